@@ -1,7 +1,7 @@
-//! Where the peers are: addresses as configured, and names that are looked up again and again.
+//! Addresses of peers: configured addresses, and names that are looked up periodically.
 //!
-//! A name that stops resolving keeps its last addresses and says why in the status: a broken resolver must not take a cluster
-//! apart.
+//! A name that stops resolving keeps its last addresses, and the status shows the reason: a broken resolver
+//! must not break a cluster apart.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -14,51 +14,51 @@ use tokio::task::JoinSet;
 
 use crate::settings::Peer;
 
-/// Finds addresses of names, beside everything else.
+/// Looks up addresses of names without blocking.
 pub trait Resolve: fmt::Debug + Send + Sync {
-    /// Asks for the addresses of a host, at once; the future waits for the answer.
+    /// Starts a lookup of a host's addresses at once; the future waits for the result.
     fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>>;
 
-    /// When a name is looked up again, after so long; never, if nothing.
+    /// Returns the time until a name is looked up again, or `None` for never.
     fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration>;
 }
 
-/// Addresses, at least one, each once; or why there are none.
+/// Addresses, at least one and without duplicates, or the reason why there are none.
 pub type NameLookup = Result<Arc<[IpAddr]>, String>;
 
-/// Lookups that are under way, each of a peer's name.
+/// Lookups in progress, each with the name of a peer.
 pub(crate) type Lookups = JoinSet<(Arc<str>, NameLookup)>;
 
-/// The peers of the configuration and their addresses.
+/// Configured peers and their addresses.
 #[derive(Debug)]
 pub(crate) struct PeerAddresses {
     resolver: Arc<dyn Resolve>,
     entries: Vec<AddressEntry>,
-    /// Between two rounds of lookups; without, there are none once all are known.
+    /// Time between two rounds of lookups. If `None`, lookups end once all names are known.
     interval: Option<Duration>,
-    /// When names were last looked up; not since the configuration was taken over without.
+    /// Time of the last round of lookups; `None` if the current configuration had none.
     looked_up: Option<Duration>,
 }
 
-/// One peer of the configuration.
+/// A peer in the configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConfiguredPeer {
-    /// As configured.
+    /// Name as configured.
     pub name: Arc<str>,
-    /// Where it was last found.
+    /// Addresses from the last successful lookup.
     pub addresses: Vec<SocketAddr>,
-    /// Further addresses of it, which are not used.
+    /// Number of further addresses, which are not used.
     pub ignored: usize,
-    /// Why it was not found anew, the last time.
+    /// Reason for the failure of the last lookup.
     pub problem: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 struct AddressEntry {
     peer: ConfiguredPeer,
-    /// Host and port to look up; nothing for an address.
+    /// Host and port to look up; `None` for an address.
     lookup: Option<(String, u16)>,
-    /// It is being looked up.
+    /// A lookup is in progress.
     pending: bool,
 }
 
@@ -72,7 +72,7 @@ impl PeerAddresses {
         }
     }
 
-    /// Takes the peers of a configuration, and how often their names are looked up. Until then a name keeps what it had.
+    /// Sets the configured peers, and the interval of lookups. A name keeps its addresses until the next one.
     pub(crate) fn set(&mut self, peers: &[Peer], interval: Option<Duration>) {
         self.interval = interval;
         self.looked_up = None;
@@ -84,25 +84,25 @@ impl PeerAddresses {
         }
     }
 
-    /// The peers of the configuration.
+    /// Returns the configured peers.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &ConfiguredPeer> {
         self.entries.iter().map(|entry| &entry.peer)
     }
 
-    /// All addresses of all peers.
+    /// Returns all addresses of all peers.
     pub(crate) fn all(&self) -> Vec<SocketAddr> {
         let addresses = self.peers().flat_map(|peer| &peer.addresses);
         addresses.copied().collect()
     }
 
-    /// What the configuration calls the peer at this address.
+    /// Returns the configured name of the peer at this address.
     pub(crate) fn name_of(&self, address: SocketAddr) -> Option<Arc<str>> {
         let mut peers = self.peers();
         let found = peers.find(|peer| peer.addresses.contains(&address))?;
         Some(Arc::clone(&found.name))
     }
 
-    /// When [`Self::look_up`] is due; never when no peer has a name, or names are not looked up.
+    /// Returns when [`Self::look_up`] is due, or `None` if there are no names to look up any more.
     pub(crate) fn due(&self) -> Option<Duration> {
         let mut named = self.entries.iter().filter(|entry| entry.lookup.is_some());
         let first = named.next()?;
@@ -114,7 +114,7 @@ impl PeerAddresses {
         Some(at + self.resolver.again(self.interval, all_known)?)
     }
 
-    /// Starts to look up every name that is not being looked up already.
+    /// Starts a lookup for every name without one in progress.
     pub(crate) fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
         self.looked_up = Some(now);
         for entry in &mut self.entries {
@@ -131,7 +131,7 @@ impl PeerAddresses {
         }
     }
 
-    /// Takes the outcome of a lookup. True when addresses changed.
+    /// Handles the result of a lookup. Returns whether addresses changed.
     pub(crate) fn found(&mut self, name: &str, found: NameLookup) -> bool {
         let mut entries = self.entries.iter_mut();
         let Some(entry) = entries.find(|entry| &*entry.peer.name == name) else {
@@ -139,7 +139,7 @@ impl PeerAddresses {
         };
         entry.pending = false;
         let Some((_, port)) = entry.lookup else {
-            // The peer has become one with an address.
+            // The peer now has a configured address.
             return false;
         };
         let peer = &mut entry.peer;
@@ -150,7 +150,7 @@ impl PeerAddresses {
                     peer.take(found.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
                 if changed {
                     let addresses = &peer.addresses;
-                    tracing::info!(name = %peer.name, ?addresses, "a peer has other addresses");
+                    tracing::info!(name = %peer.name, ?addresses, "peer addresses changed");
                 }
                 changed
             }
@@ -183,8 +183,8 @@ impl AddressEntry {
 }
 
 impl ConfiguredPeer {
-    /// Takes over where it is. Uses the lowest addresses, so that the same are used each time. True when
-    /// they changed.
+    /// Sets the addresses, and returns whether they changed. Uses the lowest ones, so that the same addresses
+    /// are used each time.
     fn take(&mut self, mut addresses: Vec<SocketAddr>) -> bool {
         addresses.sort_unstable();
         addresses.dedup();
@@ -192,7 +192,7 @@ impl ConfiguredPeer {
         addresses.truncate(MOST_OF_NAME);
         if self.ignored != ignored && ignored > 0 {
             let used = MOST_OF_NAME;
-            tracing::warn!(name = %self.name, used, ignored, "a peer has more addresses than are used");
+            tracing::warn!(name = %self.name, used, ignored, "peer has too many addresses; ignoring the rest");
         }
         self.ignored = ignored;
         let changed = self.addresses != addresses;
@@ -200,17 +200,18 @@ impl ConfiguredPeer {
         changed
     }
 
-    /// Keeps why it was not found, and logs it once.
+    /// Stores the reason for a failed lookup, and logs it once.
     fn complain(&mut self, why: String) {
         if self.problem.as_ref() != Some(&why) {
             let kept = self.addresses.len();
-            tracing::warn!(name = %self.name, why, kept, "a peer's name does not resolve");
+            tracing::warn!(name = %self.name, why, kept, "cannot resolve the name of a peer");
             self.problem = Some(why);
         }
     }
 }
 
-/// Addresses of one name that are used: each is greeted until somebody answers there, and a host has a few.
+/// Maximum number of addresses of one name that are used. Each is sent HELLOs until a node answers there,
+/// and a host has only a few.
 const MOST_OF_NAME: usize = 8;
 
 #[cfg(test)]
@@ -234,7 +235,7 @@ mod tests {
         addresses.found("b.test:1", Ok(found.collect()))
     }
 
-    /// Finds every name on loopback.
+    /// Resolves every name to loopback.
     #[derive(Debug)]
     struct Loopback;
 

@@ -1,9 +1,10 @@
-//! The task that speaks with the peers: receives, tells, sends, sleeps.
+//! The task that communicates with the peers: it receives, sends and sleeps.
 //!
-//! Runs on the control thread beside signals. In one turn it receives at most [`DATAGRAMS_PER_TURN`], then lets
-//! others have the thread, so that a flood of datagrams delays a reload by milliseconds at most.
+//! Runs on the control thread, like the handling of signals. In one turn it receives at most
+//! [`DATAGRAMS_PER_TURN`], then yields the thread, so that a flood of datagrams delays a reload only by
+//! milliseconds.
 //!
-//! Events of workers are taken as [`crate::outbox`] describes: at once after a quiet time, every [`BATCH`] in a busy one.
+//! Takes events of workers as described in [`crate::outbox`]: at once when idle, every [`BATCH`] when busy.
 
 use std::io;
 use std::net::UdpSocket as StdSocket;
@@ -22,7 +23,7 @@ use crate::replica::{DATAGRAMS_PER_TURN, MAX_DATAGRAM};
 use crate::settings::Settings;
 use crate::socket::{PeerSocket, SocketRead};
 
-/// What the task needs.
+/// Parts of the task before it runs.
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) node: Arc<Node>,
@@ -32,7 +33,7 @@ pub(crate) struct Exchange {
     pub(crate) clock: Clock,
 }
 
-/// Why the task woke up.
+/// Reason for waking up.
 enum Woken {
     Datagrams,
     Events,
@@ -42,10 +43,10 @@ enum Woken {
 }
 
 impl Exchange {
-    /// Speaks with peers until control is gone, and then says goodbye.
+    /// Communicates with peers until control has ended, then says goodbye.
     ///
     /// # Errors
-    /// When the runtime cannot watch the sockets.
+    /// Fails if the runtime cannot watch the sockets.
     pub(crate) async fn run(mut self) -> io::Result<()> {
         let mut turns = Turns {
             node: self.node,
@@ -72,32 +73,32 @@ impl Exchange {
                 },
             };
             if turns.turn(woken, self.clock.now()) {
-                // More waits: first whoever else has something to do on this thread.
+                // More work waits: first, other tasks of this thread run.
                 yield_now().await;
             }
         }
     }
 }
 
-/// What one turn after the other works with.
+/// State of the running task.
 struct Turns {
     node: Arc<Node>,
     events: OutboxReader,
     socket: PeerSocket,
     lookups: Lookups,
     buffer: Box<[u8]>,
-    /// When events are looked for without a wakeup; nothing while control sleeps.
+    /// Next time to take events without a wakeup; `None` while control sleeps.
     tell_at: Option<Duration>,
 }
 
 impl Turns {
-    /// When there is something to do, if nothing comes before.
+    /// Returns the time of the next work, unless something arrives earlier.
     fn deadline(&self) -> Option<Duration> {
         let deadlines = [self.node.lock().next_deadline(), self.tell_at];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Does what is to be done now. Returns whether something is left for the next turn.
+    /// Does the work that is due. Returns whether some is left for the next turn.
     fn turn(&mut self, woken: Woken, now: Now) -> bool {
         let mut node = self.node.lock();
         let mut left = false;
@@ -117,7 +118,7 @@ impl Turns {
         left || node.next_deadline().is_some_and(|at| at <= now.mono)
     }
 
-    /// The last thing that peers hear: what waits to be told, and a goodbye.
+    /// Sends the last datagrams to peers: waiting events, and a goodbye.
     fn leave(&self, now: Now) {
         let mut node = self.node.lock();
         let mut send = |to, datagram: &[u8]| self.socket.send(to, datagram);
@@ -127,7 +128,7 @@ impl Turns {
     }
 }
 
-/// Takes what waits, up to the limit of a turn. Returns whether the limit was met.
+/// Receives waiting datagrams, up to the limit of a turn. Returns whether the limit was reached.
 fn receive(node: &mut NodeState, socket: &PeerSocket, buffer: &mut [u8], now: Now) -> bool {
     for _ in 0..DATAGRAMS_PER_TURN {
         match socket.receive(buffer) {
@@ -141,7 +142,7 @@ fn receive(node: &mut NodeState, socket: &PeerSocket, buffer: &mut [u8], now: No
     true
 }
 
-/// Sleeps so long, or for ever.
+/// Sleeps for `left`, or for ever if `None`.
 async fn pass(left: Option<Duration>) {
     match left {
         Some(left) => sleep(left).await,
@@ -149,5 +150,5 @@ async fn pass(left: Option<Duration>) {
     }
 }
 
-/// A datagram that does not fit is longer than any of ours.
+/// Size of the receive buffer: a datagram that does not fit is longer than any of ours.
 const LARGEST: usize = 2 * MAX_DATAGRAM;

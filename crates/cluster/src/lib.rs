@@ -1,20 +1,21 @@
-//! Replication of TLS 1.2 sessions between hosts, and of where their clients were sent.
+//! Replication between hosts of TLS 1.2 sessions, and of the servers that clients were sent to.
 //!
-//! The terminator starts a [`Membership`], gives it new [`Settings`] at a reload, shows its [`ClusterStatus`], and leaves a
-//! [`SessionEvent`] in an [`Outbox`] for each session that is made or ends; sessions of other hosts appear in its session table.
-//! Everything but the outboxes runs on the thread that starts the membership.
+//! The terminator starts a [`Membership`], passes it new [`Settings`] at a reload, shows its
+//! [`ClusterStatus`], and puts a [`SessionEvent`] into an [`Outbox`] for each session that is created or
+//! ends. Sessions of other hosts appear in its session table. Everything except the outboxes runs on the
+//! thread that starts the membership.
 //!
 //! ```
 //! use becket_cluster::replica::{MAX_DATAGRAM, ReplicaLimits};
 //! assert!(MAX_DATAGRAM < ReplicaLimits::default().queue_bytes);
 //! ```
 //!
-//! * [`replica`] decides what is said to whom, and what is believed: a pure state machine;
-//! * [`vault`] gives it cryptography, [`socket`] UDP, [`exchange`] a task that receives, tells, sends, sleeps;
-//! * [`sink`] is the session table as peers fill and read it, [`addresses`] where the peers are;
-//! * [`node`] holds these together; [`status`] is what pages show of them, [`peer_log`] what the log is told;
-//! * [`outbox`] leads from the workers to the task;
-//! * [`stud`] takes sessions of other terminators, which have a way of their own.
+//! * [`replica`] decides what to send to which peer, and what to accept: a pure state machine;
+//! * [`vault`] is its cryptography, [`socket`] UDP, [`exchange`] a task that receives, sends and sleeps;
+//! * [`sink`] connects it to the session table, [`addresses`] has the addresses of peers;
+//! * [`node`] holds these together; [`status`] is shown on pages, [`peer_log`] logs changes;
+//! * [`outbox`] transports events from the workers to the task;
+//! * [`stud`] receives sessions of other terminators in their own protocol.
 #![forbid(unsafe_code)]
 
 mod addresses;

@@ -1,4 +1,4 @@
-//! Taking part in a cluster: what is built at the start, started with the control thread and reached by reloads.
+//! Membership in a cluster: created at launch, started with the control thread, changed by reloads.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -11,24 +11,24 @@ use crate::node::{Host, NoBoot, Node};
 use crate::outbox::{Outbox, OutboxReader};
 use crate::settings::Settings;
 
-/// This host's part in its cluster.
+/// This host's membership in its cluster.
 #[derive(Debug)]
 pub struct Membership {
     node: Arc<Node>,
     /// One per worker.
     outboxes: Vec<Outbox>,
     reloads: UnboundedSender<Settings>,
-    /// Until it was started.
+    /// `None` after the start.
     exchange: Option<Exchange>,
-    /// From then on.
+    /// `None` before the start.
     task: Option<JoinHandle<()>>,
 }
 
 impl Membership {
-    /// Makes everything that replication needs.
+    /// Creates everything that replication needs.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// Fails if the system provides no random bytes.
     pub fn new(socket: UdpSocket, settings: Settings, host: Host) -> Result<Self, NoBoot> {
         let clock = host.clock;
         let (events, outboxes) = OutboxReader::of_workers(host.workers, QUEUED_EVENTS);
@@ -50,45 +50,45 @@ impl Membership {
         })
     }
 
-    /// What pages look at.
+    /// Returns the node, for pages.
     pub fn node(&self) -> Arc<Node> {
         Arc::clone(&self.node)
     }
 
-    /// Where workers tell of sessions, one for each.
+    /// Returns the outboxes for events, one for each worker.
     pub fn outboxes(&self) -> Vec<Outbox> {
         self.outboxes.clone()
     }
 
-    /// Starts to speak with the peers, as a task of the runtime in which this is called. When the membership is dropped, the
-    /// task says goodbye, closes its sockets and ends.
+    /// Starts to communicate with the peers, as a task of the current runtime. When the membership is dropped,
+    /// the task says goodbye, closes its sockets and ends.
     pub fn start(&mut self) {
         let Some(exchange) = self.exchange.take() else {
             return;
         };
         self.task = Some(tokio::spawn(async move {
             if let Err(error) = exchange.run().await {
-                tracing::error!(%error, "sessions are not replicated any more");
+                tracing::error!(%error, "cannot replicate sessions");
             }
         }));
     }
 
-    /// Says goodbye to the peers, and waits until it is said: before the runtime ends.
+    /// Says goodbye to the peers, and waits until that is sent. Call it before the runtime ends.
     pub async fn leave(self) {
         drop(self.reloads);
         if let Some(task) = self.task {
-            // A task that panicked has nothing to say.
+            // A task that panicked has sent no goodbye.
             let _panicked = task.await;
         }
     }
 
-    /// Takes over reloaded settings.
+    /// Applies reloaded settings.
     pub fn reload(&self, settings: Settings) {
-        // A task that ended has said why.
+        // A task that ended has logged the reason.
         let _ended = self.reloads.send(settings);
     }
 }
 
-/// Events of one worker that wait to be told. An event takes some 60 bytes; control looks every few milliseconds, so a queue
-/// fills only at millions of handshakes in a second, or while control is stuck.
+/// Maximum number of waiting events per worker. An event takes about 60 bytes. Control takes events every
+/// few milliseconds, so a queue fills only at millions of handshakes per second, or while control is blocked.
 const QUEUED_EVENTS: usize = 16_384;

@@ -1,7 +1,7 @@
-//! This host as a node of its cluster: the state machine of replication with its secrets, the session table that it fills
-//! and empties, the addresses of peers.
+//! This host as a node of its cluster: the state machine of replication with its secrets, the session table
+//! that it fills and reads, and the addresses of peers.
 //!
-//! Lives on the control thread behind a lock for which nobody ever waits: the task that speaks with the peers
+//! Used on the control thread, behind a lock without contention: the task that communicates with the peers
 //! ([`crate::exchange`]) and the pages that show them take turns.
 
 use std::fmt;
@@ -22,25 +22,25 @@ use crate::status::{ClusterStatus, UnknownPolicy};
 use crate::sticks::StickMemory;
 use crate::vault::ClusterVault;
 
-/// This host among its peers.
+/// This host as a node of its cluster.
 pub struct Node(Mutex<NodeState>);
 
-/// What replication uses of the host that it runs on.
+/// Parts of this host that replication uses.
 #[derive(Debug)]
 pub struct Host {
-    /// The sessions of all workers.
+    /// Sessions of all workers.
     pub table: Arc<SessionTable>,
-    /// Which server each client had.
+    /// Last server of each client.
     pub sticks: Arc<dyn StickMemory>,
-    /// Finds names of peers.
+    /// Resolver of peer names.
     pub resolver: Arc<dyn Resolve>,
-    /// The clock of the process.
+    /// Clock of the process.
     pub clock: Clock,
-    /// How many workers tell of sessions.
+    /// Number of workers that send events.
     pub workers: usize,
 }
 
-/// What the lock guards.
+/// State behind the lock.
 pub(crate) struct NodeState {
     pub(crate) replica: Replica<ClusterVault>,
     pub(crate) sink: SessionSink,
@@ -49,16 +49,16 @@ pub(crate) struct NodeState {
     pub(crate) settings: Arc<Settings>,
 }
 
-/// The system gave no random bytes.
+/// The system provided no random bytes.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no random bytes from the system")]
 pub struct NoBoot;
 
 impl Node {
-    /// Starts without having spoken with anybody.
+    /// Creates a node that has not communicated with any peer yet.
     ///
     /// # Errors
-    /// When the system gives no random bytes.
+    /// Fails if the system provides no random bytes.
     pub(crate) fn new(settings: Settings, host: Host) -> Result<Self, NoBoot> {
         let mut boot = [0; 8];
         aws_lc_rs::rand::fill(&mut boot).map_err(|_| NoBoot)?;
@@ -77,19 +77,19 @@ impl Node {
         Ok(Self(Mutex::new(inner)))
     }
 
-    /// Everything at one moment, for pages.
+    /// Returns the current status, for pages.
     pub fn status(&self, now: Now) -> ClusterStatus {
         self.lock().status(now)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, NodeState> {
-        // Whatever panicked, a page most likely: it must not end replication.
+        // Ignores poisoning: a panic, most likely in a page, must not end replication.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl NodeState {
-    /// Everything at one moment, with the names of peers.
+    /// Returns the current status, with the names of peers.
     fn status(&self, now: Now) -> ClusterStatus {
         let mut replica = self.replica.status(now.mono);
         let name = |address| self.addresses.name_of(address);
@@ -118,8 +118,8 @@ impl NodeState {
         status
     }
 
-    /// Takes over reloaded settings. Live pairs stay, unless their secret is no longer accepted. What a reload cannot change
-    /// is left as it was.
+    /// Applies reloaded settings. Live pairs stay, unless their secret is no longer accepted. Settings that a
+    /// reload cannot change keep their values.
     pub(crate) fn reload(&mut self, settings: Settings) {
         let before = &self.settings;
         let settings = Arc::new(Settings {
@@ -147,7 +147,7 @@ impl NodeState {
             .receive(from, datagram, now.mono, &mut self.sink);
     }
 
-    /// Offers what the workers left to the peers. Returns whether there was anything.
+    /// Offers the events of workers to the peers. Returns whether there were any.
     pub(crate) fn tell(&mut self, events: &OutboxReader, now: Now) -> bool {
         self.sink.now = now;
         let (sink, replica) = (&mut self.sink, &mut self.replica);
@@ -158,7 +158,7 @@ impl NodeState {
         told > 0
     }
 
-    /// Sends what is due, and tells the log what is new.
+    /// Sends everything that is due, and logs changes.
     pub(crate) fn send(&mut self, now: Now, mut send: impl FnMut(SocketAddr, &[u8]) -> bool) {
         self.sink.now = now;
         self.replica.poll(now.mono, &mut self.sink, &mut send);
@@ -167,20 +167,20 @@ impl NodeState {
         }
     }
 
-    /// When there is something to do, if nothing comes before.
+    /// Returns the time of the next work, unless something arrives earlier.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let deadlines = [self.replica.next_deadline(), self.addresses.due()];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Looks names up when it is time to.
+    /// Looks up names if that is due.
     pub(crate) fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
         if self.addresses.due().is_some_and(|due| due <= now) {
             self.addresses.look_up(now, lookups);
         }
     }
 
-    /// Takes the outcome of a lookup.
+    /// Handles the result of a lookup.
     pub(crate) fn found(&mut self, name: &str, found: NameLookup) {
         if self.addresses.found(name, found) {
             self.readdress();
@@ -197,7 +197,7 @@ impl NodeState {
         self.readdress();
     }
 
-    /// Tells the state machine where peers are.
+    /// Passes the addresses of peers to the state machine.
     fn readdress(&mut self) {
         self.replica.set_peers(&self.addresses.all());
     }

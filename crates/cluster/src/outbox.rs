@@ -1,13 +1,15 @@
-//! The way of new and ended sessions from the workers to the control thread, which tells the peers.
+//! Transport of new and ended sessions from the workers to the control thread, which sends them to peers.
 //!
-//! Each worker holds an [`Outbox`], the end of a bounded queue of its own; the control thread holds [`OutboxReader`], with all the
-//! other ends. What is queued is a session's *name*: the state stays in the table until control sends it. So a handshake pays
-//! for a copy of 48 bytes, allocates nothing, and no master secret waits in a queue. A worker never waits: a full queue drops
-//! the event, and that is counted.
+//! Each worker holds an [`Outbox`], the sending end of its own bounded queue; the control thread holds
+//! [`OutboxReader`] with all receiving ends. A queue contains only the *name* of a session: the state stays
+//! in the table until control sends it. So a handshake costs a copy of 48 bytes, allocates nothing, and no
+//! master secret waits in a queue. A worker never waits: if its queue is full, the event is dropped and
+//! counted.
 //!
-//! Waking control costs a system call, and a handshake should not pay for one. So control sleeps only when all queues are
-//! empty, and only the first event after that wakes it; from then on control comes back by itself every [`BATCH`] until it
-//! finds nothing. A quiet host is woken once per handshake and a busy one never; no event waits longer than [`BATCH`].
+//! Waking control costs a system call, which handshakes should not pay. So control sleeps only if all queues
+//! are empty, and only the first event after that wakes it. From then on, control checks the queues every
+//! [`BATCH`] until it finds them empty. An idle host is woken once per handshake, a busy one never, and no
+//! event waits longer than [`BATCH`].
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -19,25 +21,25 @@ use tokio::sync::Notify;
 use crate::replica::PeerStick;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
-/// What the peers should know.
+/// An event for the peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
-    /// A session was made and is in the table.
+    /// A session was created and is in the table.
     Made(SessionName),
-    /// A session ended with its connection and was taken from the table.
+    /// A session ended with its connection and was removed from the table.
     Ended(SessionName),
-    /// A client was sent to a server, and is to find it again.
+    /// A client was sent to a server, and should return to it.
     Stuck(PeerStick),
 }
 
-/// A worker's end.
+/// Sending end of a worker.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     queue: SyncSender<SessionEvent>,
     shared: Arc<OutboxShared>,
 }
 
-/// The control thread's end.
+/// Receiving ends of the control thread.
 #[derive(Debug)]
 pub(crate) struct OutboxReader {
     queues: Vec<Receiver<SessionEvent>>,
@@ -49,19 +51,19 @@ pub(crate) struct OutboxReader {
 struct OutboxShared {
     asleep: AtomicBool,
     wakeup: Notify,
-    /// Events that were dropped.
+    /// Number of dropped events.
     untold: AtomicU64,
 }
 
 impl Outbox {
-    /// Leaves an event without waiting, or drops and counts it. No system call unless control sleeps. After the host has left
-    /// its cluster nothing is told, and nothing counted.
+    /// Queues an event without waiting, or drops and counts it. Makes no system call unless control sleeps.
+    /// After the host has left its cluster, events are neither sent nor counted.
     pub fn leave(&self, event: SessionEvent) {
         if let Err(TrySendError::Full(_)) = self.queue.try_send(event) {
             self.shared.untold.fetch_add(1, Relaxed);
         }
-        // With the fence in `drain`: either this sees that control sleeps, or control sees the event. Without both, each
-        // could miss the other.
+        // Together with the fence in `drain`: either this thread sees that control sleeps, or control sees the
+        // event. Without both fences, each could miss the other.
         fence(SeqCst);
         if self.shared.asleep.load(Relaxed) && self.shared.asleep.swap(false, SeqCst) {
             self.shared.wakeup.notify_one();
@@ -70,7 +72,7 @@ impl Outbox {
 }
 
 impl OutboxReader {
-    /// Makes the queues of so many workers, for so many events each; an event takes some 60 bytes.
+    /// Creates queues for `workers` workers and `capacity` events each. An event takes about 60 bytes.
     pub(crate) fn of_workers(workers: usize, capacity: usize) -> (Self, Vec<Outbox>) {
         let shared = Arc::<OutboxShared>::default();
         let (queues, outboxes) = (0..workers)
@@ -88,7 +90,7 @@ impl OutboxReader {
         (events, outboxes)
     }
 
-    /// Takes what waits, of each worker at most as many events as its queue holds, and returns how many there were. When
+    /// Takes the waiting events, at most the capacity of a queue from each worker, and returns their number. If
     /// there were none, the next event wakes [`Self::wakeup`].
     pub(crate) fn drain(&self, mut take: impl FnMut(SessionEvent)) -> usize {
         let taken = self.take_waiting(&mut take);
@@ -97,7 +99,7 @@ impl OutboxReader {
         }
         self.shared.asleep.store(true, SeqCst);
         fence(SeqCst);
-        // What was left before the worker could see that control sleeps woke nobody.
+        // An event sent before the worker could see that control sleeps has caused no wakeup.
         let taken = self.take_waiting(&mut take);
         if taken > 0 {
             self.shared.asleep.store(false, SeqCst);
@@ -105,13 +107,13 @@ impl OutboxReader {
         taken
     }
 
-    /// Waits for the first event after a drain that found none. Nothing is lost when the future is dropped.
+    /// Waits for the first event after a drain that found none. Dropping the future loses nothing.
     pub(crate) fn wakeup(&self) -> impl Future<Output = ()> + use<> {
         let shared = Arc::clone(&self.shared);
         async move { shared.wakeup.notified().await }
     }
 
-    /// Events that were dropped because a queue was full.
+    /// Number of events dropped because a queue was full.
     pub(crate) fn untold(&self) -> u64 {
         self.shared.untold.load(Relaxed)
     }
@@ -128,8 +130,8 @@ impl OutboxReader {
     }
 }
 
-/// Between two drains while there is something to drain: short beside a client's round trip, long beside what a turn of
-/// control costs.
+/// Time between two drains while there are events: short compared with a client's round trip, long compared
+/// with the cost of a turn of control.
 pub(crate) const BATCH: Duration = Duration::from_millis(4);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! What changed among the peers, told to the log once each.
+//! Log lines for changes among the peers, one for each change.
 //!
-//! Who became a peer and who is one no longer, numbers of nodes that are used twice, who wants to
-//! join under a secret that is not ours. Looked at once a second at most, however much is received;
-//! lines about strangers, of whom there may be any number, are limited to one a second.
+//! Covers new and lost peers, node numbers that are used twice, and nodes that try to join with an unknown
+//! secret. Checks at most once a second, regardless of the number of datagrams. Lines about unknown
+//! addresses, which may be any number, are limited to one per second.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,21 +12,21 @@ use becket_proto::ticket::{NodeId, SecretId};
 
 use crate::replica::{PeerName, PeerState, ReplicaStatus};
 
-/// What was told already.
+/// State that was logged already.
 #[derive(Debug, Default)]
 pub(crate) struct PeerLog {
     next: Duration,
     live: BTreeSet<PeerName>,
     collisions: Vec<NodeId>,
-    /// Whoever is in the state machine's bounded list.
+    /// Entries of the state machine's bounded list.
     refused: Vec<(SocketAddr, SecretId)>,
-    /// When a stranger may have a line again, and how many had none.
+    /// Time from which an unknown address may be logged again, and the number of lines omitted until then.
     stranger_next: Duration,
     suppressed: u64,
 }
 
 impl PeerLog {
-    /// Whether it is time to look again; then, at most once a second.
+    /// Returns whether a check is due, at most once a second.
     pub(crate) fn is_due(&mut self, now: Duration) -> bool {
         let due = now >= self.next;
         if due {
@@ -35,7 +35,7 @@ impl PeerLog {
         due
     }
 
-    /// Tells what is new. Returns how many lines that took.
+    /// Logs changes. Returns the number of lines.
     pub(crate) fn tell(&mut self, status: &ReplicaStatus, now: Duration) -> usize {
         self.peers(status) + self.collisions(status) + self.strangers(status, now)
     }
@@ -53,7 +53,7 @@ impl PeerLog {
             now.insert(name);
             if !self.live.contains(&name) {
                 lines += 1;
-                tracing::info!(node = peer.node.0, address = %peer.address, "a peer joined");
+                tracing::info!(node = peer.node.0, address = %peer.address, "peer joined");
             }
         }
         for gone in self.live.difference(&now) {
@@ -63,9 +63,9 @@ impl PeerLog {
                 (peer.node, peer.boot, peer.state) == (gone.node, gone.boot, PeerState::Left)
             });
             if said {
-                tracing::info!(node = gone.node.0, "a peer left");
+                tracing::info!(node = gone.node.0, "peer left");
             } else {
-                tracing::warn!(node = gone.node.0, "a peer is gone");
+                tracing::warn!(node = gone.node.0, "lost contact with a peer");
             }
         }
         self.live = now;
@@ -96,7 +96,7 @@ impl PeerLog {
                 lines += 1;
                 let secret = format!("{:08x}", refused.secret.0);
                 let (address, cause) = (refused.address, refused.cause.label());
-                tracing::warn!(%address, secret, cause, suppressed, "not let in as a peer");
+                tracing::warn!(%address, secret, cause, suppressed, "join of a peer rejected");
             }
         }
         let refused = status.refused.iter();
@@ -105,7 +105,7 @@ impl PeerLog {
     }
 }
 
-/// Between two looks.
+/// Time between two checks.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -159,7 +159,7 @@ mod tests {
         assert_eq!(log.tell(&status(&[], &[], 0), now), 0);
         assert_eq!(log.tell(&status(&[7], &[], 0), now), 1);
         assert_eq!(log.tell(&status(&[7], &[], 0), now), 0);
-        // A restart: one is gone, another is there.
+        // A restart: one process is lost, another one joined.
         assert_eq!(log.tell(&status(&[8], &[], 0), now), 2);
         assert_eq!(log.tell(&status(&[8], &[1], 0), now), 1);
         assert_eq!(log.tell(&status(&[8], &[1], 0), now), 0);

@@ -1,4 +1,4 @@
-//! What replication is told by the configuration: at the start, and again at each reload.
+//! Configuration of replication, passed at the start and at each reload.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -9,46 +9,46 @@ use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{NodeId, SecretId};
 use zeroize::Zeroizing;
 
-/// Everything at once. A reload changes all but `node` and `listen`.
+/// All settings. A reload changes all except `node` and `listen`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// The number of this host among the others.
+    /// Number of this host in the cluster.
     pub node: NodeId,
-    /// The first one joins; all of them let peers in.
+    /// Secrets: joins are made under the first one and accepted under any.
     pub secrets: Vec<Secret>,
-    /// Where datagrams of peers arrive.
+    /// Address for datagrams of peers.
     pub listen: SocketAddr,
-    /// Each name once.
+    /// Peers, without duplicate names.
     pub peers: Vec<Peer>,
-    /// How often names of peers are looked up again; without, only until they are known.
+    /// Interval between lookups of peer names; if `None`, lookups end once all are known.
     pub resolve_interval: Option<Duration>,
-    /// The policies of all routes: sessions of others are refused.
+    /// Policies of all routes: sessions of other policies are refused.
     pub policies: HashSet<PolicyTag>,
-    /// How long a session may live here.
+    /// Maximum lifetime of a session here.
     pub id_lifetime: Duration,
-    /// The age after the full handshake at which no session resumes.
+    /// Age after the full handshake at which a session is not resumed any more.
     pub max_age: Duration,
-    /// How long it may be remembered where a client was sent.
+    /// Maximum time for which the server of a client is remembered.
     pub stick_lifetime: Duration,
 }
 
-/// A secret by which nodes know each other. The id names it on all nodes and changes with the key.
+/// A secret of the cluster. The id is the same on all nodes and changes with the key.
 #[derive(Clone)]
 pub struct Secret {
-    /// Its name.
+    /// Id of the secret.
     pub id: SecretId,
-    /// What keys are derived from.
+    /// Key from which other keys are derived.
     pub key: Zeroizing<[u8; 32]>,
 }
 
 /// A peer as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// As written; a label of status and log.
+    /// Name as configured; a label in status and log.
     pub name: Arc<str>,
-    /// Host and port to look up; nothing for an address.
+    /// Host and port to look up; `None` for an address.
     pub lookup: Option<(String, u16)>,
-    /// The address, or what was found at the last lookup.
+    /// The address, or the results of the last lookup.
     pub addresses: Vec<SocketAddr>,
 }
 

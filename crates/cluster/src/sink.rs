@@ -1,9 +1,9 @@
-//! The session table as peers fill and read it.
+//! The session table as destination and source of replication.
 //!
-//! What a peer sends is trusted as far as our own configuration goes: a session of a policy that no route here has is refused
-//! and counted, none lives longer than `sessions.id-lifetime` or is older than `sessions.max-age`. A dump never replaces what
-//! is held already. That a state says what rustls can read is seen when somebody resumes; one that does not is as good as
-//! none.
+//! Our own configuration limits the trust in a peer's sessions. A session of a policy that no route here has
+//! is refused and counted. No session lives longer than `sessions.id-lifetime`, or is older than
+//! `sessions.max-age`. A dump never replaces existing sessions. The state is not checked here: if rustls
+//! cannot read it at a resumption, the session counts as missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,31 +23,31 @@ use crate::replica::{
 use crate::settings::Settings;
 use crate::sticks::StickMemory;
 
-/// The table, and what may stand in it.
+/// The session table, with conditions for its sessions.
 #[derive(Debug)]
 pub(crate) struct SessionSink {
     table: Arc<SessionTable>,
     sticks: Arc<dyn StickMemory>,
     settings: Arc<Settings>,
-    /// The time of this turn.
+    /// Time of this turn.
     pub(crate) now: Now,
     pub(crate) numbers: SinkCounts,
-    /// Sessions that were refused, by the node that sent them and their policy.
+    /// Refused sessions, by sending node and policy.
     pub(crate) unknown: BTreeMap<(NodeId, PolicyTag), u64>,
 }
 
-/// Sessions out and in, beside what the state machine counts.
+/// Counters of sessions sent and received, besides those of the state machine.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SinkCounts {
-    /// New ones of this host, offered to peers.
+    /// New sessions of this host, offered to peers.
     pub told: u64,
-    /// New ones, ends and sticks that were not offered, because control was behind.
+    /// New sessions, ends and sticks that were not offered, because control was behind.
     pub untold: u64,
     /// Ends of sessions of this host, offered to peers.
     pub ends_told: u64,
-    /// Ones of peers that were put into the table.
+    /// Sessions of peers that were stored in the table.
     pub stored: u64,
-    /// Ones that a peer said had ended, and that were in the table.
+    /// Sessions in the table that a peer reported as ended.
     pub ended: u64,
     /// Clients of this host that stick to a server, offered to peers.
     pub sticks_told: u64,
@@ -56,7 +56,7 @@ pub struct SinkCounts {
 }
 
 impl SessionSink {
-    /// Takes the table that workers use.
+    /// Uses the table of the workers.
     pub(crate) fn new(
         table: Arc<SessionTable>,
         sticks: Arc<dyn StickMemory>,
@@ -73,7 +73,7 @@ impl SessionSink {
         }
     }
 
-    /// Takes over reloaded settings; policies that are known now are unknown no more.
+    /// Applies reloaded settings; policies that are known now are removed from the unknown ones.
     pub(crate) fn reload(&mut self, settings: Arc<Settings>) {
         let known = &settings.policies;
         self.unknown
@@ -81,8 +81,8 @@ impl SessionSink {
         self.settings = settings;
     }
 
-    /// Makes a record of an event of a worker, and gives it to `offer`. A session that is gone from
-    /// the table by now is not worth telling.
+    /// Converts the event of a worker to a record and passes it to `offer`. Ignores a session that is not in the
+    /// table any more.
     pub(crate) fn tell(&mut self, event: &SessionEvent, offer: impl FnOnce(&PeerRecord<'_>)) {
         match event {
             SessionEvent::Made(name) => {
@@ -124,8 +124,8 @@ impl SessionSink {
         Duration::from_secs(self.now.unix.as_secs().saturating_sub(at.0))
     }
 
-    /// How long a session of this age may live here when somebody says `ttl`; nothing when its
-    /// time is over.
+    /// Returns the lifetime here of a session of this age whose sender states `ttl`, or `None` if it has
+    /// expired.
     fn ttl(&self, ttl: Duration, age: Duration) -> Option<Duration> {
         let left = self.settings.max_age.checked_sub(age)?;
         Some(ttl.min(self.settings.id_lifetime).min(left)).filter(|ttl| !ttl.is_zero())
@@ -175,12 +175,12 @@ impl SessionSink {
             tracing::warn!(
                 node = node.0,
                 policy = format!("{:016x}", policy.0),
-                "a peer sends sessions of a policy that no route here has"
+                "peer sends sessions of an unknown policy"
             );
         }
     }
 
-    /// Keeps where a peer has sent a client that is known by its session.
+    /// Stores to which server a peer has sent a client, which its session identifies.
     fn remember(&mut self, stick: PeerStick, late: bool) -> SinkOutcome {
         let stick = PeerStick {
             life: stick.life.min(self.settings.stick_lifetime),
@@ -257,5 +257,5 @@ impl DumpSource for SessionSink {
     }
 }
 
-/// Pairs of node and policy that are counted apart: more than a mistake in a configuration makes.
+/// Maximum number of separate counters by node and policy: more than a misconfiguration causes.
 const MOST_UNKNOWN: usize = 64;

@@ -1,7 +1,7 @@
-//! The UDP socket of replication: bound at launch, before privileges are given up.
+//! The UDP socket of replication, bound at launch, before privileges are dropped.
 //!
-//! Sending never blocks: a datagram that the kernel does not take is lost and counted, as one that
-//! the network loses. What other hosts say by ICMP does not reach a socket that is not connected.
+//! Sending never blocks: a datagram that the kernel does not accept is lost and counted, like one lost in the
+//! network. ICMP errors from other hosts do not reach a socket that is not connected.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket as StdSocket};
@@ -16,40 +16,40 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     socket: UdpSocket,
-    /// A second handle of the socket: the runtime refuses to send before it has polled its own.
+    /// A second handle of the socket, since the runtime refuses to send before it has polled its own.
     sender: StdSocket,
-    /// The socket is on `[::]`: it speaks with IPv4 by mapped addresses.
+    /// The socket is on `[::]`, so it uses IPv4-mapped addresses for IPv4.
     maps_v4: bool,
 }
 
-/// What came of an attempt to receive.
+/// Result of an attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketRead {
-    /// A datagram of so many bytes, cut to the buffer.
+    /// A datagram of this many bytes, truncated to the buffer.
     Datagram(usize, SocketAddr),
-    /// An error that says nothing about the next attempt.
+    /// An error without meaning for the next attempt.
     Noise,
-    /// Nothing waits.
+    /// No datagram waits.
     Silence,
 }
 
-/// What could not be bound: a fault of the configuration, or of the moment.
+/// Reason why a socket could not be bound: a fault of the configuration, or a temporary one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBound {
-    /// The path of the key.
+    /// Path of the key.
     pub key: &'static str,
-    /// Its value, in the notation of the file.
+    /// Value of the key, in the notation of the file.
     pub value: String,
-    /// In words.
+    /// Description of the fault.
     pub fault: String,
-    /// In words, too.
+    /// Description of accepted values.
     pub accepted: &'static str,
 }
 
-/// Binds the socket of these settings, unless it is given.
+/// Binds the socket of these settings, or uses the given one.
 ///
 /// # Errors
-/// When it cannot be bound.
+/// Fails if the socket cannot be bound.
 pub fn bind(
     settings: &Settings,
     given: Option<io::Result<StdSocket>>,
@@ -57,14 +57,15 @@ pub fn bind(
     let listen = settings.listen;
     let socket = bind_datagrams("cluster.listen", listen, BUFFER, given)?;
     if let Err(error) = hear_only(&socket, SIGNATURE) {
-        // It costs time only: what is garbage is found out here as well.
-        tracing::warn!(%error, "garbage is not dropped by the kernel");
+        // This costs only time: foreign datagrams are dropped here as well.
+        tracing::warn!(%error, "cannot attach the socket filter");
     }
     tracing::info!(address = %listen, node = settings.node.0, "listening for peers");
     Ok(socket)
 }
 
-/// Binds a socket for datagrams with a buffer of so many bytes, unless it is given, for the key at fault where that fails.
+/// Binds a socket for datagrams with a buffer of `buffer` bytes, or uses the given one. An error names the
+/// configuration key `key`.
 pub(crate) fn bind_datagrams(
     key: &'static str,
     listen: SocketAddr,
@@ -77,7 +78,7 @@ pub(crate) fn bind_datagrams(
         value: listen.to_string(),
         fault: error.to_string(),
         accepted: match error.kind() {
-            ErrorKind::AddrInUse => "an address and UDP port that no other program has",
+            ErrorKind::AddrInUse => "an address and UDP port that no other program uses",
             ErrorKind::PermissionDenied => {
                 "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
             }
@@ -88,10 +89,10 @@ pub(crate) fn bind_datagrams(
 }
 
 impl PeerSocket {
-    /// Hands a bound socket to the runtime in which this is called.
+    /// Passes a bound socket to the current runtime.
     ///
     /// # Errors
-    /// When the runtime cannot watch it.
+    /// Fails if the runtime cannot watch it.
     pub(crate) fn register(bound: StdSocket) -> io::Result<Self> {
         let maps_v4 = matches!(bound.local_addr()?, SocketAddr::V6(v6) if v6.ip().is_unspecified());
         Ok(Self {
@@ -101,9 +102,9 @@ impl PeerSocket {
         })
     }
 
-    /// Waits until something can be received.
+    /// Waits until a datagram can be received.
     pub(crate) async fn readable(&self) {
-        // An error of the watch itself would be found by `receive` as well.
+        // `receive` reports an error of the watch as well.
         let _watched = self.socket.readable().await;
     }
 
@@ -116,7 +117,7 @@ impl PeerSocket {
         }
     }
 
-    /// Sends one datagram without waiting. False when the kernel did not take it.
+    /// Sends one datagram without waiting. Returns whether the kernel accepted it.
     pub(crate) fn send(&self, to: SocketAddr, datagram: &[u8]) -> bool {
         let to = match to {
             SocketAddr::V4(v4) if self.maps_v4 => (v4.ip().to_ipv6_mapped(), v4.port()).into(),
@@ -126,5 +127,5 @@ impl PeerSocket {
     }
 }
 
-/// What the kernel is asked to hold: half a second of 50 000 sessions a second.
+/// Requested size of the kernel's buffer: half a second at 50 000 sessions per second.
 const BUFFER: usize = 4 * 1024 * 1024;

@@ -1,7 +1,8 @@
-//! What `/status` and `/metrics` show of the cluster: everything at one moment.
+//! Status of the cluster, for `/status` and `/metrics`.
 //!
-//! Serialized as it is, so its fields are the names in the JSON; they are added to, never renamed. Keys, states and session
-//! IDs are not in it. [`ClusterStatus::faults`] says in words what somebody has to mend; the rest is numbers.
+//! The serialized names of the fields are the names in the JSON: fields may be added, but not renamed. Keys,
+//! states and session IDs are not included. [`ClusterStatus::faults`] describes problems that an operator has
+//! to solve; the rest is numbers.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -15,35 +16,35 @@ use crate::addresses::ConfiguredPeer;
 use crate::replica::{DropCause, ReplicaStatus};
 use crate::sink::SinkCounts;
 
-/// The whole object.
+/// Status of the cluster as seen by this node.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClusterStatus {
-    /// What the state machine knows.
+    /// Status of the state machine.
     #[serde(flatten)]
     pub replica: ReplicaStatus,
-    /// Where datagrams of peers arrive.
+    /// Address for datagrams of peers.
     pub listen: SocketAddr,
-    /// Ids of the secrets that let peers in; the first one is joined with.
+    /// Ids of the accepted secrets; joins are made under the first.
     #[serde(serialize_with = "secrets")]
     pub secrets: Vec<SecretId>,
-    /// What somebody has to mend, in words.
+    /// Problems that an operator has to solve, as text.
     pub faults: Vec<String>,
-    /// Peers of the configuration.
+    /// Configured peers.
     pub names: Vec<ConfiguredPeer>,
-    /// Sessions of policies that we do not have.
+    /// Sessions of unknown policies.
     pub unknown_policies: Vec<UnknownPolicy>,
-    /// Sessions out and in.
+    /// Counters of sessions sent and received.
     pub sessions: SinkCounts,
 }
 
-/// Sessions of a policy that we do not have.
+/// Sessions of an unknown policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnknownPolicy {
-    /// Who sends them.
+    /// Number of the sending node.
     pub node: u16,
-    /// The first 8 bytes of its digest, in hex.
+    /// First 8 bytes of the policy's digest, in hex.
     pub policy: String,
-    /// How many came.
+    /// Number of sessions.
     pub count: u64,
 }
 
@@ -70,7 +71,7 @@ impl ClusterStatus {
         }
         for refused in &self.replica.refused {
             let unknown = refused.cause == DropCause::UnknownSecret;
-            // A node that still tries comes again within seconds; what was mended is no fault any more.
+            // A node that still tries is back within seconds; a problem that was solved is not reported any more.
             if refused.ago >= STILL_TRIES || unknown && self.secrets.contains(&refused.secret) {
                 continue;
             }
@@ -79,9 +80,9 @@ impl ClusterStatus {
             faults.push(if unknown {
                 let ours: Vec<String> = self.secrets.iter().copied().map(hex).collect();
                 let ours = ours.join(", ");
-                format!("{who}: joins with secret {secret}, which is not one of ours ({ours})")
+                format!("{who}: joins with secret {secret}; accepted secrets: {ours}")
             } else {
-                format!("{who}: joins that do not open, with secret {secret}")
+                format!("{who}: sends joins that do not decrypt, with secret {secret}")
             });
         }
         for UnknownPolicy { node, policy, .. } in &self.unknown_policies {
@@ -103,7 +104,7 @@ impl UnknownPolicy {
     }
 }
 
-/// A node that wants to join greets every few seconds, and rests for half a minute at most.
+/// A node that wants to join sends a HELLO every few seconds, and pauses for half a minute at most.
 const STILL_TRIES: Duration = Duration::from_secs(60);
 
 fn who(name: Option<&Arc<str>>, address: SocketAddr) -> String {

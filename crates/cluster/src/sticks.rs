@@ -1,18 +1,18 @@
-//! Where clients were sent, as the terminator remembers it and as peers are shown it.
+//! Servers of clients, as the terminator stores them and peers exchange them.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::replica::{PeerStick, StickCursor};
 
-/// Which server each client had, as the terminator remembers it.
+/// Memory of each client's last server, in the terminator.
 pub trait StickMemory: fmt::Debug + Send + Sync {
-    /// Takes what a peer says; `late` if it says so some time after, so that it replaces nothing. Returns whether that is news
-    /// and of use here.
+    /// Stores a record of a peer. A `late` one comes from a dump, and replaces nothing. Returns whether it is new
+    /// and useful here.
     fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool;
 
-    /// Shows where clients were sent, with the time since, from `from` on; returns where to go on. Looks at no more than
-    /// `at_most` places of one memory, under one of its locks.
+    /// Shows sticks with their age, from `from` on. Returns the position to continue from. Visits at most `at_most`
+    /// places of one memory, under one of its locks.
     fn visit_sticks(
         &self,
         from: StickCursor,

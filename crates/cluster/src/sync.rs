@@ -1,4 +1,5 @@
-//! What threads share their state by: of the standard library, and in models of `shuttle`, which chooses the thread that runs next.
+//! Synchronization of threads: with the standard library, and in models with `shuttle`, which chooses the
+//! thread that runs next.
 
 #[cfg(all(test, feature = "models"))]
 pub(crate) use shuttle::sync::atomic;

@@ -1,17 +1,16 @@
-//! The cryptography of replication, by aws-lc-rs: what [`Replica`](crate::replica) asks of a vault.
+//! Cryptography of replication with aws-lc-rs: the vault of [`Replica`](crate::replica).
 //!
-//! * A *join key* per secret: AES-256-GCM-SIV (RFC 8452), because both sides draw random nonces.
-//! * *Pair keys*, one per direction: AES-256-GCM-SIV, too, with the sequence as nonce. A machine that is
-//!   cloned while it runs goes on twice with the same keys and the same sequences: that shows which
-//!   records of the two are equal, and nothing else, where GCM would give away its key. It costs
-//!   0.1 us more than GCM for a session, and 0.7 for a full datagram. They come from the
-//!   secret, an X25519 agreement (RFC 7748) and the whole transcript by HKDF-SHA256 (RFC 5869), so
-//!   a secret that leaks later opens nothing that was recorded, and what an outsider agrees on
-//!   without the secret is worth nothing.
+//! * A *join key* per secret: AES-256-GCM-SIV (RFC 8452), since both sides draw random nonces.
+//! * *Pair keys*, one per direction: also AES-256-GCM-SIV, with the sequence as nonce. If a running machine is
+//!   cloned, both copies continue with the same keys and sequences. This reveals only which records of the two
+//!   are equal, whereas GCM would reveal its key. It costs 0.1 us more than GCM for a session, and 0.7 us for a
+//!   full datagram. Pair keys come from the secret, an X25519 agreement (RFC 7748) and the whole transcript by
+//!   HKDF-SHA256 (RFC 5869), so a secret that leaks later does not decrypt recorded datagrams, and an agreement
+//!   without the secret is worthless to an outsider.
 //!
-//! Comparisons are the library's and take constant time. Shares, agreements and keys are erased
-//! when dropped: by us where we hold the bytes, by the library where it does. The state machine
-//! counts sequences; that none is used twice under one key is its promise.
+//! The library compares in constant time. Shares, agreements and keys are erased on drop: by this module if it
+//! holds the bytes, otherwise by the library. The state machine counts sequences, and guarantees that none is
+//! used twice under one key.
 
 use std::fmt;
 
@@ -26,30 +25,30 @@ use zeroize::Zeroizing;
 
 use crate::settings::Secret;
 
-/// The secrets of this node, and the keys by which it joins others.
+/// Secrets of this node, with the keys for joins.
 pub(crate) struct ClusterVault {
     ids: Vec<SecretId>,
     secrets: Vec<JoinSecret>,
-    /// The system gave no random bytes once: nothing is sealed any more, since nonces and shares
-    /// could be known.
+    /// The system once provided no random bytes. Nothing is sealed any more, since nonces and shares could be
+    /// predictable.
     broken: bool,
 }
 
-/// One secret.
+/// One secret and its join key.
 struct JoinSecret {
     replication: Zeroizing<[u8; 32]>,
     join: LessSafeKey,
 }
 
-/// The two keys of a pair.
+/// Two keys of a pair.
 pub(crate) struct PairKeys {
     sealing: LessSafeKey,
     opening: LessSafeKey,
 }
 
 impl ClusterVault {
-    /// Takes secrets over, the one to join with first. Derives one key each. Nothing when the library refuses to, which it
-    /// does not.
+    /// Takes the secrets, the one for joins first, and derives one key from each. Returns `None` if the library
+    /// fails, which does not happen.
     pub(crate) fn new(secrets: &[Secret]) -> Option<Self> {
         let (ids, secrets) = secrets
             .iter()
@@ -112,11 +111,11 @@ impl Vault for ClusterVault {
     ) -> Option<PairKeys> {
         let secret = self.secret(transcript.secret)?;
         let theirs = UnparsedPublicKey::new(&X25519, transcript.their_share(role));
-        // Both of 32 bytes. Not the secret as salt: the library does not erase that.
+        // Two values of 32 bytes. The secret is not used as salt, since the library does not erase that.
         let mut material = Zeroizing::new([0; 2 * KEY_LEN]);
         let (known, fresh) = material.split_at_mut(KEY_LEN);
         known.copy_from_slice(&secret.replication[..]);
-        // The library refuses an agreement that comes out as zero (RFC 7748, section 6.1).
+        // The library refuses an all-zero result of the agreement (RFC 7748, section 6.1).
         agree(ours, theirs, (), |agreed| {
             let agreed = agreed.first_chunk::<KEY_LEN>().ok_or(())?;
             fresh.copy_from_slice(agreed);
@@ -195,7 +194,7 @@ impl Vault for ClusterVault {
     }
 }
 
-/// Shows no keys.
+/// Omits the keys.
 impl fmt::Debug for ClusterVault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("ClusterVault")
@@ -204,7 +203,7 @@ impl fmt::Debug for ClusterVault {
     }
 }
 
-/// Shows no keys.
+/// Omits the keys.
 impl fmt::Debug for PairKeys {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("PairKeys")
@@ -231,7 +230,7 @@ fn open(key: &LessSafeKey, nonce: [u8; AEAD_NONCE_LEN], header: &[u8], sealed: &
     key.open_in_place(nonce, Aad::from(header), sealed).is_ok()
 }
 
-/// RFC 8446, section 5.3, without its random part: the key is fresh for each pair.
+/// RFC 8446, section 5.3, without the random part, since the key is fresh for each pair.
 fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
     let mut nonce = [0; AEAD_NONCE_LEN];
     nonce[AEAD_NONCE_LEN - 8..].copy_from_slice(&sequence.to_be_bytes());
@@ -249,7 +248,7 @@ impl KeyType for PairKeyLength {
 
 const KEY_LEN: usize = 32;
 
-// Labels: none is another's beginning, so no two derivations from the same bytes meet.
+// Labels: none is a prefix of another, so no two derivations from the same bytes coincide.
 const JOIN: &[u8] = b"becket join 1";
 const PAIR: &[u8] = b"becket pair 2";
 const FROM_INITIATOR: &[u8] = b"becket pair from initiator 2";
@@ -286,7 +285,7 @@ mod tests {
         }
     }
 
-    /// Keys of a pair whose sides hold these vaults.
+    /// Returns the keys of a pair between these vaults.
     fn pair(one: &mut ClusterVault, two: &mut ClusterVault) -> (PairKeys, PairKeys) {
         let (ours, our_share) = one.share().unwrap();
         let (theirs, their_share) = two.share().unwrap();
@@ -297,7 +296,7 @@ mod tests {
         )
     }
 
-    /// Seals under the one side's keys.
+    /// Seals under the keys of one side.
     fn sealed(vault: &mut ClusterVault, keys: &mut PairKeys, sequence: u64) -> Vec<u8> {
         let mut text = b"a session".to_vec();
         let tag = vault.seal(keys, sequence, b"head", &mut text).unwrap();

@@ -51,7 +51,7 @@ fn datagrams_of_other_nodes_survive_mutation() {
         let len = record.encode(&mut text).unwrap();
         all.extend(&text[..len]);
     }
-    // What keeps a pair going, a kind from the future, a goodbye, and a HELLO in clear.
+    // Messages that maintain a pair, an unknown kind, a goodbye, and a HELLO in clear.
     let frames = b"\x05\x00\x10aaaaaaaaaaaaaaaa\x06\x00\x04\0\0\0\x01\x07\x00\x04\xff\xff\xff\xff\x08\x00\x04\0\0\0\x01\x63\0\x01a\x0a\0\0";
     let mut hello =
         b"BKT2\0\0\0\0\0\0\0\x01\0\0\0\0nnnnnnnnnnnn\x01\0\x03bbbbbbbb\0\0\0\x05".to_vec();

@@ -22,17 +22,17 @@ use becket_proto::ticket::{NodeId, Origin, OriginId, SecretId, UnixSeconds};
 use becket_sys::clock::Clock;
 use tokio::time::{sleep, timeout};
 
-/// The policy of the routes.
+/// Policy of the routes.
 const KNOWN: PolicyTag = PolicyTag(0xabab_abab_abab_abab);
 const UNKNOWN: PolicyTag = PolicyTag(1);
 
-/// A node before it knows its peers.
+/// A node without known peers.
 struct Site {
     bound: UdpSocket,
     settings: Settings,
 }
 
-/// A node that runs.
+/// A running node.
 struct Host {
     address: SocketAddr,
     clock: Clock,
@@ -43,7 +43,7 @@ struct Host {
     settings: Settings,
 }
 
-/// Remembers everything for ever.
+/// Remembers everything permanently.
 #[derive(Debug, Default)]
 struct Sticks(Mutex<HashMap<OriginId, ServerTag>>);
 
@@ -186,7 +186,7 @@ impl Host {
         self.outbox.leave(SessionEvent::Ended(name));
     }
 
-    /// A worker sends the client of this origin to this server.
+    /// Simulates a worker that sends a client with this origin to this server.
     fn send(&self, origin: u64, server: u64) {
         let stick = stick(origin, server);
         self.sticks.learn_from_peer(&stick, false, Duration::ZERO);
@@ -326,7 +326,7 @@ async fn a_flood_of_garbage_is_counted_and_disturbs_nobody() {
     for round in 0..200_u8 {
         for len in [0, 1, 15, 16, 60, 1400, 1401, 4000] {
             let mut garbage = vec![round; len];
-            // Half of them begin as ours do; of the others the kernel lets none through.
+            // Half of them begin with our signature; the kernel drops all others.
             let ours = round % 2 == 0 && len > 16;
             if ours {
                 garbage[..4].copy_from_slice(b"BKT2");
@@ -336,7 +336,7 @@ async fn a_flood_of_garbage_is_counted_and_disturbs_nobody() {
         }
         a.make(KNOWN, &[round, 1]);
         b.make(KNOWN, &[round, 2]);
-        // Time to receive: what does not fit into the socket's buffer is neither counted nor kept.
+        // Time to receive: a datagram that does not fit into the socket's buffer is neither counted nor kept.
         sleep(Duration::from_millis(1)).await;
     }
     until("all of it is counted", || {
@@ -358,7 +358,7 @@ async fn a_secret_is_changed_by_reloads_without_losing_the_pair() {
         peers.into_iter().map(|peer| peer.boot).collect()
     };
     let before = (boots(&a), boots(&b));
-    // Both accept both; then the new one is joined with; then the old one is forgotten.
+    // Both nodes accept both secrets; then joins use the new one; then the old one is removed.
     let steps: [&[u8]; 3] = [&[7, 8], &[8, 7], &[8]];
     for (step, secrets) in steps.into_iter().enumerate() {
         let secrets: Vec<Secret> = secrets.iter().map(|byte| secret(*byte)).collect();
@@ -410,7 +410,7 @@ async fn who_leaves_has_left_at_once_and_its_socket_is_free() {
         ..
     } = b;
     membership.leave().await;
-    // Silence would have it vanish from the list, and not leave.
+    // After a silent end it would vanish from the list, and not be shown as left.
     until("it has left", || {
         a.status().replica.peers[0].state == PeerState::Left
     })
@@ -424,7 +424,7 @@ async fn who_leaves_has_left_at_once_and_its_socket_is_free() {
             .any(|peer| peer.state == PeerState::Live)
     );
     assert!(UdpSocket::bind(address).is_ok(), "the socket is closed");
-    // A worker that has not heard of it yet.
+    // A worker that does not know of it yet.
     outbox.leave(SessionEvent::Made(SessionName::new(KNOWN, b"one").unwrap()));
 }
 

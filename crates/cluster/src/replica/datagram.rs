@@ -1,6 +1,6 @@
-//! The outside of a datagram, and the text of a join.
+//! The header of a datagram, and the text of a join.
 //!
-//! Everything in a header is a stranger's claim until the datagram opens; it only says which key to try.
+//! A header is unverified until the datagram decrypts; it only selects the key to try.
 
 use super::names::{Boot, PeerName};
 use super::status::DropCause;
@@ -8,11 +8,11 @@ use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN};
 use becket_proto::reader::Reader;
 use becket_proto::ticket::{NodeId, SecretId};
 
-/// Names a pair, or a join under way, to the node that receives under it. Drawn at random, never 0.
+/// Identifies a pair, or a join in progress, for the node that receives under it. Random, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairId(pub(super) u32);
 
-/// Which key a datagram asks for.
+/// Key that a datagram selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     Pair {
@@ -21,21 +21,21 @@ pub(super) enum Header {
     },
     Join {
         secret: SecretId,
-        /// The HELLO that this answers, if it is a WELCOME.
+        /// The HELLO that this datagram answers, if it is a WELCOME.
         to: Option<PairId>,
         nonce: [u8; JOIN_NONCE_LEN],
     },
 }
 
-/// What nodes say before they have keys.
+/// Message between nodes that have no keys yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Join {
     pub(super) kind: JoinKind,
     pub(super) from: PeerName,
-    /// How to call the pair towards the sender.
+    /// Id of the pair in datagrams to the sender.
     pub(super) id: PairId,
     pub(super) nonce: [u8; NONCE_LEN],
-    /// The nonce of the HELLO that a WELCOME answers.
+    /// Nonce of the HELLO that a WELCOME answers.
     pub(super) echo: [u8; NONCE_LEN],
     pub(super) share: [u8; SHARE_LEN],
 }
@@ -49,7 +49,7 @@ pub(super) enum JoinKind {
 }
 
 impl Header {
-    /// Reads the header and returns it with the number of bytes in front of the sealed rest.
+    /// Reads the header. Returns it with the number of bytes before the sealed rest.
     pub(super) fn decode(datagram: &[u8]) -> Result<(Self, usize), DropCause> {
         if datagram.len() > MAX_DATAGRAM {
             return Err(DropCause::Oversized);
@@ -78,7 +78,7 @@ impl Header {
         ))
     }
 
-    /// The associated data of the seal: the first [`HEADER_LEN`] bytes of the datagram.
+    /// Returns the associated data of the seal: the first [`HEADER_LEN`] bytes of the datagram.
     pub(super) fn encode(&self) -> [u8; HEADER_LEN] {
         let (id, rest) = match self {
             Self::Pair { to, sequence } => (to.0, *sequence),
@@ -96,7 +96,7 @@ impl Header {
 }
 
 impl Join {
-    /// Bytes of an encoded join: the same for all kinds, so that an answer is no longer than what it answers.
+    /// Bytes of an encoded join: the same for all kinds, so that an answer is not longer than its request.
     pub(super) const LEN: usize = 1 + 2 + 8 + 4 + 2 * NONCE_LEN + SHARE_LEN;
 
     pub(super) fn encode(&self) -> [u8; Self::LEN] {
@@ -114,7 +114,7 @@ impl Join {
         out
     }
 
-    /// Reads a join. What stands behind it is for a newer node to read.
+    /// Reads a join. Ignores any further bytes, which a newer node may add.
     pub(super) fn decode(text: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(text);
         let kind = match reader.u8()? {
@@ -135,13 +135,13 @@ impl Join {
     }
 }
 
-/// Bytes in front of the sealed text of a pair's datagram.
+/// Bytes before the sealed text of a pair's datagram.
 pub(super) const HEADER_LEN: usize = 16;
 
-/// Bytes of the largest datagram: it passes any path with an MTU of 1500, with tunnels to spare.
+/// Maximum datagram in bytes: it fits any path with an MTU of 1500, with room for tunnels.
 pub const MAX_DATAGRAM: usize = 1400;
 
-/// How the datagrams of every version begin, also of those to come: what begins otherwise needs no look.
+/// First bytes of the datagrams of all versions, even future ones. Other datagrams can be dropped unread.
 pub const SIGNATURE: [u8; 3] = *b"BKT";
 
 /// The last byte is the version.

@@ -1,8 +1,8 @@
-//! Which HELLOs are worth an AEAD open and an X25519 agreement: a flood of them is turned away before both.
+//! Rate limits for HELLOs: a flood is rejected before the cost of an AEAD open and an X25519 agreement.
 //!
-//! Each source address has a rate, and all that are not in the list of peers have one together, so that a flood from
-//! invented addresses does not keep listed peers out. Remembers a fixed number of sources; the one that was quiet for
-//! longest makes room, and only a HELLO that was let in makes a source remembered.
+//! Each source address has a rate. All addresses outside the list of peers also share one, so that a flood
+//! from invented addresses does not keep listed peers out. Remembers a fixed number of sources. The source
+//! that has been idle longest makes room, and only an admitted HELLO adds a source.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -29,7 +29,7 @@ impl HelloLimits {
         }
     }
 
-    /// Whether a HELLO from this address may be opened, and counts it if so.
+    /// Returns whether a HELLO from this address may be decrypted, and counts it if so.
     pub(super) fn admits(
         &mut self,
         from: IpAddr,
@@ -37,7 +37,7 @@ impl HelloLimits {
         limits: &ReplicaLimits,
         now: Duration,
     ) -> bool {
-        // Who shares a network with a listed peer must not be able to use up its rate.
+        // Another host in the network of a listed peer must not be able to use up the peer's rate.
         let prefix = if listed { from } else { prefix(from) };
         let known = self
             .sources
@@ -78,7 +78,7 @@ impl HelloLimits {
     }
 }
 
-/// An IPv6 host has a whole /64 to invent addresses in.
+/// Returns the network of an address: an IPv6 host can choose addresses within its /64.
 fn prefix(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -89,11 +89,11 @@ fn prefix(address: IpAddr) -> IpAddr {
     }
 }
 
-/// More than a list of peers has addresses, so that those who invent listed ones do not make each other forgotten; few
-/// enough to walk for each HELLO.
+/// Maximum number of sources: more than the addresses in a list of peers, so that HELLOs with forged listed
+/// addresses do not displace each other; few enough to walk over them for each HELLO.
 const SOURCES: usize = 512;
 
-/// A node that starts may be asked by each of its peers, and may ask on several addresses.
+/// When a node starts, each of its peers may send it HELLOs, from several addresses.
 const BURST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! How nodes meet: HELLO, WELCOME and the echo.
+//! Joins of two nodes: HELLO, WELCOME and the echo.
 //!
-//! The joins that we began are kept in [`joins`](super::joins) until someone answers. A join that we answered is a pair in
-//! the stage of a candidate: it becomes a peer by its echo and by nothing else, so a recorded HELLO costs us an agreement,
-//! is limited in rate, and changes nothing.
+//! Joins that this node began are in [`joins`](super::joins) until they are answered. A join that this node
+//! answered is a pair in the candidate stage. Only its echo makes it a peer, so a recorded HELLO costs one
+//! agreement, is limited in rate, and changes nothing.
 //!
-//! No key is derived twice: a WELCOME uses up the nonce and the share of the HELLO that it answers, and a HELLO that is
-//! repeated gets the same WELCOME for as long as its candidate lives, and a new one after that.
+//! No key is derived twice: a WELCOME uses up the nonce and the share of its HELLO. A repeated HELLO gets the
+//! same WELCOME while its candidate exists, and a new one after that.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use super::vault::{
 };
 use becket_proto::ticket::SecretId;
 
-/// A join that was opened: who sent it and what it says.
+/// A decrypted join, with its sender.
 struct OpenedJoin {
     from: SocketAddr,
     secret: SecretId,
@@ -30,7 +30,7 @@ struct OpenedJoin {
 }
 
 impl<V: Vault> Replica<V> {
-    /// Looks the list over and begins the joins that it lacks; gives up those whose time is over.
+    /// Checks the list, begins missing joins, and gives up expired ones.
     pub(super) fn plan_joins(&mut self, now: Duration) {
         let before = self.joins.begun.len();
         self.joins.begun.retain(|_, begun| begun.ends > now);
@@ -88,7 +88,7 @@ impl<V: Vault> Replica<V> {
         self.joins.begun.insert(id, begun);
     }
 
-    /// A key id that nothing of ours has.
+    /// Returns a key id that no pair or join has.
     fn free_id(&mut self) -> PairId {
         loop {
             let id = PairId(u32::from_be_bytes(random(&mut self.vault)));
@@ -98,7 +98,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Takes the datagram of a join: sealed text and tag behind `at`.
+    /// Handles the datagram of a join.
     pub(super) fn take_join(
         &mut self,
         from: SocketAddr,
@@ -144,7 +144,7 @@ impl<V: Vault> Replica<V> {
 
     fn take_opened(&mut self, opened: &OpenedJoin, now: Duration) -> Result<(), DropCause> {
         if opened.join.from == self.name {
-            // A datagram of our own: the address of the list is ours, or a host sends our datagrams back.
+            // Our own datagram: the listed address is ours, or a host sends our datagrams back.
             self.joins.came_back(opened.join.id, now + REST);
             return Err(DropCause::Own);
         }
@@ -163,8 +163,8 @@ impl<V: Vault> Replica<V> {
             return match &mut pair.stage {
                 PairStage::Candidate { due, .. } => {
                     *due = true;
-                    // One of the two was captured and sent again from elsewhere: each gets the WELCOME, and the echo
-                    // says which address it is.
+                    // One of the two HELLOs was captured and sent again from elsewhere: both addresses get the WELCOME,
+                    // and the echo shows which one is right.
                     pair.address = opened.from;
                     Ok(())
                 }
@@ -193,7 +193,7 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Drops the oldest candidates where there are too many: of this peer, or of all.
+    /// Drops the oldest candidate if there are too many: of this peer, or of all peers.
     fn make_room_for_candidate(&mut self, name: PeerName) {
         for (limit, of_peer) in [(MAX_CANDIDATES_OF_PEER, true), (MAX_CANDIDATES, false)] {
             let candidates = self
@@ -231,7 +231,7 @@ impl<V: Vault> Replica<V> {
             responder: party(welcome.from, welcome.nonce, welcome.share),
         };
         let keys = self.vault.agree(&begun.ours, &transcript, Role::Initiator);
-        // Whatever came of it, the nonce and the share have served: no key is derived from them twice.
+        // Even after a failure, nonce and share are used up: no key is derived from them twice.
         self.joins.begun.remove(&to);
         let Some(keys) = keys else {
             self.joins.rest(target, now + REST);
@@ -252,7 +252,7 @@ impl<V: Vault> Replica<V> {
         completed
     }
 
-    /// A peer has echoed our nonce: makes it a peer, or gives the peer its new pair.
+    /// Creates a peer that has echoed our nonce, or gives an existing peer its new pair.
     pub(super) fn complete(
         &mut self,
         id: PairId,
@@ -262,7 +262,7 @@ impl<V: Vault> Replica<V> {
         let pair = self.pairs.get(&id).ok_or(DropCause::UnknownKey)?;
         let (name, address) = (pair.peer, pair.address);
         if self.peers.get(&name).is_some_and(ReplicaPeer::has_left) {
-            // An answer that was under way for longer than the goodbye.
+            // An answer that arrived after the goodbye.
             self.pairs.remove(&id);
             return Err(DropCause::UnknownKey);
         }
@@ -285,7 +285,7 @@ impl<V: Vault> Replica<V> {
         if !known {
             self.warming.joined(name, before, now);
         } else if dialled.is_none() {
-            // It joins again because it had lost us, or to change the secret.
+            // The peer joins again because it had lost us, or to change the secret.
             self.warming.missed(name, peer.heard, now);
         }
         peer.revive(limits);
@@ -303,14 +303,14 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// When another process of this node was last heard, if one was lately.
+    /// Returns when another process of this node was last heard, if there is one.
     fn process_before(&self, name: PeerName) -> Option<Duration> {
         let of_node = self.peers.values();
         let of_node = of_node.filter(|peer| peer.name.node == name.node && peer.name != name);
         of_node.map(|peer| peer.heard).max()
     }
 
-    /// Whether one more process can be live. One that takes the place of another always can.
+    /// Returns whether one more process can be live. A process that replaces another one always can.
     pub(super) fn has_place(&self, name: PeerName) -> bool {
         if self.peers.get(&name).is_some_and(ReplicaPeer::is_live) {
             return true;
@@ -320,7 +320,7 @@ impl<V: Vault> Replica<V> {
         others.count() < self.limits.peers
     }
 
-    /// Keeps a node that restarts all the time from filling the memory with its past.
+    /// Prevents a node that restarts continually from filling the memory with its old processes.
     fn forget_oldest_boot(&mut self, name: PeerName) {
         let of_node = self
             .peers
@@ -333,7 +333,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Keeps one that comes and goes under ever new numbers from filling it with those that it gave up.
+    /// Prevents a node that returns under new numbers from filling the memory with retired peers.
     fn forget_a_retired(&mut self) {
         if self.peers.len() < self.limits.peers * MAX_BOOTS_OF_NODE {
             return;
@@ -344,8 +344,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// A process that was not known is the one that counts, until another is heard again or joins
-    /// once more: then two are alive.
+    /// Retires the other processes of a node. A new process replaces them, until one of them is heard or joins
+    /// again: then two are live.
     fn replace_others(&mut self, name: PeerName, now: Duration) {
         for peer in self.peers.values_mut() {
             if peer.name.node == name.node && peer.name != name && peer.is_live() {
@@ -383,18 +383,18 @@ fn party(name: PeerName, nonce: [u8; NONCE_LEN], share: [u8; SHARE_LEN]) -> Part
     }
 }
 
-/// Nonce and share of a HELLO that nobody answers are drawn anew after this time.
+/// Time after which an unanswered HELLO gets a new nonce and share.
 const BEGUN_LIFE: Duration = Duration::from_secs(60);
 
-/// An address that is our own, or where a join cannot succeed, is tried again after this time.
+/// Time before the next try at our own address, or at an address where a join cannot succeed.
 const REST: Duration = Duration::from_secs(30);
 
-/// How long an answered HELLO may take to be echoed.
+/// Maximum time between the answer to a HELLO and its echo.
 pub(super) const CANDIDATE_LIFE: Duration = Duration::from_secs(10);
 
-/// Several, so that a recorded HELLO does not push out the true one.
+/// More than one, so that a recorded HELLO does not displace the genuine one.
 const MAX_CANDIDATES_OF_PEER: usize = 4;
 const MAX_CANDIDATES: usize = 64;
 
-/// Two nodes that join each other at the same moment make two, and a change of secrets two more.
+/// Two nodes that join each other simultaneously create two pairs, and a change of secrets two more.
 const MAX_PAIRS_OF_PEER: usize = 4;

@@ -1,7 +1,7 @@
-//! The list of addresses, the joins that we began there, and the memory of those that were refused.
+//! The list of addresses, the joins that this node began there, and a record of refused joins.
 //!
-//! Says which address is to be asked again and when; [`join`](super::join) draws nonces, and speaks. Every collection here
-//! is bounded: the list by its limit, joins by the list and the peers, refusals by a constant.
+//! Determines which address gets the next HELLO, and when; [`join`](super::join) draws nonces and sends. Every
+//! collection here is bounded: the list by its limit, joins by the list and the peers, refusals by a constant.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -15,48 +15,48 @@ use super::status::{RefusedJoin, UnansweredAddress};
 use super::vault::{NONCE_LEN, SHARE_LEN};
 use becket_proto::ticket::SecretId;
 
-/// The joins of one node that are not yet pairs.
+/// Joins of one node that are not pairs yet.
 pub(super) struct Joins<S> {
     pub(super) listed: Vec<ListedAddress>,
     pub(super) begun: BTreeMap<PairId, BegunJoin<S>>,
     /// Refused joins from addresses that are not in the list.
     strangers: VecDeque<RefusedJoin>,
-    /// How often one of these had to make room.
+    /// Number of these that were removed to make room.
     left_out: u64,
-    /// When the list is to be looked over; at once after each change.
+    /// Time of the next check of the list; immediate after each change.
     pub(super) look: Option<Duration>,
 }
 
-/// An address of the list.
+/// An address in the list.
 pub(super) struct ListedAddress {
     pub(super) address: SocketAddr,
-    /// Nothing is sent there until then: it is our own, or had no place for us.
+    /// Nothing is sent there before this time: the address is our own, or a join there cannot succeed.
     pub(super) rest: Duration,
     own: bool,
     hellos: u32,
-    /// Joins from there that were refused.
+    /// Refused joins from this address.
     refused: Option<RefusedJoin>,
 }
 
-/// A join that we began and that nobody has answered.
+/// A join that this node began, without an answer yet.
 pub(super) struct BegunJoin<S> {
     pub(super) target: SocketAddr,
     pub(super) secret: SecretId,
     pub(super) nonce: [u8; NONCE_LEN],
     pub(super) share: [u8; SHARE_LEN],
     pub(super) ours: S,
-    /// When the HELLO is said again.
+    /// Time of the next HELLO.
     pub(super) next: Duration,
     pub(super) wait: Duration,
     pub(super) ends: Duration,
     pub(super) reason: Reason,
 }
 
-/// Why a join was begun.
+/// Reason for a join.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     Listed,
-    /// The pair was made under a secret that is not the first any more, or its keys are old.
+    /// The secret of the pair is no longer the first, or its keys are old.
     Stale,
 }
 
@@ -71,7 +71,7 @@ impl<S> Joins<S> {
         }
     }
 
-    /// Replaces the list; returns how many addresses were beyond the limit.
+    /// Replaces the list. Returns the number of addresses beyond the limit.
     pub(super) fn set_list(&mut self, addresses: &[SocketAddr], limit: usize) -> usize {
         let mut listed: Vec<ListedAddress> = Vec::new();
         let mut dropped = 0;
@@ -101,7 +101,7 @@ impl<S> Joins<S> {
         dropped
     }
 
-    /// Begins all joins anew: under another secret.
+    /// Begins all joins again, under another secret.
     pub(super) fn restart(&mut self) {
         self.begun.clear();
         self.look_at(Duration::ZERO);
@@ -128,7 +128,7 @@ impl<S> Joins<S> {
             .collect()
     }
 
-    /// Who tried to join in vain: addresses of the list first.
+    /// Returns the refused joins: listed addresses first.
     pub(super) fn refused(&self, now: Duration) -> Vec<RefusedJoin> {
         let listed = self.listed.iter().flat_map(|known| &known.refused);
         let all = listed.chain(&self.strangers).map(|refused| RefusedJoin {
@@ -138,18 +138,18 @@ impl<S> Joins<S> {
         all.collect()
     }
 
-    /// How often a stranger was forgotten.
+    /// Number of unlisted addresses that were removed to make room.
     pub(super) fn left_out(&self) -> u64 {
         self.left_out
     }
 
-    /// When there is something to begin, to say again or to give up.
+    /// Returns when there is a join to begin, to repeat, or to give up.
     pub(super) fn when(&self) -> Option<Duration> {
         let begun = self.begun.values().map(|begun| begun.next);
         self.look.into_iter().chain(begun).min()
     }
 
-    /// Counts a HELLO that is being said, and says when the next is due.
+    /// Counts a HELLO that is being sent, and schedules the next one.
     pub(super) fn said_hello(&mut self, id: PairId, now: Duration) {
         let Some(begun) = self.begun.get_mut(&id) else {
             return;
@@ -162,7 +162,7 @@ impl<S> Joins<S> {
         }
     }
 
-    /// Somebody answered at an address, or could be reached by it.
+    /// Ends the joins at an address where a peer answered or can be reached.
     pub(super) fn answered(&mut self, address: SocketAddr) {
         self.begun.retain(|_, begun| begun.target != address);
         if let Some(known) = self
@@ -196,14 +196,15 @@ impl<S> Joins<S> {
         self.listed.iter().any(|known| known.address == address)
     }
 
-    /// Leaves an address of the list alone for a while, since a join there cannot succeed.
+    /// Pauses joins at a listed address, since they cannot succeed now.
     pub(super) fn rest(&mut self, address: SocketAddr, until: Duration) {
         self.begun.retain(|_, begun| begun.target != address);
         self.set_rest(address, until, false);
     }
 
-    /// A HELLO of ours came back to us: its address is our own as long as nobody else answers there. The join goes on, and
-    /// is only said seldom: whoever sends our HELLOs back to us, but cannot keep the WELCOME away, achieves nothing.
+    /// Handles a HELLO of ours that came back: its address is our own as long as no other node answers there. The
+    /// join continues at a low rate, so a host that sends our HELLOs back, but cannot suppress the WELCOME,
+    /// achieves nothing.
     pub(super) fn came_back(&mut self, id: PairId, until: Duration) {
         let Some(begun) = self.begun.get_mut(&id) else {
             return;
@@ -222,7 +223,7 @@ impl<S> Joins<S> {
         self.look_at(until);
     }
 
-    /// Remembers a join that was refused, by its address. One of the list has a place of its own, which no stranger takes.
+    /// Records a refused join by its address. A listed address has its own entry, which no unlisted one displaces.
     pub(super) fn refuse(&mut self, mut refused: RefusedJoin) {
         let mut listed = self.listed.iter_mut();
         if let Some(known) = listed.find(|known| known.address == refused.address) {
@@ -242,8 +243,8 @@ impl<S> Joins<S> {
         self.strangers.push_back(refused);
     }
 
-    /// Forgets a stranger: one that gave up, or else the one that tried least. Addresses can be invented, each for one try;
-    /// a node that is configured wrongly tries again and again.
+    /// Removes an unlisted address: one that has stopped trying, otherwise the one with the fewest tries. Addresses
+    /// can be invented, each for one try; a wrongly configured node tries repeatedly.
     fn leave_out_a_stranger(&mut self, now: Duration) {
         let worth = |known: &RefusedJoin| (known.last + STILL_TRIES > now, known.count, known.last);
         let strangers = self.strangers.iter().enumerate();
@@ -266,18 +267,18 @@ impl ListedAddress {
     }
 }
 
-/// Whether a live peer is reached by an address.
+/// Returns whether a live peer is reached at an address.
 pub(super) fn is_answered(peers: &BTreeMap<PeerName, ReplicaPeer>, address: SocketAddr) -> bool {
     let mut live = peers.values().filter(|peer| peer.is_live());
     live.any(|peer| peer.answers_at(address))
 }
 
-/// The wait before the first repetition of a HELLO; it doubles.
+/// Time before the first repetition of a HELLO; it doubles each time.
 pub(super) const HELLO_AGAIN: Duration = Duration::from_millis(500);
 pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
 
-/// Addresses that are not in the list and whose refused joins are remembered.
+/// Maximum number of unlisted addresses whose refused joins are recorded.
 const MAX_STRANGERS: usize = 16;
 
-/// A node that wants to join says HELLO every few seconds, and rests for half a minute at most.
+/// A node that wants to join sends a HELLO every few seconds, and pauses for half a minute at most.
 const STILL_TRIES: Duration = Duration::from_secs(60);

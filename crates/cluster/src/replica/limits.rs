@@ -1,46 +1,46 @@
-//! How much replication may cost: every bound that a peer, a flood or a large table could otherwise stretch.
+//! Limits on the cost of replication, which a peer, a flood or a large table could otherwise raise.
 
 use std::time::Duration;
 
-/// Bounds of a [`Replica`](super::Replica). Each has a counter for what it turned away.
+/// Limits of a [`Replica`](super::Replica). Each has a counter for the drops that it causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaLimits {
-    /// Addresses that are kept of a list of peers; the rest is ignored and counted.
+    /// Maximum number of addresses in the list of peers; further ones are ignored and counted.
     pub addresses: usize,
-    /// Peers that can be live at the same time, and joins under way: 32. Each live peer owns a queue.
+    /// Maximum number of live peers. Each owns a queue.
     pub peers: usize,
-    /// Datagrams that one [`poll`](super::Replica::poll) sends at most. The caller should receive no more between two
-    /// polls either.
+    /// Maximum number of datagrams that one [`poll`](super::Replica::poll) sends. The caller should not receive
+    /// more between two polls, either.
     pub datagrams_per_turn: usize,
-    /// Bytes of datagrams sent per second, to all peers together. What is over waits in the queues. Joins and
+    /// Bytes of datagrams sent per second to all peers together. The excess waits in the queues. Joins and
     /// keep-alives are charged but never wait.
     pub bytes_per_second: u64,
-    /// Of these, what dumps to joining nodes may use; 0 dumps nothing.
+    /// Part of these bytes that dumps to joining nodes may use; with 0, dumps are empty.
     pub sync_bytes_per_second: u64,
-    /// Bytes of records that wait for one peer. What does not fit is dropped and counted.
+    /// Maximum bytes of records that wait for one peer. Further records are dropped and counted.
     pub queue_bytes: usize,
-    /// HELLOs opened per second from addresses that are not in the list of peers, all together.
+    /// HELLOs decrypted per second from all unlisted addresses together.
     pub hellos_per_second: u32,
-    /// HELLOs opened per second from one address (IPv6: one /64), in the list or not.
+    /// HELLOs decrypted per second from one address (IPv6: one /64), listed or not.
     pub hellos_per_source: u32,
-    /// A peer that was sent nothing for so long is sent a keep-alive.
+    /// Time without sending after which a peer is sent a keep-alive.
     pub keep_alive: Duration,
-    /// A peer that was not heard for so long is dead.
+    /// Silence after which a peer is considered dead.
     pub dead_after: Duration,
-    /// A pair that is older is joined anew and its keys are erased, so that whoever gets at this node's memory opens no
-    /// more than so much of what was recorded. Many times [`dead_after`](Self::dead_after).
+    /// Age at which a pair is joined again and its keys are erased. An attacker that reads this node's memory
+    /// can decrypt at most this much recorded traffic. Many times [`dead_after`](Self::dead_after).
     pub rejoin_after: Duration,
 }
 
 impl Default for ReplicaLimits {
-    /// For a cluster of up to 64 nodes of which each makes a few thousand sessions per second.
+    /// Suits a cluster of up to 64 nodes, each with a few thousand new sessions per second.
     fn default() -> Self {
         Self {
             addresses: 256,
             peers: 64,
             datagrams_per_turn: DATAGRAMS_PER_TURN,
             bytes_per_second: 32 * 1024 * 1024,
-            // A quarter: what is new goes before what is old.
+            // A quarter: new sessions have priority over old ones.
             sync_bytes_per_second: 8 * 1024 * 1024,
             queue_bytes: 256 * 1024,
             hellos_per_second: 32,
@@ -52,6 +52,6 @@ impl Default for ReplicaLimits {
     }
 }
 
-/// Datagrams that are received or sent before other work gets its turn: at a few microseconds each, a flood delays that work
-/// by a millisecond.
+/// Datagrams that are received or sent before other work gets its turn: at a few microseconds each, a flood
+/// delays that work by a millisecond.
 pub const DATAGRAMS_PER_TURN: usize = 256;

@@ -1,27 +1,29 @@
-//! Copies the TLS 1.2 sessions of this node to the other nodes of its cluster, and takes theirs.
+//! Replicates TLS 1.2 sessions between this node and the other nodes of its cluster.
 //!
-//! A state machine without sockets, clocks, randomness or cryptography of its own: datagrams and the time go in,
-//! datagrams and records come out, a [`Vault`] seals and opens. The terminator's `cluster/` owns the sockets, the
-//! session table and the vault.
+//! A state machine without sockets, clocks, randomness or cryptography of its own: datagrams and the time are
+//! input, datagrams and records are output, and a [`Vault`] encrypts and decrypts. Other modules of this crate
+//! own the socket, the session table and the vault.
 //!
-//! **Join.** Each listed address is sent a HELLO, repeated until answered. WELCOME echoes its nonce; the first datagram
-//! under the new keys echoes the WELCOME's (ECHO). Only an echo makes, or replaces, a peer: recorded datagrams can do
-//! neither.
+//! **Join.** The node sends a HELLO to each listed address, and repeats it until there is an answer. WELCOME
+//! echoes the nonce of the HELLO; the first datagram under the new keys echoes the nonce of the WELCOME
+//! (ECHO). Only an echo creates or replaces a peer: recorded datagrams can do neither.
 //!
-//! **Datagrams**, at most [`MAX_DATAGRAM`] bytes, integers big-endian. The first 16 bytes are associated data of the seal:
+//! **Datagrams** have at most [`MAX_DATAGRAM`] bytes, integers big-endian. The first 16 bytes are associated
+//! data of the seal:
 //!
 //! ```text
 //! of a pair   "BKT2" | key id u32, not 0 | sequence u64          | sealed ( records )
 //! of a join   "BKT2" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
 //! ```
 //!
-//! A key id is drawn by who receives under it, so it finds the one key to try: at most one AEAD open per datagram, and
-//! none for a datagram that names no pair or join of ours.
+//! The receiver of datagrams under a key has drawn its id, so the id selects the one key to try: at most one
+//! AEAD open per datagram, and none for a datagram of an unknown pair or join.
 //!
-//! **Order of calls** in each turn: [`receive`](Replica::receive) for each datagram, [`offer`](Replica::offer) for each
-//! record, then [`poll`](Replica::poll) once, then sleep until [`next_deadline`](Replica::next_deadline) at most.
+//! **Order of calls** in each turn: [`receive`](Replica::receive) for each datagram,
+//! [`offer`](Replica::offer) for each record, then [`poll`](Replica::poll) once, then sleep until
+//! [`next_deadline`](Replica::next_deadline) at the latest.
 //!
-//! Times are durations since one arbitrary origin of a monotonic clock, the caller's.
+//! Times are durations since an arbitrary origin of the caller's monotonic clock.
 
 mod datagram;
 mod hello_limits;
@@ -81,15 +83,16 @@ pub struct Replica<V: Vault> {
     pace: Pace,
     sync_pace: Pace,
     warming: Warming,
-    /// When the silent are looked for next.
+    /// Time of the next check for silent peers.
     expires: Duration,
-    /// The peer whose queue could not be emptied for want of pace, to be served first.
+    /// The peer whose queue the rate limit kept from being emptied. It is served first.
     served: Option<PeerName>,
     total: PeerTraffic,
 }
 
 impl<V: Vault> Replica<V> {
-    /// Starts without peers. `boot` must be random. Later allocations are for joins and peers, bounded by `limits`.
+    /// Creates a node without peers. `boot` must be random. Later allocations are for joins and peers, bounded by
+    /// `limits`.
     pub fn new(node: NodeId, boot: Boot, limits: ReplicaLimits, vault: V) -> Self {
         Self {
             name: PeerName { node, boot },
@@ -108,11 +111,11 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Changes the list of addresses to join. May be given again at any time, e.g. when
-    /// names resolve anew. Peers that are live stay so. Our own address may be among them: it is found out.
+    /// Sets the list of addresses to join. Can be called again at any time, e.g. when names resolve to other
+    /// addresses. Live peers stay. The list may contain our own address, which is detected.
     ///
-    /// An IPv4 address mapped into IPv6 is taken as IPv4, here and in [`receive`](Self::receive), so `send` of
-    /// [`poll`](Self::poll) is given IPv4.
+    /// IPv4-mapped IPv6 addresses are converted to IPv4, here and in [`receive`](Self::receive), so `send` of
+    /// [`poll`](Self::poll) receives IPv4.
     pub fn set_peers(&mut self, addresses: &[SocketAddr]) {
         let dropped = self.joins.set_list(addresses, self.limits.addresses);
         for _ in 0..dropped {
@@ -120,8 +123,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Replaces the vault when secrets change. Pairs made under a secret that is no longer listed end at once; those
-    /// made under another than the new first are kept until they are joined anew under the first.
+    /// Replaces the vault when secrets change. Pairs under a secret that is no longer listed end at once. Pairs
+    /// under a secret other than the new first one stay until they are joined again under the first.
     pub fn set_vault(&mut self, vault: V) {
         self.vault = vault;
         let secrets = self.vault.secrets();
@@ -142,10 +145,11 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Takes a datagram, and hands the records in it to `sink`. The bytes are overwritten: no secret stays in them.
+    /// Handles a datagram, and passes its records to `sink`. Overwrites the bytes, so that no secret stays in
+    /// them.
     ///
-    /// Costs one lookup and at most one AEAD open, and an X25519 agreement for a HELLO that is let in or answers ours.
-    /// Allocates for joins only. Every drop is counted.
+    /// Costs one lookup and at most one AEAD open, and an X25519 agreement for an admitted HELLO or an answer to
+    /// one of ours. Allocates only for joins. Counts every drop.
     pub fn receive(
         &mut self,
         from: SocketAddr,
@@ -158,7 +162,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Queues a record for every live peer. Costs one copy per peer, and no cryptography. Every drop is counted.
+    /// Queues a record for every live peer. Costs one copy per peer, and no cryptography. Counts every drop.
     pub fn offer(&mut self, record: &PeerRecord<'_>) {
         let mut encoded = [0; MAX_RECORD];
         let Some(len) = record.encode(&mut encoded) else {
@@ -175,17 +179,17 @@ impl<V: Vault> Replica<V> {
         encoded.zeroize();
     }
 
-    /// How many peers records are sent to.
+    /// Number of live peers, to which records are sent.
     pub fn live(&self) -> usize {
         self.peers.values().filter(|peer| peer.is_live()).count()
     }
 
-    /// The sums over all peers, those that are gone included, and over datagrams that belong to none.
+    /// Returns the sums over all peers, including former ones, and over datagrams that belong to none.
     pub fn total(&self) -> &PeerTraffic {
         &self.total
     }
 
-    /// Everything at one moment. Walks all peers and allocates.
+    /// Returns the current status. Walks over all peers and allocates.
     pub fn status(&self, now: Duration) -> ReplicaStatus {
         let pairs = &self.pairs;
         let peers = self.peers.values().filter_map(|peer| {
@@ -206,7 +210,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Walks everything and asserts, in debug builds, that pairs and peers agree and every bound holds.
+    /// Asserts, in debug builds, that pairs and peers agree and that every bound holds. Visits everything.
     pub fn check_invariants(&self) {
         for (name, peer) in &self.peers {
             debug_assert!(
@@ -235,7 +239,7 @@ impl<V: Vault> Replica<V> {
         self.joins.check_invariants(&self.limits);
     }
 
-    /// Nodes of which more than one process is alive, ours included.
+    /// Returns the nodes that have more than one live process, including ours.
     fn collisions(&self) -> Vec<NodeId> {
         let live = self.peers.values().filter(|peer| peer.is_live());
         let mut nodes: Vec<NodeId> = live.map(|peer| peer.name.node).collect();

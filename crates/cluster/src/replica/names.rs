@@ -1,23 +1,23 @@
-//! The names of processes, and one spelling for each address.
+//! Names of processes, and a canonical form of addresses.
 
 use std::net::SocketAddr;
 
 use becket_proto::ticket::NodeId;
 
-/// 64 random bits that name a process: drawn at start, never kept.
+/// 64 random bits that identify a process: drawn at start, never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Boot(pub u64);
 
-/// Who a record came from.
+/// Process that sent a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerName {
-    /// The configured number of the node.
+    /// Configured number of the node.
     pub node: NodeId,
-    /// The process that speaks for it.
+    /// Process of the node.
     pub boot: Boot,
 }
 
-/// One spelling per address, so that addresses can be compared.
+/// Converts an address to its canonical form, so that addresses can be compared.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,

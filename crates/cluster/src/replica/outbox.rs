@@ -1,7 +1,7 @@
-//! Encoded records that wait for one peer: a queue of bytes that never grows and leaves no secret behind.
+//! Encoded records that wait for one peer: a byte queue that never grows and leaves no secrets behind.
 //!
-//! Owns one allocation, made when the peer becomes live. What leaves is erased. Knows nothing of what records are but
-//! where their length stands.
+//! Owns one allocation, made when the peer becomes live. Erases bytes that leave. Knows only where the length
+//! of a record is.
 
 use std::collections::VecDeque;
 
@@ -32,7 +32,7 @@ impl SendQueue {
         self.limit - self.bytes.len()
     }
 
-    /// Queues one encoded record, or returns false if there is no room.
+    /// Queues one encoded record. Returns `false` if there is no room.
     pub(super) fn push(&mut self, record: &[u8]) -> bool {
         if record.len() > self.room() {
             return false;
@@ -41,7 +41,7 @@ impl SendQueue {
         true
     }
 
-    /// Moves as many whole records as fit to `out`; returns bytes and records moved.
+    /// Moves as many complete records as fit to `out`. Returns the numbers of bytes and records moved.
     pub(super) fn fill(&mut self, out: &mut [u8]) -> (usize, u64) {
         let (mut len, mut records) = (0, 0);
         while let Some(next) = self.next_len(len).filter(|next| len + next <= out.len()) {
@@ -58,14 +58,14 @@ impl SendQueue {
         (len, records)
     }
 
-    /// Length of the record at `at`, its head included.
+    /// Returns the length of the record at `at`, including its head.
     fn next_len(&self, at: usize) -> Option<usize> {
         let high = *self.bytes.get(at + 1)?;
         let low = *self.bytes.get(at + 2)?;
         Some(3 + usize::from(u16::from_be_bytes([high, low])))
     }
 
-    /// Drops and erases all that waits.
+    /// Drops and erases all waiting records.
     pub(super) fn clear(&mut self) {
         let (front, back) = self.bytes.as_mut_slices();
         front.zeroize();

@@ -1,13 +1,13 @@
 //! A rate with a burst, in integers: the generic cell rate algorithm.
 //!
-//! Instead of tokens it keeps one time: until when what was charged keeps the line busy. A charge may go beyond the burst,
-//! and is then waited for before the next.
+//! Instead of tokens it stores one time: the end of the time that all charges take at this rate. A charge may
+//! exceed the burst; the next one then waits.
 //!
 //! Source: ITU-T I.371, the virtual scheduling form.
 
 use std::time::Duration;
 
-/// Lets `per_second` units pass each second, and as many at once as fit into `burst`.
+/// Permits `per_second` units per second, and at once as many as fit into `burst`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     per_second: u64,
@@ -24,12 +24,12 @@ impl Pace {
         }
     }
 
-    /// Whether something may pass now. At a rate of 0, never.
+    /// Returns whether units may pass now; never at a rate of 0.
     pub(super) fn ready(&self, now: Duration) -> bool {
         self.when().is_some_and(|when| when <= now)
     }
 
-    /// From when on something may pass; nothing at a rate of 0.
+    /// Returns the time from which units may pass, or `None` at a rate of 0.
     pub(super) fn when(&self) -> Option<Duration> {
         (self.per_second > 0).then(|| self.busy_until.saturating_sub(self.burst))
     }
@@ -45,7 +45,8 @@ impl Pace {
 
 const NANOS: u64 = 1_000_000_000;
 
-/// What the rates allow at once. Longer than the interval in which events of workers are gathered, so that a steady load does not wait.
+/// Burst of the rates. Longer than the interval in which events of workers are collected, so that a steady
+/// load does not wait.
 pub(super) const BURST: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

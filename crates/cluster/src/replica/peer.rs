@@ -1,8 +1,8 @@
-//! What is kept of a peer and of the pairs that lead to it.
+//! State of a peer and of its pairs.
 //!
-//! A *peer* is a process of another node. A *pair* is one join with it: keys, sequences and replay window. A peer can have
-//! several pairs, when both nodes joined at the same moment or a secret was rotated; each side sends under the newest pair
-//! that it knows the other to hold, and listens to all of them.
+//! A *peer* is a process of another node. A *pair* is one join with it: keys, sequences and replay window. A
+//! peer can have several pairs, if both nodes joined at the same moment or a secret was rotated. Each side
+//! sends under the newest pair that the other side is known to have, and receives under all of them.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -19,44 +19,44 @@ use super::window::Window;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
-/// One join with a peer, from the moment on when keys exist.
+/// One join with a peer, once its keys exist.
 pub(super) struct KeyedPair<K> {
     pub(super) peer: PeerName,
     pub(super) keys: K,
-    /// The secret that it was joined under.
+    /// Secret of the join.
     pub(super) secret: SecretId,
     pub(super) stage: PairStage,
-    /// How the other side calls the pair.
+    /// Id of the pair at the other side.
     pub(super) theirs: PairId,
-    /// Where its datagrams go to.
+    /// Destination of its datagrams.
     pub(super) address: SocketAddr,
-    /// The nonce of the HELLO.
+    /// Nonce of the HELLO.
     pub(super) hello: [u8; NONCE_LEN],
-    /// The nonce of the WELCOME: to be echoed by the side that said HELLO.
+    /// Nonce of the WELCOME, which the sender of the HELLO must echo.
     pub(super) welcome: [u8; NONCE_LEN],
-    /// The last sequence that was sealed. One is never used twice.
+    /// Last sequence that was sealed. None is used twice.
     pub(super) sequence: u64,
     pub(super) window: Window,
     pub(super) made: Duration,
     pub(super) heard: Duration,
     pub(super) sent: Duration,
-    /// The other side waits for a sign that its echo came.
+    /// The other side waits for a confirmation of its echo.
     pub(super) reply_due: bool,
-    /// Made under a secret that was the first and no longer is: to be joined anew.
+    /// The secret of the join is no longer the first, so the pair must be joined again.
     pub(super) stale: bool,
 }
 
-/// How much of a join is proven.
+/// Stage of a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PairStage {
-    /// We answered a HELLO, which may be a recorded one. Only an echo makes a peer of it.
+    /// This node answered a HELLO, which may be a recorded one. Only an echo makes a peer of it.
     Candidate {
-        /// Our share, to say WELCOME again.
+        /// Our share, for repeating the WELCOME.
         share: [u8; SHARE_LEN],
-        /// WELCOME is to be said, for the first time or because the HELLO was repeated.
+        /// A WELCOME must be sent, for the first time or because the HELLO was repeated.
         due: bool,
     },
-    /// Our HELLO was answered; whether our echo came is not known. Every datagram begins with it.
+    /// Our HELLO was answered, but our echo is not confirmed yet. Every datagram begins with the echo.
     Echoing,
     /// Both sides know that the other has the keys.
     Confirmed,
@@ -66,31 +66,31 @@ pub(super) enum PairStage {
 pub(super) struct ReplicaPeer {
     pub(super) name: PeerName,
     pub(super) address: SocketAddr,
-    /// Listed addresses that led to it, the latest last.
+    /// Listed addresses at which it was reached, the latest last.
     pub(super) reached_by: Vec<SocketAddr>,
-    /// Its pairs, the newest last.
+    /// Its pairs, newest last.
     pub(super) pairs: Vec<PairId>,
     pub(super) since: Duration,
     pub(super) heard: Duration,
-    /// Why nothing is sent to it any more.
+    /// Reason why nothing is sent to it any more.
     pub(super) retired: Option<Retired>,
     pub(super) outbox: SendQueue,
-    /// How many sessions it says it holds.
+    /// Number of sessions that it reported.
     pub(super) held: Option<u32>,
     pub(super) dump: Option<Dump>,
     pub(super) traffic: PeerTraffic,
 }
 
-/// Why a peer is only listened to, for what of it may still be under way.
+/// Reason why a peer is only received from: its datagrams may still be on their way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retired {
-    /// Another process of its node took its place then.
+    /// Another process of its node replaced it at this time.
     Replaced(Duration),
     /// It said goodbye.
     Left,
 }
 
-/// A walk through what we hold for one peer.
+/// A walk over our sessions and sticks, for one peer.
 #[derive(Clone, Copy)]
 pub(super) struct Dump {
     pub(super) at: DumpWalk,
@@ -98,14 +98,14 @@ pub(super) struct Dump {
     pub(super) records: u32,
 }
 
-/// Where a dump goes on: first who sticks, which is little and without which a session leads to the wrong server.
+/// Position of a dump. Sticks come first: they are few, and without them a session leads to the wrong server.
 #[derive(Clone, Copy)]
 pub(super) enum DumpWalk {
     Sticks(StickCursor),
     Sessions(Cursor),
 }
 
-/// Where a new pair leads, and how far it is proven.
+/// Destination and stage of a new pair.
 pub(super) struct Ends {
     pub(super) peer: PeerName,
     pub(super) theirs: PairId,
@@ -138,12 +138,13 @@ impl<K> KeyedPair<K> {
         matches!(self.stage, PairStage::Candidate { .. })
     }
 
-    /// Its secret is no longer the first, or its keys are old: whoever steals them opens all that they sealed.
+    /// Returns whether to join again: the secret is no longer the first, or the keys are old. Stolen keys decrypt
+    /// everything that they sealed.
     pub(super) fn is_to_be_replaced(&self, limits: &ReplicaLimits, now: Duration) -> bool {
         self.stale || now >= self.made.saturating_add(limits.rejoin_after)
     }
 
-    /// When something is to be said under this very pair: our echo, WELCOME, or that their echo came.
+    /// Returns when a datagram is due under this very pair: our echo, a WELCOME, or the confirmation of an echo.
     pub(super) fn due(&self) -> Option<Duration> {
         match self.stage {
             PairStage::Candidate { due, .. } => due.then_some(Duration::ZERO),
@@ -180,14 +181,14 @@ impl ReplicaPeer {
         self.retired.is_none()
     }
 
-    /// A genuine datagram of it came. One that has left stays no longer for what it still says.
+    /// Records that a genuine datagram arrived. For a peer that has left, this does not extend its stay.
     pub(super) fn hear(&mut self, now: Duration) {
         if !self.has_left() {
             self.heard = now;
         }
     }
 
-    /// It said goodbye. It never comes back: who speaks for its node next is another process.
+    /// Returns whether it said goodbye. It never returns: the next process of its node is a different peer.
     pub(super) fn has_left(&self) -> bool {
         self.retired == Some(Retired::Left)
     }
@@ -205,26 +206,26 @@ impl ReplicaPeer {
         self.address = address;
     }
 
-    /// Another process of the node has taken the place, or this one has ended: nothing is sent to it any more.
+    /// Stops sending to this process, because another one of its node replaced it, or because it has ended.
     pub(super) fn retire(&mut self, why: Retired) {
         self.retired = Some(why);
         self.outbox = SendQueue::new(0);
         self.dump = None;
     }
 
-    /// Whether it was heard long after another took its place.
+    /// Returns whether its replacement is so long ago that a datagram from it now proves that it is alive.
     pub(super) fn outlived_its_replacement(&self, now: Duration) -> bool {
         matches!(self.retired, Some(Retired::Replaced(since)) if now >= since + REPLACED_GRACE)
     }
 
-    /// It is alive after all, beside whatever took its place.
+    /// Makes it live again, next to the process that replaced it.
     pub(super) fn revive(&mut self, limits: &ReplicaLimits) {
         if self.retired.take().is_some() {
             self.outbox = SendQueue::new(limits.queue_bytes);
         }
     }
 
-    /// The pair to send under: the newest that the other side is known to hold, else the newest.
+    /// Returns the pair to send under: the newest that the other side is known to have, otherwise the newest.
     pub(super) fn sending<K>(&self, pairs: &BTreeMap<PairId, KeyedPair<K>>) -> Option<PairId> {
         let confirmed = |id: &&PairId| {
             pairs
@@ -261,14 +262,14 @@ impl ReplicaPeer {
     }
 }
 
-/// Listed addresses remembered for one peer: more than a host has in one name.
+/// Maximum number of listed addresses stored for one peer: more than a host has under one name.
 const MAX_ADDRESSES_OF_PEER: usize = 8;
 
-/// What a process sent before another took its place may arrive for so long; later, it is alive.
+/// Time in which datagrams of a replaced process may still arrive; later ones prove that it is alive.
 const REPLACED_GRACE: Duration = Duration::from_secs(5);
 
-/// The time after which an echo that nobody answered is said again.
+/// Time after which an unconfirmed echo is repeated.
 const ECHO_AGAIN: Duration = Duration::from_millis(500);
 
-/// Processes of one node that are listened to: each a mistake of someone's beyond the first two.
+/// Maximum number of processes of one node that are received from. More than two mean a misconfiguration.
 pub(super) const MAX_BOOTS_OF_NODE: usize = 4;

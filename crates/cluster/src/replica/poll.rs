@@ -1,7 +1,7 @@
-//! What leaves: joins, echoes, keep-alives, records and dumps, in this order and within the limits.
+//! Output: joins, echoes, keep-alives, records and dumps, in this order and within the limits.
 //!
-//! Joins, echoes and keep-alives are few and always leave. Records leave at the next poll, as many in a datagram as fit,
-//! as far as the datagrams of the turn and the bytes of the second allow; what cannot leave waits in the queue
+//! Joins, echoes and keep-alives are few and are always sent. Records are sent at the next poll, as many in a
+//! datagram as fit, within the limits of datagrams per turn and bytes per second. The rest waits in the queue
 //! of its peer.
 
 use std::cell::OnceCell;
@@ -25,23 +25,24 @@ use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, TAG_LEN, Vault, random};
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
-/// The way out for one turn.
+/// Output of one turn.
 struct Exit<'a, V, F> {
     vault: &'a mut V,
     pace: &'a mut Pace,
     total: &'a mut PeerTraffic,
     send: &'a mut F,
     now: Duration,
-    /// Datagrams that records may still fill.
+    /// Number of datagrams that records may still use.
     left: usize,
     draft: [u8; MAX_DATAGRAM],
 }
 
 impl<V: Vault> Replica<V> {
-    /// Does what is due: begins and repeats joins, gives up who is silent, sends echoes, keep-alives, records and dumps.
+    /// Does all work that is due: begins and repeats joins, removes silent peers, sends echoes, keep-alives,
+    /// records and dumps.
     ///
-    /// `send` returns whether the socket took the datagram; one that it did not is lost, and counted. Costs a walk over
-    /// the peers, and one AEAD seal per datagram.
+    /// `send` returns whether the socket accepted the datagram; otherwise the datagram is lost and counted. Costs
+    /// a walk over the peers, and one AEAD seal per datagram.
     pub fn poll(
         &mut self,
         now: Duration,
@@ -58,7 +59,7 @@ impl<V: Vault> Replica<V> {
         self.send_pairs(now, source, send);
     }
 
-    /// Says goodbye to every live peer, so that they need not find out by silence. The end: drop it after that.
+    /// Says goodbye to every live peer, so that peers need not detect the end by silence. Drop the node after this.
     pub fn leave(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
         for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
@@ -69,7 +70,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// When [`poll`](Self::poll) has something to do, if nothing comes before. May be past: then at once.
+    /// Returns when [`poll`](Self::poll) has work, unless something arrives earlier. A past time means at once.
     pub fn next_deadline(&self) -> Option<Duration> {
         let pace = self.pace.when();
         let sync = self.sync_pace.when();
@@ -91,7 +92,7 @@ impl<V: Vault> Replica<V> {
         peers.chain(pairs).chain(others.into_iter().flatten()).min()
     }
 
-    /// Gives up candidates without an echo, peers that are silent, and pairs that nobody uses.
+    /// Removes candidates without an echo, silent peers, and unused pairs.
     fn expire(&mut self, now: Duration) {
         self.expires = now + EXPIRE_AGAIN;
         let dead_after = self.limits.dead_after;
@@ -121,7 +122,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Forgets a peer, and remembers that it was there.
+    /// Removes a peer, and records that it was there.
     pub(super) fn depart(&mut self, name: PeerName) {
         let Some(peer) = self.peers.remove(&name) else {
             return;
@@ -177,14 +178,14 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Sends under the pairs, beginning with the peer at which the last turn ended.
+    /// Sends under the pairs, beginning with the peer at which the last turn stopped.
     fn send_pairs(
         &mut self,
         now: Duration,
         source: &impl DumpSource,
         send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
     ) {
-        // Looked at for a keep-alive only, and once for all of them: it takes every lock of the table.
+        // Read only for a keep-alive, and once for all of them, since it takes every lock of the table.
         let held = OnceCell::new();
         let alive = || Frame::Alive {
             held: *held.get_or_init(|| source.held()),
@@ -224,7 +225,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Moves what is held into the queues of those that asked for them, as fast as that may go.
+    /// Moves sessions and sticks into the queues of peers that asked for a dump, at the permitted rate.
     fn dump(&mut self, now: Duration, source: &mut impl DumpSource) {
         for peer in self.peers.values_mut() {
             let mut chunks = 0;
@@ -246,7 +247,7 @@ impl<V: Vault> Replica<V> {
     }
 }
 
-/// Moves up to `room` records; without room, ends the dump. Returns bytes moved.
+/// Moves up to `room` records; with no room, ends the dump. Returns the number of bytes moved.
 fn dump_chunk(
     peer: &mut ReplicaPeer,
     mut dump: Dump,
@@ -286,11 +287,11 @@ fn dump_chunk(
     (peer.outbox.len() - before) as u64
 }
 
-/// How many records of a dump a queue takes: dumps leave half of it to new sessions.
+/// Returns how many records of a dump a queue can take: dumps leave half of it to new sessions.
 fn room_for_dump(peer: &ReplicaPeer, limits: &ReplicaLimits) -> Option<usize> {
     let half = limits.queue_bytes / 2;
     let room = peer.outbox.room().checked_sub(half)?;
-    // The last is kept for the end of the dump.
+    // One record is reserved for the end of the dump.
     let records = (room / MAX_RECORD).saturating_sub(1).min(CHUNK);
     (records > 0).then_some(records)
 }
@@ -339,7 +340,7 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         self.pair(pair, traffic, |text| (frame.encode(text).unwrap_or(0), 0));
     }
 
-    /// Sends the queue of a peer, as far as the limits allow now. Returns whether the queue is empty.
+    /// Sends the queue of a peer, as far as the limits permit. Returns whether the queue is empty.
     fn records(&mut self, pair: &mut KeyedPair<V::Keys>, peer: &mut ReplicaPeer) -> bool {
         while !peer.outbox.is_empty() {
             if self.left == 0 || !self.pace.ready(self.now) {
@@ -352,7 +353,7 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         true
     }
 
-    /// Seals and sends one datagram of a pair; `fill` writes the records and says how many bytes and records it wrote.
+    /// Seals and sends one datagram of a pair; `fill` writes the records and returns their bytes and number.
     fn pair(
         &mut self,
         pair: &mut KeyedPair<V::Keys>,
@@ -397,7 +398,7 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         );
     }
 
-    /// Hands the first `len` bytes of the draft to the socket.
+    /// Passes the first `len` bytes of the draft to the socket.
     fn leave(
         &mut self,
         len: usize,
@@ -419,9 +420,9 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
     }
 }
 
-/// Between two looks at who is silent.
+/// Time between two checks for silent peers.
 const EXPIRE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Places of the table that a dump looks at in one visit, under the lock of a shard.
+/// Maximum number of table places that a dump visits at once, under the lock of a shard.
 const CHUNK: usize = 64;
 const CHUNKS_PER_TURN: usize = 16;

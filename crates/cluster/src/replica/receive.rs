@@ -1,7 +1,7 @@
-//! What arrives under the keys of a pair: replay window, seal, echo, records.
+//! Datagrams of a pair: replay window, seal, echo, records.
 //!
-//! The order of checks is by cost: the key id must be one of ours, the sequence new, and only then is the datagram opened,
-//! once. Nothing is believed, and nothing but a counter changes, before it opens.
+//! Checks are ordered by cost: first the key id must be known and the sequence new; only then is the datagram
+//! decrypted, once. Before that, nothing is trusted, and only counters change.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Opens a datagram in place and settles what it proves, before a record in it is looked at.
+    /// Decrypts a datagram in place and applies what it proves, before any record in it is read.
     fn take_sealed(
         &mut self,
         (to, from): (PairId, SocketAddr),
@@ -100,7 +100,7 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Takes the records of an opened datagram. One that is cut short ends it; what came before it counts.
+    /// Handles the records of a decrypted datagram. A truncated record ends it; earlier records count.
     fn take_text(
         &mut self,
         (to, from): (PairId, SocketAddr),
@@ -132,7 +132,7 @@ impl<V: Vault> Replica<V> {
                         Frame::Echo(nonce) => {
                             pair.reply_due = true;
                             if nonce == pair.welcome {
-                                // The path that an echo proves, and not the one that a HELLO claimed.
+                                // The address that the echo proves, not the one that a HELLO claimed.
                                 pair.address = from;
                                 peer.address = from;
                             }
@@ -154,7 +154,7 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// A peer has said goodbye under this pair: nothing is sent to it any more, and its place is free.
+    /// Handles a peer's goodbye under this pair: nothing is sent to it any more, and its place is free.
     fn farewell(&mut self, id: PairId) {
         let Some(pair) = self.pairs.get_mut(&id) else {
             return;
@@ -167,7 +167,7 @@ impl<V: Vault> Replica<V> {
         }
         self.pairs
             .retain(|other, pair| *other == id || pair.peer != name);
-        // Its address will be that of its next process.
+        // Its next process will have the same address.
         self.joins.look_at(Duration::ZERO);
     }
 
@@ -179,7 +179,7 @@ impl<V: Vault> Replica<V> {
     }
 }
 
-/// What an opened datagram says.
+/// Returns the text of a decrypted datagram.
 fn text(datagram: &[u8]) -> &[u8] {
     let end = datagram.len().saturating_sub(TAG_LEN);
     datagram.get(HEADER_LEN..end).unwrap_or_default()
@@ -188,7 +188,7 @@ fn text(datagram: &[u8]) -> &[u8] {
 fn take_frame(peer: &mut ReplicaPeer, frame: Frame<'_>) {
     match frame {
         Frame::Alive { held } => peer.held = Some(held),
-        // A dump that is under way goes on.
+        // A dump in progress continues.
         Frame::Ask { youngest } if peer.dump.is_none() && peer.is_live() => {
             peer.dump = Some(Dump {
                 at: DumpWalk::Sticks(StickCursor::default()),

@@ -1,7 +1,7 @@
-//! What nodes tell each other: the records inside of a datagram, and how they are written.
+//! Messages between nodes: the records inside a datagram, and their encoding.
 //!
-//! Layout, integers big-endian: `kind u8 | len u16 | body`, one record behind the other. A record of a kind that is not
-//! known is skipped by its length, so that a newer node can say more.
+//! Layout, integers big-endian: `kind u8 | len u16 | body`, one record after the other. A record of an unknown
+//! kind is skipped by its length, so that a newer node can send more kinds.
 //!
 //! ```text
 //! NEW 1, SYNC 4   policy u64 | ttl u32 | age u32 | origin u64 | id len u8 | id | state
@@ -14,8 +14,9 @@
 //! BYE 10          empty
 //! ```
 //!
-//! Times travel as durations in whole seconds, rounded so that no session lives longer by travelling: no clocks are
-//! compared. A body of a fixed layout may be longer than what is known of it; the rest is for a newer node to read.
+//! Times are sent as durations in whole seconds, rounded so that no session lives longer by being sent: no
+//! clocks are compared. A body of a fixed layout may be longer than this version knows; a newer node reads the
+//! rest.
 
 use std::fmt;
 use std::time::Duration;
@@ -26,99 +27,100 @@ use becket_proto::reader::Reader;
 use becket_proto::session::PolicyTag;
 use becket_proto::ticket::OriginId;
 
-/// What a node offers to its peers and takes from them.
+/// Record that a node offers to its peers and accepts from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRecord<'a> {
-    /// A session was made just now.
+    /// A session was just created.
     New(SessionRecord<'a>),
     /// A session ended with a fatal alert (RFC 5246 section 7.2.2) and must not be resumed.
     Del {
-        /// The policy of the session.
+        /// Policy of the session.
         policy: PolicyTag,
-        /// Its id, 1 to 32 bytes.
+        /// ID, 1 to 32 bytes.
         id: &'a [u8],
     },
     /// A client was sent to a server, and should return to it.
     Stick(PeerStick),
-    /// A session of a dump for a node that joins. It may be older than what is held, so it must not replace anything.
+    /// A session in a dump for a joining node. The receiver may have a newer one, so this must not replace
+    /// anything.
     Sync(SessionRecord<'a>),
-    /// Where a client was sent, of such a dump.
+    /// The server of a client, in such a dump.
     Stuck(PeerStick),
 }
 
-/// A session as it travels.
+/// A session in transit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionRecord<'a> {
-    /// The policy it belongs to.
+    /// Policy of the session.
     pub policy: PolicyTag,
-    /// Its id, 1 to 32 bytes.
+    /// ID, 1 to 32 bytes.
     pub id: &'a [u8],
-    /// How long it has still to live.
+    /// Remaining lifetime.
     pub ttl: Duration,
-    /// The time since its full handshake.
+    /// Time since its full handshake.
     pub age: Duration,
-    /// The line of sessions that it belongs to.
+    /// Identifies the full handshake from which it descends.
     pub origin: OriginId,
-    /// rustls' encoding of the session. Holds a master secret; debug output leaves it out.
+    /// rustls' encoding of the session. Contains a master secret; debug output omits it.
     pub state: &'a [u8],
 }
 
-/// Where a client was sent.
+/// Assignment of a client to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PeerStick {
-    /// The origin of the sessions by which the client is known.
+    /// Origin of the client's sessions, which identifies the client.
     pub origin: OriginId,
     /// The server.
     pub server: ServerTag,
-    /// How long that is to be remembered.
+    /// Time for which to remember it.
     pub life: Duration,
 }
 
-/// The short name of a server, the same on all nodes: a hash of the names of backend and server.
+/// Short name of a server, the same on all nodes: a hash of the names of backend and server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerTag(pub u64);
 
-/// Everything that can stand in a datagram: a record, or what keeps the pair going.
+/// Content of a datagram: a record, or a message that maintains the pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
     Record(PeerRecord<'a>),
-    /// The nonce of the other side's WELCOME: proves that we have read it.
+    /// Nonce of the other side's WELCOME: proves that this node has read it.
     Echo([u8; NONCE_LEN]),
-    /// Nothing to say but that we are here, and hold so many sessions.
+    /// Keep-alive, with the number of sessions held.
     Alive {
         held: u32,
     },
-    /// Asks for all sessions whose full handshake was within so many seconds.
+    /// Requests all sessions whose full handshake was within this many seconds.
     Ask {
         youngest: u32,
     },
-    /// The dump is over, and had so many records.
+    /// The dump is complete, with this number of records.
     End {
         records: u32,
     },
-    /// The process ends, or takes no part any more.
+    /// The process ends, or leaves the cluster.
     Bye,
 }
 
-/// What stood at the front of a text.
+/// Result of reading the start of a text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parsed<'a> {
     Frame(Frame<'a>),
-    /// A kind that is not known here.
+    /// A kind that is unknown here.
     Unknown,
-    /// A known kind with a body that cannot be.
+    /// A known kind with an invalid body.
     Malformed,
 }
 
 impl<'a> PeerRecord<'a> {
-    /// Writes the record to the front of `out` and returns its length. `None` if it does not fit, into `out` or into a
-    /// datagram, or if its id is empty or longer than 32 bytes.
+    /// Writes the record to the start of `out` and returns its length. Returns `None` if it does not fit into
+    /// `out` or into a datagram, or if its ID is empty or longer than 32 bytes.
     pub fn encode(&self, out: &mut [u8]) -> Option<usize> {
         Frame::Record(*self).encode(out)
     }
 
-    /// Reads the record at the front of `text`, and returns it with the length that it has there. `None` if what stands
-    /// there is cut short, malformed, or of another kind.
+    /// Reads the record at the start of `text`. Returns it with its length there, or `None` if it is truncated,
+    /// malformed, or of another kind.
     pub fn decode(text: &'a [u8]) -> Option<(Self, usize)> {
         let mut reader = Reader::new(text);
         match Frame::next(&mut reader)? {
@@ -148,7 +150,7 @@ impl<'a> Frame<'a> {
         writer.finish(kind)
     }
 
-    /// Reads one record. `None` if the text is cut short: nothing after it can be found.
+    /// Reads one record. Returns `None` if the text is truncated, since nothing after it can be found.
     pub(super) fn next(reader: &mut Reader<'a>) -> Option<Parsed<'a>> {
         let kind = reader.u8()?;
         let mut body = reader.vec16()?;
@@ -225,7 +227,7 @@ fn seconds(body: &mut Reader<'_>) -> Option<Duration> {
     Some(Duration::from_secs(body.u32()?.into()))
 }
 
-/// Writes one record; `at` begins behind the record's head.
+/// Writes one record; `at` begins after the record's head.
 struct RecordWriter<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -302,10 +304,10 @@ fn ceiling(time: Duration) -> u32 {
     floor(time).saturating_add(u32::from(time.subsec_nanos() > 0))
 }
 
-/// Bytes of text that fit into a datagram: without header and tag.
+/// Maximum text in a datagram in bytes, without header and tag.
 pub(super) const MAX_TEXT: usize = MAX_DATAGRAM - HEADER_LEN - TAG_LEN;
 
-/// Bytes of the largest record: an echo must fit in front of it.
+/// Maximum record in bytes: an echo must fit before it.
 pub(super) const MAX_RECORD: usize = MAX_TEXT - (3 + NONCE_LEN);
 
 const NEW: u8 = 1;

@@ -1,5 +1,5 @@
-//! What the state machine needs of the session table and of the memory of sticks: a place for records of peers, and the
-//! source of dumps.
+//! Interfaces to the session table and the memory of sticks: a destination for records of peers, and a source
+//! for dumps.
 
 use std::time::Duration;
 
@@ -8,39 +8,40 @@ use becket_proto::bounded_table::Cursor;
 use super::names::PeerName;
 use super::record::{PeerRecord, PeerStick, SessionRecord};
 
-/// A place in a walk through who sticks: there is a memory for each backend. The default is the start.
+/// Position in a walk over sticks: there is one memory for each backend. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StickCursor {
-    /// The number of the backend, in an order of the caller's.
+    /// Number of the backend, in an order that the caller chooses.
     pub backend: usize,
-    /// The place in its memory.
+    /// Position in its memory.
     pub at: Cursor,
 }
 
-/// Where received records go.
+/// Destination of received records.
 pub trait Sink {
-    /// Takes a record; each that was offered comes at most once. Must not block.
+    /// Handles a record. Each offered record arrives at most once. Must not block.
     fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> SinkOutcome;
 }
 
-/// What a [`Sink`] did with a record.
+/// Result of handling a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkOutcome {
-    /// It was put to use.
+    /// It was used.
     Taken,
-    /// Its policy is not known here. Counted for the peer.
+    /// Its policy is unknown here. Counted for the peer.
     UnknownPolicy,
-    /// It was of no use.
+    /// It was not needed.
     Unwanted,
 }
 
-/// Where the records for a node that joins come from: the session table, seen through
-/// [`SessionTable::visit`](becket_proto::session_table::SessionTable::visit), and who sticks, by
+/// Source of the records for a joining node: the session table, through
+/// [`SessionTable::visit`](becket_proto::session_table::SessionTable::visit), and sticks, through
 /// [`Stick::visit`](becket_proto::stick::Stick::visit).
 pub trait DumpSource {
-    /// Shows sessions from `from` on, at most `at_most` of them; returns where to go on, or nothing at the end.
+    /// Shows sessions from `from` on, at most `at_most` of them. Returns the position to continue from, or `None`
+    /// at the end.
     ///
-    /// A session older than `youngest` (the time since its full handshake) need not be shown. What `show` is given is
+    /// Sessions older than `youngest` (the time since their full handshake) may be omitted. Shown sessions are
     /// sent as [`PeerRecord::Sync`].
     fn visit(
         &mut self,
@@ -50,7 +51,7 @@ pub trait DumpSource {
         show: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor>;
 
-    /// Likewise where clients were sent: those that came within `youngest`. What `show` is given is sent as
+    /// Shows sticks in the same way: those of clients that came within `youngest`. Shown sticks are sent as
     /// [`PeerRecord::Stuck`].
     fn visit_sticks(
         &mut self,
@@ -60,6 +61,7 @@ pub trait DumpSource {
         show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor>;
 
-    /// How many sessions are held, for the others to choose whom to ask. Called for keep-alives, once a poll at most.
+    /// Number of sessions held, by which other nodes choose the node to ask. Called for keep-alives, at most once
+    /// per poll.
     fn held(&self) -> u32;
 }

@@ -1,6 +1,6 @@
-//! What replication has counted and whom it knows: for `/status`, metrics and the log.
+//! Counters and peers of replication, for `/status`, metrics and the log.
 //!
-//! All counters only grow. Whatever is dropped is counted under exactly one [`DropCause`].
+//! All counters only grow. Each drop is counted under exactly one [`DropCause`].
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -14,210 +14,210 @@ use serde::{Serialize, Serializer};
 use super::names::Boot;
 
 labelled! {
-/// Why a datagram, or a record in it, was dropped.
+/// Reason for dropping a datagram, or a record in it.
 pub enum DropCause {
-    /// A datagram that does not begin as ours do, or is too short to be one.
+    /// A datagram that does not begin with our signature, or is too short.
     Garbage = "garbage",
-    /// A datagram longer than any of ours.
+    /// A datagram longer than the maximum.
     Oversized = "oversized",
-    /// A datagram of a version that is not spoken here.
+    /// A datagram of an unsupported version.
     UnknownVersion = "unknown-version",
-    /// A datagram for a pair or a join that is not, or no longer, known: dropped without cryptography.
+    /// A datagram of an unknown or former pair or join: dropped without cryptography.
     UnknownKey = "unknown-key",
-    /// A datagram that came before, or a HELLO that its pair was already made of.
+    /// A datagram that arrived before, or a HELLO from which its pair was already made.
     Replayed = "replayed",
-    /// A datagram so far behind that it cannot be said whether it came before.
+    /// A datagram so old that it is not known whether it arrived before.
     TooOld = "too-old",
-    /// A datagram of a pair that does not open: damaged or forged.
+    /// A datagram of a pair that does not decrypt: damaged or forged.
     BadSeal = "bad-seal",
     /// A join under a secret that is not accepted here.
     UnknownSecret = "unknown-secret",
-    /// A join that does not open: damaged, forged, or under another secret of the same number.
+    /// A join that does not decrypt: damaged, forged, or under another secret with the same number.
     BadJoin = "bad-join",
-    /// A HELLO beyond the rate of its source or of all.
+    /// A HELLO beyond the rate of its source or of all sources.
     HelloLimited = "hello-limited",
-    /// A join that came back to the process that sent it.
+    /// A join that came back to its sender.
     Own = "own",
-    /// A WELCOME that echoes another nonce than ours.
+    /// A WELCOME that echoes a nonce other than ours.
     WrongNonce = "wrong-nonce",
-    /// The first datagram of a pair did not echo our nonce.
+    /// A first datagram of a pair that does not echo our nonce.
     NotEchoed = "not-echoed",
     /// A join, or a peer, beyond the limit of peers.
     TooManyPeers = "too-many-peers",
-    /// An opened datagram whose text is not as this version writes it.
+    /// A decrypted datagram whose text is not in the format of this version.
     Malformed = "malformed",
-    /// A record of a kind that is not known here; skipped.
+    /// A record of an unknown kind; skipped.
     UnknownKind = "unknown-kind",
-    /// A session of a policy that is not known here.
+    /// A session of an unknown policy.
     UnknownPolicy = "unknown-policy",
-    /// A record that the receiver of records had no use for.
+    /// A record that the receiver did not need.
     Unwanted = "unwanted",
     /// An offered record that does not fit into a datagram.
     TooLarge = "too-large",
     /// An offered record for which a peer's queue had no room.
     QueueFull = "queue-full",
-    /// A sealed datagram that the socket did not take.
+    /// A sealed datagram that the socket did not accept.
     Unsent = "unsent",
-    /// The vault failed to make or seal something.
+    /// The vault failed to create or seal something.
     VaultFailed = "vault-failed",
     /// An address beyond the limit of addresses.
     TooManyAddresses = "too-many-addresses",
 }
 }
 
-/// How often each [`DropCause`] was met.
+/// Number of drops for each [`DropCause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drops([u64; DropCause::ALL.len()]);
 
-/// What one peer, or all together, sent and were sent.
+/// Traffic of one peer, or of all peers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerTraffic {
-    /// Datagrams sent, joins included in the totals.
+    /// Datagrams sent; totals include joins.
     pub sent: u64,
-    /// Bytes of these.
+    /// Bytes of datagrams sent.
     pub sent_bytes: u64,
     /// Records sent.
     pub sent_records: u64,
     /// Genuine datagrams received, each once.
     pub received: u64,
-    /// Bytes of these.
+    /// Bytes of datagrams received.
     pub received_bytes: u64,
-    /// Records that were put to use.
+    /// Received records that were used.
     pub received_records: u64,
-    /// Datagrams that had not come when a later one came.
+    /// Datagrams that had not arrived when a later one did.
     pub missed: u64,
-    /// Of these, how many came all the same. What is lost is `missed - late`.
+    /// Missed datagrams that arrived later. The lost ones are `missed - late`.
     pub late: u64,
-    /// What was dropped.
+    /// Drops by cause.
     pub drops: Drops,
 }
 
-/// Everything at one moment, as [`Replica::status`](super::Replica::status) shows it. Its serialized form is a part of
-/// `/status`: fields are added to it, never renamed.
+/// Current status, as [`Replica::status`](super::Replica::status) returns it. Its serialized form is a part of
+/// `/status`: fields may be added, but not renamed.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaStatus {
-    /// Our number among the nodes.
+    /// Number of this node.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
     /// This process.
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
-    /// How far this node has come in getting what the others hold.
+    /// Progress of this node in getting the sessions of the other nodes.
     pub warm_up: WarmUp,
-    /// Who is, or was until just now, a peer. Sorted by node.
+    /// Current and recent peers, sorted by node.
     pub peers: Vec<PeerStatus>,
-    /// Addresses of the list at which nobody has answered yet.
+    /// Listed addresses that have not answered yet.
     pub unanswered: Vec<UnansweredAddress>,
-    /// Nodes of which two or more processes are alive: a mistake in the configuration. Our own node is among them if
-    /// someone else uses its number.
+    /// Nodes with two or more live processes, which is a misconfiguration. Includes our own node if another
+    /// process uses its number.
     #[serde(serialize_with = "nodes")]
     pub collisions: Vec<NodeId>,
-    /// Who tried to join in vain: addresses of the list, then a bounded number of others, the latest last.
+    /// Refused joins: listed addresses first, then a bounded number of others, the latest last.
     pub refused: Vec<RefusedJoin>,
-    /// How often an address that is not in the list was forgotten to make room for another.
+    /// Number of unlisted addresses that were removed to make room.
     pub refused_left_out: u64,
-    /// Of all peers together, those that are gone included, and of datagrams that belong to none.
+    /// Traffic of all peers together, including former ones, and of datagrams that belong to none.
     pub total: PeerTraffic,
 }
 
-/// One peer.
+/// Status of a peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerStatus {
-    /// What the configuration calls it; the caller knows.
+    /// Name in the configuration; set by the caller.
     pub name: Option<Arc<str>>,
-    /// Where we send to.
+    /// Destination address.
     pub address: SocketAddr,
-    /// What it is to us.
+    /// State of the peer.
     #[serde(serialize_with = "state")]
     pub state: PeerState,
-    /// Its node.
+    /// Number of its node.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
     /// Its process.
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
-    /// The secret that the pair was made under.
+    /// Secret of its newest pair.
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
-    /// How long it has been a peer.
+    /// Time since it became a peer.
     #[serde(rename = "peer_for_seconds", serialize_with = "seconds")]
     pub peer_for: Duration,
     /// The time since the last genuine datagram.
     #[serde(rename = "heard_seconds_ago", serialize_with = "seconds")]
     pub heard_ago: Duration,
-    /// How many sessions it said it holds.
+    /// Number of sessions that it reported.
     pub sessions_held: u32,
     /// Bytes of records that wait to be sent.
     pub queued_bytes: usize,
-    /// Whether a dump of our sessions to it is under way.
+    /// `true` while our sessions are dumped to it.
     pub dumping: bool,
-    /// What was exchanged with it.
+    /// Traffic with it.
     #[serde(flatten)]
     pub traffic: PeerTraffic,
 }
 
 labelled! {
-/// What a peer is to us.
+/// State of a peer.
 pub enum PeerState {
-    /// Records are sent to it and taken from it.
+    /// Records are sent to it and accepted from it.
     Live = "live",
-    /// Another process of the same node has taken its place; it is only listened to, for as long as it may live.
+    /// Another process of the same node has replaced it; its datagrams are accepted for as long as it may live.
     Replaced = "replaced",
     /// It said goodbye; shown for as long as a silent peer would be.
     Left = "left",
 }
 }
 
-/// An address of the list of peers at which nobody has answered.
+/// A listed address that has not answered.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnansweredAddress {
     /// The address.
     pub address: SocketAddr,
-    /// What the configuration calls it; the caller knows.
+    /// Name in the configuration; set by the caller.
     pub name: Option<Arc<str>>,
-    /// It is our own: what we sent there came back to us.
+    /// `true` for our own address: a datagram that we sent there came back.
     pub own: bool,
-    /// HELLOs sent there since somebody last answered.
+    /// HELLOs sent there since the last answer.
     pub hellos: u32,
 }
 
-/// Joins from one address that were refused.
+/// Refused joins from one address.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusedJoin {
-    /// Where they came from. Anyone can write any address there.
+    /// Source address, which can be forged.
     pub address: SocketAddr,
-    /// What the configuration calls it; the caller knows.
+    /// Name in the configuration; set by the caller.
     pub name: Option<Arc<str>>,
-    /// Why the last one was refused: [`DropCause::UnknownSecret`] or [`DropCause::BadJoin`].
+    /// Cause of the last refusal: [`DropCause::UnknownSecret`] or [`DropCause::BadJoin`].
     #[serde(serialize_with = "cause")]
     pub cause: DropCause,
-    /// The secret that the last one named.
+    /// Secret of the last join.
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
-    /// The time since the last one came.
+    /// Time since the last join.
     #[serde(rename = "seconds_ago", serialize_with = "seconds")]
     pub ago: Duration,
-    /// When the last one came.
+    /// Time of the last join.
     #[serde(skip)]
     pub last: Duration,
-    /// How many came.
+    /// Number of joins.
     pub count: u64,
 }
 
-/// How far a node has come in getting what the others hold.
+/// Progress of a node in getting the sessions of the other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WarmUp {
-    /// No peer has been live yet, or it became so just now.
+    /// No peer has been live yet, or one has become live just now.
     #[default]
     Waiting,
-    /// A peer was asked for its sessions and sends them.
+    /// A peer sends the requested sessions.
     Receiving {
-        /// The peer's node.
+        /// Node of the peer.
         from: NodeId,
         /// Sessions received so far.
         records: u64,
     },
-    /// Nothing more is to be had.
+    /// No more sessions are expected.
     Done,
 }
 
@@ -231,7 +231,7 @@ impl Serialize for WarmUp {
     }
 }
 
-/// As what an operator wants to know: what was lost and dropped, and why, without causes that were not met.
+/// Serializes the data for an operator: losses, and drops by cause, without causes that did not occur.
 impl Serialize for PeerTraffic {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut to = to.serialize_struct("PeerTraffic", 10)?;
@@ -285,17 +285,17 @@ fn secret<S: Serializer>(secret: &SecretId, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Drops {
-    /// How often a cause was met.
+    /// Returns the number of drops for a cause.
     pub fn of(&self, cause: DropCause) -> u64 {
         self.0.get(cause as usize).copied().unwrap_or(0)
     }
 
-    /// Every cause and how often it was met.
+    /// Iterates over all causes and their numbers of drops.
     pub fn iter(&self) -> impl Iterator<Item = (DropCause, u64)> + '_ {
         DropCause::ALL.into_iter().zip(self.0)
     }
 
-    /// The sum over all causes.
+    /// Returns the sum over all causes.
     pub fn sum(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -314,7 +314,7 @@ impl Default for Drops {
 }
 
 impl PeerTraffic {
-    /// Datagrams that were sent and never came.
+    /// Returns the number of datagrams that the peer sent and that never arrived.
     pub fn lost(&self) -> u64 {
         self.missed.saturating_sub(self.late)
     }

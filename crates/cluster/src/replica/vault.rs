@@ -1,36 +1,38 @@
-//! What replication asks of cryptography, and what both nodes of a pair agree on before they derive its keys.
+//! Interface to the cryptography, and the values on which two nodes agree before they derive keys.
 //!
-//! The state machine names keys, counts sequences and decides what is opened at all; a [`Vault`] holds the secrets,
-//! draws random bytes, and seals and opens. The terminator implements it with aws-lc-rs, tests with a toy.
+//! The state machine selects keys, counts sequences and decides which datagrams to decrypt. A [`Vault`] holds
+//! the secrets, draws random bytes, and seals and opens. The terminator implements it with aws-lc-rs, tests
+//! with a toy.
 //!
-//! Two kinds of keys. A *join key* is derived from a configured secret and seals the few datagrams by which two nodes
-//! meet, under random nonces, so it should be AES-256-GCM-SIV. *Pair keys*, one per direction, are derived from the
-//! secret, an X25519 agreement and the whole [`Transcript`], and seal everything else with the sequence as nonce. Both
-//! nodes contribute a share and a nonce that are fresh for each join, so no pair key is ever derived twice, and a secret
-//! that leaks later does not open what was recorded.
+//! There are two kinds of keys. A *join key* is derived from a configured secret and seals the few datagrams
+//! of a join, under random nonces, so it should be AES-256-GCM-SIV. *Pair keys*, one per direction, are
+//! derived from the secret, an X25519 agreement and the whole [`Transcript`]; they seal everything else, with
+//! the sequence as nonce. Both nodes contribute a share and a nonce that are fresh for each join, so no pair
+//! key is ever derived twice, and a secret that leaks later does not decrypt recorded datagrams.
 
 use super::names::Boot;
 use becket_proto::ticket::{NodeId, SecretId};
 
-/// The cryptography of one node. No call may block; each is answered at once.
+/// Cryptography of one node. No call may block.
 pub trait Vault {
     /// Our half of an X25519 agreement; erased on drop.
     type Share;
-    /// The two keys of a pair, one per direction; erased on drop.
+    /// Two keys of a pair, one per direction; erased on drop.
     type Keys;
 
     /// Fills `out` with random bytes that a peer cannot predict.
     fn random(&mut self, out: &mut [u8]);
 
-    /// Names the configured secrets: joins are made under the first and accepted under any. None: no joins.
+    /// Returns the ids of the configured secrets. Joins are made under the first and accepted under any; without
+    /// secrets there are no joins.
     fn secrets(&self) -> &[SecretId];
 
-    /// Makes a half of an agreement, and what is sent of it. `None` if the machine cannot.
+    /// Creates our half of an agreement, and the public share to send. Returns `None` on failure.
     fn share(&mut self) -> Option<(Self::Share, [u8; SHARE_LEN])>;
 
-    /// Derives the keys of a pair from the transcript's secret, the agreement of our share with the other side's (in the
-    /// transcript), and [`Transcript::encode`]. `None` if the secret is not known or the agreement is refused, as X25519's
-    /// all-zero result must be.
+    /// Derives the keys of a pair from the transcript's secret, the agreement of our share with the other side's
+    /// (in the transcript), and [`Transcript::encode`]. Returns `None` if the secret is unknown or the agreement is
+    /// refused, as X25519's all-zero result must be.
     fn agree(
         &mut self,
         ours: &Self::Share,
@@ -47,7 +49,7 @@ pub trait Vault {
         text: &mut [u8],
     ) -> Option<[u8; TAG_LEN]>;
 
-    /// Opens in place what [`seal_join`](Self::seal_join) sealed: the text and, behind it, the tag. Returns whether it is
+    /// Opens in place a text that [`seal_join`](Self::seal_join) sealed, followed by its tag. Returns whether it is
     /// genuine.
     fn open_join(
         &mut self,
@@ -57,8 +59,8 @@ pub trait Vault {
         sealed: &mut [u8],
     ) -> bool;
 
-    /// Seals `text` in place under the sending key of a pair and returns the tag; `header` is associated data. The nonce
-    /// is made of the sequence, which is never given twice for one pair.
+    /// Seals `text` in place under the sending key of a pair and returns the tag; `header` is associated data. The
+    /// nonce is made from the sequence, which never repeats for a pair.
     fn seal(
         &mut self,
         keys: &mut Self::Keys,
@@ -67,7 +69,7 @@ pub trait Vault {
         text: &mut [u8],
     ) -> Option<[u8; TAG_LEN]>;
 
-    /// Opens in place what the other side's [`seal`](Self::seal) sealed: the text and, behind it, the tag. Returns whether
+    /// Opens in place a text that the other side's [`seal`](Self::seal) sealed, followed by its tag. Returns whether
     /// it is genuine.
     fn open(
         &mut self,
@@ -78,23 +80,23 @@ pub trait Vault {
     ) -> bool;
 }
 
-/// What both nodes know once HELLO and WELCOME were exchanged: the same on both sides, byte by byte.
+/// Values that both nodes know after HELLO and WELCOME: the same on both sides, byte by byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transcript {
-    /// The secret that the join was made under.
+    /// Secret of the join.
     pub secret: SecretId,
-    /// Who sent the HELLO.
+    /// Sender of the HELLO.
     pub initiator: Party,
-    /// Who sent the WELCOME.
+    /// Sender of the WELCOME.
     pub responder: Party,
 }
 
-/// What one node contributes to a [`Transcript`].
+/// Contribution of one node to a [`Transcript`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// The configured number of the node.
+    /// Configured number of the node.
     pub node: NodeId,
-    /// The process that speaks for it.
+    /// Process of the node.
     pub boot: Boot,
     /// Random, fresh for each join.
     pub nonce: [u8; NONCE_LEN],
@@ -102,12 +104,12 @@ pub struct Party {
     pub share: [u8; SHARE_LEN],
 }
 
-/// Which side of a [`Transcript`] we are. The initiator's sending key is the responder's opening key.
+/// Our side of a [`Transcript`]. The initiator's sending key is the responder's opening key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// We sent the HELLO.
+    /// This node sent the HELLO.
     Initiator,
-    /// We sent the WELCOME.
+    /// This node sent the WELCOME.
     Responder,
 }
 
@@ -124,7 +126,7 @@ impl Transcript {
         out
     }
 
-    /// The public share of the side that is not `role`.
+    /// Returns the public share of the other side.
     pub fn their_share(&self, role: Role) -> &[u8; SHARE_LEN] {
         match role {
             Role::Initiator => &self.responder.share,
@@ -153,7 +155,7 @@ pub(super) fn random<V: Vault, const N: usize>(vault: &mut V) -> [u8; N] {
     out
 }
 
-/// Bytes of the tag behind every seal: AES-GCM and AES-GCM-SIV have 16.
+/// Bytes of the tag after every seal: AES-GCM and AES-GCM-SIV have 16.
 pub const TAG_LEN: usize = 16;
 /// Bytes of the random nonce of a join datagram's seal.
 pub const JOIN_NONCE_LEN: usize = 12;

@@ -1,10 +1,11 @@
-//! How a node comes to hold what the others hold: whom it asks for a dump, and for how much.
+//! Getting the sessions of the other nodes: which node to ask for a dump, and for which part.
 //!
-//! A process that just started asks one peer for everything: that which holds most. A peer that was lost for a while, with
-//! both processes alive, is asked for what was made meanwhile, and so is a process that takes the place of another: before it
-//! was a peer it told nobody. One dump is asked for at a time, so that what arrives stays within what one peer may send. A dump
-//! that does not come to its end is asked for a few times: everything of another peer each time, where there is another. What a
-//! dump loses on the way is not asked for again.
+//! A process that has just started asks one peer for everything: the peer with the most sessions. A peer that
+//! was lost for a while, with both processes alive, is asked for the sessions created meanwhile. So is a
+//! process that replaces another one, since it sent nothing here before it became a peer. Only one dump is
+//! requested at a time, so that the traffic stays within the rate of one peer. A dump without an end is
+//! requested again a few times; a dump of everything is then requested from another peer, if there is one.
+//! Records that are lost during a dump are not requested again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -15,11 +16,11 @@ use super::peer::ReplicaPeer;
 use super::record::Frame;
 use super::status::WarmUp;
 
-/// The dumps that we wait for.
+/// Dumps that are wanted here.
 pub(super) struct Warming {
     wanted: VecDeque<WantedDump>,
     asked: Option<AskedDump>,
-    /// When the first peer became live.
+    /// Time when the first peer became live.
     first_live: Option<Duration>,
     /// Peers that went silent, and when they were last heard.
     departed: VecDeque<(PeerName, Duration)>,
@@ -27,18 +28,18 @@ pub(super) struct Warming {
 
 #[derive(Clone)]
 struct WantedDump {
-    /// Who is to be asked; nobody in particular for everything.
+    /// The peer to ask; `None` for everything, from any peer.
     peer: Option<PeerName>,
-    /// Sessions made within so many seconds.
+    /// Sessions created within this many seconds.
     youngest: u32,
-    /// Who was asked for it, in vain.
+    /// Peers that were asked in vain.
     tried: Vec<PeerName>,
 }
 
 struct AskedDump {
     peer: PeerName,
     wanted: WantedDump,
-    /// When it was asked, or last sent something.
+    /// Time of the request, or of the last record.
     last: Duration,
     records: u64,
 }
@@ -53,7 +54,7 @@ impl Warming {
         }
     }
 
-    /// A peer became live. Another process of its node was heard until `before`.
+    /// Handles a peer that became live. `before` is when another process of its node was last heard.
     pub(super) fn joined(&mut self, peer: PeerName, before: Option<Duration>, now: Duration) {
         self.first_live.get_or_insert(now);
         let departed = self.departed.iter().position(|(name, _)| *name == peer);
@@ -63,7 +64,8 @@ impl Warming {
         }
     }
 
-    /// A peer could not be heard, or could not hear us, since then: what was made meanwhile may be missing here.
+    /// Handles a peer that could not be heard, or could not hear us, since `heard`: sessions created meanwhile may
+    /// be missing here.
     pub(super) fn missed(&mut self, peer: PeerName, heard: Duration, now: Duration) {
         self.wanted.retain(|wanted| wanted.peer != Some(peer));
         if self.wanted.len() < MAX_REMEMBERED {
@@ -76,7 +78,7 @@ impl Warming {
         }
     }
 
-    /// A peer went silent.
+    /// Handles a peer that went silent.
     pub(super) fn left(&mut self, peer: PeerName, heard: Duration) {
         if self.departed.len() >= MAX_REMEMBERED {
             self.departed.pop_front();
@@ -84,7 +86,7 @@ impl Warming {
         self.departed.push_back((peer, heard));
     }
 
-    /// A session of a dump came.
+    /// Handles a record of a dump.
     pub(super) fn received(&mut self, from: PeerName, now: Duration) {
         if let Some(asked) = self.asked.as_mut().filter(|asked| asked.peer == from) {
             asked.records += 1;
@@ -92,12 +94,12 @@ impl Warming {
         }
     }
 
-    /// A dump is over.
+    /// Handles the end of a dump.
     pub(super) fn ended(&mut self, from: PeerName) {
         self.asked.take_if(|asked| asked.peer == from);
     }
 
-    /// Asks whoever is to be asked now.
+    /// Requests the next dump if it is due.
     pub(super) fn advance(&mut self, peers: &mut BTreeMap<PeerName, ReplicaPeer>, now: Duration) {
         let is_over = |asked: &mut AskedDump| asked.is_over(peers, now);
         if let Some(again) = self.asked.take_if(is_over).and_then(AskedDump::again) {
@@ -111,7 +113,7 @@ impl Warming {
         }
     }
 
-    /// When [`advance`](Self::advance) has something to do.
+    /// Returns when [`advance`](Self::advance) has work.
     pub(super) fn when(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         if let Some(asked) = &self.asked {
             let here = peers.contains_key(&asked.peer);
@@ -138,7 +140,8 @@ impl Warming {
         }
     }
 
-    /// Soon after the first peer became live, for others may hold more; later if some have not said what they hold.
+    /// Returns a time soon after the first peer became live, since other peers may hold more; a later time if some
+    /// have not reported their number of sessions.
     fn when_to_choose(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         let mut live = peers.values().filter(|peer| peer.is_live()).peekable();
         live.peek()?;
@@ -160,12 +163,12 @@ impl Warming {
                 (Reverse(times.count()), peer.held)
             }),
         };
-        // One that went away meanwhile is remembered as departed.
+        // A peer that was lost meanwhile is in `departed`.
         let Some(peer) = peer else { return };
         let mut frame = [0; 16];
         let youngest = wanted.youngest;
         let len = Frame::Ask { youngest }.encode(&mut frame).unwrap_or(0);
-        // Without room in the queue, silence will have it repeated.
+        // If the queue has no room, silence leads to a repetition.
         peer.outbox.push(frame.get(..len).unwrap_or_default());
         self.asked = Some(AskedDump {
             peer: peer.name,
@@ -177,13 +180,13 @@ impl Warming {
 }
 
 impl AskedDump {
-    /// Nothing more will come: the peer is gone, or silent.
+    /// Returns whether nothing more will arrive: the peer has left, or is silent.
     fn is_over(&self, peers: &BTreeMap<PeerName, ReplicaPeer>, now: Duration) -> bool {
         let here = peers.get(&self.peer).is_some_and(ReplicaPeer::is_live);
         !here || now >= self.last + QUIET
     }
 
-    /// The same once more, since the end of it did not come.
+    /// Returns the dump for another request, since its end did not arrive.
     fn again(self) -> Option<WantedDump> {
         let mut again = self.wanted;
         again.tried.push(self.peer);
@@ -197,16 +200,17 @@ const EVERYTHING: WantedDump = WantedDump {
     tried: Vec::new(),
 };
 
-/// For others than the first peer to become live.
+/// Time for other peers to become live after the first one.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// A dump from which nothing came for so long is over. Longer than a keep-alive by default, which tells what is held.
+/// Silence after which a dump is over. Longer than the default interval of keep-alives, which report the
+/// number of sessions.
 const QUIET: Duration = Duration::from_secs(6);
 
-/// What may have been under way when a peer was last heard.
+/// Extra time for sessions that were on their way when a peer was last heard.
 const MARGIN: Duration = Duration::from_secs(6);
 
 const MAX_TIMES: usize = 4;
 
-/// Peers remembered because something of theirs may be missing here.
+/// Maximum number of peers whose sessions may be missing here.
 const MAX_REMEMBERED: usize = 128;

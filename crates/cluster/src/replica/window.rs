@@ -1,18 +1,18 @@
-//! Which sequence numbers of a pair have been received: each is taken once, whatever the network repeats or reorders.
+//! Received sequence numbers of a pair: each is accepted once, even if the network repeats or reorders.
 //!
-//! Remembers the last 1024 numbers as bits in a ring; what is further behind is refused, since it cannot be said whether
-//! it came before. Also tells how many were skipped, which is how loss is counted.
+//! Remembers the last 1024 numbers as bits in a ring. Older numbers are refused, since it is not known whether
+//! they arrived before. Also reports the skipped numbers, by which losses are counted.
 //!
 //! Source: the anti-replay window of RFC 4303 section 3.4.3.
 
-/// The numbers received so far. Numbers begin at 1.
+/// Received numbers. Numbers begin at 1.
 pub(super) struct Window {
     highest: u64,
     /// Bit `n % 1024` stands for number `n`, for the last 1024 numbers up to `highest`.
     seen: [u64; WORDS],
 }
 
-/// What a number is to a [`Window`].
+/// Relation of a number to a [`Window`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     New,
@@ -20,12 +20,12 @@ pub(super) enum Freshness {
     TooOld,
 }
 
-/// What a new number told about others.
+/// Information about other numbers from a new one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedSequence {
-    /// Numbers that it jumped over.
+    /// Numbers that it skipped.
     pub(super) missed: u64,
-    /// It had been jumped over itself.
+    /// The number itself was skipped before.
     pub(super) late: bool,
 }
 

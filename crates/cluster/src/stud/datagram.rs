@@ -1,36 +1,36 @@
-//! The datagram in which stud and hitch tell each other of new sessions, read only.
+//! The datagram by which stud and hitch announce new sessions to each other; read only.
 //!
 //! `session id[32, padded with zeros] | DER of OpenSSL's SSL_SESSION, at most 512 | unix time u32 | HMAC-SHA1[20]`, all
 //! big endian; the HMAC covers everything before it, and its key is the SHA-1 of the PKCS#1 form of the server's RSA key.
-//! Here is the layout; the seal is compared by whoever has the cryptography, and [`super::session`] reads the DER.
+//! This module has only the layout; [`super::intake`] verifies the HMAC, and [`super::session`] reads the DER.
 //!
 //! Borrows from the datagram and allocates nothing. Never panics.
 //!
 //! Source: the behaviour of hitch 1.8.0 (`handle_shcupd`, `shcupd_session_new`), OpenSSL's `ssl/ssl_asn1.c`, X.690.
 
-/// The longest datagram: what hitch has room for, without the slack behind the HMAC.
+/// Maximum datagram: the size of hitch's buffer, without the slack after the HMAC.
 pub(super) const MAX_DATAGRAM: usize = ID_LEN + MAX_DER + TIME_LEN + MAC_LEN;
-/// HMAC-SHA1 (RFC 2104), whole.
+/// Bytes of HMAC-SHA1 (RFC 2104), not truncated.
 const MAC_LEN: usize = 20;
 
-/// The parts of a datagram.
+/// Parts of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// What the HMAC covers: everything before it.
+    /// Everything before the HMAC, which covers it.
     pub sealed: &'a [u8],
-    /// The HMAC as it came.
+    /// The HMAC as received.
     pub mac: &'a [u8; MAC_LEN],
-    /// The ID of the session, padded with zeros.
+    /// Session ID, padded with zeros.
     pub id: &'a [u8; ID_LEN],
-    /// OpenSSL's SSL_SESSION, 1 to 512 bytes of what should be DER.
+    /// OpenSSL's SSL_SESSION: 1 to 512 bytes, not verified to be DER.
     pub der: &'a [u8],
-    /// When the session was made by the sender's clock, in seconds since 1970; it wraps in 2106.
+    /// Time of creation by the sender's clock, in seconds since 1970; it wraps in 2106.
     pub time: u32,
 }
 
 impl<'a> Datagram<'a> {
-    /// Cuts a datagram into its parts; nothing when it is too short or too long for one. What the parts hold is not
-    /// looked at: that is for after the HMAC.
+    /// Splits a datagram into its parts. Returns `None` if it is too short or too long. Does not check the
+    /// contents, which has to wait for the HMAC.
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
         if datagram.len() > MAX_DATAGRAM {
             return None;
@@ -47,7 +47,7 @@ impl<'a> Datagram<'a> {
         })
     }
 
-    /// Whether this is the ID in front, less the zeros behind it.
+    /// Returns whether the padded session ID equals `id`.
     pub fn is_of(&self, id: &[u8]) -> bool {
         let Some((front, padding)) = self.id.split_at_checked(id.len()) else {
             return false;
@@ -57,7 +57,7 @@ impl<'a> Datagram<'a> {
 }
 
 const ID_LEN: usize = 32;
-/// `SHSESS_MAX_DATA_LEN`.
+/// hitch's `SHSESS_MAX_DATA_LEN`.
 const MAX_DER: usize = 512;
 const TIME_LEN: usize = 4;
 

@@ -1,12 +1,13 @@
-//! From a datagram of stud or hitch to a session in the table, or to the reason why not.
+//! Converts a datagram of stud or hitch to a session in the table, or to the reason for refusing it.
 //!
-//! The order bounds what a stranger costs: lengths, one HMAC, and only then the contents. A session comes under the one
-//! policy that the configuration names, and nowhere else. It lives at most as long as the sender would resume it, as
-//! `sessions.id-lifetime` and as `sessions.max-age`, all counted from the full handshake by the sender's clock: so a
-//! recorded datagram is worth nothing when the session in it is over.
+//! The order of checks bounds the cost of a stranger's datagram: lengths, one HMAC, and only then the
+//! contents. A session is stored only under the policy that the configuration names. It lives no longer than
+//! the sender would resume it, no longer than `sessions.id-lifetime`, and no longer than `sessions.max-age`,
+//! all counted from the full handshake by the sender's clock. So a recorded datagram is worthless once its
+//! session has expired.
 //!
-//! Clocks of hosts differ, and hitch ends the process when a peer's is ahead. Here a session that will have been made
-//! up to [`AHEAD`] from now was made now; more is refused.
+//! Clocks of hosts differ, and hitch exits if a peer's clock is ahead. Here a session created up to [`AHEAD`]
+//! in the future counts as created now; beyond that it is refused.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,28 +25,28 @@ use super::key::StudKey;
 use super::session::{SessionFault, StudSession};
 use super::state;
 
-/// Terms on which sessions of stud and hitch are taken.
+/// Conditions for accepting sessions of stud and hitch.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Where their datagrams arrive.
+    /// Address for their datagrams.
     pub listen: SocketAddr,
-    /// What seals them.
+    /// Key of their HMAC.
     pub key: StudKey,
-    /// Configuration name of the policy.
+    /// Name of the policy in the configuration.
     pub policy_name: String,
-    /// The policy under which they resume.
+    /// Policy under which the sessions resume.
     pub policy: PolicyTag,
-    /// Numbers of its suites for TLS 1.2.
+    /// Numbers of the policy's cipher suites for TLS 1.2.
     pub suites: Vec<u16>,
-    /// It refuses sessions without extended master secret.
+    /// `true` if the policy refuses sessions without extended master secret.
     pub require_ems: bool,
-    /// How long a session may live here.
+    /// Maximum lifetime of a session here.
     pub id_lifetime: Duration,
-    /// The age after the full handshake at which no session resumes.
+    /// Age after the full handshake at which a session is not resumed any more.
     pub max_age: Duration,
 }
 
-/// Takes sessions of stud and hitch.
+/// Accepts sessions of stud and hitch.
 #[derive(Debug)]
 pub(super) struct Intake {
     table: Arc<SessionTable>,
@@ -55,7 +56,7 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// Fills this table.
+    /// Creates an intake that fills `table`.
     pub(super) fn new(table: Arc<SessionTable>, counts: Arc<StudCounts>, terms: Terms) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, terms.key.expose());
         Self {
@@ -66,12 +67,12 @@ impl Intake {
         }
     }
 
-    /// Goes on under other terms.
+    /// Continues under other terms.
     pub(super) fn reload(&mut self, terms: Terms) {
         *self = Self::new(Arc::clone(&self.table), Arc::clone(&self.counts), terms);
     }
 
-    /// Takes one datagram and counts what became of it.
+    /// Handles one datagram and counts its outcome.
     pub(super) fn take(&self, datagram: &[u8], now: Now) {
         let outcome = self.store(datagram, now).unwrap_or_else(|refused| refused);
         self.counts.count(outcome);
@@ -79,7 +80,7 @@ impl Intake {
 
     fn store(&self, datagram: &[u8], now: Now) -> Result<StudOutcome, StudOutcome> {
         let datagram = Datagram::parse(datagram).ok_or(StudOutcome::Malformed)?;
-        // In constant time.
+        // Compares in constant time.
         hmac::verify(&self.key, datagram.sealed, datagram.mac).map_err(|_| StudOutcome::BadSeal)?;
         let session = StudSession::parse(datagram.der).map_err(outcome_of)?;
         if !datagram.is_of(session.id) {
@@ -112,7 +113,7 @@ impl Intake {
             .ok_or(StudOutcome::NotKept)
     }
 
-    /// What the policy asks of every session.
+    /// Checks the requirements of the policy.
     fn check_terms(&self, session: &StudSession<'_>) -> Result<(), StudOutcome> {
         if !self.terms.suites.contains(&session.suite) {
             return Err(StudOutcome::Suite);
@@ -123,7 +124,7 @@ impl Intake {
         Ok(())
     }
 
-    /// How long a session may live from now on.
+    /// Returns the remaining lifetime of a session.
     fn life(&self, made: u64, timeout: Option<u64>, now: Now) -> Result<Duration, StudOutcome> {
         let made = Duration::from_secs(made);
         if made > now.unix + AHEAD {
@@ -138,7 +139,8 @@ impl Intake {
         long_enough.then_some(left).ok_or(StudOutcome::TooOld)
     }
 
-    /// A datagram may come twice, and again from whoever recorded it: the first one counts.
+    /// Returns whether the session is in the table. A datagram may arrive twice, also from an attacker that
+    /// recorded it: the first one counts.
     fn holds(&self, id: &[u8], now: Now) -> bool {
         let found = self.table.get(self.terms.policy, id, now.mono);
         matches!(found, Lookup::Hit(_))
@@ -154,14 +156,14 @@ fn outcome_of(fault: SessionFault) -> StudOutcome {
     }
 }
 
-/// The same on every host of the farm, so that a client sticks to one server wherever it comes. An ID that OpenSSL made
-/// is as random as an origin.
+/// Returns the same origin on every host of the farm, so that a client has the same server on all of them. An
+/// ID from OpenSSL is as random as an origin.
 fn origin_id(id: &[u8; 32]) -> OriginId {
     let first = id.first_chunk().copied().unwrap_or_default();
     OriginId(u64::from_be_bytes(first))
 }
 
-/// How far a sender's clock may be ahead of ours.
+/// Maximum time by which a sender's clock may be ahead of ours.
 const AHEAD: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -207,7 +209,7 @@ mod tests {
         [&[tag], len, contents].concat()
     }
 
-    /// A session with this time and these flags.
+    /// Returns a session with this time and these flags.
     fn der(suite: u16, time: u32, flags: u8) -> Vec<u8> {
         let parts = [
             element(0x02, &[1]),
@@ -339,7 +341,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(256) })]
 
-        /// A session in the table is never alive longer than any of its bounds allows, whatever the clocks say.
+        /// A session in the table never lives longer than any of its bounds permits, whatever the clocks show.
         #[test]
         fn no_life_is_longer_than_its_bounds(
             made in prop_oneof![any::<u64>(), NOW - 400..NOW + 100],

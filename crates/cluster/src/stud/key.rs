@@ -8,7 +8,7 @@ use becket_proto::rsa_key::pkcs1_of;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
-/// The key of the HMAC: erased when dropped, never shown, compared in constant time.
+/// Key of the HMAC: erased on drop, never shown, compared in constant time.
 #[derive(Clone)]
 pub struct StudKey(Zeroizing<[u8; 20]>);
 
@@ -21,17 +21,18 @@ impl PartialEq for StudKey {
 impl Eq for StudKey {}
 
 impl StudKey {
-    /// Takes the bytes over.
+    /// Wraps the bytes of a key.
     pub fn new(bytes: Zeroizing<[u8; 20]>) -> Self {
         Self(bytes)
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0[..]
     }
 
-    /// Derives it as stud does, from the PKCS#1 form of the RSA key; nothing when the private key is no RSA key.
+    /// Derives the key as stud does, from the PKCS#1 form of the RSA key. Returns `None` if the private key is not
+    /// an RSA key.
     pub fn of(key: &PrivateKeyDer<'_>) -> Option<Self> {
         let pkcs1 = match key {
             PrivateKeyDer::Pkcs1(key) => key.secret_pkcs1_der(),

@@ -1,12 +1,12 @@
-//! Sessions of stud and hitch: received, never sent, so that a farm can move host by host.
+//! Sessions of stud and hitch: received, never sent, so that a farm can be migrated host by host.
 //!
-//! The control thread receives what the old terminators tell each other of new sessions, and puts what passes into the session
-//! table under one policy. Peers of a cluster are not told.
+//! The control thread receives the announcements of new sessions that the old terminators send to each other,
+//! and stores accepted ones in the session table under one policy. They are not sent to peers of a cluster.
 //!
 //! * [`reception`]: the socket and the task;
-//! * [`datagram`], [`session`]: what is read, and its source; [`key`]: what seals it;
-//! * [`intake`]: what is taken, for how long, and why not; [`counts`]: how often which;
-//! * [`state`]: a session in the encoding that rustls resumes from.
+//! * [`datagram`], [`session`]: the formats, and their source; [`key`]: the key of the HMAC;
+//! * [`intake`]: conditions, lifetimes and refusals; [`counts`]: counters of outcomes;
+//! * [`state`]: a session in the encoding from which rustls resumes.
 
 mod counts;
 mod datagram;

@@ -1,10 +1,10 @@
-//! The socket on which datagrams of stud and hitch arrive, and the task that takes them.
+//! The socket for datagrams of stud and hitch, and the task that receives them.
 //!
-//! Runs on the control thread. In one turn it receives at most [`DATAGRAMS_PER_TURN`], then lets others have
-//! the thread. Nothing is ever sent, so nobody learns what became of a datagram; nothing is logged of one either, only
-//! counted ([`StudCounts`]).
+//! Runs on the control thread. In one turn it receives at most [`DATAGRAMS_PER_TURN`], then yields the thread.
+//! Nothing is ever sent, so no sender learns the outcome of a datagram. Outcomes are not logged, only counted
+//! ([`StudCounts`]).
 //!
-//! A reload changes key and policy, and can end it: the socket is closed and stays so until the next start.
+//! A reload changes key and policy, and can end the reception: the socket is closed until the next start.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket as StdSocket};
@@ -24,10 +24,10 @@ use super::intake::{Intake, Terms};
 use crate::replica::DATAGRAMS_PER_TURN;
 use crate::socket::{NotBound, bind_datagrams};
 
-/// Binds the socket, unless it is given.
+/// Binds the socket, or uses the given one.
 ///
 /// # Errors
-/// When it cannot be bound.
+/// Fails if the socket cannot be bound.
 pub fn bind(terms: &Terms, given: Option<io::Result<StdSocket>>) -> Result<StdSocket, NotBound> {
     let socket = bind_datagrams("cluster.stud-listen", terms.listen, BUFFER, given)?;
     let policy = &terms.policy_name;
@@ -35,16 +35,16 @@ pub fn bind(terms: &Terms, given: Option<io::Result<StdSocket>>) -> Result<StdSo
     Ok(socket)
 }
 
-/// What is received of stud and hitch: built by launch, started by control.
+/// Reception of sessions of stud and hitch: created at launch, started by control.
 #[derive(Debug)]
 pub struct Reception {
     watch: Arc<ReceptionStatus>,
     reloads: UnboundedSender<Option<Terms>>,
-    /// Until it was started.
+    /// `None` after the start.
     task: Option<ReceptionTask>,
 }
 
-/// What pages look at.
+/// State that pages read.
 #[derive(Debug)]
 pub struct ReceptionStatus {
     listen: SocketAddr,
@@ -52,14 +52,14 @@ pub struct ReceptionStatus {
     counts: Arc<StudCounts>,
 }
 
-/// How it stands.
+/// Current status.
 #[derive(Clone, Debug, Serialize)]
 pub struct StudStatus {
-    /// Where datagrams arrive.
+    /// Address for datagrams.
     pub listen: SocketAddr,
-    /// Not switched off since the start.
+    /// `true` until the reception has ended.
     pub receiving: bool,
-    /// What became of datagrams, by outcome.
+    /// Number of datagrams by outcome.
     #[serde(serialize_with = "as_map")]
     pub datagrams: Vec<(&'static str, u64)>,
 }
@@ -77,7 +77,7 @@ struct ReceptionTask {
 }
 
 impl Reception {
-    /// Makes everything that it needs, to fill this table.
+    /// Creates a reception that fills `table`.
     pub fn new(socket: StdSocket, terms: Terms, table: Arc<SessionTable>, clock: Clock) -> Self {
         let counts: Arc<StudCounts> = Arc::default();
         let (reloads, received) = unbounded_channel();
@@ -97,12 +97,12 @@ impl Reception {
         }
     }
 
-    /// What pages look at.
+    /// Returns the state for pages.
     pub fn watch(&self) -> Arc<ReceptionStatus> {
         Arc::clone(&self.watch)
     }
 
-    /// Starts to receive, as a task of the runtime in which this is called. Ends when this is dropped.
+    /// Starts to receive, as a task of the current runtime. The task ends when this is dropped.
     pub fn start(&mut self) {
         let Some(task) = self.task.take() else {
             return;
@@ -110,24 +110,24 @@ impl Reception {
         let watch = self.watch();
         tokio::spawn(async move {
             match task.run().await {
-                Ok(()) => tracing::info!("sessions of stud and hitch are not received any more"),
+                Ok(()) => tracing::info!("stopped receiving sessions of stud and hitch"),
                 Err(error) => {
-                    tracing::error!(%error, "sessions of stud and hitch are not received any more");
+                    tracing::error!(%error, "cannot receive sessions of stud and hitch");
                 }
             }
             watch.ended.store(true, Relaxed);
         });
     }
 
-    /// Goes on under the terms of a reloaded configuration, or ends without.
+    /// Continues under the terms of a reloaded configuration; without terms, the reception ends.
     pub fn reload(&self, terms: Option<Terms>) {
-        // A task that ended has said so.
+        // A task that ended has logged that.
         let _ended = self.reloads.send(terms);
     }
 }
 
 impl ReceptionStatus {
-    /// How it stands.
+    /// Returns the current status.
     pub fn status(&self) -> StudStatus {
         let count = |outcome: StudOutcome| (outcome.label(), self.counts.of(outcome));
         StudStatus {
@@ -150,28 +150,28 @@ impl ReceptionTask {
                 },
             }
             if receive(&socket, &self.intake, self.clock) {
-                // More may wait: first whoever else has something to do on this thread.
+                // More datagrams may wait: first, other tasks of this thread run.
                 yield_now().await;
             }
         }
     }
 }
 
-/// Takes what waits, up to the limit of a turn. Returns whether the limit was met.
+/// Receives waiting datagrams, up to the limit of a turn. Returns whether the limit was reached.
 fn receive(socket: &UdpSocket, intake: &Intake, clock: Clock) -> bool {
     let now = clock.now();
-    // One byte more than there can be: what fills it was longer.
+    // One byte more than the maximum: a datagram that fills it was longer.
     let mut buffer = [0; MAX_DATAGRAM + 1];
     for _ in 0..DATAGRAMS_PER_TURN {
         match socket.try_recv(&mut buffer) {
             Ok(len) => intake.take(buffer.get(..len).unwrap_or_default(), now),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            // It says nothing about the next attempt.
+            // The error has no meaning for the next attempt.
             Err(_) => {}
         }
     }
     true
 }
 
-/// What the kernel is asked to hold: some thousand sessions.
+/// Requested size of the kernel's buffer: a few thousand sessions.
 const BUFFER: usize = 1024 * 1024;

@@ -1,53 +1,54 @@
-//! OpenSSL's SSL_SESSION in DER, as far as it can become a session of ours.
+//! Parser of OpenSSL's SSL_SESSION in DER, as far as it can become a session here.
 //!
-//! A sequence: version 1, protocol version, suite, session ID, master secret, then tagged fields in ascending order. What
-//! has no bearing on a resumption is skipped, so are fields that later versions of OpenSSL add. What we could not keep is
-//! refused by name ([`SessionFault`]): another protocol version, a client's certificate, compression, a limit on fragments.
+//! A sequence: version 1, protocol version, suite, session ID, master secret, then tagged fields in ascending
+//! order. Fields that do not affect a resumption are skipped, and so are fields that later versions of OpenSSL
+//! add. Content that cannot be kept is refused with a reason ([`SessionFault`]): another protocol version, a
+//! client certificate, compression, a limit on fragments.
 //!
-//! Whether we have the suite, and whether the session is still of use, is not decided here.
+//! The caller checks whether the suite is supported, and whether the session is still valid.
 //!
 //! Source: OpenSSL 3.0, `ssl/ssl_asn1.c`; RFC 7627 section 5.3 for the flag.
 
 use becket_proto::der::Der;
 
-/// What a session of TLS 1.2 consists of. Debug output leaves out the master secret.
+/// Contents of a TLS 1.2 session. Debug output omits the master secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StudSession<'a> {
-    /// The cipher suite's number.
+    /// Number of the cipher suite.
     pub suite: u16,
-    /// 1 to 32 bytes.
+    /// Session ID, 1 to 32 bytes.
     pub id: &'a [u8],
-    /// RFC 5246, section 8.1.
+    /// Master secret, RFC 5246, section 8.1.
     pub master_secret: &'a [u8; 48],
-    /// The time of the full handshake by the sender's clock, in seconds since 1970.
+    /// Time of the full handshake by the sender's clock, in seconds since 1970.
     pub time: Option<u64>,
     /// Seconds for which the sender would resume it.
     pub timeout: Option<u64>,
-    /// The name that the client asked for and the server knew.
+    /// Name that the client requested and the server knew.
     pub server_name: Option<&'a [u8]>,
     /// The master secret is bound to the handshake (RFC 7627).
     pub extended_master_secret: bool,
 }
 
-/// Why a session is of no use.
+/// Reason why a session cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionFault {
-    /// Not the DER of a session.
+    /// Invalid DER of a session.
     Malformed,
-    /// Of another version than TLS 1.2.
+    /// A version other than TLS 1.2.
     Version,
-    /// The client showed a certificate: its session must not open what asks for one, and what asks for none has no use
-    /// for it.
+    /// The client sent a certificate. Its session must not resume where a certificate is required, and has no use
+    /// elsewhere.
     ClientCertificate,
-    /// It has what we do not speak: compression, a limit on fragments, a key shared beforehand.
+    /// An unsupported feature: compression, a limit on fragments, a pre-shared key.
     Unsupported,
 }
 
 impl<'a> StudSession<'a> {
-    /// Reads the DER of one session, all of it.
+    /// Parses the complete DER of one session.
     ///
     /// # Errors
-    /// Why it is of no use.
+    /// Returns the reason why the session cannot be used.
     pub fn parse(der: &'a [u8]) -> Result<Self, SessionFault> {
         let mut whole = Der::new(der);
         let mut fields = whole.sequence().ok_or(SessionFault::Malformed)?;
@@ -72,7 +73,7 @@ impl<'a> StudSession<'a> {
         Ok(session)
     }
 
-    /// The fields that every session has.
+    /// Reads the fields that every session has.
     fn fixed(fields: &mut Der<'a>) -> Option<Self> {
         let suite = fields.octets()?.try_into().ok()?;
         let id = fields.octets()?;
@@ -88,7 +89,7 @@ impl<'a> StudSession<'a> {
         })
     }
 
-    /// One of the fields that may be missing.
+    /// Reads one of the optional fields.
     fn tagged(&mut self, tag: u8, contents: &'a [u8]) -> Result<(), SessionFault> {
         let field = tag.checked_sub(EXPLICIT).ok_or(SessionFault::Malformed)?;
         if field == PEER {
@@ -118,7 +119,7 @@ impl<'a> StudSession<'a> {
             TIME => self.time = Some(number),
             TIMEOUT => self.timeout = Some(number),
             FLAGS => self.extended_master_secret = number & EXTENDED_MASTER_SECRET != 0,
-            // RFC 6066, section 4: a resumed session keeps its limit. 1 to 4 are limits.
+            // RFC 6066, section 4: a resumed session keeps its limit. Values 1 to 4 are limits.
             FRAGMENT if matches!(number, 1..=4) => return Err(SessionFault::Unsupported),
             _ => {}
         }
@@ -142,7 +143,7 @@ impl std::fmt::Debug for StudSession<'_> {
 /// `SSL_SESSION_ASN1_VERSION`.
 const STRUCTURE: u64 = 1;
 const TLS12: u64 = 0x0303;
-/// Context-specific and constructed: all tagged fields are explicit, but for `[0]`, the key argument of SSLv2.
+/// Context-specific and constructed: all tagged fields are explicit, except `[0]`, the key argument of SSLv2.
 const EXPLICIT: u8 = 0xa0;
 const TIME: u8 = 1;
 const TIMEOUT: u8 = 2;
@@ -163,7 +164,7 @@ mod tests {
 
     use super::*;
 
-    /// What is written of a session; the order is that of the structure.
+    /// Fields of an encoded session, in the order of the structure.
     #[derive(Clone, Debug)]
     struct Written {
         version: u64,

@@ -1,7 +1,8 @@
-//! A session of OpenSSL in the encoding in which rustls stores its own.
+//! Converts an OpenSSL session to the encoding in which rustls stores its own.
 //!
-//! The encoding is private to rustls: it may change with any version. A test makes a handshake in memory, holds what
-//! rustls stored against what is made here of the same secrets, and resumes from it.
+//! The encoding is private to rustls: it may change with any version. A test makes a handshake in memory,
+//! compares the state that rustls stored with the one that is encoded here from the same secrets, and resumes
+//! from it.
 //!
 //! Source: rustls 0.23.46, `msgs/persist.rs`, `ServerSessionValue`.
 
@@ -9,7 +10,8 @@ use rustls_pki_types::DnsName;
 
 use super::session::StudSession;
 
-/// The state of a session of TLS 1.2 without a client's certificate; nothing when its server name is no host name.
+/// Encodes the state of a TLS 1.2 session without a client certificate. Returns `None` if its server name is
+/// not a host name.
 ///
 /// `made` is in seconds since 1970. The capacity is exact, so that no copy of the secret is left behind.
 pub(super) fn encode(session: &StudSession<'_>, made: u64) -> Option<Vec<u8>> {
@@ -33,15 +35,15 @@ pub(super) fn encode(session: &StudSession<'_>, made: u64) -> Option<Vec<u8>> {
     state.push(u8::try_from(session.master_secret.len()).ok()?);
     state.extend(session.master_secret);
     state.push(session.extended_master_secret.into());
-    // No chain of the client, no ALPN, which is negotiated anew, no application data.
+    // No client certificates, no ALPN (it is negotiated again), no application data.
     state.extend([NONE, NONE, 0, 0]);
     state.extend(made.to_be_bytes());
-    // The offset of ages, which only TLS 1.3 has.
+    // The offset of ages, which exists only in TLS 1.3.
     state.extend(0_u32.to_be_bytes());
     Some(state)
 }
 
-/// A host name as rustls compares it: in lower case.
+/// Returns a host name in lower case, the form in which rustls compares it.
 fn server_name(name: &[u8]) -> Option<DnsName<'static>> {
     let name = DnsName::try_from(name).ok()?;
     Some(name.to_lowercase_owned())
@@ -50,7 +52,7 @@ fn server_name(name: &[u8]) -> Option<DnsName<'static>> {
 const NONE: u8 = 0;
 const SOME: u8 = 1;
 const TLS12: [u8; 2] = [3, 3];
-/// All but the name and its length.
+/// Bytes of all fields except the name and its length.
 const FIXED_LEN: usize = 1 + 2 + 2 + 1 + 48 + 1 + 4 + 8 + 4;
 
 #[cfg(test)]
@@ -69,7 +71,7 @@ mod tests {
 
     use super::*;
 
-    /// Keeps what rustls stores, and the master secret of each handshake.
+    /// Stores the sessions of rustls, and the master secret of each handshake.
     #[derive(Debug, Default)]
     struct Kept {
         sessions: Mutex<HashMap<Vec<u8>, Vec<u8>>>,
@@ -127,7 +129,7 @@ mod tests {
             Self { client, server }
         }
 
-        /// One handshake over the sessions of `kept`.
+        /// Makes one handshake with the sessions of `kept`.
         fn shake(&mut self, kept: &Arc<Kept>) -> Option<HandshakeKind> {
             self.server.session_storage = Arc::clone(kept) as Arc<dyn StoresServerSessions>;
             self.server.key_log = Arc::clone(kept) as Arc<dyn KeyLog>;
@@ -183,11 +185,11 @@ mod tests {
         assert_eq!(encoded, stored, "rustls has another encoding now");
         assert_eq!(encoded.capacity(), encoded.len());
 
-        // Elsewhere nothing is known but what was encoded here.
+        // This store contains only the state that was encoded here.
         let elsewhere = Arc::new(Kept::default());
         elsewhere.put(id.clone(), encoded);
         assert_eq!(site.shake(&elsewhere), Some(HandshakeKind::Resumed));
-        // Without the name it is not the session of a client that asks for one.
+        // Without the name it is not the session of a client that requests one.
         let unnamed = StudSession {
             server_name: None,
             ..session

@@ -1,7 +1,7 @@
-//! Nodes with clocks of their own, on a network that loses, repeats, reorders, delays and replays.
+//! Nodes with their own clocks, on a network that loses, repeats, reorders, delays and replays.
 //!
-//! Everything follows from the seed: the same seed is the same run, datagram by datagram. Each node has a real session
-//! table. Whatever a node takes is held against what was offered: never twice, never changed, never from a stranger.
+//! The seed determines everything: the same seed gives the same run, datagram by datagram. Each node has a real
+//! session table. Each accepted record is compared with the offered ones: never twice, changed or from a stranger.
 
 use std::cell::RefCell;
 use std::cmp::Reverse;
@@ -22,9 +22,9 @@ use becket_proto::ticket::{NodeId, Origin, OriginId, UnixSeconds};
 
 use crate::toy_vault::{Audit, Random, ToyVault};
 
-/// What all nodes share by default: a name and a value.
+/// Default secret of all nodes: a name and a value.
 pub(crate) const SECRET: (u32, u64) = (7, 0x1234_5678);
-/// What takes its place.
+/// Replacement of the default secret.
 pub(crate) const OTHER: (u32, u64) = (8, 0x8765_4321);
 pub(crate) const POLICY: PolicyTag = PolicyTag(0xabcd);
 pub(crate) const TTL: Duration = Duration::from_secs(3000);
@@ -50,11 +50,11 @@ pub(crate) struct Node {
     list: Vec<SocketAddr>,
     clock: Clock,
     pub(crate) sink: TestSink,
-    /// The wake-up that counts; others are out of date.
+    /// The current wake-up; others are outdated.
     wake: Duration,
 }
 
-/// What a node holds, and how often each record came.
+/// Records that a node holds, and how often each arrived.
 pub(crate) struct TestSink {
     table: Table,
     now: Duration,
@@ -63,17 +63,17 @@ pub(crate) struct TestSink {
     pub(crate) sticks: BTreeMap<u64, ServerTag>,
     pub(crate) taken: u64,
     pub(crate) answer: SinkOutcome,
-    /// The last record that is no session's.
+    /// The last record that is not a session.
     pub(crate) last: Option<String>,
-    /// How many sessions it says it holds, at least.
+    /// Minimum number of sessions that it reports.
     pub(crate) claims: u32,
 }
 
-/// A clock that began somewhere and runs a little wrong.
+/// A clock with an arbitrary origin and a slightly wrong rate.
 #[derive(Clone, Copy)]
 struct Clock {
     origin: Duration,
-    /// In thousandths of true time.
+    /// Rate in thousandths of true time.
     rate: u32,
 }
 
@@ -82,12 +82,12 @@ pub(crate) struct Network {
     pub(crate) loss_percent: u64,
     pub(crate) repeat_percent: u64,
     pub(crate) damage_percent: u64,
-    /// Datagrams written down and sent again later, from anywhere.
+    /// Datagrams that are recorded and sent again later, from any address.
     pub(crate) replay_percent: u64,
     pub(crate) delay_at_most: Duration,
-    /// Nodes that cannot hear each other: by number, one side.
+    /// Numbers of the nodes on one side of a partition.
     pub(crate) island: Vec<usize>,
-    /// Whether all that is sent is written down, and not sent again.
+    /// Records all datagrams without sending them again.
     pub(crate) tap: bool,
     pub(crate) recorded: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     pub(crate) lost: u64,
@@ -139,7 +139,7 @@ impl Cluster {
         cluster
     }
 
-    /// Adds a node that lists nobody; returns its number.
+    /// Adds a node with an empty list; returns its number.
     pub(crate) fn add(&mut self, secrets: &[(u32, u64)]) -> usize {
         let number = self.nodes.len();
         let name = PeerName {
@@ -172,7 +172,7 @@ impl Cluster {
         number
     }
 
-    /// Makes a node list others by number.
+    /// Sets the list of a node to others, by number.
     pub(crate) fn list(&mut self, node: usize, others: &[usize]) {
         let list: Vec<SocketAddr> = others.iter().map(|n| self.nodes[*n].address).collect();
         self.list_addresses(node, list);
@@ -193,13 +193,13 @@ impl Cluster {
         self.settle(node);
     }
 
-    /// Starts a node again with other limits.
+    /// Restarts a node with other limits.
     pub(crate) fn set_limits(&mut self, node: usize, change: impl FnOnce(&mut ReplicaLimits)) {
         change(&mut self.nodes[node].limits);
         self.restart(node);
     }
 
-    /// Ends a node's process without a word.
+    /// Ends a node's process without a goodbye.
     pub(crate) fn kill(&mut self, node: usize) {
         self.nodes[node].running = false;
     }
@@ -216,7 +216,7 @@ impl Cluster {
         at.running = false;
     }
 
-    /// Starts a node's process anew: it knows nothing, and its clock begins elsewhere.
+    /// Restarts a node's process: it knows nothing, and its clock has another origin.
     pub(crate) fn restart(&mut self, node: usize) {
         let (boot, seed) = (Boot(self.random.next()), self.random.next());
         let origin = Duration::from_secs(self.random.below(1_000_000));
@@ -231,14 +231,14 @@ impl Cluster {
         self.settle(node);
     }
 
-    /// Makes a session on a node: in its table, and offered to its peers. Returns its id.
+    /// Creates a session on a node: in its table, and offered to its peers. Returns its id.
     pub(crate) fn offer(&mut self, node: usize) -> Vec<u8> {
         let id = self.offer_later(node);
         self.settle(node);
         id
     }
 
-    /// As [`Self::offer`]; the record leaves with the next poll.
+    /// Like [`Self::offer`], but the record is sent at the next poll.
     pub(crate) fn offer_later(&mut self, node: usize) -> Vec<u8> {
         self.offered += 1;
         let id = self.offered.to_be_bytes().to_vec();
@@ -257,7 +257,7 @@ impl Cluster {
         id
     }
 
-    /// Gives a node a datagram, as if it had come from there.
+    /// Delivers a datagram to a node, as if it came from this address.
     pub(crate) fn deliver(&mut self, node: usize, from: SocketAddr, bytes: &[u8]) {
         let now = self.local(node);
         let at = &mut self.nodes[node];
@@ -272,7 +272,7 @@ impl Cluster {
         self.settle(node);
     }
 
-    /// Lets so much true time pass.
+    /// Lets `time` of true time pass.
     pub(crate) fn run(&mut self, time: Duration) {
         let end = self.network.now + time;
         while let Some(event) = self.network.next_before(end) {
@@ -344,7 +344,7 @@ impl Cluster {
         self.nodes[node].replica.status(now)
     }
 
-    /// The processes that a node takes for live, by its own account.
+    /// Returns the processes that a node considers live.
     pub(crate) fn live(&self, node: usize) -> Vec<PeerName> {
         let peers = self.status(node).peers.into_iter();
         let live = peers.filter(|peer| peer.state == PeerState::Live);
@@ -355,20 +355,20 @@ impl Cluster {
         .collect()
     }
 
-    /// Whether a node holds a session.
+    /// Returns whether a node holds a session.
     pub(crate) fn holds(&self, node: usize, id: &[u8]) -> bool {
         let now = self.local(node);
         let sink = &self.nodes[node].sink;
         matches!(sink.table.get(POLICY, id, now), Lookup::Hit(_))
     }
 
-    /// By how many thousandths of true time the clocks of the nodes run apart.
+    /// Returns by how many thousandths of true time the rates of the clocks differ.
     pub(crate) fn skew(&self) -> u32 {
         let rates = || self.nodes.iter().map(|node| node.clock.rate);
         rates().max().unwrap_or(0) - rates().min().unwrap_or(0)
     }
 
-    /// How often a session came to a node as a new one.
+    /// Returns how often a session arrived at a node as a new one.
     pub(crate) fn came(&self, node: usize, id: &[u8]) -> u32 {
         let sink = &self.nodes[node].sink;
         sink.news.get(id).copied().unwrap_or(0)
@@ -571,14 +571,14 @@ impl DumpSource for TestSink {
     }
 }
 
-/// A state that can be told from every other.
+/// Returns a state that differs from every other.
 fn state_of(serial: u64) -> Vec<u8> {
     let mut random = Random(serial);
     let len = 80 + random.below(120);
     (0..len).map(|_| random.next() as u8).collect()
 }
 
-/// Which of several things happened how often, to see that a simulation meets what it is made for.
+/// Counters of events, which show that a simulation covers all cases.
 #[derive(Default)]
 pub(crate) struct Census(pub(crate) BTreeMap<&'static str, u64>);
 

@@ -1,4 +1,4 @@
-//! Nodes that end with a word: seen at once, and by nobody but those to whom it was said.
+//! Nodes that say goodbye: detected at once, and only by the peers that received it.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -92,7 +92,7 @@ fn who_comes_and_goes_under_ever_new_numbers_is_not_remembered_for_ever() {
     let mut cluster = Cluster::new(33);
     cluster.add(&[SECRET]);
     cluster.set_limits(0, |limits| limits.peers = 2);
-    // That the memory is bounded is asserted after each datagram.
+    // After each datagram, an assertion checks that memory is bounded.
     for node in 1..=12 {
         cluster.add(&[SECRET]);
         cluster.list(node, &[0]);
@@ -128,9 +128,9 @@ fn an_answer_that_was_longer_under_way_than_the_goodbye_revives_nobody() {
     cluster.add(&[SECRET]);
     cluster.add(&[SECRET]);
     let (zero, one) = (cluster.nodes[0].address, cluster.nodes[1].address);
-    // Node 1 has another address beside the one that node 0 lists.
+    // Node 1 has an address that differs from the one in node 0's list.
     let other = SocketAddr::from(([10, 0, 1, 1], 7000));
-    // Nothing arrives but what is delivered here.
+    // Only datagrams that are delivered here arrive.
     (cluster.network.tap, cluster.network.loss_percent) = (true, 100);
     let last = |cluster: &mut Cluster| cluster.network.recorded.pop().expect("it spoke").2;
     cluster.list(0, &[1]);

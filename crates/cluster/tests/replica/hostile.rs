@@ -1,6 +1,6 @@
-//! What anybody may send to the port: dropped, counted by cause, at the price of one open at most.
+//! Datagrams that anyone may send to the port: dropped, counted by cause, with one decryption at most.
 //!
-//! `Cluster::deliver` asserts after each datagram that no more than one was opened, and that every bound holds.
+//! `Cluster::deliver` asserts after each datagram that at most one was decrypted, and that every bound holds.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn foreign() -> SocketAddr {
     SocketAddr::from(([203, 0, 113, 9], 1234))
 }
 
-/// Two nodes that know each other, and every datagram that they exchanged on the way.
+/// Returns two nodes that know each other, and all datagrams that they exchanged for that.
 fn tapped(seed: u64) -> (Cluster, Vec<(SocketAddr, SocketAddr, Vec<u8>)>) {
     let mut cluster = Cluster::new(seed);
     cluster.network.tap = true;
@@ -154,7 +154,7 @@ fn a_flood_of_hellos_is_opened_at_the_rate_and_no_faster() {
     );
     let mut random = Random(6);
     for flood in 0..20_000_u32 {
-        // Half of them recorded and genuine, half under an invented seal, all from invented addresses.
+        // Half of them recorded and genuine, half with an invented seal, all from invented addresses.
         let mut bytes = hello.clone();
         if flood % 2 == 0 {
             bytes[40] ^= random.next() as u8 | 1;
@@ -183,7 +183,7 @@ fn a_flood_of_hellos_is_opened_at_the_rate_and_no_faster() {
 #[test]
 fn joins_that_lead_nowhere_are_forgotten() {
     let (mut cluster, recorded) = tapped(7);
-    // The old process of node 0 is gone; its recorded HELLO makes a candidate, and nothing comes of it.
+    // Node 1 has a new process, so the recorded HELLO creates a candidate, but its echo never arrives.
     cluster.restart(1);
     cluster.run(SECOND * 2);
     let before = cluster.live(1);
@@ -221,7 +221,7 @@ fn hellos_that_are_sent_back_do_not_keep_nodes_apart() {
     assert!(cluster.status(0).unanswered.is_empty());
 }
 
-/// Two nodes of which the first lists the second, and its HELLO, which has not arrived yet.
+/// Returns two nodes, the first of which lists the second, and its HELLO, which has not arrived yet.
 fn greeting(seed: u64) -> (Cluster, Vec<u8>) {
     let mut cluster = Cluster::new(seed);
     cluster.network.tap = true;
@@ -323,7 +323,7 @@ fn strangers_do_not_push_each_other_s_or_a_listed_peer_s_refusal_out() {
     assert!(tries(wrong[0]) > 3, "{:?}", status.refused);
     assert!(tries(wrong[1]) > 3, "{:?}", status.refused);
     assert_eq!(status.refused_left_out, 20 * 200 + 1 - 16);
-    // Who tries no more makes room, however often it tried.
+    // An address that has stopped trying makes room, however often it tried.
     cluster.kill(wrong[1]);
     cluster.run(SECOND * 90);
     for stranger in 0..16 {

@@ -1,4 +1,4 @@
-//! The promises of replication one by one, on a network that does as it is told.
+//! The guarantees of replication one by one, on a controlled network.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn keys_of_a_pair_are_replaced_in_time_and_nothing_is_lost_by_it() {
         cluster.run(SECOND);
     }
     let agreements = cluster.audit.borrow().agreements - joined;
-    // Three pairs of nodes, four or five times, each by one side or by both; two agreements a join.
+    // Three pairs of nodes, four or five times each, by one side or by both; two agreements per join.
     assert!(
         (3 * 4 * 2..=3 * 6 * 4).contains(&agreements),
         "{agreements}"
@@ -187,7 +187,7 @@ fn a_dump_that_stops_in_the_middle_is_asked_for_elsewhere() {
         (0..100).for_each(|_| drop(cluster.offer(0)));
         cluster.run(Duration::from_millis(50));
     }
-    // It says that it holds more than the other, is asked, and is slow.
+    // It reports more sessions than the other node, is asked, and is slow.
     cluster.nodes[0].sink.claims = 1_000_000;
     cluster.run(SECOND * 10);
     cluster.restart(1);

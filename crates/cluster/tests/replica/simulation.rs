@@ -1,9 +1,9 @@
-//! Random clusters on a random network, from a seed: trouble, then quiet, then what must be true.
+//! Random clusters on a random network, from a seed: trouble, then quiet, then assertions.
 //!
-//! `BECKET_SIM_SEED=n` runs one seed and `BECKET_SIM_RUNS=n` so many; a failure names its seed. During trouble, nodes are
-//! killed and restarted, cut off from each other, given other lists and secrets, and the network loses, repeats, reorders, damages,
-//! delays and replays. What a node takes is checked as it comes (`cluster`): never twice, never changed, one open at most,
-//! no nonce used twice.
+//! `BECKET_SIM_SEED=n` runs one seed, and `BECKET_SIM_RUNS=n` runs n seeds; a failure shows its seed. During
+//! trouble, nodes are killed and restarted, partitioned, and given other lists and secrets, and the network
+//! loses, repeats, reorders, damages, delays and replays. Each accepted record is checked on arrival
+//! (`cluster`): never twice, never changed, at most one decryption per datagram, no nonce used twice.
 
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -15,10 +15,10 @@ use becket_cluster::replica::DropCause;
 
 use crate::cluster::{Census, Cluster, OTHER, SECRET};
 
-/// In CI: some eleven seconds on two cores. Elsewhere a tenth of it, which meets the same trouble.
+/// Runs in CI: about eleven seconds on two cores. Elsewhere a tenth of them, which has the same trouble.
 const RUNS: u64 = 5000;
 
-/// What one of [`RUNS`] runs must have met.
+/// Events, each of which one of [`RUNS`] runs must have.
 const MET: [&str; 18] = [
     "of 2 nodes",
     "of 16 nodes",
@@ -143,7 +143,7 @@ fn run(seed: u64, census: &mut Census) {
     take_census(&cluster, census);
 }
 
-/// Every two nodes find each other: by lists of all, or by lists of one side.
+/// Lets every two nodes find each other: by lists of all, or by lists of one side.
 fn discover(cluster: &mut Cluster, count: usize, way: u64) {
     match way {
         0 => {
@@ -185,7 +185,7 @@ fn trouble(cluster: &mut Cluster, count: usize, census: &mut Census) {
     }
 }
 
-/// One blow for one node, or a few sessions that are made there.
+/// Causes one disturbance of a node, or creates a few sessions there.
 fn strike(cluster: &mut Cluster, node: usize, census: &mut Census) {
     match cluster.random.below(15) {
         0 => {
@@ -225,13 +225,13 @@ fn strike(cluster: &mut Cluster, node: usize, census: &mut Census) {
     }
 }
 
-/// The network is well again, but for what is repeated or is recorded from now on; all processes run, with the lists that they had
-/// and with secrets that open each other's.
+/// Repairs the network, except for repetitions and new replays. All processes run, with their previous lists
+/// and with secrets that open each other's joins.
 fn quiet(cluster: &mut Cluster, count: usize, way: u64) {
     cluster.network.loss_percent = 0;
     cluster.network.damage_percent = 0;
     cluster.network.island.clear();
-    // A recorded datagram that never arrived is as good as a late one: sent again now, it would keep a process alive that has ended.
+    // A recorded datagram that never arrived counts as a late one: sent now, it would keep an ended process alive.
     cluster.network.recorded.clear();
     for node in 0..count {
         if !cluster.nodes[node].running {

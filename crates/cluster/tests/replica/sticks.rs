@@ -1,4 +1,4 @@
-//! Where clients were sent: told to a node that joins.
+//! Sticks in the dump for a joining node.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
-//! A vault for tests: it keeps no secret, but opens only what was sealed under the same keys, unchanged.
+//! A vault for tests: not secure, but it opens only text that was sealed under the same keys, unchanged.
 //!
-//! What all vaults of a test do is written down in an [`Audit`]: a nonce that is used twice fails the test at once.
+//! An [`Audit`] records the calls of all vaults of a test: a nonce that is used twice fails the test at once.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -14,12 +14,12 @@ use becket_proto::ticket::SecretId;
 pub(crate) struct ToyVault {
     random: Random,
     ids: Vec<SecretId>,
-    /// What the ids stand for.
+    /// Values of the secrets.
     secrets: Vec<u64>,
     audit: Rc<RefCell<Audit>>,
 }
 
-/// What was done under all keys of a test.
+/// Calls under all keys of a test.
 #[derive(Default)]
 pub(crate) struct Audit {
     sealed: HashSet<(u64, u64)>,
@@ -37,7 +37,7 @@ pub(crate) struct Keys {
 }
 
 impl ToyVault {
-    /// Each secret is a name and a value: two nodes can mean different things by one name.
+    /// Creates a vault. Each secret is a name and a value: two nodes can have different values for one name.
     pub(crate) fn new(seed: u64, secrets: &[(u32, u64)], audit: &Rc<RefCell<Audit>>) -> Self {
         Self {
             random: Random(seed),
@@ -149,12 +149,12 @@ impl Random {
         finish(self.0)
     }
 
-    /// A number below `bound`.
+    /// Returns a number below `bound`.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound.max(1)
     }
 
-    /// True `percent` times in a hundred.
+    /// Returns `true` in `percent` of 100 cases.
     pub(crate) fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
@@ -209,7 +209,7 @@ fn finish(mut state: u64) -> u64 {
     state ^ (state >> 31)
 }
 
-/// In the field of the Mersenne prime 2^61 - 1.
+/// Computes a power in the field of the Mersenne prime 2^61 - 1.
 fn power(base: u64, mut exponent: u64) -> u64 {
     const PRIME: u128 = (1 << 61) - 1;
     let (mut result, mut base) = (1_u128, u128::from(base) % PRIME);
