@@ -114,7 +114,7 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
     }
     dns.points("app.test", &at(1));
     is_now("two");
-    let lost = "name does not resolve, its last addresses stay";
+    let lost = "DNS lookup failed; keeping the last addresses";
     stage.becket.says(lost);
     let log = stage.becket.log();
     assert!((1..=4).contains(&log.matches(lost).count()), "{log}");

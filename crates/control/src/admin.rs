@@ -1,11 +1,14 @@
-//! The admin pages, and what may be changed there: `/`, `/metrics`, `/status`, `/healthz`, and the rest of [`ROUTES`](super::answers::ROUTES).
+//! The admin pages and changes: `/`, `/metrics`, `/status`, `/healthz`, and the rest of
+//! [`ROUTES`](super::answers::ROUTES).
 //!
-//! Pages are for everybody who reaches the address: it is meant for loopback or a management network. Lists that name clients,
-//! and changes, are for the users who may open the unix socket ([`Responder`]); each change is logged with its user.
+//! Pages are available to every client of the address, which should be on loopback or in a
+//! management network. Lists with clients' data, and changes, are only for users who may open the
+//! unix socket ([`Responder`]); each change is logged with its user.
 //!
-//! They have threads of their own: one accepts clients and speaks with them ([`admin_http`]), answers `/healthz` and gathers lists; two
-//! more make the other pages, from a [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood takes time from other pages, but
-//! health checks, signals, reloads and rotation wait for no page.
+//! The pages have their own threads. One accepts clients and handles their connections
+//! ([`admin_http`]), answers `/healthz` and collects lists; two more create the other pages, from a
+//! [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood delays other pages, but health
+//! checks, signals, reloads and rotation do not wait for pages.
 //!
 //! [`host`](super::host) checks the host names of requests.
 
@@ -30,21 +33,21 @@ use super::api::{ChangeRequest, PageClient};
 use super::state::AdminState;
 use becket_proxy::worker::mailbox::Mailbox;
 
-/// Where clients of the pages arrive.
+/// Sockets for clients of the pages.
 #[derive(Debug, Default)]
 pub struct AdminSockets {
-    /// At an address.
+    /// TCP socket.
     pub tcp: Option<std::net::TcpListener>,
-    /// At a path.
+    /// Unix socket.
     pub unix: Option<SocketFile>,
 }
 
-/// The pages that are served.
+/// The served pages.
 #[derive(Debug)]
 pub struct Pages {
-    /// Dropped when they are closed.
+    /// Dropped when the pages are closed.
     door: Option<watch::Sender<Door>>,
-    /// Says nothing, and ends when all who were let in have gone.
+    /// Receives nothing, and closes when all accepted clients have disconnected.
     clients: Receiver<Infallible>,
 }
 
@@ -53,12 +56,13 @@ pub struct Pages {
 enum Door {
     Open,
     Shut,
-    /// Accept the clients that wait in the kernel now, and no later ones.
+    /// Accept the clients in the kernel's queues, and no later ones.
     Closing,
 }
 
 impl Pages {
-    /// Starts or stops accepting. Clients wait in the kernel meanwhile, for this process or another one with the same sockets.
+    /// Starts or stops accepting. In the meantime clients wait in the kernel, for this process or
+    /// another one with these sockets.
     pub fn let_in(&self, open: bool) {
         if let Some(door) = &self.door {
             door.send_replace(if open { Door::Open } else { Door::Shut });
@@ -70,8 +74,9 @@ impl Pages {
         self.door.take();
     }
 
-    /// Lets in those who wait by now, unless another process has the sockets, and waits until everybody has an answer or was too slow
-    /// to ask, for `patience` at most: the process is about to end.
+    /// Accepts the clients that wait now, unless another process has the sockets. Waits until each
+    /// client has its answer or was too slow to ask, but at most for `patience`: the process is
+    /// about to exit.
     pub async fn finish(mut self, patience: Duration) {
         if let Some(door) = self.door.take() {
             door.send_if_modified(|door| {
@@ -89,7 +94,7 @@ impl Pages {
 /// Serves the pages. Changes go to `control`, lists come from `workers`.
 ///
 /// # Errors
-/// No thread, or no descriptors for its event loop.
+/// No thread can be started, or no descriptor is available for its event loop.
 pub fn start(
     sockets: &AdminSockets,
     state: Arc<AdminState>,
@@ -153,7 +158,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
         runtime.block_on(async {
             let receive = async { tokio::try_join!(over_tcp, over_socket) };
             if let Err(error) = while_open(at_door, receive).await {
-                tracing::error!(%error, "admin pages are gone");
+                tracing::error!(%error, "admin pages stopped");
             }
             // Accepted clients still get their answers.
             pending::<()>().await;
@@ -165,7 +170,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
     })
 }
 
-/// Receives clients whenever the pages are open, until they are closed.
+/// Accepts clients while the pages are open, until they are closed.
 async fn while_open<T, E>(
     mut door: watch::Receiver<Door>,
     receive: impl Future<Output = Result<T, E>>,
@@ -190,13 +195,13 @@ async fn while_open<T, E>(
     Ok(())
 }
 
-/// For a connection over TCP, where only pages are, each of which takes milliseconds.
+/// Time limit of a TCP connection, which only gets pages of milliseconds each.
 const OF_A_PAGE: Duration = Duration::from_secs(10);
-/// For a connection over the unix socket, which may wait for the outcome of an upgrade.
+/// Time limit of a connection over the unix socket, which may wait for the outcome of an upgrade.
 const OF_AN_UPGRADE: Duration = Duration::from_secs(75);
-/// For clients that are in the queues of the kernel when the pages are closed.
+/// Time limit for clients in the kernel's queues when the pages are closed.
 const LAST_CALL: Duration = Duration::from_millis(50);
-/// For the last answers. Whoever is silent goes before that.
+/// Time limit for the last answers. Silent clients are closed earlier.
 pub const LAST_MOMENT: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests;

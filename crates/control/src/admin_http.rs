@@ -1,9 +1,10 @@
-//! Connections of the admin pages: accepts them, and gives each one answer.
+//! Connections of the admin pages: accepts them, and sends one answer each.
 //!
-//! Every connection is accepted at once, so that a health check does not wait for others. Each socket has at most [`MOST`] connections: one
-//! more ends the oldest. A connection has one request, [`HEADER`] for its header, and a deadline for all of it.
+//! Every connection is accepted at once, so that a health check does not wait for others. Each
+//! socket has at most [`MOST`] connections; one more closes the oldest. A connection has one
+//! request, [`HEADER`] for its header, and a deadline for everything.
 //!
-//! [`Responder`] makes the answers.
+//! [`Responder`] creates the answers.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -23,7 +24,8 @@ use super::answers::Responder;
 use super::api::PageClient;
 use super::page_refusals::PageRefusal;
 
-/// Accepts connections for ever, each of which has `deadline` for all of it and a clone of `present`; `client_of` names its client.
+/// Accepts connections forever. Each has `deadline` for everything and a clone of `present`;
+/// `client_of` returns its client.
 pub(super) async fn receive<L: Listener>(
     mut listener: L,
     answers: Arc<Responder>,
@@ -48,7 +50,7 @@ pub(super) async fn receive<L: Listener>(
             drop(present);
         });
         held.push_back(served.abort_handle());
-        // Its request may be here already: that is looked at before more are accepted.
+        // The request may have arrived already; it is handled before more connections are accepted.
         tokio::task::yield_now().await;
     }
 }
@@ -77,9 +79,10 @@ async fn attend(
     }
 }
 
-/// Connections of a socket. Scrapers, health probes and browsers need about ten. Each may hold one page in memory.
+/// Maximum number of connections of a socket. Scrapers, health probes and browsers need about ten.
+/// Each may hold one page in memory.
 pub(super) const MOST: usize = 32;
-/// For a whole header, which fits into one segment.
+/// Timeout of a complete header, which fits into one segment.
 const HEADER: Duration = Duration::from_secs(1);
-/// For the header that comes, and of the page that goes. A browser sends a kilobyte.
+/// Size of the buffers for the received header and for the sent page. A browser sends a kilobyte.
 const BUFFER: usize = 16 * 1024;

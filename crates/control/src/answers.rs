@@ -31,7 +31,7 @@ use becket_log::Escaped;
 use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::mailbox::Mailbox;
 
-/// Everything that may be asked. Where two methods have one path, they stand together.
+/// All routes. Methods of one path are adjacent.
 pub(super) const ROUTES: [AdminRoute; 17] = [
     route("/", "GET", RouteAction::Page(home)),
     route("/metrics", "GET", RouteAction::Page(metrics)),
@@ -106,7 +106,7 @@ pub(super) struct Responder {
     read: fn(&AdminState) -> Snapshot,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
-    /// One for each page that is being made.
+    /// One permit for each page that is being created.
     turns: Arc<Semaphore>,
 }
 
@@ -134,7 +134,8 @@ impl Responder {
     /// Answers a request.
     pub(super) async fn answer(&self, request: Request<Incoming>, asker: PageClient) -> Response {
         let path = request.uri().path();
-        // Health tells nothing that is worth a foreign site's while, and balancers send names of their own.
+        // Health reveals nothing of value to a foreign site, and load balancers send their own host
+        // names.
         if path != "/healthz"
             && let PageClient::Network(_) = asker
             && let Some(answer) = self.misdirected(&request)
@@ -168,8 +169,8 @@ impl Responder {
         }
         let done = timeout(MOST_PATIENCE, self.act(action, request, asker)).await;
         let late = |_| {
-            let text = "there is no outcome yet";
-            let accepted = "patience: the log and /status will tell it";
+            let text = "no outcome yet";
+            let accepted = "another request later; see the log and /status";
             Err(Refused::new(StatusCode::GATEWAY_TIMEOUT, text, accepted))
         };
         answer_of(done.unwrap_or_else(late))
@@ -210,7 +211,7 @@ impl Responder {
                         accepted,
                     )
                 })?;
-                // Its connection may end before the outcome is there.
+                // The client's connection may end before the outcome.
                 tracing::info!(by = %asker, path, said = %Escaped::new(&*body), "change requested");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {
@@ -228,11 +229,11 @@ impl Responder {
             return as_json(&connections::kill(&self.workers, api::filter_of(body)?).await);
         };
         let gone = || {
-            let text = "becket is about to end";
+            let text = "becket is about to exit";
             Refused::new(
                 StatusCode::SERVICE_UNAVAILABLE,
                 text,
-                "a becket that serves",
+                "a becket that is not draining",
             )
         };
         let (reply, outcome) = oneshot::channel();
@@ -244,7 +245,8 @@ impl Responder {
         outcome.await.map_err(|_| gone())?
     }
 
-    /// 200 while serving, 503 while draining, so that a balancer stops sending clients.
+    /// Returns 200 while serving and 503 while draining, so that a load balancer stops sending
+    /// clients.
     fn health(&self) -> Response {
         if self.state.is_draining() {
             plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
@@ -266,7 +268,7 @@ impl Responder {
     }
 }
 
-/// What is done for a path and a method.
+/// Returns the action of a path and a method.
 fn find(path: &str, method: &Method) -> Result<RouteAction, Refused> {
     let asked = match method.as_str() {
         "HEAD" => "GET",
@@ -283,7 +285,7 @@ fn find(path: &str, method: &Method) -> Result<RouteAction, Refused> {
     let route = known.find(|route| route.method == asked);
     route.map(|route| route.action).ok_or_else(|| {
         let allowed = methods.join(", ").replace("GET", "GET, HEAD");
-        let error = "not by this method";
+        let error = "method not allowed";
         Refused::new(StatusCode::METHOD_NOT_ALLOWED, error, allowed)
     })
 }
@@ -310,7 +312,7 @@ impl IntoResponse for Refused {
     }
 }
 
-/// The status in a browser, which loads nothing else and runs no script.
+/// Returns the status page for browsers, which loads nothing else and runs no script.
 fn home(snapshot: Snapshot) -> Response {
     let body = web(&snapshot.status, &snapshot.history);
     let mut answer = page("text/html; charset=utf-8", body);
@@ -347,15 +349,16 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
         Err(_) => (
             StatusCode::INTERNAL_SERVER_ERROR,
             headers,
-            "not to be formatted\n",
+            "cannot render this page\n",
         )
             .into_response(),
     }
 }
 
-/// Threads that make pages.
+/// Number of threads that create pages.
 pub(super) const MAKERS: usize = 2;
-/// For a reload or an upgrade, which have time-outs of their own; longer than `becket reload` waits.
+/// Timeout of all other requests: longer than the timeouts of a reload or an upgrade, and than
+/// `becket reload` waits.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
-/// Bytes of a change.
+/// Maximum length of a change in bytes.
 const LONGEST_CHANGE: usize = 64 * 1024;

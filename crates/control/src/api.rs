@@ -1,9 +1,9 @@
-//! What may be asked of the admin pages, in one table, and what a change says.
+//! Requests to the admin pages, in one table, and the contents of changes.
 //!
-//! A change is a JSON object; so is every answer. `docs/reference/admin.openapi.json` has all of it, held to this file by a test.
-//! What is wrong with a request is answered with what would be accepted ([`Refused`]). Changes are carried out by control, one
-//! at a time (`server/changes.rs`), between two turns of its loop; lists of connections come from the workers
-//! ([`super::connections`]).
+//! Changes and answers are JSON objects. `docs/reference/admin.openapi.json` describes them; a test
+//! compares it with this file. An error answer includes the accepted input ([`Refused`]). Control
+//! carries out changes one at a time (`server/changes.rs`), between two turns of its loop; lists of
+//! connections come from the workers ([`super::connections`]).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -24,48 +24,48 @@ use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::listing::{BadField, Filter};
 use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 
-/// A path and a method, and what is done for them.
+/// A path and a method, with their action.
 pub(super) struct AdminRoute {
     pub(super) path: &'static str,
     pub(super) method: &'static str,
     pub(super) action: RouteAction,
 }
 
-/// What is done for a request.
+/// Action of a request.
 #[derive(Clone, Copy)]
 pub(super) enum RouteAction {
-    /// Says whether becket serves: to everybody, by every name.
+    /// Reports whether becket serves, to every client and under every host name.
     Health,
-    /// Makes a page of what runs.
+    /// Creates a page about the running server.
     Page(fn(Snapshot) -> Response),
     /// Lists connections.
     Connections,
     /// Counts connections by source, name and server.
     TopConnections,
-    /// Ends connections.
+    /// Closes connections.
     Kill,
     /// Lists sources.
     Sources,
-    /// Has control change something.
+    /// Requests a change from control.
     Change(fn(&[u8]) -> Result<OperatorChange, Refused>),
 }
 
-/// What control is to change.
+/// A change to be made by control.
 #[derive(Debug, PartialEq)]
 pub enum OperatorChange {
-    /// Something of a server.
+    /// Changes a server.
     Server(ServerChange),
-    /// A server more.
+    /// Adds a server.
     AddServer(ServerAddition),
-    /// A server less.
+    /// Removes a server.
     RemoveServer(ServerRemoval),
-    /// The level of the log.
+    /// Changes the log level.
     Log(LogChange),
-    /// Ticket keys, before their time.
+    /// Rotates the ticket keys early.
     RotateTickets,
-    /// Sessions that were kept.
+    /// Forgets kept sessions.
     ForgetSessions,
-    /// What a signal would have it do.
+    /// Acts as on a signal.
     Asked(OperatorRequest),
 }
 
@@ -80,9 +80,9 @@ impl OperatorChange {
 /// The client of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PageClient {
-    /// Over TCP, from this address.
+    /// TCP client with this address.
     Network(IpAddr),
-    /// Over the unix socket; `None` if the kernel does not name the process.
+    /// Client of the unix socket; `None` if the kernel does not identify its process.
     Local(Option<UCred>),
 }
 
@@ -91,7 +91,7 @@ impl fmt::Display for PageClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Network(address) => address.fmt(f),
-            Self::Local(None) => f.write_str("somebody"),
+            Self::Local(None) => f.write_str("unknown user"),
             Self::Local(Some(user)) => {
                 write!(f, "uid {}", user.uid())?;
                 user.pid().map_or(Ok(()), |pid| write!(f, " pid {pid}"))
@@ -133,7 +133,7 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldChange<T> {
     }
 }
 
-/// What is to be another of a server.
+/// Changes of a server.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerChange {
@@ -143,10 +143,10 @@ pub struct ServerChange {
     pub mode: FieldChange<ServerMode>,
     #[serde(default)]
     pub weight: FieldChange<u32>,
-    /// 0 is no limit.
+    /// 0 means no limit.
     #[serde(default)]
     pub maxconn: FieldChange<u32>,
-    /// Addresses of IP with a port, or paths of unix sockets.
+    /// IP addresses with a port, or paths of unix sockets.
     #[serde(default)]
     pub addresses: FieldChange<Vec<String>>,
 }
@@ -159,7 +159,7 @@ impl ServerChange {
         self.server_addresses().map(drop)
     }
 
-    /// The addresses that are to be used.
+    /// Returns the parsed addresses.
     pub fn server_addresses(&self) -> Result<FieldChange<Vec<ServerAddress>>, Refused> {
         let texts = match &self.addresses {
             FieldChange::Keep => return Ok(FieldChange::Keep),
@@ -177,7 +177,7 @@ impl ServerChange {
             let parsed = FixedAddress::parse(text).ok();
             let address = parsed.and_then(|parsed| ServerAddress::fixed(&parsed.address));
             address.ok_or_else(|| {
-                let accepted = "IP:PORT, [V6]:PORT or /unix/path; a name is for the file";
+                let accepted = "IP:PORT, [V6]:PORT or /unix/path; names are allowed only in the configuration file";
                 Refused::unusable(format!("addresses: {text:?}"), accepted)
             })
         };
@@ -186,16 +186,16 @@ impl ServerChange {
     }
 }
 
-/// A server that is to be beside those of the file.
+/// A server to add.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerAddition {
     pub backend: String,
-    /// With the keys that it would have in the file.
+    /// The server, with the keys of the configuration file.
     pub server: Box<backend::ServerSection>,
 }
 
-/// A server that is to be there no more, of the file or added.
+/// A server to remove, whether it is configured or was added.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerRemoval {
@@ -203,15 +203,15 @@ pub struct ServerRemoval {
     pub server: String,
 }
 
-/// Another level of the log.
+/// Change of the log level.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogChange {
-    /// A filter; `null` is that of the file.
+    /// A filter; `null` is the filter of the file.
     pub level: Option<String>,
 }
 
-/// The object of a request; nothing is an empty one.
+/// Parses the object of a request; an empty body is an empty object.
 pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
     let body = match body.trim_ascii() {
         [] => b"{}",
@@ -230,7 +230,8 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused
     })
 }
 
-/// The filter of a request to end connections: fields with texts or numbers, or `"all": true`, which means it.
+/// Parses the filter of a request to close connections: fields with strings or numbers, or an
+/// explicit `"all": true`.
 pub(super) fn filter_of(body: &[u8]) -> Result<Filter, Refused> {
     let mut fields: Map<String, Value> = parse(body)?;
     let all = fields.remove("all") == Some(Value::Bool(true));
@@ -244,23 +245,23 @@ pub(super) fn filter_of(body: &[u8]) -> Result<Filter, Refused> {
     }
     if filter.is_empty() && !all {
         let accepted = format!("one of {}, or \"all\": true", Filter::FIELDS.join(", "));
-        return Err(Refused::unusable("no connection is named", accepted));
+        return Err(Refused::unusable("no connection is selected", accepted));
     }
     Ok(filter)
 }
 
-/// The words behind the `?` of a request, decoded.
+/// Decodes the query of a request.
 pub(super) fn query(text: Option<&str>) -> Vec<(String, String)> {
     let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
     pairs.into_owned().collect()
 }
 
-/// Why nothing was done.
+/// Reason why a request was not carried out.
 #[derive(Debug, PartialEq)]
 pub struct Refused {
     pub code: StatusCode,
     pub error: String,
-    /// What would be done.
+    /// The accepted input.
     pub accepted: String,
 }
 
@@ -273,7 +274,7 @@ impl Refused {
         }
     }
 
-    /// The request is understood, and what it says cannot be used.
+    /// Creates an error for a request with invalid contents.
     pub fn unusable(error: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, error, accepted)
     }
@@ -295,7 +296,7 @@ impl From<BadField> for Refused {
     }
 }
 
-/// Where an outcome is told. Whoever asked may have left.
+/// Receiver of an outcome. The client may have disconnected.
 #[derive(Debug)]
 pub struct ChangeOutcome(pub oneshot::Sender<Result<Value, Refused>>);
 
@@ -304,13 +305,13 @@ impl ChangeOutcome {
         self.0.send(outcome).ok();
     }
 
-    /// Whether nobody waits for it any more.
+    /// Returns `true` if the client does not wait for it any more.
     pub fn is_unwanted(&self) -> bool {
         self.0.is_closed()
     }
 }
 
-/// A change for control, and where the outcome is told.
+/// A change for control, and the receiver of its outcome.
 #[derive(Debug)]
 pub struct ChangeRequest {
     pub change: OperatorChange,

@@ -1,8 +1,8 @@
-//! The certificates that listeners answer with, and when they expire.
+//! Certificates of listeners, and their expiry.
 //!
-//! The list is made once per configuration, since it parses every leaf (some 10 us each), and kept
-//! beside it for the pages. Whether a certificate is sound is `prepare`'s question, not asked
-//! here: one that does not parse is left out.
+//! The list is created once per configuration, because it parses every leaf (about 10 us each), and
+//! is kept for the pages. Unlike `prepare`, this module does not check certificates; it leaves out
+//! certificates that cannot be parsed.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use becket_keys::ocsp::OcspStatus;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
-/// One name of one listener and the certificate for one kind of key.
+/// A name of a listener, with the certificate of one kind of key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CertificateStatus {
@@ -28,23 +28,23 @@ pub struct CertificateStatus {
     /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
     pub key: Cow<'static, str>,
     pub not_after: Timestamp,
-    /// From when the certificate is a problem.
+    /// Time from which the certificate is a problem.
     pub renew_by: Timestamp,
-    /// Expiry of the OCSP response that is sent with it.
+    /// Expiry of its OCSP response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
 }
 
 impl CertificateStatus {
-    /// When it expires or expired, in words.
+    /// Returns the time until or since the expiry, in words.
     pub fn expiry(&self, now: Timestamp) -> String {
         let seconds = |at: Timestamp| at.unix_seconds().cast_signed();
         facts::expiry(seconds(self.not_after) - seconds(now))
     }
 }
 
-/// Lists every certificate of every listener by name, sorted. The default certificate has a line of
-/// its own only where no name has it.
+/// Returns every certificate of every listener by name, sorted. The default certificate has its own
+/// entry only if no name uses it.
 pub fn certificates(config: &Config) -> Arc<[CertificateStatus]> {
     let mut list: Vec<_> = config.listeners.iter().flat_map(|l| of(l)).collect();
     list.sort_by(|a, b| (&a.listener, &a.name, &a.key).cmp(&(&b.listener, &b.name, &b.key)));
@@ -98,7 +98,8 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
     }
 }
 
-/// Stands for clients that send no name, or one that is not covered. Not a valid host name.
+/// Stands for clients without a name, or with a name that no certificate covers. It is not a valid
+/// host name.
 pub const DEFAULT: &str = "(default)";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What the terminator and replication know of each other: settings from a configuration, the memory of sticks, names.
+//! The interface between the terminator and replication: settings, sticks, and names.
 
 use std::io;
 use std::net::UdpSocket;
@@ -18,7 +18,7 @@ use becket_proxy::backend::registry::Backends;
 use becket_proxy::shared::SharedState;
 use becket_tls::config::Config;
 
-/// What replication is told; nothing where sessions are not replicated.
+/// Returns the settings of replication; `None` if sessions are not replicated.
 pub fn settings(config: &Config) -> Option<Settings> {
     let cluster = config.cluster.as_ref()?;
     let routes = config
@@ -52,7 +52,7 @@ pub fn settings(config: &Config) -> Option<Settings> {
     })
 }
 
-/// Terms on which sessions of stud and hitch are taken, if they are.
+/// Returns the conditions for sessions of stud and hitch; `None` if they are not received.
 pub fn terms(config: &Config) -> Option<Terms> {
     let stud = config.stud()?;
     Some(Terms {
@@ -67,10 +67,10 @@ pub fn terms(config: &Config) -> Option<Terms> {
     })
 }
 
-/// Binds the socket of replication, where there is one, unless it is given.
+/// Binds the socket of replication, if it is configured and not given.
 ///
 /// # Errors
-/// What cannot be bound.
+/// The address cannot be bound.
 pub fn bind(
     config: &Config,
     given: Option<io::Result<UdpSocket>>,
@@ -80,10 +80,10 @@ pub fn bind(
     bound.transpose().map_err(problem)
 }
 
-/// Binds the socket on which sessions of stud and hitch arrive, unless it is given.
+/// Binds the socket for sessions of stud and hitch, if it is configured and not given.
 ///
 /// # Errors
-/// What cannot be bound.
+/// The address cannot be bound.
 pub fn bind_stud(
     config: &Config,
     given: Option<io::Result<UdpSocket>>,
@@ -92,7 +92,8 @@ pub fn bind_stud(
     socket.transpose().map_err(problem)
 }
 
-/// Receives sessions of stud and hitch once it is started; nothing without a socket.
+/// Returns the reception of sessions of stud and hitch, to be started later; `None` without a
+/// socket.
 pub fn reception(
     socket: Option<UdpSocket>,
     config: &Config,
@@ -102,17 +103,17 @@ pub fn reception(
     Some(Reception::new(socket?, terms(config)?, table, shared.clock))
 }
 
-/// What was not bound, as a fault of the configuration.
+/// Converts a failed bind to a problem of the configuration.
 fn problem(of: NotBound) -> Problem {
     Problem::new(of.key, of.fault)
         .value(of.value)
         .accepted(of.accepted)
 }
 
-/// This host's part in a cluster; nothing without a socket.
+/// Returns this host's membership in a cluster; `None` without a socket.
 ///
 /// # Errors
-/// When the system gives no random bytes.
+/// The system has no random bytes.
 pub fn membership(
     socket: Option<UdpSocket>,
     config: &Config,
@@ -131,7 +132,7 @@ pub fn membership(
     Membership::new(socket, settings, host).map(Some)
 }
 
-/// Resolves the names of peers, as often as those of servers.
+/// Resolves the names of peers, as often as names of servers.
 #[derive(Debug)]
 struct PeerResolver(HostResolver);
 

@@ -1,6 +1,6 @@
-//! Lists of open connections, gathered from the workers page by page, and their end.
+//! Lists of open connections, collected from the workers page by page, and closing of connections.
 //!
-//! A worker that has ended, or ends meanwhile, has no connections: it drops the message.
+//! A worker that exits has no connections: it drops the message.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -22,7 +22,7 @@ use becket_proxy::worker::listing::{
 };
 use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 
-/// Which connections are wanted.
+/// Selection of connections.
 #[derive(Debug)]
 pub(super) struct ListRequest {
     filter: Filter,
@@ -30,7 +30,7 @@ pub(super) struct ListRequest {
 }
 
 impl ListRequest {
-    /// By the words of a request: fields of a filter, and `limit`.
+    /// Parses a query: fields of a filter, and `limit`.
     pub(super) fn of(query: Vec<(String, String)>, default: usize) -> Result<Self, Refused> {
         let mut wanted = Self {
             filter: Filter::default(),
@@ -53,7 +53,7 @@ fn limit(value: &str) -> Result<usize, Refused> {
     limit.ok_or_else(refused)
 }
 
-/// The first connections that match.
+/// Returns the first connections that match.
 pub(super) async fn list(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,
@@ -66,7 +66,8 @@ pub(super) async fn list(
     }
 }
 
-/// Sources, names and fingerprints that are tracked, those with most connections first, and what they may not have more of.
+/// Returns tracked sources, names and fingerprints with the most connections first, and the limits
+/// that they have reached.
 pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     let (shared, config) = (state.shared(), state.config());
     let keys = &config.file.admission;
@@ -79,7 +80,7 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     shared.admission.visit(&rules, now, |holding| {
         tracked += 1;
         held.push(holding);
-        // Half of them go when there are too many: the table may have millions.
+        // Half of them are removed if there are too many: the table may have millions.
         if held.len() >= 2 * wanted.limit + 1000 {
             held.select_nth_unstable_by(wanted.limit, by_most);
             held.truncate(wanted.limit);
@@ -119,7 +120,7 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     }
 }
 
-/// Who has most connections: by source, by server name, by server.
+/// Counts connections by source, by server name, and by server.
 pub(super) async fn top(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,
@@ -157,7 +158,7 @@ pub(super) async fn top(
     }
 }
 
-/// Connections and bytes.
+/// Number of connections and bytes.
 type Sum = (u64, u64);
 
 fn source(client: SocketAddr, prefixes: Prefixes) -> Option<Network> {
@@ -173,7 +174,7 @@ fn count<K: Hash + Eq>(sums: &mut HashMap<K, Sum>, key: K, bytes: u64) {
     *sum = (sum.0 + 1, sum.1 + bytes);
 }
 
-/// Those with most connections first.
+/// Returns the rows with the most connections first.
 fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) -> Vec<TopRow> {
     let mut sums: Vec<(K, Sum)> = sums.into_iter().collect();
     if sums.len() > limit {
@@ -228,7 +229,7 @@ fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
     (ReplySender::new(send), receiver)
 }
 
-/// Ends connections, and says how many.
+/// Closes connections, and returns their number.
 pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConnections {
     let filter = Arc::new(filter);
     let ask = |mailbox: &Arc<Mailbox>| {
@@ -248,10 +249,10 @@ pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConn
     KilledConnections { killed }
 }
 
-/// A bound on the memory of one request: 100 bytes each.
+/// Bounds the memory of one request: 100 bytes each.
 const MOST_COUNTED: usize = 100_000;
 
-/// Maximum rows of one answer, about five megabytes.
+/// Maximum number of rows in one answer, which is about five megabytes.
 const MOST_ROWS: usize = 10_000;
 
 #[cfg(test)]

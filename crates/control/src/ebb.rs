@@ -1,35 +1,38 @@
-//! When memory is given back to the system: after many connections have ended, and after a configuration was replaced.
+//! Decides when memory is given back to the system: after many connections have ended, and after a
+//! configuration was replaced.
 //!
-//! The system's allocator keeps what was freed, in an arena per worker, for the next connections. After a crowd, or a configuration with
-//! many certificates, that is most of what the process holds. Giving it back locks one arena after the other for as long as its
-//! pages take, so it is done rarely, on a thread made for it. Pure; see docs/decisions/0009-allocator.md for what it costs and brings.
+//! The system's allocator keeps freed memory in an arena per worker for the next connections. After
+//! a traffic peak, or a configuration with many certificates, that is most of the process's memory.
+//! Giving it back locks one arena after the other for as long as its pages take, so it is done
+//! rarely, and on a separate thread. Pure; docs/decisions/0009-allocator.md has costs and benefits.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use becket_tls::config::Config;
 
-/// Watches connections and configurations end.
+/// Watches the ends of connections and configurations.
 #[derive(Debug, Default)]
 pub struct Ebb {
-    /// The most connections since memory was given back.
+    /// Maximum number of connections since memory was given back.
     peak: usize,
-    /// How many there were at the last look.
+    /// Number of connections at the last check.
     before: usize,
     /// The configuration that was replaced last.
     replaced: Option<Weak<Config>>,
-    /// When memory was given back, by the monotonic clock.
+    /// Time at which memory was given back, by the monotonic clock.
     last: Option<Duration>,
 }
 
 impl Ebb {
-    /// Notes that a configuration was replaced. Workers may still use it.
+    /// Records that a configuration was replaced. Workers may still use it.
     pub fn replace(&mut self, old: &Arc<Config>) {
         self.replaced = Some(Arc::downgrade(old));
     }
 
-    /// Returns whether to give memory back now: a replaced configuration is freed, or half of the peak number of connections, and at least
-    /// [`WORTH_IT`], have ended and no more are ending. At most once in [`PAUSE`].
+    /// Returns `true` if memory should be given back now: a replaced configuration is freed, or
+    /// half of the peak number of connections, and at least [`WORTH_IT`], have ended and no more
+    /// are ending. Returns `true` at most once in [`PAUSE`].
     pub fn has_come(&mut self, connections: usize, now: Duration) -> bool {
         self.peak = self.peak.max(connections);
         let leaving = connections < std::mem::replace(&mut self.before, connections);
@@ -50,9 +53,9 @@ impl Ebb {
     }
 }
 
-/// Connections that must have gone: some ten megabytes.
+/// Minimum number of ended connections: about ten megabytes.
 const WORTH_IT: usize = 2000;
-/// Between two times.
+/// Minimum time between two releases of memory.
 const PAUSE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

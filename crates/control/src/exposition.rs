@@ -1,13 +1,13 @@
-//! `/metrics`: every number in the text form that Prometheus reads (OpenMetrics 1.0).
+//! `/metrics`: all metrics in the text format of Prometheus (OpenMetrics 1.0).
 //!
-//! The page is made of a [`Snapshot`]; counters of workers are summed. Only `becket_connections` is shown
-//! per worker, since the balance between workers is what one looks for; the number of series does not depend
-//! on what peers do: labels are names of the configuration, words of ours, and the numbers of nodes that peers
-//! with the secret give themselves, of which there are no more than peers that are remembered. Histograms are
-//! coarsened to powers of two of microseconds, whose limits fall on limits of the counting buckets, so that
-//! nothing is guessed.
+//! The page is created from a [`Snapshot`]; counters of workers are summed. Only
+//! `becket_connections` is shown per worker, to reveal the balance between workers. The number of
+//! series does not depend on peers' behaviour: labels are names of the configuration, fixed words,
+//! and node numbers of peers with the secret, which are as many as remembered peers at most.
+//! Histograms are coarsened to powers of two of microseconds. These limits coincide with limits of
+//! the counting buckets, so no value is estimated.
 //!
-//! `docs/reference/metrics.md` has every name with its meaning; a test holds page and text together.
+//! `docs/reference/metrics.md` has every name with its meaning; a test compares page and text.
 //! Source: OpenMetrics 1.0, section "Text Format".
 
 use std::collections::BTreeMap;
@@ -39,13 +39,13 @@ use becket_proxy::metrics::{
 };
 use becket_tls::resumption::{Offer, Resumption};
 
-/// The content type of what [`exposition`] returns.
+/// Content type of the result of [`exposition`].
 pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Writes the page.
 ///
 /// # Errors
-/// Only if a value cannot be formatted, which is a fault of ours.
+/// A value cannot be formatted, which is a fault of becket.
 pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
@@ -54,8 +54,8 @@ pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Writes families to a page, one a line: kind, name without `_total`, help, names of labels if it has
-/// any, and its value or the values for each set of labels.
+/// Writes metric families to a page, one per line: kind, name without `_total`, help, label names
+/// if there are any, and the value or the values of each label set.
 macro_rules! families {
     ($page:ident: $($kind:ident $name:ident $help:literal $([$($label:ident),+])? = $values:expr;)+) => {
         $(families!(@one $page $kind $name $help $([$($label),+])? = $values);)+
@@ -85,7 +85,7 @@ impl Collector for Snapshot {
         }
         if let Some(stud) = &self.status.sessions.stud {
             families! { page:
-                Counter becket_stud_datagrams "Datagrams of stud and hitch by what became of the session in them" [outcome]
+                Counter becket_stud_datagrams "Datagrams of stud and hitch, by outcome of their session" [outcome]
                     = stud.datagrams.iter().map(|(outcome, count)| ([&**outcome], *count));
             }
         }
@@ -105,7 +105,7 @@ impl Snapshot {
                 each.map(move |(outcome, count)| ([&**policy, &**outcome], *count))
             });
         families! { page:
-            Counter becket_trial "Handshakes of clients of a policy by the answer of its trial" [policy, outcome] = trials;
+            Counter becket_trial "Handshakes under a policy that has a trial, by result of the trial" [policy, outcome] = trials;
         }
         Ok(())
     }
@@ -113,7 +113,7 @@ impl Snapshot {
     fn connections(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let (traffic, sessions) = (&self.status.traffic, &self.status.sessions);
         let open = self.counters.iter().enumerate().map(|(worker, c)| {
-            // Closed first: an end that is counted in between must not outnumber the beginnings.
+            // Closed connections are read first, so that they never outnumber the accepted ones.
             let closed = c.closed.total();
             let open = c.accepted.value().saturating_sub(closed);
             ([worker.to_string()], open)
@@ -135,21 +135,21 @@ impl Snapshot {
             Counter becket_connections_closed "Connections ended, by reason" [reason]
                 = CloseReason::ALL.iter().map(|&why| ([why.label()], self.sum(|c| c.closed.of(why))));
             Gauge becket_handshakes_in_flight "Handshakes begun and not ended yet" = traffic.totals.handshakes_in_flight;
-            Gauge becket_signatures_in_flight "Signatures asked of crypto threads and not answered yet" = traffic.totals.signatures_in_flight;
+            Gauge becket_signatures_in_flight "Signatures in progress on crypto threads" = traffic.totals.signatures_in_flight;
             Counter becket_handshakes "Handshakes completed" [version, kind] = handshakes;
-            Counter becket_resumptions_offered "Sessions and tickets that clients offered, by what became of them" [kind, outcome]
+            Counter becket_resumptions_offered "Sessions and tickets that clients offered, by outcome" [kind, outcome]
                 = offers;
-            Counter becket_early_data "Handshakes for which the client announced early data, by what became of it" [outcome]
+            Counter becket_early_data "Handshakes for which the client announced early data, by outcome" [outcome]
                 = [(["accepted"], self.sum(|c| &c.early_accepted)), (["rejected"], self.sum(|c| &c.early_rejected))];
-            Counter becket_server_handshakes "TLS handshakes with servers that were completed" [kind]
+            Counter becket_server_handshakes "Completed TLS handshakes with servers" [kind]
                 = [false, true].map(|resumed| ([kind(resumed)], self.sum(|c| &c.server_handshakes[usize::from(resumed)])));
-            Gauge becket_pipes_in_use "Pipes in use, through which bulk passes without a copy" = traffic.totals.pipes_lent;
-            Counter becket_pipe_refusals "Times that bulk was copied for want of a pipe" [reason]
+            Gauge becket_pipes_in_use "Pipes in use for transfers without a copy" = traffic.totals.pipes_lent;
+            Counter becket_pipe_refusals "Times that bulk data was copied because no pipe was available" [reason]
                 = PipeRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.pipe_refusals[why as usize])));
             Gauge becket_sessions "TLS 1.2 sessions in the table" = sessions.table.entries;
             Gauge becket_sessions_capacity "TLS 1.2 sessions that the table may hold" = sessions.table.capacity;
             Gauge becket_early_sessions "TLS 1.3 sessions that admit early data" = sessions.early_sessions;
-            Gauge becket_ticket_epoch "MetricValue of the ticket key in use" = sessions.tickets.epoch;
+            Gauge becket_ticket_epoch "Number of the ticket key in use" = sessions.tickets.epoch;
             Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = sessions.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
@@ -157,7 +157,7 @@ impl Snapshot {
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.renew_by.unix_seconds()));
             Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().filter_map(|c| Some(([&*c.listener, &*c.name, &*c.key], c.ocsp_until?.unix_seconds())));
-            Gauge becket_full_handshakes_in_flight "Full handshakes begun and not ended, where they are limited"
+            Gauge becket_full_handshakes_in_flight "Full handshakes in progress, if they are limited"
                 = traffic.admission.full_handshakes_in_flight;
             Gauge becket_sources "Sources that admission tracks" = traffic.admission.sources;
             Counter becket_sources_untracked "Times that a client was not counted for its source" = traffic.admission.untracked;
@@ -192,8 +192,8 @@ impl Snapshot {
             })
         });
         families! { page:
-            Gauge becket_kernel_tls_supported "1 for what the kernel can take over and is asked to" [version, cipher] = kernel_tls;
-            Gauge becket_kernel_tls_rekeys "1 where the kernel replaces keys" = self.kernel_tls.is_some_and(|kernel| kernel.rekey);
+            Gauge becket_kernel_tls_supported "1 if the kernel supports this combination and kernel TLS is enabled" [version, cipher] = kernel_tls;
+            Gauge becket_kernel_tls_rekeys "1 if the kernel can replace keys" = self.kernel_tls.is_some_and(|kernel| kernel.rekey);
             Counter becket_kernel_tls_refusals "Times that the kernel did not take over the TLS of a leg" [reason]
                 = KernelTlsRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.kernel_tls_refusals[why as usize])));
         }
@@ -209,34 +209,34 @@ impl Snapshot {
         let batches = self.status.signing.rsa_batches.unwrap_or_default();
         let memory = process.memory.unwrap_or_default();
         families! { page:
-            Counter becket_file_requests "Requests for files, and those that were redirected, by status" [status]
+            Counter becket_file_requests "Requests for files, and redirected requests, by status" [status]
                 = StatusCode::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
             Gauge becket_build_info "Always 1; the label says what runs" [version] = [([&*process.version], 1_u64)];
             Gauge becket_workers "Worker threads" = process.workers;
             Gauge becket_crypto_threads "Threads that sign for the workers" = process.crypto_threads;
             Counter becket_rsa_batches "Batches of RSA signatures" = batches.made;
             Counter becket_rsa_batch_signatures "RSA signatures that were made in batches" = batches.signatures;
-            Counter becket_rsa_batch_fallbacks "RSA signatures of a batch that did not verify, or were not made, and were made singly"
+            Counter becket_rsa_batch_fallbacks "RSA signatures of failed batches that were made again one by one"
                 = batches.repeated;
             Gauge becket_memory_used_bytes "Memory in use, as limits.memory measures it; 0 without a limit" = memory.used;
-            Gauge becket_memory_watermark_bytes "Memory above which room is made; 0 without a limit" = memory.watermark;
-            Gauge becket_memory_shortage "0: memory is not short; 1: connections at rest end; 2: they end, and new clients are refused"
+            Gauge becket_memory_watermark_bytes "Memory use above which becket frees memory; 0 without a limit" = memory.watermark;
+            Gauge becket_memory_shortage "0: no shortage; 1: idle connections are closed; 2: new clients are rejected as well"
                 = memory.shortage as u64;
             Counter becket_sandbox_refusals "System calls that the sandbox refused" [call]
                 = process.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
             Counter becket_restarts "Serving processes that died and were replaced" = process.restarts;
-            Gauge becket_draining "1 while the process finishes what it has and accepts nothing" = process.state == ServingState::Draining;
+            Gauge becket_draining "1 while the process drains" = process.state == ServingState::Draining;
             Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.status.dropped.log;
             Counter becket_syslog_lines_dropped "Lines of the log that the syslog daemon did not take" = self.status.dropped.syslog;
             Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.status.dropped.access;
             Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
             Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
-            Counter becket_watch_reloads "Times that something was taken of files that had changed" = changes.watch.renewals;
-            Counter becket_watch_failures "Times that something in files that had changed did not fit" = changes.watch.failures;
-            Gauge becket_watch_rejected "Files that do not fit, in whose place what was in use before still is" = changes.watch.rejected.len();
+            Counter becket_watch_reloads "Times that changed files were loaded" = changes.watch.renewals;
+            Counter becket_watch_failures "Times that a changed file was rejected" = changes.watch.failures;
+            Gauge becket_watch_rejected "Rejected files whose previous contents are still in use" = changes.watch.rejected.len();
             Counter becket_admin_refused "Connections to the admin pages that were not served" [reason]
                 = PageRefusal::ALL.iter().zip(self.admin_refused).map(|(why, count)| ([why.label()], count));
-            Counter becket_cancels "Cancels of PostgreSQL clients, for each server that was to be told" [outcome]
+            Counter becket_cancels "Cancels of PostgreSQL clients, counted for each server" [outcome]
                 = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];
             Gauge process_start_time_seconds "When the process started" = process.started.unix_seconds();
         }
@@ -272,17 +272,17 @@ impl Snapshot {
             Counter becket_queue_hand_overs "Slots handed to a connection that waited" [backend] = backends(BackendState::hand_overs);
             Counter becket_idle_reclaims "Idle connections closed for a client that waited for a slot" [backend] = backends(BackendState::idle_reclaims);
             Gauge becket_stick_entries "Clients whose server is remembered" [backend] = backends(|b| b.sticks() as u64);
-            Gauge becket_server_in_service "1 if the server may be given connections" [backend, server]
+            Gauge becket_server_in_service "1 if the server can get connections" [backend, server]
                 = servers(|one| one.is_in_service().into());
-            Gauge becket_server_connections "Connections to the server, connects under way included" [backend, server]
+            Gauge becket_server_connections "Connections to the server, including pending connects" [backend, server]
                 = servers(|one| one.in_use().into());
             Counter becket_server_connects "Connects to the server that succeeded" [backend, server]
                 = servers(ServerState::connections);
-            Counter becket_server_connect_failures "Times that the server could not be connected" [backend, server]
+            Counter becket_server_connect_failures "Failed connects to the server" [backend, server]
                 = servers(ServerState::failures);
-            Counter becket_server_checks "Health checks of the server that have ended" [backend, server]
+            Counter becket_server_checks "Completed health checks of the server" [backend, server]
                 = servers(|one| one.watched().checks);
-            Counter becket_server_check_failures "Health checks that the server has not passed" [backend, server]
+            Counter becket_server_check_failures "Failed health checks of the server" [backend, server]
                 = servers(|one| one.watched().check_failures);
             Counter becket_server_outages "Times that the server went out of service" [backend, server]
                 = servers(|one| one.watched().outages);
@@ -304,10 +304,10 @@ impl Snapshot {
         families! { page:
             Gauge becket_token_available "1 if the token signs with every key that is in use" [module, token]
                 = tokens(|one| one.available.into());
-            Gauge becket_token_in_flight "Signatures asked of the token and not answered yet" [module, token]
+            Gauge becket_token_in_flight "Signatures in progress on the token" [module, token]
                 = tokens(|one| one.in_flight as u64);
             Counter becket_token_signatures "Signatures that the token made" [module, token] = tokens(|one| one.signatures);
-            Counter becket_token_failures "Signatures that the token did not make, or not in time" [module, token]
+            Counter becket_token_failures "Signatures that the token failed to make in time" [module, token]
                 = tokens(|one| one.failures);
             Counter becket_token_starts "Processes that were started for the token" [module, token] = tokens(|one| one.starts);
         }
@@ -325,29 +325,29 @@ impl Snapshot {
         });
         let lost_names = cluster.names.iter().filter(|name| name.problem.is_some());
         families! { page:
-            Counter becket_cluster_sessions "Sessions sent to peers, kept of theirs, and not told because control was behind" [outcome]
+            Counter becket_cluster_sessions "Sessions sent to peers, stored from peers, and dropped because control was overloaded" [outcome]
                 = [(["sent"], sessions.told), (["stored"], sessions.stored), (["dropped"], sessions.untold)];
-            Counter becket_cluster_sessions_ended "Sessions that ended with a fatal alert: sent to peers, and removed because of theirs" [outcome]
+            Counter becket_cluster_sessions_ended "Sessions ended by a fatal alert: reported to peers, and removed on their report" [outcome]
                 = [(["sent"], sessions.ends_told), (["removed"], sessions.ended)];
-            Counter becket_cluster_stick_entries "Clients that stick to a server: sent to peers, and kept of theirs" [outcome]
+            Counter becket_cluster_stick_entries "Stickiness entries sent to peers, and stored from peers" [outcome]
                 = [(["sent"], sessions.sticks_told), (["stored"], sessions.sticks)];
             Counter becket_cluster_datagrams "Datagrams sent to peers, and genuine ones received" [direction]
                 = [(["out"], total.sent), (["in"], total.received)];
             Counter becket_cluster_bytes "Bytes of these datagrams" [direction]
                 = [(["out"], total.sent_bytes), (["in"], total.received_bytes)];
-            Counter becket_cluster_records "Records in these datagrams; of received ones, those that were put to use" [direction]
+            Counter becket_cluster_records "Records in these datagrams; received ones count if they were used" [direction]
                 = [(["out"], total.sent_records), (["in"], total.received_records)];
-            Counter becket_cluster_datagrams_lost "Datagrams of peers that never came" = total.lost();
+            Counter becket_cluster_datagrams_lost "Datagrams of peers that were lost" = total.lost();
             Counter becket_cluster_dropped "Datagrams and records that were dropped" [cause]
                 = DropCause::ALL.map(|cause| ([cause.label()], total.drops.of(cause)));
             Gauge becket_cluster_peers "Peers" [state] = states;
             Gauge becket_cluster_peers_configured "Peers of the configuration" = cluster.names.len();
-            Gauge becket_cluster_collisions "Numbers of nodes that two or more processes use" = cluster.replica.collisions.len();
+            Gauge becket_cluster_collisions "Node numbers that several processes use" = cluster.replica.collisions.len();
             Gauge becket_cluster_names_unresolved "Names of peers that do not resolve" = lost_names.count();
-            Gauge becket_cluster_synced "1 once what others hold was received, as far as there was any" = cluster.replica.warm_up == WarmUp::Done;
-            Gauge becket_cluster_peer_last_received_seconds "Time since a node was heard" [node]
+            Gauge becket_cluster_synced "1 after the sessions of other nodes were received" = cluster.replica.warm_up == WarmUp::Done;
+            Gauge becket_cluster_peer_last_received_seconds "Time since the last datagram of a node" [node]
                 = by_node(cluster, |peer| peer.heard_ago.as_secs_f64(), f64::min);
-            Gauge becket_cluster_peer_datagrams_lost "Datagrams of a node that never came, since it became a peer" [node]
+            Gauge becket_cluster_peer_datagrams_lost "Lost datagrams of a node since it became a peer" [node]
                 = by_node(cluster, |peer| peer.traffic.lost(), |a, b| a + b);
         }
         Ok(())
@@ -357,13 +357,13 @@ impl Snapshot {
         AtomicHistogram::gather(self.counters.iter().map(|worker| histogram(worker)))
     }
 
-    /// Sum over the workers.
+    /// Returns the sum over all workers.
     fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.counters.iter().map(|c| counter(c).value()).sum()
     }
 }
 
-/// One value per node: two processes may use one number.
+/// Returns one value per node: two processes may use one number.
 fn by_node<T: Copy>(
     cluster: &ClusterStatus,
     value: impl Fn(&PeerStatus) -> T,
@@ -382,7 +382,7 @@ fn by_node<T: Copy>(
         .map(|(node, value)| ([node.to_string()], value))
 }
 
-/// The page while it is written.
+/// A page being written.
 struct MetricsPage<'a>(DescriptorEncoder<'a>);
 
 impl MetricsPage<'_> {
@@ -413,7 +413,7 @@ impl MetricsPage<'_> {
         Ok(())
     }
 
-    /// One or more histograms, the label `kind` of each if it has one.
+    /// Writes one or more histograms, each with the label `kind` if it has one.
     fn histogram(
         &mut self,
         name: &str,
@@ -436,7 +436,7 @@ impl MetricsPage<'_> {
     }
 }
 
-/// A value, whole or not: the text has one form for both.
+/// A value, integer or not; the text format is equal for both.
 enum MetricValue {
     Whole(u64),
     Real(f64),
@@ -487,8 +487,8 @@ fn kind(resumed: bool) -> &'static str {
     if resumed { "resumed" } else { "full" }
 }
 
-/// Counting buckets gathered between powers of two of microseconds, with their limits in seconds;
-/// the last one is open.
+/// Sums counting buckets between powers of two of microseconds. Returns the limits in seconds; the
+/// last bucket is open.
 fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> = (FIRST_POWER..=LAST_POWER)
         .map(|power| ((1_u64 << power) as f64 / 1e6, 0))
@@ -505,7 +505,7 @@ fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
 
 /// 64 us: no handshake is faster.
 const FIRST_POWER: u32 = 6;
-/// 16.8 s: beyond the default time-out of handshakes.
+/// 16.8 s: beyond the default handshake timeout.
 const LAST_POWER: u32 = 24;
 
 #[cfg(test)]
@@ -517,7 +517,7 @@ mod tests {
     use std::sync::Arc;
     use std::time::Duration;
 
-    /// Name, as queried, with type and label names.
+    /// Name as queried, with type and label names.
     type Families = BTreeMap<String, (String, BTreeSet<String>)>;
 
     fn page(counters: Vec<Arc<Counters>>) -> String {
@@ -537,7 +537,7 @@ mod tests {
         exposition(snapshot).unwrap()
     }
 
-    /// The families of a rendered page.
+    /// Returns the families of a rendered page.
     fn rendered(page: &str) -> Families {
         let mut families = Families::new();
         let mut name = String::new();
@@ -562,7 +562,7 @@ mod tests {
         families
     }
 
-    /// The families of the table in `docs/reference/metrics.md`.
+    /// Returns the families in the table of `docs/reference/metrics.md`.
     fn documented() -> Families {
         let text = include_str!("../../../docs/reference/metrics.md");
         let rows = text.lines().filter(|line| line.starts_with("| `"));

@@ -1,6 +1,7 @@
-//! The last hour in a ring of memory: what the status page draws, and the rates that `/status` tells.
+//! The last hour in a ring buffer: data of the status page's plots, and of the rates in `/status`.
 //!
-//! Control takes a [`Moment`] every ten seconds; the numbers in it are of the ten seconds before. 360 of them are some 25 KiB.
+//! Control adds a [`Moment`] every ten seconds, with the numbers of these ten seconds. 360 moments
+//! take about 25 KiB.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,13 +12,13 @@ use serde::{Deserialize, Serialize};
 use super::totals::Totals;
 use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
-/// What was in some seconds.
+/// Numbers of one interval.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moment {
-    /// How long they were.
+    /// Length of the interval.
     pub seconds: f64,
-    /// Connections open at their end.
+    /// Open connections at the end of the interval.
     pub connections: u64,
     /// Connections accepted.
     pub accepted: u64,
@@ -25,11 +26,11 @@ pub struct Moment {
     pub handshakes_full: u64,
     /// Resumed handshakes.
     pub handshakes_resumed: u64,
-    /// Handshakes that came to nothing by what the client did.
+    /// Handshakes that failed because of the client.
     pub handshakes_failed: u64,
-    /// Half of the handshakes took no longer; `None` without one.
+    /// Median handshake time; `None` without a handshake.
     pub handshake_p50_us: Option<u64>,
-    /// Nor did 99 of a hundred.
+    /// 99th percentile of the handshake time.
     pub handshake_p99_us: Option<u64>,
 }
 
@@ -37,7 +38,7 @@ pub struct Moment {
 #[derive(Debug)]
 pub struct History {
     moments: VecDeque<Moment>,
-    /// When the last one was taken.
+    /// Time of the last moment.
     taken: Duration,
     totals: Totals,
     times: [u64; BUCKETS],
@@ -55,7 +56,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Takes a moment, where it is time for one.
+    /// Adds a moment, if the interval has passed.
     pub fn tick(&mut self, counters: &[Arc<Counters>], now: Duration) {
         let passed = now.saturating_sub(self.taken);
         if passed < INTERVAL {
@@ -83,14 +84,14 @@ impl History {
         (self.taken, self.totals, self.times) = (now, totals, times);
     }
 
-    /// All that is remembered, the oldest first.
+    /// Returns all moments, oldest first.
     pub fn moments(&self) -> Vec<Moment> {
         self.moments.iter().copied().collect()
     }
 }
 
 const INTERVAL: Duration = Duration::from_secs(10);
-/// An hour.
+/// One hour.
 const MOMENTS: usize = 360;
 
 #[cfg(test)]
@@ -114,7 +115,7 @@ mod tests {
         assert_eq!((first.accepted, first.handshakes_full), (10, 10));
         assert_eq!((second.accepted, second.connections), (10, 20));
         assert!(second.handshake_p50_us.unwrap().abs_diff(1000) < 130);
-        // Control was held up, and nothing came.
+        // Control was delayed, and nothing arrived.
         history.tick(&counters, at(45));
         let late = history.moments()[2];
         assert_eq!(

@@ -1,12 +1,12 @@
-//! By which names the admin pages may be asked for.
+//! Accepted host names in requests for the admin pages.
 //!
-//! The pages have no password: what keeps a foreign web site from them is that a browser does not show
-//! one site to another. A site whose own name begins to resolve to our address (DNS rebinding) goes
-//! around that, but its name is still in the request. So a host must be what no foreign site can have:
-//! an address, `localhost`, or a name that the configuration lists.
+//! The pages have no password. A browser protects them from foreign web sites, because it does not
+//! show one site's content to another. DNS rebinding circumvents this with a site whose own name
+//! resolves to becket's address, but the name is still in the request. So a host must be one that
+//! no foreign site can have: an address, `localhost`, or a name in the configuration.
 //!
-//! A request without a host passes: browsers always send one, and health checks in HTTP/1.0 do not.
-//! Source: RFC 9112, section 3.2.
+//! A request without a host is accepted: browsers always send one, and health checks with HTTP/1.0
+//! do not. Source: RFC 9112, section 3.2.
 
 use std::net::IpAddr;
 
@@ -14,7 +14,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
 use becket_config::address::HostName;
 
-/// Finds a host of the request that is not ours, in its `Host` fields or in its target.
+/// Returns a foreign host of the request, in its `Host` fields or in its target.
 pub(super) fn foreign<'a>(
     uri: &'a Uri,
     headers: &'a HeaderMap,
@@ -33,7 +33,7 @@ fn is_ours(host: &[u8], names: &[HostName]) -> bool {
         return false;
     };
     let name = authority.host();
-    // A user before the name is not for this field.
+    // A user name before the host is not allowed in this field.
     if !host.starts_with(name.as_bytes()) {
         return false;
     }

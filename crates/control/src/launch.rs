@@ -1,4 +1,4 @@
-//! The start of a server: everything that can fail, in the order in which it can still be undone.
+//! The start of a server: all steps that can fail, in an order in which they can be undone.
 //!
 //! 1. load and check the configuration;
 //! 2. install the log;
@@ -7,8 +7,8 @@
 //! 5. bind all sockets that were not handed over;
 //! 6. start the workers.
 //!
-//! Nothing serves before the last step, so a start that fails has changed nothing. Only the supervisor has rights of root
-//! ([`becket_process`]).
+//! Nothing serves before the last step, so a failed start has changed nothing. Only the supervisor
+//! has root's rights ([`becket_process`]).
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
@@ -66,7 +66,7 @@ use becket_proxy::worker::workers::WorkerEnded;
 use becket_proxy::worker::workers::Workers;
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
 
-/// The reason why a server did not start. Nothing was left behind.
+/// Reason why a server did not start. No change remains.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -76,13 +76,13 @@ pub enum StartError {
     /// The log cannot be set up.
     #[error(transparent)]
     Log(#[from] LogError),
-    /// There are no ticket secrets.
+    /// The ticket secrets cannot be created.
     #[error(transparent)]
     Rotation(#[from] NotRotated),
     /// Replication cannot start.
     #[error(transparent)]
     Cluster(#[from] NoBoot),
-    /// A call that the system refused.
+    /// A system call failed.
     #[error("{what}: {error}")]
     System {
         /// The attempt.
@@ -96,7 +96,7 @@ pub enum StartError {
 ///
 /// # Errors
 ///
-/// Every fault of the configuration, or the first call that the system refused.
+/// All errors of the configuration, or the first failed system call.
 pub fn launch(
     source: ConfigSource,
     given: ProcessResources,
@@ -105,16 +105,16 @@ pub fn launch(
     let supervisor = link.as_ref().map(|link| Arc::clone(&link.opener));
     let launched = launch_parts(source, given, link);
     if let (Some(supervisor), Err(error)) = (supervisor, &launched) {
-        // A supervisor that has ended needs no reason.
+        // A supervisor that has exited needs no reason.
         let _ended = supervisor.send(&Event::Failed(shortened(error.to_string())));
     }
     launched
 }
 
-/// Cuts a reason to the length of an event.
+/// Cuts a reason to the maximum length of an event.
 fn shortened(mut reason: String) -> String {
     let end = (0..=reason.len().min(LONGEST_REASON)).rfind(|end| reason.is_char_boundary(*end));
-    // The start is a boundary.
+    // The start is always a boundary.
     reason.truncate(end.unwrap_or(0));
     reason
 }
@@ -126,7 +126,7 @@ fn launch_parts(
 ) -> Result<Terminator, StartError> {
     let clock = Clock::start();
     let now = clock.now();
-    let (runtime, signals) = runtime().map_err(system("control loop"))?;
+    let (runtime, signals) = runtime().map_err(system("cannot start the control loop"))?;
     let (unix, files) = (UnixTime::since_unix_epoch(now.unix), given.files);
     let tokens = Tokens::adopt(given.tokens, &Tokens::default());
     let loading = source.with(files.clone(), tokens);
@@ -183,7 +183,7 @@ fn launch_parts(
         },
         supervision: Supervision {
             signals,
-            commands: commands(&link).map_err(system("taking commands"))?,
+            commands: commands(&link).map_err(system("cannot receive commands"))?,
             link,
         },
         sandbox,
@@ -192,8 +192,9 @@ fn launch_parts(
     Ok(Terminator { runtime, control })
 }
 
-/// Checks the user of this process, sets its limits and confines it, before it binds and has threads. Files that it reads later are
-/// opened before. Threads of tokens are the first ones inside of the sandbox.
+/// Checks the user of this process, sets its limits and confines it, before it binds sockets and
+/// has threads. Files that it reads later are opened first. Threads of tokens are the first ones in
+/// the sandbox.
 fn confine(
     source: &ConfigSource,
     config: &Config,
@@ -205,7 +206,7 @@ fn confine(
     let memory = MemoryWatch::open(config.file.limits.memory);
     let sandbox = Sandbox::enter(config, files, &source.folder());
     let served = config.tokens.serve();
-    served.map_err(system("threads of tokens"))?;
+    served.map_err(system("cannot start the threads of tokens"))?;
     Ok((memory, sandbox))
 }
 
@@ -217,16 +218,16 @@ fn start_workers(
     ended: UnboundedSender<WorkerEnded>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
     let workers = Workers::start(common, sockets, access.as_mut(), move |worker| {
-        // Control is gone only when the process is about to exit.
+        // Control ends only when the process is about to exit.
         ended.send(worker).ok();
     });
-    let workers = workers.map_err(system("starting workers"))?;
+    let workers = workers.map_err(system("cannot start the workers"))?;
     let access = access.map(AccessWriter::start).transpose();
-    Ok((workers, access.map_err(system("starting the access log"))?))
+    Ok((workers, access.map_err(system("cannot start the access log"))?))
 }
 
-/// Starts to receive the state of the process that this one replaces, if there is one. Under a supervisor this process takes no place of
-/// a limit before it serves.
+/// Starts to receive the state of the old process, if there is one. Under a supervisor, this
+/// process claims no share of a limit before it serves.
 fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handover, StartError> {
     let replaced = link.and_then(|link| {
         SharedLimits::wait(&common.shared);
@@ -235,11 +236,11 @@ fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handov
     let outbox = common.outboxes.first().cloned();
     let before = replaced.map(|stream| receiver::start(stream, &common.shared, outbox));
     let before = before.transpose();
-    let before = before.map_err(system("receiving the state of the old process"))?;
+    let before = before.map_err(system("cannot receive the state of the old process"))?;
     Ok(Handover::new(before))
 }
 
-/// Starts to receive commands of the supervisor. Without one, there will be none.
+/// Starts to receive commands of the supervisor. Without a supervisor, there are none.
 fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Delivered>> {
     let Some(link) = link else {
         return Ok(unbounded_channel().1);
@@ -251,7 +252,7 @@ fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Deliv
     link.listen()
 }
 
-/// The process to signal.
+/// Returns the process to signal.
 fn main_process(link: &Option<SupervisorLink>) -> MainProcess {
     let (pid, restarts) = match link {
         Some(link) => (std::os::unix::process::parent_id(), link.restarts),
@@ -267,7 +268,7 @@ fn rejected(source: &ConfigSource, errors: Vec<Problem>) -> StartError {
     })
 }
 
-/// Every socket of a configuration.
+/// All sockets of a configuration.
 struct AllSockets {
     listeners: Vec<Vec<BoundListener>>,
     peers: Option<UdpSocket>,
@@ -275,7 +276,7 @@ struct AllSockets {
     admin: AdminSockets,
 }
 
-/// Binds what was not handed over.
+/// Binds the sockets that were not handed over.
 fn bind(
     config: &Config,
     workers: usize,
@@ -297,7 +298,7 @@ fn bind(
             vec![problem.value(address.to_string())]
         })
     });
-    // As long as another process serves, the file belongs to that one.
+    // While another process serves, the socket's file belongs to that process.
     let is_free = given_admin.is_some() || !given.listen_later;
     let unix = config.admin.socket.as_ref().filter(|_| is_free);
     let unix = unix.map(|wanted| {
@@ -355,8 +356,8 @@ fn shared(
     Arc::new(shared)
 }
 
-/// The runtime of the control loop, and the signals, which from now on do not end the process. Threads that are started later, such as
-/// threads of tokens, gain no privileges.
+/// Creates the runtime of the control loop, and the receiver of signals, which from now on do not
+/// end the process. Threads that are started later, such as threads of tokens, gain no privileges.
 fn runtime() -> io::Result<(Runtime, Signals)> {
     privileges::forbid_new_privileges()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -376,10 +377,10 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Refuses a configured user that this process is not.
+/// Rejects a start as another user than the configured one.
 fn check_user(source: &ConfigSource, config: &Config, is_confined: bool) -> Result<(), StartError> {
     if !is_confined && config.file.process.user.is_none() && privileges::is_root() {
-        tracing::warn!("running as root; process.user names the user to become");
+        tracing::warn!("running as root; set process.user to drop privileges");
     }
     let refused = refused_user(config, is_confined);
     refused.map_or(Ok(()), |problem| Err(rejected(source, vec![problem])))
@@ -389,5 +390,5 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |error| StartError::System { what, error }
 }
 
-/// Maximum bytes of the reason why this process does not start: hundreds of faults.
+/// Maximum length in bytes of the reason for a failed start: hundreds of errors.
 const LONGEST_REASON: usize = 64 * 1024;

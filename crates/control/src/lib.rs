@@ -1,9 +1,12 @@
-//! The control plane of the serving process: start, reload, rotation of ticket keys, upgrade and admin pages.
+//! The control plane of the serving process: start, reload, rotation of ticket keys, upgrade and
+//! admin pages.
 //!
-//! This crate owns the main thread of the serving process and the threads of the admin pages. It sends messages to workers and reads their
-//! counters. It handles no byte of a client's connection. The command line is in `becket`, the supervisor in `becket_process`.
+//! This crate owns the main thread of the serving process and the threads of the admin pages. It
+//! sends messages to workers and reads their counters, but handles no data of client connections.
+//! The command line is in `becket`, the supervisor in `becket_process`.
 //!
-//! Main types: [`server::Control`] is the control loop, [`state::AdminState`] is the state behind the admin pages.
+//! Main types: [`server::Control`] is the control loop, [`state::AdminState`] is the state behind
+//! the admin pages.
 //!
 //! ```
 //! let status: becket_control::status::Status = serde_json::from_str("{}").unwrap();
@@ -11,17 +14,22 @@
 //! ```
 //!
 //! * [`launch`]: the order of a start; [`server`]: the control loop and its commands;
-//! * [`reload`], [`rotation`]: changes while becket runs; [`handover`]: the state that passes in an upgrade;
+//! * [`reload`], [`rotation`]: changes while becket runs; [`handover`]: the state that an upgrade
+//!   passes on;
 //! * [`health`]: health checks, lookups of names, cancels of PostgreSQL clients;
-//! * [`sandbox`]: access that the serving process gives up; [`sockets`]: listening sockets of all workers;
+//! * [`sandbox`]: access that the serving process gives up; [`sockets`]: listening sockets of all
+//!   workers;
 //! * [`cluster`]: the terminator's side of replication;
-//! * [`admin`]: the pages; [`api`]: their requests and changes; [`admin_http`]: their clients; [`exposition`]: `/metrics`; [`status`]: the model of all pages and commands; [`problems`]: what is wrong;
-//!   `web` and [`history`]: the page for browsers; [`certificates`]: certificates in use;
-//! * [`memory`]: the memory watermark; [`ebb`]: when memory of closed connections is given back; [`mod@process`]: CPU time and memory of this process.
+//! * [`admin`]: the pages; [`api`]: their requests and changes; [`admin_http`]: their clients;
+//!   [`exposition`]: `/metrics`; [`status`]: the model of all pages and commands; [`problems`]:
+//!   problems that need an operator; `web` and [`history`]: the page for browsers;
+//!   [`certificates`]: certificates in use;
+//! * [`memory`]: the memory watermark; [`ebb`]: when memory of closed connections is given back;
+//!   [`mod@process`]: CPU time and memory of this process.
 #![forbid(unsafe_code)]
 #![allow(
     missing_docs,
-    reason = "a crate of one program: a name that says what it is needs no comment"
+    reason = "a crate of one program; a clear name needs no comment"
 )]
 
 pub mod admin;

@@ -1,7 +1,9 @@
-//! The memory watermark, `limits.memory`: when memory is given back, connections at rest end and new clients are refused.
+//! The memory watermark, `limits.memory`: when memory is given back, idle connections are closed
+//! and new clients are rejected.
 //!
-//! Control measures ten times a second. Above the watermark, freed memory is given back and connections at rest end, by turns; an eighth above, new
-//! clients are refused as well. What is measured, and why: docs/decisions/0039-memory-has-a-watermark.md.
+//! Control measures ten times a second. Above the watermark, it alternates between giving freed
+//! memory back and closing idle connections; above nine eighths of it, new clients are rejected as
+//! well. docs/decisions/0039-memory-has-a-watermark.md explains the measurement.
 
 use std::time::Duration;
 
@@ -11,10 +13,10 @@ use becket_proxy::shared::SharedState;
 use becket_sys::cgroup::MemoryGroup;
 use becket_sys::memory::ResidentMemory;
 
-/// An action that makes room.
+/// An action that frees memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Relief {
-    /// Freed memory goes back to the system.
+    /// Give freed memory back to the system.
     GiveBack,
     EndIdle(IdleReclaim),
 }
@@ -27,7 +29,8 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Opens the files of the kernel for this limit and those of later configurations: the sandbox does not allow that later.
+    /// Opens the kernel's files for this limit and for limits of later configurations, because the
+    /// sandbox does not allow that later.
     pub fn open(limit: MemoryLimit) -> Self {
         let resident = ResidentMemory::open();
         if let (MemoryLimit::Bytes(_), Err(error)) = (limit, &resident) {
@@ -40,7 +43,7 @@ impl MemoryWatch {
         }
     }
 
-    /// Measures, writes the result for workers and pages, and returns the action that is due.
+    /// Measures, publishes the result for workers and pages, and returns the due action.
     pub fn check(
         &mut self,
         limit: MemoryLimit,
@@ -66,7 +69,8 @@ impl MemoryWatch {
         relief
     }
 
-    /// Returns the bytes in use and the watermark; `None` if memory is not limited, or cannot be read.
+    /// Returns the bytes in use and the watermark; `None` if memory is not limited or cannot be
+    /// read.
     fn read(&self, limit: MemoryLimit, connections: usize) -> Option<(u64, u64)> {
         match limit {
             MemoryLimit::Off => None,
@@ -83,7 +87,7 @@ impl MemoryWatch {
     }
 }
 
-/// Decides from measurements. Pure.
+/// Decides based on measurements. Pure.
 #[derive(Debug, Default)]
 struct MemoryPolicy {
     shortage: Shortage,
@@ -94,7 +98,7 @@ struct MemoryPolicy {
 }
 
 impl MemoryPolicy {
-    /// A watermark of 0 is none.
+    /// A watermark of 0 means no limit.
     fn decide(&mut self, used: u64, watermark: u64, now: Duration) -> Option<Relief> {
         let slack = watermark / SLACK;
         let is_above = |level: Shortage, begins: u64| {
@@ -126,13 +130,15 @@ impl MemoryPolicy {
     }
 }
 
-/// Percentage of the group's limit: clients are refused an eighth above it, at 95.6 %.
+/// Watermark in percent of the group's limit. Clients are rejected at nine eighths of it, which is
+/// 95.6 %.
 const PERCENT_OF_GROUP: u64 = 85;
-/// A shortage ends at a watermark that is lower by this part of it, since memory comes and goes by pages.
+/// A shortage ends below the watermark by this fraction of it, because memory use changes by pages.
 const SLACK: u64 = 32;
-/// Time between two actions, so that the first has its effect.
+/// Time between two actions, so that the first one can take effect.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Rest of connections that end first. Those that end next have rested for a quarter of that, then for a sixteenth.
+/// Idle time of connections that are closed first; next are those with a quarter of it, and then
+/// with a sixteenth.
 const LONGEST_REST: Duration = Duration::from_secs(16);
 
 #[cfg(test)]

@@ -4,9 +4,9 @@ use becket_proto::labelled;
 use becket_proxy::metrics::Counter;
 
 labelled! {
-/// Why a connection to the admin pages ended without an answer.
+/// Reason why a connection to the admin pages ended without an answer.
 pub enum PageRefusal {
-    /// It was the oldest connection, and made room for a newer one.
+    /// The oldest connection was closed to accept a newer one.
     Evicted = "evicted",
     /// The request or the answer took too long.
     Timeout = "timeout",
@@ -17,12 +17,12 @@ pub enum PageRefusal {
 }
 }
 
-/// One counter per [`PageRefusal`]. The thread of the pages is the one that counts.
+/// One counter per [`PageRefusal`]. Only the thread of the pages counts.
 #[derive(Debug, Default)]
 pub struct PageRefusals([Counter; PageRefusal::ALL.len()]);
 
 impl PageRefusals {
-    /// The counter of one reason.
+    /// Returns the counter of one reason.
     pub fn of(&self, refusal: PageRefusal) -> &Counter {
         &self.0[refusal as usize]
     }

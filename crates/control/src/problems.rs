@@ -1,5 +1,5 @@
-//! What an operator has to look at: certificates that expire, handshakes that fail, a reload that was refused, servers out of service, and
-//! other faults. Each is one line of text.
+//! Problems that need an operator: certificates that expire, failing handshakes, a refused reload,
+//! servers out of service, and other faults. Each is one line of text.
 
 use std::collections::BTreeMap;
 
@@ -13,16 +13,16 @@ pub fn problems(status: &Status) -> Vec<String> {
     let mut problems = expiring(status);
     let since = &changes.since_reload;
     let (failed, completed) = (since.failed_by_name, since.completed);
-    // Scanners ask for no name of a certificate.
+    // Scanners do not send a configured name.
     if failed >= MANY_FAILED && failed > completed {
         problems.push(format!(
-            "handshakes: {failed} failed and {completed} did not since the last reload, of clients that asked for a name of ours; the log says why"
+            "handshakes: {failed} failed and {completed} succeeded since the last reload, of clients that sent a configured name; see the log"
         ));
     }
     let repeated = status.signing.rsa_batches.map_or(0, |it| it.repeated);
     if repeated > 0 {
         problems.push(format!(
-            "RSA: {repeated} signatures of batches did not verify and were made again: a fault of this machine or of becket; process.rsa-batch = \"off\" does without batches"
+            "RSA: {repeated} batch signatures were invalid and were made again: a fault of this machine or of becket; set process.rsa-batch = \"off\" to disable batches"
         ));
     }
     if let Some(memory) = &process.memory
@@ -36,7 +36,7 @@ pub fn problems(status: &Status) -> Vec<String> {
     }
     problems.extend(process.refused_calls.iter().map(|(call, count)| {
         format!(
-            "process.sandbox refused the system call {call}, {count} times: an attack, or a call that becket's list lacks"
+            "process.sandbox refused the system call {call}, {count} times: an attack, or a call missing in becket's list"
         )
     }));
     if let Some(reload) = &changes.reload {
@@ -59,7 +59,8 @@ pub fn problems(status: &Status) -> Vec<String> {
     problems
 }
 
-/// Certificates that expire soon. Names of one listener that expire together are one problem.
+/// Returns certificates that expire soon. Names of one listener with the same expiry are one
+/// problem.
 fn expiring(status: &Status) -> Vec<String> {
     let now = status.process.now;
     let mut soon: BTreeMap<(Timestamp, &str), (String, Vec<&str>)> = BTreeMap::new();
@@ -101,9 +102,10 @@ fn out_of_service(backend: &BackendStatus) -> Vec<String> {
     problems
 }
 
-/// Fewer failed handshakes are a few clients with a fault, or a scanner that knows the name.
+/// Minimum number of failed handshakes: fewer are caused by a few faulty clients, or by a scanner
+/// that knows the name.
 const MANY_FAILED: u64 = 10;
-/// Names that a problem lists; a certificate may have hundreds.
+/// Maximum number of names in a problem; a certificate may have hundreds.
 const MOST_NAMES: usize = 3;
 
 #[cfg(test)]
@@ -142,7 +144,7 @@ mod tests {
             assert_eq!(since(completed, by_name), [""; 0]);
         }
         let found = since(14, 40);
-        assert!(found[0].starts_with("handshakes: 40 failed and 14 did not"));
+        assert!(found[0].starts_with("handshakes: 40 failed and 14 succeeded"));
     }
 
     #[test]

@@ -1,14 +1,14 @@
-//! What the kernel says about this process: memory, descriptors, CPU time.
+//! Resources of this process, from the kernel: memory, descriptors, CPU time.
 //!
-//! Read from `/proc/self` on each scrape, some 50 us. A file that cannot be read or does not look as
-//! expected (another kernel, a hidden `/proc`) gives `None`, and the metric is left out.
-//! Source: proc(5).
+//! They are read from `/proc/self` on each scrape, which takes about 50 us. If a file cannot be
+//! read or parsed (another kernel, a hidden `/proc`), the value is `None`, and the metric is left
+//! out. Source: proc(5).
 
 use std::fs;
 
 use becket_sys::memory::open_descriptors;
 
-/// Numbers about the process.
+/// Resource usage of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessUsage {
     /// Open descriptors.
@@ -34,7 +34,7 @@ impl ProcessUsage {
     }
 }
 
-/// The soft limit of the line `Max open files`.
+/// Returns the soft limit in the line `Max open files`.
 fn descriptor_limit(limits: &str) -> Option<u64> {
     let line = limits
         .lines()
@@ -42,15 +42,15 @@ fn descriptor_limit(limits: &str) -> Option<u64> {
     line.split_whitespace().next()?.parse().ok()
 }
 
-/// The line `VmRSS:`, which counts in kB.
+/// Returns the value of the line `VmRSS:`, which is in kB.
 fn resident_bytes(status: &str) -> Option<u64> {
     let line = status.lines().find_map(|l| l.strip_prefix("VmRSS:"))?;
     let kilobytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     kilobytes.checked_mul(1024)
 }
 
-/// Fields 14 and 15, utime and stime. The command before them may contain spaces and brackets; it
-/// ends at the last bracket.
+/// Returns the sum of fields 14 and 15, utime and stime. The command before them may contain spaces
+/// and brackets; it ends at the last bracket.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);
@@ -59,7 +59,7 @@ fn cpu_seconds(stat: &str) -> Option<f64> {
     Some(user.saturating_add(system) as f64 / TICKS_PER_SECOND)
 }
 
-/// USER_HZ, the unit in which the kernel shows times to programs: 100 on every architecture we run on.
+/// USER_HZ, the unit of times in /proc: 100 on every supported architecture.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 #[cfg(test)]

@@ -1,9 +1,9 @@
-//! Reload: prepare next to the running configuration, then commit or discard.
+//! Reload: prepares the new configuration next to the running one, then commits or discards it.
 //!
-//! Preparing reads every file, takes from the running configuration what has not changed, builds every TLS configuration once and
-//! binds every new address. Workers get the new configuration only when all of that worked. Names of servers and peers are
-//! looked up after the commit; known names keep their addresses. A reload that fails changes nothing and reports everything
-//! that is wrong.
+//! Preparing reads every file, keeps unchanged parts of the running configuration, builds every TLS
+//! configuration once and binds every new address. Workers get the new configuration only after all
+//! of that has succeeded. Names of servers and peers are resolved after the commit; known names
+//! keep their addresses. A failed reload changes nothing, and reports all errors.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,32 +24,32 @@ use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// A reload on its way. At most one is prepared at a time; what is asked for meanwhile is
-/// remembered once, since the last state of the files is what counts.
+/// A reload in progress. At most one is prepared at a time. Requests in the meantime are combined
+/// into one further reload, because only the last state of the files counts.
 #[derive(Debug, Default)]
 pub struct Reloading {
     running: Option<Running>,
     again: Option<ReloadRequest>,
 }
 
-/// A reload that is asked for.
+/// A requested reload.
 #[derive(Debug)]
 pub struct ReloadRequest {
-    /// Where the configuration comes from.
+    /// Source of the configuration.
     pub source: ConfigSource,
-    /// Sockets that were bound for it.
+    /// Sockets that were bound for the reload.
     pub sockets: BoundSockets,
     /// The running configuration, without edits.
     pub running: Arc<Config>,
     /// Ticket secrets.
     pub secrets: Arc<TicketSecrets>,
-    /// The wall clock.
+    /// Time of the wall clock.
     pub unix: Duration,
-    /// Number of reloads asked for over the admin pages so far.
+    /// Number of reloads requested over the admin pages so far.
     pub asked: u64,
 }
 
-/// A reload that is being prepared.
+/// A reload being prepared.
 #[derive(Debug)]
 struct Running {
     asked: u64,
@@ -57,17 +57,17 @@ struct Running {
     task: JoinHandle<Result<Prepared, Vec<String>>>,
 }
 
-/// A reload that was prepared, to be committed or discarded.
+/// A prepared reload, to be committed or discarded.
 #[derive(Debug)]
 pub struct Reloaded {
-    /// Number of reloads that had been asked for over the admin pages when it began.
+    /// Number of reloads requested over the admin pages when it began.
     pub asked: u64,
     pub sockets: BoundSockets,
     pub prepared: Result<Prepared, Vec<String>>,
 }
 
 impl Reloading {
-    /// Starts to prepare on a thread of its own. A reload that is asked for meanwhile is prepared next.
+    /// Starts to prepare on a separate thread. A reload requested in the meantime is prepared next.
     pub fn begin(&mut self, mut request: ReloadRequest) {
         if self.running.is_some() {
             let before = self.again.take().map_or(0, |before| before.asked);
@@ -85,18 +85,19 @@ impl Reloading {
         });
     }
 
-    /// Forgets every reload, because it would open listeners that a drain has closed. Returns whether there was one.
+    /// Drops every reload, because it would open listeners that a drain has closed. Returns `true`
+    /// if there was one.
     pub fn give_up(&mut self) -> bool {
         self.again = None;
         self.running.take().is_some()
     }
 
-    /// Returns whether a reload is being prepared.
+    /// Returns `true` while a reload is being prepared.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
-    /// Waits until a reload is prepared, forever where there is none. Nothing is lost when the future is dropped.
+    /// Waits until a reload is prepared, forever if there is none. Cancel safe.
     pub async fn prepared(&mut self) -> Reloaded {
         let Some(Running { task, .. }) = &mut self.running else {
             return std::future::pending().await;
@@ -117,7 +118,7 @@ impl Reloading {
     }
 }
 
-/// Loads the configuration and proves that workers can use it. Blocks.
+/// Loads the configuration, and checks that workers can use it. Blocks.
 fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
     let now = UnixTime::since_unix_epoch(request.unix);
     let prepared = request.source.reload(&request.running, now);
@@ -131,7 +132,7 @@ fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
     Ok(prepared)
 }
 
-/// Builds every TLS configuration of some listeners once, and drops them.
+/// Builds every TLS configuration of the listeners once, and drops it.
 pub fn build<'a>(
     config: &Config,
     listeners: impl IntoIterator<Item = &'a Arc<Listener>>,
@@ -149,8 +150,9 @@ pub fn build<'a>(
     Ok(())
 }
 
-/// The keys of replication that differ: its sockets and its queues are made for one `cluster.listen`,
-/// and a node that changes its number is another node. Tickets have the new number at once.
+/// Returns the changed keys of replication that need a restart. Sockets and queues are made for one
+/// `cluster.listen`, and a node with another number is another node. Tickets have the new number at
+/// once.
 fn replication(old: &Config, new: &Config) -> Vec<String> {
     let (Some(was), Some(is)) = (&old.cluster, &new.cluster) else {
         return Vec::new();
@@ -163,14 +165,15 @@ fn replication(old: &Config, new: &Config) -> Vec<String> {
     differing.map(|(key, _)| key.to_owned()).collect()
 }
 
-/// The socket for sessions of stud and hitch is opened at the start only; it is closed at once.
+/// Returns the key of stud's socket if it needs a restart: the socket is opened only at the start,
+/// but closed at once.
 fn stud(old: &Config, new: &Config) -> Option<String> {
     let (was, is) = (old.stud(), new.stud()?);
     let other = was.is_none_or(|was| was.listen != is.listen);
     other.then(|| "cluster.stud-listen".to_owned())
 }
 
-/// The keys of a section that differ, but for those that a reload takes.
+/// Returns the changed keys of a section, except for keys that a reload applies.
 fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<String> {
     let table = |keys| match serde_json::to_value(keys) {
         Ok(Value::Object(table)) => table,
@@ -184,7 +187,7 @@ fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<S
         .collect()
 }
 
-/// The keys that differ and wait for a restart.
+/// Returns the changed keys that need a restart.
 pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let admin = [
         ("admin.address", old.admin.address != new.admin.address),
@@ -278,9 +281,9 @@ mod tests {
         assert_eq!(
             waits(&moved),
             [""; 0],
-            "with another socket all is made anew"
+            "a new socket starts a new membership"
         );
-        // Who shares only tickets changes its number at once.
+        // A node that shares only tickets changes its number at once.
         let renumbered = clustered(|c| (c.listen, c.node) = (None, NodeId(2)));
         assert_eq!(
             waiting_for_restart(&clustered(silent), &renumbered),

@@ -1,14 +1,15 @@
-//! Responder of the admin pages to lists and changes. `docs/reference/admin.openapi.json` describes them.
+//! Answers of the admin pages to lists and changes, described in
+//! `docs/reference/admin.openapi.json`.
 
 use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// Connections that match.
+/// Connections that match a filter.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionList<Row> {
     pub connections: Vec<Row>,
-    /// There are no more of them.
+    /// The list contains all of them.
     pub complete: bool,
 }
 
@@ -16,7 +17,7 @@ pub struct ConnectionList<Row> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TopConnections {
     pub counted: usize,
-    /// There are no more connections than were counted.
+    /// All connections were counted.
     pub complete: bool,
     pub sources: Vec<TopRow>,
     pub names: Vec<TopRow>,
@@ -34,20 +35,20 @@ pub struct TopRow {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceList {
     pub tracked: u64,
-    /// A limit of each source, name or fingerprint is configured.
+    /// A limit per source, name or fingerprint is configured.
     pub limits: bool,
     pub sources: Vec<SourceRow>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceRow {
-    /// `source`, `name`, `ja4`, or `queue`: clients of a name that wait at a backend.
+    /// `source`, `name`, `ja4`, or `queue`: clients of a name in a backend's queue.
     pub kind: Cow<'static, str>,
-    /// An empty name stands for all that are not configured.
+    /// An empty name stands for all names that are not configured.
     pub source: Option<String>,
     pub connections: u32,
     pub full_handshakes_in_flight: u32,
-    /// Requests that were refused since it last had nothing.
+    /// Requests refused since the source last had no connection.
     pub refused: u32,
     /// Limits that the source has reached.
     pub limited: Vec<Cow<'static, str>>,

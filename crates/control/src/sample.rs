@@ -1,5 +1,5 @@
-//! A server that the tests of the admin pages look at: two listeners, three certificates, one
-//! backend, and a reload that failed.
+//! A server for tests of the admin pages: two listeners, three certificates, one backend, and a
+//! failed reload.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -26,7 +26,7 @@ use becket_proxy::shared::SharedState;
 use becket_tls::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use becket_tls::trial::Trials;
 
-/// The server, of one worker.
+/// Returns the state of the server, with one worker.
 pub(super) fn state() -> AdminState {
     let config = Arc::new(config());
     let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
@@ -48,7 +48,7 @@ pub(super) fn state() -> AdminState {
     state
 }
 
-/// A live peer, and a name that does not resolve.
+/// Returns a live peer, and a name that does not resolve.
 pub(super) fn cluster() -> ClusterStatus {
     let address = SocketAddr::from(([192, 0, 2, 1], 7443));
     ClusterStatus {
@@ -90,7 +90,7 @@ pub(super) fn cluster() -> ClusterStatus {
     }
 }
 
-/// Sessions of stud and hitch, good and bad.
+/// Returns accepted and rejected sessions of stud and hitch.
 pub(super) fn stud() -> StudReport {
     StudReport {
         listen: "10.0.0.1:8890".to_owned(),
@@ -99,7 +99,8 @@ pub(super) fn stud() -> StudReport {
     }
 }
 
-/// `web` has two named certificates, one of them its default; `other` has only a default.
+/// Returns a configuration: `web` has two named certificates, one of them its default; `other` has
+/// only a default.
 pub(crate) fn config() -> Config {
     let named = key("example.org");
     let mut web = CertificateMap::new(set(Arc::clone(&named)));

@@ -1,11 +1,14 @@
-//! The sandbox: which files the process that serves may open, and which system calls it may make, from its start on.
+//! The sandbox of the serving process: accessible files and permitted system calls, from its start
+//! on.
 //!
-//! Landlock ([`becket_sys::file_reach`]) leaves it the folders of the files that it has opened itself, of its logs, and what names of
-//! hosts and users are looked up in; files that a supervisor opens need no folder. seccomp ([`becket_sys::call_filter`]) leaves
-//! the calls of a server that runs. Both end with the process: a reload that names a file outside is refused ([`Reach`]).
-//! What is refused is counted, and said once for each call.
+//! Landlock ([`becket_sys::file_reach`]) permits the folders of files that the process has opened
+//! itself and of its logs, and the files for lookups of hosts and users; files opened by a
+//! supervisor need no folder. seccomp ([`becket_sys::call_filter`]) permits the system calls of a
+//! running server. Both last as long as the process: a reload that names a file outside is refused
+//! ([`Reach`]). Refused calls are counted, and logged once each.
 //!
-//! Best effort: a kernel that lacks one of both has the other. See `docs/decisions/0037-a-sandbox-that-answers.md`.
+//! The sandbox is best effort: a kernel that lacks one of the two still has the other. See
+//! `docs/decisions/0037-a-sandbox-that-answers.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -21,12 +24,12 @@ use serde::{Deserialize, Serialize};
 use becket_keys::files::{Files, Reach};
 use becket_tls::config::Config;
 
-/// What this process is confined to.
+/// Confinement of this process.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
     pub status: SandboxStatus,
     reach: Option<Arc<Reach>>,
-    /// Calls of which the log has said that they are refused.
+    /// Refused calls that have been logged.
     said: BTreeSet<usize>,
 }
 
@@ -35,15 +38,16 @@ pub struct Sandbox {
 #[serde(default)]
 pub struct SandboxStatus {
     pub mode: SandboxMode,
-    /// Absent if files are not restricted.
+    /// `None` if files are not restricted.
     pub files: Option<String>,
-    /// Absent if system calls are not filtered.
+    /// `None` if system calls are not filtered.
     pub calls: Option<String>,
 }
 
 impl Sandbox {
-    /// Confines the calling thread and those to come, as the configuration says, whose relative paths start at `folder`. Calls of
-    /// threads that are there already are filtered, too. `files` have opened what it names.
+    /// Confines the calling thread and its future threads, as configured. Relative paths start at
+    /// `folder`; `files` has opened the configured files. The filter of calls also applies to
+    /// existing threads.
     pub fn enter(config: &Config, files: &Files, folder: &Path) -> Self {
         let mode = config.file.process.sandbox;
         let mut sandbox = Self::default();
@@ -70,22 +74,22 @@ impl Sandbox {
         self.reach = self.status.files.is_some().then(|| Arc::new(reach));
     }
 
-    /// Where files are that this process can open; nothing where it is not confined.
+    /// Returns the accessible folders; `None` if files are not restricted.
     pub fn reach(&self) -> Option<&Arc<Reach>> {
         self.reach.as_ref()
     }
 
-    /// Says of calls that are refused, each once.
+    /// Logs refused calls, each once.
     pub fn tell(&mut self) {
         for number in call_filter::refused().into_keys() {
             if self.said.insert(number) {
                 let call = call_name(number);
-                tracing::warn!(call, number, "a system call was refused by process.sandbox");
+                tracing::warn!(call, number, "system call refused by process.sandbox");
             }
         }
     }
 
-    /// Calls that were refused since the start.
+    /// Returns the calls that were refused since the start.
     pub fn refused() -> BTreeMap<String, u64> {
         let refused = call_filter::refused().into_iter();
         refused
@@ -101,7 +105,7 @@ fn call_name(number: usize) -> String {
     }
 }
 
-/// Says whether a restriction is in force, and returns how.
+/// Logs whether a restriction is in force, and returns its description.
 fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
     match done {
         Ok(how) => {
@@ -110,17 +114,18 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
             Some(how)
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-            tracing::warn!(what, "not sandboxed: the kernel cannot do it");
+            tracing::warn!(what, "not sandboxed; not supported by the kernel");
             None
         }
         Err(error) => {
-            tracing::warn!(what, %error, "not sandboxed");
+            tracing::warn!(what, %error, "cannot enter the sandbox");
             None
         }
     }
 }
 
-/// What a configuration that was just prepared needs for as long as it runs, and at a reload.
+/// Returns the files and folders that a newly prepared configuration needs while it runs, and at a
+/// reload.
 fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     let mut reach = Reach::default();
     for path in files
@@ -158,8 +163,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     reach
 }
 
-/// The folders in which a path lies: as it is written and as its links lead, since either may be replaced by another file. One that is
-/// a folder is a place itself. A device, and a file right below `/`, is its own place.
+/// Returns the folders that contain a path, both as written and after following links, because
+/// either file may be replaced. A folder is also a place itself. A device, and a file directly
+/// below `/`, is its own place.
 fn places(path: &Path) -> Vec<PathBuf> {
     let whole = fs::canonicalize(path).ok();
     let found = whole.as_deref().and_then(|path| fs::metadata(path).ok());
@@ -181,8 +187,9 @@ fn places(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// What is read beside what the configuration names: by the resolver and by look-ups of users, whose files are replaced by others of the
-/// same name and whose modules are loaded when they are needed; and what the kernel tells of this process, its cores and its memory.
+/// Paths needed by the resolver and by lookups of users, whose files may be replaced and whose
+/// modules are loaded on demand, and the kernel's files about this process, its cores and its
+/// memory.
 const FIXED: [&str; 8] = [
     "/etc",
     "/etc/resolv.conf",

@@ -68,15 +68,15 @@ use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
 use becket_tls::config::Config;
 
-/// How a server ended; the number is the exit code.
+/// Result of a server; the number is the exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// An operator ended it, and every connection ended or was to be cut off.
+    /// An operator ended it, and all connections ended or were closed on demand.
     Done = 0,
     /// A worker failed.
     Failed = 1,
-    /// Connections were left when `timeouts.drain` was over, and were cut off.
+    /// Connections were still open after `timeouts.drain`, and were closed.
     DrainDeadline = 3,
 }
 
@@ -96,7 +96,7 @@ impl Terminator {
     /// Serves until a signal ends it.
     pub fn run(self) -> Outcome {
         let outcome = self.runtime.block_on(self.control.run());
-        // A reload may still read files from a disk that does not answer.
+        // A reload may still be blocked on a disk that does not answer.
         self.runtime.shutdown_background();
         outcome
     }
@@ -124,7 +124,7 @@ pub struct Control {
     pub drain_until: Option<Instant>,
 }
 
-/// The configuration, and all that replaces it.
+/// The configuration, and all tasks that replace it.
 #[derive(Debug)]
 pub struct ConfigTasks {
     pub source: ConfigSource,
@@ -133,7 +133,7 @@ pub struct ConfigTasks {
     pub waiting: PendingOutcomes,
 }
 
-/// Replication of sessions; each is absent if it is not configured.
+/// Replication of sessions; each part is `None` if it is not configured.
 #[derive(Debug)]
 pub struct PeerTasks {
     pub cluster: Option<Membership>,
@@ -150,7 +150,7 @@ pub struct LogThreads {
 #[derive(Debug)]
 pub struct AdminThreads {
     pub sockets: AdminSockets,
-    /// Threads of the admin pages, from the moment this process serves.
+    /// Threads of the admin pages, from the start of serving.
     pub pages: Option<Pages>,
     /// Changes from the admin pages.
     pub changes: (Sender<ChangeRequest>, Receiver<ChangeRequest>),
@@ -173,7 +173,7 @@ pub struct Supervision {
 
 impl Control {
     async fn run(mut self) -> Outcome {
-        // After the workers have started, which keep their priority.
+        // After the start of the workers, which keep their priority.
         if let Err(error) = priority::give_way(NICENESS) {
             tracing::debug!(%error, "cannot lower the priority of the control thread");
         }
@@ -191,7 +191,8 @@ impl Control {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
                 Some(delivered) = self.supervision.commands.recv() => self.obey(delivered).await,
-                // A supervisor passes signals on as commands. A service manager may send them to all processes of the service.
+                // A supervisor passes signals on as commands. A service manager may send them to
+                // all processes of the service.
                 request = self.supervision.signals.next(), if self.supervision.link.is_none() => self.carry_out(request).await,
                 Some(asked) = self.admin.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
@@ -219,9 +220,10 @@ impl Control {
         self.end(outcome).await
     }
 
-    /// Ends the rest of the process once no worker is left.
+    /// Shuts the process down after all workers have exited.
     async fn end(mut self, outcome: Outcome) -> Outcome {
-        // Every client that waits for an outcome, or asks now, is answered that there is none.
+        // Clients that wait for an outcome, or make a request now, get the answer that there is
+        // none.
         drop((self.admin.changes, self.config.waiting));
         if let Some(cluster) = self.peers.cluster {
             cluster.leave().await;
@@ -275,7 +277,7 @@ impl Control {
         }
     }
 
-    /// Rotates ticket keys when they are due, and writes the state of secrets that forget.
+    /// Rotates due ticket keys, and writes the state of secrets that expire.
     fn rotate(&mut self, now: Now) {
         if !self.handover.keeps_secrets() {
             return;
@@ -291,7 +293,7 @@ impl Control {
         }
     }
 
-    /// Gives the ticket secrets of [`Self::rotation`] to the workers and the pages.
+    /// Sends the ticket secrets of [`Self::rotation`] to the workers and the pages.
     fn use_secrets(&self) {
         self.workers.rotate(self.rotation.secrets());
         self.state.set_rotation(self.rotation.standing());
@@ -299,7 +301,7 @@ impl Control {
 
     fn begin_reload(&mut self, given: ProcessResources) {
         if self.state.is_draining() {
-            tracing::warn!("not reloaded, because becket drains");
+            tracing::warn!("reload skipped because becket is draining");
             return;
         }
         self.state.begin_reload();
@@ -366,7 +368,7 @@ impl Control {
         let membership = moves.then(|| self.membership(&config, &mut sockets));
         let membership = membership.transpose()?;
         let served = config.tokens.serve();
-        served.map_err(|error| vec![format!("threads of tokens: {error}")])?;
+        served.map_err(|error| vec![format!("cannot start the threads of tokens: {error}")])?;
         log_warnings(&prepared.warnings);
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(key, "changed; takes effect at the next start");
@@ -388,7 +390,7 @@ impl Control {
         Ok(())
     }
 
-    /// Binds the socket of replication; absent where a configuration has none.
+    /// Binds the socket of replication; `None` if it is not configured.
     fn membership(
         &self,
         config: &Config,
@@ -413,7 +415,7 @@ impl Control {
         self.peers.cluster = membership;
     }
 
-    /// Replaces the configuration. No failure in here leaves half of it behind.
+    /// Replaces the configuration. A failure in here does not leave a partial change.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<BoundListener>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);
@@ -431,18 +433,19 @@ impl Control {
         }
     }
 
-    /// Has control and the workers use another configuration. `added` has new sockets for each worker, or is empty.
+    /// Replaces the configuration of control and of the workers. `added` has new sockets for each
+    /// worker, or is empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);
-        // Before a worker takes slots of servers that are new here.
+        // Before a worker takes slots of new servers.
         self.settle_limits();
         let cluster = self.peers.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(adopted, added, &outboxes);
     }
 
-    /// Has everything use a configuration that needs no new sockets.
+    /// Replaces the configuration with one that needs no new sockets.
     fn exchange_edited(
         &mut self,
         config: Config,
@@ -468,20 +471,22 @@ impl Control {
     async fn drain(&mut self, passed_on: &[SocketAddr]) {
         tracing::info!("draining");
         if self.config.reloading.give_up() {
-            tracing::warn!("not reloaded, because becket drains");
+            tracing::warn!("reload skipped because becket is draining");
         }
         let temporary = self.state.temporary();
         log_ended(&temporary);
         self.state.set_draining();
         self.config.waiting.drains(&temporary);
         self.workers.drain(passed_on);
-        // The next becket binds the addresses of the cluster, and few sessions are made here from now on.
+        // The next becket binds the addresses of the cluster, and this process makes few sessions
+        // from now on.
         drop(self.peers.stud.take());
         self.state.set_node(None);
         if let Some(cluster) = self.peers.cluster.take() {
             cluster.leave().await;
         }
-        // The next becket serves the pages from its start; without one they show how the drain goes.
+        // The next becket serves the pages from its start; without a next becket, they show the
+        // progress of the drain.
         let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
@@ -494,7 +499,7 @@ impl Control {
     }
 }
 
-/// Gives memory back on a new thread, since that may take some milliseconds.
+/// Gives memory back on a new thread, because that may take milliseconds.
 fn give_back(clock: Clock) {
     let thread = std::thread::Builder::new().name("becket-ebb".into());
     let began = thread.spawn(move || {
@@ -508,7 +513,7 @@ fn give_back(clock: Clock) {
     }
 }
 
-/// Logs which part of TLS the kernel takes over, where the configuration asks for that.
+/// Logs which part of TLS the kernel takes over, if kernel TLS is enabled.
 fn log_kernel_tls(config: &Config) {
     if let Some(support) = config.kernel_tls() {
         tracing::info!("kernel TLS: {support}");
@@ -521,12 +526,12 @@ pub fn log_warnings(warnings: &[Problem]) {
     }
 }
 
-/// The result of a worker that ended without one.
+/// Returns the result of a worker that exited without one.
 fn gone() -> io::Result<()> {
     Err(io::Error::other("worker thread exited unexpectedly"))
 }
 
-/// Sleeps until then, or forever.
+/// Sleeps until `instant`, or forever.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -534,12 +539,13 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Niceness of the control thread: on a core that a worker wants as well, control gets a quarter. That is enough for checks and rotation,
-/// some milliseconds later, and a flood of datagrams takes no more than that from clients.
+/// Niceness of the control thread: on a core that it shares with a worker, control gets a quarter.
+/// That is enough for checks and rotation with a few milliseconds of delay, and a flood of
+/// datagrams takes no more time from clients.
 const NICENESS: i32 = 5;
 /// Interval of the regular work.
 const TICK: Duration = Duration::from_millis(100);
 /// Maximum number of changes that wait for control; each takes microseconds.
 pub const WAITING_CHANGES: usize = 16;
-/// Expired sessions reclaimed per shard and tick.
+/// Expired sessions removed per shard and tick.
 const SWEEP: usize = 64;

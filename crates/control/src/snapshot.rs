@@ -1,4 +1,4 @@
-//! The running becket at one moment: its [`Status`], and what only some pages show.
+//! The running becket at one moment: its [`Status`], and data for single pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -27,9 +27,9 @@ pub struct Snapshot {
     pub status: Status,
     pub cluster: Option<ClusterStatus>,
     pub backends: Vec<RunningBackend>,
-    /// Absent if the kernel is not asked to take over TLS.
+    /// `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<&'static Support>,
-    /// Cancels of PostgreSQL clients that a server accepted, and those that reached none.
+    /// Cancels of PostgreSQL clients: accepted by a server, and not received by any.
     pub cancels: (u64, u64),
     /// Connections to the admin pages that were not served, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],
@@ -62,7 +62,7 @@ pub(super) fn backend(running: &RunningBackend) -> BackendStatus {
     }
 }
 
-/// A server as it is configured and as it is now.
+/// Returns the configuration and the current state of a server.
 pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
     let settings = state.settings();
     let watched = state.watched();
@@ -103,7 +103,7 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
     }
 }
 
-/// Returns the values of the file for the keys that were changed.
+/// Returns the values of the file for the changed keys.
 fn in_file(config: &Server, settings: &ServerSettings) -> Option<BTreeMap<String, Value>> {
     let (changed, file) = (&settings.overrides, &settings.file);
     let mut values = BTreeMap::new();
@@ -228,7 +228,7 @@ mod tests {
         workers[1].handshakes_ended.add(9);
         for worker in &workers {
             worker.closed.of(CloseReason::NotTls).add(2);
-            // A look whether becket is there has failed in nothing.
+            // A health check from outside is not a failed handshake.
             worker.closed.of(CloseReason::HealthCheck).add(1);
             worker.handshakes_failed_by_name.add(3);
         }

@@ -1,10 +1,11 @@
-//! The listening sockets of all workers: bound before anything is given up, kept over reloads.
+//! The listening sockets of all workers: bound before anything changes, kept over reloads.
 //!
-//! Every worker gets a socket of its own for every address (`SO_REUSEPORT`). Such a socket could
-//! also be bound beside another process that did the same, becket or not, and would then take
-//! half of its clients: so each address is probed once without the option. A socket that the
-//! service manager passed is used as it is, shared by all workers. A supervisor may pass more sockets of an address than
-//! there are workers: some workers then have several, since closing one would reset the clients in its queue.
+//! Every worker gets its own socket for every address (`SO_REUSEPORT`). Such a socket could also be
+//! bound next to another process with this option, becket or not, and would then take half of its
+//! clients. Therefore each address is probed once without the option. A socket from the service
+//! manager is used as it is, shared by all workers. A supervisor may pass more sockets of an
+//! address than there are workers: some workers then have several, because closing one would reset
+//! the clients in its queue.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -19,11 +20,12 @@ use becket_proxy::worker::bound::BoundListener;
 use becket_tls::config::{Config, Listener};
 
 /// Binds every address of `config` that is not in `held`, for each worker. Returns one list per
-/// worker. Those in `retiring` are still ours for a moment, so they are not probed.
+/// worker. Addresses in `retiring` still belong to this process for a moment, so they are not
+/// probed.
 ///
 /// # Errors
 ///
-/// Every address that cannot be bound; then none is kept.
+/// All addresses that cannot be bound; no socket is kept then.
 pub fn bind(
     config: &Config,
     (held, retiring): (&[SocketAddr], &[SocketAddr]),
@@ -85,7 +87,8 @@ fn sockets_for(
     }
     let listens_later = given.listen_later;
     if let Some(given) = given.take(SocketKind::Clients, address) {
-        // Where another process still serves, a socket that this one alone needs must take nobody in yet.
+        // While another process still serves, a socket of this process alone must not accept
+        // clients yet.
         let open = if listens_later {
             set_options
         } else {
@@ -104,7 +107,7 @@ fn sockets_for(
         .collect()
 }
 
-/// Options of listening sockets; accepted ones inherit them.
+/// Returns the options of listening sockets; accepted sockets inherit them.
 pub fn options(socket: &listener::ListenerSection) -> ListenOptions {
     ListenOptions {
         backlog: socket.backlog,
@@ -130,7 +133,7 @@ fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Probl
     .value(address.to_string());
     problem.accepted(match error.kind() {
         io::ErrorKind::AddrInUse => {
-            "an address that no other program listens on, nor another becket"
+            "an address that no other process listens on"
         }
         io::ErrorKind::PermissionDenied => {
             "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
@@ -140,11 +143,12 @@ fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Probl
     })
 }
 
-/// What waits in the kernel for a client that reads slowly: two reads of the relay, so that one is under way while the
-/// next is made. Send buffers grow to 4 MiB without it, and some hundred slow readers then use up the memory that the
-/// kernel has for all of TCP: it drops what arrives for their neighbours. What bulk costs showed no difference that could be told.
+/// Maximum number of unsent bytes in the kernel for a slow client: two reads of the relay, so that
+/// one is in transit while the next one is made. Without it, send buffers grow to 4 MiB, and
+/// several hundred slow readers use up the kernel's memory for all of TCP, so that the kernel drops
+/// data for other connections. The cost for bulk transfers showed no measurable difference.
 const UNSENT: u32 = 128 * 1024;
-/// Between two probes of an idle connection that did not answer.
+/// Time between two unanswered probes of an idle connection.
 const PROBE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);
-/// Unanswered probes after which the connection is gone.
+/// Number of unanswered probes after which the connection is closed.
 const PROBES: u32 = 4;

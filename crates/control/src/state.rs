@@ -1,4 +1,4 @@
-//! What the admin pages see of the running server, and what a reload replaces in it.
+//! State of the running server behind the admin pages, and the parts that a reload replaces.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -29,7 +29,7 @@ use becket_proxy::shared::SharedState;
 use becket_sys::clock::Now;
 use becket_tls::config::Config;
 
-/// The server as control knows it.
+/// State of the server as control knows it.
 #[derive(Debug)]
 pub struct AdminState {
     shared: Arc<SharedState>,
@@ -43,25 +43,25 @@ pub struct AdminState {
     current: Mutex<Current>,
 }
 
-/// The process to signal: the supervisor, or the serving process where there is none.
+/// The process to signal: the supervisor, or the serving process if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct MainProcess {
-    /// Its number.
+    /// Process ID.
     pub pid: u32,
-    /// What was before the one that serves.
+    /// Restarts before the current serving process.
     pub restarts: Restarts,
 }
 
-/// Where sessions come from beside our own handshakes, at the start.
+/// Sources of sessions other than own handshakes, at the start.
 #[derive(Debug, Default)]
 pub struct Replication {
-    /// Peers; absent without them.
+    /// Cluster of peers; `None` without peers.
     pub node: Option<Arc<Node>>,
-    /// Terminators of another make; absent where they are not heard.
+    /// Reception of sessions of stud and hitch; `None` if it is off.
     pub stud: Option<Arc<ReceptionStatus>>,
 }
 
-/// What a reload or a rotation replaces.
+/// Values that a reload or a rotation replaces.
 #[derive(Clone, Debug)]
 struct Current {
     config: Arc<Config>,
@@ -70,7 +70,7 @@ struct Current {
     /// `since_reload` has the counts at the last successful reload.
     changes: ChangeStatus,
     rotation: RotationState,
-    /// What an operator set; absent where the log has the level of the file.
+    /// Level set by an operator; `None` if the log has the level of the file.
     log_level: Option<String>,
 }
 
@@ -114,7 +114,7 @@ impl Current {
 }
 
 impl AdminState {
-    /// The state at the start.
+    /// Creates the state at the start.
     pub fn new(
         main: MainProcess,
         shared: Arc<SharedState>,
@@ -145,18 +145,18 @@ impl AdminState {
         }
     }
 
-    /// The same, of a process that is confined.
+    /// Adds the sandbox of the process.
     pub fn sandboxed(self, sandbox: &Sandbox) -> Self {
         let sandbox = sandbox.status.clone();
         Self { sandbox, ..self }
     }
 
-    /// What is shared with the workers.
+    /// Returns the state shared with the workers.
     pub fn shared(&self) -> &Arc<SharedState> {
         &self.shared
     }
 
-    /// Takes note of the time that passes, for the pages.
+    /// Updates the history for the pages.
     pub fn tick(&self, now: Duration) {
         self.history().tick(&self.shared.counters, now);
     }
@@ -165,12 +165,12 @@ impl AdminState {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// No new clients are taken.
+    /// Marks the process as draining.
     pub fn set_draining(&self) {
         self.draining.store(true, Relaxed);
     }
 
-    /// Another configuration is in use.
+    /// Replaces the configuration.
     pub fn set_config(&self, config: Arc<Config>) {
         let certificates = certificates(&config);
         self.change(|current| {
@@ -179,17 +179,17 @@ impl AdminState {
         });
     }
 
-    /// This becket is another node of a cluster now, or none.
+    /// Sets the cluster node of this becket, or none.
     pub fn set_node(&self, node: Option<Arc<Node>>) {
         self.change(|current| current.node = node);
     }
 
-    /// A reload has begun.
+    /// Records the start of a reload.
     pub fn begin_reload(&self) {
         self.change(|current| current.changes.reloads.running = true);
     }
 
-    /// A reload was tried, and perhaps another has begun.
+    /// Records the result of a reload. `running` is `true` if another one has begun.
     pub fn set_reload(&self, reload: ReloadOutcome, running: bool) {
         let handshakes = HandshakeCounts::of(&Totals::of(&self.shared.counters));
         self.change(|current| {
@@ -205,22 +205,22 @@ impl AdminState {
         });
     }
 
-    /// How it goes with files that change.
+    /// Returns the status of watched files.
     pub fn watch(&self) -> WatchStatus {
         self.current().changes.watch
     }
 
-    /// Files were looked at.
+    /// Sets the status of watched files.
     pub fn set_watch(&self, watch: WatchStatus) {
         self.change(|current| current.changes.watch = watch);
     }
 
-    /// Another process is to replace this one.
+    /// Records the start of an upgrade.
     pub fn begin_upgrade(&self) {
         self.change(|current| current.changes.upgrades.running = true);
     }
 
-    /// No other process replaces this one.
+    /// Records that an upgrade failed.
     pub fn refuse_upgrade(&self, refused: ReloadOutcome) {
         self.change(|current| {
             let changes = &mut current.changes;
@@ -230,28 +230,28 @@ impl AdminState {
         });
     }
 
-    /// Ticket keys were rotated, or come from other secrets.
+    /// Sets the state of the ticket keys.
     pub fn set_rotation(&self, rotation: RotationState) {
         self.change(|current| current.rotation = rotation);
     }
 
-    /// The log has another level than the file says, or has that again.
+    /// Sets the level of the log; `None` is the level of the file.
     pub fn set_log_level(&self, level: Option<String>) {
         self.change(|current| current.log_level = level);
     }
 
-    /// The log has the level of the configuration again.
+    /// Resets the log level to that of the configuration.
     pub fn reset_log_level(&self) {
         self.set_log_level(None);
     }
 
-    /// What the next reload, upgrade or restart ends, as text.
+    /// Returns the temporary changes as text.
     pub fn temporary(&self) -> Vec<String> {
         let current = self.current();
         current.temporary(&current.backends(&self.shared))
     }
 
-    /// The level of the log, and what the file says where that is another.
+    /// Returns the level of the log, and the level of the file if that differs.
     pub fn log_status(&self) -> LogStatus {
         self.current().log_status()
     }
@@ -267,7 +267,7 @@ impl AdminState {
             .clone()
     }
 
-    /// Reads everything that pages show. Waits for no worker.
+    /// Reads everything that the pages show. Does not wait for workers.
     pub fn snapshot(&self) -> Snapshot {
         let (shared, current) = (&self.shared, self.current());
         let (config, now) = (&current.config, shared.clock.now());
@@ -386,17 +386,17 @@ impl AdminState {
         }
     }
 
-    /// The configuration in use.
+    /// Returns the configuration in use.
     pub fn config(&self) -> Arc<Config> {
         self.current().config
     }
 
-    /// Whether it stopped accepting and finishes what it has. Takes no lock.
+    /// Returns `true` while the process drains. Takes no lock.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
     }
 
-    /// Connections to the admin pages that were not served; the pages count them here.
+    /// Returns the counters of connections to the admin pages that were not served.
     pub fn refusals(&self) -> &PageRefusals {
         &self.refusals
     }

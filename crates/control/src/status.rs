@@ -1,7 +1,9 @@
-//! The status of a running becket: one model behind `/status`, the page for browsers, `/metrics` and every command that shows it.
+//! The status of a running becket: one model behind `/status`, the page for browsers, `/metrics`
+//! and every command that shows it.
 //!
-//! `/status` is a [`Status`] as JSON, and the commands read it back as that type. A field that another version lacks has its default.
-//! [`Snapshot`](super::snapshot::Snapshot) makes it. It has no secrets: of a policy it has the digest.
+//! `/status` is a [`Status`] as JSON, and the commands parse it back to this type. A field that
+//! another version lacks has its default. [`Snapshot`](super::snapshot::Snapshot) creates it. It
+//! contains no secrets, and only the digest of a policy.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -22,11 +24,11 @@ use super::history::Moment;
 use super::totals::Totals;
 use crate::sandbox::SandboxStatus;
 
-/// Everything that the pages and commands show. The JSON has the fields of flattened parts next to the others.
+/// Data of all pages and commands. In JSON, the fields of flattened parts are next to the others.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// What an operator has to look at.
+    /// Problems that need an operator.
     pub problems: Vec<String>,
     #[serde(flatten)]
     pub process: ProcessStatus,
@@ -42,7 +44,7 @@ pub struct Status {
     pub dropped: DroppedLines,
     pub listeners: Vec<ListenerStatus>,
     pub backends: Vec<BackendStatus>,
-    /// By listener and name.
+    /// Sorted by listener and name.
     pub certificates: Arc<[CertificateStatus]>,
 }
 
@@ -55,19 +57,19 @@ pub struct ProcessStatus {
     pub now: Timestamp,
     /// The process to signal: the supervisor if there is one.
     pub pid: u32,
-    /// Serving processes of this supervisor that died.
+    /// Number of serving processes of this supervisor that died.
     pub restarts: u64,
     /// Start of the serving process.
     pub started: Timestamp,
     pub uptime_seconds: u64,
     pub workers: usize,
     pub crypto_threads: usize,
-    /// Absent without a limit.
+    /// `None` without a limit.
     pub memory: Option<MemoryStatus>,
     pub sandbox: SandboxStatus,
-    /// System calls that the sandbox refused, or would have.
+    /// System calls that the sandbox refused.
     pub refused_calls: BTreeMap<String, u64>,
-    /// The part of TLS that the kernel can take over; absent if it is not asked to.
+    /// Kernel TLS support; `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<String>,
 }
 
@@ -93,14 +95,14 @@ impl ServingState {
 #[serde(default)]
 pub struct ChangeStatus {
     pub log: LogStatus,
-    /// Changes that the next reload ends.
+    /// Changes that the next reload, upgrade or restart ends.
     pub temporary: Vec<String>,
     /// The last reload.
     pub reload: Option<ReloadOutcome>,
     pub reloads: ReloadCounts,
-    /// The last upgrade that was refused.
+    /// The last failed upgrade.
     pub upgrade: Option<ReloadOutcome>,
-    /// Upgrades under this supervisor that are done, and those that this process refused.
+    /// Successful upgrades under this supervisor, and failed ones of this process.
     pub upgrades: ReloadCounts,
     pub watch: WatchStatus,
     /// Handshakes since the last successful reload, or since the start.
@@ -111,7 +113,7 @@ pub struct ChangeStatus {
 #[serde(default)]
 pub struct LogStatus {
     pub level: String,
-    /// Level of the file, if another one is in use.
+    /// Level of the file, if another level is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_file: Option<String>,
 }
@@ -120,7 +122,7 @@ pub struct LogStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReloadOutcome {
     pub time: Timestamp,
-    /// Why nothing was changed; empty if it succeeded.
+    /// Reasons why nothing was changed; empty after a success.
     pub errors: Vec<String>,
 }
 
@@ -129,13 +131,13 @@ pub struct ReloadOutcome {
 #[serde(default)]
 pub struct ReloadCounts {
     pub done: u64,
-    /// Those that changed nothing.
+    /// Requests that changed nothing.
     pub refused: u64,
-    /// One is under way, or asked for.
+    /// One is in progress, or requested.
     pub running: bool,
 }
 
-/// Files of certificates that change.
+/// State of watched certificate files.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatchStatus {
@@ -150,7 +152,7 @@ pub struct WatchStatus {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct HandshakeCounts {
     pub completed: u64,
-    /// Handshakes that failed with clients that asked for a name of a certificate.
+    /// Failed handshakes of clients that sent a configured name.
     pub failed_by_name: u64,
 }
 
@@ -174,29 +176,29 @@ impl HandshakeCounts {
 #[serde(default)]
 pub struct TrafficStatus {
     pub totals: Totals,
-    /// The last ten seconds that are complete.
+    /// The last complete interval of ten seconds.
     pub recent: Option<Moment>,
     pub admission: AdmissionCounts,
-    /// Handshakes by policy that has a trial, and by result.
+    /// Handshakes of each policy that has a trial, by result.
     pub trials: BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>,
 }
 
-/// Counts of admission, next to the reasons of connections that it ended.
+/// Counts of admission control, in addition to its close reasons.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AdmissionCounts {
-    /// Full handshakes that have begun and not ended, where they are limited.
+    /// Full handshakes in progress, if they are limited.
     pub full_handshakes_in_flight: u32,
-    /// Sources that are tracked.
+    /// Number of tracked sources.
     pub sources: usize,
-    /// Times that a client was not counted for its source, because the table was full.
+    /// Number of clients that were not counted for their source, because the table was full.
     pub untracked: u64,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SigningStatus {
-    /// Absent if each signature is made by itself.
+    /// `None` if each signature is made by itself.
     pub rsa_batches: Option<BatchCounts>,
     pub tokens: Vec<TokenStatus>,
 }
@@ -207,19 +209,19 @@ pub struct SessionStatus {
     /// The table of TLS 1.2 sessions.
     #[serde(rename = "sessions")]
     pub table: Occupancy,
-    /// TLS 1.3 sessions that admit early data.
+    /// TLS 1.3 sessions that allow early data.
     pub early_sessions: usize,
     pub tickets: TicketKeys,
-    /// Absent if sessions are not replicated.
+    /// `None` if sessions are not replicated.
     pub cluster: Option<ClusterReport>,
-    /// Sessions of stud and hitch; absent if they are not received.
+    /// Sessions of stud and hitch; `None` if they are not received.
     pub stud: Option<StudReport>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Occupancy {
     pub entries: usize,
-    /// 0 is off.
+    /// 0 means that the table is off.
     pub capacity: usize,
 }
 
@@ -230,9 +232,9 @@ pub struct TicketKeys {
     pub epoch: u64,
     pub epoch_started: Timestamp,
     pub next_rotation_seconds: u64,
-    /// Number of this node; absent outside of a cluster.
+    /// Number of this node; `None` outside of a cluster.
     pub node: Option<u16>,
-    /// Ids of the secrets in hex: the one that seals, then those that also open.
+    /// IDs of the secrets in hex: the sealing one, followed by secrets that only open.
     pub secrets: Vec<String>,
 }
 
@@ -279,7 +281,7 @@ pub struct PeerNameReport {
 pub struct StudReport {
     pub listen: String,
     pub receiving: bool,
-    /// By outcome.
+    /// Counts by outcome.
     pub datagrams: BTreeMap<Cow<'static, str>, u64>,
 }
 
@@ -308,7 +310,7 @@ pub struct RouteStatus {
     pub names: Vec<String>,
     pub alpn: Vec<String>,
     pub backend: Option<String>,
-    /// Absent if TLS passes through.
+    /// `None` if TLS is passed through.
     pub policy: Option<PolicyStatus>,
 }
 
@@ -330,14 +332,14 @@ pub struct BackendStatus {
     /// The folder, for a backend that serves files.
     pub files: Option<PathBuf>,
     pub balance: Balance,
-    /// Connections that wait for a slot.
+    /// Number of connections that wait for a slot.
     pub waiting: usize,
     pub queue_length: usize,
     pub hand_overs: u64,
     pub idle_reclaims: u64,
     pub stick_entries: usize,
     pub servers: Vec<ServerStatus>,
-    /// Servers of the file that an operator removed.
+    /// Configured servers that an operator removed.
     pub removed: Vec<String>,
 }
 
@@ -356,7 +358,7 @@ pub struct ServerStatus {
     pub node: Option<u16>,
     #[serde(flatten)]
     pub health: ServerHealth,
-    /// Values of the file for the keys that were changed.
+    /// Values of the file for changed keys.
     pub in_file: Option<BTreeMap<String, Value>>,
     pub added: bool,
 }
@@ -385,7 +387,7 @@ impl ServerHealth {
         self.state == "passing" && !self.is_out_of_service()
     }
 
-    /// Returns the condition, or the state if nothing checks the server.
+    /// Returns the condition, or the state if the server is not checked.
     pub fn label(&self) -> &str {
         match &*self.condition {
             "" | "unchecked" => &self.state,

@@ -1,18 +1,18 @@
-//! Temporary changes: what an operator changed that the next reload, upgrade or restart ends.
+//! Temporary changes: changes by an operator that the next reload, upgrade or restart ends.
 
 use std::sync::Arc;
 
 use becket_proxy::backend::backend_state::BackendState;
 use becket_tls::config::Backend;
 
-/// A backend as it is configured, and the state that workers and control share.
+/// A backend's configuration, and the state shared by workers and control.
 #[derive(Debug)]
 pub struct RunningBackend {
     pub config: Arc<Backend>,
     pub state: Arc<BackendState>,
 }
 
-/// Each temporary change, as text.
+/// Returns each temporary change as text.
 pub(super) fn temporary(backends: &[RunningBackend], log_level: Option<&str>) -> Vec<String> {
     let servers = backends.iter().flat_map(of_backend);
     let level = log_level.map(|level| format!("log level: {level}"));

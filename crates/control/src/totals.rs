@@ -17,17 +17,17 @@ pub struct Totals {
     pub connections: u64,
     /// Handshakes begun and not ended yet.
     pub handshakes_in_flight: u64,
-    /// Signatures asked of crypto threads and not answered yet.
+    /// Signatures requested from crypto threads and not yet answered.
     pub signatures_in_flight: u64,
     /// Full handshakes completed.
     pub handshakes_full: u64,
     /// Resumed handshakes completed.
     pub handshakes_resumed: u64,
-    /// Handshakes that came to nothing by what the client did.
+    /// Handshakes that failed because of the client.
     pub handshakes_failed: u64,
-    /// Failed handshakes of clients that asked for a name of a certificate.
+    /// Failed handshakes of clients that sent a configured name.
     pub handshakes_failed_by_name: u64,
-    /// Connections that ended, by reason; reasons that were not met are left out.
+    /// Connections that ended, by reason; reasons without connections are left out.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
     /// Ciphertext received from clients.
     pub client_bytes_in: u64,
@@ -37,18 +37,18 @@ pub struct Totals {
     pub server_bytes_in: u64,
     /// Plaintext sent to servers.
     pub server_bytes_out: u64,
-    /// Bytes that passed without a copy.
+    /// Bytes that were transferred without a copy.
     pub spliced_bytes: u64,
-    /// Pipes through which they pass now.
+    /// Pipes in use for such transfers.
     pub pipes_lent: u64,
 }
 
 impl Totals {
-    /// Sums counters. What is a difference of two counters never falls below zero.
+    /// Sums counters. Differences of two counters never fall below zero.
     pub fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
         let mut sum = Self::default();
         for worker in workers {
-            // Ends first: one that is counted in between must not outnumber the beginnings.
+            // Ends are read first, so that they never outnumber the beginnings.
             let (closed, ended) = (worker.closed.total(), worker.handshakes_ended.value());
             let (accepted, begun) = (worker.accepted.value(), worker.handshakes_begun.value());
             sum.accepted += accepted;

@@ -1,7 +1,7 @@
-//! The status page for browsers: problems, an hour in plots, servers, certificates, peers.
+//! The status page for browsers: problems, plots of the last hour, servers, certificates, peers.
 //!
-//! One page without a script: it loads nothing, and asks for itself anew every ten seconds. It is as narrow as a telephone
-//! and dark where the browser is. All text that is not ours is escaped.
+//! The page has no script, loads nothing, and refreshes itself every ten seconds. It fits on a
+//! telephone, and is dark if the browser is. All text from outside is escaped.
 
 use std::fmt::{self, Display, Write};
 use std::time::Duration;
@@ -12,7 +12,7 @@ use super::certificates::CertificateStatus;
 use super::history::Moment;
 use super::status::{ClusterReport, ServerStatus, Status};
 
-/// Writes the page of a status, and of the hour before it.
+/// Writes the page of a status and of the previous hour.
 pub(super) fn web(status: &Status, hour: &[Moment]) -> Result<String, fmt::Error> {
     let mut page = String::new();
     let (process, totals) = (&status.process, &status.traffic.totals);
@@ -64,17 +64,17 @@ fn plots(page: &mut String, hour: &[Moment]) -> fmt::Result {
         line("resumed", "b", rate(|it| it.handshakes_resumed)),
         line("failed", "c", rate(|it| it.handshakes_failed)),
     ];
-    plot(page, "Handshakes a second", &handshakes)?;
+    plot(page, "Handshakes per second", &handshakes)?;
     let times = [
         line("p99", "c", milliseconds(|it| it.handshake_p99_us)),
         line("p50", "a", milliseconds(|it| it.handshake_p50_us)),
     ];
-    plot(page, "A handshake takes, ms", &times)?;
+    plot(page, "Handshake time, ms", &times)?;
     plot(page, "Open connections", &[line("open", "b", open)])?;
     page.write_str("</div>\n")
 }
 
-/// Draws lines over an hour, the newest value to the right.
+/// Draws lines over an hour, with the newest value at the right.
 fn plot(page: &mut String, title: &str, lines: &[PlotLine<'_>]) -> fmt::Result {
     let values = lines.iter().flat_map(|line| line.values.iter().copied());
     let most = values.fold(0.0, f64::max);
@@ -151,7 +151,7 @@ fn class(is_bad: bool) -> &'static str {
     if is_bad { " class=bad" } else { "" }
 }
 
-/// Certificates that expire first: a host may have thousands.
+/// Writes the certificates that expire first: a host may have thousands.
 fn certificates(page: &mut String, status: &Status) -> fmt::Result {
     if status.certificates.is_empty() {
         return Ok(());
@@ -170,13 +170,13 @@ fn certificates(page: &mut String, status: &Status) -> fmt::Result {
     }
     match all.len().saturating_sub(MOST_CERTIFICATES) {
         0 => page.write_str("</table>\n"),
-        more => writeln!(page, "<tr><td colspan=4>and {more} that end later</table>"),
+        more => writeln!(page, "<tr><td colspan=4>and {more} that expire later</table>"),
     }
 }
 
 fn peers(page: &mut String, cluster: &ClusterReport) -> fmt::Result {
     page.write_str(
-        "<h2>Cluster</h2>\n<table><tr><th>peer<th>state<th class=n>node<th class=n>heard, s ago\n",
+        "<h2>Cluster</h2>\n<table><tr><th>peer<th>state<th class=n>node<th class=n>last heard, s ago\n",
     )?;
     for peer in &cluster.peers {
         let (address, state) = (Escape(&peer.address), Escape(&peer.state));
@@ -200,7 +200,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// A number for a caption.
+/// Formats a number for a caption.
 fn short(value: f64) -> String {
     match value {
         value if value >= 100.0 || value == 0.0 => format!("{value:.0}"),
@@ -208,7 +208,7 @@ fn short(value: f64) -> String {
     }
 }
 
-/// Text as HTML, without what could drive a terminal either: pages are fetched by curl, too.
+/// Escapes text for HTML, and for terminals as well, because curl may print the page.
 struct Escape<'a>(&'a str);
 
 impl Display for Escape<'_> {
@@ -282,7 +282,7 @@ mod tests {
         assert!(page.contains(full), "{page}");
         assert!(page.contains("<b class=a>full 4.0</b>"), "{page}");
         assert!(page.contains("<b class=c>p99 2.5</b>"), "{page}");
-        // Nothing is known yet, and no number is divided by nothing.
+        // Without data, there is no division by zero.
         let page = web(&Status::default(), &[]).unwrap();
         assert!(
             page.contains("points=\"\"") && !page.contains("NaN"),

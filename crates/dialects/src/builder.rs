@@ -162,7 +162,7 @@ impl TranslationBuilder {
         self.folder.join(path).to_string_lossy().into_owned()
     }
 
-    /// Finds a setting by name among those that are allowed here. Records a problem if there is
+    /// Finds a setting by name among the settings allowed here. Records a problem if there is
     /// none.
     pub(super) fn find(
         &mut self,

@@ -55,7 +55,7 @@ impl<'a> Edits<'a> {
     #[track_caller]
     fn make(&self, words: &[&str]) -> bool {
         let found = ctl(&self.stage.place, words);
-        let refusal = "an upgrade is under way, nothing changed";
+        let refusal = "an upgrade is in progress, nothing changed";
         if found.code == 3 && found.stderr.contains(refusal) {
             self.refused.fetch_add(1, SeqCst);
             return false;

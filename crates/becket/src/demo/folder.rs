@@ -43,7 +43,7 @@ pub struct FilesFlags {
 #[derive(Debug)]
 pub struct ServedFolder {
     asked: FilesFlags,
-    /// Address to listen on: the requested one, or one that was free when it was probed.
+    /// Address to listen on: the requested one, or an address that was free when it was probed.
     listen: String,
     /// Generated certificate and key.
     made: Option<CertificateFiles>,

@@ -14,7 +14,7 @@ use rustls::version::{TLS12, TLS13};
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
-/// A listener with keys of every kind that a batch accepts, and one that it does not.
+/// A listener with keys of every kind that a batch accepts, and a key that no batch accepts.
 fn house(process: &str) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\

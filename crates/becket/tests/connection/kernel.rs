@@ -18,7 +18,7 @@ use rustls::SupportedProtocolVersion;
 use rustls::crypto::aws_lc_rs;
 use rustls::version::{TLS12, TLS13};
 
-/// A current kernel, and one that is years old.
+/// A current kernel, and an old one.
 pub(crate) const NEW: Support = Support {
     tls: true,
     rekey: true,

@@ -1,4 +1,4 @@
-//! The pages and changes over a socket of their own.
+//! Tests of pages and changes over real sockets.
 
 use super::super::answers::ROUTES;
 use super::super::api::{AdminRoute, RouteAction};
@@ -15,7 +15,7 @@ use std::sync::{Mutex, PoisonError};
 use becket_sys::socket::{ListenOptions, listen};
 use becket_sys::socket_file::SocketAccess;
 
-/// How long anything may take on a busy machine.
+/// Time limit on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn serving(read: fn(&AdminState) -> Snapshot) -> (SocketAddr, Arc<AdminState>) {
@@ -40,7 +40,7 @@ fn serving_at(
         tcp: Some(listener),
         unix: None,
     };
-    // Nobody carries changes out.
+    // There is no control to carry out changes.
     let (control, _) = channel(1);
     let answers = Responder::new(Arc::clone(&state), read, control, Vec::new());
     let pages = serve(&sockets, answers).unwrap();
@@ -135,7 +135,7 @@ fn the_file_for_programs_has_every_route_and_every_field() {
     assert_eq!(keys(&status["totals"]), schema("Totals"));
     assert_eq!(keys(&status["backends"][0]), schema("Backend"));
     assert_eq!(keys(&status["backends"][0]["servers"][0]), schema("Server"));
-    // What is not a field is answered with those that there are.
+    // An unknown field is answered with the known ones.
     let fields = |route: &AdminRoute| {
         let RouteAction::Change(parse) = route.action else {
             return None;
@@ -173,7 +173,7 @@ fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
     let (address, _, pages) = serving_until(AdminState::snapshot);
     assert!(request(address, "GET /healthz").contains("serving"));
     drop(pages);
-    // This one alone had the socket: it is closed in a moment, and there is nobody else.
+    // Only these pages had the socket, which is closed in a moment.
     while TcpStream::connect(address).is_ok() {}
 }
 
@@ -186,7 +186,7 @@ fn who_waits_when_the_process_ends_is_answered_before() {
     let runtime = Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(pages.finish(PATIENCE));
     for stream in &mut waiting {
-        // It is there already.
+        // The answer has arrived already.
         stream.set_nonblocking(true).unwrap();
         let mut answer = String::new();
         stream.read_to_string(&mut answer).unwrap();
@@ -196,13 +196,14 @@ fn who_waits_when_the_process_ends_is_answered_before() {
 
 #[test]
 fn who_waits_is_left_to_the_process_that_has_the_sockets() {
-    // The old process may let somebody in before it hears that it is not to.
+    // The old process may accept a client before it learns that it must not.
     let mut answers = (0..100).map(|_| answer_of_a_process_that_follows());
     let left = answers.any(|answer| answer.ends_with("draining\n"));
     assert!(left, "the old process answers all");
 }
 
-/// What a client hears that comes when a process lets in nobody any more; another one follows, which drains.
+/// Returns the answer to a client that connects while a process stops accepting; a following
+/// process drains.
 fn answer_of_a_process_that_follows() -> String {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -265,7 +266,7 @@ fn health_is_told_while_pages_are_made_and_the_oldest_connection_makes_room() {
     let answer = request(address, "GET /healthz");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
     assert_eq!(state.refusals().of(PageRefusal::Evicted).value(), 1);
-    // Its request was not read, or its answer is not written: either way it ends.
+    // Its request was not read, or its answer is not written; it is closed in both cases.
     assert!(matches!(pages[0].read(&mut [0; 1]), Ok(0) | Err(_)));
     drop(gate);
     let mut answer = String::new();
@@ -292,7 +293,7 @@ fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
         tcp: Some(listener),
         unix: Some(SocketFile::bind(&path, &access).unwrap()),
     };
-    // More than the kernel holds between two sockets.
+    // More than the kernel buffers between two sockets.
     let large = |state: &AdminState| {
         let mut snapshot = state.snapshot();
         let certificate = snapshot.status.certificates[0].clone();

@@ -1,7 +1,7 @@
-//! The new process's end: a thread that takes the old process's state.
+//! The new process's end: a thread that receives the old process's state.
 //!
-//! If the stream ends early, the new process serves with what it has: an old process that died has nothing more to send, and state of another
-//! version is not understood.
+//! If the stream ends early, the new process serves with the state received so far: an old process
+//! that died has nothing more to send, and state of another version cannot be read.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -16,17 +16,17 @@ use zeroize::Zeroizing;
 
 use becket_proxy::shared::SharedState;
 
-/// Parts of the stream that control handles. The channel ends with the stream.
+/// Parts of the stream that control handles. The channel closes with the stream.
 #[derive(Debug)]
 pub enum Milestone {
-    /// The old process does not accept any more.
+    /// The old process has stopped accepting.
     Cut(Option<Secrets>, Vec<Server>),
     /// The old process has closed the addresses of the cluster.
     Left,
 }
 
-/// Begins to receive. Sessions of the old process's last handshakes go to the cluster by `outbox`, since the old process has left it by
-/// then.
+/// Starts to receive. Sessions of the old process's last handshakes go to the cluster through
+/// `outbox`, because the old process has left the cluster at that time.
 ///
 /// # Errors
 /// Fails if no thread can be started.
@@ -63,7 +63,7 @@ fn receive(
     let mut head = [0; HEAD.len()];
     stream.read_exact(&mut head)?;
     if head != HEAD {
-        return Err(invalid("its version is different"));
+        return Err(invalid("the state has another version"));
     }
     while let Some(record) = next_record(stream)? {
         if let Some(milestone) = reader.take(record)?
@@ -77,7 +77,7 @@ fn receive(
 
 struct HandoverReader {
     shared: Arc<SharedState>,
-    /// To the peers of a cluster.
+    /// Outbox to the peers of a cluster.
     outbox: Option<Outbox>,
     is_cut: bool,
     has_left: bool,
@@ -88,7 +88,7 @@ struct HandoverReader {
 }
 
 impl HandoverReader {
-    /// Takes one record. Returns what control needs to know of it.
+    /// Handles one record. Returns the milestone for control, if the record is one.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
         let is_late = |record: &Record| match record {
             Record::Session { .. } | Record::Forgotten(_) => false,
@@ -135,14 +135,16 @@ impl HandoverReader {
         Ok(None)
     }
 
-    /// Passes on what the old process's last connections make: until the cut it does that itself.
+    /// Passes on events of the old process's last connections. Before the cut the old process does
+    /// this itself.
     fn pass_to_cluster(&self, event: SessionEvent) {
         if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_cut) {
             outbox.leave(event);
         }
     }
 
-    /// Remembers where clients stick, of a backend that is configured here too. Its servers need not be known yet.
+    /// Stores the sticks of a backend that is configured here, too. Its servers need not be known
+    /// yet.
     fn learn(&mut self, backend: &str, sticks: &[StickEntry]) {
         let Some(backend) = self.shared.backends.by_name(backend) else {
             return;
@@ -167,7 +169,7 @@ impl HandoverReader {
     }
 }
 
-/// The next record that can be read; absent at the end.
+/// Returns the next readable record; `None` at the end.
 fn next_record(mut stream: &UnixStream) -> io::Result<Option<Record>> {
     loop {
         let mut head = [0; LENGTH];
@@ -190,5 +192,5 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Servers that are kept until the cut, at most some KiB each.
+/// Maximum number of servers kept until the cut; each takes a few KiB at most.
 const MOST_SERVERS: usize = 100_000;

@@ -1,8 +1,9 @@
-//! The old process's end: a thread that sends the state there is, and what comes.
+//! The old process's end: a thread that sends existing and new state.
 //!
-//! Sessions by ID are copied, and so is which clients stick to which servers: everything once, and at the cut what came in the meantime.
-//! Sessions that admit early data stay: each opens once, in the process that made it. The new process is not trusted to read: a write
-//! waits until the upgrade is given up, and sessions that wait to be sent are dropped beyond [`MOST_WAITING`].
+//! Sessions by ID and sticks are copied once, and changes made in the meantime are sent at the cut.
+//! Sessions that allow early data are not sent, because each may be used only once, in the process
+//! that made it. The new process may not read: a write waits until the upgrade is given up, and
+//! sessions in the queue are dropped beyond [`MOST_WAITING`].
 
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -21,7 +22,7 @@ use zeroize::{Zeroize, Zeroizing};
 
 use becket_proxy::shared::SharedState;
 
-/// The way to the new process.
+/// The connection to the new process.
 #[derive(Debug)]
 pub struct Sender {
     stream: UnixStream,
@@ -29,22 +30,22 @@ pub struct Sender {
     shared: Arc<SharedState>,
 }
 
-/// Sources of the state.
+/// Parts of the state.
 #[derive(Debug)]
 enum Item {
     /// A session was made, or has ended.
     Session(SessionName),
-    /// The last state of a process that does not accept any more.
+    /// Last state of a process that has stopped accepting.
     Cut(Option<Secrets>, Vec<Server>),
-    /// The addresses of the cluster are free.
+    /// The addresses of the cluster are released.
     Left,
 }
 
 impl Sender {
-    /// Begins to send.
+    /// Starts to send.
     ///
     /// # Errors
-    /// Fails if no thread or no descriptor is left.
+    /// Fails if no thread or no descriptor is available.
     pub fn start(stream: UnixStream, shared: &Arc<SharedState>) -> io::Result<Self> {
         let (items, received) = channel();
         let waiting = Arc::<AtomicUsize>::default();
@@ -75,25 +76,25 @@ impl Sender {
         })
     }
 
-    /// Sends the rest. Called once no worker accepts.
+    /// Sends the rest. Called after all workers have stopped accepting.
     pub fn cut(&self, secrets: Option<Secrets>, servers: Vec<Server>) {
         self.leave(Item::Cut(secrets, servers));
     }
 
-    /// Sends that the addresses of the cluster are free.
+    /// Sends that the addresses of the cluster are released.
     pub fn left(&self) {
         self.leave(Item::Left);
     }
 
     fn leave(&self, item: Item) {
-        // A thread that has ended has logged why.
+        // A thread that has exited has logged the reason.
         let _ended = self.items.send(item);
     }
 
-    /// Ends this, since there will be no new process.
+    /// Stops sending, because there will be no new process.
     pub fn give_up(self) {
         self.shared.table.observe(None);
-        // The thread may wait for a reader.
+        // The thread may be blocked in a write.
         let _closed_already = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -102,7 +103,7 @@ impl Sender {
 struct Writer {
     stream: UnixStream,
     shared: Arc<SharedState>,
-    /// To be sent.
+    /// Encoded records that are sent next.
     frames: Zeroizing<Vec<u8>>,
 }
 
@@ -136,7 +137,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends every session of TLS 1.2 that is in the table now.
+    /// Sends every TLS 1.2 session in the table.
     fn copy_table(&mut self) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         let mut next = Some(Cursor::default());
@@ -152,7 +153,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends which clients stick where: all, or those that came since then.
+    /// Sends sticks: all of them, or only those used since that time.
     fn copy_sticks(&mut self, since: Option<Duration>) -> io::Result<()> {
         for backend in self.shared.backends.all() {
             let life = backend.stick_life();
@@ -161,7 +162,7 @@ impl Writer {
                 let now = self.shared.clock.mono();
                 let mut sticks = Vec::with_capacity(AT_ONCE);
                 next = backend.visit_sticks(from, now, AT_ONCE, |client, server, remaining| {
-                    // Each use gives it its whole life again.
+                    // Each use renews the full lifetime of a stick.
                     if since.is_none_or(|since| now + remaining >= since + life) {
                         sticks.push(StickEntry {
                             client,
@@ -180,7 +181,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes a session as it is now, or that it has ended.
+    /// Writes the current state of a session, or that it has ended.
     fn write_session(&mut self, name: SessionName) {
         match self.shared.table.copy(&name, self.shared.clock.mono()) {
             Some((session, remaining)) => self.write(name, session, remaining),
@@ -199,14 +200,14 @@ impl Writer {
 
     fn send(&mut self) -> io::Result<()> {
         let sent = self.stream.write_all(&self.frames);
-        // Only what was in it: a table is sent in thousands of steps, most of them empty.
+        // Only the used part is erased: a table is sent in thousands of steps, most of them empty.
         self.frames.as_mut_slice().zeroize();
         self.frames.clear();
         sent
     }
 }
 
-/// Sessions that may wait to be sent, 48 bytes each: what one core makes in a minute.
+/// Maximum number of queued sessions, 48 bytes each: as many as one core makes in a minute.
 const MOST_WAITING: usize = 100_000;
-/// Places of a table that are visited under its lock.
+/// Number of table entries visited under its lock.
 const AT_ONCE: usize = 64;

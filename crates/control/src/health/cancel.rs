@@ -1,13 +1,15 @@
 //! Cancels of PostgreSQL clients, sent to every server of all backends of their listener.
 //!
-//! A CancelRequest names a running session by a number and a secret of its server, on a connection of its own and, by most clients, in
-//! clear. Becket does not know which server that is, so each gets the request; a server that does not know the secret ignores it. The
-//! connection is that of a health check: with TLS if the backend has it, with a PROXY header (LOCAL) if that is expected, without a slot. A server closes it
-//! after the cancel, and only then the client's connection is closed: otherwise the client's next query could be cancelled.
+//! A CancelRequest identifies a session by a number and a secret of its server. Clients send it on
+//! a separate connection, and most do so without TLS. becket does not know the server, so each
+//! server gets the request; a server that does not know the secret ignores it. The connection is
+//! that of a health check: with TLS if the backend has it, with a PROXY header (LOCAL) if that is
+//! expected, and without a slot. A server closes it after the cancel, and only then the client's
+//! connection is closed: otherwise the client's next query could be cancelled.
 //!
-//! The work is bounded in all that a client could make of it: connects begin at a rate of [`MAX_CONNECTS`] in each [`PACE`], and [`MAX_RUNNING`]
-//! requests run, each to [`MAX_SERVERS`] servers, of which [`MAX_CONNECTS`] at a time, for [`TIMEOUT`] each. [`Cancels`] limits the requests that
-//! wait.
+//! The work that a client can cause is bounded: connects begin at a rate of [`MAX_CONNECTS`] in
+//! each [`PACE`], and [`MAX_RUNNING`] requests run, each to [`MAX_SERVERS`] servers,
+//! [`MAX_CONNECTS`] at a time, for [`TIMEOUT`] each. [`Cancels`] limits the waiting requests.
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
@@ -22,7 +24,7 @@ use tokio::time::{sleep, timeout};
 
 use super::check::{Check, Failure};
 
-/// Sends cancels to servers, forever. To be called once.
+/// Sends cancels to servers, forever. Call it once.
 pub async fn send_all(cancels: Arc<Cancels>) {
     let mut running = JoinSet::new();
     loop {
@@ -74,12 +76,14 @@ async fn send(
     while running.join_next().await.is_some() {}
 }
 
-/// With [`MAX_CONNECTS`], as many connects at a time as there are health checks.
+/// Maximum number of concurrent requests. With [`MAX_CONNECTS`], there are as many connects at a
+/// time as health checks.
 const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
-/// Servers that get a request.
+/// Maximum number of servers that get a request.
 const MAX_SERVERS: usize = 64;
-/// Time between two requests for [`MAX_CONNECTS`] servers. 50 a second take some milliseconds of control's time with TLS to a few servers.
+/// Time between two requests for [`MAX_CONNECTS`] servers. 50 requests a second with TLS to a few
+/// servers take milliseconds of control's time.
 const PACE: Duration = Duration::from_millis(20);
-/// For each server.
+/// Timeout for each server.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -1,10 +1,11 @@
-//! One health check of one server: connect, and as much further as the configuration asks.
+//! One health check of a server: a connect, and further steps as configured.
 //!
-//! Runs on control's runtime, so nothing here blocks. Nothing is read after a TLS handshake and a status line. If servers expect a PROXY
-//! header, that of a check says LOCAL, or UNKNOWN in version 1 and where servers get the received headers of clients, so it has no address. If
-//! servers expect an address, it is 0.0.0.0. The addresses of the server are tried in order, as for clients, each for the whole time-out; the first
-//! that passes decides. The verifier of the TLS configuration limits the chain of a server, and [`MAX_READ`] limits all that it
-//! sends.
+//! It runs on control's runtime, so nothing here blocks. Nothing is read after a TLS handshake and
+//! a status line. If servers expect a PROXY header, that of a check is LOCAL; it is UNKNOWN in
+//! version 1 and if servers get the received headers of clients, so it has no address. If servers
+//! expect an address, it is 0.0.0.0. The addresses of the server are tried in order, as for
+//! clients, each with the full timeout; the first success decides. The verifier of the TLS
+//! configuration limits the chain of a server, and [`MAX_READ`] limits everything that it sends.
 //!
 //! Source: HAProxy's doc/proxy-protocol.txt section 2.2 (health checks), RFC 9112 section 3.2 (Host).
 
@@ -36,25 +37,25 @@ use becket_tls::config::{Backend, Server, ServerAddress};
 use becket_tls::server_rules::RuleVerifier;
 use becket_tls::to_servers;
 
-/// A connect to a server, and what follows it.
+/// A connect to a server, and the steps after it.
 #[derive(Clone, Debug)]
 pub struct Check {
-    /// In the order in which they are tried.
+    /// Addresses in the order in which they are tried.
     pub(super) addresses: Arc<[ServerAddress]>,
     /// Local addresses; the first of the right family is bound.
     sources: Arc<[IpAddr]>,
     proxy_header: Option<Introduction>,
-    /// The protocol in which TLS is requested; `None` begins with TLS.
+    /// Protocol in which TLS is requested; `None` begins with TLS.
     starttls: Option<Protocol>,
-    /// With the server name of the hello; `None` is plain TCP.
+    /// TLS configuration and the server name of the hello; `None` is plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    /// `None` ends with the connect, or with the handshake.
+    /// Request after the handshake; `None` stops at the connect or the handshake.
     request: Option<HealthRequest>,
-    /// For each address.
+    /// Timeout for each address.
     pub(super) timeout: Duration,
 }
 
-/// Bytes for a server that is connected.
+/// Bytes for a connected server.
 #[derive(Clone, Debug)]
 struct HealthRequest {
     bytes: Arc<[u8]>,
@@ -62,10 +63,10 @@ struct HealthRequest {
     expect: Option<Arc<[Expected]>>,
 }
 
-/// A server that was connected.
+/// A server that accepted the connection.
 #[derive(Debug)]
 pub struct ConnectedServer {
-    /// Time to connect, and for TLS.
+    /// Time of the connect and of the TLS handshake.
     pub took: Duration,
     pub version: Option<ProtocolVersion>,
     /// The server's certificate, verified as configured.
@@ -75,12 +76,12 @@ pub struct ConnectedServer {
 #[derive(Debug)]
 pub enum Failure {
     Connect(io::Error),
-    /// The server does not take what is sent, or ends before it has answered.
+    /// The server does not accept the data, or closes before its answer is complete.
     Broken(io::Error),
-    /// The server does not begin TLS when it is asked for it in clear.
+    /// The server does not begin TLS after an unencrypted request.
     NoTls(NoTls),
     Tls(rustls::Error),
-    /// A status that is not expected.
+    /// An unexpected status.
     Status(u16),
     NotHttp,
     TimedOut(Duration),
@@ -105,7 +106,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.downcast() {
             Ok(fault) => Self::Tls(fault),
-            // Each layer has another text for it.
+            // Each layer has its own text for this error.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Self::Broken(error.kind().into())
             }
@@ -126,7 +127,7 @@ impl Check {
         };
         let request = || {
             let host = health.host.as_ref().map_or(&*server.name, |host| &host.0);
-            // A unix socket has a path, which is no host (RFC 9112, section 3.2).
+            // A unix socket has a path, which is not a host (RFC 9112, section 3.2).
             let is_path = host.starts_with('/');
             let host = if is_path { "localhost" } else { host };
             HealthRequest::get(&health.path.0, host, &health.expect)
@@ -183,7 +184,7 @@ impl Check {
         Self { addresses, ..self }
     }
 
-    /// Returns whether this proves more than a connect as for a client.
+    /// Returns `true` if this check proves more than a connect as for a client.
     pub fn asks_more(&self, backend: &Backend) -> bool {
         self.request.is_some() || self.tls.is_some() && backend.tls.is_none()
     }
@@ -192,7 +193,7 @@ impl Check {
     ///
     /// # Errors
     ///
-    /// What is wrong at the last address.
+    /// The failure at the last address.
     pub async fn run(&self) -> Result<(), Failure> {
         let none = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let mut outcome = Err(Failure::Connect(none));
@@ -207,8 +208,8 @@ impl Check {
         outcome
     }
 
-    /// Connects to the one address, as far as a handshake, and waits for an alert: in TLS 1.3 a server that refuses our certificate, or
-    /// misses it, reports that after the handshake.
+    /// Connects to the single address, makes a handshake, and waits for an alert. In TLS 1.3, a
+    /// server reports a rejected or missing client certificate after the handshake.
     ///
     /// # Errors
     ///
@@ -245,7 +246,7 @@ impl Check {
         }
     }
 
-    /// Connects, and shakes hands where there is TLS.
+    /// Connects, and makes a handshake if there is TLS.
     async fn reach(&self, address: &ServerAddress) -> Result<Channel, Failure> {
         let socket = self.open(address).await.map_err(Failure::Connect)?;
         let (reader, writer) = io::split(socket);
@@ -283,7 +284,7 @@ impl Check {
 }
 
 impl HealthRequest {
-    /// A request for `path` at `host`.
+    /// Creates a request for `path` at `host`.
     fn get(path: &str, host: &str, expect: &[Expected]) -> Self {
         let text = format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: becket\r\nAccept: */*\r\nConnection: close\r\n\r\n"
@@ -298,7 +299,7 @@ impl HealthRequest {
         of.write_all(&self.bytes).await?;
         of.flush().await?;
         let Some(expect) = &self.expect else {
-            // A server that resets has received the request, too.
+            // A server that resets the connection has received the request, too.
             let _ended = io::copy(&mut of.take(MAX_IGNORED), &mut io::sink()).await;
             return Ok(());
         };
@@ -319,7 +320,7 @@ impl HealthRequest {
 /// Returns the status of an answer, or `None` while its first line is not complete.
 fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     let mut head = httparse::Response::new(&mut []);
-    // Headers do not fit, and need not be valid.
+    // Headers exceed the empty buffer, and need not be valid.
     let parsed = head.parse(answer);
     match (head.code.zip(head.reason), parsed) {
         (Some((status, _)), _) => Ok(Some(status)),
@@ -328,7 +329,7 @@ fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     }
 }
 
-/// Sends `close_notify` and reads until the end. Only an alert is a failure.
+/// Sends `close_notify`, and reads until the end. Only an alert is a failure.
 async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
     // A server that has closed may have sent an alert before.
     let _closed = stream.shutdown().await;
@@ -360,7 +361,7 @@ fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, Serv
     Some((Arc::new(config), name.unwrap_or_else(none)))
 }
 
-/// Asks a server for TLS in clear.
+/// Requests TLS from a server in its unencrypted protocol.
 async fn ask_for_tls(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     protocol: Protocol,
@@ -395,7 +396,7 @@ fn local(kind: Introduction) -> Vec<u8> {
         tlvs: Tlvs::default(),
     };
     let mut out = Vec::new();
-    // Only fields that do not fit are refused, and this header has none.
+    // Encoding fails only for fields that do not fit, and this header has none.
     let _never = header.encode(format, &mut out);
     out
 }
@@ -426,12 +427,13 @@ enum Channel {
 pub const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two connects to a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
-/// Maximum bytes from a server, handshake included: a chain, and far more than the head of an answer. A server could send empty TLS
-/// records without end, and each costs us more than it.
+/// Maximum number of bytes from a server, handshake included: a chain, and far more than the head
+/// of an answer. A server could send empty TLS records endlessly, at a higher cost for becket than
+/// for itself.
 const MAX_READ: u64 = 128 * 1024;
-/// Maximum bytes of an answer that is ignored.
+/// Maximum number of bytes of an ignored answer.
 const MAX_IGNORED: u64 = 2048;
-/// Maximum bytes of a status line.
+/// Maximum number of bytes of a status line.
 const MAX_STATUS_LINE: usize = 512;
 
 #[cfg(test)]

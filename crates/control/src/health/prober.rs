@@ -1,14 +1,16 @@
-//! Health of servers: checks, connects that fail, and names that are resolved again.
+//! Health of servers: checks, failed connects, and repeated resolution of names.
 //!
-//! A [`Prober`] has a [`ServerWatch`] for each server of the configuration. [`Prober::tick`] starts what is due and never waits: a bounded
-//! number of checks and lookups run as tasks, and their results return through [`Prober::ended`] and [`Prober::take`].
-//! [`becket_proto::health`] decides the condition of a server. The consequences are written into the server's state, which the data path
+//! A [`Prober`] has a [`ServerWatch`] for each server of the configuration. [`Prober::tick`] starts
+//! due tasks and never waits: a bounded number of checks and lookups run as tasks, and their
+//! results return through [`Prober::ended`] and [`Prober::take`]. [`becket_proto::health`] decides
+//! the condition of a server. The result is written into the server's state, which the data path
 //! reads. Each change of condition is logged once, with its reason.
 //!
-//! All names are looked up by one [`HostResolver`], when a configuration is adopted and then repeatedly. If a lookup fails or finds nothing, the server
-//! keeps its addresses, because a failure of DNS must not remove servers that work. The log reports the failure once, and its end once. A server that
-//! never had an address is neither used nor checked, and is looked up more often. During its first lookup, clients that find no
-//! other server wait in the queue.
+//! One [`HostResolver`] resolves all names, when a configuration is adopted and then repeatedly. If
+//! a lookup fails or finds nothing, the server keeps its addresses, because a failure of DNS must
+//! not remove working servers. The failure is logged once, and its end once. A server that never
+//! had an address is neither used nor checked, and is resolved more often. During its first lookup,
+//! clients without another server wait in the queue.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -49,14 +51,14 @@ struct ServerWatch {
     check: Option<Check>,
     health: health::Health,
     check_schedule: Schedule,
-    /// Held while a check that is due waits for a slot.
+    /// Held while a due check waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
-    /// The percentage that `server` has.
+    /// The percentage stored in `server`.
     weight_percent: u8,
 }
 
-/// The name of a server that is resolved again.
+/// The name of a server that is resolved repeatedly.
 #[derive(Debug)]
 struct Name {
     host: String,
@@ -66,7 +68,7 @@ struct Name {
     schedule: Schedule,
 }
 
-/// Work that is repeated.
+/// Repeated work.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
     due: Duration,
@@ -92,7 +94,7 @@ impl Prober {
         }
     }
 
-    /// Starts what is due, after adopting the configuration if it is another one.
+    /// Starts due tasks, after adopting the configuration if it has changed.
     pub fn tick(&mut self, config: &Arc<Config>, backends: &Backends, now: Now) {
         let same = |known: &Arc<Config>| Arc::ptr_eq(known, config);
         if !self.config.as_ref().is_some_and(same) {
@@ -111,7 +113,7 @@ impl Prober {
         known.filter(is_worth_it).collect()
     }
 
-    /// Continues with the health that another process had for servers that are watched here.
+    /// Continues with the health of another process, for servers that are watched here.
     pub fn take_over(&mut self, told: &[handover::Server], now: Now) {
         let told: HashMap<_, _> = told
             .iter()
@@ -125,7 +127,8 @@ impl Prober {
         }
     }
 
-    /// Makes the next tick adopt the configuration again, since an operator may have disabled or enabled a server.
+    /// Makes the next tick adopt the configuration again, because an operator may have disabled or
+    /// enabled a server.
     pub fn readopt(&mut self) {
         self.config = None;
     }
@@ -154,7 +157,8 @@ impl Prober {
     pub fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
-                // The value only has to differ between servers: any 32 bits of a hash will do.
+                // The value only has to differ between servers, so any 32 bits of a hash are
+                // sufficient.
                 let random = RandomState::new().hash_one(index) as u32;
                 if let Some(watch) = self.watches.get_mut(index) {
                     watch.handle_check(outcome, random, now);
@@ -170,14 +174,14 @@ impl Prober {
         }
     }
 
-    /// Makes the watches of a configuration. The health of servers that stay is kept.
+    /// Creates the watches of a configuration. The health of servers that stay is kept.
     fn adopt(&mut self, configured: &[Arc<Backend>], backends: &Backends, now: Duration) {
         // Tasks of the previous configuration have other indices.
         self.checks = JoinSet::new();
         self.lookups = JoinSet::new();
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
-            // Control has adopted it before.
+            // Control has adopted the backend before.
             let Some(state) = backends.by_name(&backend.keys.name) else {
                 continue;
             };
@@ -260,7 +264,7 @@ impl ServerWatch {
         }
     }
 
-    /// Keeps the health of an earlier watch if that had the same kinds of checks.
+    /// Keeps the health of an earlier watch, if that had equal kinds of checks.
     fn remembering(mut self, before: Option<Self>) -> Self {
         let alike = |before: &Self| {
             before.rules.checks.is_some() == self.rules.checks.is_some()
@@ -297,7 +301,7 @@ impl ServerWatch {
     }
 
     fn take_over(&mut self, told: &handover::Server, now: Now) {
-        // DNS may fail just now.
+        // DNS may fail at the moment.
         if self.name.is_some() && !self.server.has_address() {
             let found = told.addresses.iter().take(MOST_ADDRESSES);
             let found = found.filter_map(|text| text.parse().ok());
@@ -319,10 +323,11 @@ impl ServerWatch {
         self.server.set_failing(!condition.is_usable());
     }
 
-    /// Returns the check if it is due and may run, and its slot if connections of the server are limited.
+    /// Returns the check if it is due and may run, with its slot if connections of the server are
+    /// limited.
     ///
-    /// A check that has waited for a slot as long as for an answer runs without one: otherwise clients that hang on a dead server
-    /// would keep it in service.
+    /// A check that has waited for a slot as long as for an answer runs without one. Otherwise
+    /// clients that hang on a dead server would keep it in service.
     fn begin_check(&mut self, now: Duration) -> Option<(Check, Option<ServerSlot>)> {
         let check = self.check.as_ref()?;
         if !self.check_schedule.is_due(now) || !self.server.has_address() {
@@ -398,7 +403,7 @@ impl ServerWatch {
             found.change = Some((now.unix, reason.to_string().into()));
             found.outages += u64::from(failing);
         });
-        // The weight counts before the first client is sent there.
+        // The weight must be set before the first client is sent to the server.
         self.set_weight(now.mono);
         self.server.set_failing(failing);
     }
@@ -435,11 +440,11 @@ impl Name {
                 replace_addresses(server, &found, self.port);
             }
             Err(reason) if is_news && server.has_address() => {
-                tracing::warn!(server = %name, reason, "name does not resolve, its last addresses stay");
+                tracing::warn!(server = %name, reason, "DNS lookup failed; keeping the last addresses");
             }
             Err(reason) if is_news => {
                 tracing::warn!(server = %name, reason, "name does not resolve yet");
-                // Clients may wait for this server alone.
+                // Clients may wait for this server only.
                 server.backend().settle();
             }
             Err(_) => {}
@@ -449,8 +454,8 @@ impl Name {
     }
 }
 
-/// Returns the addresses that a client tries before `retries` are used up. No client reaches a later address, so a server that answers only
-/// there is not healthy.
+/// Returns the addresses that a client tries before `retries` are used up. No client reaches a
+/// later address, so a server that answers only there is not healthy.
 fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
     let addresses = server.addresses();
     let tried = (backend.keys.retries as usize).saturating_add(1);
@@ -460,7 +465,7 @@ fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
     }
 }
 
-/// Gives a server its new addresses, unless they are the old ones in another order.
+/// Sets the new addresses of a server, unless only their order has changed.
 fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     let found = found.iter().take(MOST_ADDRESSES);
     let found: Vec<SocketAddr> = found.map(|ip| SocketAddr::new(*ip, port)).collect();
@@ -469,7 +474,7 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     if old.len() == new.len() && new.iter().all(|address| old.contains(address)) {
         return;
     }
-    tracing::info!(server = %server.name(), addresses = ?found, "name has other addresses");
+    tracing::info!(server = %server.name(), addresses = ?found, "addresses of the name changed");
     server.set_addresses(&new);
     // Clients that wait for another server may use the new address.
     server.backend().settle();
@@ -496,9 +501,9 @@ impl Schedule {
     }
 }
 
-/// Maximum checks at a time. Each takes a descriptor.
+/// Maximum number of concurrent checks. Each takes a descriptor.
 const MOST_CHECKS: usize = 64;
-/// Maximum lookups at a time; the resolver makes fewer.
+/// Maximum number of concurrent lookups; the resolver makes fewer.
 const MOST_LOOKUPS: usize = 64;
 /// Time until the next lookup of a name without addresses.
 const SOON: Duration = Duration::from_secs(5);

@@ -1,8 +1,8 @@
-//! The rotation of ticket secrets on a host that is alone.
+//! The rotation of ticket secrets on a single host.
 //!
-//! Each epoch has a secret of its own, drawn at random when the epoch begins and erased when no
-//! ticket may need it any more: whoever steals the memory later opens no ticket of an earlier
-//! epoch (forward secrecy within two rotations; a TLS 1.2 ticket is the master secret). Epochs
+//! Each epoch has its own random secret, created when the epoch begins and erased when no valid
+//! ticket needs it. An attacker who reads the memory later cannot open tickets of earlier epochs
+//! (forward secrecy within two rotations; a TLS 1.2 ticket contains the master secret). Epochs
 //! follow the monotonic clock: a wall clock that is set back must not keep a secret alive.
 
 use std::time::Duration;
@@ -14,17 +14,18 @@ use super::NoRandomness;
 use becket_tls::secret::shared::SecretBytes;
 use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, TicketSecrets};
 
-/// Draws secrets and says when the next is due.
+/// Creates secrets, and determines when the next one is due.
 #[derive(Debug)]
 pub(super) struct Alone {
-    /// Names this process' secrets, so that another's tickets are told apart from expired ones.
+    /// ID of this process's secrets, which distinguishes tickets of other processes from expired
+    /// ones.
     id: SecretId,
     due: Duration,
     rotations: u64,
 }
 
 impl Alone {
-    /// Draws the first secret.
+    /// Creates the first secret.
     pub(super) fn start(period: Duration, now: Now) -> Result<(Self, TicketSecrets), NoRandomness> {
         let mut id = [0; 4];
         aws_lc_rs::rand::fill(&mut id).map_err(|_| NoRandomness)?;
@@ -42,17 +43,17 @@ impl Alone {
         Ok((alone, secrets))
     }
 
-    /// Goes on where another process was.
+    /// Continues the state of another process.
     pub(super) fn go_on(&mut self, id: SecretId, rotations: u64, due: Duration) {
         *self = Self { id, due, rotations };
     }
 
-    /// The name of its secrets.
+    /// Returns the ID of the secrets.
     pub(super) fn id(&self) -> SecretId {
         self.id
     }
 
-    /// When it is due, begins a new epoch and drops what is older than the one before.
+    /// Begins a new epoch if it is due, and drops all epochs but the previous one.
     pub(super) fn tick(
         &mut self,
         period: Duration,
@@ -75,17 +76,17 @@ impl Alone {
         }))
     }
 
-    /// Has the next epoch begin at the next tick.
+    /// Lets the next epoch begin at the next tick.
     pub(super) fn hurry(&mut self) {
         self.due = Duration::ZERO;
     }
 
-    /// When the next epoch begins, by the monotonic clock.
+    /// Returns the start of the next epoch, by the monotonic clock.
     pub(super) fn due(&self) -> Duration {
         self.due
     }
 
-    /// How many epochs there have been before this one.
+    /// Returns the number of epochs before this one.
     pub(super) fn rotations(&self) -> u64 {
         self.rotations
     }
@@ -116,7 +117,7 @@ mod tests {
         }
     }
 
-    /// The secrets of three epochs, one after the other.
+    /// Returns the secrets of three successive epochs.
     fn three() -> (Alone, [TicketSecrets; 3]) {
         let (mut alone, first) = Alone::start(HOUR, at(1)).expect("random");
         let mut next = |current: &TicketSecrets, hours| {

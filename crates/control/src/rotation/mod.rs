@@ -1,11 +1,12 @@
-//! The rotation of ticket secrets: which ones there are now, and when they change.
+//! The rotation of ticket secrets: the current secrets, and when they change.
 //!
-//! A host that is alone draws a secret at random for each epoch ([`alone`]); in a cluster every
-//! node derives the same ones from what they share, by its wall clock ([`shared`]). Control asks
-//! [`Rotation::tick`] now and then and hands what changed to the workers; keys of the next epoch
-//! are made one epoch ahead, so that no handshake ever waits for one.
+//! A single host creates a random secret for each epoch ([`alone`]); in a cluster every node
+//! derives equal secrets from the shared one, by its wall clock ([`shared`]). Control calls
+//! [`Rotation::tick`] regularly and passes changes to the workers. Keys are created one epoch
+//! ahead, so that no handshake waits for them.
 //!
-//! A rotation that fails leaves the secrets of before in use and is tried again a minute later.
+//! If a rotation fails, the previous secrets stay in use, and the rotation is retried after a
+//! minute.
 
 mod alone;
 mod shared;
@@ -28,12 +29,12 @@ use becket_tls::secret::shared::SecretBytes;
 pub use becket_tls::secret::shared::{NoRandomness, NotDerived};
 use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
-/// Makes secrets and says when the next are due.
+/// Creates secrets, and determines when the next ones are due.
 #[derive(Debug)]
 pub struct Rotation {
     kind: RotationKind,
     current: Arc<TicketSecrets>,
-    /// By the monotonic clock: not before then is anything tried again.
+    /// Time of the next attempt, by the monotonic clock.
     rest_until: Duration,
 }
 
@@ -43,23 +44,24 @@ enum RotationKind {
     Shared(ClusterRotation),
 }
 
-/// Where the rotation stands, for people.
+/// State of the rotation, for people.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RotationState {
-    /// Number of the epoch whose key seals new tickets: alone since the start, in a cluster since
-    /// 1970, the same on all nodes.
+    /// Number of the epoch whose key seals new tickets. It counts from the start on a single host,
+    /// and from 1970 in a cluster, where it is equal on all nodes.
     pub epoch: u64,
-    /// When it began, by the wall clock.
+    /// Start of the epoch, by the wall clock.
     pub epoch_started: Timestamp,
-    /// When the next begins.
+    /// Start of the next epoch.
     pub due: Due,
-    /// Number of this node; `None` when it is alone.
+    /// Number of this node; `None` on a single host.
     pub node: Option<u16>,
-    /// Ids of the secrets in hex: the one that seals, then those that also open. A host that is alone has drawn its own.
+    /// IDs of the secrets in hex: the sealing one, followed by secrets that only open. A single
+    /// host has a random ID.
     pub secrets: Vec<String>,
 }
 
-/// A moment by one of the two clocks.
+/// A time of one of the two clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Since the process started.
@@ -69,7 +71,7 @@ pub enum Due {
 }
 
 impl Due {
-    /// How long until then; zero when it is past.
+    /// Returns the time until then; zero if it has passed.
     pub fn after(self, now: Now) -> Duration {
         match self {
             Self::Mono(due) => due.saturating_sub(now.mono),
@@ -78,26 +80,26 @@ impl Due {
     }
 }
 
-/// Why secrets were not rotated.
+/// Reason why secrets were not rotated.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRotated {
-    /// Of the host that is alone.
+    /// A single host has no random bytes.
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
-    /// The library refused.
+    /// The cryptographic library failed.
     #[error(transparent)]
     NotDerived(#[from] NotDerived),
-    /// There is no secret.
-    #[error("a cluster without a secret")]
+    /// The cluster has no secret.
+    #[error("the cluster has no secret")]
     NoSecret,
 }
 
 impl Rotation {
-    /// Draws the first secret of a host that is alone.
+    /// Creates the first secret of a single host.
     ///
     /// # Errors
     ///
-    /// When the system gives no random bytes.
+    /// The system has no random bytes.
     pub fn start(period: Duration, now: Now) -> Result<Self, NoRandomness> {
         let (alone, secrets) = Alone::start(period, now)?;
         Ok(Self {
@@ -107,11 +109,11 @@ impl Rotation {
         })
     }
 
-    /// Makes the secrets that a configuration asks for.
+    /// Creates the secrets for a configuration.
     ///
     /// # Errors
     ///
-    /// When they cannot be made.
+    /// The secrets cannot be created.
     pub fn of(config: &Config, now: Now) -> Result<Self, NotRotated> {
         let Some(cluster) = &config.cluster else {
             return Ok(Self::start(config.file.ticket_rotation(), now)?);
@@ -124,7 +126,8 @@ impl Rotation {
         })
     }
 
-    /// What another process on this host needs to go on with these secrets; nothing in a cluster, whose secrets come from files.
+    /// Returns the state for another process on this host to continue with these secrets; `None` in
+    /// a cluster, whose secrets come from files.
     pub fn hand_over(&self, now: Now) -> Option<HandedSecrets> {
         let RotationKind::Alone(alone) = &self.kind else {
             return None;
@@ -141,7 +144,8 @@ impl Rotation {
         })
     }
 
-    /// Goes on with the secrets of the process before this one. Returns whether they are of use: not in a cluster.
+    /// Continues with the secrets of the previous process. Returns `false` in a cluster, which does
+    /// not use them.
     pub fn take_over(&mut self, handed: HandedSecrets, now: Now) -> bool {
         let RotationKind::Alone(alone) = &mut self.kind else {
             return false;
@@ -163,29 +167,29 @@ impl Rotation {
         true
     }
 
-    /// The rotation of another configuration; nothing where this one goes on as it is.
+    /// Returns the rotation of another configuration; `None` if this one continues.
     ///
     /// # Errors
     ///
-    /// When the secrets cannot be made; this one is unchanged in any case.
+    /// The secrets cannot be created; this rotation is unchanged in any case.
     pub fn reloaded(&self, config: &Config, now: Now) -> Result<Option<Self>, NotRotated> {
         if config.cluster.is_none() && matches!(self.kind, RotationKind::Alone(_)) {
             return Ok(None);
         }
         let mut next = Self::of(config, now)?;
-        // The same ids are the same secrets: the keys that workers have will do.
+        // Equal IDs mean equal secrets, so the workers can keep their keys.
         if next.current.same_as(&self.current) {
             next.current = Arc::clone(&self.current);
         }
         Ok(Some(next))
     }
 
-    /// Begins a new epoch if it is time to, and says whether there are new secrets. `period` is
-    /// the rotation of a host that is alone.
+    /// Begins a new epoch if it is due. Returns `true` if there are new secrets. `period` is the
+    /// rotation of a single host.
     ///
     /// # Errors
     ///
-    /// When secrets cannot be made; the old ones stay, and it is tried again later.
+    /// The secrets cannot be created; the old ones stay in use, and the rotation is retried later.
     pub fn tick(&mut self, period: Duration, now: Now) -> Result<bool, NotRotated> {
         if now.mono < self.rest_until {
             return Ok(false);
@@ -199,7 +203,7 @@ impl Rotation {
         match next {
             Ok(None) => Ok(false),
             Ok(Some(secrets)) => {
-                // A wall clock that jumps to and fro does not keep the workers busy.
+                // A wall clock that jumps back and forth must not keep the workers busy.
                 self.rest_until = now.mono + BREATH;
                 self.current = Arc::new(secrets);
                 Ok(true)
@@ -211,8 +215,8 @@ impl Rotation {
         }
     }
 
-    /// Begins a new epoch before its time. Nothing happens in a cluster, whose nodes change keys together, or within a second
-    /// of the last change.
+    /// Begins a new epoch early. Returns `false` in a cluster, whose nodes change keys together,
+    /// and within a second of the last change.
     ///
     /// # Errors
     /// As [`Self::tick`].
@@ -224,12 +228,12 @@ impl Rotation {
         self.tick(period, now)
     }
 
-    /// The secrets to seal and open with now.
+    /// Returns the current secrets.
     pub fn secrets(&self) -> &Arc<TicketSecrets> {
         &self.current
     }
 
-    /// Where it stands.
+    /// Returns the state of the rotation.
     pub fn standing(&self) -> RotationState {
         let (epoch, due) = match &self.kind {
             RotationKind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
@@ -255,8 +259,8 @@ impl Rotation {
     }
 }
 
-/// Between two rotations that a wall clock asks for. A node whose keys are this late is served by
-/// those of the next epoch, which it has already.
+/// Minimum time between two rotations by the wall clock. A node whose keys are late by this time
+/// uses those of the next epoch, which it has already.
 const BREATH: Duration = Duration::from_secs(1);
-/// After one that failed.
+/// Time until the retry of a failed rotation.
 const RETRY: Duration = Duration::from_secs(60);

@@ -1,8 +1,8 @@
-//! The ticket secrets of a cluster: what every node derives for itself, by its wall clock.
+//! The ticket secrets of a cluster: each node derives them itself, by its wall clock.
 //!
-//! Of every secret that is accepted there are three epochs at a time: the current one, the one
-//! before, whose tickets are still good, and the next, which a peer whose clock is ahead may be
-//! in. The first secret's current epoch seals.
+//! Each accepted secret has three epochs at a time: the current one, the previous one, whose
+//! tickets are still valid, and the next one, for peers whose clocks are ahead. The current epoch
+//! of the first secret seals.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ pub(super) struct ClusterRotation {
 }
 
 impl ClusterRotation {
-    /// Takes the secrets of a cluster.
+    /// Starts the rotation with the secrets of a cluster.
     pub(super) fn start(cluster: &Cluster, now: Now) -> Result<(Self, TicketSecrets), NotRotated> {
         let mut shared = Self {
             node: cluster.node,
@@ -37,7 +37,7 @@ impl ClusterRotation {
         Ok((shared, secrets))
     }
 
-    /// When the clock is in another epoch, the secrets of that.
+    /// Returns the secrets of the clock's epoch, if the epoch has changed.
     pub(super) fn tick(&mut self, now: Now) -> Result<Option<TicketSecrets>, NotRotated> {
         if self.length.number_at(now.unix.into()) == self.epoch {
             return Ok(None);
@@ -45,17 +45,18 @@ impl ClusterRotation {
         self.derive(now).map(Some)
     }
 
-    /// The epoch by the clock, which seals.
+    /// Returns the epoch that seals.
     pub(super) fn epoch(&self) -> EpochNumber {
         self.epoch
     }
 
-    /// When the next epoch begins, by the wall clock.
+    /// Returns the start of the next epoch, by the wall clock.
     pub(super) fn due(&self) -> Duration {
         Duration::from_secs(self.length.end(self.epoch).0)
     }
 
-    /// Makes the secrets of the epoch of `now`, the one that seals last; an error leaves the epoch as it was.
+    /// Derives the secrets of the epoch of `now`, with the sealing one last. An error leaves the
+    /// epoch unchanged.
     fn derive(&mut self, now: Now) -> Result<TicketSecrets, NotRotated> {
         let around = self.length.epochs_at(UnixSeconds::from(now.unix));
         let mut epochs = Vec::with_capacity(self.secrets.len() * 3);

@@ -1,4 +1,4 @@
-//! The rotation of a cluster: two nodes against each other, with clocks that jump.
+//! Tests of the rotation in a cluster: two nodes with clocks that jump.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -132,7 +132,7 @@ fn a_secret_is_changed_step_by_step_without_losing_a_ticket() {
         vec![root(2), root(1)],
         vec![root(2)],
     ];
-    // While one node has made a step and the other has not, each opens what the other seals.
+    // While only one of two nodes has made a step, each opens tickets of the other.
     for pair in steps.windows(2) {
         let [before, after] = pair else {
             unreachable!()

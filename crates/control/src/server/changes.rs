@@ -1,7 +1,7 @@
 //! Changes of a running becket by an operator.
 //!
-//! Each change is made as a whole or refused, and `/status` shows it next to the value of the file. It ends with the next reload, upgrade
-//! or restart.
+//! Each change is made as a whole or refused, and `/status` shows it next to the value of the file.
+//! It lasts until the next reload, upgrade or restart.
 
 use std::sync::Arc;
 
@@ -29,11 +29,11 @@ impl Control {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             OperatorChange::Asked(request) => return self.asked(request, outcome).await,
-            // The list of changes that the upgrade ends is complete.
+            // The list of changes that the upgrade ends is already complete.
             _ if self.handover.is_followed() => Err(Refused::new(
                 StatusCode::CONFLICT,
-                "an upgrade is under way, nothing changed",
-                "another try after the upgrade",
+                "an upgrade is in progress, nothing changed",
+                "another attempt after the upgrade",
             )),
             OperatorChange::Server(change) => self.change_server(&change),
             OperatorChange::AddServer(addition) => self.add_server(&addition),
@@ -116,9 +116,9 @@ impl Control {
         let now = self.state.shared().clock.now();
         let rotated = self.rotation.rotate_now(period, now);
         if !rotated.map_err(|error| Refused::internal(&error))? {
-            let text = "the keys of a cluster change on all hosts at once, and no keys change twice in a second";
+            let text = "ticket keys of a cluster cannot be rotated on one host, and no keys can be rotated twice within a second";
             let accepted =
-                "another secret for the cluster (becket secret --help), or a second of patience";
+                "a new secret for the cluster (see becket secret --help), or another attempt after a second";
             return Err(Refused::new(StatusCode::CONFLICT, text, accepted));
         }
         self.use_secrets();
@@ -127,7 +127,8 @@ impl Control {
         })
     }
 
-    /// Forgets all sessions that are kept here. Clients keep tickets, which expire with their keys.
+    /// Removes all sessions kept by this process. Tickets are kept by clients, and expire with
+    /// their keys.
     fn forget_sessions(&self) -> ForgottenSessions {
         let (shared, config) = (self.state.shared(), self.state.config());
         let keys = &config.file.sessions;

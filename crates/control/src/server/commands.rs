@@ -1,4 +1,4 @@
-//! Commands of the supervisor, signals, and requests of operators: the method of [`Control`] for each.
+//! Methods of [`Control`] for commands of the supervisor, signals, and requests of operators.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -48,12 +48,13 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // A start is over, and the opener takes opened files.
+            // This process has started already, and the opener receives opened files.
             Command::Start(_) | Command::Opened(..) => {}
         }
     }
 
-    /// Sorts the descriptors of a listing, or reports the event that ends the command.
+    /// Returns the resources of a listing with its descriptors. If that fails, reports the event
+    /// that ends the command.
     fn given(
         &self,
         listing: Resources,
@@ -69,7 +70,8 @@ impl Control {
         given.inspect_err(failed).ok()
     }
 
-    /// Does what a signal would have it do. The client is answered when that is done.
+    /// Acts on a request as on the corresponding signal. The client gets its answer when the work
+    /// is done.
     pub(super) async fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) {
         if self.state.is_draining() {
             return outcome.tell(match request {
@@ -86,7 +88,7 @@ impl Control {
         }
     }
 
-    /// Does what an operator asks for, in a process without a supervisor.
+    /// Handles an operator's request in a process without a supervisor.
     pub(super) async fn carry_out(&mut self, request: OperatorRequest) {
         match request {
             OperatorRequest::Reload => self.begin_reload(ProcessResources {
@@ -107,7 +109,7 @@ impl Control {
         }
     }
 
-    /// Moves places of limits between this process and others.
+    /// Exchanges connections of shared limits with other processes.
     pub(super) fn settle_limits(&mut self) {
         let (shared, config) = (self.state.shared(), self.state.config());
         for event in self.handover.limits.settle(shared, config.connections) {
@@ -118,4 +120,4 @@ impl Control {
 
 /// The reason why a process without a supervisor is not replaced.
 const NO_SUPERVISOR: &str =
-    "this becket has no supervisor that could start another program; becket run has one";
+    "this becket has no supervisor to start the new program; use becket run";

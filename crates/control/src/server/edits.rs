@@ -1,7 +1,7 @@
-//! Servers that an operator adds to the configuration, or removes from it, while becket runs.
+//! Servers that an operator adds or removes while becket runs.
 //!
-//! Each edit makes another configuration of the running one, which is committed like that of a reload: as a whole, or not at all. A reload,
-//! an upgrade and a restart end all edits.
+//! Each edit derives a new configuration from the running one. It is committed like a reload: as a
+//! whole, or not at all. A reload, an upgrade and a restart end all edits.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use becket_config::error::{Problem, Report};
 use crate::api::Refused;
 use becket_tls::config::{Backend, Config, Server, ServerAddress};
 
-/// Returns the configuration with one server more.
+/// Returns the configuration with an additional server.
 pub(super) fn with_server(
     config: &Config,
     backend: &str,
@@ -29,20 +29,20 @@ pub(super) fn with_server(
     let mut backend = Backend::clone(&config.backends[at]);
     if backend.servers.iter().any(|it| it.name == written.text) {
         let accepted = "another address, or becket ctl servers remove";
-        return Err(conflict("the server is there already", accepted));
+        return Err(conflict("the server exists already", accepted));
     }
     backend.keys.server.push(keys.clone());
     backend.servers.push(Server {
         keys: keys.clone(),
         name: Arc::clone(&written.text),
-        // The prober looks a name up.
+        // The prober resolves a name later.
         addresses: ServerAddress::fixed(&written.address).into_iter().collect(),
         added: true,
     });
     exchanged(config, at, backend)
 }
 
-/// Returns the configuration without a server, which may be of the file or added.
+/// Returns the configuration without a server, whether it is from the file or was added.
 pub(super) fn without_server(
     config: &Config,
     backend: &str,
@@ -60,7 +60,8 @@ pub(super) fn without_server(
     exchanged(config, at, backend)
 }
 
-/// Returns the configuration with another backend, in the file as well. Refuses one that the file could not have.
+/// Returns the configuration with a changed backend, in the file as well. Rejects a change that
+/// would be invalid in the file.
 fn exchanged(config: &Config, at: usize, backend: Backend) -> Result<Config, Refused> {
     if backend.docroot.is_none() && backend.servers.is_empty() {
         let accepted = "another server first, or becket ctl servers maintenance";
@@ -78,7 +79,7 @@ fn exchanged(config: &Config, at: usize, backend: Backend) -> Result<Config, Ref
         return Ok(config);
     }
     let faults: Vec<String> = report.errors.iter().map(Problem::to_string).collect();
-    let accepted = "servers that the file could have";
+    let accepted = "a server that is valid in the configuration file";
     Err(Refused::unusable(faults.join("; "), accepted))
 }
 
@@ -93,9 +94,9 @@ pub(super) fn no_server(backend: &Backend) -> Refused {
     missing("server", backend.servers.iter().map(|it| &*it.name))
 }
 
-/// Refuses a name, and lists the names that there are.
+/// Rejects a name, and lists the existing names.
 fn missing<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Refused {
-    let error = format!("there is no such {what}");
+    let error = format!("no such {what}");
     let names: Vec<&str> = names.collect();
     Refused::new(StatusCode::NOT_FOUND, error, names.join(", "))
 }
@@ -150,7 +151,8 @@ mod tests {
     }
 
     proptest! {
-        /// Any row of additions and removals leaves the servers that a list of names would have, in the file, too.
+        /// After any sequence of additions and removals, the configuration and the file have the
+        /// servers of a list of names.
         #[test]
         fn servers_are_those_of_a_list(steps in proptest::collection::vec((any::<bool>(), 1_u8..6), 0..30)) {
             let mut config = base();

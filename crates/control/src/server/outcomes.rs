@@ -1,7 +1,8 @@
 //! Clients of the admin pages that wait for the outcome of a reload, a drain or an upgrade.
 //!
-//! A reload that is under way may have read older files than a client has written. So each reload that is asked for has a number, and
-//! is answered by one whose files were opened after it was asked for (`Resources::asked`).
+//! A reload in progress may have read files that are older than the client's request. So each
+//! requested reload has a number, and is answered by a reload whose files were opened after the
+//! request (`Resources::asked`).
 
 use axum::http::StatusCode;
 use serde_json::{Value, json};
@@ -11,14 +12,14 @@ use becket_process::protocol::OperatorRequest;
 
 #[derive(Debug, Default)]
 pub struct PendingOutcomes {
-    /// Reloads that were asked for so far.
+    /// Number of requested reloads so far.
     pub(super) reloads: u64,
-    /// Each request, the number of reloads with it, and where its outcome goes.
+    /// Each request, the number of reloads at that time, and the receiver of its outcome.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
 impl PendingOutcomes {
-    /// Adds a client, which has a connection to the pages. Returns whether no other one waits for the same.
+    /// Adds a waiting client. Returns `true` if no other client waits for the same request.
     pub(super) fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> bool {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
         let is_first = !self.all.iter().any(|(other, ..)| *other == request);
@@ -27,7 +28,8 @@ impl PendingOutcomes {
         is_first
     }
 
-    /// Responder the first `asked` reloads. Without errors, `ended` are the temporary changes that the reload ended.
+    /// Answers the first `asked` reloads. Without errors, `ended` are the temporary changes that
+    /// the reload ended.
     pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
             |request, number| request == OperatorRequest::Reload && number <= asked,
@@ -35,7 +37,7 @@ impl PendingOutcomes {
         );
     }
 
-    /// Responder upgrades: the next process serves, or with errors it does not.
+    /// Answers upgrades: the next process serves, or with errors it does not.
     pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Upgrade,
@@ -43,7 +45,7 @@ impl PendingOutcomes {
         );
     }
 
-    /// Responder drains, and refuses every other request.
+    /// Answers drains, and refuses every other request.
     pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Drain,
@@ -83,18 +85,18 @@ fn outcome(
 }
 
 pub(super) fn too_late() -> Refused {
-    let text = "becket drains, and does no more";
-    Refused::new(StatusCode::CONFLICT, text, "a becket that serves")
+    let text = "becket is draining and accepts no further change";
+    Refused::new(StatusCode::CONFLICT, text, "a becket that is not draining")
 }
 
-/// Name of the request, and what is accepted.
+/// Name of the request, and the accepted input.
 const RELOAD: (&str, &str) = (
     "reload",
-    "a configuration in which becket check finds no fault",
+    "a configuration without errors (see becket check)",
 );
 const UPGRADE: (&str, &str) = (
     "upgrade",
-    "a program that serves with the configuration as it is now",
+    "a program that starts with the current configuration",
 );
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
-//! Files of certificates that change are loaded without a command.
+//! Loads changed certificate files without a command.
 //!
-//! A look at the files is prepared on a thread of its own, and committed if the configuration is still the one that it began with. Each
-//! look starts to watch again, because links may lead elsewhere. The first look follows the start, and each reload: files may have
-//! changed between the reading and the watching.
+//! A check of the files runs on a separate thread. Its result is committed if the configuration has
+//! not changed since the check began. Each check renews the watches, because links may have other
+//! targets. The first check follows the start and each reload, because files may have changed
+//! between reading and watching.
 //!
-//! The supervisor, where there is one, commands each look, since only it can open all files. This process then reports when files
-//! change that it opens by its own rights.
+//! With a supervisor, the supervisor commands each check, because only it can open all files. This
+//! process then reports changes of the files that it opens with its own rights.
 
 use std::io;
 use std::sync::Arc;
@@ -25,7 +26,7 @@ use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
 
 impl Control {
-    /// Starts the first look with this configuration, unless the supervisor commands it.
+    /// Starts the first check with this configuration, unless the supervisor commands it.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.config.watching.watch.stop();
@@ -34,7 +35,7 @@ impl Control {
         }
     }
 
-    /// Starts a look, after the running one if there is one.
+    /// Starts a check, or schedules it after the running one.
     pub(super) fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {
@@ -92,7 +93,7 @@ impl Control {
             self.config.watching.watch.replace(places);
         }
         if !Arc::ptr_eq(&look.config, &config) {
-            // A reload or an operator was faster.
+            // A reload or an operator has changed the configuration meanwhile.
             self.config.watching.again.get_or_insert(look.files);
             return;
         }
@@ -107,7 +108,7 @@ impl Control {
             (Some(_), Some(fault)) => Err(io::Error::other(fault.to_string())),
             (Some(new), None) => {
                 log_warnings(&warnings);
-                // Servers, and changes of an operator, stay as they are.
+                // Servers, and changes by operators, remain.
                 self.exchange_edited(new, Backends::keep)
             }
         };

@@ -1,7 +1,9 @@
-//! Limits that this process shares with others: connections of a server, and in all. [`becket_proto::limits`] decides what moves.
+//! Limits that processes share: connections per server, and in total. [`becket_proto::limits`]
+//! decides which counts move.
 //!
-//! A process that is alone does nothing here: a worker's claim is one atomic operation, and control has no timer. Otherwise control
-//! settles every [`BETWEEN`], so that a place passes to another process after two of these at most.
+//! A single process does no work here: a worker's claim is one atomic operation, and control has no
+//! timer. Otherwise control settles every [`BETWEEN`], so a freed connection reaches another
+//! process within two intervals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,13 +13,13 @@ use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 use becket_process::protocol::Event;
 use becket_proxy::shared::SharedState;
 
-/// The part of this process in the limits.
+/// Role of this process in the limits.
 #[derive(Debug, Default)]
 pub enum SharedLimits {
     /// The process does not serve yet, or has no supervisor.
     #[default]
     Alone,
-    /// The process has the limits, except what others hold.
+    /// The process owns the limits, except for the counts that others hold.
     Serving(Lender),
     Leaving(Leaving),
 }
@@ -25,16 +27,17 @@ pub enum SharedLimits {
 #[derive(Debug, Default)]
 pub struct Leaving {
     borrower: Borrower,
-    /// Counts of the last [`Event::Wanted`].
+    /// Counts in the last [`Event::Wanted`].
     wanted: Counts,
-    /// Connections for clients in the queues of addresses that the next process lacks, given back after [`RETIRING`].
+    /// Connections reserved for clients in the queues of addresses that the next process lacks;
+    /// released after [`RETIRING`].
     spare: u32,
-    /// Settlements so far: servers take turns in what is asked for them.
+    /// Number of settlements so far; it rotates the order of servers in requests.
     settlements: usize,
 }
 
 impl SharedLimits {
-    /// Takes nothing before [`Self::serve`].
+    /// Claims no share before [`Self::serve`].
     pub fn wait(shared: &SharedState) {
         shared.connections.set_share(0);
         for server in shared.backends.known_servers() {
@@ -48,8 +51,8 @@ impl SharedLimits {
         self.settle(shared, connections);
     }
 
-    /// Keeps what is in use. With `keeps_queues` it also keeps half of the free connections, for as long as retiring sockets take to be
-    /// emptied. Returns what is held.
+    /// Keeps the counts in use. With `keeps_queues`, also keeps half of the free connections until
+    /// retiring sockets are empty. Returns the kept counts.
     pub fn leave(
         &mut self,
         shared: &SharedState,
@@ -76,21 +79,21 @@ impl SharedLimits {
         held
     }
 
-    /// Handles what other processes gave back.
+    /// Handles counts that other processes returned.
     pub fn released(&mut self, counts: &Counts) {
         if let Self::Serving(lender) = self {
             lender.release(counts);
         }
     }
 
-    /// Handles what another process asks for.
+    /// Handles counts that another process requests.
     pub fn wanted(&mut self, process: u32, counts: Counts) {
         if let Self::Serving(lender) = self {
             lender.set_wanted(process, counts);
         }
     }
 
-    /// Uses what was granted to this process.
+    /// Uses the counts that were granted to this process.
     pub fn granted(&mut self, counts: &Counts, shared: &SharedState) {
         let Self::Leaving(Leaving { borrower, .. }) = self else {
             return;
@@ -107,7 +110,7 @@ impl SharedLimits {
         }
     }
 
-    /// Returns whether [`Self::settle`] is to be called again in [`BETWEEN`].
+    /// Returns `true` if [`Self::settle`] must be called again after [`BETWEEN`].
     pub fn is_shared(&self) -> bool {
         match self {
             Self::Serving(lender) => lender.is_active(),
@@ -116,7 +119,7 @@ impl SharedLimits {
         }
     }
 
-    /// Moves places by the limits as they are now. Returns the events to report.
+    /// Moves counts by the current limits. Returns the events to report.
     pub fn settle(&mut self, shared: &SharedState, connections: usize) -> Vec<Event> {
         match self {
             Self::Serving(lender) => lend(lender, shared, u32::try_from(connections).ok()),
@@ -178,7 +181,7 @@ impl Leaving {
         if !released.is_empty() {
             events.push(Event::Released(released));
         }
-        // Repeated while there are any, because another process may serve now.
+        // Repeated as long as there are any, because another process may serve now.
         if !wanted.is_empty() || wanted != self.wanted {
             self.wanted.clone_from(&wanted);
             events.push(Event::Wanted(wanted));
@@ -187,7 +190,8 @@ impl Leaving {
     }
 }
 
-/// Returns how many waiting clients to ask for at each server: servers of a backend share them, and take turns with the remainder.
+/// Returns the number of waiting clients to request for each server. Servers of a backend share the
+/// clients, and take turns with the remainder.
 fn waiting(shared: &SharedState, turn: usize) -> Counts {
     let mut waiting = Counts::new();
     for backend in shared.backends.all() {
@@ -205,9 +209,9 @@ fn waiting(shared: &SharedState, turn: usize) -> Counts {
 
 /// Interval of settlements.
 pub const BETWEEN: Duration = Duration::from_millis(20);
-/// Settlements in 2 s, after which retiring sockets are emptied.
+/// Number of settlements in 2 s, after which retiring sockets are empty.
 const RETIRING: usize = 100;
-/// The key of `limits.connections`; keys of servers are above.
+/// Key of `limits.connections`; keys of servers are higher.
 const CONNECTIONS: u64 = 1;
 
 fn key(tag: u64) -> u64 {
@@ -226,7 +230,7 @@ mod tests {
     use becket_proxy::backend::slot::ServerSlot;
     use becket_tls::config::{Backend, Config, Server, ServerAddress};
 
-    /// A process with one server that has two slots.
+    /// Returns the state of a process with one server that has two slots.
     fn process() -> SharedState {
         let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
         server.keys.maxconn = Some(2);

@@ -1,8 +1,10 @@
-//! An upgrade from either side: this process is replaced, or replaces another.
+//! An upgrade from either side: this process is replaced, or replaces another one.
 //!
-//! The old process serves until [`Command::Yield`](becket_process::protocol::Command::Yield). From then on it does not accept, until the next process
-//! serves and it leaves, or there is no next process and it resumes. The new process serves on command, once it has the old one's state or
-//! cannot get it. The supervisor decides the order of these steps (`crates/process/src/supervisor.rs`).
+//! The old process serves until [`Command::Yield`](becket_process::protocol::Command::Yield). Then
+//! it stops accepting, until the next process serves and it leaves, or until there is no next
+//! process and it resumes. The new process serves on command, after it has received the old
+//! process's state or the transfer has failed. The supervisor decides the order of these steps
+//! (`crates/process/src/supervisor.rs`).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -22,7 +24,7 @@ use becket_log::{Escaped, Timestamp};
 use becket_process::protocol::Event;
 
 impl Control {
-    /// Serves at once without a supervisor; otherwise has the workers build what they need first.
+    /// Serves at once without a supervisor; otherwise lets the workers prepare first.
     pub(super) fn begin(&mut self) {
         if self.supervision.link.is_some() {
             self.park();
@@ -37,7 +39,7 @@ impl Control {
         self.handover.parking = Some(wait);
     }
 
-    /// Continues towards serving, or towards leaving.
+    /// Handles a step towards serving or leaving.
     pub(super) fn advance(&mut self, step: UpgradeStep) {
         match step {
             UpgradeStep::Parked if self.handover.is_followed() => self.yielded(),
@@ -61,11 +63,11 @@ impl Control {
         }
     }
 
-    /// Uses the state of the old process.
+    /// Adopts the state of the old process.
     fn take_over(&mut self, secrets: Option<Secrets>, servers: &[Server]) {
         let shared = self.state.shared();
         let now = shared.clock.now();
-        // Watches the servers first.
+        // The prober must watch the servers first.
         self.prober
             .tick(&self.state.config(), &shared.backends, now);
         self.prober.take_over(servers, now);
@@ -74,9 +76,9 @@ impl Control {
         }
     }
 
-    /// Handles the command to serve. Other processes hold this much of the limits.
+    /// Handles the command to serve. Other processes hold `held` of the limits.
     pub(super) fn serve_on_command(&mut self, held: Counts) {
-        // At once, because what others give back from here on counts.
+        // Counts that others return from now on must be included.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
         if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {
@@ -98,7 +100,7 @@ impl Control {
             is_preceded: false,
         };
         if self.handover.stage == ready && !self.state.is_draining() {
-            // From here on this process drains when the supervisor ends.
+            // From now on this process drains when the supervisor exits.
             if let Err(error) = outlive_parent() {
                 tracing::error!(%error, "cannot outlive the supervisor; the kernel kills this process with it");
             }
@@ -122,7 +124,7 @@ impl Control {
         }
     }
 
-    /// Creates the unix socket of the admin pages, where the old process had it until now.
+    /// Creates the unix socket of the admin pages at the path that the old process has released.
     fn take_admin_socket(&mut self) {
         let config = self.state.config();
         let wanted = config.admin.socket.as_ref();
@@ -135,7 +137,7 @@ impl Control {
         }
     }
 
-    /// Takes part in the cluster, whose addresses no old process has any more. Called once.
+    /// Joins the cluster after the old process has released its addresses. Called once.
     fn join_cluster(&mut self) {
         if let Some(cluster) = &mut self.peers.cluster {
             cluster.start();
@@ -145,7 +147,7 @@ impl Control {
         }
     }
 
-    /// Starts to send state to the process that is to replace this one.
+    /// Starts to send state to the process that will replace this one.
     pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
         tracing::info!("upgrade: the new process is loading");
         self.state.begin_upgrade();
@@ -158,18 +160,19 @@ impl Control {
         }
     }
 
-    /// Stops accepting. The next process has this number, and the sockets of these addresses.
+    /// Stops accepting. `next` is the number of the next process, which has the sockets of the
+    /// addresses in `kept`.
     pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
         self.handover.stage = UpgradeStage::Yielding { next, kept };
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
             tracing::warn!(%error, "cannot pass the admin socket on");
         }
-        // From then on only the answers of the next process are true.
+        // From now on only the answers of the next process are correct.
         self.open_pages(false);
         self.park();
     }
 
-    /// Passes the rest of the state on, now that no worker accepts.
+    /// Sends the rest of the state after all workers have stopped accepting.
     fn yielded(&mut self) {
         let UpgradeStage::Yielding { next, kept } = &self.handover.stage else {
             return;
@@ -193,7 +196,8 @@ impl Control {
         }
     }
 
-    /// Continues, because there is no next process. Other processes hold this much of the limits.
+    /// Continues to serve, because there is no next process. Other processes hold `held` of the
+    /// limits.
     pub(super) fn resume(&mut self, reason: &str, held: Counts) {
         if let Some(sender) = self.handover.after.take() {
             sender.give_up();
@@ -216,7 +220,8 @@ impl Control {
         }
     }
 
-    /// Drains, since the next process serves or the supervisor has ended. Frees the addresses, which another process needs.
+    /// Drains, because the next process serves or the supervisor has exited. Releases the addresses
+    /// for other processes.
     pub(super) async fn leave(&mut self) {
         let mut passed_on = Vec::new();
         if let UpgradeStage::Yielding { kept, .. } = &self.handover.stage {

@@ -1,4 +1,4 @@
-//! How far an upgrade is, as this process sees it; [`super::upgrade`] moves it on.
+//! State of an upgrade in this process; [`super::upgrade`] advances it.
 
 use std::net::SocketAddr;
 
@@ -9,23 +9,23 @@ use super::shared_limits::SharedLimits;
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
 
-/// An event on the way to serving, or to leaving.
+/// An event during an upgrade.
 pub(super) enum UpgradeStep {
     /// All workers are parked.
     Parked,
-    /// The old process has reached this, or its stream has ended.
+    /// The old process has reached this milestone, or its stream has ended.
     Reached(Option<Milestone>),
 }
 
-/// The processes before and after this one, as control sees them.
+/// State of the previous and the next process.
 #[derive(Debug)]
 pub struct Handover {
     pub(super) stage: UpgradeStage,
-    /// Progress of the old process; absent once it has left the addresses of the cluster.
+    /// Progress of the old process; `None` after it has left the addresses of the cluster.
     pub(super) before: Option<UnboundedReceiver<Milestone>>,
-    /// Workers that are being parked.
+    /// Task that waits for the workers to park.
     pub(super) parking: Option<JoinHandle<()>>,
-    /// The way to the next process.
+    /// Sender of state to the next process.
     pub(super) after: Option<Sender>,
     pub(super) limits: SharedLimits,
 }
@@ -39,17 +39,17 @@ pub(super) enum UpgradeStage {
         is_preceded: bool,
     },
     Serving,
-    /// The next process has the secrets, or is about to have them.
+    /// The next process has the secrets, or will have them soon.
     Yielding {
         /// Number of the next process.
         next: u32,
-        /// Addresses whose sockets it has.
+        /// Addresses whose sockets the next process has.
         kept: Vec<SocketAddr>,
     },
 }
 
 impl Handover {
-    /// With an old process to replace, or none.
+    /// Creates the state, with or without an old process to replace.
     pub fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
             stage: UpgradeStage::Loading {
@@ -63,24 +63,24 @@ impl Handover {
         }
     }
 
-    /// Returns whether this process rotates ticket keys and writes states of secrets.
+    /// Returns `true` if this process rotates ticket keys and writes secret state.
     pub(super) fn keeps_secrets(&self) -> bool {
         self.stage == UpgradeStage::Serving
     }
 
-    /// Returns whether the next process serves, or is about to.
+    /// Returns `true` if the next process serves, or will serve soon.
     pub(super) fn is_followed(&self) -> bool {
         matches!(self.stage, UpgradeStage::Yielding { .. })
     }
 
-    /// Waits for the next step, forever where there is none.
+    /// Waits for the next step, forever if there is none.
     pub(super) async fn next(&mut self) -> UpgradeStep {
         let Self {
             before, parking, ..
         } = self;
         tokio::select! {
             Some(reached) = async { Some(before.as_mut()?.recv().await) } => UpgradeStep::Reached(reached),
-            // Parking ends in any case: each worker answers, or has ended.
+            // Parking always ends: each worker answers, or has exited.
             Some(_) = async { Some(parking.as_mut()?.await) } => {
                 *parking = None;
                 UpgradeStep::Parked

@@ -1,4 +1,5 @@
-//! The watch of files that a configuration names, and the look at those that changed ([`super::renewal`] starts and commits it).
+//! The watch of configured files, and the check of changed ones ([`super::renewal`] starts and
+//! commits it).
 
 use std::sync::Arc;
 
@@ -13,27 +14,27 @@ use tokio::task::JoinHandle;
 pub struct Watching {
     pub(super) watch: Watch,
     pub(super) running: Option<JoinHandle<Look>>,
-    /// Files of the next look.
+    /// Files of the next check.
     pub(super) again: Option<Files>,
 }
 
-/// The result of a look.
+/// Result of a check.
 #[derive(Debug)]
 pub(super) struct Look {
-    /// The configuration that it began with.
+    /// The configuration at the start of the check.
     pub(super) config: Arc<Config>,
     pub(super) files: Files,
-    /// Places to watch from now on; absent where this process opens none of the files.
+    /// Places to watch from now on; `None` if this process opens none of the files.
     pub(super) places: Option<WatchedPlaces>,
     pub(super) renewal: Renewal,
-    /// The reason why the renewal cannot be used as a whole.
+    /// Reason why the renewal cannot be used as a whole.
     pub(super) fault: Option<Problem>,
 }
 
-/// An event of files.
+/// An event of watched files.
 pub(super) enum WatchResult {
     Changed,
-    /// A look ended; absent where it failed.
+    /// A check ended; `None` if it failed.
     Look(Option<Box<Look>>),
 }
 
@@ -45,7 +46,7 @@ impl Watching {
             () = watch.settled() => WatchResult::Changed,
             Some(looked) = async { Some(running.as_mut()?.await) } => {
                 *running = None;
-                let looked = looked.inspect_err(|error| tracing::error!(%error, "cannot look at the files"));
+                let looked = looked.inspect_err(|error| tracing::error!(%error, "cannot check the files"));
                 WatchResult::Look(looked.ok().map(Box::new))
             }
         }

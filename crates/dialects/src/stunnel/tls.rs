@@ -8,11 +8,11 @@ use super::service::Service;
 /// Verification of peers, and the setting that demands it.
 enum Verified {
     No,
-    /// By the chain, if the peer sends a certificate.
+    /// Verified by the chain, if the peer sends a certificate.
     IfThere(SettingId),
-    /// By the chain; a certificate is required.
+    /// Verified by the chain; a certificate is required.
     Always(SettingId),
-    /// By the certificate itself.
+    /// Verified by the certificate itself.
     Pinned(SettingId),
 }
 

@@ -1,4 +1,4 @@
-//! Checks against servers that answer, answer wrongly, or do not.
+//! Tests of checks against servers that answer, answer wrongly, or do not answer.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -47,7 +47,8 @@ fn run(check: &Check) -> Result<(), Failure> {
     runtime.block_on(check.run())
 }
 
-/// A server of one connection: says `answer` when `asked` has come whole, and returns what came.
+/// Starts a server for one connection: it sends `answer` after it has received `asked`, and returns
+/// the received bytes.
 fn server(asked: &'static [u8], answer: &'static [u8]) -> (ServerAddress, JoinHandle<Vec<u8>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = ServerAddress::Tcp(listener.local_addr().unwrap());
@@ -64,9 +65,9 @@ fn converse(stream: &mut (impl Read + Write), asked: &[u8], answer: &[u8]) -> Ve
     while !got.ends_with(asked) && stream.read(&mut byte).is_ok_and(|n| n > 0) {
         got.extend(byte);
     }
-    // In pieces, as networks do.
+    // In pieces, as in networks.
     for piece in answer.chunks(5) {
-        // A check that has seen enough leaves.
+        // A check that has read enough closes the connection.
         if stream.write_all(piece).is_err() {
             break;
         }
@@ -219,7 +220,7 @@ fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
     runtime.block_on(async {
         let socket = UnixSocket::new_stream().unwrap();
         socket.bind(&path).unwrap();
-        // One connection waits, and the next would have to.
+        // One connection is in the queue, and the next one would have to wait.
         let listener = socket.listen(0).unwrap();
         let _first = UnixStream::connect(&path).await.unwrap();
         let full = UnixStream::connect(&path).await.unwrap_err();
@@ -267,7 +268,7 @@ fn tls_server(answer: &'static [u8]) -> (ServerAddress, JoinHandle<()>) {
     tls_server_with(1, answer)
 }
 
-/// Shows its certificate so many times.
+/// Starts a TLS server that sends its certificate `shown` times.
 fn tls_server_with(shown: usize, answer: &'static [u8]) -> (ServerAddress, JoinHandle<()>) {
     let made = rcgen::generate_simple_self_signed(["app.test".to_owned()]).unwrap();
     let key = PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(made.signing_key.serialize_der()));
@@ -282,7 +283,7 @@ fn tls_server_with(shown: usize, answer: &'static [u8]) -> (ServerAddress, JoinH
     let serve = move || {
         let (mut stream, _) = listener.accept().unwrap();
         let mut tls = ServerConnection::new(Arc::new(config)).unwrap();
-        // A client that does not trust us leaves in the middle.
+        // A client that does not trust the certificate closes early.
         let _left = tls.complete_io(&mut stream);
         if !answer.is_empty() {
             converse(
@@ -341,7 +342,7 @@ fn a_server_with_too_much_of_a_chain_fails_for_that() {
         (1, 16 * kib, None),
         (8, 16 * kib, Some("7 intermediate certificates")),
         (8, kib, Some("limits.certificate-chain is 1024")),
-        // More than rustls takes as one message.
+        // More than rustls accepts in one message.
         (400, 16 * kib, Some("handshake payload too large")),
     ] {
         let (address, served) = tls_server_with(shown, b"");

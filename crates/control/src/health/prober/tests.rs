@@ -1,4 +1,5 @@
-//! The prober with scripted names and real sockets: who is in service, and what names become.
+//! Tests of the prober with scripted names and real sockets: servers in service, and resolved
+//! addresses.
 
 use std::net::TcpListener;
 use std::sync::Mutex;
@@ -25,7 +26,7 @@ const CHECKED: backend::HealthSection = backend::HealthSection {
     passive_pause: Duration::ZERO,
 };
 
-/// What a resolver says next, and how often it was asked.
+/// Next result of the resolver, and the number of lookups.
 #[derive(Clone, Debug, Default)]
 struct Oracle(Arc<Mutex<(Vec<String>, usize)>>);
 
@@ -76,7 +77,7 @@ impl Fixture {
         Arc::clone(&states[0].servers()[0])
     }
 
-    /// Does what is due now, and all that follows from it.
+    /// Runs all due tasks and their consequences.
     fn settle(&mut self) {
         let Self {
             runtime,
@@ -222,7 +223,7 @@ fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
         let mut config = backend(&name, &address, CHECKED);
         config.keys.retries = retries;
         let mut fixture = Fixture::new();
-        // Nobody listens at the first one.
+        // No server listens at the first address.
         fixture.oracle.says(&["127.0.73.9", "127.0.0.1"]);
         let server = fixture.adopt(config);
         fixture.settle();
@@ -269,12 +270,12 @@ fn a_server_whose_name_never_resolved_is_neither_used_nor_checked_until_it_does(
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
     fixture.after(1);
     assert_eq!(server.watched().condition, Condition::InService);
-    // From now on it is one like any other.
+    // From now on the name is looked up at the usual interval.
     fixture.after(58);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 2);
     fixture.after(1);
     assert_eq!(fixture.oracle.0.lock().unwrap().1, 3);
-    // A reload at a moment when the resolver fails takes nothing away.
+    // A reload while the resolver fails removes no address.
     let mut config = backend(&name, &address, CHECKED);
     config.servers[0].addresses.clear();
     fixture.oracle.says(&[]);
@@ -367,7 +368,7 @@ fn a_check_has_one_of_the_slots_and_gets_the_next_that_is_free() {
     assert_eq!(server.in_use(), 1, "the check has given its slot back");
     held.extend(ServerSlot::claim(&server));
     assert_eq!(held.len(), 2, "clients have the whole limit again");
-    // One that waits is forgotten with the configuration that wanted it.
+    // A waiting check is dropped together with its configuration.
     fixture.after(11);
     drop(held.pop());
     assert!(ServerSlot::claim(&server).is_none());
@@ -419,7 +420,7 @@ fn a_check_counts_while_it_runs() {
     runtime.block_on(async { prober.advance(*now) });
     assert_eq!(server.in_use(), 1);
     assert!(ServerSlot::claim(&server).is_none());
-    // A reload takes it back while it runs.
+    // A reload drops a running check and frees its slot.
     prober.adopt(&[], backends, now.mono);
     runtime.block_on(tokio::task::yield_now());
     assert_eq!(server.in_use(), 0);
@@ -446,7 +447,7 @@ fn another_process_goes_on_with_what_is_known_of_a_server_and_where_its_name_led
     assert!(server.is_failing(), "nobody listens there");
     assert_eq!(server.watched().condition, Condition::OutOfService);
     assert!(server.watched().change.is_some());
-    // One of another backend is another one.
+    // A server of another backend is a different server.
     let other = handover::Server {
         backend: "else".to_owned(),
         ..known[0].clone()
