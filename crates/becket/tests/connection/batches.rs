@@ -106,7 +106,7 @@ fn keys_that_no_batch_takes_go_their_ordinary_way() {
     let queue = queue(&house);
     let (stage, client) = enter(&house, &queue, LANES, (&TLS13, "odd.test"));
     assert!(!client.tls.is_handshaking() && asked(&stage) == 0);
-    // A long key is always handed over, and may be in a batch.
+    // A crypto thread always signs with a long key, possibly in a batch.
     let (mut stage, mut client) = enter(&house, &queue, 0, (&TLS12, "long.test"));
     assert_eq!((asked(&stage), work(&queue)), (1, 0));
     assert!(stage.sign(SignatureRequest::sign));
