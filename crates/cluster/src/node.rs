@@ -1,7 +1,7 @@
 //! This host as a node of its cluster: the state machine of replication with its secrets, the session table
 //! that it fills and reads, and the addresses of peers.
 //!
-//! Used on the control thread, behind a lock without contention: the task that communicates with the peers
+//! Used on the control thread, with a lock that never has to wait: the task that communicates with the peers
 //! ([`crate::exchange`]) and the pages that show them take turns.
 
 use std::fmt;

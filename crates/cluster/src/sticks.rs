@@ -1,4 +1,4 @@
-//! Servers of clients, as the terminator stores them and peers exchange them.
+//! Sticks, the assignments of clients to servers, as the terminator stores them and peers exchange them.
 
 use std::fmt;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! Interfaces to the session table and the memory of sticks: a destination for records of peers, and a source
-//! for dumps.
+//! Interfaces to the session table and to the memory of sticks (assignments of clients to servers): a
+//! destination for records of peers, and a source for dumps.
 
 use std::time::Duration;
 

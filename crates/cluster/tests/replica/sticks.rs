@@ -1,4 +1,4 @@
-//! Sticks in the dump for a joining node.
+//! Assignments of clients to servers (sticks) in the dump for a joining node.
 
 use std::time::Duration;
 
