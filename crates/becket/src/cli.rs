@@ -90,7 +90,7 @@ pub struct CheckFlags {
     #[command(flatten)]
     pub flags: Flags,
 
-    /// Also connect to every server, with TLS if configured, and resolve every peer
+    /// Also connect to every server and resolve every peer
     #[arg(long)]
     pub connect: bool,
 

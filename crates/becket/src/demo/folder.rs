@@ -21,8 +21,9 @@ pub struct FilesFlags {
     #[arg(value_name = "DIR", default_value = ".")]
     pub folder: PathBuf,
 
-    /// HOST:PORT or :PORT to listen on (default: 127.0.0.1:8443, with --plain 127.0.0.1:8000, or
-    /// the next free port)
+    /// Address to listen on: HOST:PORT or :PORT
+    ///
+    /// Default: 127.0.0.1:8443 (with --plain, 127.0.0.1:8000), or the next free port.
     #[arg(long, value_name = "ADDR")]
     pub listen: Option<String>,
 
@@ -30,7 +31,7 @@ pub struct FilesFlags {
     #[arg(long, conflicts_with = "certificate")]
     pub plain: bool,
 
-    /// Chain and key, in one PEM file or two, instead of generated ones; repeatable
+    /// Chain and key in one or two PEM files (default: generated); repeatable
     #[arg(long, value_name = "CHAIN.pem,KEY.pem")]
     pub certificate: Vec<String>,
 

@@ -235,7 +235,7 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
         ),
         (
             sound.replace("[[policy]]", "starttls = 'smtp'\n[[policy]]"),
-            "policy[web].early-data = \"17KiB\": with listener[web].starttls the servers are connected before",
+            "policy[web].early-data = \"17KiB\": with listener[web].starttls the PROXY header is sent before",
         ),
         (
             sound.replace("17KiB", "1MiB"),
