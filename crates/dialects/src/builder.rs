@@ -375,7 +375,7 @@ pub(super) fn address(host: &str, port: &str) -> String {
     }
 }
 
-static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not known; ignored");
+static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not a setting of stud");
 /// Socket of syslog(3).
 pub(super) const SYSLOG: &str = "/dev/log";
 /// Maximum number of reported errors, as for TOML.

@@ -324,7 +324,7 @@ pub(crate) fn server_got(stage: &mut Stage) -> Vec<u8> {
     server.map_or(Vec::new(), |server| server.far.receive_all())
 }
 
-/// Sends all bytes from the server.
+/// Sends `bytes` from the server; all of them fit.
 pub(crate) fn server_says(stage: &mut Stage, bytes: &[u8]) {
     use std::io::Write;
     let server = &mut stage.net.dialled.last_mut().unwrap().far;
