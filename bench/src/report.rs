@@ -91,7 +91,8 @@ fn warnings(run: &Run) -> Vec<String> {
     let congestion = run.conditions.settings.get(CONGESTION);
     if congestion.is_some_and(|name| name == "bbr") {
         warnings.push(
-            "This run used the congestion control bbr, which paces TCP with timers even over loopback: bulk transfers cost more CPU than with the kernel's default."
+            "This run used the congestion control bbr, which paces TCP with timers even over loopback: bulk transfers cost more \
+             CPU than with the kernel's default."
                 .to_owned(),
         );
     }

@@ -154,8 +154,8 @@ pub struct Case {
 /// Result of one peer in one case. Files of earlier versions may also have a `histogram`, which is ignored.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 pub struct Column {
-    /// Name of the peer in [`Run::peers`], or of a floor: `relay` (plain TCP), `round-trip` (relay with the round trips of TLS), `answer` (plain socket
-    /// server), `library` (handshakes in memory).
+    /// Name of the peer in [`Run::peers`], or of a floor: `relay` (plain TCP), `round-trip` (relay with the round trips of TLS),
+    /// `answer` (plain socket server), `library` (handshakes in memory).
     pub peer: String,
     /// Reason why there are no figures. There are no samples either.
     pub not_available: Option<String>,
