@@ -1,24 +1,24 @@
-//! Addresses that no other test has.
+//! Addresses that no other test uses.
 //!
-//! Ports alone would not do: between looking for a free one and using it, a client of another
-//! test may get it from the kernel. Every call therefore takes another host of 127.0.0.0/8.
+//! Different ports are not enough: between finding a free port and using it, the kernel may give it to a client of another
+//! test. Each call therefore returns another host of 127.0.0.0/8.
 
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
-/// A host of 127.0.0.0/8 that nobody else uses: process and count make it.
+/// Returns a host of 127.0.0.0/8 that no other test uses, derived from process ID and a counter.
 pub fn fresh_host() -> Ipv4Addr {
     static COUNT: AtomicU32 = AtomicU32::new(0);
     let count = COUNT.fetch_add(1, Relaxed);
-    // 127.0.0.0/16 is left to others; 7 bits are the process' and 16 the count's.
+    // 127.0.0.0/16 is reserved for other uses. The process ID provides 7 bits, the counter 16.
     let number = 0x1_0000 + ((std::process::id() & 0x7f) << 16 | (count & 0xffff));
     Ipv4Addr::from(0x7f00_0000 | number)
 }
 
-/// A free TCP address on a host that nobody else uses.
+/// Returns a free TCP address on a host that no other test uses.
 ///
-/// The kernel is not asked for a port: it gives the same ones to sockets of all hosts, and one of
-/// them could be taken again before it is used.
+/// The kernel is not asked for a port, because it gives the same ports to sockets of all hosts and could give this one to another
+/// socket before the test uses it.
 pub fn fresh_address() -> SocketAddr {
     let host = fresh_host();
     let [_, _, high, low] = host.octets();
@@ -29,12 +29,12 @@ pub fn fresh_address() -> SocketAddr {
 }
 
 /// A free port of `::1`, which has no siblings; nothing where the machine has no IPv6.
-pub fn fresh_v6() -> Option<SocketAddr> {
+/// Returns a free port of `::1`; `None` without IPv6. Other tests use the same host.
     let probe = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
     probe.local_addr().ok()
 }
 
-/// Ports from here on are below those that the kernel gives out (ip_local_port_range).
+/// First port. It is below the kernel's range for outgoing connections (ip_local_port_range).
 const FIRST_PORT: u16 = 10_000;
-/// How many there are.
+/// Number of ports.
 const PORTS: u16 = 20_000;

@@ -1,4 +1,4 @@
-//! Scripted servers: one closure per connection, on a thread of its own.
+//! Scripted servers that run a closure for each connection, in its own thread.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -10,7 +10,7 @@ use std::thread;
 use crate::address::fresh_host;
 use crate::time::PATIENCE;
 
-/// A server that does what a closure says. Stops to accept when dropped.
+/// Server that runs a closure for each connection. Stops accepting on drop.
 #[derive(Debug)]
 pub struct Backend {
     pub address: SocketAddr,
@@ -19,12 +19,12 @@ pub struct Backend {
 }
 
 impl Backend {
-    /// Runs `serve` for each connection.
+    /// Starts a server that runs `serve` for each connection.
     pub fn new(serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -> Self {
         Self::at((fresh_host(), 0).into(), serve)
     }
 
-    /// The same, at an address.
+    /// Starts a server at a given address.
     pub fn at(
         address: SocketAddr,
         serve: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static,
@@ -45,7 +45,7 @@ impl Backend {
                 thread::spawn(move || {
                     stream.set_read_timeout(Some(PATIENCE)).ok();
                     stream.set_write_timeout(Some(PATIENCE)).ok();
-                    // What becket does to the connection is seen from its other side.
+                    // Errors caused by becket are visible on the client's side.
                     serve(stream).ok();
                 });
             }
@@ -53,13 +53,13 @@ impl Backend {
         backend
     }
 
-    /// Answers each connection's first request head with `body` over HTTP/1.1, and closes.
+    /// Starts a server that answers the first request of each connection with `body` over HTTP/1.1, and closes.
     pub fn http(body: &str) -> Self {
         let body = body.to_owned();
         Self::new(move |stream| answer_all(stream, &body))
     }
 
-    /// Sends back what comes, until the end of it.
+    /// Starts a server that sends back all received bytes until the client ends.
     pub fn echo() -> Self {
         Self::new(|mut stream| {
             let mut from = stream.try_clone()?;
@@ -68,7 +68,8 @@ impl Backend {
         })
     }
 
-    /// Reads a PROXY header of version 2 from each connection and passes it on; answers all that comes behind it.
+    /// Starts a server that reads a PROXY header of version 2 from each connection and sends it to the receiver, then answers the
+    /// request.
     pub fn collecting() -> (Self, Receiver<Vec<u8>>) {
         let (tell, told) = channel();
         let tell = Mutex::new(tell);
@@ -87,22 +88,22 @@ impl Backend {
 
 impl Drop for Backend {
     fn drop(&mut self) {
-        // On Linux this also ends the accept under way, and on whichever host the socket is.
+        // On Linux, shutdown also ends an accept in progress, regardless of the socket's network namespace.
         let socket = socket2::SockRef::from(&self.listener);
         let _ended = socket.shutdown(Shutdown::Both);
     }
 }
 
-/// Reads one request head and answers it; the connection is closed afterwards.
+/// Reads a request header, sends a response, and closes the connection.
 ///
-/// The length is not told: a client that knows it may end its side before the server does, and what the server still sends, such
-/// as a close_notify, is answered with a reset then.
+/// The response has no length. A client that knows the length might close before the server does, and would then answer a
+/// close_notify of the server with RST.
 pub fn answer_all(mut stream: TcpStream, body: &str) -> io::Result<()> {
     read_head(&mut stream)?;
     write!(stream, "HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n{body}")
 }
 
-/// Reads up to and with the blank line that ends a head.
+/// Reads a header including the blank line that ends it.
 pub fn read_head(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut head = Vec::new();
     let mut byte = [0];
@@ -113,7 +114,7 @@ pub fn read_head(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     Ok(head)
 }
 
-/// Reads a PROXY header of version 2, and returns all of it.
+/// Reads a PROXY header of version 2 and returns all its bytes.
 pub fn read_proxy_header(stream: &mut impl Read) -> io::Result<Vec<u8>> {
     let mut header = vec![0; 16];
     stream.read_exact(&mut header)?;

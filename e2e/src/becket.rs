@@ -1,4 +1,4 @@
-//! A running becket: started, asked, signalled, and ended when dropped.
+//! A running becket: started by a test, and stopped on drop.
 
 use std::fs::{self, File};
 use std::io;
@@ -20,27 +20,27 @@ use crate::shape::Shape;
 use crate::time::until;
 use crate::tool::Tool;
 
-/// A becket that runs.
+/// Running becket.
 #[derive(Debug)]
 pub struct Becket {
     child: Child,
     folder: PathBuf,
-    /// Where the admin pages are.
+    /// Address of the admin pages.
     pub admin: SocketAddr,
-    /// Where the listener `web` is.
+    /// Address of the listener `web`.
     pub web: SocketAddr,
-    /// Lines of the access log that the test has seen.
+    /// Number of lines of the access log that the test has read.
     seen: AtomicUsize,
 }
 
 impl Becket {
-    /// Writes the configuration to `becket.toml`, starts, and waits until it serves.
+    /// Writes the configuration to `becket.toml`, starts becket, and waits until it serves.
     #[track_caller]
     pub fn start(place: &Place, shape: &Shape) -> Self {
         Self::start_as(place, shape, |_| {})
     }
 
-    /// The same; `change` may add to the command.
+    /// Starts becket as [`Self::start`] does, after `change` has modified the command.
     #[track_caller]
     pub fn start_as(place: &Place, shape: &Shape, change: impl FnOnce(&mut Command)) -> Self {
         place.write("becket.toml", &shape.text());
@@ -51,8 +51,8 @@ impl Becket {
         becket
     }
 
-    /// The same, started by a program that becomes it in the end: that program and its first
-    /// arguments, after which becket's command follows; nothing starts becket itself.
+    /// Starts becket through a launcher that finally executes it. `launcher` is the program with its first arguments, followed by
+    /// becket's command; if empty, becket is started directly.
     #[track_caller]
     pub fn start_by(place: &Place, shape: &Shape, launcher: &[String]) -> Self {
         place.write("becket.toml", &shape.text());
@@ -67,13 +67,12 @@ impl Becket {
         becket
     }
 
-    /// A command of becket in the folder of `place`; what it prints goes to `stdout.log` and
-    /// `stderr.log` there.
+    /// Returns a becket command in the folder of `place`. Its output goes to `stdout.log` and `stderr.log` in this folder.
     pub fn command(place: &Place, arguments: &[&str]) -> Command {
         Self::command_of(becket_program(), place, arguments)
     }
 
-    /// The same, by another program that runs becket.
+    /// Returns the command for another program that executes becket.
     pub fn command_of(program: &Path, place: &Place, arguments: &[&str]) -> Command {
         let file = |name| File::create(place.path(name)).expect("a file");
         let mut command = Command::new(program);
@@ -88,7 +87,7 @@ impl Becket {
         command
     }
 
-    /// Runs a command of [`Self::command`] without waiting for anything.
+    /// Starts a command of [`Self::command`] without waiting until it serves.
     pub fn spawn(mut command: Command, folder: &Path, web: SocketAddr, admin: SocketAddr) -> Self {
         Self {
             child: command.spawn().expect("becket starts"),
@@ -99,7 +98,7 @@ impl Becket {
         }
     }
 
-    /// Waits until it serves.
+    /// Waits until becket serves.
     #[track_caller]
     pub fn ready(&self) {
         until("becket serves", || {
@@ -107,7 +106,7 @@ impl Becket {
             assert!(healthy || self.is_alive(), "becket ended:\n{}", self.logs());
             healthy.then_some(())
         });
-        // The page is there before the workers have opened all that they need.
+        // The page responds before the workers have opened all descriptors.
         until("every worker has made its first turn", || {
             let metrics = self.metrics();
             let sum = |name| metrics.sum(name, &[]);
@@ -119,10 +118,11 @@ impl Becket {
         self.child.id()
     }
 
-    /// The process that serves, a child of the supervisor. An upgrade's new process is the last one. Agents of tokens are not counted.
+    /// Returns the PID of the worker process, which is a child of the supervisor, without token agents. During an upgrade, this is the old
+    /// process.
     ///
     /// # Panics
-    /// When there is none.
+    /// Panics if there is none before the deadline.
     #[track_caller]
     pub fn child(&self) -> u32 {
         until("the supervisor has a child", || {
@@ -130,7 +130,7 @@ impl Becket {
         })
     }
 
-    /// Processes with this name that the supervisor started and that live, the oldest first.
+    /// Returns the running processes of this name that the supervisor has started, oldest first.
     pub fn children_named(&self, name: &str) -> Vec<u32> {
         let comm = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
         let mut children = children(self.pid());
@@ -139,12 +139,12 @@ impl Becket {
         children
     }
 
-    /// Whether the process is there and not a zombie.
+    /// Returns whether the process exists and is not a zombie.
     pub fn is_alive(&self) -> bool {
         is_alive(self.pid())
     }
 
-    /// Signals the supervisor; a signal that stops and continues goes to the process that serves.
+    /// Sends a signal to the supervisor, or SIGSTOP and SIGCONT to the worker process.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         let pid = match signal {
@@ -167,7 +167,7 @@ impl Becket {
         }
     }
 
-    /// Tells it to reload and waits until it has tried; whether it succeeded.
+    /// Sends SIGHUP and waits for the end of the reload. Returns whether it succeeded.
     #[track_caller]
     pub fn reload(&self) -> bool {
         let before = self.status()["reload"].clone();
@@ -179,7 +179,7 @@ impl Becket {
         reload["errors"].as_array().is_some_and(Vec::is_empty)
     }
 
-    /// Waits for the process to end; its exit code, or `None` if a signal ended it.
+    /// Waits for the process to exit. Returns its exit code, or `None` if a signal terminated it.
     #[track_caller]
     pub fn ended(&mut self) -> Option<i32> {
         let status = until("becket ends", || self.child.try_wait().expect("a status"));
@@ -201,7 +201,7 @@ impl Becket {
         serde_json::from_str(&text).expect("JSON")
     }
 
-    /// Every line of the access log so far.
+    /// Returns all complete lines of the access log.
     pub fn access(&self) -> Vec<Value> {
         let text = fs::read_to_string(self.folder.join("access.log")).unwrap_or_default();
         let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -211,7 +211,7 @@ impl Becket {
             .collect()
     }
 
-    /// The next line of the access log that the test has not seen: one connection that has ended.
+    /// Waits for the next line of the access log that the test has not read: a connection that has ended.
     #[track_caller]
     pub fn next_access(&self) -> Value {
         let seen = self.seen.load(SeqCst);
@@ -222,7 +222,7 @@ impl Becket {
         line
     }
 
-    /// The reason in the next line of the access log.
+    /// Returns the close reason in the next line of the access log.
     #[track_caller]
     pub fn next_reason(&self) -> String {
         let line = self.next_access();
@@ -239,8 +239,8 @@ impl Becket {
         });
     }
 
-    /// Waits until the kernel's queues of its listener are as long as configured: while clients wait for too long they are shorter, and not
-    /// all that come while it is stopped find a place.
+    /// Waits until the kernel's accept queues have their configured length. Becket shortens them while clients wait too long, so that
+    /// connections to a stopped becket might be dropped.
     #[track_caller]
     pub fn queues_are_whole(&self) {
         let Some(ss) = Tool::find("ss") else { return };
@@ -254,12 +254,12 @@ impl Becket {
         });
     }
 
-    /// Descriptors that it has open, the one over which it is asked among them.
+    /// Returns the number of open file descriptors, including the one of the admin connection.
     pub fn descriptors(&self) -> usize {
         self.metrics().sum("process_open_fds", &[]) as usize
     }
 
-    /// Waits until its log says this: what becket does is seen before a thread has written of it.
+    /// Waits until the log contains `text`. A thread may write it after the effect is visible.
     #[track_caller]
     pub fn says(&self, text: &str) {
         until(&format!("the log says {text}"), || {
@@ -267,13 +267,13 @@ impl Becket {
         });
     }
 
-    /// Its log so far.
+    /// Returns the log.
     pub fn log(&self) -> String {
         let read = |name: &str| fs::read_to_string(self.folder.join(name)).unwrap_or_default();
         read("becket.log") + &read("stderr.log")
     }
 
-    /// All that it has written, and where its processes stand.
+    /// Returns all logs, the open files and the state of all processes.
     pub fn logs(&self) -> String {
         let names = [
             "becket.toml",
@@ -310,7 +310,7 @@ impl Drop for Becket {
         if thread::panicking() {
             eprintln!("{}", self.logs());
         }
-        // A child that has lost its parent would still let its clients finish. The number of one that was waited for may be another's.
+        // An orphaned child would continue to serve its clients. The PID of a process that was waited for may belong to another process.
         let runs = matches!(self.child.try_wait(), Ok(None));
         let children = runs.then(|| children(self.pid()));
         let _gone: io::Result<()> = self.child.kill();
@@ -318,7 +318,7 @@ impl Drop for Becket {
             let pid = Pid::from_raw(child.cast_signed());
             let _gone = pid.map(|pid| kill_process(pid, Signal::KILL));
             if !thread::panicking() {
-                until("the child has ended", || (!is_alive(child)).then_some(()));
+                until("the child exits", || (!is_alive(child)).then_some(()));
             }
         }
         let _gone = self.child.wait();
@@ -328,7 +328,7 @@ impl Drop for Becket {
     }
 }
 
-/// What no test is to find: a system call that becket makes and its sandbox lacks.
+/// Log text that no test may cause: a system call that the sandbox does not allow.
 const REFUSED: &str = "refused by process.sandbox";
 
 fn is_alive(pid: u32) -> bool {
@@ -337,7 +337,7 @@ fn is_alive(pid: u32) -> bool {
     !state.is_empty() && !state.starts_with(" Z")
 }
 
-/// Children that are no agents of tokens.
+/// Returns the children except token agents.
 fn serving_children(pid: u32) -> Vec<u32> {
     let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
     let mut children = children(pid);
@@ -345,7 +345,7 @@ fn serving_children(pid: u32) -> Vec<u32> {
     children
 }
 
-/// The processes that this one's main thread has started, the oldest first, whatever their numbers.
+/// Returns the processes that the main thread of `pid` has started, oldest first, regardless of their PIDs.
 fn children(pid: u32) -> Vec<u32> {
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
     let children = children.unwrap_or_default();
@@ -353,7 +353,7 @@ fn children(pid: u32) -> Vec<u32> {
     numbers.filter_map(|number| number.parse().ok()).collect()
 }
 
-/// A line of a process: each thread with its state, and where in the kernel it waits.
+/// Describes a process: each thread with its state and the kernel function in which it waits.
 fn threads(pid: u32) -> String {
     let tasks = fs::read_dir(format!("/proc/{pid}/task"));
     let tasks = tasks.into_iter().flatten().flatten().map(|task| {
@@ -365,7 +365,7 @@ fn threads(pid: u32) -> String {
     format!("{pid}:{}\n", tasks.collect::<String>())
 }
 
-/// The end of a long text: a soak writes megabytes.
+/// Returns the end of a long text, because a soak test writes megabytes.
 fn tail(text: &str) -> &str {
     let start = text.len().saturating_sub(16 * 1024);
     let start = (start..=text.len()).find(|at| text.is_char_boundary(*at));

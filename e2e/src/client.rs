@@ -1,4 +1,4 @@
-//! A scripted TLS client: rustls over a socket that the test may also break.
+//! A scripted TLS client: rustls over a socket that the test can also manipulate.
 
 use std::io::{self, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -16,15 +16,15 @@ use crate::pki::Bundle;
 use crate::place::Place;
 use crate::time::PATIENCE;
 
-/// What most clients say.
+/// Request that most clients send.
 pub const REQUEST: &[u8] = b"GET / HTTP/1.0\r\n\r\n";
 
-/// What a client trusts, presents and remembers. Clones share remembered sessions.
+/// TLS configuration of clients: root certificates, an own certificate, and stored sessions. Clones share the sessions.
 #[derive(Clone, Debug)]
 pub struct Trust(pub Arc<ClientConfig>);
 
 impl Trust {
-    /// TLS 1.2 and 1.3, and no certificate of its own.
+    /// Creates a configuration for TLS 1.2 and 1.3 without an own certificate.
     pub fn new(place: &Place) -> Self {
         Self::with(place, rustls::ALL_VERSIONS, None)
     }
@@ -33,7 +33,7 @@ impl Trust {
         Self::with(place, &[version], None)
     }
 
-    /// TLS 1.3 with X25519MLKEM768 before anything else.
+    /// Creates a configuration for TLS 1.3 with X25519MLKEM768 as the preferred group.
     pub fn post_quantum(place: &Place) -> Self {
         let mut provider = aws_lc_rs::default_provider();
         provider
@@ -42,7 +42,7 @@ impl Trust {
         Self::built(place, &[&TLS13], None, provider)
     }
 
-    /// Versions, and a certificate to present.
+    /// Creates a configuration with these versions and an optional own certificate.
     pub fn with(
         place: &Place,
         versions: &[&'static SupportedProtocolVersion],
@@ -51,8 +51,8 @@ impl Trust {
         Self::built(place, versions, own, aws_lc_rs::default_provider())
     }
 
-    /// Every way in which clients resume, as the access log calls it, perhaps with a certificate to present. All clients of one
-    /// way remember sessions by server name.
+    /// Returns a configuration for each method of resumption, named as in the access log. Clients with the same configuration share
+    /// sessions by server name.
     pub fn ways(place: &Place, own: Option<&Bundle>) -> [(&'static str, Self); 3] {
         let by = |version| Self::with(place, &[version], own);
         [
@@ -62,10 +62,10 @@ impl Trust {
         ]
     }
 
-    /// Makes a connection, and one request.
+    /// Opens a connection, sends a request, and returns the response.
     ///
     /// # Errors
-    /// Whatever ends it before the answer has come.
+    /// Any error before the response is complete.
     pub fn visit(&self, at: SocketAddr) -> io::Result<Vec<u8>> {
         Client::connect(at, self)?.ask(REQUEST)
     }
@@ -97,7 +97,7 @@ impl Trust {
         Self(Arc::new(config))
     }
 
-    /// Changes the configuration, also one that is shared: sessions stay shared.
+    /// Returns a changed copy of the configuration. The copy shares the sessions.
     #[must_use]
     pub fn changed(&self, change: impl FnOnce(&mut ClientConfig)) -> Self {
         let mut config = (*self.0).clone();
@@ -113,7 +113,7 @@ impl Trust {
         self.changed(|config| config.alpn_protocols = offers.collect())
     }
 
-    /// In TLS 1.2, resumes by session ID only, and remembers nothing of before.
+    /// Restricts resumption in TLS 1.2 to session IDs, with a new empty session store.
     #[must_use]
     pub fn without_tickets(&self) -> Self {
         self.changed(|config| {
@@ -135,7 +135,7 @@ impl Client {
         Self::connect_as(address, trust, "www.example.org")
     }
 
-    /// The same for another name.
+    /// Connects and completes the handshake for another name.
     pub fn connect_as(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
         let mut client = Self::begin(address, trust, name)?;
         client.handshake()?;
@@ -150,12 +150,12 @@ impl Client {
         Ok(())
     }
 
-    /// Connects the socket and leaves the handshake to the test.
+    /// Connects the socket. The test makes the handshake.
     pub fn begin(address: SocketAddr, trust: &Trust, name: &str) -> io::Result<Self> {
         Self::over(TcpStream::connect_timeout(&address, PATIENCE)?, trust, name)
     }
 
-    /// Connects the socket from this address, and leaves the handshake for `www.example.org` to the test.
+    /// Connects the socket from this source address. The test makes the handshake for `www.example.org`.
     pub fn begin_from(from: Ipv4Addr, address: SocketAddr, trust: &Trust) -> io::Result<Self> {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None)?;
         socket.bind(&SocketAddr::from((from, 0)).into())?;
@@ -172,7 +172,7 @@ impl Client {
         Ok(Self { tls, socket })
     }
 
-    /// Sends close_notify, and nothing else.
+    /// Sends close_notify only.
     pub fn close_notify(&mut self) -> io::Result<()> {
         self.tls.send_close_notify();
         while self.tls.wants_write() {
@@ -181,7 +181,7 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request and returns all that comes back until close_notify.
+    /// Sends a request and returns all data until close_notify.
     pub fn ask(&mut self, request: &[u8]) -> io::Result<Vec<u8>> {
         self.write_all(request)?;
         let mut answer = Vec::new();
@@ -189,7 +189,7 @@ impl Client {
         Ok(answer)
     }
 
-    /// Goes away with a reset instead of an end.
+    /// Closes the connection with RST.
     pub fn reset(self) {
         reset(self.socket);
     }
@@ -213,7 +213,7 @@ impl Write for Client {
     }
 }
 
-/// Closes a socket with a reset.
+/// Closes a socket with RST.
 pub fn reset(socket: TcpStream) {
     let socket = Socket::from(socket);
     socket
@@ -221,7 +221,7 @@ pub fn reset(socket: TcpStream) {
         .expect("SO_LINGER");
 }
 
-/// All that comes until the end, and how it ended.
+/// Returns all bytes until the end, and how the stream ended.
 pub fn read_to_end(from: &mut impl Read) -> (Vec<u8>, io::Result<()>) {
     let mut bytes = Vec::new();
     let end = from.read_to_end(&mut bytes);

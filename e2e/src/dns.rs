@@ -1,7 +1,7 @@
-//! A DNS server that answers as it was told, and may be told something else while it runs.
+//! A DNS server with configurable answers, which a test can change while the server runs.
 //!
-//! UDP only, class IN, A and AAAA; no compression but for the name that was asked, no EDNS: what a
-//! stub resolver needs. A name that it was told nothing of does not exist.
+//! It supports what a stub resolver needs: UDP, class IN, A and AAAA. It uses no compression except for the name of the question,
+//! and no EDNS. Unknown names do not exist.
 //!
 //! Source: RFC 1035, sections 4.1.1 to 4.1.3; RFC 3596 for AAAA.
 
@@ -18,7 +18,7 @@ use crate::network::Host;
 use crate::place::Place;
 use crate::tool::{Tool, finish};
 
-/// The server; it stops when dropped.
+/// DNS server. Stops on drop.
 #[derive(Debug)]
 pub struct Dns {
     address: IpAddr,
@@ -27,10 +27,10 @@ pub struct Dns {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What is answered for a name.
+/// Answer for a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// These addresses, each to the question for its family; to other questions, none.
+    /// Addresses of both families. A question receives the addresses of its family.
     Addresses(Vec<IpAddr>),
     NoSuchName,
     Failure,
@@ -43,7 +43,7 @@ struct Zone {
 }
 
 impl Dns {
-    /// Starts on port 53 of a host.
+    /// Starts a server on port 53 of a host.
     pub fn on(host: &Host) -> Self {
         let address = IpAddr::from(host.address);
         let socket = host.within(|| UdpSocket::bind((address, PORT)).expect("port 53"));
@@ -69,25 +69,24 @@ impl Dns {
         }
     }
 
-    /// From now on this is the answer for a name.
+    /// Sets the answer for a name.
     pub fn set(&self, name: &str, answer: Answer) {
         let mut answers = self.zone.lock();
         answers.insert(name.to_owned(), answer);
     }
 
-    /// The same with addresses.
+    /// Sets the addresses for a name.
     pub fn points(&self, name: &str, to: &[IpAddr]) {
         self.set(name, Answer::Addresses(to.to_vec()));
     }
 
-    /// A launcher for [`Becket::start_by`](crate::Becket::start_by): what it starts asks this server
-    /// and nobody else. The process gets a mount namespace of its own, which goes with it, with its
-    /// own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Where that cannot be, prints the skip.
+    /// Returns a launcher for [`Becket::start_by`](crate::Becket::start_by) that makes this the only DNS server. The process runs in its own
+    /// mount namespace with its own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Prints the skip if this is not possible.
     #[track_caller]
     pub fn launcher(&self, place: &Place) -> Option<Vec<String>> {
         let unshare = Tool::find("unshare")?;
         let address = self.address;
-        // One question each, and no patience: tests wait for what becket makes of it.
+        // One attempt with a short time-out per question: tests wait for becket's own retries.
         let resolver = format!("nameserver {address}\nsearch .\noptions timeout:1 attempts:1\n");
         place.write("resolv.conf", &resolver);
         place.write("nsswitch.conf", "hosts: dns\n");
@@ -119,7 +118,7 @@ impl Zone {
         self.answers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The answer to a query; nothing where there is to be none, or it is no query.
+    /// Returns the answer to a query; `None` for silence or an invalid query.
     fn answer(&self, query: &[u8]) -> Option<Vec<u8>> {
         let question = query.get(HEADER..)?;
         let (name, len) = read_name(question)?;
@@ -137,7 +136,7 @@ impl Zone {
             .filter_map(|ip| record(*ip, kind))
             .collect();
         let count = u16::try_from(records.len()).ok()?.to_be_bytes();
-        // The id, an answer with recursion; one question, so many answers.
+        // ID, flags of a recursive answer, one question, number of answers.
         let mut message = vec![query[0], query[1], 0x81, 0x80 | code, 0, 1];
         message.extend(count);
         message.extend([0; 4]);
@@ -147,7 +146,7 @@ impl Zone {
     }
 }
 
-/// A name without its last dot, in lower case, and how long it is in the message.
+/// Parses a name. Returns it in lower case without the last dot, with its length in the message.
 fn read_name(bytes: &[u8]) -> Option<(String, usize)> {
     let (mut labels, mut at) = (Vec::new(), 0);
     loop {
@@ -162,7 +161,7 @@ fn read_name(bytes: &[u8]) -> Option<(String, usize)> {
     }
 }
 
-/// A resource record for the name that was asked, if the address is of the kind that was.
+/// Returns a resource record for the name of the question if the address is of the requested kind.
 fn record(ip: IpAddr, kind: u16) -> Option<Vec<u8>> {
     let data = match (ip, kind) {
         (IpAddr::V4(ip), A) => ip.octets().to_vec(),
@@ -170,23 +169,23 @@ fn record(ip: IpAddr, kind: u16) -> Option<Vec<u8>> {
         _ => return None,
     };
     let [high, low] = kind.to_be_bytes();
-    // The name of the question, the kind, IN, to be kept for no time at all.
+    // The name of the question, kind, class IN, a TTL of zero.
     let mut record = vec![0xc0, HEADER as u8, high, low, 0, 1, 0, 0, 0, 0];
     record.extend((data.len() as u16).to_be_bytes());
     record.extend(data);
     Some(record)
 }
 
-/// Binds the two files, the second where the machine has one, then becomes the program.
+/// Bind-mounts both files (the second one if the host has it), then executes the program.
 const BIND: &str = "mount --bind resolv.conf /etc/resolv.conf && \
                     { [ ! -e /etc/nsswitch.conf ] || \
                     mount --bind nsswitch.conf /etc/nsswitch.conf; } && exec \"$@\"";
 const PORT: u16 = 53;
-/// Octets before the question.
+/// Length of the header in bytes.
 const HEADER: usize = 12;
 const A: u16 = 1;
 const AAAA: u16 = 28;
 const SERVFAIL: u8 = 2;
 const NXDOMAIN: u8 = 3;
-/// How long the server may go on after it was dropped.
+/// Maximum time that the server runs after drop.
 const LOOK: Duration = Duration::from_millis(50);

@@ -1,4 +1,4 @@
-//! Hitch, stunnel and becket in their place: each started by a command line of theirs.
+//! Runs hitch or stunnel, and becket as their replacement, each with the same command line.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
@@ -14,20 +14,20 @@ use crate::run_user::open_to_all;
 use crate::time::until;
 use crate::tool::{Finished, Kept, Tool, finish};
 
-/// One of the two programs that are to behave alike.
+/// One of two programs that should behave alike.
 #[derive(Clone, Debug)]
 pub struct Either {
     program: std::path::PathBuf,
-    /// `hitch`, before its arguments, where the program is becket.
+    /// `hitch` or `stunnel` as the first argument of becket; `None` for the original program.
     first: Option<&'static str>,
 }
 
-/// One that runs; it is killed when dropped.
+/// Running program, killed on drop.
 #[derive(Debug)]
 pub struct Running(Kept);
 
 impl Either {
-    /// The program itself, and becket in its place; without it, prints the skip.
+    /// Returns the original program and becket. Prints the skip if the original is not installed.
     pub fn both(name: &'static str, dialect: &'static str) -> Option<[Self; 2]> {
         let theirs = Tool::find(name)?;
         let program = theirs.path().to_owned();
@@ -59,13 +59,13 @@ impl Either {
         command
     }
 
-    /// Runs it to its end.
+    /// Runs the program and waits for its exit.
     #[track_caller]
     pub fn run(&self, place: &Place, arguments: &[&str]) -> Finished {
         finish(self.command(place, arguments), "")
     }
 
-    /// Runs it until it listens at each of the addresses. What it says goes to a file of its own.
+    /// Starts the program and waits until it listens on all addresses. Its output goes to a separate file.
     #[track_caller]
     pub fn start(&self, place: &Place, arguments: &[&str], all: &[SocketAddr]) -> Running {
         let log = place.path(if self.is_becket() {
@@ -99,7 +99,7 @@ impl Running {
         kill_process(Pid::from_child(&self.0.0), signal).expect("a program that runs");
     }
 
-    /// Ends it; its exit code, or nothing if the signal ended it.
+    /// Sends a signal and waits for the exit. Returns the exit code, or `None` if the signal terminated the program.
     #[track_caller]
     pub fn end(mut self, signal: Signal) -> Option<i32> {
         self.signal(signal);
@@ -108,7 +108,7 @@ impl Running {
     }
 }
 
-/// Options by which root's programs become another user, who may then read the place.
+/// Returns options that make a program started by root run as `nobody`, and makes the place readable for this user.
 pub fn as_nobody(place: &Place) -> &'static [&'static str] {
     if !rustix::process::geteuid().is_root() {
         return &[];

@@ -1,20 +1,18 @@
-//! The stage on which promises are kept: a becket that was just built, certificates, scripted
-//! servers and clients, and real ones where they are installed.
+//! Infrastructure of the end-to-end tests: becket as just built, certificates, scripted servers and clients, and real ones if
+//! they are installed.
 //!
-//! A test makes a [`Place`] (folder, certificates, addresses), writes a configuration with
-//! [`Shape`], starts a [`Becket`] and asserts what clients see, and what becket says of it: its
-//! access log, its metrics, its exit code.
+//! A test creates a [`Place`] (folder, certificates, addresses), writes a configuration with [`Shape`] and starts a [`Becket`]. It
+//! then checks what clients receive and what becket reports: access log, metrics and exit code.
 //!
-//! Nothing here sleeps to wait: [`eventually`] asks until the answer is yes or the deadline has
-//! passed. Nothing uses a fixed port: every address is a fresh one of 127.0.0.0/8, so tests that
-//! run side by side do not meet. Whatever was started ends when its value is dropped; when a test
-//! fails, all logs are printed first.
+//! Tests do not sleep to wait: [`eventually`] polls a condition until it is true or the deadline has passed. Tests use no fixed
+//! ports: every address is on a separate host of 127.0.0.0/8, so that parallel tests do not conflict. Programs stop when their value
+//! is dropped. If a test fails, all logs are printed first.
 //!
-//! This crate imports nothing that it tests: it drives built programs only.
+//! This crate imports no tested crate: it runs the built programs.
 #![forbid(unsafe_code)]
 #![expect(
     missing_docs,
-    reason = "nobody comes here from outside: what a name says is not said again"
+    reason = "an internal crate: comments do not repeat names"
 )]
 
 mod address;

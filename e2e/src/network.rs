@@ -1,9 +1,8 @@
-//! Hosts of a network of their own: one network namespace each, joined by a bridge.
+//! A network of hosts, each of which is a network namespace. A bridge connects them.
 //!
-//! The host that the tests run on sees nothing of it: its addresses, routes and links are not
-//! touched, and the namespaces have no name, so they are gone with the last descriptor and
-//! process in them. What is to happen on a host is done by [`Host::within`]: sockets that are
-//! made, threads and programs that are started there stay there.
+//! The machine's own addresses, routes and links are not changed. The namespaces have no names, so the kernel removes them with
+//! the last file descriptor and process in them. [`Host::within`] runs code on a host: sockets, threads and programs
+//! that it creates stay there.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,25 +22,25 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::tool::Tool;
 use becket_tidy::skip;
 
-/// A bridge with hosts on it.
+/// Bridge with hosts.
 #[derive(Debug)]
 pub struct Network {
-    /// Where the bridge is: it sees every frame between hosts, and has an address of its own.
+    /// Host of the bridge. It sees every frame between hosts and has its own address.
     pub hub: Host,
     pub hosts: Vec<Host>,
 }
 
-/// A network namespace with one address on the network and a loopback of its own.
+/// Network namespace with an address on the network and its own loopback.
 #[derive(Debug)]
 pub struct Host {
     namespace: File,
     pub address: Ipv4Addr,
-    /// On the network, where the machine has IPv6.
+    /// IPv6 address on the network, if the machine supports IPv6.
     pub address_v6: Ipv6Addr,
 }
 
 impl Network {
-    /// Makes a network of so many hosts; without the right to, prints the skip.
+    /// Creates a network with this number of hosts. Prints the skip without the required privileges.
     #[track_caller]
     pub fn of(hosts: usize) -> Option<Self> {
         let ip = Tool::find("ip")?;
@@ -74,7 +73,7 @@ impl Network {
             hub.ip(&format!("link set port{number} master bridge up"))?;
             host.ip("link set lo up")?;
             host.ip(&format!("addr add 10.73.0.{number}/24 dev net"))?;
-            // Without IPv6 the address is refused; duplicates need not be looked for.
+            // The command fails without IPv6. `nodad` skips duplicate address detection.
             host.ip(&format!("addr add fd73::{number:x}/64 dev net nodad"))
                 .ok();
             host.ip("link set net up")?;
@@ -99,30 +98,30 @@ impl Network {
         })
     }
 
-    /// Pulls a host's cable: what is sent to it or by it is lost, and nobody is told.
+    /// Disconnects a host: frames from and to it are lost without an error.
     pub fn unplug(&self, host: usize) {
         self.hub.ip(&format!("link set {} down", self.port(host)));
     }
 
-    /// Puts the cable back.
+    /// Connects a host again.
     pub fn plug(&self, host: usize) {
         self.hub.ip(&format!("link set {} up", self.port(host)));
     }
 
-    /// The port of the bridge that leads to a host.
+    /// Returns the name of the bridge's port for a host.
     fn port(&self, host: usize) -> String {
         assert!(host < self.hosts.len(), "no host {host}");
         format!("port{}", host + 1)
     }
 
-    /// Starts to keep every frame that crosses the bridge.
+    /// Starts to capture every frame that crosses the bridge.
     pub fn capture(&self) -> Capture {
         self.hub.within(Capture::start)
     }
 }
 
 impl Host {
-    /// Does something on this host, on a thread of its own.
+    /// Runs `body` on this host, in a separate thread.
     pub fn within<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
         let done = thread::scope(|scope| {
             let thread = scope.spawn(|| {
@@ -135,7 +134,7 @@ impl Host {
         done.unwrap_or_else(|panic| resume_unwind(panic))
     }
 
-    /// Runs `ip` on this host: addresses, links, routes.
+    /// Runs `ip` on this host, for addresses, links and routes.
     #[track_caller]
     pub fn ip(&self, arguments: &str) {
         let ip = Tool::find("ip").expect("the network was made with it");
@@ -143,14 +142,14 @@ impl Host {
         done.expect("a change of the network");
     }
 
-    /// Makes it pass on, or refuse by ICMP, what is not for itself, as routers do.
+    /// Enables forwarding: the host forwards packets for other hosts or rejects them by ICMP, as routers do.
     pub fn route(&self) {
         let done = self.within(|| fs::write("/proc/sys/net/ipv4/ip_forward", "1"));
         done.expect("a host that routes");
     }
 }
 
-/// The name of a namespace while it is being wired; the namespace outlives it.
+/// Named namespace during setup. Dropping the name does not remove the namespace.
 struct Name<'a> {
     ip: &'a Tool,
     name: String,
@@ -185,7 +184,7 @@ fn run(mut command: Command) -> io::Result<()> {
     }
 }
 
-/// Every frame that was seen since the start.
+/// Captured frames since the start.
 #[derive(Debug)]
 pub struct Capture {
     frames: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -217,7 +216,7 @@ impl Capture {
         }
     }
 
-    /// How many frames contain these bytes.
+    /// Returns the number of frames that contain these bytes.
     pub fn count(&self, bytes: &[u8]) -> usize {
         let holds = |frame: &&Vec<u8>| frame.windows(bytes.len()).any(|part| part == bytes);
         lock(&self.frames).iter().filter(holds).count()
@@ -237,7 +236,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Every protocol (linux/if_ether.h).
+/// All protocols (linux/if_ether.h).
 const ETH_P_ALL: u16 = 3;
-/// How long a capture may go on after it was dropped.
+/// Maximum time that a capture continues after drop.
 const LOOK: Duration = Duration::from_millis(50);

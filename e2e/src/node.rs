@@ -1,7 +1,7 @@
-//! A becket of a cluster, on a host of a [`Network`] of its own.
+//! A cluster node: a becket on a separate host of a [`Network`].
 //!
-//! It serves `www.example.org` at [`Node::web`], where clients on the hub reach it, and sends them
-//! to a server on its own host. Keys of `[cluster]` are the test's; its number is that of the host.
+//! It serves `www.example.org` at [`Node::web`] for clients on the hub, with a backend on its own host. The test chooses the keys of
+//! `[cluster]`. The number of a node is the number of its host.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -18,29 +18,29 @@ use crate::shape::Shape;
 use crate::time::eventually;
 use crate::tool::{Finished, finish};
 
-/// A becket on a host of the network, or what is needed to start one.
+/// Cluster node, running or prepared.
 #[derive(Debug)]
 pub struct Node<'n> {
     pub hub: &'n Host,
     pub host: &'n Host,
-    /// Its number, and that of its host, from 1.
+    /// Number of the node and of its host, from 1.
     pub number: usize,
     pub place: Place,
-    /// Its configuration, without `[cluster]`.
+    /// Configuration without `[cluster]`.
     pub shape: Shape,
-    /// What starts it, in place of nothing; see [`Becket::start_by`].
+    /// Launcher of becket, empty for a direct start; see [`Becket::start_by`].
     pub launcher: Vec<String>,
     backend: Backend,
     becket: Option<Becket>,
 }
 
 impl<'n> Node<'n> {
-    /// Prepares a node in front of a server that says "well met".
+    /// Prepares a node with a backend that answers "well met".
     pub fn new(network: &'n Network, number: usize) -> Self {
         Self::serving(network, number, || Backend::http("well met"))
     }
 
-    /// The same in front of another server, which is made on the node's host.
+    /// Prepares a node with another backend, which `server` creates on the node's host.
     pub fn serving(
         network: &'n Network,
         number: usize,
@@ -62,7 +62,7 @@ impl<'n> Node<'n> {
         }
     }
 
-    /// So many nodes that replicate, and know each other by one list.
+    /// Starts this number of nodes with replication between all of them.
     #[track_caller]
     pub fn cluster(network: &'n Network, nodes: usize) -> Vec<Self> {
         let mut all: Vec<Self> = (1..=nodes).map(|n| Self::new(network, n)).collect();
@@ -79,58 +79,58 @@ impl<'n> Node<'n> {
         all
     }
 
-    /// The key of `[cluster]` that lists these addresses.
+    /// Returns the key of `[cluster]` that lists these addresses.
     pub fn peers(addresses: &[SocketAddr]) -> String {
         let texts: Vec<String> = addresses.iter().map(ToString::to_string).collect();
         format!("peers = {texts:?}")
     }
 
-    /// Where it talks with its peers.
+    /// Returns the address for replication.
     pub fn address(&self) -> SocketAddr {
         (self.host.address, REPLICATION).into()
     }
 
-    /// Where clients reach it.
+    /// Returns the address for clients.
     pub fn web(&self) -> SocketAddr {
         self.shape.web
     }
 
-    /// Connections that its server has had.
+    /// Returns the number of connections to the node's backend.
     pub fn served(&self) -> usize {
         self.backend.served()
     }
 
-    /// Makes a secret in `file`; `flags` of `becket secret` may say which kind.
+    /// Creates a secret in `file` with `becket secret`.
     #[track_caller]
     pub fn secret(&self, file: &str) {
         let run = finish(Becket::command(&self.place, &["secret", file]), "");
         assert_eq!(run.code, 0, "{}", run.all());
     }
 
-    /// Copies a file with its mode to another node, as `scp -p` would.
+    /// Copies a file with its mode to another node, as `scp -p` does.
     #[track_caller]
     pub fn give(&self, file: &str, to: &Self) {
         fs::copy(self.place.path(file), to.place.path(file)).expect("a copy");
     }
 
-    /// Starts with these keys of `[cluster]` beside `node`.
+    /// Starts becket with `node` and these keys in `[cluster]`.
     #[track_caller]
     pub fn start(&mut self, keys: &str) {
         let shape = self.shape_of(keys);
-        // The lines of an earlier process are not those of this one.
+        // Lines of an earlier process must not be read as lines of this one.
         fs::remove_file(self.place.path("access.log")).ok();
         let (host, place, launcher) = (self.host, &self.place, &self.launcher);
         self.becket = Some(host.within(|| Becket::start_by(place, &shape, launcher)));
     }
 
-    /// The same with the secret in `secret`, and with replication.
+    /// Starts becket with replication and the secret in the file `secret`.
     #[track_caller]
     pub fn replicate(&mut self, keys: &str) {
         let keys = self.replication(keys);
         self.start(&keys);
     }
 
-    /// The keys of `[cluster]` with which [`Self::replicate`] starts.
+    /// Returns the keys of `[cluster]` that [`Self::replicate`] uses.
     pub fn replication(&self, keys: &str) -> String {
         format!(
             "secret = \"secret\"\nlisten = \"{}\"\n{keys}",
@@ -138,7 +138,7 @@ impl<'n> Node<'n> {
         )
     }
 
-    /// Gives a running becket other keys of `[cluster]`; whether it takes them.
+    /// Reloads becket with other keys of `[cluster]`. Returns whether it accepts them.
     #[track_caller]
     pub fn reload(&self, keys: &str) -> bool {
         self.place.write("becket.toml", &self.shape_of(keys).text());
@@ -155,7 +155,7 @@ impl<'n> Node<'n> {
         self.becket.as_ref().expect("a becket that was started")
     }
 
-    /// Ends the becket in order.
+    /// Stops becket gracefully.
     #[track_caller]
     pub fn stop(&mut self) {
         let mut becket = self.becket.take().expect("a becket");
@@ -163,7 +163,7 @@ impl<'n> Node<'n> {
         assert_eq!(becket.ended(), Some(0));
     }
 
-    /// Ends the becket as the end of its host would: all its processes at once.
+    /// Kills all processes of becket at once, as a failure of the host would.
     #[track_caller]
     pub fn kill(&mut self) {
         let mut becket = self.becket.take().expect("a becket");
@@ -181,7 +181,7 @@ impl<'n> Node<'n> {
         self.host.within(|| self.becket().metrics())
     }
 
-    /// What clients offered to resume came to this, so often.
+    /// Returns the number of offered resumptions with this outcome.
     #[track_caller]
     pub fn offered(&self, outcome: &str) -> u64 {
         let label = format!("outcome=\"{outcome}\"");
@@ -189,7 +189,7 @@ impl<'n> Node<'n> {
         metrics.sum("becket_resumptions_offered_total", &[&label]) as u64
     }
 
-    /// How many peers are live.
+    /// Returns the number of live peers.
     #[track_caller]
     pub fn live_peers(&self) -> usize {
         let cluster = self.status()["cluster"].clone();
@@ -197,26 +197,26 @@ impl<'n> Node<'n> {
         peers.filter(|peer| peer["state"] == "live").count()
     }
 
-    /// Waits until so many peers are live.
+    /// Waits until this number of peers is live.
     #[track_caller]
     pub fn has_peers(&self, number: usize) {
         eventually("the peers are there", || self.live_peers() == number);
     }
 
-    /// How many sessions are in the table.
+    /// Returns the number of sessions in the table.
     #[track_caller]
     pub fn holds(&self) -> u64 {
         self.metrics().sum("becket_sessions", &[]) as u64
     }
 
     /// Asks as openssl does, from the hub.
-    #[track_caller]
+    /// Sends a request with openssl from the hub.
     pub fn ask(&self, openssl: &OpenSsl, flags: &[&str]) -> Finished {
         let (place, web) = (&self.place, self.web());
         self.hub.within(|| openssl.ask(place, web, flags))
     }
 
-    /// The same, and says how becket saw the handshake.
+    /// Sends a request with openssl and returns the kind of handshake in becket's access log.
     #[track_caller]
     pub fn visit(&self, openssl: &OpenSsl, flags: &[&str]) -> String {
         let run = self.ask(openssl, flags);
@@ -226,7 +226,7 @@ impl<'n> Node<'n> {
     }
 }
 
-/// Port of clients, on every host.
+/// Port for clients on every host.
 const HTTPS: u16 = 443;
-/// Port of replication, on every host.
+/// Port for replication on every host.
 const REPLICATION: u16 = 7443;

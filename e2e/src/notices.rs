@@ -1,4 +1,4 @@
-//! A service manager that receives notices (sd_notify).
+//! A service manager that receives notifications (sd_notify).
 
 use std::os::unix::net::UnixDatagram;
 use std::path::PathBuf;
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::place::Place;
 use crate::time::{PATIENCE, until};
 
-/// The socket to which becket sends notices.
+/// Socket to which becket sends notifications.
 #[derive(Debug)]
 pub struct Notices {
     socket: UnixDatagram,
@@ -25,12 +25,12 @@ impl Notices {
         Self { socket, path }
     }
 
-    /// Has a command send its notices here.
+    /// Sets the environment of a command so that it sends its notifications here.
     pub fn of(&self, command: &mut Command) {
         command.env("NOTIFY_SOCKET", &self.path);
     }
 
-    /// Returns the next notice that contains a word.
+    /// Waits for the next notification that contains a word, and returns it.
     #[track_caller]
     pub fn next(&self, word: &str) -> String {
         until(word, || {

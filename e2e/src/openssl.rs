@@ -1,4 +1,4 @@
-//! `openssl s_client` against a becket.
+//! `openssl s_client` as a client of becket.
 
 use std::net::SocketAddr;
 
@@ -9,19 +9,19 @@ use crate::tool::{Finished, Tool};
 pub struct OpenSsl(pub Tool);
 
 impl OpenSsl {
-    /// Looks for it; without it, prints the skip.
+    /// Finds openssl. Prints the skip if it is not installed.
     pub fn find() -> Option<Self> {
         Tool::find("openssl").map(Self)
     }
 
-    /// Asks `www.example.org` for `/` over HTTP/1.0 and waits for the end.
+    /// Requests `/` from `www.example.org` over HTTP/1.0 and waits for the end.
     #[track_caller]
     pub fn ask(&self, place: &Place, to: SocketAddr, flags: &[&str]) -> Finished {
         let named = [&["-servername", "www.example.org"], flags].concat();
         self.ask_unnamed(place, to, &named)
     }
 
-    /// The ticket in a file that `-sess_out` wrote: its first 16 bytes.
+    /// Returns the first 16 bytes of the ticket in a file written by `-sess_out`.
     #[track_caller]
     pub fn ticket(&self, session: &str) -> [u8; 16] {
         let flags = ["sess_id", "-noout", "-text", "-in", session];
@@ -29,7 +29,7 @@ impl OpenSsl {
         let dump = run.stdout.lines();
         let mut dump = dump.skip_while(|line| !line.contains("TLS session ticket:"));
         let line = dump.nth(1).and_then(|line| line.split_once(" - "));
-        // 16 bytes in hex, then the same as text.
+        // The line contains 16 bytes in hex, then the same bytes as text.
         let hex = line
             .and_then(|(_, bytes)| bytes.get(..47))
             .expect("a ticket");
@@ -41,7 +41,7 @@ impl OpenSsl {
         ticket.expect("sixteen bytes")
     }
 
-    /// Asks with what `flags` say of the name. A certificate that does not verify is an error.
+    /// Sends a request with these flags, which may contain a server name. Fails if the certificate cannot be verified.
     #[track_caller]
     pub fn ask_unnamed(&self, place: &Place, to: SocketAddr, flags: &[&str]) -> Finished {
         let (to, ca) = (to.to_string(), place.text("ca.pem"));

@@ -1,4 +1,4 @@
-//! An operator at the command line of a running becket.
+//! Command-line administration of a running becket.
 
 use std::process::Command;
 
@@ -6,7 +6,7 @@ use crate::place::Place;
 use crate::program::becket_program;
 use crate::tool::{Finished, finish};
 
-/// Runs `becket` with these words, in the folder of `place` and with its `becket.toml`.
+/// Runs `becket` with these arguments and `becket.toml`, in the folder of `place`.
 #[track_caller]
 pub fn becket(place: &Place, words: &[&str]) -> Finished {
     let mut command = Command::new(becket_program());
@@ -21,7 +21,7 @@ pub fn ctl(place: &Place, words: &[&str]) -> Finished {
     becket(place, &[&["ctl"], words].concat())
 }
 
-/// Runs `becket`, which must succeed, and returns what it prints.
+/// Runs `becket`, checks that it succeeds, and returns its standard output.
 #[track_caller]
 pub fn becket_done(place: &Place, words: &[&str]) -> String {
     let found = becket(place, words);
@@ -29,7 +29,7 @@ pub fn becket_done(place: &Place, words: &[&str]) -> String {
     found.stdout
 }
 
-/// Runs `becket ctl` in the same way.
+/// Runs `becket ctl`, checks that it succeeds, and returns its standard output.
 #[track_caller]
 pub fn ctl_done(place: &Place, words: &[&str]) -> String {
     becket_done(place, &[&["ctl"], words].concat())

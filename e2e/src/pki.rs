@@ -1,4 +1,4 @@
-//! Certificates on the spot: an authority, and what it issues, as PEM text and as files.
+//! Test certificates: an authority and the certificates that it issues, as PEM text and as files.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -33,17 +33,17 @@ pub struct Authority {
     pem: String,
 }
 
-/// A certificate with its key.
+/// Certificate with its private key.
 #[derive(Clone, Debug)]
 pub struct Bundle {
-    /// PEM; intermediate certificates follow where a test adds them.
+    /// Certificate as PEM. A test may append intermediate certificates.
     pub certificate: String,
-    /// The private key, PKCS#8 PEM.
+    /// Private key as PKCS#8 PEM.
     pub key: String,
 }
 
 impl Authority {
-    /// Makes an authority of this name.
+    /// Creates a root authority with this name.
     pub fn new(name: &str) -> Self {
         let (params, key) = authority(name);
         let pem = params.self_signed(&key).expect("a certificate").pem();
@@ -53,7 +53,7 @@ impl Authority {
         }
     }
 
-    /// Makes an authority of this name that this one vouches for.
+    /// Creates an intermediate authority with this name, signed by this authority.
     pub fn intermediate(&self, name: &str) -> Self {
         let (params, key) = authority(name);
         let certificate = params.signed_by(&key, &self.issuer);
@@ -64,12 +64,12 @@ impl Authority {
         }
     }
 
-    /// Its own certificate, PEM.
+    /// Returns the authority's own certificate as PEM.
     pub fn pem(&self) -> &str {
         &self.pem
     }
 
-    /// Issues a certificate for these names; the first is also the common name.
+    /// Issues a certificate for these names. The first one is also the common name.
     pub fn issue(&self, names: &[&str], key: Key) -> Bundle {
         self.issue_with(names, key, |_| {})
     }
@@ -82,21 +82,21 @@ impl Authority {
         })
     }
 
-    /// Issues a certificate that expires after so many seconds since 1970.
+    /// Issues a certificate that expires at `unix`, in seconds since 1970.
     pub fn issue_until(&self, names: &[&str], unix: u64) -> Bundle {
         self.issue_with(names, Key::Ecdsa, |params| {
             params.not_after = date_time_ymd(1970, 1, 1) + Duration::from_secs(unix);
         })
     }
 
-    /// Issues a certificate with a serial number of the test's choice.
+    /// Issues a certificate with this serial number.
     pub fn issue_numbered(&self, names: &[&str], serial: u64) -> Bundle {
         self.issue_with(names, Key::Ecdsa, |params| {
             params.serial_number = Some(SerialNumber::from(serial));
         })
     }
 
-    /// Its revocation list, with these serial numbers.
+    /// Returns the authority's revocation list with these serial numbers.
     pub fn revocation_list(&self, revoked: &[u64]) -> CertificateRevocationList {
         let revoked = revoked.iter().map(|serial| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
@@ -126,7 +126,7 @@ impl Authority {
             Key::Rsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_2048),
             Key::LongEcdsa => KeyPair::generate_for(&PKCS_ECDSA_P384_SHA384),
             Key::Ed25519 => {
-                // OpenSSL 3.0 does not read the form with a public half.
+                // OpenSSL 3.0 cannot read PKCS#8 version 2, which contains the public key.
                 let der = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new());
                 KeyPair::try_from(der.expect("random numbers").as_ref())
             }
@@ -149,7 +149,7 @@ impl Authority {
     }
 }
 
-/// What an authority is, and its key.
+/// Returns the parameters and a new key of an authority.
 fn authority(name: &str) -> (CertificateParams, KeyPair) {
     let key = KeyPair::generate().expect("a key");
     let mut params = CertificateParams::default();
@@ -160,12 +160,12 @@ fn authority(name: &str) -> (CertificateParams, KeyPair) {
 }
 
 impl Bundle {
-    /// Certificate and key in one text.
+    /// Returns certificate and key as PEM in one text.
     pub fn pem(&self) -> String {
         format!("{}{}", self.certificate, self.key)
     }
 
-    /// Writes certificate and key to one file, readable by its owner, in place of an older one.
+    /// Writes certificate and key to one file with mode 0600, and replaces an existing file.
     pub fn write(&self, path: &Path) -> PathBuf {
         write_secret(path, &self.pem())
     }
@@ -181,7 +181,7 @@ impl Bundle {
 
 fn write_secret(path: &Path, text: &str) -> PathBuf {
     use std::os::unix::fs::PermissionsExt;
-    // A rename, so that nobody reads half of it.
+    // A rename ensures that no process reads a partial file.
     let fresh = path.with_extension("new");
     fs::write(&fresh, text).expect("a file");
     fs::set_permissions(&fresh, fs::Permissions::from_mode(0o600)).expect("its mode");

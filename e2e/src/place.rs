@@ -1,4 +1,4 @@
-//! A folder with certificates, where one test happens.
+//! The folder of a test, with certificates.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,17 +7,17 @@ use tempfile::TempDir;
 
 use crate::pki::{Authority, Bundle, Key};
 
-/// The folder of a test: an authority, and `site.pem` for `www.example.org`, `localhost` and
-/// `internal.example.org` that it issued.
+/// Folder of a test with an authority and its certificate `site.pem` for `www.example.org`, `localhost` and
+/// `internal.example.org`.
 #[derive(Debug)]
 pub struct Place {
     folder: TempDir,
-    /// Who issues what the test needs; its certificate is `ca.pem`.
+    /// Authority that issues the test's certificates. Its own certificate is `ca.pem`.
     pub authority: Authority,
 }
 
 impl Place {
-    /// Makes a folder that is gone when the place is dropped.
+    /// Creates a folder, which is removed when the place is dropped.
     pub fn new() -> Self {
         let folder = tempfile::Builder::new()
             .prefix("becket-e2e-")
@@ -38,31 +38,31 @@ impl Place {
         self.folder.path()
     }
 
-    /// A path in the folder.
+    /// Returns a path in the folder.
     pub fn path(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// The same, as text for a command line.
+    /// Returns a path in the folder as text for a command line.
     pub fn text(&self, name: &str) -> String {
         self.path(name).to_string_lossy().into_owned()
     }
 
-    /// Issues a certificate for these names into a file of the folder.
+    /// Issues a certificate for these names and writes it to a file in the folder.
     pub fn issue(&self, file: &str, names: &[&str], key: Key) -> Bundle {
         let bundle = self.authority.issue(names, key);
         bundle.write(&self.path(file));
         bundle
     }
 
-    /// Writes a file of the folder.
+    /// Writes a file in the folder.
     pub fn write(&self, name: &str, text: &str) -> PathBuf {
         let path = self.path(name);
         fs::write(&path, text).expect("a file");
         path
     }
 
-    /// Reads a file of the folder; nothing where there is none.
+    /// Reads a file in the folder. Returns an empty text if it does not exist.
     pub fn read(&self, name: &str) -> String {
         let bytes = fs::read(self.path(name)).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
@@ -75,5 +75,5 @@ impl Default for Place {
     }
 }
 
-/// The first name of `site.pem`.
+/// First name in `site.pem`.
 const NAME: &str = "www.example.org";

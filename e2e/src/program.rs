@@ -1,4 +1,4 @@
-//! The programs under test, each built once per test run.
+//! The tested programs, each built once per test run.
 
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
@@ -7,7 +7,7 @@ use becket_tidy::build;
 
 use crate::uml;
 
-/// The load generator, which is also the client that probes servers.
+/// Returns the path of the load generator, which also probes servers.
 pub fn load_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build("becket-load"))

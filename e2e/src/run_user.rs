@@ -1,4 +1,4 @@
-//! The user `nobody`, as whom tests that begin as root go on.
+//! The user `nobody`, for tests that start becket as root.
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -6,10 +6,10 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use crate::place::Place;
 use becket_tidy::skip;
 
-/// The `[process]` of a becket that becomes that user.
+/// Keys of `[process]` that make becket change to the user `nobody`.
 pub const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
 
-/// The number of the user `nobody`; nothing, and a line about it, without root or such a user.
+/// Returns the ID of the user `nobody`. Prints the skip without root or such a user.
 pub fn nobody() -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
         skip("needs root");
@@ -24,7 +24,7 @@ pub fn nobody() -> Option<u32> {
     id
 }
 
-/// Gives the place to a user, with its key and configuration.
+/// Makes a user the owner of the place, its key and its configuration.
 pub fn give(place: &Place, user: u32) {
     open_to_all(place);
     chown(place.folder(), Some(user), None).expect("root gives the folder");
@@ -35,7 +35,7 @@ pub fn give(place: &Place, user: u32) {
     }
 }
 
-/// Lets everybody enter the place.
+/// Makes the folder of the place accessible for all users.
 pub fn open_to_all(place: &Place) {
     let all = fs::Permissions::from_mode(0o755);
     fs::set_permissions(place.folder(), all).expect("our folder");

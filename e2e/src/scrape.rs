@@ -1,16 +1,16 @@
-//! The admin pages, as a scraper sees them.
+//! Requests to the admin pages.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
 use crate::time::PATIENCE;
 
-/// One GET over plain HTTP: status and body.
+/// Sends a GET request over plain HTTP. Returns status and body.
 pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let request = format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n");
-    // At once: the rest of a head may come too late.
+    // Send the whole request with one write, because becket limits the time for a request header.
     stream.write_all(request.as_bytes())?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer)?;
@@ -21,12 +21,12 @@ pub fn http_get(address: SocketAddr, path: &str) -> io::Result<(u16, String)> {
     parts.ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
-/// One scrape of `/metrics`.
+/// Result of a scrape of `/metrics`.
 #[derive(Clone, Debug)]
 pub struct Metrics(pub String);
 
 impl Metrics {
-    /// Sum of all samples of this name whose labels contain every one of `labels`, such as
+    /// Returns the sum of all samples with this name whose labels contain every one of `labels`, such as
     /// `reason="finished"`.
     pub fn sum(&self, name: &str, labels: &[&str]) -> f64 {
         let samples = self.0.lines().filter(|line| !line.starts_with('#'));
@@ -39,7 +39,7 @@ impl Metrics {
         values.sum()
     }
 
-    /// Connections that ended for this reason.
+    /// Returns the number of connections closed for this reason.
     pub fn closed(&self, reason: &str) -> u64 {
         let label = format!("reason=\"{reason}\"");
         self.sum("becket_connections_closed_total", &[&label]) as u64

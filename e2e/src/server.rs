@@ -1,13 +1,13 @@
-//! Real web servers of one process, to be killed, stopped and started again.
+//! Real web servers with a single process, which tests can kill, stop and start again.
 //!
-//! All of them answer alike: a first line with their name, then filling, so that a client sees who
-//! answered and whether all of it came.
+//! All servers give the same responses: a first line with their name, then padding. A client can therefore tell which server
+//! answered, and whether the response is complete.
 //!
-//! | path | answer |
+//! | path | response |
 //! |---|---|
-//! | `/health` | 204 at once |
-//! | `/long` | [`LONG`] bytes, over some three seconds (nginx only) |
-//! | anything else | [`SHORT`] bytes after a tenth of a second; 429 where more are there than were allowed |
+//! | `/health` | 204 without delay |
+//! | `/long` | [`LONG`] bytes over about three seconds (nginx only) |
+//! | any other | [`SHORT`] bytes after a tenth of a second; 429 above the limit of clients |
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream};
@@ -19,15 +19,15 @@ use crate::place::Place;
 use crate::time::eventually;
 use crate::tool::{Kept, Tool};
 
-/// Which program it is.
+/// Server program.
 #[derive(Clone, Debug)]
 pub enum Make {
-    /// `nginx`; it also listens at the next port, with TLS and the certificate `site.pem`.
+    /// `nginx`. It also listens on the next port with TLS and the certificate `site.pem`.
     Nginx(Tool),
     HaProxy(Tool),
 }
 
-/// A server that runs; it is killed when dropped.
+/// Running server, killed on drop.
 #[derive(Debug)]
 pub struct Server {
     process: Kept,
@@ -35,8 +35,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// Starts one that is called `name` and waits until it listens. Whoever is there beyond `most`
-    /// clients at a time gets 429.
+    /// Starts a server called `name` and waits until it listens. Clients above the limit of `most` at the same time
+    /// receive 429.
     #[track_caller]
     pub fn start(make: &Make, place: &Place, address: SocketAddr, name: &str, most: u32) -> Self {
         let command = match make {
@@ -47,14 +47,14 @@ impl Server {
         Self { process, address }
     }
 
-    /// Sends a signal, such as STOP and CONT.
+    /// Sends a signal, such as SIGSTOP and SIGCONT.
     #[track_caller]
     pub fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process.0), signal).expect("a server that runs");
     }
 }
 
-/// Runs a program in the foreground until it listens at `at`. What it prints goes to `NAME.log` in the place.
+/// Runs a program in the foreground and waits until it listens at `at`. Its output goes to `NAME.log` in the place.
 #[track_caller]
 pub fn serve(mut command: Command, place: &Place, name: &str, at: SocketAddr) -> Kept {
     let log = File::create(place.path(&format!("{name}.log"))).expect("a file");
@@ -64,7 +64,7 @@ pub fn serve(mut command: Command, place: &Place, name: &str, at: SocketAddr) ->
     kept
 }
 
-/// Runs nginx as one process, so that killing it ends all of it, with these words in its `http` section.
+/// Runs nginx with a single process, so that one kill stops all of it. `http` is the content of its `http` section.
 #[track_caller]
 pub fn nginx(tool: &Tool, place: &Place, http: &str, at: SocketAddr) -> Kept {
     let command = nginx_command(tool, place, "nginx", http);
@@ -104,7 +104,7 @@ fn haproxy_command(tool: &Tool, place: &Place, name: &str, text: &str) -> Comman
     tool.command(["-db", "-f", &path.to_string_lossy()])
 }
 
-/// The text of an answer of so many bytes.
+/// Returns the text of a response with this length.
 fn answer(name: &str, length: usize) -> String {
     format!("{name}\n{}", "x".repeat(length - name.len() - 1))
 }
@@ -134,7 +134,7 @@ fn nginx_of(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -
 fn haproxy_of(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32) -> Command {
     let body = place.write(&format!("{name}.txt"), &answer(name, SHORT));
     let body = body.display();
-    // A health check is answered before it is counted.
+    // Health checks are answered before the limit applies.
     let text = format!(
         "global\n  nbthread 1\ndefaults\n  mode http\n  timeout client 30s\n  timeout server 30s\n  \
          timeout connect 5s\n  timeout tarpit 100ms\nfrontend all\n  bind {at}\n  \
@@ -145,7 +145,7 @@ fn haproxy_of(tool: &Tool, place: &Place, at: SocketAddr, name: &str, most: u32)
     haproxy_command(tool, place, name, &text)
 }
 
-/// Bytes of a short answer.
+/// Length of a short response in bytes.
 const SHORT: usize = 12 * 1024;
-/// Bytes of a long one.
+/// Length of a long response in bytes.
 const LONG: usize = 128 * 1024;

@@ -1,16 +1,16 @@
-//! A configuration with one listener `web` and one backend `app`, and what a test adds to it.
+//! A configuration with one listener `web` and one backend `app`, which a test can extend.
 
 use std::fmt::Write;
 use std::net::SocketAddr;
 
 use crate::address::fresh_address;
 
-/// Builds the text of a configuration file.
+/// Builder of a configuration file.
 #[derive(Clone, Debug)]
 pub struct Shape {
-    /// Where the listener `web` is.
+    /// Address of the listener `web`.
     pub web: SocketAddr,
-    /// Where the admin pages are.
+    /// Address of the admin pages.
     pub admin: SocketAddr,
     certificates: String,
     listener: String,
@@ -24,7 +24,7 @@ pub struct Shape {
     sections: String,
 }
 
-/// A server of the backend `app`.
+/// Server of the backend `app`.
 #[derive(Clone, Debug)]
 struct Server {
     address: String,
@@ -41,7 +41,7 @@ impl Server {
 }
 
 impl Shape {
-    /// `site.pem` in front of one server, two workers, JSON logs.
+    /// Creates a configuration with `site.pem`, one server, two workers and JSON logs.
     pub fn new(server: impl ToString) -> Self {
         Self {
             web: fresh_address(),
@@ -59,24 +59,24 @@ impl Shape {
         }
     }
 
-    /// Makes the listener one without TLS.
+    /// Makes the listener plain TCP without TLS.
     pub fn plain(self) -> Self {
         self.certificates("").listener("tls = false")
     }
 
-    /// Replaces the listener's certificates, a TOML array; without one there are none.
+    /// Replaces the listener's certificates with a TOML array. An empty text removes the key.
     pub fn certificates(mut self, array: &str) -> Self {
         self.certificates = array.to_owned();
         self
     }
 
-    /// Adds keys of the listener, also routes.
+    /// Adds keys or routes to the listener.
     pub fn listener(mut self, keys: &str) -> Self {
         add(&mut self.listener, keys);
         self
     }
 
-    /// Adds keys of the backend.
+    /// Adds keys to the backend.
     pub fn backend(mut self, keys: &str) -> Self {
         add(&mut self.backend, keys);
         self
@@ -88,7 +88,7 @@ impl Shape {
         self
     }
 
-    /// Adds keys of the server that was added last.
+    /// Adds keys to the server that was added last.
     pub fn server_keys(mut self, keys: &str) -> Self {
         if let Some(server) = self.servers.last_mut() {
             add(&mut server.keys, keys);
@@ -96,19 +96,19 @@ impl Shape {
         self
     }
 
-    /// Adds keys of `[limits]`.
+    /// Adds keys to `[limits]`.
     pub fn limits(mut self, keys: &str) -> Self {
         add(&mut self.limits, keys);
         self
     }
 
-    /// Adds keys of `[timeouts]`.
+    /// Adds keys to `[timeouts]`.
     pub fn timeouts(mut self, keys: &str) -> Self {
         add(&mut self.timeouts, keys);
         self
     }
 
-    /// Adds keys of `[sessions]`.
+    /// Adds keys to `[sessions]`.
     pub fn sessions(mut self, keys: &str) -> Self {
         add(&mut self.sessions, keys);
         self
@@ -120,7 +120,7 @@ impl Shape {
         self
     }
 
-    /// Adds keys of `[admin]`.
+    /// Adds keys to `[admin]`.
     pub fn admin_keys(mut self, keys: &str) -> Self {
         add(&mut self.admin_keys, keys);
         self
@@ -139,7 +139,7 @@ impl Shape {
         ))
     }
 
-    /// The file. Logs go to `becket.log` and `access.log` beside it.
+    /// Returns the text of the file. Logs go to `becket.log` and `access.log` in the same folder.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let mut line = |part: &str| add(&mut text, part);
@@ -178,6 +178,6 @@ impl Shape {
 }
 
 fn add(text: &mut String, part: &str) {
-    // Writing to a `String` does not fail.
+    // Writing to a `String` cannot fail.
     writeln!(text, "{part}").expect("a longer string");
 }

@@ -1,19 +1,19 @@
-//! Waiting for something to become true, with a deadline. The only place that reads the clock.
+//! Waits for a condition with a deadline. This is the only module that reads the clock.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// How long anything may take on a busy machine before a test gives up.
+/// Deadline of a test on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Between two looks: short beside what is waited for, long beside what a look costs.
+/// Interval between polls: short compared with the awaited events, long compared with the cost of a poll.
 const STEP: Duration = Duration::from_millis(5);
 
-/// The one clock of the tests.
+/// Reads the clock for all tests.
 #[expect(
     clippy::disallowed_methods,
-    reason = "tests run in real time; all of them read it here"
+    reason = "tests run in real time, and all of them read the clock here"
 )]
 pub fn now() -> Instant {
     Instant::now()
@@ -25,16 +25,16 @@ pub fn unix_now() -> u64 {
     since.map_or(0, |since| since.as_secs())
 }
 
-/// Asks until there is an answer.
+/// Polls until `ask` returns a value. Panics after [`PATIENCE`].
 #[track_caller]
 pub fn until<T>(what: &str, ask: impl FnMut() -> Option<T>) -> T {
     match patiently(ask) {
         Some(answer) => answer,
-        None => panic!("waited in vain: {what}"),
+        None => panic!("timed out: {what}"),
     }
 }
 
-/// The same; nothing when there was none in time.
+/// Polls until `ask` returns a value. Returns `None` after [`PATIENCE`].
 pub(crate) fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let start = now();
     loop {
@@ -46,23 +46,23 @@ pub(crate) fn patiently<T>(mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     }
 }
 
-/// Asks until it is so.
+/// Polls until the condition is true. Panics after [`PATIENCE`].
 #[track_caller]
 pub fn eventually(what: &str, mut is_so: impl FnMut() -> bool) {
     until(what, || is_so().then_some(()));
 }
 
-/// Asks for this long whether it is still so: for promises that something does *not* happen.
+/// Polls for this time and panics if the condition becomes false, to test that something does *not* happen.
 #[track_caller]
 pub fn holds_for(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     let start = now();
     while start.elapsed() < time {
-        assert!(is_so(), "held no longer: {what}");
+        assert!(is_so(), "no longer true: {what}");
         thread::sleep(STEP);
     }
 }
 
-/// Sets a flag in the end, also when that is a panic: threads that go on until it is set are waited for.
+/// Sets a flag on drop, also after a panic, so that waiting for threads that run until the flag is set cannot block forever.
 #[derive(Debug)]
 pub struct Over<'a>(pub &'a AtomicBool);
 

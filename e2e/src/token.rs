@@ -1,4 +1,4 @@
-//! A PKCS#11 token in software: SoftHSM2.
+//! A PKCS#11 token in software (SoftHSM2).
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::process::Command;
 use crate::place::Place;
 use crate::tool::{Tool, finish};
 
-/// A token in the folder of a place: its files are in `tokens`, its PIN in `pin`.
+/// Token in the folder of a place: its files are in `tokens`, its PIN is in `pin`.
 #[derive(Debug)]
 pub struct SoftToken {
     folder: PathBuf,
@@ -16,10 +16,10 @@ pub struct SoftToken {
 }
 
 impl SoftToken {
-    /// What unlocks it.
+    /// PIN of the token.
     pub const PIN: &str = "271828";
 
-    /// Makes one with the label `web`, which can sign nothing yet. Without SoftHSM2, the test is skipped.
+    /// Creates a token with the label `web` and no keys. Skips the test if SoftHSM2 is not installed.
     #[track_caller]
     pub fn new(place: &Place) -> Option<Self> {
         let tool = Tool::find("softhsm2-util")?;
@@ -39,10 +39,10 @@ impl SoftToken {
         Some(token)
     }
 
-    /// Gives it a private key, PKCS#8 PEM.
+    /// Imports a private key in PKCS#8 PEM.
     #[track_caller]
     pub fn import(&self, label: &str, key: &Path) {
-        // No two have one.
+        // Derive the ID from the label, so that it is unique.
         let id: String = label.bytes().map(|byte| format!("{byte:02x}")).collect();
         let key = key.to_str().expect("a path in UTF-8");
         self.manage(
@@ -65,34 +65,34 @@ impl SoftToken {
         assert_eq!(done.code, 0, "{}", done.all());
     }
 
-    /// Has a program find it.
+    /// Sets the environment of a command so that it finds the token.
     pub fn shows_to(&self, command: &mut Command) {
         command.env("SOFTHSM2_CONF", self.folder.join("softhsm2.conf"));
     }
 
-    /// The library that speaks with it.
+    /// Returns the path of the PKCS#11 module.
     pub fn module(&self) -> &Path {
         &self.module
     }
 
-    /// What a configuration calls a key of it.
+    /// Returns the URI of a key for a configuration.
     pub fn uri(&self, label: &str) -> String {
         let (module, pin) = (self.module.display(), self.folder.join("pin"));
         let pin = pin.display();
         format!("pkcs11:token=web;object={label}?module-path={module}&pin-source={pin}")
     }
 
-    /// Pulls it.
+    /// Unplugs the token.
     pub fn pull(&self) {
         fs::rename(self.files(), self.folder.join("pulled")).expect("it is there");
     }
 
-    /// Plugs it in again.
+    /// Plugs the token in again.
     pub fn plug(&self) {
         fs::rename(self.folder.join("pulled"), self.files()).expect("it was pulled");
     }
 
-    /// Where it keeps what it has.
+    /// Returns the directory of the token's files.
     pub fn files(&self) -> PathBuf {
         self.folder.join("tokens")
     }

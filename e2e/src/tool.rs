@@ -1,4 +1,4 @@
-//! Real peers: openssl, curl, nginx and the like.
+//! Installed programs as peers of becket: openssl, curl, nginx and others.
 
 use std::ffi::OsStr;
 use std::io::{Read, Write};
@@ -9,27 +9,27 @@ use std::thread;
 
 use crate::time::patiently;
 
-/// A program that is installed.
+/// Installed program.
 #[derive(Clone, Debug)]
 pub struct Tool(PathBuf);
 
-/// What became of a run.
+/// Result of a finished program.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    /// Exit code; 128 and the number where a signal ended it.
+    /// Exit code; 128 plus the signal number if a signal terminated the program.
     pub code: i32,
     pub stdout: String,
     pub stderr: String,
 }
 
 impl Tool {
-    /// Looks for a program; without it, the test is skipped.
+    /// Finds a program. Skips the test if it is not installed.
     #[track_caller]
     pub fn find(name: &str) -> Option<Self> {
         becket_tidy::find(name).map(Self)
     }
 
-    /// A program that is there.
+    /// Uses a program at a known path.
     pub(crate) fn at(path: PathBuf) -> Self {
         Self(path)
     }
@@ -44,7 +44,7 @@ impl Tool {
         command
     }
 
-    /// Runs it to its end with `input` on its standard input.
+    /// Runs the program with `input` on its standard input and waits for its exit.
     #[track_caller]
     pub fn run<A: AsRef<OsStr>>(
         &self,
@@ -61,7 +61,7 @@ impl Finished {
     }
 }
 
-/// Runs a command to its end.
+/// Runs a command with `input` on its standard input and waits for its exit.
 #[track_caller]
 pub fn finish(mut command: Command, input: &str) -> Finished {
     let what = format!("{command:?}");
@@ -73,12 +73,12 @@ pub fn finish(mut command: Command, input: &str) -> Finished {
     let mut child = Kept(child.expect("a program that starts"));
     let mut stdin = child.0.stdin.take().expect("a pipe");
     let input = input.to_owned();
-    // A program that ends before it has read everything is not at fault.
+    // A program may exit before it has read all input.
     thread::spawn(move || stdin.write_all(input.as_bytes()).ok());
     let stdout = child.0.stdout.take().map(drain);
     let stderr = child.0.stderr.take().map(drain);
     let ended = patiently(|| child.0.try_wait().expect("a status"));
-    // One that does not end is, so that it can be heard what it said.
+    // Kill a program that does not exit, so that its output can be read.
     drop(child);
     let text = |reader: Option<thread::JoinHandle<String>>| {
         reader
@@ -87,7 +87,7 @@ pub fn finish(mut command: Command, input: &str) -> Finished {
     };
     let (stdout, stderr) = (text(stdout), text(stderr));
     let Some(status) = ended else {
-        panic!("waited in vain: {what} ends; it said:\n{stdout}{stderr}");
+        panic!("timed out: {what} does not exit; output:\n{stdout}{stderr}");
     };
     Finished {
         code: status
@@ -106,7 +106,7 @@ fn drain(mut pipe: impl Read + Send + 'static) -> thread::JoinHandle<String> {
     })
 }
 
-/// A child that ends when dropped.
+/// Child process, killed on drop.
 #[derive(Debug)]
 pub struct Kept(pub Child);
 

@@ -1,7 +1,7 @@
-//! A guest: another kernel as a process of this machine, on this machine's files (user-mode Linux, hostfs).
+//! User-mode Linux: another kernel that runs as a process on this machine and uses its files (hostfs).
 //!
-//! It runs the test program once more, with the tests of one name, and needs neither root nor KVM. It has one CPU, a
-//! loopback of its own, and modules that nobody else loads ([`UserModeLinux::load`]).
+//! The guest runs the test program again, restricted to the tests of one name. It needs neither root nor KVM. It has one CPU, its
+//! own loopback, and kernel modules that the host does not have to load ([`UserModeLinux::load`]).
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,29 +12,29 @@ use crate::place::Place;
 use crate::program::becket_program;
 use crate::tool::Tool;
 
-/// A kernel that can be started.
+/// Guest kernel.
 #[derive(Debug)]
 pub struct UserModeLinux(Tool);
 
-/// In a guest: the program to test, which is built outside.
+/// Returns the path of the tested program within a guest; `None` outside.
 pub(crate) fn program() -> Option<PathBuf> {
     env::var_os(PROGRAM).map(PathBuf::from)
 }
 
-/// Whether this is a guest.
+/// Returns whether the test runs within a guest.
 pub fn is_inside_uml() -> bool {
     program().is_some()
 }
 
 impl UserModeLinux {
-    /// Looks for it; without it, the test is skipped.
+    /// Finds the kernel. Skips the test if it is not installed.
     #[track_caller]
     pub fn find() -> Option<Self> {
         Tool::find("linux.uml").map(Self)
     }
 
-    /// One that replaces keys of TLS (Linux 6.14): `BECKET_NEWER_LINUX` says where it is, and `.ci/run guest` gets it. Without it, the
-    /// test is listed as skipped, in CI as well: nobody promises that there is a way to it.
+    /// Returns a kernel that supports TLS key updates (Linux 6.14), at the path in `BECKET_NEWER_LINUX`; `.ci/run guest` provides it.
+    /// Otherwise lists the test as skipped, also in CI, where this kernel is optional.
     pub fn newer() -> Option<Self> {
         let path = env::var_os("BECKET_NEWER_LINUX");
         if path.is_none() {
@@ -43,8 +43,8 @@ impl UserModeLinux {
         path.map(|path| Self(Tool::at(path.into())))
     }
 
-    /// Runs the tests of this name in a guest, which ends by itself, and returns what its console said. What they write below
-    /// `place` stays.
+    /// Runs the tests of this name in a guest, waits until it exits, and returns its console output. Files that tests write below
+    /// `place` remain.
     #[track_caller]
     pub fn run(&self, place: &Place, test: &str) -> String {
         let program = env::current_exe().expect("a path");
@@ -100,15 +100,15 @@ impl UserModeLinux {
         String::from_utf8_lossy(&ran.stdout).into_owned()
     }
 
-    /// In a guest: a folder on a disk of its own (ext4). hostfs cannot tell what is in memory.
+    /// Returns a folder on the guest's own disk (ext4), because hostfs does not report which pages are in memory.
     pub fn disk() -> &'static Path {
         Path::new(DISK)
     }
 
-    /// In a guest: loads these modules, and what they need.
+    /// Loads these modules with their dependencies within a guest.
     ///
     /// # Errors
-    /// What the kernel says, and where the modules are not found.
+    /// The error of the kernel, or an error if the modules are not found.
     pub fn load(names: &[&str]) -> io::Result<()> {
         let kernel = env::var_os(KERNEL).map(PathBuf::from).unwrap_or_default();
         let usr = kernel
@@ -124,7 +124,7 @@ impl UserModeLinux {
                 .any(|name| path.ends_with(&format!("/{name}.ko")))
         };
         for (path, needs) in lines.filter(|(path, _)| wanted(path)) {
-            // The farthest need is the last.
+            // The list ends with the most indirect dependency.
             for module in needs.split_whitespace().rev().chain([path]) {
                 let file = File::open(folder.join(module))?;
                 match rustix::system::finit_module(file, c"", 0) {
@@ -142,11 +142,11 @@ fn release() -> io::Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// Mount point of the disk.
+/// Mount point of the guest's disk.
 const DISK: &str = "/dev/shm/ext4";
-/// Its size in bytes.
+/// Size of the disk in bytes.
 const DISK_SIZE: u64 = 192 << 20;
-/// Where the program to test is.
+/// Environment variable with the path of the tested program.
 const PROGRAM: &str = "BECKET_UML_PROGRAM";
-/// Where the kernel is.
+/// Environment variable with the path of the kernel.
 const KERNEL: &str = "BECKET_UML_KERNEL";
