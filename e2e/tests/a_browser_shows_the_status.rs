@@ -1,4 +1,4 @@
-//! The status page in a real browser: on a telephone and in the dark, with nothing in the console.
+//! Renders the status page in Chromium: narrow and wide, light and dark, without console messages.
 
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -7,7 +7,7 @@ use becket_e2e::{Backend, Becket, Place, Shape, Tool, Trust, eventually};
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_page_is_shown_narrow_and_wide_light_and_dark() {
+fn the_page_renders_narrow_and_wide_light_and_dark_without_console_messages() {
     let Some(browser) = Tool::find("chromium") else {
         return;
     };
@@ -44,6 +44,6 @@ fn the_page_is_shown_narrow_and_wide_light_and_dark() {
         light.len() > 5_000 && dark.len() > 5_000,
         "the page is not empty"
     );
-    assert_ne!(light, dark, "dark looks as light does");
+    assert_ne!(light, dark, "the dark page equals the light one");
     assert!(picture("1000,700", "1").len() > 5_000);
 }

@@ -1,4 +1,4 @@
-//! With `process.chroot` the process that serves sees one folder; what a reload needs still comes, from the parent outside.
+//! With `process.chroot` the worker process sees one folder. The supervisor outside passes it the files that a reload needs.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use becket_e2e::{
 
 use crate::upgrades_lose_nothing::{children, install, upgrade};
 
-/// A becket in a folder of its place, where also its logs are.
+/// Writes a configuration whose logs are in the chroot.
 fn write(place: &Place, shape: &Shape) {
     let text = shape.text();
     let text = text.replace("\"becket.log\"", "\"jail/becket.log\"");
@@ -21,6 +21,7 @@ fn write(place: &Place, shape: &Shape) {
     place.write("becket.toml", &text);
 }
 
+/// Makes configuration and certificate readable for root only.
 fn close(place: &Place) {
     for name in ["becket.toml", "site.pem"] {
         fs::set_permissions(place.path(name), Permissions::from_mode(0o600)).unwrap();
@@ -29,7 +30,7 @@ fn close(place: &Place) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn it_serves_reloads_and_opens_its_logs_anew() {
+fn it_serves_reloads_and_reopens_its_logs() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     open_to_all(&place);
@@ -59,17 +60,17 @@ fn it_serves_reloads_and_opens_its_logs_anew() {
     fs::rename(&log, old).unwrap();
     becket.signal(Signal::USR1);
     eventually("there is a new log", || log.exists());
-    // What others may change is not opened by root, and cannot be by the child.
+    // Root does not open files that other users may change, and the child cannot open them.
     give(&place, user);
     assert!(!becket.reload());
     let said = place.read("jail/becket.log");
     assert!(said.contains("out of reach in process.chroot"), "{said}");
-    assert_eq!(serial().len(), serial().len(), "it goes on");
+    assert_eq!(serial().len(), serial().len(), "it continues to serve");
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn logs_outside_of_it_stay_the_files_that_they_were() {
+fn logs_outside_of_it_cannot_be_reopened_and_stay_open() {
     if nobody().is_none() {
         return;
     }
@@ -89,10 +90,10 @@ fn logs_outside_of_it_stay_the_files_that_they_were() {
     assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
     drop(client);
     eventually("it is logged", || !place.read("access.log").is_empty());
-    // What the path is now is not for the process in the folder to see.
+    // The process in the chroot cannot open the path again.
     fs::rename(place.path("becket.log"), place.path("old.log")).unwrap();
     becket.signal(Signal::USR1);
-    eventually("it says that it goes on with the old one", || {
+    eventually("it reports that it keeps the old log", || {
         place
             .read("old.log")
             .contains("cannot reopen the log file; keeping the old one")
@@ -104,7 +105,7 @@ fn logs_outside_of_it_stay_the_files_that_they_were() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn files_are_served_from_it_without_proc() {
+fn files_are_served_from_it_without_a_proc_file_system() {
     if nobody().is_none() {
         return;
     }
@@ -131,7 +132,7 @@ fn files_are_served_from_it_without_proc() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_process_that_replaces_it_sees_no_more() {
+fn a_process_that_replaces_it_has_the_same_chroot() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     open_to_all(&place);
@@ -152,7 +153,7 @@ fn a_process_that_replaces_it_sees_no_more() {
         assert!(trust.visit(becket.web).is_ok());
         let old = becket.child();
         upgrade(&becket);
-        eventually("the old one has ended", || {
+        eventually("the old process has exited", || {
             children(&becket).len() == 1 && becket.child() != old
         });
         let root = fs::read_link(format!("/proc/{}/root", becket.child())).unwrap();
@@ -164,7 +165,7 @@ fn a_process_that_replaces_it_sees_no_more() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn nobody_but_root_starts_with_one() {
+fn only_root_can_start_with_one() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     fs::create_dir(place.path("jail")).unwrap();

@@ -1,4 +1,4 @@
-//! `becket-load probe` shows the same of becket, nginx and `openssl s_server` as their configurations say.
+//! `becket-load probe` shows what the configurations of becket, nginx and `openssl s_server` offer.
 
 use std::process::Command;
 
@@ -15,7 +15,7 @@ fn probe(arguments: &[&str]) -> Finished {
 }
 
 #[test]
-fn servers_offer_what_is_configured() {
+fn the_probe_shows_what_is_configured() {
     let (Some(nginx_tool), Some(openssl)) = (Tool::find("nginx"), OpenSsl::find()) else {
         return;
     };

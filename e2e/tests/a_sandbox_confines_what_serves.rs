@@ -1,4 +1,5 @@
-//! The process that serves gives up files and system calls; what is renewed where it was still comes in, and what is elsewhere does not.
+//! The worker process restricts its own access to files and system calls. Files in known folders can still be renewed; other
+//! files cannot be read.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,7 +8,7 @@ use becket_e2e::{Backend, Becket, Client, Key, Place, REQUEST, Shape, Trust, eve
 use becket_tidy::lacks;
 use serde_json::json;
 
-/// What each of its threads says of filters.
+/// Returns the `Seccomp` line in the status of each thread of the worker process.
 fn filters(becket: &Becket) -> Vec<String> {
     let threads = fs::read_dir(format!("/proc/{}/task", becket.child())).unwrap();
     let threads =
@@ -19,7 +20,7 @@ fn filters(becket: &Becket) -> Vec<String> {
     threads.map(of).collect()
 }
 
-/// Whether files are restricted, which takes a kernel that can.
+/// Returns whether access to files is restricted, which requires Landlock in the kernel.
 fn has_landlock(becket: &Becket) -> bool {
     let files = &becket.status()["sandbox"]["files"];
     if files.is_null() {
@@ -30,7 +31,7 @@ fn has_landlock(becket: &Becket) -> bool {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn what_is_renewed_in_its_folder_comes_in_and_what_is_elsewhere_does_not() {
+fn renewed_files_in_a_known_folder_are_loaded_and_other_files_are_rejected() {
     let (place, outside) = (Place::new(), Place::new());
     let (keys, names) = (Place::new(), ["www.example.org"]);
     for folder in ["live", "archive"] {
@@ -55,7 +56,7 @@ fn what_is_renewed_in_its_folder_comes_in_and_what_is_elsewhere_does_not() {
     };
     let first = serial();
 
-    // As certbot does it: another file, and the link is turned by a rename.
+    // Renew as certbot does: write another file and replace the link by a rename.
     issue("archive/2.pem");
     symlink("../archive/2.pem", keys.path("live/new")).unwrap();
     fs::rename(keys.path("live/new"), keys.path("live/site.pem")).unwrap();
@@ -70,7 +71,7 @@ fn what_is_renewed_in_its_folder_comes_in_and_what_is_elsewhere_does_not() {
     if is_confined {
         let why = becket.status()["reload"]["errors"].to_string();
         assert!(why.contains("outside of process.sandbox"), "{why}");
-        assert_eq!(serial(), second, "it goes on with what it has");
+        assert_eq!(serial(), second, "it continues with the loaded files");
         let files = format!("[backend.files]\nroot = {:?}\n", outside.text(""));
         let text = named(&keys.text("live/site.pem")).text();
         place.write(
@@ -88,7 +89,7 @@ fn what_is_renewed_in_its_folder_comes_in_and_what_is_elsewhere_does_not() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_thread_is_filtered_and_a_key_says_how() {
+fn every_thread_is_filtered_unless_the_sandbox_is_off() {
     let sandbox = |process: &str| {
         let place = Place::new();
         let backend = Backend::http("well met");

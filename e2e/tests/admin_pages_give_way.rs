@@ -1,4 +1,4 @@
-//! Whoever holds or floods the admin address keeps neither a health check nor a signal waiting.
+//! Clients that hold or flood the admin address delay neither health checks nor signals.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -16,7 +16,7 @@ fn start(place: &Place) -> Becket {
     Becket::start(place, &Shape::new(backend.address))
 }
 
-/// Sends bytes and reads until becket closes.
+/// Sends bytes and returns all data until becket closes.
 fn exchange(admin: SocketAddr, bytes: &str) -> String {
     let mut stream = TcpStream::connect(admin).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -34,7 +34,7 @@ fn refused(becket: &Becket, reason: &str) -> u64 {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn silent_connections_do_not_silence_a_health_check() {
+fn silent_connections_do_not_block_a_health_check() {
     let place = Place::new();
     let becket = start(&place);
     for count in [500, 64] {
@@ -43,7 +43,7 @@ fn silent_connections_do_not_silence_a_health_check() {
             .collect();
         assert_eq!(http_get(becket.admin, "/healthz").unwrap().0, 200);
         assert_eq!(http_get(becket.admin, "/metrics").unwrap().0, 200);
-        // The first of them went, to make room or because its time was over.
+        // The first connection was closed, either to free a slot or by time-out.
         silent[0].set_read_timeout(Some(PATIENCE)).unwrap();
         assert_eq!((&silent[0]).read(&mut [0]).unwrap(), 0);
     }
@@ -52,7 +52,7 @@ fn silent_connections_do_not_silence_a_health_check() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_header_that_never_ends_is_cut_off() {
+fn an_endless_header_is_cut_off() {
     let place = Place::new();
     let becket = start(&place);
     let mut slow = TcpStream::connect(becket.admin).unwrap();
@@ -63,7 +63,7 @@ fn a_header_that_never_ends_is_cut_off() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_request_gets_one_answer_and_no_idle_connection_stays() {
+fn each_connection_gets_one_response_and_is_closed() {
     let place = Place::new();
     let becket = start(&place);
     let admin = becket.admin;
@@ -78,7 +78,7 @@ fn a_request_gets_one_answer_and_no_idle_connection_stays() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_foreign_host_sees_no_page() {
+fn a_foreign_host_header_is_rejected() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let hosts = "hosts = [\"pages.test\"]";
@@ -108,7 +108,7 @@ fn a_foreign_host_sees_no_page() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reload_comes_before_the_pages_of_a_flood() {
+fn a_reload_is_not_delayed_by_a_flood_of_page_requests() {
     let place = Place::new();
     let becket = start(&place);
     let (over, pages) = (AtomicBool::new(false), AtomicU64::new(0));
@@ -138,7 +138,7 @@ fn a_reload_comes_before_the_pages_of_a_flood() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn control_and_pages_stand_behind_the_workers() {
+fn admin_threads_have_a_lower_priority_than_workers() {
     let place = Place::new();
     let becket = start(&place);
     let tasks = fs::read_dir(format!("/proc/{}/task", becket.child())).unwrap();
@@ -146,7 +146,7 @@ fn control_and_pages_stand_behind_the_workers() {
         let stat = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
         let (head, fields) = stat.rsplit_once(')').unwrap();
         let name = head.split_once('(').unwrap().1.to_owned();
-        // Field 19 of proc_pid_stat(5); the first behind the name is the third.
+        // proc_pid_stat(5): the nice value is field 19, and the first field after the name is number 3.
         let nice: i32 = fields.split_whitespace().nth(16).unwrap().parse().unwrap();
         (name, nice)
     });

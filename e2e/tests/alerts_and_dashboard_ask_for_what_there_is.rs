@@ -1,5 +1,5 @@
-//! The alerts and the dashboard of `examples/monitoring` ask for metrics and labels that there are, and the alerts fire where
-//! they should: `promtool` runs their own tests.
+//! The alerts and the dashboard in `examples/monitoring` use only existing metrics and labels, and `promtool` tests that the alerts
+//! fire.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -11,14 +11,14 @@ use serde_json::Value;
 const ROOT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
 const RULES: &str = "examples/monitoring/becket.rules.yml";
 
-/// What Prometheus adds to each metric, or keeps about a scrape.
+/// Labels that Prometheus itself adds.
 const OF_PROMETHEUS: [&str; 3] = ["instance", "job", "le"];
 
 fn read(path: &str) -> String {
     fs::read_to_string(format!("{ROOT}/{path}")).unwrap()
 }
 
-/// The metrics of `docs/reference/metrics.md` with their labels. A unit test holds that page to what is served.
+/// Returns the metrics in `docs/reference/metrics.md` with their labels. A unit test compares this page with the served metrics.
 fn metrics() -> BTreeMap<String, BTreeSet<String>> {
     let page = read("docs/reference/metrics.md");
     let rows = page.lines().filter(|line| line.starts_with("| `"));
@@ -36,7 +36,7 @@ fn words(expression: &str) -> impl Iterator<Item = &str> {
     expression.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
 }
 
-/// The labels by which an expression selects, groups or joins: `label="value"`, `by (a, b)`, `on (a)`.
+/// Returns the labels by which an expression selects, groups or joins: `label="value"`, `by (a, b)`, `on (a)`.
 fn labels(expression: &str) -> BTreeSet<String> {
     let mut labels = BTreeSet::new();
     for operator in ["=\"", "=~\"", "!=\"", "!~\""] {
@@ -50,11 +50,12 @@ fn labels(expression: &str) -> BTreeSet<String> {
             labels.extend(list.split(',').map(|label| label.trim().to_owned()));
         }
     }
-    // `!="` ends in `="`, before which there is no word.
+    // `!="` also ends with `="`, in which case no word precedes the operator.
     labels.retain(|label| !label.is_empty());
     labels
 }
 
+/// Checks that all metrics and labels in these expressions exist.
 fn all_exist(expressions: &[String]) {
     let metrics = metrics();
     for expression in expressions {
@@ -85,7 +86,7 @@ fn all_exist(expressions: &[String]) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn alerts_name_metrics_and_labels_that_there_are() {
+fn alerts_use_existing_metrics_and_labels() {
     let rules = read(RULES);
     let lines: Vec<_> = rules.lines().collect();
     let expressions: Vec<String> = lines
@@ -108,7 +109,7 @@ fn alerts_name_metrics_and_labels_that_there_are() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_dashboard_names_metrics_and_labels_that_there_are() {
+fn the_dashboard_uses_existing_metrics_and_labels() {
     let dashboard: Value =
         serde_json::from_str(&read("examples/monitoring/becket.dashboard.json")).unwrap();
     let panels = dashboard["panels"].as_array().unwrap();
@@ -125,7 +126,7 @@ fn the_dashboard_names_metrics_and_labels_that_there_are() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn each_alert_fires_where_it_should_and_only_there() {
+fn each_alert_fires_as_its_test_expects() {
     let Some(promtool) = Tool::find("promtool") else {
         return;
     };
@@ -137,7 +138,7 @@ fn each_alert_fires_where_it_should_and_only_there() {
     };
     run(&["check", "rules", "becket.rules.yml"]);
     run(&["test", "rules", "becket.rules.test.yml"]);
-    // Each alert is among those that the test expects.
+    // The test expects each alert at least once.
     let (rules, tests) = (
         read(RULES),
         read("examples/monitoring/becket.rules.test.yml"),

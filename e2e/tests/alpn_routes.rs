@@ -1,9 +1,9 @@
-//! ALPN chooses the protocol and, where a route says so, the backend.
+//! ALPN selects the protocol and, with a route, the backend.
 
 use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, Tool, fresh_address, nginx};
 
 #[test]
-fn protocols_go_to_the_backends_of_their_routes() {
+fn routes_select_a_backend_by_protocol() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -36,7 +36,7 @@ fn protocols_go_to_the_backends_of_their_routes() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn curl_speaks_h2_to_nginx_through_it() {
+fn curl_uses_http_2_with_nginx_through_becket() {
     let (Some(curl), Some(tool)) = (Tool::find("curl"), Tool::find("nginx")) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! What the old process knows goes over in an upgrade: which servers fail, and where clients stick.
+//! An upgrade passes state to the new process: the condition of servers and the stick table.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -12,7 +12,7 @@ fn server(becket: &Becket, index: usize) -> Value {
     becket.status()["backends"][0]["servers"][index].clone()
 }
 
-/// A socket that refuses connects as long as it does not listen, and keeps its port from others.
+/// Returns a bound socket, which refuses connections until it listens, and its address.
 fn refusing() -> (Socket, SocketAddr) {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
@@ -36,7 +36,7 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
         (condition(0), condition(1)) == ("out-of-service".into(), "in-service".into())
     });
     let before = server(&becket, 0);
-    // It is back, and one good check is not enough.
+    // The server is back, but needs two successful checks.
     down.listen(1).unwrap();
     for _ in 0..2 {
         upgrade(&becket);
@@ -51,7 +51,7 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() {
+fn a_server_that_failed_passive_checks_stays_paused() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let (_down, address) = refusing();
     let shape = Shape::new(address)
@@ -75,7 +75,7 @@ fn a_server_whose_connects_failed_is_not_tried_again_before_its_pause_is_over() 
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn clients_stick_where_they_did() {
+fn clients_stick_to_their_servers() {
     let place = Place::new();
     let backends = ["one", "two"].map(Backend::http);
     let shape = Shape::new(backends[0].address)
@@ -89,7 +89,7 @@ fn clients_stick_where_they_did() {
     let trust = Trust::new(&place);
     let goes_to = |server: &[u8]| trust.visit(becket.web).unwrap().ends_with(server);
     assert!(goes_to(b"two"));
-    // A client without a memory is given the first; a server of weight 0 keeps the clients that it has.
+    // A client without an entry would be sent to the first server. A server of weight 0 keeps its clients.
     place.write("becket.toml", &shape.server_keys("weight = 0").text());
     for _ in 0..2 {
         upgrade(&becket);

@@ -1,5 +1,5 @@
-//! An answer arrives whole, or the client can tell that it did not: half-close both ways, slow
-//! readers, early answers, resets.
+//! A response arrives completely, or the client can detect that it did not: half-close in both directions, slow
+//! readers, early responses, resets.
 
 use std::io::{Read, Write};
 use std::net::Shutdown;
@@ -15,7 +15,7 @@ fn both(place: &Place) -> [Trust; 2] {
     [Trust::only(place, &TLS12), Trust::only(place, &TLS13)]
 }
 
-/// Bytes that show where they belong.
+/// Returns bytes that depend on their position.
 fn pattern(length: usize) -> Vec<u8> {
     (0..length)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8)
@@ -24,7 +24,7 @@ fn pattern(length: usize) -> Vec<u8> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_slow_reader_gets_fifty_megabytes_and_they_are_kept_elsewhere() {
+fn a_slow_reader_receives_fifty_megabytes_that_becket_does_not_buffer() {
     const LENGTH: usize = 50_000_000;
     let place = Place::new();
     let bytes = Arc::new(pattern(LENGTH));
@@ -47,12 +47,12 @@ fn a_slow_reader_gets_fifty_megabytes_and_they_are_kept_elsewhere() {
         thread::sleep(std::time::Duration::from_millis(20));
         is_full
     });
-    // What the client's window takes, what waits in the kernel behind it, and a read of ours.
+    // The limit covers the client's window, the kernel's send buffer, and becket's own buffer.
     assert!(last < 1024 * 1024, "not held back: {last}");
     let grown = resident() - before;
     assert!(
         grown < 10e6,
-        "becket holds what nobody reads: {grown} bytes"
+        "becket buffers unread data: {grown} bytes"
     );
     let mut answer = vec![0; LENGTH];
     client.read_exact(&mut answer).unwrap();
@@ -64,7 +64,7 @@ fn a_slow_reader_gets_fifty_megabytes_and_they_are_kept_elsewhere() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_last_bytes_survive_a_server_that_closes_with_unread_data() {
+fn the_last_bytes_arrive_from_a_server_that_closes_with_unread_data() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {
         read_head(&mut stream)?;
@@ -73,13 +73,13 @@ fn the_last_bytes_survive_a_server_that_closes_with_unread_data() {
             "HTTP/1.1 413 Too Large\r\nConnection: close\r\n\r\n"
         )?;
         stream.shutdown(Shutdown::Write)
-        // Dropped with unread data in it: the kernel sends a reset after the FIN.
+        // The socket is dropped with unread data, so the kernel sends RST after FIN.
     });
     let becket = Becket::start(&place, &Shape::new(backend.address));
     for trust in both(&place) {
         let mut client = Client::connect(becket.web, &trust).unwrap();
         client.write_all(b"POST / HTTP/1.0\r\n\r\n").unwrap();
-        // It keeps sending until it is told; lingering is what lets it hear the answer.
+        // The client continues to send. Becket lingers so that the client can read the response.
         let mut sent = Ok(());
         for _ in 0..20 {
             sent = sent.and_then(|()| client.write_all(&[b'x'; 10_000]));

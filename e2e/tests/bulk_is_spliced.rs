@@ -1,4 +1,4 @@
-//! Bulk that no leg encrypts passes through pipes, and arrives as if it were copied: every byte, both ways, with its end.
+//! Bulk data without TLS on either side passes through pipes, and arrives completely in both directions.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -6,7 +6,7 @@ use std::thread;
 
 use becket_e2e::{Backend, Becket, Place, Shape, eventually};
 
-/// Tells positions apart, over more than any buffer holds.
+/// Returns a byte that depends on its position, also beyond the size of any buffer.
 fn byte(at: usize) -> u8 {
     (at ^ (at >> 8) ^ (at >> 16)) as u8
 }
@@ -16,7 +16,7 @@ fn send(mut to: impl Write, from: usize) -> std::io::Result<()> {
     to.write_all(&piece)
 }
 
-/// Reads to the end, and says how many bytes came as they were sent.
+/// Reads to the end, checks all bytes, and returns their number.
 fn receive(mut from: impl Read, first: usize) -> usize {
     let (mut buffer, mut at) = (vec![0; 256 * 1024], 0);
     while let Ok(n @ 1..) = from.read(&mut buffer) {
@@ -28,7 +28,7 @@ fn receive(mut from: impl Read, first: usize) -> usize {
     at
 }
 
-/// One upload, and behind its end a download.
+/// Makes an upload and then a download on one connection.
 fn exchange(becket: &Becket) {
     let client = TcpStream::connect(becket.web).unwrap();
     thread::scope(|scope| {
@@ -62,10 +62,10 @@ fn becket(place: &Place, pipes: &str) -> (Becket, Backend) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn bulk_without_tls_is_spliced_and_whole() {
+fn bulk_without_tls_is_spliced_and_complete() {
     let place = Place::new();
     let (becket, _backend) = becket(&place, "");
-    // Becket may by chance be so quick that its source runs dry again and again.
+    // Splicing does not start if becket happens to be faster than the sender, so try again.
     eventually("bulk is spliced", || {
         exchange(&becket);
         becket.metrics().sum("becket_spliced_bytes_total", &[]) > (1 << 20) as f64
@@ -76,5 +76,5 @@ fn bulk_without_tls_is_spliced_and_whole() {
     assert!(becket.status()["totals"]["spliced_bytes"].as_u64() > Some(1 << 20));
 }
 
-/// Of one direction.
+/// Bytes in each direction.
 const LEN: usize = 24 << 20;

@@ -1,4 +1,4 @@
-//! Files of certificates that change are taken by themselves, whole or not at all.
+//! Changed certificate files are loaded automatically, completely or not at all.
 
 use std::fs::{self, File, Permissions};
 use std::io::Write;
@@ -13,7 +13,7 @@ use rustls::client::Resumption;
 
 const NAME: &str = "www.example.org";
 
-/// Who asks a becket for its certificate.
+/// Client that reads becket's certificate.
 struct Visitor<'a> {
     becket: &'a Becket,
     trust: Trust,
@@ -26,7 +26,7 @@ impl<'a> Visitor<'a> {
         Self { becket, trust }
     }
 
-    /// The certificate for a name, in DER; empty where there is none.
+    /// Returns the certificate for a name in DER; empty if the handshake fails.
     fn shown(&self, name: &str) -> Vec<u8> {
         let client = Client::connect_as(self.becket.web, &self.trust, name);
         let shown = client.map(|client| client.tls.peer_certificates().unwrap()[0].to_vec());
@@ -61,7 +61,7 @@ fn rejected(becket: &Becket) -> Vec<String> {
     listed.map(|it| it.as_str().unwrap().to_owned()).collect()
 }
 
-/// Puts a link in place of another, as `ln -sfn` would with a rename.
+/// Replaces a link atomically, by a rename.
 fn relink(place: &Place, target: &str, link: &str) {
     symlink(target, place.path("new-link")).unwrap();
     fs::rename(place.path("new-link"), place.path(link)).unwrap();
@@ -69,7 +69,7 @@ fn relink(place: &Place, target: &str, link: &str) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
+fn links_of_certbot_are_followed_and_an_incomplete_renewal_is_rejected() {
     let place = Place::new();
     let backend = Backend::http("well met");
     for folder in ["archive", "live"] {
@@ -107,7 +107,7 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
     link("privkey", 2);
     visitor.awaits(&second);
     eventually("all is well again", || rejected(&becket).is_empty());
-    // What the links lead to now is watched, too.
+    // The new targets of the links are watched as well.
     let third = place.authority.issue(&[NAME], Key::Ecdsa);
     place.write("archive/fullchain2.pem", &third.certificate);
     place.write("archive/privkey2.pem", &third.key);
@@ -116,7 +116,7 @@ fn links_like_certbots_are_followed_and_half_of_a_renewal_is_kept_out() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
+fn files_can_be_renamed_written_in_parts_and_their_folder_removed_and_restored() {
     let place = Place::new();
     let backend = Backend::http("well met");
     fs::create_dir(place.path("certs")).unwrap();
@@ -148,7 +148,7 @@ fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
     let again = place.issue("certs/a.pem", &[NAME], Key::Ecdsa);
     visitor.awaits(&again);
 
-    // One that comes beside it and does not fit keeps nobody else out.
+    // An invalid file in the folder does not block the valid ones.
     place.write("certs/b.pem", "none");
     let beside = place.issue("certs/c.pem", &["internal.example.org"], Key::Ecdsa);
     visitor.awaits_for("internal.example.org", &beside);
@@ -160,7 +160,7 @@ fn files_are_replaced_written_in_halves_and_their_folder_comes_back() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
+fn hundreds_of_changes_cause_few_reloads_and_close_no_connection() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).certificates("[\"site.pem\"]");
@@ -181,7 +181,7 @@ fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
         renewals <= most,
         "{renewals} renewals, at most one a second: {most}"
     );
-    // The same once more is no news.
+    // Writing the same content causes no reload.
     last.write(&place.path("site.pem"));
     assert!(open.ask(becket_e2e::REQUEST).is_ok());
     resuming.visit(becket.web).unwrap();
@@ -197,7 +197,7 @@ fn hundreds_of_changes_are_few_renewals_and_what_is_open_stays() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn revocation_lists_are_taken_and_the_configuration_is_not() {
+fn revocation_lists_are_reloaded_automatically_but_the_configuration_is_not() {
     let place = Place::new();
     let backend = Backend::http("inside");
     let revoke = |serials: &[u64]| {
@@ -227,7 +227,7 @@ fn revocation_lists_are_taken_and_the_configuration_is_not() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_parent_hands_over_what_only_root_can_read_and_the_child_watches_what_it_can() {
+fn the_supervisor_passes_on_files_of_root_and_the_child_watches_its_own() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -254,7 +254,7 @@ fn a_parent_hands_over_what_only_root_can_read_and_the_child_watches_what_it_can
     roots("next.pem");
     fs::rename(place.path("next.pem"), place.path("site.pem")).unwrap();
     visitor.awaits(&next);
-    // What the child can read it watches itself.
+    // The child watches files that it can read itself.
     let own = place.issue("own/internal.pem", &["internal.example.org"], Key::Ecdsa);
     eventually("what it cannot read is kept out", || {
         rejected(&becket).len() == 1
@@ -267,7 +267,7 @@ fn a_parent_hands_over_what_only_root_can_read_and_the_child_watches_what_it_can
         rejected(&becket).len() == 1
     });
     assert_eq!(visitor.shown(NAME), der(&next));
-    // A child that dies is followed by one that watches.
+    // After the death of the child, the next child watches the files.
     let mended = place.issue("site.pem", &[NAME], Key::Ecdsa);
     visitor.awaits(&mended);
     let before = becket.child();

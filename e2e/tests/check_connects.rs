@@ -1,5 +1,5 @@
-//! `becket check --connect` proves that servers are there and are who they should be, and says of each
-//! that is not why.
+//! `becket check --connect` verifies that servers are reachable and have the expected certificate, and reports the
+//! reason otherwise.
 
 use std::net::TcpListener;
 
@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::check_reports::check;
 use crate::tls_to_servers::{TRUSTED, asking_server, openssl_server};
 
-/// Exit code, and what is said of the only server.
+/// Returns the exit code of the check and the result for the only server.
 #[track_caller]
 fn try_server(place: &Place, shape: &Shape) -> (i32, Value) {
     let text = shape.clone().timeouts("connect = \"1s\"").text();
@@ -18,7 +18,7 @@ fn try_server(place: &Place, shape: &Shape) -> (i32, Value) {
     assert_eq!(table.code, found.code, "{}", table.all());
     let json: Value = serde_json::from_str(&found.stdout).unwrap();
     let tried = json["connects"][0].clone();
-    // The table says the same.
+    // The table shows the same result as JSON.
     let said = match tried["fault"].as_str() {
         Some(fault) => format!("failed: {fault}"),
         None => format!("ok ({} ms", tried["milliseconds"]),
@@ -38,7 +38,7 @@ fn fails(place: &Place, shape: &Shape, why: &str) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_is_there_and_is_who_it_should_be_is_ok() {
+fn a_reachable_server_with_the_expected_certificate_is_ok() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -61,7 +61,7 @@ fn a_server_that_is_there_and_is_who_it_should_be_is_ok() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_is_somebody_else_fails() {
+fn a_server_with_another_certificate_fails() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -80,7 +80,7 @@ fn a_server_that_is_somebody_else_fails() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_shows_too_many_certificates_fails_for_that() {
+fn a_server_with_too_many_certificates_fails() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -98,7 +98,7 @@ fn a_server_that_shows_too_many_certificates_fails_for_that() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_misses_our_certificate_fails_though_its_handshake_is_done() {
+fn a_server_that_requires_a_client_certificate_fails_after_its_handshake() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -115,12 +115,12 @@ fn a_server_that_misses_our_certificate_fails_though_its_handshake_is_done() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_refuses_hangs_or_is_not_well_fails() {
+fn a_server_that_refuses_hangs_or_is_unhealthy_fails() {
     let place = Place::new();
     fails(&place, &Shape::new(fresh_address()), "refused");
     let gone = place.text("gone.sock");
     fails(&place, &Shape::new(gone), "No such file");
-    // It takes connections, by its kernel, and never says a word.
+    // The kernel accepts connections on this socket, but no process answers.
     let silent = TcpListener::bind((fresh_host(), 0)).unwrap();
     let at = silent.local_addr().unwrap();
     assert_eq!(try_server(&place, &Shape::new(at)).0, 0, "TCP asks no more");
@@ -143,7 +143,7 @@ fn a_server_that_refuses_hangs_or_is_not_well_fails() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn names_of_peers_are_looked_up_and_servers_without_clients_left_alone() {
+fn names_of_peers_are_resolved_and_disabled_servers_are_skipped() {
     let place = Place::new();
     let made = becket_e2e::Becket::command(&place, &["secret", "secret"]);
     assert_eq!(becket_e2e::finish(made, "").code, 0);

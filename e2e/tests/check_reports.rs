@@ -1,5 +1,5 @@
-//! `becket check` and a start that is refused: everything that is wrong, at once, with its key
-//! path, its value and what is accepted.
+//! `becket check` and a rejected start report all errors at once, with key path, value and accepted
+//! values.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, chown};
@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use becket_e2e::{AS_NOBODY, Backend, Becket, Finished, Key, Place, Shape, finish, nobody};
 use serde_json::Value;
 
-/// Checks this text as `becket.toml`.
+/// Runs `becket check` with this text as `becket.toml`.
 #[track_caller]
 pub(crate) fn check(place: &Place, text: &str, flags: &[&str]) -> Finished {
     place.write("becket.toml", text);
@@ -16,7 +16,7 @@ pub(crate) fn check(place: &Place, text: &str, flags: &[&str]) -> Finished {
 }
 
 #[test]
-fn a_good_configuration_is_fine_and_every_name_made_a_handshake() {
+fn a_valid_configuration_is_accepted_and_each_name_completes_a_handshake() {
     let place = Place::new();
     let shape = Shape::new("127.0.0.1:1");
     let found = check(&place, &shape.text(), &[]);
@@ -36,7 +36,7 @@ fn a_good_configuration_is_fine_and_every_name_made_a_handshake() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_running_becket_and_certificates_that_end_soon_are_warnings() {
+fn a_running_becket_and_expiring_certificates_are_warnings() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address);
@@ -70,7 +70,7 @@ fn a_running_becket_and_certificates_that_end_soon_are_warnings() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reader_that_has_seen_enough_is_no_fault() {
+fn a_closed_standard_output_is_not_an_error() {
     let place = Place::new();
     place.write("becket.toml", &Shape::new("127.0.0.1:1").text());
     for flags in [&[][..], &["--json"]] {
@@ -83,7 +83,7 @@ fn a_reader_that_has_seen_enough_is_no_fault() {
     }
 }
 
-/// A configuration with one fault of every kind.
+/// Returns a configuration with an error of each kind, and words that the report must contain.
 fn faulty(place: &Place) -> (String, Vec<&'static str>) {
     let (one, two) = (
         place.authority.issue(&["one.example.org"], Key::Ecdsa),
@@ -145,7 +145,7 @@ fn faulty(place: &Place) -> (String, Vec<&'static str>) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_fault_is_said_at_once_by_check_and_by_run() {
+fn check_and_run_report_all_errors_at_once() {
     let place = Place::new();
     let (text, expected) = faulty(&place);
     let checked = check(&place, &text, &[]);
@@ -157,7 +157,7 @@ fn every_fault_is_said_at_once_by_check_and_by_run() {
         assert_eq!(found.code, code, "{}", found.all());
         let said = found.all();
         for word in &expected {
-            assert!(said.contains(word), "nothing of {word} in:\n{said}");
+            assert!(said.contains(word), "{word} is missing in:\n{said}");
         }
         assert!(said.contains("accepted: "), "{said}");
     }
@@ -165,7 +165,7 @@ fn every_fault_is_said_at_once_by_check_and_by_run() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn logs_are_not_made() {
+fn log_files_are_not_created() {
     let place = Place::new();
     let shape = Shape::new("127.0.0.1:1");
     let found = check(&place, &shape.text(), &[]);
@@ -175,7 +175,7 @@ fn logs_are_not_made() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_log_that_root_would_make_is_no_fault_and_one_in_anothers_folder_is() {
+fn a_log_file_that_root_would_create_is_accepted_except_in_another_users_folder() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let text = Shape::new("127.0.0.1:1").process(AS_NOBODY).text();
@@ -190,7 +190,7 @@ fn a_log_that_root_would_make_is_no_fault_and_one_in_anothers_folder_is() {
     let fine = found(&text);
     assert_eq!(fine.code, 0, "{}", fine.all());
     assert!(!place.path("access.log").exists());
-    // Whoever may write there could have root make a file elsewhere.
+    // Another user who can write to the folder could make root create a file elsewhere.
     let others = place.path("others");
     fs::create_dir(&others).unwrap();
     chown(&others, Some(12_345), None).unwrap();

@@ -1,5 +1,5 @@
-//! Client certificates: off, optional, required; good ones, none, strange and expired ones; at the
-//! handshake and at every resumption.
+//! Client certificates in the modes off, optional and required: valid, missing, foreign and expired ones, in full handshakes
+//! and resumptions.
 
 use becket_e2e::{Authority, Backend, Becket, Bundle, Key, OpenSsl, Place, Shape, Trust};
 use rustls::SupportedProtocolVersion;
@@ -11,7 +11,7 @@ fn policy(mode: &str) -> String {
     format!("[[policy]]\nname = \"web\"\nclient-certificates = \"{mode}\"\nclient-ca = \"ca.pem\"")
 }
 
-/// Certificates that clients present, and whether they are good.
+/// Returns certificates that clients present, and whether they are valid.
 fn presented(place: &Place) -> Vec<(Option<Bundle>, bool, &'static str)> {
     let stranger = Authority::new("Another Authority");
     vec![
@@ -39,7 +39,7 @@ fn presented(place: &Place) -> Vec<(Option<Bundle>, bool, &'static str)> {
 }
 
 #[test]
-fn required_means_that_nobody_else_reaches_the_backend() {
+fn only_clients_with_a_valid_certificate_reach_the_backend() {
     let place = Place::new();
     let backend = Backend::http("inside");
     let shape = Shape::new(backend.address).section(&policy("required"));
@@ -65,7 +65,7 @@ fn required_means_that_nobody_else_reaches_the_backend() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn openssl_is_told_whose_certificates_are_wanted_and_by_alert_what_was_wrong() {
+fn openssl_receives_the_accepted_authorities_and_a_specific_alert() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };

@@ -1,10 +1,10 @@
-//! Listeners without TLS: programs that speak plain TCP, led through TLS by becket.
+//! Listeners without TLS: becket encrypts the connections of plain TCP clients.
 
 use becket_e2e::{Backend, Becket, Place, Shape, Tool, finish};
 
-/// The becket that ends TLS, in front of a plain server.
+/// Starts another becket that terminates TLS in front of a plain server.
 fn terminator(place: &Place, backend: &Backend) -> (Becket, Place) {
-    // A folder of its own, with certificates of the same authority.
+    // It has its own folder, with a certificate of the same authority.
     let own = Place::new();
     place
         .authority

@@ -1,5 +1,5 @@
-//! A policy that names its clients lets in nobody else whose certificate is good: not at the handshake, and not by a session
-//! that was made when the policy was another.
+//! A policy with `client-names` rejects clients whose valid certificate has another name, both in full handshakes and in resumptions of
+//! sessions from before the policy changed.
 
 use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape, Trust};
 
@@ -12,7 +12,7 @@ fn policy(names: &str) -> String {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn who_is_not_named_stays_out_also_with_a_session_of_before() {
+fn clients_with_other_names_are_rejected_also_with_an_older_session() {
     let place = Place::new();
     let backend = Backend::http("inside");
     let names = policy("['dns:*.staff.test', 'cn:bob.test']");
@@ -48,7 +48,7 @@ fn who_is_not_named_stays_out_also_with_a_session_of_before() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn openssl_is_told_by_alert_that_its_name_is_not_among_them() {
+fn openssl_receives_the_alert_access_denied_for_another_name() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };

@@ -1,5 +1,5 @@
-//! What a server reads before the client's bytes is the same from hitch and from becket in its place: an address in bytes, a header
-//! from in front as it came, a client's certificate.
+//! Hitch, and becket as its replacement, send the same bytes to a server before the client's data: an address in bytes, a received
+//! PROXY header, a client certificate.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use becket_e2e::{
     as_nobody, fresh_address,
 };
 
-/// A server that tells all that comes before a request, and answers.
+/// Starts a server that reports all bytes before a request, and answers.
 fn first_bytes() -> (Backend, Receiver<Vec<u8>>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -30,14 +30,14 @@ fn first_bytes() -> (Backend, Receiver<Vec<u8>>) {
     (backend, told)
 }
 
-/// A client that says something before TLS.
+/// Sends bytes before the TLS handshake, then a request. Returns the response.
 fn ask(at: SocketAddr, place: &Place, first: &[u8]) -> io::Result<Vec<u8>> {
     let mut client = Client::begin(at, &Trust::new(place), "www.example.org")?;
     client.socket.write_all(first)?;
     client.ask(REQUEST)
 }
 
-/// What servers of both programs read before the request of a client.
+/// Returns the bytes before the request that the server receives from hitch and from becket.
 fn both_tell(settings: &str, act: impl Fn(&Place, SocketAddr)) -> Option<[Vec<u8>; 2]> {
     let both = Either::both("hitch", "hitch")?;
     let place = Place::new();
@@ -61,7 +61,7 @@ fn both_tell(settings: &str, act: impl Fn(&Place, SocketAddr)) -> Option<[Vec<u8
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn an_address_comes_in_bytes() {
+fn an_address_is_sent_in_bytes() {
     let act = |place: &Place, at| {
         assert!(ask(at, place, b"").unwrap().ends_with(b"well met"));
     };
@@ -73,7 +73,7 @@ fn an_address_comes_in_bytes() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_header_from_in_front_is_passed_on() {
+fn a_received_proxy_header_is_forwarded() {
     let header = b"PROXY TCP4 192.0.2.7 198.51.100.1 4711 443\r\n";
     let act = |place: &Place, at| {
         assert!(ask(at, place, header).unwrap().ends_with(b"well met"));
@@ -86,7 +86,7 @@ fn a_header_from_in_front_is_passed_on() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_clients_certificate_comes_as_pem() {
+fn a_client_certificate_is_sent_as_pem() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -96,7 +96,7 @@ fn a_clients_certificate_comes_as_pem() {
     };
     let told = both_tell("write-proxy-v2 = on\nproxy-client-cert = on\n", act);
     let certificate = |header: &[u8]| -> Vec<u8> {
-        // Signature, command, family and length; addresses and ports of IPv4.
+        // Skip signature, command, family and length, then the IPv4 addresses and ports.
         let mut tlvs = &header[16 + 12..];
         while let [kind, high, low, rest @ ..] = tlvs {
             let (value, behind) = rest.split_at(u16::from_be_bytes([*high, *low]).into());
@@ -118,7 +118,7 @@ fn a_clients_certificate_comes_as_pem() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_binary_header_is_passed_on_with_all_that_nobody_here_knows() {
+fn a_binary_proxy_header_is_forwarded_with_unknown_fields() {
     let place = Place::new();
     let (backend, told) = first_bytes();
     let shape = Shape::new(backend.address)
@@ -127,7 +127,7 @@ fn a_binary_header_is_passed_on_with_all_that_nobody_here_knows() {
     let becket = Becket::start(&place, &shape);
     let mut header = b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x13".to_vec();
     header.extend([192, 0, 2, 7, 198, 51, 100, 1, 0x12, 0x67, 1, 0xbb]);
-    // A TLV of nobody's.
+    // Add an unknown TLV.
     header.extend([0xe7, 0, 4, 1, 2, 3, 4]);
     assert!(
         ask(becket.web, &place, &header)
@@ -135,7 +135,7 @@ fn a_binary_header_is_passed_on_with_all_that_nobody_here_knows() {
             .ends_with(b"well met")
     );
     assert_eq!(told.recv_timeout(PATIENCE).unwrap(), header);
-    // One that speaks for itself, too.
+    // A LOCAL header is forwarded as well.
     let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
     assert!(
         ask(becket.web, &place, local)

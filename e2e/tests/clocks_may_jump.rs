@@ -1,6 +1,6 @@
-//! A wall clock that is set, by days and in either direction, ends no connection and keeps nobody out.
+//! Changes of the wall clock by days in either direction close no connection and reject no client.
 //!
-//! The clock is that of a guest: this machine's is everybody's.
+//! The test changes the clock of a guest, because the clock of this machine is shared.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +13,7 @@ use becket_e2e::{
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn in_user_mode_linux_nobody_notices() {
+fn in_user_mode_linux_clients_are_not_affected() {
     let Some(linux) = UserModeLinux::find() else {
         return;
     };
@@ -23,7 +23,7 @@ fn in_user_mode_linux_nobody_notices() {
     assert_eq!(report, "all\n", "{ran}");
 }
 
-/// Only in a guest.
+/// Runs within a guest only.
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn inside() {
@@ -48,7 +48,7 @@ fn inside() {
         assert!(clock.unwrap().status.success());
         echo(&mut there);
         for trust in &known {
-            // By whatever they remember of before, and by what they learn now.
+            // Resume earlier sessions as well as the ones created now.
             (0..2).for_each(|_| echo(&mut Client::connect(becket.web, trust).unwrap()));
         }
     }

@@ -1,22 +1,22 @@
-//! Who proved to be whom on one host is that on every other, and no longer once its certificate is
-//! revoked there: the session of an identity resumes with it, or not at all.
+//! The identity of a client certificate is valid on every node until it is revoked there: its session resumes with the identity
+//! or not at all.
 
 use std::fs;
 
 use becket_e2e::{Backend, Network, Node, OpenSsl, answer_all, eventually, read_proxy_header};
 
-/// Flags of openssl, and what becket calls it when such a client resumes.
+/// Flags of openssl, and the kind of handshake in becket's log when such a client resumes.
 const KINDS: [(&[&str], &str); 3] = [
     (&["-tls1_3"], "psk"),
     (&["-tls1_2"], "ticket"),
     (&["-tls1_2", "-no_ticket"], "id"),
 ];
 
-/// A server that says as whom the client is presented to it.
+/// Starts a server whose response depends on the client's identity in the PROXY header.
 fn presenting() -> Backend {
     Backend::new(|mut stream| {
         let header = read_proxy_header(&mut stream)?;
-        // PP2_SUBTYPE_SSL_CN, five bytes long.
+        // PP2_SUBTYPE_SSL_CN with a length of five bytes.
         let alice = b"\x22\x00\x05alice";
         let is_alice = header.windows(alice.len()).any(|part| part == alice);
         answer_all(
@@ -34,7 +34,7 @@ fn revoke(node: &Node<'_>, list: &str) {
     fs::write(node.place.path("crl.pem"), list).expect("a file");
 }
 
-/// Two nodes that ask for certificates of one authority, and replicate.
+/// Starts two nodes that require certificates of one authority, with replication.
 fn pair(network: &Network) -> [Node<'_>; 2] {
     let mut nodes = [1, 2].map(|number| Node::serving(network, number, presenting));
     let nobody = nodes[0].place.authority.revocation_list(&[7]);
@@ -60,7 +60,7 @@ fn keys(nodes: &[Node<'_>; 2]) -> String {
     format!("tls12-tickets = true\n{peers}")
 }
 
-/// Whether a visit with these flags is welcome: presented as alice, in the log as in the header.
+/// Returns whether a client with these flags is accepted. Checks that it is identified as alice in the log and in the PROXY header.
 #[track_caller]
 fn welcomes(node: &Node<'_>, openssl: &OpenSsl, flags: &[&str], how: &str) -> bool {
     let run = node.ask(openssl, flags);
@@ -77,7 +77,7 @@ fn welcomes(node: &Node<'_>, openssl: &OpenSsl, flags: &[&str], how: &str) -> bo
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_has_its_identity_on_every_host_until_that_is_revoked() {
+fn a_session_keeps_its_identity_on_every_host_until_it_is_revoked() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -94,7 +94,7 @@ fn a_session_has_its_identity_on_every_host_until_that_is_revoked() {
     });
     eventually("what is found by ID is there", || b.holds() > 0);
     let resumes = |node: &Node<'_>, (kind, how, file): &(&[&str], &str, String)| {
-        // Without its certificate: it was shown on the other host.
+        // No certificate is presented here; the other host has verified it.
         let flags = [kind, &["-sess_in", file][..]].concat();
         welcomes(node, &openssl, &flags, how)
     };
@@ -105,7 +105,7 @@ fn a_session_has_its_identity_on_every_host_until_that_is_revoked() {
     for session in &sessions {
         assert!(resumes(b, session) && connects(b, session), "{session:?}");
     }
-    // Revoked on one host, then on the other: from then on neither by session nor anew.
+    // After a revocation on a host, that host accepts neither the session nor a new handshake.
     let list = a.place.authority.revocation_list(&[7, 1]);
     for (revoked, other) in [(b, Some(a)), (a, None)] {
         revoke(revoked, &list.pem().expect("a list"));
@@ -120,7 +120,7 @@ fn a_session_has_its_identity_on_every_host_until_that_is_revoked() {
             }
         }
         assert_eq!(revoked.served(), served);
-        // They were known: it is the list that keeps her out.
+        // The sessions were known, so the revocation list is the reason.
         assert_eq!(revoked.offered("client-certificate"), known + 3);
     }
 }

@@ -1,5 +1,5 @@
-//! Peers that are listed by name are followed when they move, and kept when the resolver fails: a
-//! real resolver asks a DNS server that says what the test wants.
+//! Peers with host names are followed when their address changes, and keep their address when the lookup fails. The system's
+//! resolver uses a DNS server of the test.
 
 use std::net::IpAddr;
 use std::process::Command;
@@ -9,7 +9,7 @@ use serde_json::Value;
 
 const PEER: &str = "peers = [\"peer.test:7443\"]\nresolve-interval = \"1s\"";
 
-/// What fails in a resolver, and a word of how it is told.
+/// Failures of a lookup, and a word in each error message.
 const FAILURES: [(Answer, &str); 4] = [
     (Answer::NoSuchName, "not known"),
     (Answer::Addresses(Vec::new()), "no address"),
@@ -17,7 +17,7 @@ const FAILURES: [(Answer, &str); 4] = [
     (Answer::Silence, "emporary failure"),
 ];
 
-/// So many nodes with one secret; the first asks the DNS server on the hub.
+/// Prepares nodes with a shared secret. The first node uses a DNS server on the hub.
 fn nodes(network: &Network, count: usize) -> Option<(Dns, Vec<Node<'_>>)> {
     let dns = Dns::on(&network.hub);
     let mut all: Vec<Node<'_>> = (1..=count).map(|n| Node::new(network, n)).collect();
@@ -27,7 +27,7 @@ fn nodes(network: &Network, count: usize) -> Option<(Dns, Vec<Node<'_>>)> {
     Some((dns, all))
 }
 
-/// What a node says of the only name in its list.
+/// Returns the status of the only name in a node's list.
 fn name(node: &Node<'_>) -> Value {
     node.status()["cluster"]["names"][0].clone()
 }
@@ -37,7 +37,7 @@ fn unresolved(node: &Node<'_>) -> u64 {
     metrics.sum("becket_cluster_names_unresolved", &[]) as u64
 }
 
-/// What `becket status` prints.
+/// Returns the output of `becket status`.
 fn page(node: &Node<'_>) -> String {
     let admin = node.becket().admin.to_string();
     let mut command = Command::new(becket_program());
@@ -45,7 +45,7 @@ fn page(node: &Node<'_>) -> String {
     node.host.within(|| finish(command, "")).stdout
 }
 
-/// A session found by ID that was made on one node resumes on the other.
+/// Checks that a session created on one node resumes by ID on the other.
 #[track_caller]
 fn replicates(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) {
     let (file, held) = (from.place.text("session.pem"), to.holds());
@@ -66,7 +66,7 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
     let Some((dns, mut nodes)) = nodes(&network, 3) else {
         return;
     };
-    // The others list nobody: it is this one's list that finds them.
+    // Only this node has a list of peers.
     nodes[0].replicate(PEER);
     let started = nodes[0].becket().pid();
     eventually("it says that the name does not resolve", || {
@@ -81,7 +81,7 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
         (0, &Value::Null)
     );
     replicates(&openssl, &nodes[0], &nodes[1]);
-    // The same node on another host.
+    // Move the node to another host.
     nodes[1].kill();
     nodes[2].number = 2;
     nodes[2].replicate("");
@@ -100,7 +100,7 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_name_that_stops_to_resolve_keeps_its_address_and_says_so() {
+fn a_name_that_no_longer_resolves_keeps_its_address_and_is_reported() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -132,7 +132,7 @@ fn a_name_that_stops_to_resolve_keeps_its_address_and_says_so() {
             faults.contains("1 addresses are kept"),
             "{failure:?}: {faults}"
         );
-        // A reload meanwhile changes nothing, though it cannot resolve the name either.
+        // A reload does not change this, although its lookup also fails.
         let keys = nodes[0].replication(PEER);
         assert!(nodes[0].reload(&keys), "{}", nodes[0].becket().log());
         assert_eq!(name(&nodes[0])["addresses"], kept);
@@ -140,7 +140,7 @@ fn a_name_that_stops_to_resolve_keeps_its_address_and_says_so() {
         dns.points("peer.test", &address);
         eventually("it resolves again", || name(&nodes[0])["problem"].is_null());
     }
-    // The address that is kept is used: a peer that starts anew, and lists nobody, is found there.
+    // The kept address is used: a restarted peer without a list of peers is found at this address.
     dns.set("peer.test", Answer::NoSuchName);
     eventually("the name is gone", || unresolved(&nodes[0]) == 1);
     nodes[1].kill();

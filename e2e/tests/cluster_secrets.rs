@@ -1,5 +1,5 @@
-//! The secret of a cluster is changed by reloads, and rotates by itself, on nodes that run: no client
-//! loses its session by it, whether it resumes by ticket or by ID.
+//! Changes of the cluster secret by reload, and its automatic rotation, on running nodes: clients keep their sessions, with tickets
+//! and with session IDs.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,21 +7,21 @@ use std::os::unix::fs::PermissionsExt;
 use becket_e2e::{Becket, Network, Node, OpenSsl, eventually, finish, until};
 use serde_json::Value;
 
-/// Flags of openssl, and what becket calls it when such a client resumes.
+/// Flags of openssl, and the kind of handshake in becket's log when such a client resumes.
 const KINDS: [(&[&str], &str); 3] = [
     (&["-tls1_3"], "psk"),
     (&["-tls1_2"], "ticket"),
     (&["-tls1_2", "-no_ticket"], "id"),
 ];
 
-/// A session of each kind, by the name of its file in the first node's folder.
+/// A session of each kind, stored in files of the first node's folder.
 struct Sessions<'a> {
     openssl: &'a OpenSsl,
     files: [String; 3],
 }
 
 impl<'a> Sessions<'a> {
-    /// Makes them on a node, and waits until all have the one that is found by ID.
+    /// Creates sessions on a node, and waits until all nodes have the one that is found by ID.
     #[track_caller]
     fn make(name: &str, openssl: &'a OpenSsl, at: &Node<'_>, all: &[Node<'_>]) -> Self {
         let files = KINDS.map(|(_, how)| all[0].place.text(&format!("{name}-{how}.pem")));
@@ -38,7 +38,7 @@ impl<'a> Sessions<'a> {
         Self { openssl, files }
     }
 
-    /// How a node takes each of them.
+    /// Offers each session to a node and returns the kinds of handshakes.
     #[track_caller]
     fn offered_to(&self, node: &Node<'_>) -> Vec<String> {
         let offers = KINDS.iter().zip(&self.files);
@@ -57,17 +57,17 @@ impl<'a> Sessions<'a> {
         }
     }
 
-    /// The names of the secrets that sealed the two tickets.
+    /// Returns the IDs of the secrets that encrypted the two tickets.
     fn sealed_by(&self) -> [String; 2] {
         [&self.files[0], &self.files[1]].map(|file| {
-            // The version, then the secret's id.
+            // The ticket starts with the version and the ID of the secret.
             let [_, a, b, c, d, ..] = self.openssl.ticket(file);
             format!("{:08x}", u32::from_be_bytes([a, b, c, d]))
         })
     }
 }
 
-/// What a node says of its secrets; the first one seals.
+/// Returns the IDs of a node's secrets. The first one encrypts new tickets.
 fn secrets(node: &Node<'_>) -> Vec<String> {
     let list = node.status()["tickets"]["secrets"].clone();
     let list = list.as_array().expect("a list").iter();
@@ -75,7 +75,7 @@ fn secrets(node: &Node<'_>) -> Vec<String> {
     list.map(text).collect()
 }
 
-/// Three nodes that replicate, and have the files `old` and `new` of two secrets.
+/// Starts three nodes with replication and the secret `old`. The file `new` has another secret.
 fn three(network: &Network) -> Vec<Node<'_>> {
     let mut nodes: Vec<Node<'_>> = (1..=3).map(|n| Node::new(network, n)).collect();
     for file in ["old", "new"] {
@@ -90,7 +90,7 @@ fn three(network: &Network) -> Vec<Node<'_>> {
     nodes
 }
 
-/// What the node with this index says of its cluster.
+/// Returns the keys of `[cluster]` for the node with this index.
 fn keys(nodes: &[Node<'_>], index: usize, secret: &str, accepted: &str) -> String {
     let all: Vec<_> = nodes.iter().map(Node::address).collect();
     format!(
@@ -101,7 +101,7 @@ fn keys(nodes: &[Node<'_>], index: usize, secret: &str, accepted: &str) -> Strin
     )
 }
 
-/// Gives one node other secrets; nobody loses a peer by it.
+/// Reloads one node with other secrets, and checks that all nodes keep their peers.
 #[track_caller]
 fn reload(nodes: &[Node<'_>], index: usize, secret: &str, accepted: &str) {
     let keys = keys(nodes, index, secret, accepted);
@@ -112,7 +112,7 @@ fn reload(nodes: &[Node<'_>], index: usize, secret: &str, accepted: &str) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
+fn a_secret_is_changed_by_reloads_without_loss_of_sessions() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };
@@ -120,8 +120,8 @@ fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
     let first = Sessions::make("first", &openssl, &nodes[0], &nodes);
     let old = secrets(&nodes[0]);
     assert_eq!(first.sealed_by(), [&*old[0]; 2]);
-    // The steps of docs/reference/configuration.md. Each is taken by one host after the other, and whatever is made
-    // in between, anywhere, resumes everywhere.
+    // These are the steps in docs/reference/configuration.md, each on one host after another. Sessions created in between on any host
+    // resume on every host.
     for (secret, accepted) in [("old", "\"new\""), ("new", "\"old\"")] {
         for index in 0..nodes.len() {
             reload(&nodes, index, secret, accepted);
@@ -138,8 +138,8 @@ fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
     });
     let unknown = |node: &Node<'_>| node.offered("unknown-secret");
     assert_eq!(nodes.iter().map(unknown).sum::<u64>(), 0);
-    // The last step: the old one is dropped, and what it sealed opens no more. Sessions that are
-    // found by ID were sealed by nobody.
+    // In the last step the old secret is removed, so its tickets are no longer accepted. Sessions by ID do not depend on a
+    // secret.
     for index in 0..nodes.len() {
         reload(&nodes, index, "new", "");
         last.resume_on(&nodes);
@@ -151,7 +151,7 @@ fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
         });
         assert!(unknown(node) >= 2);
     }
-    // Whoever starts now knows nothing but the new one, and is let in and told.
+    // A node that starts with only the new secret joins and receives the sessions.
     nodes[2].kill();
     let keys = keys(&nodes, 2, "new", "");
     nodes[2].start(&keys);
@@ -164,7 +164,7 @@ fn a_secret_is_changed_by_reloads_and_no_session_is_lost() {
     last.resume_on(&nodes);
 }
 
-/// Makes a ticket on one node and offers it to another; whether it opens.
+/// Creates a ticket on one node and offers it to another. Returns whether it resumes.
 fn crosses(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) -> bool {
     let file = from.place.text("session.pem");
     let made = from.visit(openssl, &["-tls1_3", "-sess_out", &file]);
@@ -174,7 +174,7 @@ fn crosses(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) -> bool {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn hosts_rotate_together_and_a_ticket_outlives_one_rotation() {
+fn hosts_rotate_together_and_a_ticket_remains_valid_after_one_rotation() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -190,7 +190,7 @@ fn hosts_rotate_together_and_a_ticket_outlives_one_rotation() {
         eventually("the next epoch", || epoch(node) > start);
     };
     let file = one.place.text("session.pem");
-    // Early in an epoch, or a slow machine would see two rotations between the two visits.
+    // Create the ticket early in an epoch. Otherwise a slow machine could have two rotations between the two visits.
     eventually("a ticket of the epoch before opens", || {
         until_next(&one);
         one.visit(&openssl, &["-tls1_3", "-sess_out", &file]);
@@ -205,7 +205,7 @@ fn hosts_rotate_together_and_a_ticket_outlives_one_rotation() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_secret_that_others_may_read_starts_nothing_and_changes_nothing() {
+fn a_secret_that_others_can_read_prevents_start_and_reload() {
     let (Some(network), Some(openssl)) = (Network::of(1), OpenSsl::find()) else {
         return;
     };

@@ -1,5 +1,5 @@
-//! TLS 1.2 sessions follow their clients to other hosts by ID: each becket in a network namespace
-//! of its own, with real datagrams between them and openssl as client.
+//! TLS 1.2 sessions are replicated by ID to other hosts: each becket runs in a separate network namespace, with real datagrams
+//! between them and openssl as the client.
 
 use std::net::{SocketAddr, UdpSocket};
 
@@ -15,14 +15,14 @@ use crate::upgrades_lose_nothing::{TWO_WORKERS, asking};
 /// Port of nodes that listen on IPv6 or on every address.
 const PORT: u16 = 7443;
 
-/// Visits with what resumes by ID, and says how becket saw the handshake.
+/// Makes a TLS 1.2 connection without tickets, and returns the kind of handshake in becket's log.
 #[track_caller]
 fn visit(node: &Node<'_>, openssl: &OpenSsl, flags: &[&str]) -> String {
     let flags = [&["-tls1_2", "-no_ticket"], flags].concat();
     node.visit(openssl, &flags)
 }
 
-/// Makes a session and keeps it in `file` of this node.
+/// Creates a session and stores it in `file` of this node.
 #[track_caller]
 fn make_session(node: &Node<'_>, openssl: &OpenSsl, file: &str) -> String {
     let file = node.place.text(file);
@@ -30,7 +30,7 @@ fn make_session(node: &Node<'_>, openssl: &OpenSsl, file: &str) -> String {
     file
 }
 
-/// Waits until the node holds so many sessions, then visits with the one in `file`.
+/// Waits until the node has `held` sessions, then resumes the session in `file`.
 #[track_caller]
 fn resumes(node: &Node<'_>, openssl: &OpenSsl, file: &str, held: u64) {
     eventually("the session is there", || node.holds() >= held);
@@ -39,7 +39,7 @@ fn resumes(node: &Node<'_>, openssl: &OpenSsl, file: &str, held: u64) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_made_on_one_host_resumes_on_all_others_and_outlives_its_host() {
+fn a_session_of_one_host_resumes_on_all_others_and_survives_its_host() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };
@@ -52,7 +52,7 @@ fn a_session_made_on_one_host_resumes_on_all_others_and_outlives_its_host() {
     resumes(&nodes[1], &openssl, &session, 1);
     let other = make_session(&nodes[1], &openssl, "session.pem");
     resumes(&nodes[2], &openssl, &other, 2);
-    // The first comes back with an empty table, and is given what the others hold.
+    // The first node restarts with an empty table and receives the sessions of the others.
     let addresses: Vec<SocketAddr> = nodes.iter().map(Node::address).collect();
     nodes[0].replicate(&Node::peers(&addresses));
     resumes(&nodes[0], &openssl, &session, 2);
@@ -65,7 +65,7 @@ fn a_session_made_on_one_host_resumes_on_all_others_and_outlives_its_host() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn no_secret_of_a_session_is_on_the_wire() {
+fn no_secret_of_a_session_is_sent_in_clear() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -80,7 +80,7 @@ fn no_secret_of_a_session_is_on_the_wire() {
     let master = master_secret(&a.place.read("keys.log"));
     assert_eq!(capture.count(&master), 0);
     assert!(capture.count(b"BKT2") > 2, "the datagrams were seen");
-    // The same search finds it when it is there.
+    // The search finds the secret if it is sent in clear.
     let other = (b.host.address, 9);
     a.host.within(|| {
         let socket = UdpSocket::bind((a.host.address, 0)).expect("a socket");
@@ -89,7 +89,7 @@ fn no_secret_of_a_session_is_on_the_wire() {
     eventually("it is found in clear", || capture.count(&master) > 0);
 }
 
-/// The master secret in what openssl logged of one TLS 1.2 handshake.
+/// Returns the master secret in openssl's key log of a TLS 1.2 handshake.
 fn master_secret(log: &str) -> Vec<u8> {
     let line = log.lines().find(|line| line.starts_with("CLIENT_RANDOM "));
     let hex = line.and_then(|line| line.split(' ').nth(2)).expect("a key");
@@ -104,7 +104,7 @@ fn master_secret(log: &str) -> Vec<u8> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn nodes_speak_ipv6() {
+fn nodes_support_ipv6() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };
@@ -120,7 +120,7 @@ fn nodes_speak_ipv6() {
     let starts = [
         (at(0), String::new()),
         (at(1), peers.clone()),
-        // On every address of both families, and reaches the others by what it is told.
+        // This node listens on all addresses of both families and receives the other peers from its only one.
         (format!(":{PORT}"), peers),
     ];
     for (node, (listen, keys)) in nodes.iter_mut().zip(starts) {
@@ -134,14 +134,14 @@ fn nodes_speak_ipv6() {
     resumes(&nodes[2], &openssl, &session, 1);
 }
 
-/// What a node says its only peer is to it.
+/// Returns the state of a node's only peer.
 fn peer_state(node: &Node<'_>) -> Value {
     node.status()["cluster"]["peers"][0]["state"].clone()
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reload_ends_replication_and_another_begins_it() {
+fn a_reload_stops_replication_and_another_starts_it_again() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -154,7 +154,7 @@ fn a_reload_ends_replication_and_another_begins_it() {
     assert_eq!(b.status()["cluster"], Value::Null);
     b.host
         .within(|| drop(UdpSocket::bind(b.address()).expect("the socket is closed")));
-    // What it has goes on to resume; what others make does not come.
+    // Existing sessions resume; new sessions of the other node are not received.
     resumes(b, &openssl, &session, 1);
     let other = make_session(a, &openssl, "other.pem");
     let own = make_session(b, &openssl, "own.pem");
@@ -164,14 +164,14 @@ fn a_reload_ends_replication_and_another_begins_it() {
     assert!(b.reload(&b.replication(&peers)));
     a.has_peers(1);
     b.has_peers(1);
-    // What was made meanwhile is among what it asks for.
+    // After the restart of replication, the node requests the sessions that it missed.
     eventually("the other session is there", || {
         visit(b, &openssl, &["-sess_in", &other]) == "id"
     });
     let held = a.holds();
     let later = make_session(b, &openssl, "later.pem");
     resumes(a, &openssl, &later, held + 1);
-    // The same without the whole section: keys of tickets are the node's own again.
+    // Without the whole section, the node uses its own ticket keys again.
     let text = b.place.read("becket.toml");
     let (before, section) = text.split_once("[cluster]").expect("the section");
     let (_, after) = section.split_once("\n[").expect("another section");
@@ -184,7 +184,7 @@ fn a_reload_ends_replication_and_another_begins_it() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_taken_port_refuses_the_start_and_says_so() {
+fn a_port_in_use_prevents_the_start_with_a_message() {
     let place = Place::new();
     let run = finish(Becket::command(&place, &["secret", "secret"]), "");
     assert_eq!(run.code, 0, "{}", run.all());
@@ -201,7 +201,7 @@ fn a_taken_port_refuses_the_start_and_says_so() {
     assert!(complaint.contains("cluster.listen"), "{complaint}");
 }
 
-/// Two hosts with parents, that know each other.
+/// Starts two nodes with supervisors and a list of each other.
 fn two_that_can_be_upgraded(network: &Network) -> Vec<Node<'_>> {
     let mut nodes: Vec<Node<'_>> = [1, 2].map(|n| Node::new(network, n)).into();
     nodes[0].secret("secret");
@@ -218,7 +218,7 @@ fn two_that_can_be_upgraded(network: &Network) -> Vec<Node<'_>> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn sessions_of_both_hosts_open_at_both_while_one_of_them_is_upgraded() {
+fn sessions_of_both_hosts_resume_on_both_during_an_upgrade_of_one() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -256,7 +256,7 @@ fn sessions_of_both_hosts_open_at_both_while_one_of_them_is_upgraded() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_handshake_that_ends_in_the_old_process_makes_a_session_for_all_hosts() {
+fn a_handshake_that_ends_in_the_old_process_creates_a_session_for_all_hosts() {
     let Some(network) = Network::of(2) else {
         return;
     };
@@ -270,7 +270,7 @@ fn a_handshake_that_ends_in_the_old_process_makes_a_session_for_all_hosts() {
     let mut late = network.hub.within(|| {
         let mut late = Client::begin(upgraded.web(), &trust, "www.example.org").unwrap();
         late.tls.write_tls(&mut late.socket).unwrap();
-        // The old process has it.
+        // Wait for the ServerHello, which shows that the old process handles the connection.
         late.socket.peek(&mut [0]).unwrap();
         late
     });

@@ -1,15 +1,15 @@
-//! A ticket that one host sealed opens on every other, also after the first has gone; under another
-//! secret or another policy it does not. Each becket has a host of its own, and openssl is the client.
+//! A ticket of one host is accepted on every other host with the same secret and policy, even after the first host has failed. Each
+//! becket has its own host, and openssl is the client.
 
 use becket_e2e::{Backend, Finished, Network, Node, OpenSsl, answer_all, read_proxy_header};
 
-/// Flags of openssl, and what becket calls it when such a client resumes by ticket.
+/// Flags of openssl, and the kind of handshake in becket's log when such a client resumes by ticket.
 const KINDS: [(&str, &str); 2] = [("-tls1_3", "psk"), ("-tls1_2", "ticket")];
 
-/// With these keys, TLS 1.2 clients get tickets, too.
+/// Keys of `[cluster]` that also enable tickets for TLS 1.2.
 const BOTH: &str = "secret = \"secret\"\ntls12-tickets = true";
 
-/// So many nodes that have one secret and nothing else in common.
+/// Prepares nodes that share only a secret.
 fn nodes(network: &Network, count: usize) -> Vec<Node<'_>> {
     let all: Vec<Node<'_>> = (1..=count).map(|n| Node::new(network, n)).collect();
     all[0].secret("secret");
@@ -17,7 +17,7 @@ fn nodes(network: &Network, count: usize) -> Vec<Node<'_>> {
     all
 }
 
-/// Makes a session by a full handshake and keeps it in `file`.
+/// Creates a session with a full handshake and stores it in `file`.
 #[track_caller]
 fn leave(node: &Node<'_>, openssl: &OpenSsl, kind: &str, file: &str) -> String {
     let file = node.place.text(file);
@@ -26,14 +26,14 @@ fn leave(node: &Node<'_>, openssl: &OpenSsl, kind: &str, file: &str) -> String {
     file
 }
 
-/// How a handshake goes for which a session is offered.
+/// Offers a session and returns the kind of handshake.
 #[track_caller]
 fn offer(node: &Node<'_>, openssl: &OpenSsl, kind: &str, session: &str) -> String {
     node.visit(openssl, &[kind, "-sess_in", session])
 }
 
 #[test]
-fn a_ticket_opens_on_every_host_and_after_its_own_was_restarted_or_died() {
+fn a_ticket_is_accepted_on_every_host_even_after_its_own_restarted_or_failed() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };
@@ -49,11 +49,11 @@ fn a_ticket_opens_on_every_host_and_after_its_own_was_restarted_or_died() {
         }
     };
     nodes.iter().for_each(resume);
-    // A restart forgets nothing, since nothing was kept in memory alone.
+    // A restart loses no session, because tickets do not depend on memory.
     nodes[0].stop();
     nodes[0].start(BOTH);
     resume(&nodes[0]);
-    // And a host that dies takes nothing with it.
+    // A failed host does not affect its tickets either.
     nodes[0].kill();
     nodes[1..].iter().for_each(resume);
     assert_eq!(nodes[1].offered("opened"), 4);
@@ -63,7 +63,7 @@ fn a_ticket_opens_on_every_host_and_after_its_own_was_restarted_or_died() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn tls12_tickets_are_given_only_where_they_are_switched_on() {
+fn tls12_tickets_are_issued_only_if_enabled() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -76,7 +76,7 @@ fn tls12_tickets_are_given_only_where_they_are_switched_on() {
     assert!(!has_ticket(&nodes[0].ask(&openssl, &flags)));
     assert_eq!(offer(&nodes[1], &openssl, "-tls1_2", &file), "full");
     assert_eq!(nodes[1].offered("opened"), 0);
-    // Shown: where they are given, the same client has one, and it opens where they are given.
+    // With tickets enabled, the same client receives one, which is accepted only where tickets are enabled.
     nodes[0].kill();
     nodes[0].start(BOTH);
     assert!(has_ticket(&nodes[0].ask(&openssl, &flags)));
@@ -88,7 +88,7 @@ fn tls12_tickets_are_given_only_where_they_are_switched_on() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn another_secret_opens_nothing_and_is_counted_as_that() {
+fn a_ticket_of_another_secret_is_declined_and_counted() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -100,7 +100,7 @@ fn another_secret_opens_nothing_and_is_counted_as_that() {
     let [a, b] = &nodes;
     for (count, (kind, how)) in (1..).zip(KINDS) {
         let file = leave(a, &openssl, kind, "session.pem");
-        // It is turned away politely, and gets a ticket of the host where it is now.
+        // The client makes a full handshake and receives a ticket of this host.
         let flags = [kind, "-sess_in", &file, "-sess_out", &file];
         assert_eq!(b.visit(&openssl, &flags), "full", "{kind}");
         assert_eq!(b.offered("unknown-secret"), count);
@@ -111,7 +111,7 @@ fn another_secret_opens_nothing_and_is_counted_as_that() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_certificate_that_one_name_requires_is_not_skipped_with_a_ticket_of_another_host() {
+fn a_required_certificate_cannot_be_avoided_with_a_ticket_of_another_host() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -139,7 +139,7 @@ fn a_certificate_that_one_name_requires_is_not_skipped_with_a_ticket_of_another_
         let file = a.place.text("session.pem");
         let open = [kind, "-alpn", "open", "-sess_out", &file];
         assert_eq!(a.visit(&openssl, &open), "full");
-        // Shown first: the same ticket resumes where nothing is asked for.
+        // The same ticket resumes on a route without certificates.
         let again = [kind, "-alpn", "open", "-sess_in", &file];
         assert_eq!(b.visit(&openssl, &again), how);
         let served = b.served();
@@ -148,7 +148,7 @@ fn a_certificate_that_one_name_requires_is_not_skipped_with_a_ticket_of_another_
         assert!(!run.stdout.contains("well met"), "{}", run.all());
         assert_eq!(b.becket().next_reason(), "client-certificate");
         assert_eq!(b.served(), served);
-        // A session that was made with a certificate does resume there.
+        // A session with a certificate resumes on the route that requires one.
         let alice = a.place.text("alice.pem");
         let locked = [kind, "-alpn", "locked", "-cert", &alice];
         let make = [&locked[..], &["-sess_out", &file]].concat();
@@ -161,7 +161,7 @@ fn a_certificate_that_one_name_requires_is_not_skipped_with_a_ticket_of_another_
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn early_data_is_taken_only_where_its_session_was_made() {
+fn early_data_is_accepted_only_on_the_host_of_its_session() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -198,14 +198,14 @@ early-data = \"17KiB\"",
         node.becket().next_access()["handshake"].clone()
     };
     let file = leave(a, &openssl, "-tls1_3", "session.pem");
-    // Where it was not made it resumes at most, and the request comes after the handshake.
+    // On another host the session may resume, but the request arrives after the handshake.
     assert_ne!(ask(b, &file, "rejected"), "early");
     assert_eq!(
         ask(a, &file, "accepted"),
         "early",
-        "there it was still good"
+        "its own host accepts it"
     );
-    // What its own host does not remember any more is as foreign.
+    // After a restart, the host rejects early data of its earlier sessions.
     let file = leave(a, &openssl, "-tls1_3", "session.pem");
     a.stop();
     a.replicate(&peers);

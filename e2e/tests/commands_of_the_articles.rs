@@ -1,5 +1,5 @@
-//! Command lines and settings of stud and stunnel, as the articles on TLS terminators have them: each starts and serves, or is
-//! refused with a line that says why. Only addresses and files are replaced.
+//! Command lines and settings of stud and stunnel from the articles on TLS terminators. Becket starts with each of them, or rejects it
+//! with a message that gives the reason. Only addresses and files are replaced.
 
 use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
@@ -10,31 +10,31 @@ use becket_e2e::{
     fresh_address, fresh_host,
 };
 
-/// A command line or a file of an article.
+/// Command line or configuration file from an article.
 struct Row {
-    /// The article and its place there.
+    /// Article and section.
     source: &'static str,
-    /// With the addresses of the article.
+    /// Command line with the addresses of the article.
     command: &'static str,
-    /// The file that the command names, if it is no PEM file.
+    /// Configuration file named in the command line, unless it is a PEM file.
     config: &'static str,
-    /// The PEM file that the test has in the place of the article's.
+    /// PEM file that replaces the file of the article.
     pem: &'static str,
     outcome: Outcome,
 }
 
 #[derive(Clone, Copy)]
 enum Outcome {
-    /// It says this at its start, and serves.
+    /// Becket starts with this message and serves.
     Serves(&'static str),
-    /// It ends with this line.
+    /// Becket exits with this message.
     Refused(&'static str),
 }
 
 const FRONT: [&str; 2] = ["172.31.200.15,443", "10.0.3.20,443"];
 const BACK: [&str; 2] = ["127.0.0.1,80", "10.0.0.3,80"];
 
-/// The stud of round one, whose file has a certificate, its key and parameters of DHE.
+/// Command of round one. Its PEM file contains a certificate, its key and DHE parameters.
 const ROUND_ONE: &str = "stud -n 2 -f 172.31.200.15,443 -b 127.0.0.1,80 -c ALL \
     -B 1000 -C 20000 --write-proxy PEM";
 
@@ -76,7 +76,7 @@ const ROWS: [Row; 5] = [
     },
 ];
 
-/// The command of an article, in the folder of a test.
+/// Returns the command of an article, run in the folder of a test.
 fn command(place: &Place, words: &str) -> Command {
     let mut command = Command::new(becket_program());
     command
@@ -97,7 +97,7 @@ fn place() -> Place {
     place
 }
 
-/// Makes a certificate whose key has 1024 bits.
+/// Creates a certificate with a 1024-bit RSA key.
 fn small(openssl: &OpenSsl, place: &Place) {
     let [key, certificate] = ["small.key", "small.crt"].map(|name| place.text(name));
     let kind = [
@@ -120,7 +120,7 @@ fn small(openssl: &OpenSsl, place: &Place) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn each_starts_and_serves_or_says_why_not() {
+fn each_command_starts_and_serves_or_is_rejected_with_the_reason() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -172,7 +172,7 @@ fn each_starts_and_serves_or_says_why_not() {
     }
 }
 
-/// Two hosts with the article's command, each naming the other. They have nothing in common but the private key.
+/// Two hosts with the command of the article, each with the other as its peer. They share only the private key.
 struct Farm {
     place: Place,
     hosts: [SocketAddr; 2],
@@ -208,7 +208,7 @@ impl Farm {
         }
     }
 
-    /// Visits a host, whose certificate is of another authority than that of the place.
+    /// Sends a request to a host. Does not verify the certificate, which is from another authority than the place's own.
     fn ask(&self, openssl: &OpenSsl, host: usize, flags: &[&str]) -> Finished {
         let to = self.hosts[host].to_string();
         let fixed = [
@@ -226,7 +226,7 @@ impl Farm {
         run
     }
 
-    /// Makes a session at one host, and waits until it resumes at the other.
+    /// Creates a session on one host and waits until it resumes on the other, in both directions.
     fn resumes_elsewhere(&self, openssl: &OpenSsl, version: &str, flags: &[&str]) {
         for (from, to) in [(0, 1), (1, 0)] {
             let file = self.place.text("session");
@@ -240,7 +240,7 @@ impl Farm {
     }
 }
 
-/// The key of a bundle in PKCS#1, as `openssl rsa` writes it.
+/// Returns the bundle with its key in PKCS#1, as `openssl rsa` writes it.
 fn in_pkcs1(openssl: &OpenSsl, bundle: &Bundle) -> String {
     let run = openssl.0.run(["rsa", "-traditional"], &bundle.key);
     assert!(
@@ -253,7 +253,7 @@ fn in_pkcs1(openssl: &OpenSsl, bundle: &Bundle) -> String {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn two_hosts_with_the_articles_command_resume_sessions_of_each_other() {
+fn two_hosts_with_the_articles_command_resume_each_others_sessions() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };

@@ -1,4 +1,4 @@
-//! `source`: connects to servers come from the addresses that are configured, in turn.
+//! `source`: connections to servers use the configured source addresses in rotation.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,7 +8,7 @@ use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, answer_a
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn connects_come_from_the_sources_in_turn() {
+fn connections_use_the_source_addresses_in_rotation() {
     let place = Place::new();
     let (one, other) = (fresh_host(), fresh_host());
     let seen = Arc::new(Mutex::new(BTreeMap::<IpAddr, u32>::new()));

@@ -1,13 +1,13 @@
-//! `becket demo` and `becket files`: one command, and the line that it prints works when it is pasted.
+//! `becket demo` and `becket files` start with a single command, and the printed command line works.
 
 use std::fs;
 use std::process::Command;
 
 use becket_e2e::{Becket, Finished, Place, Signal, Tool, finish, fresh_address, until};
 
-/// Starts a demo, or what is as short, with a state directory of its own; the banner.
+/// Starts becket with its own state directory and returns it with its banner.
 fn start(place: &Place, arguments: &[&str]) -> (Becket, String) {
-    until("a demo whose port nobody took first", || {
+    until("a demo on a free port", || {
         let mut command = Becket::command(place, arguments);
         command.env("XDG_STATE_HOME", place.path("state"));
         let nowhere = fresh_address();
@@ -18,20 +18,20 @@ fn start(place: &Place, arguments: &[&str]) -> (Becket, String) {
             let is_whole = text.contains("end it:");
             (is_whole || !is_alive).then(|| is_whole.then_some(text))
         });
-        // Between its look for a free port and its start another program may have taken that.
+        // Another program may have bound the port between the search for a free one and the start.
         let taken = || place.read("stderr.log").contains("in use");
         assert!(banner.is_some() || taken(), "{}", becket.logs());
         Some((becket, banner?))
     })
 }
 
-/// The line that the banner tells to try.
+/// Returns the command line in the banner after this label.
 fn line<'a>(banner: &'a str, label: &str) -> &'a str {
     let line = banner.lines().find_map(|line| line.strip_prefix(label));
     line.expect("a line to try").trim()
 }
 
-/// What a line of a shell comes to.
+/// Runs a command line in a shell.
 fn run(line: &str) -> Finished {
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).env("no_proxy", "*");
@@ -39,7 +39,7 @@ fn run(line: &str) -> Finished {
 }
 
 #[test]
-fn the_line_it_prints_works_and_the_display_counts_it() {
+fn the_printed_command_works_and_the_counters_include_it() {
     let Some(_) = Tool::find("curl") else { return };
     let place = Place::new();
     let (mut becket, banner) = start(&place, &["demo"]);
@@ -62,7 +62,7 @@ fn the_line_it_prints_works_and_the_display_counts_it() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_folder_is_served_by_one_command_and_every_request_is_shown() {
+fn a_folder_is_served_by_one_command_and_every_request_is_logged() {
     let Some(_) = Tool::find("curl") else { return };
     let place = Place::new();
     fs::create_dir_all(place.path("www/sub")).unwrap();

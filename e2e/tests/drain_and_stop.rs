@@ -1,5 +1,5 @@
-//! SIGTERM drains: no new clients, the others finish, exit 0, or 3 when the time is over. SIGINT
-//! stops now.
+//! SIGTERM drains: becket accepts no new clients and waits for the others. It exits with 0, or with 3 after the time limit. SIGINT
+//! stops immediately.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read, Write};
@@ -14,7 +14,7 @@ use becket_e2e::{
     fresh_address, holds_for, http_get, now, read_to_end, until,
 };
 
-/// A client that has heard its echo.
+/// Connects a client and waits for its first echo.
 fn talk(becket: &Becket, trust: &Trust) -> Client {
     let mut client = Client::connect(becket.web, trust).unwrap();
     echo(&mut client);
@@ -28,10 +28,10 @@ fn echo(client: &mut Client) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn who_asked_for_a_page_has_it_before_the_process_ends() {
+fn requested_pages_are_sent_before_the_process_exits() {
     let (place, backend) = (Place::new(), Backend::echo());
     let mut becket = Becket::start(&place, &Shape::new(backend.address));
-    // It finds all of them at once, and that it is to end.
+    // When becket continues, it finds all requests and the signal at once.
     becket.signal(Signal::STOP);
     let asked: Vec<_> = (0..8)
         .map(|_| {
@@ -77,7 +77,7 @@ fn a_drain_lets_connections_finish_and_exits_with_0() {
     end.unwrap();
     drop(client);
     assert_eq!(becket.ended(), Some(0));
-    // Those who knocked meanwhile may have left lines too.
+    // The attempts of new clients may have left lines as well.
     let lines = becket.access();
     let finished = lines.iter().filter(|line| line["reason"] == "finished");
     assert_eq!(
@@ -87,7 +87,7 @@ fn a_drain_lets_connections_finish_and_exits_with_0() {
     );
 }
 
-/// Of a process, as `ps` shows it.
+/// Returns the state of a process as shown by `ps`.
 fn state(pid: Pid) -> char {
     let stat = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
@@ -96,7 +96,7 @@ fn state(pid: Pid) -> char {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_drain_right_behind_a_reload_lets_connections_finish() {
+fn a_drain_right_after_a_reload_lets_connections_finish() {
     let place = Place::new();
     let backend = Backend::echo();
     let notices = Notices::bind(&place);
@@ -108,8 +108,8 @@ fn a_drain_right_behind_a_reload_lets_connections_finish() {
     kill_process(serving, Signal::STOP).unwrap();
     becket.signal(Signal::HUP);
     notices.next("RELOADING=1");
-    eventually("it has told the child so", || state(main) == 'S');
-    // It finds the answer and the signal at once, and takes them in any order.
+    eventually("it has notified the child", || state(main) == 'S');
+    // The supervisor finds the child's answer and the signal at once, and may process them in any order.
     kill_process(main, Signal::STOP).unwrap();
     kill_process(serving, Signal::CONT).unwrap();
     eventually("the child answers", || {
@@ -129,13 +129,13 @@ fn a_drain_right_behind_a_reload_lets_connections_finish() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn another_becket_starts_beside_one_that_drains() {
+fn another_becket_can_start_while_one_drains() {
     let backend = Backend::echo();
     let place = Place::new();
     let made = finish(Becket::command(&place, &["secret", "secret"]), "");
     assert_eq!(made.code, 0, "{}", made.all());
     let share = |to: &Place| fs::copy(place.path("secret"), to.path("secret")).unwrap();
-    // Its sessions come by UDP.
+    // The node also binds a UDP address for replication.
     let at = fresh_address().to_string();
     let cluster = format!("[cluster]\nnode = 1\nsecret = \"secret\"\nlisten = {at:?}");
     let shape = Shape::new(backend.address)
@@ -171,7 +171,7 @@ fn another_becket_starts_beside_one_that_drains() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
+fn at_the_deadline_remaining_connections_are_cut_and_the_exit_code_is_3() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address).timeouts("drain = \"500ms\"");
@@ -180,7 +180,7 @@ fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
     let start = now();
     becket.signal(Signal::TERM);
     let end = client.read(&mut [0]);
-    assert!(end.is_err(), "a cut passed for an end: {end:?}");
+    assert!(end.is_err(), "the cut looks like a regular end: {end:?}");
     assert_eq!(becket.ended(), Some(3));
     assert!(
         start.elapsed() >= Duration::from_millis(450),
@@ -193,13 +193,13 @@ fn at_the_deadline_the_rest_is_cut_off_and_the_exit_code_is_3() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reload_that_is_late_for_a_drain_opens_nothing() {
+fn a_reload_during_a_drain_opens_no_listener() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address).timeouts("drain-idle = \"10m\"");
     let mut becket = Becket::start(&place, &shape);
     let mut client = talk(&becket, &Trust::new(&place));
-    // Who reads this file waits for its writer.
+    // The configuration file is a FIFO, so that the reload blocks until the test writes to it.
     let file = place.path("becket.toml");
     fs::remove_file(&file).unwrap();
     assert!(
@@ -221,7 +221,7 @@ fn a_reload_that_is_late_for_a_drain_opens_nothing() {
     let text = shape.section(&listener).text();
     writer.write_all(text.as_bytes()).unwrap();
     drop(writer);
-    holds_for(Duration::from_secs(1), "the late door stays shut", || {
+    holds_for(Duration::from_secs(1), "the late listener stays closed", || {
         TcpStream::connect_timeout(&late, Duration::from_millis(100)).is_err()
     });
     echo(&mut client);
@@ -233,7 +233,7 @@ fn a_reload_that_is_late_for_a_drain_opens_nothing() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn an_interrupt_stops_now() {
+fn sigint_stops_immediately() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address).timeouts("drain = \"10m\"");
@@ -241,13 +241,13 @@ fn an_interrupt_stops_now() {
     let mut client = talk(&becket, &Trust::new(&place));
     becket.signal(Signal::INT);
     assert_eq!(becket.ended(), Some(0));
-    assert!(client.read(&mut [0]).is_err(), "a cut passed for an end");
+    assert!(client.read(&mut [0]).is_err(), "the cut looks like a regular end");
     assert_eq!(becket.next_reason(), "stopped");
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn who_waits_in_the_queue_when_the_drain_begins_is_served() {
+fn clients_in_the_accept_queue_are_served_when_a_drain_begins() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).listener("defer-accept = \"0s\"");

@@ -1,5 +1,5 @@
-//! Early data (0-RTT) reaches the server a round trip earlier, with a mark; what an attacker sends
-//! again reaches nobody.
+//! Early data (0-RTT) reaches the server a round trip earlier, with a mark. Replayed early data reaches no
+//! server.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -11,15 +11,15 @@ use becket_e2e::{Backend, Becket, Finished, OpenSsl, PATIENCE, Place, Shape};
 const REQUEST: &str = "GET /early HTTP/1.0\r\n\r\n";
 const POLICY: &str = "[[policy]]\nname = \"web\"\nversions = [\"1.3\"]\nearly-data = \"17KiB\"\n";
 
-/// What a server was told and asked.
+/// What a server received for a request.
 #[derive(Debug)]
 struct Asked {
-    /// The value of becket's own TLV.
+    /// Value of becket's own TLV in the PROXY header.
     mark: Option<Vec<u8>>,
     head: String,
 }
 
-/// A server that reads the header, and passes on what it was asked.
+/// Starts a server that reads the PROXY header and reports the request.
 fn collecting() -> (Backend, Receiver<Asked>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -60,7 +60,7 @@ fn early(becket: &Becket, outcome: &str) -> u64 {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn openssl_is_answered_early_and_spends_its_session() {
+fn early_data_of_openssl_is_accepted_once_per_session() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -92,7 +92,7 @@ fn openssl_is_answered_early_and_spends_its_session() {
     assert_eq!(told.head, REQUEST);
     assert_eq!(becket.next_access()["handshake"], "early");
 
-    // The same session once more: a full handshake, and only what is said after it counts.
+    // The same session a second time: becket makes a full handshake and ignores the early data.
     let third = run(&flags);
     assert!(
         third.stdout.contains("Early data was rejected"),

@@ -1,4 +1,4 @@
-//! Examples that have clients of their own: each is visited by the program that it is for.
+//! Examples for special clients: each one is tested with the program that it is for.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr, TcpStream};
@@ -14,14 +14,14 @@ use rustls::version::{TLS12, TLS13};
 use crate::examples_run::{furnish, moved};
 use crate::starttls::{MAIL, Postgres, mail_server};
 
-/// A place with what examples expect.
+/// Creates a place with the files that the examples need.
 fn furnished() -> Place {
     let place = Place::new();
     furnish(&place);
     place
 }
 
-/// Starts an example, its addresses changed as `change` says.
+/// Starts an example after `change` has replaced its addresses.
 fn start(place: &Place, example: &str, change: impl FnOnce(String) -> String) -> Becket {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/");
     let text = fs::read_to_string(format!("{folder}{example}")).unwrap();
@@ -30,7 +30,7 @@ fn start(place: &Place, example: &str, change: impl FnOnce(String) -> String) ->
     place.write(&name, &change(text));
     let flags = ["--admin", &admin.to_string(), "--workers", "1"];
     let command = Becket::command(place, &[&["run", "--config", &name], &flags[..]].concat());
-    // Where its listener is, everybody knows from the example.
+    // The test knows the listener's address from the example, so `web` is not used.
     let becket = Becket::spawn(command, place.folder(), admin, admin);
     becket.ready();
     becket
@@ -42,7 +42,7 @@ fn start_at(place: &Place, example: &str, host: Ipv4Addr) -> Becket {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_client_mode_leads_curl_to_a_server_that_wants_a_certificate() {
+fn the_client_mode_connects_curl_to_a_server_that_requires_a_certificate() {
     let (Some(curl), Some(openssl)) = (Tool::find("curl"), OpenSsl::find()) else {
         return;
     };
@@ -62,7 +62,7 @@ fn the_client_mode_leads_curl_to_a_server_that_wants_a_certificate() {
     let url = format!("http://{host}:8443/");
     let found = finish(curl.command(["-sS", "--max-time", "20", &url]), "");
     assert_eq!(found.code, 0, "{}", found.all());
-    // The server shows what it knows of its client.
+    // The server shows the client certificate.
     assert!(
         found.stdout.contains("Client certificate"),
         "{}",
@@ -80,7 +80,7 @@ fn a_browser_shows_the_files_of_a_folder() {
     let (place, host) = (furnished(), fresh_host());
     fs::create_dir(place.path("www/assets")).unwrap();
     place.write("www/assets/letters.txt", "alphabet");
-    // The title is what a script, which is a file as well, gets by a range.
+    // A script, which is itself a served file, sets the title to the result of a range request.
     place.write(
         "www/assets/page.js",
         "fetch('letters.txt', { headers: { Range: 'bytes=5-7' } })\n\
@@ -97,7 +97,7 @@ fn a_browser_shows_the_files_of_a_folder() {
         .args(["--ignore-certificate-errors", "--virtual-time-budget=10000"])
         .arg(format!("--host-resolver-rules=MAP www.example.org {host}"))
         .arg(format!("--user-data-dir={}", place.text("profile")))
-        // From here it is sent to https.
+        // This URL redirects to https.
         .args(["--dump-dom", "http://www.example.org:8000/"]);
     let shown = finish(command, "");
     assert!(
@@ -109,7 +109,7 @@ fn a_browser_shows_the_files_of_a_folder() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn psql_reaches_postgresql() {
+fn psql_connects_to_postgresql() {
     let Some(psql) = Tool::find("psql") else {
         return;
     };
@@ -125,13 +125,13 @@ fn psql_reaches_postgresql() {
     );
     let query = "select 'well' || ' met'";
     let ask = || finish(psql.command(["-XAtc", query, &connection]), "");
-    // The server may still be starting up.
+    // The server may still be starting.
     eventually("psql is served", || ask().stdout.trim() == "well met");
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_mail_server_hands_mail_over_by_starttls() {
+fn a_mail_server_receives_mail_by_starttls() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -158,7 +158,7 @@ fn a_mail_server_hands_mail_over_by_starttls() {
     }
 }
 
-/// HAProxy with these proxies, until it listens at `at`.
+/// Runs HAProxy with these proxies and waits until it listens at `at`.
 fn haproxy(tool: &Tool, place: &Place, at: SocketAddr, proxies: &str) -> Kept {
     let times = "timeout client 30s\n timeout server 30s\n timeout connect 5s";
     let text = format!("global\n nbthread 1\ndefaults\n {times}\n{proxies}\n");
@@ -170,7 +170,7 @@ fn haproxy(tool: &Tool, place: &Place, at: SocketAddr, proxies: &str) -> Kept {
     kept
 }
 
-/// A server that wants to be told by a header who its client is, and says that with its name.
+/// Starts a server that expects a PROXY header and answers with its name and the client's address.
 fn telling(tool: &Tool, place: &Place, at: SocketAddr, name: &str) -> Kept {
     let says = "http-request return status 200 content-type text/plain lf-string";
     let proxies =
@@ -180,7 +180,7 @@ fn telling(tool: &Tool, place: &Place, at: SocketAddr, name: &str) -> Kept {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_balancer_in_front_says_who_the_client_is() {
+fn a_balancer_in_front_passes_on_the_clients_address() {
     let Some(tool) = Tool::find("haproxy") else {
         return;
     };
@@ -196,9 +196,9 @@ fn a_balancer_in_front_says_who_the_client_is() {
     }
 }
 
-/// One answer.
+/// Result of a request.
 struct Visit {
-    /// Who gave it.
+    /// Name of the server that answered.
     server: String,
     handshake: Option<HandshakeKind>,
 }
@@ -210,7 +210,7 @@ impl Visit {
     }
 }
 
-/// Asks who answers, and whether that one knows who asked.
+/// Sends a request and checks that the server knows the client's address.
 #[track_caller]
 fn visit(front: SocketAddr, trust: &Trust, name: &str) -> Visit {
     let mut client = Client::connect_as(front, trust, name).unwrap();
@@ -228,7 +228,7 @@ fn visit(front: SocketAddr, trust: &Trust, name: &str) -> Visit {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_farm_leads_clients_back_to_the_member_that_has_their_session() {
+fn the_farm_returns_clients_to_the_member_with_their_session() {
     let Some(tool) = Tool::find("haproxy") else {
         return;
     };

@@ -1,4 +1,4 @@
-//! Every file of `examples/` passes `becket check`, runs, and serves.
+//! Every file in `examples/` passes `becket check`, starts and serves.
 
 use std::fs;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -11,7 +11,7 @@ use becket_e2e::{
 
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 
-/// What the examples expect under `certs/` and `www/`.
+/// Creates the files that the examples expect in `certs/` and `www/`.
 pub(crate) fn furnish(place: &Place) {
     fs::create_dir_all(place.path("certs/names")).unwrap();
     let issue = |file: &str, names: &[&str], key| {
@@ -42,7 +42,7 @@ pub(crate) fn furnish(place: &Place) {
     assert_eq!(finish(secret, "").code, 0);
 }
 
-/// An example as it would be written here: with a token, where its key is on one. Nothing where there is none to be had.
+/// Returns the text of an example with local paths, and with a token if its key is on one. Returns `None` without SoftHSM2.
 fn placed(place: &Place, name: &str) -> Option<String> {
     let text = fs::read_to_string(Path::new(EXAMPLES).join(name)).unwrap();
     if name != "pkcs11.toml" {
@@ -55,7 +55,7 @@ fn placed(place: &Place, name: &str) -> Option<String> {
     Some(text.replace("/etc/becket/token.pin", &place.text("pin")))
 }
 
-/// A command of becket, to which the token of its place is shown.
+/// Returns a becket command with access to the token of its place.
 fn command(place: &Place, arguments: &[&str]) -> Command {
     let mut command = Becket::command(place, arguments);
     command.env("SOFTHSM2_CONF", place.path("softhsm2.conf"));
@@ -64,7 +64,7 @@ fn command(place: &Place, arguments: &[&str]) -> Command {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_command_of_the_readme_makes_what_every_example_needs() {
+fn the_script_named_in_the_readme_creates_all_files_for_the_examples() {
     if Tool::find("openssl").is_none() {
         return;
     }
@@ -90,12 +90,12 @@ fn the_command_of_the_readme_makes_what_every_example_needs() {
     }
 }
 
-/// Moves the example from 127.0.0.1 to a host of its own: its ports stay as they are written.
+/// Replaces 127.0.0.1 by another host. Ports stay unchanged.
 pub(crate) fn moved(text: &str, host: Ipv4Addr) -> String {
     text.replace("127.0.0.1", &host.to_string())
 }
 
-/// Names to ask for, with the port and what the backend's port is.
+/// Returns the requests to test: port, server name, and the port of the expected backend.
 fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
     match example {
         "many-names.toml" => &[
@@ -108,7 +108,7 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
             (8443, "www.example.org", 8080),
             (8443, "internal.example.org", 8081),
         ],
-        // Other clients than browsers: see `examples_are_visited.rs`.
+        // `examples_are_visited.rs` tests these with their special clients.
         "client.toml"
         | "postgresql.toml"
         | "farm.toml"
@@ -125,7 +125,7 @@ fn visits(example: &str) -> &'static [(u16, &'static str, u16)] {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_example_is_checked_and_serves() {
+fn every_example_passes_the_check_and_serves() {
     let files = fs::read_dir(EXAMPLES)
         .unwrap()
         .map(|entry| entry.unwrap().path());
@@ -150,7 +150,7 @@ fn every_example_is_checked_and_serves() {
         let backends: Vec<Backend> = [8080, 8081, 8082, 8143, 8025]
             .map(|port| {
                 Backend::at(SocketAddr::from((host, port)), move |mut stream| {
-                    // Behind a PROXY header, or as the first thing said: the end tells.
+                    // Read to the end of the stream, with or without a PROXY header.
                     let mut byte = [0];
                     while std::io::Read::read(&mut stream, &mut byte)? > 0 {}
                     std::io::Write::write_all(&mut stream, format!("port {port}").as_bytes())

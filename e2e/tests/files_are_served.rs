@@ -1,4 +1,4 @@
-//! A backend that is a folder: curl gets its files by HTTPS, a reload serves another folder, and the logs and pages tell of it.
+//! A backend with files: curl receives them over HTTPS, a reload changes the folder, and logs and pages show the requests.
 
 use std::fs::{self, File, Permissions};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -10,7 +10,7 @@ use becket_e2e::{
     Becket, PATIENCE, Place, Tool, finish, fresh_address, nobody, open_to_all, until,
 };
 
-/// A becket with a folder behind TLS, and behind a plain listener.
+/// A becket that serves a folder with TLS and without.
 struct Site {
     becket: Becket,
     place: Place,
@@ -48,7 +48,7 @@ impl Site {
         (site, at)
     }
 
-    /// A curl that trusts the site.
+    /// Returns a curl command that trusts the site's certificate.
     fn curl(&self, curl: &Tool, arguments: &[&str]) -> Command {
         let ca = self.place.text("ca.pem");
         let web = self.becket.web;
@@ -71,7 +71,7 @@ impl Site {
 }
 
 #[test]
-fn curl_gets_files_parts_and_what_it_has_already() {
+fn curl_gets_files_ranges_and_not_modified() {
     let Some(curl) = Tool::find("curl") else {
         return;
     };
@@ -139,7 +139,7 @@ fn every_request_is_counted_and_logged() {
         .filter(|line| !line["path"].is_null())
         .collect();
     assert_eq!(requests.len(), 4);
-    // Each worker's lines come together.
+    // Lines of the two workers are not interleaved, so search for the line.
     let mut of_file = requests
         .iter()
         .filter(|line| line["path"] == "/sub/a%20b.txt");
@@ -169,7 +169,7 @@ fn every_request_is_counted_and_logged() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reload_serves_another_folder_and_one_that_is_not_there_is_refused() {
+fn a_reload_changes_the_folder_and_a_missing_folder_is_rejected() {
     let Some(curl) = Tool::find("curl") else {
         return;
     };
@@ -193,7 +193,7 @@ fn a_reload_serves_another_folder_and_one_that_is_not_there_is_refused() {
     assert_eq!(get(), "<p>Moved");
 }
 
-/// A client without TLS that asks for one thing after the other.
+/// Client without TLS that sends several requests on one connection.
 struct Visitor(BufReader<TcpStream>);
 
 impl Visitor {
@@ -203,7 +203,7 @@ impl Visitor {
         Self(BufReader::new(stream))
     }
 
-    /// Status and body.
+    /// Requests a file and returns status and body.
     fn get(&mut self, target: &str) -> (String, String) {
         let request = format!("GET {target} HTTP/1.1\r\nHost: a\r\n\r\n");
         self.0.get_mut().write_all(request.as_bytes()).unwrap();
@@ -219,7 +219,7 @@ impl Visitor {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn of_a_hundred_thousand_files_few_are_kept_open() {
+fn few_of_a_hundred_thousand_files_stay_open() {
     let (site, _) = Site::start("open-files = 100");
     let many = site.place.path("www/many");
     fs::create_dir(&many).unwrap();
@@ -235,12 +235,12 @@ fn of_a_hundred_thousand_files_few_are_kept_open() {
     let descriptors = fs::read_dir(format!("/proc/{}/fd", site.becket.child())).unwrap();
     let targets = descriptors.filter_map(|entry| fs::read_link(entry.unwrap().path()).ok());
     let open = targets.filter(|target| target.starts_with(&many)).count();
-    assert!((1..=100).contains(&open), "{open} of one worker's client");
+    assert!((1..=100).contains(&open), "{open} open files of one worker");
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn files_are_read_with_the_rights_of_the_user_that_serves() {
+fn files_are_read_with_the_rights_of_the_process_user() {
     if nobody().is_none() {
         return;
     }

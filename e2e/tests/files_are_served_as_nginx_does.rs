@@ -1,8 +1,9 @@
-//! The same folder, served by becket and by nginx: both answer a table of requests alike, or the test says why not, with the sentence
-//! of the RFC in our words.
+//! Becket and nginx serve the same folder and give equal responses to a table of requests. Each difference has an entry with the
+//! section of the RFC that justifies it.
 //!
-//! The requests are generated (methods, paths, codings; files, conditions, ranges), and some are written by hand, byte by byte. Compared are
-//! the status, the fields that a client acts upon, and the bodies of files. A [`Difference`] that no request shows any more is a failure, too.
+//! Some requests are generated (methods, paths, codings; files, conditions, ranges), and others are written by hand, byte by byte. The test
+//! compares the status, the header fields that affect clients, and the bodies of files. It also fails if no request shows a
+//! [`Difference`] any more.
 
 mod by_hand;
 mod differences;
@@ -50,7 +51,7 @@ impl Request {
         fields.find(|field| field.0 == name).map(|field| field.1)
     }
 
-    /// As it is sent to a server whose tag of the file is this.
+    /// Returns the bytes of the request for a server that uses this entity tag for the file.
     fn text(&self, etag: &str) -> String {
         let Self { method, path, .. } = self;
         let mut text =
@@ -63,17 +64,17 @@ impl Request {
     }
 }
 
-/// What a server answered.
+/// Response of a server.
 #[derive(Clone, Debug, Default)]
 struct Answer {
-    /// `closed` where nothing came.
+    /// Status code; `closed` if the server sent nothing.
     status: String,
     fields: BTreeMap<String, String>,
     body: Vec<u8>,
 }
 
 impl Answer {
-    /// Reads one; `is_bare` where no body follows, whatever the head says.
+    /// Reads a response. `is_bare` means that no body follows regardless of the header.
     fn read(from: &mut impl BufRead, is_bare: bool) -> Self {
         let mut lines = from.by_ref().lines();
         let Some(Ok(status)) = lines.next() else {
@@ -116,18 +117,18 @@ impl Answer {
         matches!(&*self.status, "200" | "206")
     }
 
-    /// What a client sees of a part of it.
+    /// Returns a part of the response as a client sees it.
     fn part(&self, what: &str) -> String {
         match what {
             "status" => self.status.clone(),
-            // The tags of two servers are never the same.
+            // The entity tags of two servers are never equal.
             "etag" => format!(
                 "{:?}",
                 self.fields.get(what).map(|tag| tag.starts_with("W/"))
             ),
             "body" if !self.is_file() => String::new(),
             "body" => String::from_utf8_lossy(&self.body).into_owned(),
-            // A page of an error is the server's own.
+            // Error pages may differ.
             "content-type" | "content-length" | "accept-ranges" if !self.is_file() => String::new(),
             field => self.fields.get(field).cloned().unwrap_or_default(),
         }
@@ -157,7 +158,7 @@ fn connect(at: SocketAddr) -> BufReader<TcpStream> {
 
 fn ask(at: SocketAddr, text: &[u8]) -> Answer {
     let mut stream = connect(at);
-    // A server may refuse what it has not read to its end.
+    // The server may close before it has read the whole request.
     stream.get_mut().write_all(text).ok();
     Answer::read(&mut stream, text.starts_with(b"HEAD "))
 }
@@ -220,7 +221,7 @@ impl Servers {
         }
     }
 
-    /// Where the answers differ.
+    /// Returns the parts of the responses that differ.
     fn differ(&self, request: &Request) -> Vec<(&'static str, String, String)> {
         let [becket, nginx] = [self.becket, self.nginx].map(|at| {
             let mut etag = String::new();
@@ -236,7 +237,7 @@ impl Servers {
         });
         let parts = PARTS.map(|part| (part, becket.part(part), nginx.part(part)));
         let parts = parts.into_iter().filter(|(_, one, other)| one != other);
-        // Where the statuses differ, all else does.
+        // If the statuses differ, all other parts differ as well.
         let count = if becket.status == nginx.status {
             PARTS.len()
         } else {
@@ -246,7 +247,7 @@ impl Servers {
     }
 }
 
-/// The folder: every file was changed in 1994.
+/// Creates the folder. All files have a modification time in 1994.
 fn tree(place: &Place) {
     fs::create_dir_all(place.path("www/sub/empty")).unwrap();
     fs::write(place.path("secret"), "secret").unwrap();
@@ -427,7 +428,7 @@ fn requests() -> Vec<Request> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn generated_requests_are_answered_alike() {
+fn generated_requests_have_equal_responses() {
     let Some(nginx) = Tool::find("nginx") else {
         return;
     };
@@ -458,13 +459,13 @@ fn generated_requests_are_answered_alike() {
         wrong.lines().count()
     );
     for (difference, shown) in DIFFERENCES.iter().zip(shown) {
-        assert!(shown, "no difference any more: {}", difference.why);
+        assert!(shown, "no difference found: {}", difference.why);
     }
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn requests_written_by_hand_are_answered_alike() {
+fn requests_written_by_hand_have_equal_responses() {
     let Some(nginx) = Tool::find("nginx") else {
         return;
     };

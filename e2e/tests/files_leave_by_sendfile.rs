@@ -1,6 +1,7 @@
-//! Large files leave by sendfile(2), without TLS here and through TLS of the kernel in a guest: every byte, with its end, and no other.
+//! Large files are sent completely with sendfile(2): without TLS on this machine, and with kernel TLS in a guest.
 //!
-//! The files lie on a disk whose file system can tell what is in memory. `kernel_tls_keeps_its_promises` calls what happens in a guest.
+//! The file system of the test folder must be able to report which pages are in memory. `kernel_tls_keeps_its_promises` calls the part that
+//! runs in a guest.
 
 use std::fs::{self, File};
 use std::io::{IoSliceMut, Read, Write};
@@ -15,7 +16,7 @@ use rustix::fs::{Advice, fadvise};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 use rustls::ProtocolVersion;
 
-/// A becket that serves a folder with a large and a small file.
+/// Becket that serves a folder with a large and a small file.
 pub(crate) struct Site {
     becket: Becket,
     plain: SocketAddr,
@@ -63,7 +64,7 @@ impl Site {
         metrics.sum("becket_connections_closed_total", &labels) as u64
     }
 
-    /// Files, parts, and requests that come together, over one connection that ends in good order.
+    /// Requests files, ranges and pipelined files on one connection, and ends it gracefully with `finish`.
     fn visit<C: Read + Write>(mut client: C, finish: impl FnOnce(&mut C)) {
         for range in [0..LARGE, 5..PART, LARGE - 70_000..LARGE, 3..4] {
             ask(&mut client, "large", &range);
@@ -73,7 +74,7 @@ impl Site {
         ask(&mut client, "large", &(100..PART));
         assert_body(&mut client, 0..SMALL);
         assert_body(&mut client, 100..PART);
-        // A client that has ended its side gets its answer, and the end.
+        // A client that has closed its sending side still receives the response and the end.
         ask(&mut client, "large", &(1..PART));
         finish(&mut client);
         assert_body(&mut client, 1..PART);
@@ -82,7 +83,7 @@ impl Site {
         assert!(rest.is_empty());
     }
 
-    /// The file shrinks while a client takes it.
+    /// Truncates the file during a download, and checks that the connection is cut.
     fn shrink(&self, mut client: impl Read + Write) {
         let cuts = self.cuts();
         ask(&mut client, "large", &(0..LARGE));
@@ -99,7 +100,7 @@ impl Site {
     }
 }
 
-/// Downloads files in a guest, whose kernel takes over TLS. The kernel may or may not replace keys.
+/// Downloads files in a guest whose kernel takes over TLS, with or without support for key updates.
 pub(crate) fn through_the_kernel(site: &Site, trust: &Trust) {
     let connect = || Client::connect(site.becket.web, trust).unwrap();
     let (legs, sent) = (site.count("becket_kernel_tls_legs_total"), site.sent());
@@ -116,7 +117,7 @@ pub(crate) fn through_the_kernel(site: &Site, trust: &Trust) {
             assert_body(&mut client, 0..PART);
         }
     }
-    // Nothing of it is in memory.
+    // Remove the file from the page cache.
     site.large.sync_all().unwrap();
     fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
     let (mut client, range) = (connect(), LARGE - PART..LARGE);
@@ -127,7 +128,7 @@ pub(crate) fn through_the_kernel(site: &Site, trust: &Trust) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_tls_they_arrive_whole_from_memory_and_from_the_disk() {
+fn without_tls_they_arrive_completely_from_memory_and_from_disk() {
     let place = Place::new();
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let site = Site::start(&place, disk.path(), "");
@@ -179,16 +180,16 @@ fn assert_body(client: &mut impl Read, range: Range<usize>) {
     assert!(body == pattern(range), "bytes differ");
 }
 
-/// Tells positions apart.
+/// Returns bytes that depend on their position.
 fn pattern(range: Range<usize>) -> &'static [u8] {
     static PATTERN: OnceLock<Vec<u8>> = OnceLock::new();
     let byte = |at: usize| (at ^ (at >> 8) ^ (at >> 16)) as u8;
     &PATTERN.get_or_init(|| (0..LARGE).map(byte).collect())[range]
 }
 
-/// More than sockets hold.
+/// Size of the large file in bytes: more than socket buffers hold.
 const LARGE: usize = 16 << 20;
-/// A part of that, for which the kernel takes over.
+/// Length of a range in bytes for which the kernel takes over TLS.
 const PART: usize = 3 << 20;
-/// Less than the kernel sends.
+/// Size of the small file in bytes: too small for sendfile.
 const SMALL: usize = 30_000;

@@ -1,4 +1,4 @@
-//! Whatever comes at once, those who are there are served, nobody is signed for who has gone, and nothing is left behind.
+//! In a flood of clients, connected clients are served, nothing is signed for disconnected clients, and all resources are released.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -11,14 +11,14 @@ use becket_e2e::{
     fresh_address, reset,
 };
 
-/// A client as far as becket sees one: it says this and no more.
+/// Connects and sends only these bytes.
 fn says(to: SocketAddr, bytes: &[u8]) -> TcpStream {
     let mut socket = TcpStream::connect(to).unwrap();
     socket.write_all(bytes).unwrap();
     socket
 }
 
-/// Clients that came while nobody looked.
+/// Clients that connected while the worker was stopped.
 #[derive(Default)]
 struct Flood {
     living: Vec<TcpStream>,
@@ -26,7 +26,7 @@ struct Flood {
 }
 
 impl Flood {
-    /// Some stay; the others have gone before anybody looks: by a reset, by an end, in the middle of a hello.
+    /// Adds a client that stays, or one that disconnects early: by RST or FIN, after a whole or a partial ClientHello.
     fn add(&mut self, number: usize, to: SocketAddr, hello: &[u8]) {
         match number % 20 {
             0 => self.living.push(says(to, hello)),
@@ -39,7 +39,7 @@ impl Flood {
     }
 }
 
-/// Clients that fit into the queue of a listening socket, with room to spare.
+/// Returns a number of clients that fits into an accept queue with a margin.
 fn room_in_a_queue() -> usize {
     let most = fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
     most.trim().parse::<usize>().unwrap().min(4096) * 3 / 5
@@ -47,9 +47,9 @@ fn room_in_a_queue() -> usize {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_worker_that_was_stopped_wakes_to_ten_thousand_hellos_and_signs_for_nobody_who_has_gone() {
+fn a_worker_that_wakes_to_ten_thousand_hellos_signs_nothing_for_disconnected_clients() {
     wakes_to_ten_thousand_hellos(Key::Ecdsa);
-    // Nor are crypto threads asked for them.
+    // With this key, crypto threads sign.
     wakes_to_ten_thousand_hellos(Key::LongEcdsa);
 }
 
@@ -96,7 +96,7 @@ fn wakes_to_ten_thousand_hellos(key: Key) {
     drop(first);
     becket.idle();
     let metrics = becket.metrics();
-    // On a machine that is slow enough most have waited for too long. They were told.
+    // On a slow machine most clients have waited too long and are rejected.
     assert!(answered + usize::from(served) > 0, "{}", metrics.0);
     let new = metrics.sum("becket_connections_accepted_total", &[]) as u64 - accepted;
     assert_eq!(new, 1 + 5 * each as u64);
@@ -109,7 +109,7 @@ fn wakes_to_ten_thousand_hellos(key: Key) {
         "{}",
         metrics.0
     );
-    // Whoever comes now is served as if nothing had been.
+    // New clients are served normally afterwards.
     eventually("a newcomer is served", || {
         Client::connect(becket.web, &trust).is_ok_and(|mut client| client.ask(REQUEST).is_ok())
     });
@@ -121,7 +121,7 @@ fn wakes_to_ten_thousand_hellos(key: Key) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn one_who_downloads_at_full_speed_holds_up_nobody_who_asks_for_a_kilobyte() {
+fn a_download_at_full_speed_does_not_delay_small_requests() {
     let backend = Backend::new(|mut stream| {
         let mut asked = [0];
         loop {
@@ -158,14 +158,14 @@ fn one_who_downloads_at_full_speed_holds_up_nobody_who_asks_for_a_kilobyte() {
         eventually("the download runs", || downloaded.load(SeqCst) > 1 << 20);
         let mut clients: Vec<_> = (0..200).map(|_| connect()).collect();
         let before = downloaded.load(SeqCst);
-        // A thousand times in all, the last by clients who have only just come.
+        // Make a thousand requests, the last ones from new clients.
         for what in b"abcd" {
             clients.iter_mut().for_each(|client| ask(client, *what));
         }
         (0..200).for_each(|_| ask(&mut connect(), b'z'));
         assert!(
             downloaded.load(SeqCst) > before,
-            "nor do they hold up the download"
+            "the small requests stop the download"
         );
     });
 }

@@ -1,4 +1,4 @@
-//! A file of hitch means the same to becket: clients, servers and start scripts see no difference, or the one that is stated.
+//! Becket interprets a hitch configuration as hitch does: clients, servers and start scripts see no difference except documented ones.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
@@ -12,7 +12,7 @@ use becket_e2e::{
     skip,
 };
 
-/// A server that tells the first line of each connection, and answers.
+/// Starts a server that reports the first line of each connection, and answers.
 fn first_lines() -> (Backend, Receiver<String>) {
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -29,7 +29,7 @@ fn first_lines() -> (Backend, Receiver<String>) {
     (backend, told)
 }
 
-/// What openssl says of a connection that two programs are to agree on.
+/// Returns the lines of openssl's output that must be equal for both programs.
 fn facts(openssl: &OpenSsl, place: &Place, at: SocketAddr, flags: &[&str]) -> Vec<String> {
     let run = openssl.ask_unnamed(place, at, flags);
     let all = run.all();
@@ -44,12 +44,12 @@ fn facts(openssl: &OpenSsl, place: &Place, at: SocketAddr, flags: &[&str]) -> Ve
     let lines = all
         .lines()
         .filter(|line| told.iter().any(|told| line.contains(told)));
-    // The suite is the server's choice.
+    // Remove the cipher suite, which is the server's choice.
     let mut facts: Vec<String> = lines
         .map(|line| line.split(", Cipher").next().unwrap_or_default().to_owned())
         .collect();
     facts.retain(|line| !line.contains("(NONE)"));
-    // What an alert is called begins with the number of a process.
+    // Remove the process ID at the start of an alert's message.
     for fact in &mut facts {
         if let Some((_, alert)) = fact.rsplit_once("SSL alert number") {
             *fact = format!("alert{alert}");
@@ -66,7 +66,7 @@ fn place() -> Place {
     place
 }
 
-/// The two settings of where clients arrive and where they go.
+/// Returns the settings for the addresses of the frontend and the backend.
 fn ends(at: SocketAddr, backend: &Backend) -> String {
     let to = backend.address;
     format!(
@@ -79,7 +79,7 @@ fn ends(at: SocketAddr, backend: &Backend) -> String {
 }
 
 #[test]
-fn clients_and_servers_see_the_same() {
+fn clients_and_servers_see_no_difference() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
     };
@@ -118,7 +118,7 @@ fn clients_and_servers_see_the_same() {
                 words[..3].join(" ")
             })
             .collect();
-        // A client whose protocols are all others: hitch ends the handshake, and then the connection; becket the handshake.
+        // If no protocol matches, hitch closes the connection after the handshake, and becket aborts the handshake.
         let flags = ["-noservername", "-alpn", "spdy"];
         let other = facts(&openssl, &place, at, &flags);
         assert!(
@@ -150,7 +150,7 @@ fn clients_and_servers_see_the_same() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn clients_are_verified_alike_and_unknown_names_refused() {
+fn clients_are_verified_equally_and_unknown_names_are_rejected() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
     };
@@ -195,7 +195,7 @@ fn clients_are_verified_alike_and_unknown_names_refused() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_first_file_of_a_folder_is_for_clients_without_a_known_name() {
+fn the_first_file_of_a_folder_is_the_default_certificate() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
     };
@@ -235,10 +235,10 @@ fn the_first_file_of_a_folder_is_for_clients_without_a_known_name() {
     assert!(is_of(&ours[2], "z.example.org"), "{ours:?}");
 }
 
-/// Debian's hitch is older than 1.8, which has this setting.
+/// Tests becket only, because Debian's hitch is older than version 1.8, which introduced this setting.
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_certificate_may_say_how_its_own_clients_are_verified() {
+fn each_certificate_can_have_its_own_rule_for_client_certificates() {
     let (Some([_, ours]), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
     };
@@ -269,7 +269,7 @@ fn a_certificate_may_say_how_its_own_clients_are_verified() {
     for (flags, is_open) in [
         (["-servername", "www.example.org"], true),
         (["-servername", "other.example.org"], false),
-        // The last certificate is the default, and its rule holds with it.
+        // The last certificate is the default, and its rule applies to unknown names.
         (["-servername", "nobody.example.com"], false),
     ] {
         assert_eq!(is_served(&flags), is_open, "{flags:?}");
@@ -280,7 +280,7 @@ fn a_certificate_may_say_how_its_own_clients_are_verified() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_test_option_and_the_start_share_one_verdict() {
+fn the_test_option_and_the_start_agree() {
     let Some([_, ours]) = Either::both("hitch", "hitch") else {
         return;
     };
@@ -295,7 +295,7 @@ fn the_test_option_and_the_start_share_one_verdict() {
         place.text("site.pem"),
     );
     as_nobody(&place);
-    // Only root and its owner may enter it.
+    // Only root and its owner may enter this folder.
     std::fs::create_dir(place.path("private")).unwrap();
     std::fs::set_permissions(place.path("private"), Permissions::from_mode(0o700)).unwrap();
     std::os::unix::fs::chown(place.path("private"), Some(12_345), None).unwrap();
@@ -326,7 +326,7 @@ fn the_test_option_and_the_start_share_one_verdict() {
             assert!(is_said, "{more}: {}", run.stderr);
         }
     }
-    // Hitch serves as root then, and so does becket, with a warning.
+    // As hitch, becket serves as root with this option, but prints a warning.
     place.write("hitch.conf", &text);
     let line = ["--config", "hitch.conf", "--user=root"];
     let warning = "--user = \"root\": becket keeps all rights of root";
@@ -341,7 +341,7 @@ fn the_test_option_and_the_start_share_one_verdict() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn debians_unit_starts_becket_by_its_path_alone() {
+fn the_command_of_debians_unit_works_with_the_path_of_becket() {
     let Some([_, ours]) = Either::both("hitch", "hitch") else {
         return;
     };
@@ -369,7 +369,7 @@ fn debians_unit_starts_becket_by_its_path_alone() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_link_called_hitch_goes_into_the_background_and_leaves_its_number() {
+fn a_link_called_hitch_runs_in_the_background_and_writes_a_pid_file() {
     let place = place();
     let (at, backend) = (fresh_address(), Backend::http("well met"));
     let Some(openssl) = OpenSsl::find() else {
@@ -391,7 +391,7 @@ fn a_link_called_hitch_goes_into_the_background_and_leaves_its_number() {
         .current_dir(place.folder());
     let run = becket_e2e::finish(command, "");
     assert_eq!(run.code, 0, "{}", run.all());
-    // It serves by now, and another process is it.
+    // The background process serves already.
     let pid: u32 = place.read("hitch.pid").trim().parse().unwrap();
     let run = openssl.ask(&place, at, &[]);
     assert!(run.stdout.contains("well met"), "{}", run.all());
@@ -416,7 +416,7 @@ fn a_link_called_hitch_goes_into_the_background_and_leaves_its_number() {
     assert!(run.stderr.contains("line 1: pem-file"), "{}", run.stderr);
 }
 
-/// What openssl is told to ask for.
+/// Flags of openssl for each request.
 const ASKED: [&[&str]; 8] = [
     &["-servername", "www.example.org", "-tls1_2"],
     &[

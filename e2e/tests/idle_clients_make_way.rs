@@ -1,4 +1,4 @@
-//! With `idle-reclaim`, clients that keep a connection without a request make way for those that wait for a slot; without it they do not.
+//! With `idle-reclaim`, becket closes idle keep-alive connections if clients wait for a slot. Without it, these clients wait.
 
 use std::io::{Read, Write};
 
@@ -9,7 +9,7 @@ const ANSWER: &[u8] = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 const SLOW: &[u8] = b"GET /slow HTTP/1.1\r\nHost: a.test\r\n\r\n";
 const RECLAIMS: &str = "idle-reclaim = \"100ms\"";
 
-/// A server that answers each request but that for `/slow`, and keeps connections.
+/// Starts a server that answers each request except `/slow`, and keeps connections open.
 fn server() -> Backend {
     Backend::new(|mut stream| {
         loop {
@@ -34,7 +34,7 @@ fn answered(client: &mut Client) {
     assert_eq!(answer, ANSWER);
 }
 
-/// A client that has sent this.
+/// Connects a client and sends a request.
 fn come(becket: &Becket, trust: &Trust, request: &[u8]) -> Client {
     let mut client = Client::connect(becket.web, trust).unwrap();
     client.write_all(request).unwrap();
@@ -46,7 +46,7 @@ fn number(becket: &Becket, name: &str) -> usize {
 }
 
 #[test]
-fn two_idle_clients_lock_out_no_third() {
+fn two_idle_clients_do_not_block_a_third_one() {
     let (place, server) = (Place::new(), server());
     let becket = start(&place, &server, RECLAIMS);
     let trust = Trust::new(&place);
@@ -64,7 +64,7 @@ fn two_idle_clients_lock_out_no_third() {
 }
 
 #[test]
-fn without_the_key_the_third_waits() {
+fn without_the_setting_the_third_client_waits() {
     let (place, server) = (Place::new(), server());
     let becket = start(&place, &server, "");
     let trust = Trust::new(&place);
@@ -78,7 +78,7 @@ fn without_the_key_the_third_waits() {
 }
 
 #[test]
-fn a_request_without_an_answer_is_never_cut() {
+fn a_connection_with_a_pending_request_is_never_closed() {
     let (place, server) = (Place::new(), server());
     let becket = start(&place, &server, RECLAIMS);
     let trust = Trust::new(&place);
@@ -86,7 +86,7 @@ fn a_request_without_an_answer_is_never_cut() {
     eventually("it has a slot", || {
         number(&becket, "becket_server_connections") == 1
     });
-    // Each one ends the one before it, though the slow one is silent for longer.
+    // Each client replaces the previous one, although the slow one has been silent for longer.
     let clients = (0..4).map(|_| {
         let mut client = come(&becket, &trust, REQUEST);
         answered(&mut client);

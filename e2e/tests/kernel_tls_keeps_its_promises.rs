@@ -1,7 +1,7 @@
-//! TLS that the kernel takes over: whole, both ways, with its ends, in a guest whose kernel has it.
+//! Kernel TLS: data arrives completely in both directions, with correct ends. The tests run in a guest whose kernel supports TLS.
 //!
-//! What a machine's own kernel can do does not matter here. Refusals, and what a newer kernel does with KeyUpdates, are met on
-//! scripted sockets as well.
+//! The features of the host's kernel do not matter. Tests with scripted sockets cover refusals by the kernel and key updates with a newer
+//! kernel as well.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -20,7 +20,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersi
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn in_user_mode_linux_all_that_is_promised_holds() {
+fn in_user_mode_linux_kernel_tls_works() {
     if let Some(linux) = UserModeLinux::find() {
         in_uml(&linux);
     }
@@ -28,14 +28,14 @@ fn in_user_mode_linux_all_that_is_promised_holds() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn in_a_newer_linux_keys_are_replaced_whoever_asks_for_it() {
+fn in_a_newer_linux_both_sides_can_update_keys() {
     if let Some(linux) = UserModeLinux::newer() {
         let report = in_uml(&linux);
         assert_eq!(report.matches("keys were replaced").count(), 3, "{report}");
     }
 }
 
-/// What the tests say that were made there.
+/// Runs the tests in a guest and returns their report.
 fn in_uml(linux: &UserModeLinux) -> String {
     let place = Place::new();
     let ran = linux.run(&place, "kernel_tls_keeps_its_promises::inside");
@@ -46,7 +46,7 @@ fn in_uml(linux: &UserModeLinux) -> String {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_kernel_without_tls_is_told_and_nothing_else_changes() {
+fn a_kernel_without_tls_is_reported_and_connections_work() {
     let place = Place::new();
     let backend = Backend::http("hello");
     let shape = Shape::new(backend.address).listener("kernel-tls = 'bulk'");
@@ -57,7 +57,7 @@ fn a_kernel_without_tls_is_told_and_nothing_else_changes() {
     assert!(answer.ends_with(b"hello"));
 }
 
-/// Only in a guest.
+/// Runs within a guest only.
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn inside() {
@@ -87,7 +87,7 @@ fn inside() {
     fs::write("report", report).unwrap();
 }
 
-/// They leave by sendfile where the kernel takes over, and `becket check` says where it does not.
+/// Checks that files are sent with sendfile where the kernel takes over TLS, and that `becket check` warns otherwise.
 fn files(suite: &str, version: &'static SupportedProtocolVersion) {
     let place = Place::new();
     let number = if version == &TLS12 { "1.2" } else { "1.3" };
@@ -115,8 +115,8 @@ fn shape(backend: &Backend, suite: &str) -> Shape {
         .process("workers = 1\npin = false")
 }
 
-/// Takes what the client says to its end, and answers; resets then if the client began with an R. A client that begins with a G is
-/// answered at once, and one that begins with a P piece by piece.
+/// Serves a connection according to the first byte. `G`: respond at once. `P`: respond piece by piece. `R`: receive all data, respond and
+/// reset. Any other byte: receive all data, then respond.
 fn serve(mut stream: TcpStream) -> io::Result<()> {
     let mut said = vec![0; 1];
     stream.read_exact(&mut said)?;
@@ -151,7 +151,7 @@ fn moved(becket: &Becket) -> u64 {
     becket.metrics().sum("becket_kernel_tls_legs_total", &[]) as u64
 }
 
-/// A client that has said all but its end, more than the socket and becket hold: some of it was opened by the kernel.
+/// Connects a client and sends more than the sockets and becket can buffer, without an end. The kernel decrypts a part of it.
 fn bulk(becket: &Becket, trust: &Trust, first: u8) -> Client {
     let mut client = Client::connect(becket.web, trust).unwrap();
     let mut said = pattern().to_vec();
@@ -160,7 +160,7 @@ fn bulk(becket: &Becket, trust: &Trust, first: u8) -> Client {
     client
 }
 
-/// Upload, half-close, download, and a clean end, by so many legs in the kernel.
+/// Makes an upload, a half-close and a download with a clean end, and checks the number of kernel TLS sides (`legs`).
 fn exchange(becket: &Becket, trust: &Trust, legs: u64) {
     let before = moved(becket);
     let mut client = bulk(becket, trust, 0);
@@ -175,7 +175,7 @@ fn exchange(becket: &Becket, trust: &Trust, legs: u64) {
     assert_eq!(spliced > 0.0, legs > 0);
 }
 
-/// FIN without close_notify; a record that is cut, and one that does not open; a client that resets; a server that does.
+/// Ends connections irregularly: FIN without close_notify, a truncated record, an invalid record, a client's RST, a server's RST.
 fn cuts(becket: &Becket, trust: &Trust) {
     let mut client = bulk(becket, trust, 0);
     client.socket.shutdown(Shutdown::Write).unwrap();
@@ -192,7 +192,7 @@ fn cuts(becket: &Becket, trust: &Trust) {
     ] {
         let mut client = bulk(becket, trust, 0);
         client.socket.write_all(record).unwrap();
-        // Becket may have ended it by now.
+        // Becket may have closed the connection already.
         drop(client.socket.shutdown(Shutdown::Write));
         drop(read_to_end(&mut client));
         drop(client);
@@ -226,7 +226,7 @@ fn asked_by_openssl(place: &Place, becket: &Becket) {
     );
 }
 
-/// What becomes of KeyUpdates.
+/// Tests key updates, and returns a line for the report.
 fn update_keys(suite: &str) -> &'static str {
     let place = Place::new();
     let backend = Backend::new(serve);
@@ -244,7 +244,7 @@ fn update_keys(suite: &str) -> &'static str {
     "keys were replaced\n"
 }
 
-/// Where the kernel is used although it cannot replace keys, a KeyUpdate ends the connection.
+/// If the kernel cannot update keys, a KeyUpdate ends the connection.
 fn update_in_vain(suite: &str) {
     let place = Place::new();
     let backend = Backend::new(serve);
@@ -258,7 +258,7 @@ fn update_in_vain(suite: &str) {
     assert_eq!((&*becket.next_reason(), moved(&becket)), ("key-update", 1));
 }
 
-/// The client has a new key for each piece that it sends, then for each that it gets, and asks for as many of becket's.
+/// The client updates its key before each piece that it sends, then after each piece that it receives, and requests key updates of becket.
 fn client_updates(becket: &Becket, trust: &Trust) {
     let (plain, updated) = pattern().split_at(LEN / 2);
     let mut client = Client::connect(becket.web, trust).unwrap();
@@ -295,7 +295,7 @@ fn client_updates(becket: &Becket, trust: &Trust) {
     assert_eq!((&*becket.next_reason(), moved(becket)), ("finished", 2));
 }
 
-/// They are counted in the kernel as outside.
+/// Checks that key updates without data are limited with kernel TLS as well.
 fn updates_without_data(becket: &Becket, trust: &Trust) {
     let before = moved(becket);
     let mut client = bulk(becket, trust, 0);
@@ -312,7 +312,7 @@ fn updates_without_data(becket: &Becket, trust: &Trust) {
     assert_eq!(becket.next_reason(), "records-without-data");
 }
 
-/// A server with TLS has a new key for each piece that it gets and says; either leg is in the kernel.
+/// A TLS server updates its key after each piece that it receives and before each piece that it sends. Both sides use kernel TLS.
 fn server_updates(suite: &str) {
     let place = Place::new();
     let bundle = place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
@@ -347,7 +347,7 @@ fn server_updates(suite: &str) {
     exchange(&becket, &Trust::only(&place, &TLS13), 2);
 }
 
-/// A reload and a drain find a connection in the kernel, and leave it.
+/// A reload and a drain do not interrupt a connection with kernel TLS.
 fn reload_and_drain(mut becket: Becket, trust: &Trust) {
     let mut client = bulk(&becket, trust, 0);
     becket.signal(Signal::HUP);
@@ -362,13 +362,13 @@ fn reload_and_drain(mut becket: Becket, trust: &Trust) {
     assert_eq!(until("becket has drained", || becket.ended()), 0);
 }
 
-/// Of one direction.
+/// Bytes in each direction.
 const LEN: usize = 512 << 10;
-/// Between two KeyUpdates.
+/// Bytes between two key updates.
 const PIECE: usize = 32 << 10;
-/// The most that one record holds.
+/// Maximum bytes per record.
 const RECORD: usize = 16 << 10;
-/// TLS, and ciphers by their names in either kernel: that of a guest has nobody who loads them when they are asked for.
+/// Kernel modules of TLS and the ciphers, with their names in both kernels. A guest does not load them on demand.
 const MODULES: [&str; 9] = [
     "tls",
     "aes_generic",

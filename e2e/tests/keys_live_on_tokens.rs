@@ -1,4 +1,4 @@
-//! Keys on a PKCS#11 token sign like any other, whatever becomes of the token costs new clients only, and it comes back by itself.
+//! Keys on a PKCS#11 token sign like keys in files. A token failure affects only new clients, and becket recovers automatically.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
@@ -18,14 +18,14 @@ mod hostile;
 
 const VERSIONS: [&SupportedProtocolVersion; 2] = [&TLS12, &TLS13];
 
-/// A place with a token that has keys.
+/// Place with a token and keys.
 struct Site {
     place: Place,
     token: SoftToken,
 }
 
 impl Site {
-    /// With a key and a chain for each of these: `NAME.crt`, for `NAME.example.org`, and `object=NAME`.
+    /// Creates a key on the token and a chain `NAME.crt` for `NAME.example.org`, for each `NAME`; the key's URI contains `object=NAME`.
     #[track_caller]
     fn with(keys: &[(&str, Key)]) -> Option<Self> {
         let place = Place::new();
@@ -40,7 +40,7 @@ impl Site {
         Some(Self { place, token })
     }
 
-    /// An entry of `certificates`.
+    /// Returns an entry of `certificates`.
     fn pair(&self, name: &str) -> String {
         let uri = self.token.uri(name);
         format!("{{ chain = \"{name}.crt\", key = \"{uri}\" }}")
@@ -60,7 +60,7 @@ impl Site {
         Becket::start_as(&self.place, shape, |command| self.token.shows_to(command))
     }
 
-    /// What `becket check` says of `becket.toml`.
+    /// Runs `becket check` with `becket.toml`.
     fn check(&self) -> Finished {
         let mut command = Becket::command(&self.place, &["check", "--config", "becket.toml"]);
         self.token.shows_to(&mut command);
@@ -72,7 +72,7 @@ impl Site {
     }
 }
 
-/// The agent that has the token: the newest one.
+/// Returns the PID of the newest token agent.
 fn agent(becket: &Becket) -> Option<u32> {
     becket.children_named("becket-token").pop()
 }
@@ -81,7 +81,7 @@ fn signal(pid: u32, signal: &str) {
     let sent = Command::new("kill")
         .args([signal, &pid.to_string()])
         .status();
-    // It may have ended in between.
+    // The process may have exited in the meantime.
     let is_there = fs::exists(format!("/proc/{pid}")).unwrap();
     assert!(sent.unwrap().success() || !is_there);
 }
@@ -140,7 +140,7 @@ fn keys_of_every_kind_sign_and_sessions_resume() {
     );
     let metrics = becket.metrics();
     assert_eq!(metrics.sum("becket_signatures_in_flight", &[]), 0.0);
-    // The agent alone has loaded the module.
+    // Only the agent has loaded the module.
     let maps = |pid| fs::read_to_string(format!("/proc/{pid}/maps")).unwrap();
     for pid in [becket.pid(), becket.child()] {
         assert!(!maps(pid).contains("libsofthsm2"));
@@ -150,7 +150,7 @@ fn keys_of_every_kind_sign_and_sessions_resume() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_token_that_is_pulled_costs_new_clients_only_and_comes_back() {
+fn an_unplugged_token_affects_only_new_clients_and_recovers() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
         return;
     };
@@ -186,7 +186,7 @@ fn a_token_that_is_pulled_costs_new_clients_only_and_comes_back() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_agent_that_dies_or_hangs_is_replaced_and_stops_no_other_key() {
+fn an_agent_that_dies_or_hangs_is_replaced_and_other_keys_still_work() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa)]) else {
         return;
     };
@@ -195,20 +195,20 @@ fn a_agent_that_dies_or_hangs_is_replaced_and_stops_no_other_key() {
     let shape = shape.process("workers = 2\nsandbox = \"off\"");
     let becket = site.start(&shape.timeouts("pkcs11 = \"3s\""));
     let status = fs::read_to_string(format!("/proc/{}/status", agent(&becket).unwrap()));
-    // Whatever the configuration says of the sandbox of the serving process.
+    // The agent has its own sandbox, independent of the setting for the worker process.
     assert!(status.unwrap().contains("Seccomp:\t2\n"));
     let trust = || site.trust(&TLS13).without_tickets();
     for how in ["-KILL", "-STOP"] {
         eventually("it serves", || {
             gets_in(&becket, &trust(), "rsa.example.org")
         });
-        // SoftHSM loses a token if it is killed while it logs in: none is to be replaced just now.
+        // SoftHSM loses a token if it is killed during a login, so wait until no agent is being replaced.
         eventually("nothing is asked of it", || {
             number(&becket, "in_flight") == 0.0 && number(&becket, "available") == 1.0
         });
         let starts = number(&becket, "starts_total");
         signal(agent(&becket).expect("it runs"), how);
-        // Many at once: more than may be under way.
+        // Connect more clients than may wait for the agent at once.
         let (web, more) = (becket.web, 40);
         let refused: Vec<_> = (0..more)
             .map(|_| {
@@ -216,7 +216,7 @@ fn a_agent_that_dies_or_hangs_is_replaced_and_stops_no_other_key() {
                 thread::spawn(move || Client::connect_as(web, &trust, "rsa.example.org").is_err())
             })
             .collect();
-        // The key of this name is in a file. Where the machine is slow, so many at once are too many.
+        // The key of this name is in a file. On a slow machine several attempts may be needed.
         eventually("who needs no token gets in", || {
             gets_in(&becket, &Trust::new(&site.place), "www.example.org")
         });
@@ -235,7 +235,7 @@ fn a_agent_that_dies_or_hangs_is_replaced_and_stops_no_other_key() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
+fn a_sandboxed_process_gets_agents_after_failures_reloads_and_upgrades() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
         return;
     };
@@ -255,7 +255,7 @@ fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
         site.place.write("becket.toml", &shape.text());
         assert!(becket.reload(), "{}", becket.log());
     };
-    // The first token, and then another key of it.
+    // Add the first token, and then another key of it.
     reload(&["rsa"]);
     assert!(serves("rsa.example.org"));
     reload(&["rsa", "ec"]);
@@ -263,7 +263,7 @@ fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
     let threads = fs::read_dir(format!("/proc/{}/task", becket.child())).unwrap();
     let mut threads = threads.flatten().map(|thread| thread.path().join("status"));
     let is_filtered = |status: &str| status.contains("Seccomp:\t2\n");
-    // A thread may have ended: that of the configuration before the reload does.
+    // Threads of the previous configuration may have exited.
     assert!(
         threads
             .all(|status| fs::read_to_string(status).map_or(true, |status| is_filtered(&status)))
@@ -273,7 +273,7 @@ fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
     eventually("it serves again", || serves("rsa.example.org"));
     upgrade(&becket);
     eventually("the new process serves", || serves("rsa.example.org"));
-    // By the program that the supervisor has become.
+    // The new supervisor program starts this agent.
     let starts = number(&becket, "starts_total");
     signal(agent(&becket).expect("an agent"), "-KILL");
     eventually("another agent", || {
@@ -284,7 +284,7 @@ fn a_confined_process_gets_agents_after_failures_reloads_and_upgrades() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
+fn a_reload_loads_another_key_and_is_not_delayed_by_an_unplugged_token() {
     let Some(site) = Site::with(&[("rsa", Key::Rsa), ("ec", Key::Ecdsa)]) else {
         return;
     };
@@ -300,7 +300,7 @@ fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
         "full"
     );
     assert_ne!(agent(&becket), before);
-    // A token that is away refuses no reload that names what it had before.
+    // With an unplugged token, a reload with the same keys succeeds.
     site.token.pull();
     assert!(!gets_in(
         &becket,
@@ -317,10 +317,10 @@ fn a_reload_takes_another_key_and_is_not_held_up_by_a_token_that_is_away() {
     assert_eq!(becket.ended(), Some(0));
 }
 
-/// A becket that is started as root and serves as another user, in a chroot.
+/// Starts becket as root with another user for the worker process, and with a chroot.
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_token_is_opened_by_the_user_that_serves_and_root_reads_the_pin() {
+fn the_process_user_opens_the_token_and_root_reads_the_pin() {
     let Some(user) = nobody() else { return };
     let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
         return;
@@ -369,9 +369,9 @@ fn the_token_is_opened_by_the_user_that_serves_and_root_reads_the_pin() {
         assert!(status.contains(&line), "{line}{status}");
     }
     let owner = fs::metadata(format!("/proc/{first}/maps")).unwrap().uid();
-    assert_eq!(owner, 0, "no debugger of its user gets in");
+    assert_eq!(owner, 0, "its user cannot attach a debugger");
     assert!(becket.children_named("exe").is_empty());
-    // The next one has the PIN from the same file, which it could not open.
+    // The next agent receives the PIN from the same file, which it cannot open itself.
     signal(first, "-KILL");
     eventually("another agent", || {
         agent(&becket).is_some_and(|next| next != first)
@@ -383,7 +383,7 @@ fn the_token_is_opened_by_the_user_that_serves_and_root_reads_the_pin() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn check_signs_with_the_token_and_says_what_is_wrong() {
+fn check_signs_with_the_token_and_reports_errors() {
     let kinds = [
         ("rsa", Key::Rsa),
         ("ec", Key::Ecdsa),
@@ -433,7 +433,7 @@ fn check_signs_with_the_token_and_says_what_is_wrong() {
         assert!(found.contains(fault), "{to}: {found}");
         assert!(!found.contains("pin-value=1234"), "{found}");
     }
-    // One attempt, whatever the number of keys: three may lock a token.
+    // One login attempt regardless of the number of keys, because three may lock a token.
     site.place.write("pin", "161803");
     site.place.write("becket.toml", &text);
     let wrong = site.check();

@@ -1,4 +1,4 @@
-//! Limits hold, say that they do, and give way again: connections, handshakes, descriptors.
+//! Limits on connections, handshakes and file descriptors: they hold, are reported, and connections are accepted again afterwards.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,7 @@ use becket_e2e::{
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
 use serde_json::Value;
 
-/// Connects to an echo server and hears from it.
+/// Connects to an echo server and waits for the first echo.
 fn talk(becket: &Becket, trust: &Trust) -> Client {
     let mut client = Client::connect(becket.web, trust).unwrap();
     client.write_all(b"x").unwrap();
@@ -22,7 +22,7 @@ fn talk(becket: &Becket, trust: &Trust) -> Client {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_handshake_too_many_is_turned_away() {
+fn a_handshake_above_the_limit_is_rejected() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
@@ -31,7 +31,7 @@ fn a_handshake_too_many_is_turned_away() {
         .process("workers = 1");
     let becket = Becket::start(&place, &shape);
     let trust = Trust::new(&place);
-    // Each has said a whole hello, and was answered; it says no more.
+    // Each client has sent a whole ClientHello and received an answer. It sends nothing more.
     let held: Vec<Client> = (0..3)
         .map(|_| {
             let mut client = Client::begin(becket.web, &trust, "www.example.org").unwrap();
@@ -57,7 +57,7 @@ fn in_flight(becket: &Becket) -> u64 {
     becket.metrics().sum("becket_handshakes_in_flight", &[]) as u64
 }
 
-/// Clients that say one byte of a hello and no more.
+/// Connects clients that send only the first byte of a ClientHello.
 fn one_byte_clients(becket: &Becket, number: usize) -> Vec<TcpStream> {
     let one = || {
         let mut socket = TcpStream::connect(becket.web).unwrap();
@@ -69,7 +69,7 @@ fn one_byte_clients(becket: &Becket, number: usize) -> Vec<TcpStream> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn silent_clients_make_room_for_newcomers_the_oldest_first() {
+fn new_clients_displace_silent_ones_the_oldest_first() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
@@ -86,11 +86,11 @@ fn silent_clients_make_room_for_newcomers_the_oldest_first() {
         assert!(answer.unwrap().ends_with(b"well met"));
         let metrics = becket.metrics();
         assert_eq!(metrics.closed("handshake-displaced"), round);
-        // Its place is free again; another silent one takes it.
+        // A slot is free now, and another silent client takes it.
         held.extend(one_byte_clients(&becket, 1));
         eventually("all are there again", || in_flight(&becket) == 20);
     }
-    // Who came first has gone first.
+    // The oldest clients have been closed.
     for (at, socket) in held.iter_mut().enumerate() {
         socket.set_nonblocking(true).unwrap();
         let gone = match socket.read(&mut [0]) {
@@ -104,7 +104,7 @@ fn silent_clients_make_room_for_newcomers_the_oldest_first() {
     becket.idle();
 }
 
-/// Sets the soft limit of descriptors of a running becket.
+/// Sets the soft limit on open files of a running becket.
 fn limit_descriptors(becket: &Becket, soft: u64) {
     let pid = Pid::from_raw(becket.child().cast_signed());
     let limits = Rlimit {
@@ -116,7 +116,7 @@ fn limit_descriptors(becket: &Becket, soft: u64) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
+fn without_descriptors_accepting_pauses_with_a_message_and_without_busy_waiting() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
@@ -125,7 +125,7 @@ fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
     let becket = Becket::start(&place, &shape);
     let trust = Trust::new(&place);
     let kept = talk(&becket, &trust);
-    // Descriptors are given from below: as many as it has now, without the one that was asked over.
+    // Allow as many descriptors as are open now, without the one of the admin connection.
     let most = becket.descriptors() as u64 - 1;
     limit_descriptors(&becket, most);
     let clients: Vec<TcpStream> = (0..8)
@@ -134,12 +134,12 @@ fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
     until("it says so", || {
         becket.log().contains("accepting paused").then_some(())
     });
-    // It has no descriptor for us to ask how it is; its clock ticks tell whether it spins.
+    // Becket has no descriptor left for a status request, so CPU time shows if it spins.
     let before = cpu_ticks(&becket);
     holds_for(Duration::from_secs(1), "becket lives", || becket.is_alive());
     let spent = cpu_ticks(&becket) - before;
     assert!(spent < 30, "{spent} of 100 ticks in a second of rest");
-    // Those who are in are served all the same.
+    // Connected clients are still served.
     let mut kept = kept;
     kept.write_all(b"y").unwrap();
     kept.read_exact(&mut [0]).unwrap();
@@ -153,7 +153,7 @@ fn without_descriptors_accepting_pauses_says_so_and_does_not_spin() {
     becket.idle();
 }
 
-/// User and system time in clock ticks, of which a second has a hundred.
+/// Returns user and system time in clock ticks, 100 per second.
 fn cpu_ticks(becket: &Becket) -> u64 {
     let stat = fs::read_to_string(format!("/proc/{}/stat", becket.child())).unwrap();
     let fields: Vec<&str> = stat
@@ -165,7 +165,7 @@ fn cpu_ticks(becket: &Becket) -> u64 {
     fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
 }
 
-/// A server that says one byte to everybody and keeps them.
+/// Starts a server that sends a byte to each client and keeps the connections open.
 fn keeper() -> SocketAddr {
     let listener = TcpListener::bind((fresh_host(), 0)).unwrap();
     let address = listener.local_addr().unwrap();
@@ -179,7 +179,7 @@ fn keeper() -> SocketAddr {
     address
 }
 
-/// A becket that may have so many files open.
+/// Starts becket with this limit on open files.
 fn with_open_files(place: &Place, shape: &Shape, limit: u32) -> Becket {
     let launcher = format!("ulimit -n {limit} && exec \"$@\"");
     let launcher = ["sh", "-c", &launcher, "sh"].map(str::to_owned);
@@ -188,7 +188,7 @@ fn with_open_files(place: &Place, shape: &Shape, limit: u32) -> Becket {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn as_many_clients_fit_as_it_says_at_the_start_however_few_files_may_be_open() {
+fn the_connection_limit_logged_at_the_start_is_reached_with_any_limit_on_open_files() {
     let server = keeper();
     for (limit, least) in [(200, 70), (256, 100), (1024, 450), (1100, 490), (2048, 940)] {
         let place = Place::new();
@@ -219,7 +219,7 @@ fn as_many_clients_fit_as_it_says_at_the_start_however_few_files_may_be_open() {
             let pauses = metrics.sum("becket_connection_limit_pauses_total", &[]);
             (pauses > 0.0).then_some(())
         });
-        // By a reset: the server that keeps everybody would go on with one that only ended.
+        // Use RST, because the server would keep a connection that ends with FIN.
         let one = clients.pop().unwrap();
         socket2::SockRef::from(&one)
             .set_linger(Some(Duration::ZERO))
@@ -231,7 +231,7 @@ fn as_many_clients_fit_as_it_says_at_the_start_however_few_files_may_be_open() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_limit_that_is_of_no_use_is_refused_with_what_helps() {
+fn a_limit_on_open_files_that_is_too_low_is_rejected_with_advice() {
     let place = Place::new();
     let shape = Shape::new(keeper()).plain();
     place.write("becket.toml", &shape.text());

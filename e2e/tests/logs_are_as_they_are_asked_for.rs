@@ -1,4 +1,4 @@
-//! Lines on standard error have their priority where the journal reads them.
+//! Log lines on standard error have a priority prefix if the journal reads them.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ fn the_journal_gets_priorities_and_a_file_does_not() {
     place.write("becket.toml", &text.replace(file, ""));
     for is_journal in [true, false] {
         let mut command = Becket::command(&place, &["run", "--config", "becket.toml"]);
-        // A journal is known by the numbers of its stream alone.
+        // Becket recognises the journal by device and inode of its stream.
         let stream = fs::metadata(place.path("stderr.log")).unwrap();
         let inode = stream.ino() + u64::from(!is_journal);
         command.env("JOURNAL_STREAM", format!("{}:{inode}", stream.dev()));

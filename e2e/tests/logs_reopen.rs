@@ -1,5 +1,4 @@
-//! Logs: text or JSON, to a file that SIGUSR1 opens again, and nothing a client sends can forge a
-//! line.
+//! Log files: SIGUSR1 reopens them after a rotation, and the access log is optional.
 
 use std::fs;
 
@@ -10,7 +9,7 @@ use becket_e2e::{
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn after_a_rotation_lines_go_to_the_new_files() {
+fn after_a_rotation_new_lines_are_in_the_new_files() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -43,7 +42,7 @@ fn after_a_rotation_lines_go_to_the_new_files() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_access_log_is_off_by_default_and_flags_turn_it_on() {
+fn the_access_log_is_off_by_default_and_an_option_enables_it() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let trust = Trust::new(&place);

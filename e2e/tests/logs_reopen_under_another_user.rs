@@ -1,4 +1,4 @@
-//! Logs that root opened before it became another user can be opened again by that user.
+//! Log files that root created belong to the user of the worker process, which can reopen them.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use becket_e2e::{AS_NOBODY, Backend, Becket, Place, Shape, Signal, eventually, g
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn logs_that_root_opened_are_the_users_so_that_they_can_be_opened_again() {
+fn log_files_created_by_root_belong_to_the_user_and_can_be_reopened() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     give(&place, user);

@@ -1,5 +1,5 @@
-//! A log that nobody reads, or that cannot be written, costs lines and nothing else: clients are
-//! served, signals are heard, and the end comes.
+//! A log that is not read or cannot be written loses lines and has no other effect: clients are
+//! served, signals are handled, and becket exits when requested.
 
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, PipeReader, PipeWriter, Read, Write};
@@ -16,10 +16,10 @@ use becket_e2e::{
 use rustix::fs::{CWD, FileType, Mode, OFlags, mknodat};
 use rustix::process::{Pid, kill_process};
 
-/// More than a worker may be ahead of the access log.
+/// Number of clients that exceeds the queue of the access log.
 const MANY: usize = 6000;
 
-/// Makes a pipe full by a descriptor of our own, so that the other ones still wait.
+/// Fills a pipe through a separate descriptor, so that the other descriptors stay in blocking mode.
 fn fill(pipe: &Path) {
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
     let mut options = OpenOptions::new();
@@ -36,7 +36,7 @@ fn fill(pipe: &Path) {
     assert_eq!(full.kind(), ErrorKind::WouldBlock);
 }
 
-/// Clients that speak no TLS: each one is a line.
+/// Connects clients that send no TLS. Each one causes a log line.
 fn garbage(becket: &Becket, clients: usize) {
     for _ in 0..clients {
         let mut client = TcpStream::connect(becket.web).unwrap();
@@ -45,7 +45,7 @@ fn garbage(becket: &Becket, clients: usize) {
     }
 }
 
-/// New clients are served, pages are there, a reload works, and the end comes when it is asked for.
+/// Checks that becket serves new clients and pages, reloads, reopens its logs, and exits after SIGTERM.
 #[track_caller]
 fn lives_and_ends(mut becket: Becket, place: &Place) {
     let trust = Trust::new(place);
@@ -61,7 +61,7 @@ fn lives_and_ends(mut becket: Becket, place: &Place) {
     assert_eq!(becket.ended(), Some(0));
 }
 
-/// A becket whose logs go to a pipe that is full and that nobody reads. Both ends of the pipe last as long as they are held.
+/// Starts becket with logs that go to a full pipe without a reader. Returns both ends of the pipe, which keep it open.
 fn with_full_stderr(
     place: &Place,
     shape: &Shape,
@@ -82,7 +82,7 @@ fn with_full_stderr(
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn stderr_that_nobody_reads_stops_nobody() {
+fn a_full_stderr_pipe_stops_no_client() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address);
     let (becket, _pipe) = with_full_stderr(&place, &shape, &["becket.log", "access.log"]);
@@ -92,7 +92,7 @@ fn stderr_that_nobody_reads_stops_nobody() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn stderr_that_nobody_reads_stops_neither_the_supervisor_nor_what_it_starts() {
+fn a_full_stderr_pipe_stops_neither_the_supervisor_nor_a_new_process() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address);
     let (becket, _pipe) = with_full_stderr(&place, &shape, &["becket.log"]);
@@ -106,7 +106,7 @@ fn stderr_that_nobody_reads_stops_neither_the_supervisor_nor_what_it_starts() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_fifo_that_nobody_reads_any_more_stops_nobody_and_says_so_when_it_is_read() {
+fn a_full_fifo_stops_no_client_and_later_shows_the_number_of_dropped_lines() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let nonblock = OFlags::NONBLOCK.bits().cast_signed();
@@ -139,7 +139,7 @@ fn a_fifo_that_nobody_reads_any_more_stops_nobody_and_says_so_when_it_is_read() 
     });
     let (mut text, mut lines) = (Vec::new(), Vec::new());
     eventually("it says so", || {
-        // What is not there yet is no fault.
+        // Ignore errors: the lines may not be there yet.
         log.read_to_end(&mut text).ok();
         access.read_to_end(&mut lines).ok();
         String::from_utf8_lossy(&text).contains("log lines dropped")
@@ -149,7 +149,7 @@ fn a_fifo_that_nobody_reads_any_more_stops_nobody_and_says_so_when_it_is_read() 
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_full_disk_costs_lines_that_are_counted() {
+fn a_full_disk_drops_lines_and_counts_them() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address);
@@ -169,7 +169,7 @@ fn a_full_disk_costs_lines_that_are_counted() {
     lives_and_ends(becket, &place);
 }
 
-/// Reads messages until one has such a text.
+/// Receives messages until one contains this text.
 fn wait_for(daemon: &UnixDatagram, text: &str) -> String {
     let mut message = [0; 16 * 1024];
     loop {
@@ -183,7 +183,7 @@ fn wait_for(daemon: &UnixDatagram, text: &str) -> String {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_syslog_daemon_gets_every_line_and_stops_nobody_when_it_reads_none() {
+fn a_syslog_daemon_receives_every_line_and_stops_no_client_when_it_reads_none() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let at = place.path("syslog");
@@ -201,7 +201,7 @@ fn a_syslog_daemon_gets_every_line_and_stops_nobody_when_it_reads_none() {
     // Priority 158 is local3, informational.
     let message = wait_for(&daemon, "serving");
     assert!(message.starts_with("<158>edge["), "{message}");
-    // In its file, too.
+    // The line is also in the log file.
     becket.says("serving");
     let sender = UnixDatagram::unbound().unwrap();
     sender.set_nonblocking(true).unwrap();
@@ -212,11 +212,11 @@ fn a_syslog_daemon_gets_every_line_and_stops_nobody_when_it_reads_none() {
         becket.metrics().sum(name, &[]) > 0.0
     });
     // Another one in its place, as after a restart.
-    drop(daemon);
+    // Replace the daemon, as a restart would.
     std::fs::remove_file(&at).unwrap();
     let daemon = UnixDatagram::bind(&at).unwrap();
     daemon.set_nonblocking(true).unwrap();
-    // Lines of one kind have a rate, which those before have used up for a while.
+    // Lines of a kind have a rate limit, which the earlier lines may have used up.
     eventually("the new daemon gets lines", || {
         garbage(&becket, 1);
         let mut message = [0; 16 * 1024];
@@ -228,7 +228,7 @@ fn a_syslog_daemon_gets_every_line_and_stops_nobody_when_it_reads_none() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_start_that_fails_says_why_also_where_logs_go_to_a_file() {
+fn a_failed_start_prints_the_reason_although_logs_go_to_a_file() {
     let place = Place::new();
     let shape = Shape::new("127.0.0.1:1");
     let _rival = std::net::TcpListener::bind(shape.web).unwrap();

@@ -1,10 +1,11 @@
-//! Where memory is short, connections at rest end and new clients are refused; who is being served stays, and the kernel kills nobody.
+//! Under memory pressure becket closes idle connections and refuses new clients. Active connections continue, and the OOM killer is not
+//! needed.
 
 use std::io::{Read, Write};
 
 use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust, eventually, until};
 
-/// Reloads with another limit.
+/// Reloads becket with another memory limit.
 fn limit(becket: &Becket, place: &Place, from: &str, to: &str) {
     let text = place.read("becket.toml");
     let (from, to) = (format!("memory = {from:?}"), format!("memory = {to:?}"));
@@ -15,9 +16,9 @@ fn limit(becket: &Becket, place: &Place, from: &str, to: &str) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn those_at_rest_end_and_newcomers_are_refused_until_there_is_memory_again() {
+fn idle_connections_are_closed_and_new_clients_refused_until_memory_is_available() {
     let place = Place::new();
-    // It answers what begins with a question mark never.
+    // The server never answers a request that starts with a question mark.
     let backend = Backend::new(|mut stream| {
         let mut word = [0];
         while stream.read(&mut word)? == 1 {
@@ -40,7 +41,7 @@ fn those_at_rest_end_and_newcomers_are_refused_until_there_is_memory_again() {
     };
     let resting: Vec<Client> = (0..8).map(|_| client(b"")).collect();
     let mut asking = client(b"?");
-    // Less than any program has.
+    // This limit is below the memory of any process.
     limit(&becket, &place, "off", "1MiB");
     eventually("those at rest have ended", || {
         becket.metrics().closed("memory-rest") == 8
@@ -52,7 +53,7 @@ fn those_at_rest_end_and_newcomers_are_refused_until_there_is_memory_again() {
     let metrics = becket.metrics();
     assert!(metrics.closed("memory-limit") >= 1);
     assert!(metrics.sum("becket_memory_shortage", &[]) >= 2.0);
-    assert_eq!(metrics.open(), 1, "who asks stays");
+    assert_eq!(metrics.open(), 1, "the active connection stays");
     limit(&becket, &place, "1MiB", "off");
     eventually("there is memory", || becket.status()["memory"].is_null());
     asking.write_all(b"x").unwrap();

@@ -1,4 +1,4 @@
-//! The admin pages tell what happened, and withstand clients of their own.
+//! The admin pages show correct figures and resist slow clients.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -13,7 +13,7 @@ use serde_json::Value;
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_status_command_asks_the_admin_address() {
+fn the_status_command_queries_the_admin_address() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -42,7 +42,7 @@ fn the_status_command_asks_the_admin_address() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_host_that_is_scanned_is_healthy_and_one_whose_clients_cannot_get_in_is_not() {
+fn a_scanned_host_is_healthy_and_one_that_clients_cannot_use_is_not() {
     let (place, strangers) = (Place::new(), Place::new());
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -56,7 +56,7 @@ fn a_host_that_is_scanned_is_healthy_and_one_whose_clients_cannot_get_in_is_not(
             .as_u64()
             .unwrap()
     };
-    // They speak no TLS, or do not know a name, and trust nobody.
+    // These clients send no TLS, or an unknown name, and trust no authority of becket.
     let trust = Trust::new(&strangers);
     for number in 0..12 {
         let mut scanner = TcpStream::connect(becket.web).unwrap();
@@ -76,14 +76,14 @@ fn a_host_that_is_scanned_is_healthy_and_one_whose_clients_cannot_get_in_is_not(
     };
     eventually("they are counted", || by_name() == 12);
     assert_eq!(status(), 3);
-    // What was wrong was mended.
+    // The reload stands for the correction of the problem.
     assert!(becket.reload());
     assert_eq!(status(), 0);
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_certificate_that_ends_in_four_days_does_not_look_healthy() {
+fn a_certificate_that_expires_in_four_days_makes_the_status_unhealthy() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let soon = becket_e2e::unix_now() + 4 * 86400;
@@ -110,7 +110,7 @@ fn a_certificate_that_ends_in_four_days_does_not_look_healthy() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_handshake_byte_and_end_is_counted() {
+fn every_handshake_byte_and_close_is_counted() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -166,7 +166,7 @@ fn every_handshake_byte_and_end_is_counted() {
 }
 
 #[test]
-fn the_exposition_is_what_a_scraper_reads() {
+fn the_metrics_page_is_valid_openmetrics_text() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -189,7 +189,7 @@ fn the_exposition_is_what_a_scraper_reads() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn status_tells_of_certificates_policies_and_the_last_reload() {
+fn the_status_lists_certificates_policies_and_the_last_reload() {
     let place = Place::new();
     let backend = Backend::http("well met");
     place.issue("rsa.pem", &["www.example.org"], Key::Rsa);
@@ -214,7 +214,7 @@ fn status_tells_of_certificates_policies_and_the_last_reload() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_pages_answer_while_slow_clients_hold_connections() {
+fn pages_are_served_while_slow_clients_hold_connections() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -242,7 +242,7 @@ fn the_pages_answer_while_slow_clients_hold_connections() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn secrets_are_logged_only_behind_the_explicit_flag() {
+fn secrets_are_logged_only_with_the_explicit_setting() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };

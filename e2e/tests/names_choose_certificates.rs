@@ -1,12 +1,12 @@
-//! The server name chooses the certificate: exact, wildcard, default; ECDSA for clients that can
-//! use it, RSA for the others; refusal where unknown names are to be refused.
+//! The server name selects the certificate: exact, wildcard or default. Clients receive ECDSA if they support
+//! it, otherwise RSA.
 
 use std::net::TcpListener;
 
 use crate::check_reports::check;
 use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape, fresh_host};
 
-/// A place with certificates in a folder, a pair and bundles.
+/// Creates a place with certificates in a folder, as a pair and as bundles.
 fn place() -> Place {
     let place = Place::new();
     std::fs::create_dir(place.path("names")).unwrap();
@@ -26,7 +26,7 @@ const CERTIFICATES: &str =
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_certificate_of_version_1_is_served_with_a_warning() {
+fn a_certificate_of_x509_version_1_is_served_with_a_warning() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -59,7 +59,7 @@ fn a_certificate_of_version_1_is_served_with_a_warning() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn clients_get_ecdsa_where_they_can_use_it_and_rsa_otherwise() {
+fn clients_receive_ecdsa_if_they_support_it_and_rsa_otherwise() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -97,7 +97,7 @@ fn clients_get_ecdsa_where_they_can_use_it_and_rsa_otherwise() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn chains_are_sent_as_configured_and_every_kind_of_key_file_is_read() {
+fn chains_are_sent_as_configured_and_every_format_of_key_file_is_read() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -146,7 +146,7 @@ fn chains_are_sent_as_configured_and_every_kind_of_key_file_is_read() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_a_name_the_address_that_was_reached_chooses() {
+fn without_a_server_name_the_local_address_selects_the_certificate() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };

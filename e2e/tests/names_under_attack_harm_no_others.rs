@@ -1,10 +1,10 @@
-//! A server name, or a kind of client, that has all it may have takes nothing from the others.
+//! A server name or kind of client that reaches its limit does not affect others.
 
 use becket_e2e::{Backend, Becket, Client, OpenSsl, Place, Shape, Trust, ctl_done, eventually};
 use serde_json::Value;
 
 #[test]
-fn a_name_with_all_its_connections_is_refused_more_and_others_are_served() {
+fn a_name_at_its_connection_limit_is_refused_and_others_are_served() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
@@ -52,7 +52,7 @@ fn a_kind_of_client_is_refused_by_its_fingerprint_and_others_are_served() {
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address);
     let becket = Becket::start(&place, &shape);
-    // Each client is new: one that resumes has another fingerprint.
+    // Each client has no session, because a resuming client has another fingerprint.
     let connect = || Client::connect(becket.web, &Trust::new(&place));
     drop(connect().unwrap());
     let ja4 = becket.next_access()["ja4"].as_str().unwrap().to_owned();

@@ -1,4 +1,4 @@
-//! An OCSP response from a file reaches the clients that ask for one, from hitch and from becket in its place.
+//! Hitch, and becket as its replacement, send an OCSP response from a file to clients that request one.
 
 use std::net::SocketAddr;
 
@@ -6,7 +6,7 @@ use becket_e2e::{
     Backend, Either, Key, OpenSsl, Place, Signal, as_nobody, eventually, fresh_address,
 };
 
-/// Has a responder of the place say that `site.pem` is good, in a file. `other.pem` is the responder's.
+/// Creates a file with an OCSP response that `site.pem` is good, signed with `other.pem` as the responder's certificate.
 fn respond(openssl: &OpenSsl, place: &Place) -> String {
     place.issue("other.pem", &["other.example.org"], Key::Ecdsa);
     let bundle = place.authority.issue_numbered(&["www.example.org"], 0xabcd);
@@ -44,7 +44,7 @@ fn configuration(at: SocketAddr, backend: SocketAddr, cert: &str, ocsp: &str) ->
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn hitch_and_becket_send_it_and_send_none_without_and_refuse_that_of_another() {
+fn hitch_and_becket_staple_the_response_and_reject_one_for_another_certificate() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! An operator looks at a running becket and changes it, over a unix socket: servers, connections, log, keys, sessions.
+//! An operator queries and changes a running becket over a Unix socket: servers, connections, log, keys, sessions.
 
 use std::fs;
 use std::io::Write;
@@ -21,12 +21,12 @@ fn json(place: &Place, words: &[&str]) -> Value {
     serde_json::from_str(&text).unwrap()
 }
 
-/// Two servers that say which they are.
+/// Starts two servers that answer with their names.
 fn two() -> [Backend; 2] {
     ["one", "two"].map(Backend::http)
 }
 
-/// How many of ten clients come to the second server: each worker takes the servers in turn.
+/// Returns how many of ten requests reach the second server. Each worker uses the servers in rotation.
 fn at_the_second(becket: &Becket, trust: &Trust) -> usize {
     let visit = |_: &usize| trust.visit(becket.web).unwrap().ends_with(b"two");
     (0..10).filter(visit).count()
@@ -34,7 +34,7 @@ fn at_the_second(becket: &Becket, trust: &Trust) -> usize {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_is_drained_gets_nobody_until_a_reload() {
+fn a_drained_server_receives_no_clients_until_a_reload() {
     let (place, servers) = (Place::new(), two());
     let shape = Shape::new(servers[0].address).server(servers[1].address);
     let becket = Becket::start(&place, &shape.admin_keys(SOCKET));
@@ -55,7 +55,7 @@ fn a_server_that_is_drained_gets_nobody_until_a_reload() {
     let said = ctl_done(&place, &["servers", "reset", &second]);
     assert!(said.ends_with("as in the file\n"), "{said}");
     assert!(at_the_second(&becket, &trust) > 0);
-    // Each change is in the log with who made it.
+    // The log shows each change with the user.
     eventually("it is in the log", || {
         let log = becket.log();
         log.contains("change requested") && log.contains("\"by\":\"uid ")
@@ -63,7 +63,7 @@ fn a_server_that_is_drained_gets_nobody_until_a_reload() {
 }
 
 #[test]
-fn weight_address_and_limit_of_a_server_change_at_once() {
+fn weight_address_and_limit_of_a_server_change_immediately() {
     let (place, servers) = (Place::new(), two());
     let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
     let trust = Trust::new(&place);
@@ -81,7 +81,7 @@ fn weight_address_and_limit_of_a_server_change_at_once() {
     assert_eq!(server["addresses"][0], *other);
     let changed: Vec<&String> = server["in_file"].as_object().unwrap().keys().collect();
     assert_eq!(changed, ["addresses", "maxconn", "weight"]);
-    // What cannot be used is refused with what could, and changes nothing.
+    // An invalid change is rejected with the accepted values and has no effect.
     for (words, accepted) in [
         (["weight", &first, "257"], "0 to 256"),
         (["weight", "app/a:1", "1"], &*servers[0].address.to_string()),
@@ -97,7 +97,7 @@ fn weight_address_and_limit_of_a_server_change_at_once() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn servers_come_and_go_beside_the_file() {
+fn servers_can_be_added_and_removed_until_a_reload() {
     let (place, servers) = (Place::new(), two());
     let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
     let trust = Trust::new(&place);
@@ -138,7 +138,7 @@ fn servers_come_and_go_beside_the_file() {
         "{}",
         refused.stderr
     );
-    // What was changed of another server is not forgotten by that, but by a reload.
+    // The removal keeps temporary changes of other servers; a reload resets them.
     ctl_done(&place, &["servers", "add", &first]);
     ctl_done(&place, &["servers", "weight", &second, "3"]);
     ctl_done(&place, &["servers", "remove", &first]);
@@ -156,7 +156,7 @@ fn servers_come_and_go_beside_the_file() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn open_connections_are_listed_and_ended_by_what_they_are() {
+fn open_connections_are_listed_and_closed_by_their_properties() {
     let place = Place::new();
     let backend = Backend::echo();
     let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(SOCKET));
@@ -190,12 +190,12 @@ fn open_connections_are_listed_and_ended_by_what_they_are() {
     assert_eq!(becket.next_reason(), "killed");
     assert!(
         read_to_end(&mut clients[1]).1.is_err(),
-        "no end that looks like one"
+        "the cut looks like a regular end"
     );
     assert_eq!(
         ctl(&place, &["connections", "kill"]).code,
         3,
-        "none is named"
+        "no connection is selected"
     );
     assert_eq!(json(&place, &["connections", "kill", "--all"])["killed"], 2);
     becket.idle();
@@ -203,7 +203,7 @@ fn open_connections_are_listed_and_ended_by_what_they_are() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
+fn sessions_can_be_removed_keys_rotated_and_the_log_level_set() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(SOCKET));
@@ -216,7 +216,7 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
     assert!(ctl_done(&place, &["sessions"]).starts_with("1 sessions"));
     assert_eq!(json(&place, &["sessions", "forget"])["sessions"], 1);
     assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
-    // Not twice in a second.
+    // A second rotation within a second is rejected.
     for epoch in [1, 2] {
         let rotated = until("they are rotated", || {
             let found = ctl(&place, &["tickets", "rotate", "--json"]);
@@ -243,7 +243,7 @@ fn sessions_are_forgotten_keys_rotated_and_the_log_set() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reload_and_a_drain_are_answered_when_they_are_done() {
+fn the_commands_reload_and_drain_wait_for_the_result() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).admin_keys(SOCKET);
@@ -265,18 +265,18 @@ fn a_reload_and_a_drain_are_answered_when_they_are_done() {
         serde_json::json!({"reloaded": true, "ended": []})
     );
     assert_eq!(becket.status()["reloads"]["done"], 2);
-    // Nobody is there, so it ends at once: and answers all the same.
+    // Without clients the drain ends immediately, and the command still receives its answer.
     assert_eq!(
         json(&place, &["drain"]),
         serde_json::json!({"draining": true, "ended": []})
     );
-    // A service manager that restarts failed services does so, since no signal asked for it.
+    // No signal requested the exit, so the exit code makes a service manager restart becket.
     assert_eq!(becket.ended(), Some(4));
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn over_tcp_nothing_is_changed_and_no_client_listed() {
+fn over_tcp_changes_and_lists_of_clients_are_rejected() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let _becket = Becket::start(&place, &Shape::new(backend.address));
@@ -289,13 +289,13 @@ fn over_tcp_nothing_is_changed_and_no_client_listed() {
             refused.stderr
         );
     }
-    // Pages are for everybody.
+    // Read-only pages are available over TCP.
     assert_eq!(ctl(&place, &["servers"]).code, 0);
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
+fn the_socket_is_private_belongs_to_one_becket_and_is_removed_with_it() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).admin_keys(SOCKET);
@@ -303,7 +303,7 @@ fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
     let socket = place.path("admin.sock");
     let mode = || fs::metadata(&socket).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(), 0o600);
-    // Another becket with other addresses does not take it.
+    // Another becket cannot use the socket.
     let other = Shape::new(backend.address).admin_keys(SOCKET);
     place.write("other.toml", &other.text());
     let run = || {
@@ -319,7 +319,7 @@ fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
         "{}",
         refused.stderr
     );
-    // Until this one drains: then it does, and the end of the first leaves it alone.
+    // While the first one drains, another can replace the socket, and the exit of the first does not remove it.
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
     assert_eq!(ctl_done(&place, &["drain"]), "draining\n");
     eventually("it gives way", || mode() & 0o1000 != 0);
@@ -329,7 +329,7 @@ fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
     assert_ne!(fs::metadata(&socket).unwrap().ino(), inode);
     client.ask(REQUEST).unwrap();
     drop(client);
-    // A service manager that restarts failed services does so, since no signal asked for it.
+    // No signal requested the exit, so the exit code makes a service manager restart becket.
     assert_eq!(becket.ended(), Some(4));
     assert_eq!(json(&place, &["servers"]), next.status()["backends"]);
     next.signal(Signal::INT);
@@ -338,7 +338,7 @@ fn the_socket_is_for_who_may_open_it_belongs_to_one_becket_and_goes_with_it() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_parent_makes_the_socket_and_a_child_that_dies_leaves_it() {
+fn the_supervisor_creates_the_socket_and_keeps_it_when_a_child_dies() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -365,7 +365,7 @@ fn a_parent_makes_the_socket_and_a_child_that_dies_leaves_it() {
         (found.stdout == "info, as in the file\n").then_some(())
     });
     assert_eq!(ctl_done(&place, &["reload"]), "reloaded\n");
-    // No program that this root may execute, or the same one: either way there is an outcome.
+    // The upgrade may fail or succeed, but the command receives a result.
     let upgrade = ctl(&place, &["upgrade"]);
     assert!([0, 3].contains(&upgrade.code), "{}", upgrade.all());
     assert_eq!(ctl_done(&place, &["drain"]), "draining\n");

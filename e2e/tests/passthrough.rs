@@ -1,4 +1,4 @@
-//! A becket in front of beckets: TLS passes by name.
+//! TLS passthrough: a becket in front of others routes connections by server name.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use becket_e2e::{
 };
 
 #[test]
-fn names_lead_to_their_terminator() {
+fn server_names_select_the_terminator() {
     let place = Place::new();
     let (near, far) = (Backend::http("near"), Backend::http("far"));
     let end = |backend: &Backend| {
@@ -43,14 +43,14 @@ fn names_lead_to_their_terminator() {
         assert_eq!(
             line["version"],
             serde_json::Value::Null,
-            "TLS ends elsewhere"
+            "TLS is terminated elsewhere"
         );
     }
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn one_port_ends_the_tls_of_one_name_and_passes_that_of_another() {
+fn one_port_terminates_tls_for_one_name_and_passes_it_through_for_another() {
     let (Some(openssl), Some(curl)) = (OpenSsl::find(), Tool::find("curl")) else {
         return;
     };

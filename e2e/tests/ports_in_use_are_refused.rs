@@ -1,11 +1,11 @@
-//! A port that something else serves is refused, be it another becket that would share it.
+//! Becket does not start on a port that is in use, not even if it could share the port with another becket.
 
 use std::net::{SocketAddr, TcpListener};
 
 use becket_e2e::{Backend, Becket, Client, Place, REQUEST, Shape, Trust, fresh_address};
 use socket2::{Domain, Socket, Type};
 
-/// Starts a becket that is expected to refuse; what it said.
+/// Starts a becket that should exit with an error, and returns its log.
 #[track_caller]
 fn refused(place: &Place, shape: &Shape) -> String {
     place.write("becket.toml", &shape.text());
@@ -15,7 +15,7 @@ fn refused(place: &Place, shape: &Shape) -> String {
     becket.log()
 }
 
-/// A listening socket that would share its port with anybody.
+/// Creates a listening socket that allows other sockets on its port.
 fn sharing(at: SocketAddr) -> Socket {
     let socket = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
     socket.set_reuse_port(true).unwrap();
@@ -26,7 +26,7 @@ fn sharing(at: SocketAddr) -> Socket {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_second_becket_is_refused_and_the_first_serves_on() {
+fn a_second_becket_exits_and_the_first_continues_to_serve() {
     let (place, other) = (Place::new(), Place::new());
     let backend = Backend::http("first");
     let shape = Shape::new(backend.address);
@@ -45,7 +45,7 @@ fn a_second_becket_is_refused_and_the_first_serves_on() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn every_port_in_use_is_said_at_once() {
+fn all_ports_in_use_are_reported_at_once() {
     let place = Place::new();
     let (one, two, free) = (fresh_address(), fresh_address(), fresh_address());
     let _foreign = TcpListener::bind(one).unwrap();
@@ -68,7 +68,7 @@ fn every_port_in_use_is_said_at_once() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn an_admin_address_in_use_is_refused_too() {
+fn an_admin_address_in_use_is_rejected() {
     let place = Place::new();
     let shape = Shape::new(fresh_address());
     let _foreign = TcpListener::bind(shape.admin).unwrap();
@@ -78,13 +78,13 @@ fn an_admin_address_in_use_is_refused_too() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_port_is_free_again_as_soon_as_a_becket_has_ended() {
+fn a_port_is_free_as_soon_as_a_becket_has_exited() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address);
     for _ in 0..3 {
         let mut becket = Becket::start(&place, &shape);
-        // Leaves a connection in TIME_WAIT.
+        // This connection stays in TIME_WAIT.
         Client::connect(becket.web, &Trust::new(&place))
             .unwrap()
             .ask(REQUEST)

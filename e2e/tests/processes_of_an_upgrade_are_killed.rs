@@ -1,5 +1,5 @@
-//! Each process of an upgrade is killed at each of its steps: clients are served again, no slot of a server is lost or there twice,
-//! and the log says what happened.
+//! Kills each process of an upgrade at each step: clients are served again, the number of slots stays correct, and the log shows
+//! the cause.
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
@@ -12,33 +12,33 @@ use becket_e2e::{Becket, Client, Place, Shape, Signal, Trust, eventually, until}
 use crate::slots_are_shared_in_an_upgrade::{Counting, come, greeted};
 use crate::upgrades_lose_nothing::{children, install, install_script, launch, signal, start};
 
-/// How far an upgrade is when a process is killed.
+/// Progress of an upgrade at the time of the kill.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Step {
-    /// The new process loads.
+    /// The new process is loading.
     Loading,
-    /// It could serve, and the supervisor has not read so.
+    /// The new process is ready, and the supervisor has not read its message.
     Prepared,
-    /// The old one does not accept any more, and the new one does not serve yet.
+    /// The old process has stopped accepting, and the new one does not serve yet.
     MadeWay,
-    /// The new one serves, and the supervisor has not read so.
+    /// The new process serves, and the supervisor has not read its message.
     Serving,
 }
 
 const STEPS: [Step; 4] = [Step::Loading, Step::Prepared, Step::MadeWay, Step::Serving];
 
-/// A becket with a client, and an upgrade of it that stands still.
+/// A becket with a client and a paused upgrade.
 struct Scene {
     server: Counting,
     shape: Shape,
     becket: Becket,
     trust: Trust,
-    /// It came before the upgrade.
+    /// Client that connected before the upgrade.
     client: Client,
     old: u32,
     new: u32,
     step: Step,
-    /// The last to go: a failure shows the logs that are in it.
+    /// Dropped last, because a failure prints the logs in this folder.
     place: Place,
 }
 
@@ -66,14 +66,14 @@ impl Scene {
             new,
             step,
         };
-        // It has its orders by then.
+        // The new process has received its commands.
         scene.logged("the new process is loading", 1);
         scene.advance();
         scene
     }
 
-    /// Goes on from the first step to that which was asked for: who is to be one step behind is stopped before the others go on.
-    #[track_caller]
+    /// Advances from the first step to the requested one. Processes that must stay behind are stopped before the others
+    /// continue.
     fn advance(&self) {
         if self.step == Step::Loading {
             return;
@@ -96,7 +96,7 @@ impl Scene {
         self.logged("\"serving\"", 2);
     }
 
-    /// Lets all go on that stand still, but one that was killed.
+    /// Continues all stopped processes except the killed one.
     fn go_on_without(&self, killed: u32) {
         if self.step == Step::Loading && killed != self.new {
             open_gate(&self.place);
@@ -116,7 +116,7 @@ impl Scene {
         });
     }
 
-    /// The client that came before is served still.
+    /// Checks that the connection of the earlier client is open.
     #[track_caller]
     fn client_stays(&self) {
         self.client.socket.set_nonblocking(true).unwrap();
@@ -129,7 +129,7 @@ impl Scene {
         self.client.socket.set_nonblocking(false).unwrap();
     }
 
-    /// So many clients are served at a time as there are slots.
+    /// Checks that the number of clients served at the same time equals the number of slots.
     #[track_caller]
     fn all_slots_are_there(self) {
         let step = self.step;
@@ -147,7 +147,7 @@ impl Scene {
         assert_eq!(most, MAXCONN as usize, "{step:?}");
     }
 
-    /// How many upgrades were done and refused, and how many processes died.
+    /// Returns the numbers of completed upgrades, failed upgrades and restarts.
     fn counts(&self) -> [u64; 3] {
         let status = self.becket.status();
         let upgrades = &status["upgrades"];
@@ -156,27 +156,27 @@ impl Scene {
     }
 }
 
-/// Lets a new process wait before it is becket.
+/// Replaces the program by a script that waits before it executes becket.
 pub(crate) fn close_gate(place: &Place) {
     let made = Command::new("mkfifo").arg(place.path("gate")).status();
     assert!(made.unwrap().success());
     install_script(place, "read -r _ < gate; exec ./becket \"$@\"");
 }
 
-/// Lets it become the program that is there now.
+/// Installs the program again and lets the waiting script execute it.
 pub(crate) fn open_gate(place: &Place) {
     install(place);
     fs::write(place.path("gate"), "\n").unwrap();
 }
 
-/// Stops a process, and waits until it is.
+/// Stops a process, and waits until it is stopped.
 #[track_caller]
 pub(crate) fn stop(pid: u32) {
     signal(pid, Signal::STOP);
     eventually("it is stopped", || state(pid) == Some('T'));
 }
 
-/// The letter of proc(5); nothing for a process that is gone.
+/// Returns the state of a process as in proc(5); `None` if it does not exist.
 fn state(pid: u32) -> Option<char> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     stat.rsplit(')').next()?.trim_start().chars().next()
@@ -184,7 +184,7 @@ fn state(pid: u32) -> Option<char> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_old_process_is_followed_by_the_new_one_at_each_step() {
+fn the_new_process_takes_over_after_the_death_of_the_old_one_at_each_step() {
     for step in STEPS {
         let scene = Scene::at(step);
         signal(scene.old, Signal::KILL);
@@ -206,13 +206,13 @@ fn the_old_process_is_followed_by_the_new_one_at_each_step() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_old_process_goes_on_without_the_new_one_as_long_as_that_has_not_served() {
+fn the_old_process_continues_if_the_new_one_dies_before_it_serves() {
     for step in STEPS {
         let scene = Scene::at(step);
         signal(scene.new, Signal::KILL);
         scene.go_on_without(scene.new);
         if step == Step::Serving {
-            // The old one leaves, as it is told, and a third one follows.
+            // The old process has received its command to exit, and a third process starts.
             scene.logged("the serving process died", 1);
             scene.logged("\"serving\"", 3);
         } else {
@@ -230,14 +230,14 @@ fn the_old_process_goes_on_without_the_new_one_as_long_as_that_has_not_served() 
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_the_supervisor_what_serves_drains_and_the_next_becket_binds() {
+fn after_the_death_of_the_supervisor_processes_drain_and_the_next_becket_can_bind() {
     for step in STEPS {
         let mut scene = Scene::at(step);
         let children = [scene.old, scene.new];
         scene.becket.signal(Signal::KILL);
         assert_eq!(scene.becket.ended(), None);
         scene.go_on_without(scene.becket.pid());
-        // A process that has not served dies with its supervisor.
+        // A process that has not served yet exits with its supervisor.
         let ends = if step == Step::Serving { 2 } else { 1 };
         scene.logged("the supervisor exited", ends);
         scene.client_stays();

@@ -1,8 +1,8 @@
-//! Promises, one file each. `cargo test -p becket-e2e alpn_routes` keeps one of them.
+//! End-to-end tests, one topic per file. `cargo test -p becket-e2e alpn_routes` runs a single topic.
 #![forbid(unsafe_code)]
 #![expect(
     clippy::unwrap_used,
-    reason = "a test that has nothing to unwrap has failed"
+    reason = "a test that unwraps an error has failed"
 )]
 
 mod a_browser_shows_the_status;

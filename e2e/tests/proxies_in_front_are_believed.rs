@@ -1,5 +1,5 @@
-//! A PROXY header from who stands in front is believed, in every form that real proxies send, and
-//! from nobody else.
+//! A PROXY header from a trusted proxy is accepted in every form that real proxies send. Headers of other clients are
+//! rejected.
 
 use std::io::{Read, Write};
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ fn shape(backend: &Backend, version: &str) -> Shape {
         .backend("proxy-header = \"v1\"")
 }
 
-/// A server that says which header of version 1 it got.
+/// Starts a server that answers with the PROXY header of version 1 that it received.
 fn telling() -> Backend {
     Backend::new(|mut stream| {
         let mut line = Vec::new();
@@ -31,11 +31,11 @@ fn telling() -> Backend {
     })
 }
 
-/// What every configuration of HAProxy here begins with.
+/// Start of every HAProxy configuration here.
 const DEFAULTS: &str = "defaults\n mode tcp\n timeout client 10s\n timeout server 10s\n \
                         timeout connect 5s\n timeout check 5s\n";
 
-/// Asks through a proxy at `at` that passes everything on to becket.
+/// Sends a request through a proxy at `at`, and checks that the server receives the client's address.
 #[track_caller]
 fn ask_through(at: SocketAddr, becket: &Becket, place: &Place) {
     let mut client = Client::connect(at, &Trust::new(place)).unwrap();
@@ -51,7 +51,7 @@ fn ask_through(at: SocketAddr, becket: &Becket, place: &Place) {
     );
     assert!(answer.ends_with(&expected), "{answer} for {expected}");
     drop(client);
-    // Looks of the test whether the proxy listens were connections, too, and one may have had this port.
+    // The test's own probes of the proxy are connections too, and one may have used the same port.
     let found = becket_e2e::until("the line of this client", || {
         let lines = becket.access();
         lines
@@ -62,7 +62,7 @@ fn ask_through(at: SocketAddr, becket: &Becket, place: &Place) {
 }
 
 #[test]
-fn haproxy_in_front_is_believed() {
+fn headers_of_haproxy_are_accepted() {
     let Some(tool) = Tool::find("haproxy") else {
         return;
     };
@@ -90,7 +90,7 @@ fn haproxy_in_front_is_believed() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
+fn health_checks_of_haproxy_with_a_local_header_are_answered() {
     let Some(tool) = Tool::find("haproxy") else {
         return;
     };
@@ -104,7 +104,7 @@ fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
         becket.web
     );
     let _haproxy = haproxy(&tool, &place, &text, at);
-    // The header says LOCAL: its sender is the client.
+    // The header has the command LOCAL, so its sender is the client.
     eventually("a check got its answer", || {
         becket.access().iter().any(|line| {
             let client = line["client"].as_str().unwrap_or_default();
@@ -113,10 +113,10 @@ fn health_checks_of_haproxy_are_let_in_and_name_nobody() {
     });
 }
 
-/// With a PROXY header: without one, HAProxy resets nearly every check before the kernel tells anybody of a connection.
+/// Uses a PROXY header. Without one, HAProxy resets nearly every check before the kernel reports the connection.
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn checks_of_haproxy_are_no_failures() {
+fn checks_of_haproxy_do_not_count_as_failures() {
     let Some(tool) = Tool::find("haproxy") else {
         return;
     };
@@ -152,7 +152,7 @@ fn checks_of_haproxy_are_no_failures() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn nginx_in_front_is_believed() {
+fn headers_of_nginx_are_accepted() {
     let Some(tool) = Tool::find("nginx") else {
         return;
     };

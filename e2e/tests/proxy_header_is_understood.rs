@@ -1,4 +1,4 @@
-//! The PROXY header, v1 and v2, as HAProxy, nginx and the specification read it.
+//! HAProxy and nginx accept becket's PROXY headers of versions 1 and 2.
 
 use std::net::SocketAddr;
 
@@ -7,7 +7,7 @@ use becket_e2e::{
 };
 use rustls::version::{TLS12, TLS13};
 
-/// What a client is told, and the address from which it asked.
+/// Sends a request. Returns the response and the client's address.
 fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
     let mut client = Client::connect(becket.web, trust).unwrap();
     let own = client.socket.local_addr().unwrap();
@@ -17,7 +17,7 @@ fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn haproxy_understands_both_versions() {
+fn haproxy_accepts_both_versions() {
     let Some(tool) = Tool::find("haproxy") else {
         return;
     };
@@ -57,7 +57,7 @@ fn haproxy_understands_both_versions() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn nginx_understands_both_versions() {
+fn nginx_accepts_both_versions() {
     let Some(tool) = Tool::find("nginx") else {
         return;
     };

@@ -1,5 +1,5 @@
-//! The PROXY header of version 2 says what TLS knows of the client: protocol, name, version, suite,
-//! and who proved to be whom, in this handshake or in the one that a session descends from.
+//! The PROXY header of version 2 contains the properties of the client's TLS connection: protocol, name, version, suite and
+//! identity, also for resumed sessions.
 
 use std::io;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::version::{TLS12, TLS13};
 
-/// What a client is told, and the address from which it asked.
+/// Sends a request. Returns the response and the client's address.
 fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
     let mut client = Client::connect(becket.web, trust).unwrap();
     let own = client.socket.local_addr().unwrap();
@@ -17,7 +17,7 @@ fn ask(becket: &Becket, trust: &Trust) -> (String, SocketAddr) {
     (String::from_utf8_lossy(&answer).into_owned(), own)
 }
 
-/// TLVs in `bytes`: type and value.
+/// Parses `bytes` as TLVs and returns their types and values.
 fn tlvs(mut bytes: &[u8]) -> Vec<(u8, Vec<u8>)> {
     let mut found = Vec::new();
     while let [kind, high, low, rest @ ..] = bytes {
@@ -41,7 +41,7 @@ fn value(tlvs: &[(u8, Vec<u8>)], kind: u8) -> Option<&[u8]> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
+fn version_2_contains_the_properties_of_tls() -> io::Result<()> {
     let place = Place::new();
     let (backend, headers) = Backend::collecting();
     let shape = Shape::new(backend.address)
@@ -76,8 +76,8 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
                 let ssl = value(&all, 0x20).unwrap();
                 assert_eq!(ssl[0], flags, "{version}: client flags");
                 let verify = u32::from_be_bytes(ssl[1..5].try_into().unwrap());
-                // Zero is for a client that "presented a certificate and it was successfully
-                // verified"; without one any other value.
+                // The value is zero if the client presented a certificate that was verified successfully, otherwise
+                // it is not zero.
                 assert_eq!(verify == 0, own.is_some(), "{version}");
                 let facts = tlvs(&ssl[5..]);
                 assert_eq!(value(&facts, 0x21).unwrap(), version.as_bytes());
@@ -105,6 +105,6 @@ fn version_two_tells_the_facts_of_tls() -> io::Result<()> {
     }
     ids.sort();
     ids.dedup();
-    assert_eq!(ids.len(), 8, "each connection has a name of its own");
+    assert_eq!(ids.len(), 8, "each connection has a unique ID");
     Ok(())
 }

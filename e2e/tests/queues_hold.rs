@@ -1,4 +1,4 @@
-//! `maxconn` holds exactly over all workers, who waits is served in order, and no slot is lost.
+//! `maxconn` is an exact limit over all workers, waiting clients are served, and no slot is lost.
 
 use std::io::{self, Read, Write};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn read_all(client: &mut Client) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// Nothing is in use and nobody waits.
+/// Waits until no slot is in use and no client waits.
 fn at_rest(becket: &Becket) {
     eventually("every slot is free", || {
         number(becket, "becket_queue") == 0 && number(becket, "becket_server_connections") == 0
@@ -35,7 +35,7 @@ fn many_clients_on_two_workers_never_exceed_maxconn() {
             .fetch_max(counts.0.fetch_add(1, SeqCst) + 1, SeqCst);
         stream.read_exact(&mut [0; 3])?;
         thread::yield_now();
-        // Counted down first: the end is what frees the slot.
+        // Decrement before the end of the stream, because the end frees the slot.
         counts.0.fetch_sub(1, SeqCst);
         stream.write_all(b"done")
     });
@@ -57,7 +57,7 @@ fn many_clients_on_two_workers_never_exceed_maxconn() {
             });
         }
     });
-    // A machine that is slow enough has let some wait for too long before their handshake, and told them.
+    // On a slow machine, clients that waited too long before their handshake were rejected.
     let refused = refused.into_inner();
     assert_eq!(becket.metrics().closed("overload"), refused as u64);
     assert_eq!(server.served(), 300 - refused);

@@ -1,5 +1,5 @@
-//! SIGHUP: new certificates, listeners and backends while clients keep coming, and nobody is lost;
-//! a broken file changes nothing and says what is wrong.
+//! SIGHUP loads new certificates, listeners and backends without losing clients. An invalid configuration
+//! changes nothing and is reported.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -15,9 +15,9 @@ use becket_e2e::{
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 
-/// The certificate that a client is shown now.
+/// Returns the certificate that a new client receives.
 fn shown(at: SocketAddr, trust: &Trust) -> Vec<u8> {
-    // A session remembers the certificate it was made under: a fresh client makes a full handshake.
+    // Disable resumption, because a session keeps the certificate of its full handshake.
     let fresh = trust.changed(|config| config.resumption = rustls::client::Resumption::disabled());
     let client = Client::connect(at, &fresh).unwrap();
     client.tls.peer_certificates().unwrap()[0].to_vec()
@@ -29,7 +29,7 @@ fn der(pem: &str) -> Vec<u8> {
         .to_vec()
 }
 
-/// Clients that come one after the other until told to stop.
+/// Clients that connect one after another until they are stopped.
 struct Visitors {
     over: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
@@ -61,7 +61,7 @@ impl Visitors {
         }
     }
 
-    /// Waits until some more were served.
+    /// Waits until several more clients have been served.
     #[track_caller]
     fn more(&self) {
         let before = self.served.load(SeqCst);
@@ -70,7 +70,7 @@ impl Visitors {
         });
     }
 
-    /// What went wrong.
+    /// Stops the clients and returns their errors.
     fn end(self) -> Vec<String> {
         self.over.store(true, SeqCst);
         let failures = self
@@ -81,7 +81,7 @@ impl Visitors {
     }
 }
 
-/// What `becket reload` exits with and says.
+/// Runs `becket reload` and returns its exit code and output.
 fn ask_to_reload(place: &Place, arguments: &[&str]) -> (i32, String) {
     let mut command = Command::new(becket_program());
     command
@@ -94,7 +94,7 @@ fn ask_to_reload(place: &Place, arguments: &[&str]) -> (i32, String) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn whoever_asks_for_a_reload_hears_how_it_went() {
+fn the_reload_command_prints_the_result() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -109,7 +109,7 @@ fn whoever_asks_for_a_reload_hears_how_it_went() {
         said.contains("nothing changed") && said.contains("site.pem"),
         "{said}"
     );
-    // Without a place it is asked for where packages have it, where this one is not.
+    // Without options the command uses the configuration path of the packages, which does not exist here.
     assert_eq!(ask_to_reload(&place, &[]).0, 1);
     let status = becket.status();
     assert_eq!(
@@ -122,7 +122,7 @@ fn whoever_asks_for_a_reload_hears_how_it_went() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn curl_notices_nothing_of_reloads() {
+fn curl_is_not_affected_by_reloads() {
     let Some(curl) = Tool::find("curl") else {
         return;
     };
@@ -149,7 +149,7 @@ fn curl_notices_nothing_of_reloads() {
     });
     for round in 0..5 {
         visitors.more();
-        // Something differs each time.
+        // Change a setting each time.
         let text = shape
             .clone()
             .timeouts(&format!("idle = \"{}s\"", 100 + round))
@@ -162,7 +162,7 @@ fn curl_notices_nothing_of_reloads() {
 }
 
 #[test]
-fn new_clients_see_the_new_certificate_and_old_connections_go_on() {
+fn new_clients_receive_the_new_certificate_and_old_connections_continue() {
     let place = Place::new();
     let backend = Backend::echo();
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -172,7 +172,7 @@ fn new_clients_see_the_new_certificate_and_old_connections_go_on() {
     old.read_exact(&mut [0]).unwrap();
     let before = shown(becket.web, &trust);
     let renewed = place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
-    assert_eq!(shown(becket.web, &trust), before, "read before it was told");
+    assert_eq!(shown(becket.web, &trust), before, "loaded before the reload");
     assert!(becket.reload());
     eventually("every worker shows the new one", || {
         (0..8).all(|_| shown(becket.web, &trust) == der(&renewed.certificate))
@@ -185,7 +185,7 @@ fn new_clients_see_the_new_certificate_and_old_connections_go_on() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn with_flags_only_the_certificates_are_read_again() {
+fn with_command_line_options_only_the_certificates_are_reloaded() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let (web, admin) = (fresh_address(), fresh_address());
@@ -218,7 +218,7 @@ fn with_flags_only_the_certificates_are_read_again() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_broken_file_changes_nothing_and_says_everything_that_is_wrong() {
+fn an_invalid_configuration_changes_nothing_and_all_errors_are_reported() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address);
@@ -233,7 +233,7 @@ fn a_broken_file_changes_nothing_and_says_everything_that_is_wrong() {
             .replace("site.pem", "gone.pem")
             .replace("backend = \"app\"", "backend = \"ape\""),
         shape.clone().section("[[colour]]").text(),
-        // A port that is in use, beside one that is free: neither is taken.
+        // One port is in use and one is free: neither is bound.
         shape
             .clone()
             .section(&format!(
@@ -298,7 +298,7 @@ fn backends_and_routes_change_for_new_clients() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn listeners_come_and_go_and_nobody_who_got_in_is_reset() {
+fn listeners_can_be_added_and_removed_without_a_reset_of_accepted_clients() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let with = fresh_address();
@@ -310,7 +310,7 @@ fn listeners_come_and_go_and_nobody_who_got_in_is_reset() {
     let both = shape.clone().section(&second).text();
     let becket = Becket::start(&place, &shape);
     let trust = Trust::new(&place);
-    // Refused by the kernel is fair; whoever was let in must be served.
+    // The kernel may refuse a connection, but an accepted client must be served.
     let theirs = trust.clone();
     let visitors = Visitors::start(move || {
         match Client::connect(with, &theirs).and_then(|mut client| client.ask(REQUEST)) {

@@ -1,6 +1,5 @@
-//! A client whose certificate was revoked is refused: at the handshake, and when it comes back with
-//! a session that it made before, by ID, ticket or pre-shared key. (On other hosts than that which made
-//! the session: `cluster_client_certificates.rs`.)
+//! A client with a revoked certificate is rejected in a full handshake and when it resumes an earlier session by ID, ticket or pre-shared key.
+//! (`cluster_client_certificates.rs` tests sessions of other hosts.)
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -29,7 +28,7 @@ fn revoke(place: &Place, serials: &[u64]) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn who_is_revoked_does_not_come_back_by_a_session() {
+fn a_revoked_client_cannot_return_with_a_session() {
     let place = Place::new();
     let backend = Backend::http("inside");
     revoke(&place, &[7]);
@@ -52,7 +51,7 @@ fn who_is_revoked_does_not_come_back_by_a_session() {
         trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], *kind);
     }
-    // Alice has sessions of every kind by now.
+    // Alice has sessions of every kind.
     revoke(&place, &[7, 1]);
     assert!(becket.reload(), "{}", becket.log());
     let served = backend.served();
@@ -62,7 +61,7 @@ fn who_is_revoked_does_not_come_back_by_a_session() {
         assert_eq!(becket.next_reason(), "client-certificate", "{kind}");
     }
     assert_eq!(backend.served(), served);
-    // She offered them, and they opened: it was the list that kept her out.
+    // Her sessions were valid, so the revocation list is the reason. Bob's sessions still resume.
     for (kind, trust) in &bobs {
         trust.visit(becket.web).unwrap();
         assert_eq!(becket.next_access()["handshake"], *kind);
@@ -70,7 +69,7 @@ fn who_is_revoked_does_not_come_back_by_a_session() {
     assert_eq!(backend.served(), served + 3);
 }
 
-/// Shows the certificate that it was given last.
+/// Resolver that presents a replaceable certificate.
 #[derive(Debug)]
 struct Wardrobe(Mutex<Arc<CertifiedKey>>);
 
@@ -99,7 +98,7 @@ fn dress(own: &Bundle) -> Arc<CertifiedKey> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn who_was_given_a_new_certificate_gets_in_with_its_old_session() {
+fn a_client_with_a_new_certificate_is_accepted_although_its_session_is_not() {
     let place = Place::new();
     let backend = Backend::http("inside");
     revoke(&place, &[7]);
@@ -139,13 +138,13 @@ fn who_was_given_a_new_certificate_gets_in_with_its_old_session() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn openssl_is_told_by_alert_that_its_certificate_is_revoked() {
+fn openssl_receives_the_alert_certificate_revoked() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
     let place = Place::new();
     let backend = Backend::http("inside");
-    // One list in DER, as authorities publish them.
+    // The list is in DER, as authorities publish it.
     let list = place.authority.revocation_list(&[7]);
     fs::write(place.path("list.crl"), list.der()).unwrap();
     let shape = Shape::new(backend.address).section(&policy("crl = [\"list.crl\"]"));
@@ -167,7 +166,7 @@ fn openssl_is_told_by_alert_that_its_certificate_is_revoked() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
+fn a_certificate_without_a_matching_list_is_rejected_unless_allowed() {
     let place = Place::new();
     let backend = Backend::http("inside");
     let other = becket_e2e::Authority::new("Another Authority");
@@ -182,7 +181,7 @@ fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
             .certificates("[\"site.pem\"]")
             .section(&policy(&keys));
         let becket = Becket::start(&place, &shape);
-        // The trust of clients is in the same file as that of becket.
+        // The clients use the same file as becket, but must trust only this authority.
         fs::write(place.path("ca.pem"), place.authority.pem()).unwrap();
         let trust = |own| Trust::with(&place, &[&TLS13], Some(own));
         assert!(trust(&known).visit(becket.web).is_ok());
@@ -194,7 +193,7 @@ fn a_certificate_of_which_no_list_knows_is_refused_unless_that_is_allowed() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn early_data_of_who_is_revoked_reaches_no_server() {
+fn early_data_of_a_revoked_client_reaches_no_server() {
     let place = Place::new();
     let backend = Backend::new(|mut stream| {
         let mut fixed = [0; 16];
@@ -220,7 +219,7 @@ fn early_data_of_who_is_revoked_reaches_no_server() {
     };
     trust.visit(becket.web).unwrap();
     assert_eq!(becket.next_access()["handshake"], "full");
-    assert!(early().is_ok(), "shown first");
+    assert!(early().is_ok(), "accepted before the revocation");
     let line = becket.next_access();
     assert_eq!(line["handshake"], "early");
     assert_eq!(line["subject"], "CN=alice");

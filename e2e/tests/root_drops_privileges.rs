@@ -1,4 +1,4 @@
-//! Started as root, becket serves as its user and can still reload: a parent has kept root's rights.
+//! If started as root, becket serves as another user and can still reload, because the supervisor keeps root's privileges.
 
 use std::fs;
 use std::net::SocketAddr;
@@ -9,7 +9,7 @@ use becket_e2e::{
     fresh_host, give, nobody, until,
 };
 
-/// A line of `/proc/PID/status`, of every thread.
+/// Returns this line of `/proc/PID/status` for every thread.
 fn of_all_threads(becket: &Becket, key: &str) -> Vec<String> {
     let tasks = fs::read_dir(format!("/proc/{}/task", becket.child())).unwrap();
     let line = |task: &Path| {
@@ -22,7 +22,7 @@ fn of_all_threads(becket: &Becket, key: &str) -> Vec<String> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn low_ports_are_bound_and_nobody_serves_them() {
+fn low_ports_are_bound_and_the_worker_process_has_no_privileges() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     give(&place, user);
@@ -51,7 +51,7 @@ fn low_ports_are_bound_and_nobody_serves_them() {
             .is_ok()
     );
 
-    // A reload reads the renewed certificate and binds another low port.
+    // A reload loads the renewed certificate and binds another low port.
     place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
     give(&place, user);
     let more = SocketAddr::from((fresh_host(), 993));
@@ -65,7 +65,7 @@ fn low_ports_are_bound_and_nobody_serves_them() {
         Client::connect(more, &trust).is_ok()
     });
 
-    // Logs are its own, also after they were rotated.
+    // Logs belong to the user, also after a rotation.
     fs::rename(place.path("access.log"), place.path("access.log.1")).unwrap();
     becket.signal(Signal::USR1);
     until("a new access log", || {
@@ -75,7 +75,7 @@ fn low_ports_are_bound_and_nobody_serves_them() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn core_dumps_are_off_unless_asked_for() {
+fn core_dumps_are_off_unless_enabled() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let core = |pid: &str| {
@@ -96,14 +96,14 @@ fn core_dumps_are_off_unless_asked_for() {
         if is_off {
             assert_eq!(words.join(" "), off);
         } else {
-            assert_eq!(theirs, core("self"), "as it was started");
+            assert_eq!(theirs, core("self"), "the inherited limit");
         }
     }
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn memory_is_locked_where_the_configuration_says_so() {
+fn memory_is_locked_if_enabled() {
     if nobody().is_none() {
         return;
     }

@@ -1,5 +1,5 @@
-//! A becket that is started as root opens and gives away nothing that its run user could have put
-//! in the way of a log.
+//! If started as root, becket neither opens nor changes the owner of files that its run user could have placed at
+//! the path of a log.
 
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown, lchown, symlink};
@@ -12,7 +12,7 @@ use rustix::fs::{CWD, FileType, Mode, mknodat};
 
 const PRECIOUS: &str = "root's own\n";
 
-/// A place that belongs to `nobody`, and a file of root beside it, for nobody else.
+/// A place that belongs to `nobody`, and a private file of root in another folder.
 struct Trap {
     user: u32,
     place: Place,
@@ -36,7 +36,7 @@ impl Trap {
         })
     }
 
-    /// Makes a symbolic link of the user's.
+    /// Creates a symbolic link that belongs to the user.
     fn link(&self, target: &Path, name: &str) {
         symlink(target, self.place.path(name)).unwrap();
         lchown(self.place.path(name), Some(self.user), None).unwrap();
@@ -61,7 +61,7 @@ impl Trap {
         Becket::spawn(command, self.place.folder(), shape.web, shape.admin)
     }
 
-    /// Starts in vain, says which file is at fault, and root's file is as it was.
+    /// Checks that becket does not start, that its message names the file, and that root's file is unchanged.
     #[track_caller]
     fn refuses(&self, configuration: &str, said: &str) {
         let mut becket = self.spawn(configuration);
@@ -80,13 +80,13 @@ impl Trap {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_link_in_the_place_of_a_log_leads_nowhere() {
+fn a_symbolic_link_as_log_is_not_followed() {
     let Some(trap) = Trap::new() else { return };
     for name in ["becket.log", "access.log"] {
         trap.link(&trap.vault.path("precious"), name);
         trap.refuses(&trap.shape().text(), name);
         fs::remove_file(trap.place.path(name)).unwrap();
-        // Neither does one to a file that is not there yet.
+        // A link to a file that does not exist is not followed either.
         trap.link(&trap.vault.path("new"), name);
         trap.refuses(&trap.shape().text(), name);
         assert!(!trap.vault.path("new").exists());
@@ -96,11 +96,11 @@ fn a_link_in_the_place_of_a_log_leads_nowhere() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_second_name_of_roots_file_is_not_given_away() {
+fn a_hard_link_to_roots_file_as_log_is_rejected() {
     let Some(trap) = Trap::new() else { return };
     fs::hard_link(trap.vault.path("precious"), trap.place.path("becket.log")).unwrap();
     trap.refuses(&trap.shape().text(), "becket.log");
-    // In a folder of root's it is not, either.
+    // A hard link in a folder of root is rejected as well.
     fs::hard_link(trap.vault.path("precious"), trap.vault.path("again")).unwrap();
     let again = format!("file = \"{}\"", trap.vault.text("again"));
     let text = trap.shape().text();
@@ -109,7 +109,7 @@ fn a_second_name_of_roots_file_is_not_given_away() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_folder_that_is_a_link_of_the_users_leads_nowhere() {
+fn a_folder_of_logs_that_is_a_symbolic_link_of_the_user_is_not_followed() {
     let Some(trap) = Trap::new() else { return };
     trap.link(trap.vault.folder(), "logs");
     let text = trap.shape().text();
@@ -122,7 +122,7 @@ fn a_folder_that_is_a_link_of_the_users_leads_nowhere() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_fifo_holds_nothing_up_and_works_when_it_is_read() {
+fn a_fifo_as_log_does_not_block_the_start_and_works_with_a_reader() {
     let Some(trap) = Trap::new() else { return };
     let path = trap.fifo("pipe");
     let text = |shape: &Shape| shape.text().replace("\"becket.log\"", "\"pipe\"");
@@ -137,7 +137,7 @@ fn a_fifo_holds_nothing_up_and_works_when_it_is_read() {
     let _becket = trap.spawn(&text(&trap.shape()));
     let mut read = Vec::new();
     eventually("lines come through", || {
-        // What is not there yet is no fault.
+        // Ignore errors: the lines may not be there yet.
         std::io::Read::read_to_end(&mut reader, &mut read).ok();
         String::from_utf8_lossy(&read).contains("listening")
     });
@@ -145,16 +145,16 @@ fn a_fifo_holds_nothing_up_and_works_when_it_is_read() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn in_a_folder_of_roots_the_log_is_made_for_the_user_and_stays_writable() {
+fn log_files_in_a_folder_of_root_belong_to_the_user_and_stay_writable() {
     let Some(trap) = Trap::new() else { return };
-    // One is there and root's, the other is not there.
+    // One file exists and belongs to root; the other one does not exist.
     trap.vault.write("old.log", "");
     let (log, access) = (trap.vault.text("old.log"), trap.vault.text("new.log"));
     let shape = trap.shape();
     let text = shape.text();
     let text = text.replace("file = \"becket.log\"", &format!("file = {log:?}"));
     let text = text.replace("access = \"access.log\"", &format!("access = {access:?}"));
-    // The user chose none of it.
+    // The configuration is in a folder of root.
     trap.vault.write("becket.toml", &text);
     let config = trap.vault.text("becket.toml");
     let command = Becket::command(&trap.place, &["run", "--config", &config]);
@@ -176,7 +176,7 @@ fn in_a_folder_of_roots_the_log_is_made_for_the_user_and_stays_writable() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_key_log_is_opened_by_the_user_also_towards_servers() {
+fn the_user_opens_the_key_log_of_both_sides() {
     let Some(trap) = Trap::new() else { return };
     trap.link(&trap.vault.path("precious"), "keys");
     trap.link(&trap.vault.path("new"), "more-keys");

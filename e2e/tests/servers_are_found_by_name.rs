@@ -1,4 +1,4 @@
-//! Servers that are configured by name are followed when they move and kept when the resolver fails.
+//! Servers with host names are followed when their address changes, and keep their address when the lookup fails.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -9,9 +9,9 @@ use becket_e2e::{
 };
 use serde_json::Value;
 
-/// Port of servers, on every host.
+/// Port of servers on every host.
 const HTTP: u16 = 8080;
-/// What fails in a resolver.
+/// Failures of a lookup.
 const FAILURES: [Answer; 4] = [
     Answer::NoSuchName,
     Answer::Addresses(Vec::new()),
@@ -19,7 +19,7 @@ const FAILURES: [Answer; 4] = [
     Answer::Silence,
 ];
 
-/// A becket on the first host, with clients on the hub and a DNS server there.
+/// A becket on the first host, with clients and a DNS server on the hub.
 struct Stage<'n> {
     network: &'n Network,
     place: Place,
@@ -27,7 +27,7 @@ struct Stage<'n> {
 }
 
 impl<'n> Stage<'n> {
-    /// Starts a becket that asks `dns`; nothing where that cannot be.
+    /// Starts a becket that uses `dns`. Returns `None` if this is not possible here.
     #[track_caller]
     fn start(network: &'n Network, dns: &Dns, shape: Shape) -> Option<Self> {
         let place = Place::new();
@@ -43,7 +43,7 @@ impl<'n> Stage<'n> {
         })
     }
 
-    /// Who answers.
+    /// Sends a request and returns the name of the server that answered.
     fn ask(&self) -> io::Result<String> {
         let trust = Trust::new(&self.place);
         let ask = || Client::connect(self.becket.web, &trust)?.ask(REQUEST);
@@ -53,7 +53,7 @@ impl<'n> Stage<'n> {
         Ok(body.unwrap_or_default().to_owned())
     }
 
-    /// What it says of its first server.
+    /// Returns the status of the first server.
     fn server(&self) -> Value {
         let status = self.network.hosts[0].within(|| self.becket.status());
         status["backends"][0]["servers"][0].clone()
@@ -69,7 +69,7 @@ impl<'n> Stage<'n> {
     }
 }
 
-/// A server on a host that says its name.
+/// Starts a server on a host that answers with its name.
 fn server(host: &Host, name: &'static str) -> Backend {
     server_at((host.address, HTTP).into(), host, name)
 }
@@ -80,7 +80,7 @@ fn server_at(address: SocketAddr, host: &Host, name: &'static str) -> Backend {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
+fn a_server_that_moves_is_followed_and_one_that_no_longer_resolves_is_kept() {
     let Some(network) = Network::of(3) else {
         return;
     };
@@ -104,7 +104,7 @@ fn a_server_that_moves_is_followed_and_one_whose_name_is_lost_is_kept() {
         assert_eq!(stage.metric("becket_server_dns_stale"), 1);
         assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
-        // A reload cannot resolve it either, and takes nothing away.
+        // A reload cannot resolve the name either, and keeps the address.
         assert!(stage.reload(), "{}", stage.becket.log());
         assert_eq!(stage.server()["dns_stale"], true);
         assert_eq!(stage.server()["state"], "passing");

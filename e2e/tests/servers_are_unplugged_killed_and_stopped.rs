@@ -1,5 +1,5 @@
-//! Real servers on hosts of their own, and what can become of them: the cable is pulled, the process is
-//! killed or stopped, the network says no. Nobody is refused who could have been served.
+//! Real servers on separate hosts and their failures: the network is disconnected, the process is
+//! killed or stopped. Clients that another server can serve are not refused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -16,15 +16,15 @@ use fastrand::Rng;
 
 use crate::soak::number;
 
-/// A server is left within some seconds, and a connect that hangs is given up before. A machine that is busy answers a check later than
-/// one that is not.
+/// Health checks that detect a failed server within seconds. A connect that hangs is aborted earlier. The time-out allows for a busy
+/// machine.
 const HEALTH: &str = "[backend.health]\ncheck = \"http\"\npath = \"/health\"\ninterval = \"100ms\"\n\
                       fast-interval = \"100ms\"\ntimeout = \"1s\"\nrise = 1\nfall = 2\n";
 const NAMES: [&str; 3] = ["one", "two", "three"];
 const PORT: u16 = 8080;
 const MAXCONN: u32 = 4;
 
-/// A becket is on the first host, the servers are on the others.
+/// A becket on the first host, and servers on the other hosts.
 struct Stage<'n> {
     network: &'n Network,
     makes: [Make; 3],
@@ -33,7 +33,7 @@ struct Stage<'n> {
     servers: [Option<Server>; 3],
 }
 
-/// Plays on the first host of a network.
+/// Runs a test on the first host of a network.
 fn stage(play: impl FnOnce(Stage<'_>) + Send) {
     let (Some(nginx), Some(haproxy)) = (Tool::find("nginx"), Tool::find("haproxy")) else {
         return;
@@ -60,7 +60,7 @@ fn play_on(network: &Network, makes: [Make; 3], play: impl FnOnce(Stage<'_>) + S
             servers: [None, None, None],
         };
         for (index, host) in network.hosts.iter().skip(1).enumerate() {
-            // Not the address of the link, so that it can go away without the host.
+            // The server's address is not the one of the link, so that the link can fail without the address.
             let at = address(index);
             host.ip(&format!("addr add {at}/32 dev lo"));
             let via = host.address;
@@ -71,7 +71,7 @@ fn play_on(network: &Network, makes: [Make; 3], play: impl FnOnce(Stage<'_>) + S
     });
 }
 
-/// Where a server is; without its port.
+/// Returns the address of a server without its port.
 fn address(server: usize) -> String {
     format!("10.74.0.{}", server + 1)
 }
@@ -89,7 +89,7 @@ impl Stage<'_> {
         self.servers[server] = Some(started);
     }
 
-    /// Its kernel tells clients, at once.
+    /// Kills a server. Its kernel then refuses connections immediately.
     fn kill(&mut self, server: usize) {
         self.servers[server] = None;
     }
@@ -106,7 +106,7 @@ impl Stage<'_> {
         self.network.plug(server + 1);
     }
 
-    /// A becket in front of these servers, which finds all of them in service.
+    /// Starts a becket with these servers and waits until all are in service.
     fn becket(&self, servers: &[usize], keys: &str) -> Becket {
         let (first, rest) = servers.split_first().unwrap();
         let maxconn = format!("maxconn = {MAXCONN}");
@@ -128,7 +128,7 @@ impl Stage<'_> {
         ask(becket, &self.trust, path)
     }
 
-    /// So many clients at once, and who answered them.
+    /// Sends requests of several clients at once, and returns the names of the servers that answered.
     fn crowd(&self, becket: &Becket, clients: usize) -> Vec<io::Result<String>> {
         thread::scope(|scope| {
             let ask = || self.ask(becket, "/");
@@ -137,7 +137,7 @@ impl Stage<'_> {
         })
     }
 
-    /// Waits until these, and nobody else, answer a crowd of which everybody is answered.
+    /// Checks that a crowd of clients is served completely, and by exactly these servers.
     #[track_caller]
     fn answer(&self, becket: &Becket, servers: &[usize]) {
         let mut answers: Vec<String> = { self.crowd(becket, 12).into_iter() }
@@ -156,7 +156,7 @@ fn joined<T>(threads: Vec<ScopedJoinHandle<'_, T>>) -> Vec<T> {
     threads.map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Who answered; an answer that is not whole, or not meant, is an error.
+/// Sends a request and returns the name of the server that answered. An incomplete or unexpected response is an error.
 fn ask(becket: &Becket, trust: &Trust, path: &str) -> io::Result<String> {
     let mut client = Client::connect(becket.web, trust)?;
     let answer = client.ask(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes())?;
@@ -175,7 +175,7 @@ fn ask(becket: &Becket, trust: &Trust, path: &str) -> io::Result<String> {
         .ok_or_else(|| io::Error::other(format!("{head:?} and {} bytes", text.len())))
 }
 
-/// A number that `/status` has of a server.
+/// Returns a value in `/status` of a server.
 fn of_server(becket: &Becket, server: usize, key: &str) -> serde_json::Value {
     let status = becket.status();
     let servers = status["backends"][0]["servers"].as_array().unwrap().iter();
@@ -190,7 +190,7 @@ fn becomes(becket: &Becket, server: usize, expected: &str) {
     });
 }
 
-/// Every slot is free, and nobody is there.
+/// Waits until every slot is free and no client is connected.
 #[track_caller]
 fn at_rest(becket: &Becket) {
     becket.idle();
@@ -201,7 +201,7 @@ fn at_rest(becket: &Becket) {
     });
 }
 
-/// Where connections ended that ended so.
+/// Returns the servers of connections that ended for this reason.
 fn ended_at(becket: &Becket, reason: &str) -> Vec<String> {
     let lines = becket.access().into_iter();
     let ours = lines.filter(|line| line["reason"] == reason);
@@ -211,7 +211,7 @@ fn ended_at(becket: &Becket, reason: &str) -> Vec<String> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
+fn an_unplugged_host_is_avoided_and_used_again_after_it_is_plugged_in() {
     stage(|stage| {
         let becket = stage.becket(&[0, 2], "connections-on-failure = \"close\"");
         thread::scope(|scope| {
@@ -225,14 +225,14 @@ fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
             });
             let cut_off = of_server(&becket, 0, "in_use").as_u64().unwrap() as usize;
             stage.unplug(0);
-            // Before anybody knows: connects hang, and are made elsewhere.
+            // Before the failure is detected, connects hang and are retried on another server.
             for answer in stage.crowd(&becket, 4) {
                 assert_eq!(answer.expect("served"), NAMES[2]);
             }
             becomes(&becket, 0, "out-of-service");
             stage.answer(&becket, &[2]);
             let whole = joined(there).into_iter().filter(Result::is_ok).count();
-            assert_eq!(whole, 6 - cut_off, "who was elsewhere noticed nothing");
+            assert_eq!(whole, 6 - cut_off, "clients of the other server are not affected");
             let left = ended_at(&becket, "server-down");
             assert_eq!(left, vec![name(0); cut_off]);
         });
@@ -243,7 +243,7 @@ fn a_host_that_is_unplugged_is_left_and_serves_again_when_it_is_plugged_in() {
     });
 }
 
-/// What clients got while something happened.
+/// Responses and errors that clients received during an event.
 #[derive(Debug, Default)]
 struct Tally {
     answers: BTreeMap<String, usize>,
@@ -251,7 +251,7 @@ struct Tally {
 }
 
 impl Stage<'_> {
-    /// Clients that ask again and again while something happens.
+    /// Runs clients that send requests continuously while `happens` runs.
     fn asking(
         &mut self,
         becket: &Becket,
@@ -282,7 +282,7 @@ impl Stage<'_> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
+fn after_random_failures_no_slot_and_no_descriptor_is_missing() {
     let seed = number("BECKET_FAULTS_SEED", unix_now());
     println!("BECKET_FAULTS_SEED={seed}");
     let mut dice = Rng::with_seed(seed);
@@ -303,7 +303,7 @@ fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
             println!("{on_down}: {:?}, {:?}", tally.answers, tally.failures);
             assert_eq!(tally.answers.len(), 3);
             at_rest(&becket);
-            // A health check has one for a moment.
+            // A health check may use a slot for a moment.
             for server in [0, 1, 2] {
                 eventually("no slot is missing", || {
                     of_server(&becket, server, "in_use") == 0
@@ -312,16 +312,16 @@ fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
             eventually("descriptors are back", || {
                 becket.descriptors() <= descriptors
             });
-            // What the last fault did may have been noticed when it was over.
+            // The effect of the last failure may become visible later.
             eventually("all of them serve", || {
                 let crowd = stage.crowd(&becket, 12).into_iter().filter_map(Result::ok);
                 crowd.collect::<BTreeSet<_>>().len() == NAMES.len()
             });
-            // A client may come to each server in its bad moment, and none is tried twice.
+            // A client may reach each server during its failure, since becket tries no server twice.
             let metrics = becket.metrics();
             assert_eq!(metrics.closed("no-server") + metrics.closed("internal"), 0);
-            // What is closed while a server is cut off or stopped, it learns of too late to count it
-            // rightly; nothing is closed by "drain".
+            // With "close", a server that is unplugged or stopped counts closed connections too late, so its own limit may be
+            // exceeded. With "drain" no connection is closed.
             let above = tally.failures.iter().filter(|why| why.contains(" 429 "));
             assert!(on_down == "close" || above.count() == 0, "above maxconn");
         });
@@ -329,7 +329,7 @@ fn after_random_faults_no_slot_and_no_descriptor_is_missing() {
 }
 
 impl Stage<'_> {
-    /// A fault of a server, which may end before anybody has noticed.
+    /// Makes a server fail for a random time, which may be too short to be detected.
     fn suffers(&mut self, dice: &mut Rng) {
         let server = dice.usize(..3);
         let time = Duration::from_millis(dice.u64(50..1050));

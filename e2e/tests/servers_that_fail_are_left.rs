@@ -1,8 +1,8 @@
-//! A server that fails is left, and comes back by itself.
+//! A failed server is avoided and used again after it has recovered.
 
 use becket_e2e::{Becket, Make, Place, Server, Shape, Tool, Trust, eventually, fresh_address};
 
-/// Asks so many times and returns the last line of each answer, each once.
+/// Sends requests of this number of clients, and returns the distinct first lines of the responses.
 #[track_caller]
 fn answers(becket: &Becket, trust: &Trust, clients: usize) -> Vec<String> {
     let ask = |_| {
@@ -19,7 +19,7 @@ fn answers(becket: &Becket, trust: &Trust, clients: usize) -> Vec<String> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_real_nginx_that_is_killed_is_left_and_found_again() {
+fn a_killed_nginx_is_avoided_and_used_again() {
     let Some(nginx) = Tool::find("nginx").map(Make::Nginx) else {
         return;
     };

@@ -1,4 +1,4 @@
-//! A serving process under foreign control, played by the test, gets from an agent what the configuration names, and nothing else.
+//! A compromised worker process, simulated by the test, can use an agent only for the keys in the configuration.
 
 use std::fs::{self, Permissions};
 use std::os::fd::OwnedFd;
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use super::Site;
 
-/// An agent as the supervisor starts it, in the hands of the test.
+/// Agent as started by the supervisor, with the test as its peer.
 struct Agent {
     process: Child,
     socket: OwnedFd,
@@ -36,7 +36,7 @@ impl Agent {
         Self { process, socket }
     }
 
-    /// The next packet; `None` when the agent has ended.
+    /// Receives the next packet; `None` if the agent has exited.
     fn receive(&self) -> Option<Value> {
         let mut room = vec![0; 64 * 1024];
         let (length, _) = recv(&self.socket, &mut room, RecvFlags::empty()).unwrap();
@@ -59,10 +59,10 @@ impl Drop for Agent {
     }
 }
 
-/// Packets of a serving process under foreign control.
+/// Sends packets that a compromised worker process might send.
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_agent_loads_no_other_module_and_signs_with_no_other_key() {
+fn an_agent_loads_no_other_module_and_signs_with_no_other_key() {
     let Some(site) = Site::with(&[("ec", Key::Ecdsa), ("other", Key::Ecdsa)]) else {
         return;
     };
@@ -88,7 +88,7 @@ fn a_agent_loads_no_other_module_and_signs_with_no_other_key() {
     };
     let setup = json!({ "user": null, "token": { "keys": [elsewhere], "sessions": 1 } });
     for packet in [
-        // An earlier protocol: open this module, and do not be confined.
+        // An earlier protocol allowed to open a module without confinement.
         binary,
         setup.to_string().into_bytes(),
         json!({ "Find": { "key": 1, "uri": other } })
@@ -113,10 +113,10 @@ fn a_agent_loads_no_other_module_and_signs_with_no_other_key() {
     }
 }
 
-/// A serving process under foreign control could put code of its own there.
+/// A compromised worker process could replace the module by its own code.
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_module_that_others_than_root_can_change_is_not_loaded() {
+fn a_module_that_users_other_than_root_can_change_is_not_loaded() {
     let Some(site) = Site::with(&[("ec", Key::Ecdsa)]) else {
         return;
     };
