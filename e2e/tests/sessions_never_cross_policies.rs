@@ -1,6 +1,6 @@
-//! A session made under one policy never opens another: not by ID, ticket or pre-shared key, not
-//! by name, listener or protocol. What one policy allows is shown beside it, so that these tests
-//! can fail.
+//! A session of one policy never resumes under another policy. The tests cover session IDs, tickets and
+//! pre-shared keys, across names, listeners and protocol versions. Each test also resumes a session within
+//! its policy, so that a failure to resume at all is noticed.
 
 use std::io;
 
@@ -13,7 +13,7 @@ client-certificates = "required"
 client-ca = "ca.pem"
 "#;
 
-/// Connects and asks. TLS 1.3 tells a client only now that it is refused.
+/// Connects and sends a request. A TLS 1.3 client learns only from the answer that it was rejected.
 fn ask(client: io::Result<Client>) -> io::Result<String> {
     let answer = client?.ask(REQUEST)?;
     Ok(String::from_utf8_lossy(&answer).into_owned())
@@ -49,10 +49,10 @@ fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() 
         let answer = ask(Client::connect(becket.web, &trust)).unwrap();
         assert!(answer.ends_with("public"));
         assert_eq!(becket.next_access()["handshake"], "full");
-        // Shown first: the same session resumes at the listener that shares the policy.
+        // Control: the same session resumes at the listener that shares the policy.
         ask(Client::connect(twin, &trust)).unwrap();
         assert_eq!(becket.next_access()["handshake"], kind);
-        // And now the door that is locked, with the same name and the same certificate.
+        // The listener with the stricter policy uses the same name and certificate.
         let refused = ask(Client::connect(staff, &trust));
         assert!(refused.is_err(), "{kind} crossed: {refused:?}");
         assert_eq!(becket.next_reason(), "client-certificate");
@@ -67,7 +67,7 @@ fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() 
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_of_one_name_does_not_open_another_name_even_when_it_is_handed_over() {
+fn a_session_of_one_name_does_not_resume_under_another_name_even_when_the_client_offers_it() {
     let Some(openssl) = becket_e2e::OpenSsl::find() else {
         return;
     };
@@ -97,7 +97,7 @@ fn a_session_of_one_name_does_not_open_another_name_even_when_it_is_handed_over(
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_with_a_certificate_does_not_outlive_the_trust_in_its_authority() {
+fn a_session_with_a_certificate_does_not_resume_once_its_authority_is_no_longer_trusted() {
     let place = Place::new();
     let internal = Backend::http("internal");
     let policy = STAFF.replace("staff", "web");

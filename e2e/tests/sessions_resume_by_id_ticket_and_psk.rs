@@ -1,5 +1,4 @@
-//! Sessions resume by ID, by ticket and by pre-shared key, whichever worker made them, and not
-//! longer than they may.
+//! Sessions resume by ID, by ticket and by pre-shared key on every worker until their lifetime ends.
 
 use std::io::Write;
 
@@ -8,7 +7,7 @@ use becket_e2e::{
 };
 use rustls::version::TLS12;
 
-/// Connects, asks, and says how becket saw the handshake.
+/// Connects, sends a request and returns the kind of handshake from becket's access log.
 #[track_caller]
 fn visit(becket: &Becket, trust: &Trust) -> String {
     let mut client = Client::connect(becket.web, trust).expect("a handshake");
@@ -37,7 +36,7 @@ fn openssl_resumes_in_every_way() {
         let run = openssl.ask(&place, becket.web, &first);
         assert!(run.stdout.contains("New, TLS"), "{}", run.all());
         assert_eq!(becket.next_access()["handshake"], "full");
-        // Both workers get a turn: the kernel spreads by the client's port.
+        // Six connections reach both workers, because the kernel spreads them by the client's port.
         for _ in 0..6 {
             let again = [flags, &["-sess_in", &session, "-sess_out", &session]].concat();
             let run = openssl.ask(&place, becket.web, &again);
@@ -102,7 +101,7 @@ fn gnutls_resumes() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_whose_connection_failed_is_forgotten() {
+fn a_session_whose_connection_failed_does_not_resume() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
@@ -115,8 +114,8 @@ fn a_session_whose_connection_failed_is_forgotten() {
             .metrics()
             .sum("becket_handshakes_total", &["kind=\"resumed\""])
     };
-    eventually("it is established", || resumed() as u64 == 2);
-    // A record of application data that nobody sealed.
+    eventually("the handshake is complete", || resumed() as u64 == 2);
+    // A record of application data with a wrong authentication tag.
     let forged = [&[23, 3, 3, 0, 64], &[0; 64][..]].concat();
     client.socket.write_all(&forged).expect("a socket");
     assert_eq!(becket.next_reason(), "client-tls-error");

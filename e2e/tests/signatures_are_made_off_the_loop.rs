@@ -1,5 +1,5 @@
-//! Signatures with long keys are made by crypto threads, and nobody notices: every way to shake hands works, clients that
-//! leave cost nothing, a reload and a drain wait.
+//! Crypto threads sign with long keys. Every kind of handshake works, clients that leave cost nothing, and a reload
+//! and a drain wait for signatures in progress.
 
 use becket_e2e::{Backend, Becket, Client, Key, Place, REQUEST, Shape, Trust};
 use rustls::version::TLS13;
@@ -23,7 +23,7 @@ fn visit(becket: &Becket, trust: &Trust) -> String {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn threads_come_with_the_first_expensive_key() {
+fn crypto_threads_start_with_the_first_expensive_key() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &shape(&backend, "2"));

@@ -1,5 +1,5 @@
-//! A server has its `maxconn` from all processes of an upgrade together, whichever of them dies when. `upgrades_under_mixed_load` proves
-//! it under load, `processes_of_an_upgrade_are_killed` at each step.
+//! All processes of an upgrade together hold at most `maxconn` connections to a server, whichever process dies.
+//! `upgrades_under_mixed_load` tests this under load, `processes_of_an_upgrade_are_killed` at each step.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -16,7 +16,7 @@ use becket_e2e::{
 
 use crate::upgrades_lose_nothing::{TWO_WORKERS, children, signal, start, upgrade};
 
-/// A server that greets, and counts whom it has until they leave.
+/// A server that greets its clients and counts its open connections.
 pub(crate) struct Counting {
     backend: Backend,
     now: Arc<AtomicUsize>,
@@ -32,7 +32,7 @@ impl Counting {
             let (now, most) = &counts;
             now.fetch_add(1, SeqCst);
             let mut all = open.lock().unwrap();
-            // One whose end has arrived, and whose thread has not seen it yet, is none.
+            // A closed connection does not count even if its thread has not read the end of the stream yet.
             let stream = Arc::new(stream);
             all.retain(|one| one.upgrade().is_some_and(|one| is_open(&one)));
             all.push(Arc::downgrade(&stream));
@@ -55,7 +55,7 @@ impl Counting {
         self.backend.address
     }
 
-    /// Connections that it has had.
+    /// Connections accepted so far.
     pub(crate) fn served(&self) -> usize {
         self.backend.served()
     }
@@ -84,7 +84,7 @@ fn is_open(stream: &TcpStream) -> bool {
     }
 }
 
-/// Has said something, and perhaps waits for a slot.
+/// Connects and sends three bytes; becket may queue the connection until a slot is free.
 pub(crate) fn come(becket: &Becket, trust: &Trust) -> Client {
     let mut client = Client::connect(becket.web, trust).unwrap();
     client.write_all(b"abc").unwrap();
@@ -104,7 +104,7 @@ fn wait(becket: &Becket, count: usize) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn what_one_process_has_the_other_has_not_until_it_is_given_back() {
+fn slots_of_the_old_process_are_free_for_the_new_one_only_after_release() {
     let place = Place::new();
     let server = Counting::new();
     let becket = start(&place, &server.shape(3));
@@ -113,31 +113,32 @@ fn what_one_process_has_the_other_has_not_until_it_is_given_back() {
     old.iter_mut().for_each(|one| greeted(one).unwrap());
     upgrade(&becket);
     let processes = children(&becket);
-    assert_eq!(processes.len(), 2, "the first one drains");
-    // All slots are the old one's.
+    assert_eq!(processes.len(), 2, "the old process drains");
+    // The old process holds all slots.
     let mut new: Vec<Client> = (0..3).map(|_| come(&becket, &trust)).collect();
     wait(&becket, 3);
     let full = || server.now.load(SeqCst) == 3;
-    holds_for(Duration::from_millis(300), "nobody else comes", full);
-    // Each that is given back is the new one's.
+    holds_for(Duration::from_millis(300), "no client gets a slot", full);
+    // The new process takes each slot that the old one releases.
     drop(old.pop());
     wait(&becket, 2);
     server.has(3);
-    // The new one dies with a slot, and those who wait there with it; the next one has what the old one leaves.
+    // The new process dies with one slot and two queued clients. Its replacement takes the slots that the old process
+    // does not use.
     signal(processes[1], Signal::KILL);
     for client in &mut new {
         while client.read(&mut [0; 9]).is_ok_and(|count| count > 0) {}
     }
     server.has(2);
-    let mut new: Vec<Client> = until("another serves", || {
+    let mut new: Vec<Client> = until("another process accepts", || {
         let clients = (0..2).map(|_| Client::connect(becket.web, &trust));
         clients.collect::<io::Result<_>>().ok()
     });
     new.iter_mut()
         .for_each(|one| one.write_all(b"abc").unwrap());
     wait(&becket, 1);
-    holds_for(Duration::from_millis(300), "there is one slot", full);
-    // The old one dies with what it has: all is free.
+    holds_for(Duration::from_millis(300), "only one slot is free", full);
+    // The death of the old process frees all its slots.
     signal(processes[0], Signal::KILL);
     new.iter_mut().for_each(|one| greeted(one).unwrap());
     new.push(come(&becket, &trust));
@@ -151,7 +152,7 @@ fn what_one_process_has_the_other_has_not_until_it_is_given_back() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn connections_in_all_are_limited_over_both() {
+fn the_limit_on_connections_covers_both_processes() {
     let place = Place::new();
     let server = Counting::new();
     let becket = start(&place, &server.shape(9).limits("connections = 2"));
@@ -161,7 +162,7 @@ fn connections_in_all_are_limited_over_both() {
     upgrade(&becket);
     let mut next = thread::scope(|scope| {
         let next = scope.spawn(|| come(&becket, &trust));
-        holds_for(Duration::from_millis(300), "nobody is let in", || {
+        holds_for(Duration::from_millis(300), "no connection is accepted", || {
             !next.is_finished()
         });
         drop(old.pop());

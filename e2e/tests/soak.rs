@@ -1,7 +1,7 @@
-//! A soak: clients that misbehave at random, reloads in between, and the baseline restored.
+//! A soak test: clients misbehave at random while becket reloads; afterwards its resources are at the baseline again.
 //!
-//! `BECKET_SOAK=200000` is the full length; the default takes seconds. `BECKET_SOAK_SEED` repeats
-//! the choices of a run; their interleaving is the machine's.
+//! `BECKET_SOAK=200000` is the full length; the default takes seconds. `BECKET_SOAK_SEED` repeats the random
+//! choices of a run, but not the scheduling of its threads.
 
 use std::env;
 use std::fs;
@@ -21,7 +21,7 @@ use rustls::version::{TLS12, TLS13};
 const THREADS: u64 = 6;
 const RELOADS: usize = 3;
 
-/// A server that reads the first byte and does what it says.
+/// A server whose behaviour depends on the first byte from the client.
 pub(crate) fn moody() -> Backend {
     Backend::new(|mut stream| {
         let mut first = [0];
@@ -43,7 +43,7 @@ pub(crate) fn moody() -> Backend {
     })
 }
 
-/// One connection that goes as the dice fall. That peers break is the point: nothing is asserted.
+/// Opens one connection and misbehaves at random. Errors are expected, so nothing is asserted.
 pub(crate) fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io::Result<()> {
     let trust = &trusts[dice.usize(..trusts.len())];
     match dice.u8(..10) {
@@ -61,7 +61,7 @@ pub(crate) fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io
             let mut client = Client::begin(becket.web, trust, "www.example.org")?;
             let mut hello = Vec::new();
             client.tls.write_tls(&mut hello)?;
-            // Every other one is whole, and its client leaves while it is answered.
+            // Half of the hellos are complete; their client leaves while becket answers.
             let length = dice.usize(..=2 * hello.len()).min(hello.len());
             client.socket.write_all(&hello[..length])?;
             if dice.bool() {
@@ -87,7 +87,7 @@ pub(crate) fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io
     Ok(())
 }
 
-/// With signatures on the loop, off it, and in batches.
+/// Runs with signatures on the event loop, on crypto threads, and in batches.
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn after_a_soak_everything_is_as_before() {
@@ -143,7 +143,7 @@ fn soak(key: Key, process: &str) {
         thread.join().unwrap();
     }
     becket.idle();
-    eventually("descriptors are back", || {
+    eventually("descriptors are at the baseline", || {
         becket.descriptors() <= descriptors
     });
     let metrics = becket.metrics();
@@ -152,7 +152,7 @@ fn soak(key: Key, process: &str) {
     assert!(!becket.log().contains("panicked"), "{}", becket.log());
     let accepted = metrics.sum("becket_connections_accepted_total", &[]) as usize;
     assert!(accepted > length * 9 / 10, "{accepted} of {length}");
-    // Sessions of TLS 1.2 clients stay in the table for their five minutes.
+    // Sessions of TLS 1.2 clients stay in the table for five minutes.
     let sessions = metrics.sum("becket_sessions", &[]) * 1024.0;
     let grown = resident() - memory;
     assert!(
@@ -163,7 +163,7 @@ fn soak(key: Key, process: &str) {
     assert_eq!(answer, b"cho", "the first byte is the mood");
 }
 
-/// How many misbehave at a time: eight that wait fill a batch.
+/// Number of client threads: eight waiting signatures fill a batch.
 fn threads(key: Key) -> u64 {
     match key {
         Key::Rsa => 4 * THREADS,
@@ -171,9 +171,9 @@ fn threads(key: Key) -> u64 {
     }
 }
 
-/// Buffers and tables that stay are no leak.
+/// Fills buffers and tables before the measurement, so that they do not count as a leak.
 fn warm(becket: &Becket, trusts: &[Trust], seed: u64, key: Key) {
-    // Where the threads of becket take turns with others, too few may wait at once.
+    // On a busy machine too few signatures may wait at once, so the flood is repeated until it fills a batch.
     if key == Key::Rsa && becket.status()["rsa_batches"].is_object() {
         eventually("a batch was made", || {
             flood(becket, &trusts[1]);
@@ -187,7 +187,7 @@ fn warm(becket: &Becket, trusts: &[Trust], seed: u64, key: Key) {
     becket.idle();
 }
 
-/// So many at once that they are signed for in batches, where the processor can; every third has left when becket looks.
+/// Opens enough connections at once to fill batches of signatures. Every third client has left when becket reads its hello.
 fn flood(becket: &Becket, trust: &Trust) {
     becket.queues_are_whole();
     becket.signal(Signal::STOP);
@@ -207,7 +207,7 @@ fn flood(becket: &Becket, trust: &Trust) {
     }
 }
 
-/// There were some where the key asks for it, and none is under way.
+/// Asserts that signatures were made if the key needs them, and that none is in progress.
 fn signatures_are_back(becket: &Becket, key: Key) {
     let sum = |name| becket.metrics().sum(name, &[]);
     let has_batches = becket.status()["rsa_batches"].is_object();
@@ -220,12 +220,12 @@ fn signatures_are_back(becket: &Becket, key: Key) {
     );
     assert_eq!(sum("becket_rsa_batches_total") > 0.0, has_batches);
     assert_eq!(sum("becket_rsa_batch_fallbacks_total"), 0.0);
-    eventually("no signature is under way", || {
+    eventually("no signature is in progress", || {
         sum("becket_signatures_in_flight") == 0.0
     });
 }
 
-/// A number from the environment.
+/// Reads a number from the environment.
 pub(crate) fn number(name: &str, default: u64) -> u64 {
     env::var(name)
         .ok()
@@ -233,7 +233,7 @@ pub(crate) fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// One client that behaves.
+/// Echoes data through one well-behaved client.
 fn echo(becket: &Becket, trust: &Trust) -> io::Result<Vec<u8>> {
     let mut client = Client::connect(becket.web, trust)?;
     client.write_all(b"echo")?;

@@ -1,10 +1,10 @@
-//! The service manager: sockets it passes, and what it is told.
+//! Service manager integration: inherited sockets and notifications.
 
 use becket_e2e::{
     Backend, Becket, Client, Notices, Place, REQUEST, Shape, Signal, Tool, Trust, becket_program,
 };
 
-/// Opens a listening socket, passes it as descriptor 3, and becomes becket.
+/// Opens a listening socket as descriptor 3 and executes becket.
 const ACTIVATE: &str = "
 import os, socket, sys
 listener = socket.create_server((sys.argv[1], int(sys.argv[2])))
@@ -16,7 +16,7 @@ os.execv(sys.argv[3], sys.argv[3:])
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_socket_that_was_passed_is_served_by_all_workers() {
+fn all_workers_serve_an_inherited_socket() {
     let Some(python) = Tool::find("python3") else {
         return;
     };
@@ -44,7 +44,7 @@ fn a_socket_that_was_passed_is_served_by_all_workers() {
         let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
         assert!(answer.unwrap().ends_with(b"well met"));
     }
-    // It stays through a reload, though nobody else could bind it.
+    // A reload keeps the socket, although becket could not bind its address again.
     assert!(becket.reload(), "{}", becket.log());
     assert!(
         Client::connect(becket.web, &trust)
@@ -58,7 +58,7 @@ fn a_socket_that_was_passed_is_served_by_all_workers() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn whoever_started_us_is_told_of_start_reload_watchdog_and_end() {
+fn the_service_manager_is_notified_of_start_reload_watchdog_and_exit() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let notices = Notices::bind(&place);

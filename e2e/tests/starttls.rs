@@ -1,5 +1,5 @@
-//! Clients that ask for TLS in clear reach servers that know nothing of it, and nobody can put words
-//! into their mouths.
+//! STARTTLS: clients that start in cleartext reach servers without TLS, and an attacker cannot inject commands
+//! before the handshake.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -13,7 +13,7 @@ use becket_e2e::{
 };
 use rustix::process::{Pid, Signal, kill_process};
 
-/// A server that greets, and answers each line with it in capitals, until QUIT.
+/// A server that sends a greeting and returns each line in capitals until it reads QUIT.
 pub(crate) fn mail_server(at: SocketAddr, greeting: &'static str) -> Backend {
     Backend::at(at, move |mut stream| {
         stream.write_all(greeting.as_bytes())?;
@@ -28,7 +28,7 @@ pub(crate) fn mail_server(at: SocketAddr, greeting: &'static str) -> Backend {
     })
 }
 
-/// Protocols and how their servers greet.
+/// Protocols and the greetings of their servers.
 pub(crate) const MAIL: [(&str, &str); 3] = [
     ("smtp", "220 mx.example.org ESMTP\r\n"),
     ("imap", "* OK [CAPABILITY IMAP4rev1 AUTH=PLAIN] ready\r\n"),
@@ -79,14 +79,14 @@ fn openssl_asks_for_tls_and_reaches_the_mail_server() {
     }
 }
 
-/// A PostgreSQL of its own, without TLS.
+/// A PostgreSQL server without TLS, started by the test.
 pub(crate) struct Postgres {
     child: Child,
     address: SocketAddr,
 }
 
 impl Postgres {
-    /// `None`, with the skip printed, where it is not installed.
+    /// Starts PostgreSQL. Prints why the test is skipped and returns `None` if it is not installed.
     pub(crate) fn start(place: &Place, address: SocketAddr) -> Option<Self> {
         let Some(programs) = programs() else {
             skip("needs postgresql");
@@ -104,7 +104,7 @@ impl Postgres {
                 .stdin(Stdio::null())
                 .stdout(log.try_clone().unwrap());
             command.stderr(log.try_clone().unwrap());
-            // PostgreSQL refuses to run as root.
+            // PostgreSQL does not run as root.
             if rustix::process::geteuid().is_root() {
                 command.uid(NOBODY).gid(NOBODY);
             }
@@ -134,13 +134,13 @@ impl Postgres {
 
 impl Drop for Postgres {
     fn drop(&mut self) {
-        // "Fast shutdown": its children end with it.
+        // SIGINT requests a "fast shutdown", which also ends the children.
         let _gone = kill_process(Pid::from_child(&self.child), Signal::INT);
         let _gone = self.child.wait();
     }
 }
 
-/// Where Debian keeps PostgreSQL's programs, by version.
+/// Returns the newest directory with PostgreSQL's programs in Debian's layout.
 fn programs() -> Option<PathBuf> {
     let versions = std::fs::read_dir("/usr/lib/postgresql").ok()?;
     let folders = versions.filter_map(|version| Some(version.ok()?.path().join("bin")));
@@ -199,13 +199,13 @@ fn psql_reaches_a_postgresql_that_has_no_tls() {
         "{}",
         found.all()
     );
-    eventually("the refusal is logged", || {
+    eventually("the rejection is logged", || {
         let lines = becket.access();
         lines.iter().any(|line| line["reason"] == "cleartext")
     });
 }
 
-/// A psql whose query takes longer than the test.
+/// Starts a psql whose query takes longer than the test.
 fn sleeper(psql: &Tool, becket: &Becket, name: &str) -> Child {
     let connection = format!(
         "host={name} hostaddr={} port={} user=postgres dbname=postgres sslmode=require connect_timeout=20",
@@ -220,7 +220,7 @@ fn sleeper(psql: &Tool, becket: &Becket, name: &str) -> Child {
     command.spawn().unwrap()
 }
 
-/// Queries of [`sleeper`]s that a server works on; nothing while it starts up.
+/// Counts the running queries of [`sleeper`]s on a server. Returns `None` while the server starts up.
 fn sleeping(psql: &Tool, postgres: &Postgres) -> Option<usize> {
     let (host, port) = (postgres.address.ip(), postgres.address.port());
     let connection = format!("host={host} port={port} user=postgres dbname=postgres");
@@ -233,7 +233,7 @@ fn sleeping(psql: &Tool, postgres: &Postgres) -> Option<usize> {
     found.stdout.trim().parse().ok()
 }
 
-/// Two servers, if the machine has PostgreSQL.
+/// Starts two servers, or returns `None` if PostgreSQL is not installed.
 fn two_postgresqls(places: &[Place; 2]) -> Option<[Postgres; 2]> {
     let started = places
         .each_ref()
@@ -244,7 +244,7 @@ fn two_postgresqls(places: &[Place; 2]) -> Option<[Postgres; 2]> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
+fn a_cancel_request_reaches_the_right_one_of_two_postgresqls() {
     let Some(psql) = Tool::find("psql") else {
         return;
     };
@@ -283,14 +283,14 @@ fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
         let label = format!("outcome=\"{outcome}\"");
         becket.metrics().sum("becket_cancels_total", &[&label])
     };
-    eventually("they are counted", || cancels("passed") >= 4.0);
+    eventually("the cancel requests are counted", || cancels("passed") >= 4.0);
     assert_eq!(cancels("failed"), 0.0);
-    eventually("they are logged", || {
+    eventually("the cancel requests are logged", || {
         let lines = becket.access();
         let cancels = lines.iter().filter(|line| line["reason"] == "cancel");
         cancels.count() >= 2
     });
-    // Nobody is told where that is not wanted.
+    // A listener with `cancel-requests = false` forwards no cancel request.
     let refusing = shape.listener("cancel-requests = false");
     place.write("becket.toml", &refusing.text());
     assert!(becket.reload());
@@ -300,7 +300,7 @@ fn a_cancel_reaches_the_one_of_two_postgresqls_that_it_is_for() {
         .unwrap();
     assert_eq!(client.read(&mut [0]).unwrap(), 0);
     drop(client);
-    eventually("it is logged", || {
+    eventually("the rejection is logged", || {
         let lines = becket.access();
         lines.iter().any(|line| line["reason"] == "cleartext")
     });
@@ -355,8 +355,8 @@ fn postgresqls_behind_one_address_are_reached_by_name_and_so_are_their_cancels()
         let passed = becket.metrics();
         passed.sum("becket_cancels_total", &["outcome=\"passed\""])
     };
-    eventually("both servers were told of both", || cancels() >= 4.0);
+    eventually("each cancel request reached both servers", || cancels() >= 4.0);
 }
 
-/// The user and group `nobody` and `nogroup` of Debian.
+/// User and group ID of Debian's `nobody` and `nogroup`.
 const NOBODY: u32 = 65_534;

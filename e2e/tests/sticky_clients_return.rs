@@ -1,12 +1,12 @@
-//! A client that sticks returns to the server that it had: by address, by session ID, by ticket; not when that server
-//! is full or gone.
+//! Stickiness: a client returns to its previous server by address, session ID or ticket, unless that server is full
+//! or down.
 
 use std::io::{Read, Write};
 
 use becket_e2e::{Backend, Becket, Client, Place, Shape, Trust};
 use rustls::version::{TLS12, TLS13};
 
-/// Four servers that say which they are as soon as they hear something.
+/// Four servers that answer each read with their number.
 fn servers() -> Vec<Backend> {
     let server = |n: u8| {
         Backend::new(move |mut stream| {
@@ -30,7 +30,7 @@ fn shape(servers: &[Backend], stick: &str) -> Shape {
         .backend(&format!("stick = \"{stick}\""))
 }
 
-/// Comes, asks which server it is, and stays.
+/// Connects, asks for the server's number and stays connected.
 fn come(becket: &Becket, trust: &Trust) -> (Client, u8) {
     let mut client = Client::connect(becket.web, trust).unwrap();
     client.write_all(b"?").unwrap();
@@ -45,7 +45,7 @@ fn which(becket: &Becket, trust: &Trust) -> u8 {
     let mut rest = Vec::new();
     client.read_to_end(&mut rest).unwrap();
     drop(client);
-    // Who comes next finds its place free.
+    // Wait until the server's slot is free for the next client.
     becket.idle();
     server
 }
@@ -62,7 +62,7 @@ fn a_client_that_resumes_returns_by_id_by_ticket_and_by_psk() {
         Trust::only(&place, &TLS13),
     ] {
         let first = which(&becket, &trust);
-        // Others come in between, and a wheel without memory would turn on.
+        // Connections of other clients advance the round-robin position in between.
         for round in 0..6 {
             let stranger = Trust::new(&place);
             which(&becket, &stranger);

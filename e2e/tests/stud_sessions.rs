@@ -1,5 +1,5 @@
-//! Sessions that stud and hitch tell of resume on becket: real sessions of openssl, in datagrams as
-//! stud seals them.
+//! Sessions that stud or hitch announce resume on becket. The tests take real sessions of openssl and send them in
+//! datagrams sealed as stud seals them.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpStream, UdpSocket};
@@ -13,15 +13,15 @@ use becket_e2e::{
 };
 
 const NAME: &str = "www.example.org";
-/// What openssl's client prefers; becket must choose it, too, for its sessions to resume.
+/// Preferred suite of openssl's client. Becket must choose it as well for sessions to resume.
 const SUITE: &str = "TLS_ECDHE_RSA_WITH_AES_256_GCM_SHA384";
 
-/// Where the old terminator and becket stand, with one certificate.
+/// The old terminator and becket, with the same certificate.
 struct Farm {
     place: Place,
     openssl: OpenSsl,
     backend: Backend,
-    /// Where datagrams of stud are to arrive.
+    /// Address for stud's datagrams.
     stud: SocketAddr,
 }
 
@@ -50,7 +50,7 @@ impl Farm {
         ))
     }
 
-    /// A session that openssl made with another server, in `file`; returns its DER.
+    /// Writes a session between openssl's client and server to `file` and returns its DER encoding.
     fn make_session(&self, file: &str) -> Vec<u8> {
         let at = fresh_address();
         let (listen, bundle) = (at.to_string(), self.place.text("site.pem"));
@@ -74,7 +74,7 @@ impl Farm {
         fs::read(der).unwrap()
     }
 
-    /// Visits with the session in `file`; says how becket saw the handshake.
+    /// Connects with the session in `file` and returns the kind of handshake from becket's access log.
     #[track_caller]
     fn visit(&self, becket: &Becket, file: &str) -> String {
         let session = self.place.text(file);
@@ -85,7 +85,7 @@ impl Farm {
         line["handshake"].as_str().expect("a kind").to_owned()
     }
 
-    /// Sends a datagram and waits until it is counted as this.
+    /// Sends a datagram and waits until becket counts it under `outcome`.
     #[track_caller]
     fn tell(&self, becket: &Becket, datagram: &[u8], outcome: &str) {
         let count = || {
@@ -101,7 +101,7 @@ impl Farm {
         eventually(outcome, || count() == before + 1.0);
     }
 
-    /// The key that stud has: SHA-1 of the key as `openssl rsa` writes it in PKCS#1.
+    /// Computes stud's key: SHA-1 of the private key as `openssl rsa` writes it in PKCS#1.
     fn key(&self) -> hmac::Key {
         let (pem, der) = (self.place.text("site.pem"), self.place.text("key.der"));
         let flags = [
@@ -121,7 +121,7 @@ impl Farm {
     }
 }
 
-/// The elements that a DER text consists of: tag and all of its bytes.
+/// Splits DER text into its elements, each as the tag and all bytes of the element.
 fn elements(mut text: &[u8]) -> Vec<(u8, &[u8])> {
     let mut found = Vec::new();
     while let [tag, len, ..] = text {
@@ -155,8 +155,8 @@ fn element(tag: u8, contents: &[u8]) -> Vec<u8> {
     [head, contents.to_vec()].concat()
 }
 
-/// A client's session as its server has it: without the server's certificate, with the client's
-/// name. Returns it with its ID.
+/// Returns a client's session as its server stores it, with its ID: without the server's certificate, with the
+/// server name that the client sent.
 fn as_server_has_it(of_client: &[u8], name: Option<&str>) -> (Vec<u8>, Vec<u8>) {
     let (peer, server_name) = (0xa3, 0xa6);
     let fields = elements(contents(of_client));
@@ -175,7 +175,7 @@ fn as_server_has_it(of_client: &[u8], name: Option<&str>) -> (Vec<u8>, Vec<u8>) 
     (element(0x30, &body), id)
 }
 
-/// What stud sends of a session.
+/// Builds stud's datagram for a session.
 fn datagram(key: &hmac::Key, of_client: &[u8], name: Option<&str>, time: u64) -> Vec<u8> {
     let (der, mut id) = as_server_has_it(of_client, name);
     assert!(der.len() <= 512);
@@ -189,20 +189,20 @@ fn datagram(key: &hmac::Key, of_client: &[u8], name: Option<&str>, time: u64) ->
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_that_openssl_made_elsewhere_resumes_once_stud_has_told_of_it() {
+fn a_session_that_openssl_made_elsewhere_resumes_after_studs_datagram() {
     let Some(farm) = Farm::new() else {
         return;
     };
     let key = farm.key();
     let becket = Becket::start(&farm.place, &farm.shape(""));
     let session = farm.make_session("first");
-    assert_eq!(farm.visit(&becket, "first"), "full", "before it was told");
+    assert_eq!(farm.visit(&becket, "first"), "full", "before the datagram");
     let told = datagram(&key, &session, Some(NAME), unix_now());
     farm.tell(&becket, &told, "stored");
     assert_eq!(farm.visit(&becket, "first"), "id");
     farm.tell(&becket, &told, "known");
 
-    // The name is part of it: without, it is the session of a client that names nobody.
+    // The server name is part of a session, so a session without a name does not resume for a client that sends one.
     let session = farm.make_session("second");
     let unnamed = datagram(&key, &session, None, unix_now());
     farm.tell(&becket, &unnamed, "stored");
@@ -211,7 +211,7 @@ fn a_session_that_openssl_made_elsewhere_resumes_once_stud_has_told_of_it() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_file_of_stud_takes_them_without_a_cluster() {
+fn a_configuration_of_stud_receives_sessions_without_a_cluster() {
     let Some(farm) = Farm::new() else {
         return;
     };
@@ -232,7 +232,7 @@ fn a_file_of_stud_takes_them_without_a_cluster() {
         .current_dir(farm.place.folder());
     let log = File::create(farm.place.path("stud.log")).unwrap();
     let _running = Kept(command.stderr(log).spawn().unwrap());
-    eventually("it serves", || TcpStream::connect(at).is_ok());
+    eventually("becket accepts connections", || TcpStream::connect(at).is_ok());
     let session = farm.make_session("first");
     let told = datagram(&farm.key(), &session, Some(NAME), unix_now());
     let file = farm.place.text("first");
@@ -242,7 +242,7 @@ fn a_file_of_stud_takes_them_without_a_cluster() {
         assert!(run.stdout.contains("well met"), "{}", run.all());
         run.stdout.contains("Reused, TLSv1.2")
     };
-    assert!(!resumes(), "before it was told");
+    assert!(!resumes(), "before the datagram");
     let socket = UdpSocket::bind((stud.ip(), 0)).unwrap();
     eventually("it resumes", || {
         socket.send_to(&told, stud).unwrap();

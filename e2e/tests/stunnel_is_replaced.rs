@@ -1,4 +1,4 @@
-//! A file of stunnel means the same to becket, in server mode, in client mode, and where it is broken.
+//! Becket reads stunnel's configuration with the same result as stunnel: as a server, as a client, and with errors.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -64,7 +64,7 @@ fn clients_see_the_same_in_both_modes() {
         seen
     });
     let [mut theirs, mut ours] = seen;
-    // A client that shows no certificate: the subject of the server is seen before or after it is refused.
+    // Without a client certificate, the rejection may arrive before or after the server's certificate.
     let (them, us) = (theirs.pop().unwrap(), ours.pop().unwrap());
     assert_eq!(them[2..], us[2..]);
     assert!(!us[2]);
@@ -87,7 +87,7 @@ fn single_certificates_and_folders_of_authorities_are_trusted_alike() {
         std::fs::create_dir(place.path(folder)).unwrap();
     }
     place.write("cas/ca.pem", place.authority.pem());
-    // Without a hash for its name it is not looked at.
+    // Both programs ignore a file that is not named by its hash.
     place.write("none/ca.pem", place.authority.pem());
     let rehash = openssl.0.run(["rehash", &place.text("cas")], "");
     assert_eq!(rehash.code, 0, "{}", rehash.all());
@@ -135,7 +135,7 @@ fn servers_are_trusted_by_their_own_certificates_or_by_their_chains() {
     place.write("others.pem", &other.certificate);
     place.write("stranger.pem", Authority::new("another").pem());
     let backend = Backend::http("well met");
-    // The certificate has the name of no server that `connect` could name here.
+    // No service can check the certificate's name, because `connect` here is an address.
     let services = [
         ("verifyPeer = yes", "pins.pem", true),
         ("verifyPeer = yes", "others.pem", false),
@@ -167,7 +167,7 @@ fn servers_are_trusted_by_their_own_certificates_or_by_their_chains() {
             let mut client = TcpStream::connect(at).unwrap();
             client.set_read_timeout(Some(PATIENCE)).unwrap();
             let mut answer = Vec::new();
-            // One that is refused may be reset before or after it has asked.
+            // Becket may reset a rejected connection before or after the request is sent.
             client.write_all(REQUEST).ok();
             client.read_to_end(&mut answer).ok();
             String::from_utf8_lossy(&answer).into_owned()
@@ -193,7 +193,7 @@ fn servers_are_trusted_by_their_own_certificates_or_by_their_chains() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
+fn a_proxy_header_is_sent_and_a_failed_reload_keeps_the_old_file() {
     let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
         return;
     };
@@ -230,7 +230,7 @@ fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
         running.signal(Signal::HUP);
         assert!(ask().contains("www.example.org"));
         place.write("stunnel.conf", &text("other.pem", ""));
-        eventually("the new file counts", || {
+        eventually("the new file is in use", || {
             running.signal(Signal::HUP);
             ask().contains("other.example.org")
         });
@@ -239,7 +239,7 @@ fn a_proxy_header_is_sent_and_a_reload_keeps_what_is_good() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn servers_are_asked_for_tls_alike() {
+fn both_programs_request_tls_of_servers_by_starttls() {
     let Some(both) = Either::both("stunnel4", "stunnel") else {
         return;
     };
@@ -278,7 +278,7 @@ fn servers_are_asked_for_tls_alike() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_does_not_begin_tls_hears_nothing_of_a_client() {
+fn a_server_that_rejects_starttls_receives_no_data_of_the_client() {
     let place = Place::new();
     let (tell, told) = channel();
     let tell = Mutex::new(tell);
@@ -343,7 +343,7 @@ fn debians_unit_and_start_script_start_becket_by_its_path_alone() {
     ) else {
         return skip("needs Debian's unit and start script of stunnel4");
     };
-    // Both give it the path of its file and nothing else; it goes into the background, and leaves its number where `pid` says.
+    // Both pass only the path of the file. The program goes into the background and writes its process ID to `pid`.
     let line = unit
         .lines()
         .find_map(|line| line.strip_prefix("ExecStart=/usr/bin/stunnel4 "));
@@ -363,10 +363,10 @@ fn debians_unit_and_start_script_start_becket_by_its_path_alone() {
     let run = ours.run(&place, &[&place.text("stunnel.conf")]);
     assert_eq!(run.code, 0, "{}", run.all());
     let number = place.read("stunnel.pid").trim().to_owned();
-    assert!(TcpStream::connect(at).is_ok(), "it serves by now");
+    assert!(TcpStream::connect(at).is_ok(), "becket accepts connections");
     let ended = std::process::Command::new("kill").arg(&number).status();
     assert!(ended.unwrap().success());
-    eventually("the file with its number is gone", || {
+    eventually("the file with the process ID is removed", || {
         !place.path("stunnel.pid").exists()
     });
 }

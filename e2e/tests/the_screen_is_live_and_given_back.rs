@@ -1,4 +1,4 @@
-//! `becket top` shows a running becket in a terminal, and gives the terminal back as it was.
+//! `becket top` shows a running becket in a terminal and restores the terminal at its end.
 
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
@@ -57,7 +57,7 @@ impl Screen {
         let keys = File::from(keys);
         let written = Arc::new(Mutex::new(Vec::new()));
         let (mut reader, into) = (keys.try_clone().unwrap(), Arc::clone(&written));
-        // It ends when the terminal is closed.
+        // The thread ends when the terminal is closed.
         thread::spawn(move || {
             let mut bytes = [0; 4096];
             while let Ok(count @ 1..) = reader.read(&mut bytes) {
@@ -82,18 +82,18 @@ impl Screen {
         String::from_utf8_lossy(&written).contains(text)
     }
 
-    /// It has ended, and everything is as it was.
+    /// Waits until the program has ended, and asserts that the terminal is restored.
     #[track_caller]
     fn give_back(mut self) {
         assert_eq!(self.program.wait().unwrap().code(), Some(0));
         assert!(!self.is_raw());
-        eventually("the other screen is left", || self.has("\u{1b}[?1049l"));
+        eventually("the alternate screen is left", || self.has("\u{1b}[?1049l"));
     }
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_screen_shows_who_is_there_and_ends_by_a_key_or_a_signal() {
+fn top_shows_clients_and_servers_and_ends_by_a_key_or_a_signal() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).admin_keys("socket = \"admin.sock\"");
@@ -108,12 +108,12 @@ fn a_screen_shows_who_is_there_and_ends_by_a_key_or_a_signal() {
     }
     assert!(screen.is_raw() && screen.has("\u{1b}[?1049h"));
     screen.keys.write_all(b"p").unwrap();
-    eventually("it hears keys", || screen.has("paused"));
+    eventually("the key is handled", || screen.has("paused"));
     screen.keys.write_all(b"q").unwrap();
     screen.give_back();
     for signal in [Signal::TERM, Signal::INT, Signal::HUP] {
         let screen = Screen::of(&place);
-        eventually("it is drawn", || screen.has("CONDITION"));
+        eventually("the screen is drawn", || screen.has("CONDITION"));
         let pid = i32::try_from(screen.program.id()).unwrap();
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
         screen.give_back();
@@ -122,7 +122,7 @@ fn a_screen_shows_who_is_there_and_ends_by_a_key_or_a_signal() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn where_there_is_no_terminal_that_is_said() {
+fn without_a_terminal_top_fails_with_an_error() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let _becket = Becket::start(&place, &Shape::new(backend.address));

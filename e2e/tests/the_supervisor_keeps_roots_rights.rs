@@ -1,5 +1,5 @@
-//! Becket is two processes. Started as root with a user to become, the supervisor opens root's files and holds the sockets, and the
-//! serving process has no right of root's.
+//! Becket consists of two processes. If root starts it with `user` set, the supervisor opens root's files and holds the
+//! sockets, and the worker process has no privileges of root.
 
 use std::fs::{self, Permissions};
 use std::io::{self, Write};
@@ -17,7 +17,7 @@ use becket_e2e::{
 use rustix::net::SendFlags;
 use rustix::process::{Pid, PidfdFlags, PidfdGetfdFlags, kill_process, pidfd_getfd, pidfd_open};
 
-/// Certificates of one becket.
+/// Number of certificates in the test of descriptor limits.
 const MANY: usize = 400;
 const MEBIBYTE: usize = 1024 * 1024;
 
@@ -45,7 +45,7 @@ fn is_gone(pid: u32) -> bool {
     !fs::exists(format!("/proc/{pid}")).unwrap()
 }
 
-/// A becket of root's and of nobody else, in a place that is closed to its user.
+/// Starts becket with files that only root can read.
 fn start(place: &Place, shape: &Shape) -> Becket {
     place.write("becket.toml", &shape.text());
     for name in ["becket.toml", "site.pem"] {
@@ -69,7 +69,7 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     let backend = Backend::http("well met");
     let mut shape = Shape::new(backend.address).process(AS_NOBODY);
     shape.web = SocketAddr::from((fresh_host(), 443));
-    // A directory with links, as certbot's, and a file beside it.
+    // A directory of symbolic links as certbot makes it, and a file next to it.
     for folder in ["archive", "live"] {
         fs::create_dir(place.path(folder)).unwrap();
     }
@@ -107,13 +107,13 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     );
     place.write("becket.toml", &shape.clone().section(&second).text());
     assert!(becket.reload(), "{}", becket.log());
-    eventually("the renewed one is shown", || shown() != before);
+    eventually("the renewed certificate is served", || shown() != before);
     assert!(answer(low, &trust).is_ok());
-    // The logs are made in root's folder, and made again after they were moved away.
+    // The log files are created in root's directory, and created again after rotation.
     fs::rename(place.path("access.log"), place.path("access.log.1")).unwrap();
     becket.signal(Signal::USR1);
     eventually("there is a new log", || place.path("access.log").exists());
-    // What is refused changes nothing, and the log says why.
+    // A rejected configuration changes nothing, and the log names the file.
     place.write("site.pem", "none");
     assert!(!becket.reload());
     becket.says("site.pem");
@@ -121,7 +121,7 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     place.write("becket.toml", &shape.text());
     place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
     assert!(becket.reload(), "{}", becket.log());
-    until("the second listener is gone", || {
+    until("the second listener is closed", || {
         let refused = TcpStream::connect(low).err()?;
         (refused.kind() == io::ErrorKind::ConnectionRefused).then_some(())
     });
@@ -169,12 +169,12 @@ fn more_certificates_than_descriptors_are_loaded_and_loaded_again() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn what_another_chose_is_not_read_by_root() {
+fn root_does_not_read_files_that_another_user_could_choose() {
     let Some(user) = nobody() else { return };
     let (place, vault) = (Place::new(), Place::new());
     open_to_all(&vault);
     mode(&vault, "site.pem", 0o600);
-    // In a configuration of the user's, by a link of the user's, and in a folder that another may write to.
+    // Three cases: the user's configuration file, the user's link, and a directory that the user's group may write to.
     let shape = Shape::new("127.0.0.1:1").process(AS_NOBODY);
     let named = shape
         .clone()
@@ -215,7 +215,7 @@ fn what_another_chose_is_not_read_by_root() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
+fn a_worker_process_that_dies_is_restarted_and_no_client_is_rejected() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -237,7 +237,7 @@ fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
     assert!(refused.all().contains("or as root"), "{}", refused.all());
     let first = becket.child();
     signal(first, Signal::KILL);
-    // It connects whether there is a child or not, and is served in the end.
+    // Clients connect at any time and are served in the end, because the supervisor holds the socket.
     let mut connects = 0;
     until("another child serves", || {
         let client = TcpStream::connect(becket.web).expect("the parent holds the address");
@@ -250,14 +250,14 @@ fn a_child_that_dies_is_followed_by_another_and_no_client_is_refused() {
     becket.says("started again");
     assert_eq!(becket.status()["restarts"], 1);
     assert_eq!(becket.metrics().sum("becket_restarts_total", &[]) as u64, 1);
-    // It reloads as the first one did.
+    // The new worker process reloads as well.
     assert!(becket.reload(), "{}", becket.log());
     assert!(answer(becket.web, &trust).is_ok());
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_child_that_says_what_it_may_not_is_replaced() {
+fn a_worker_process_that_violates_the_protocol_is_replaced() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -265,13 +265,13 @@ fn a_child_that_says_what_it_may_not_is_replaced() {
     let first = becket.child();
     let pid = Pid::from_raw(i32::try_from(first).unwrap()).unwrap();
     let child = pidfd_open(pid, PidfdFlags::empty()).unwrap();
-    // An answer to a reload for which there was no command.
+    // An answer to a reload that was never requested.
     let link = pidfd_getfd(child, 0, PidfdGetfdFlags::empty()).unwrap();
     let mut link = fs::File::from(link);
     link.write_all(b"\x0a\0\0\0\0\0\0\0\"Reloaded\"").unwrap();
     drop(link);
-    eventually("the child is killed", || is_gone(first));
-    until("another serves", || {
+    eventually("the worker process is killed", || is_gone(first));
+    until("a new worker process serves", || {
         matches!(http_get(becket.admin, "/healthz"), Ok((200, _))).then_some(())
     });
     assert!(becket.is_alive());
@@ -279,7 +279,7 @@ fn a_child_that_says_what_it_may_not_is_replaced() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_child_that_floods_its_parent_costs_it_next_to_nothing() {
+fn a_worker_process_that_floods_the_supervisor_costs_it_little() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let becket = start(&place, &Shape::new("127.0.0.1:1").process(AS_NOBODY));
@@ -287,32 +287,32 @@ fn a_child_that_floods_its_parent_costs_it_next_to_nothing() {
     let pid = Pid::from_raw(i32::try_from(child).unwrap()).unwrap();
     let pidfd = pidfd_open(pid, PidfdFlags::empty()).unwrap();
     let link = pidfd_getfd(pidfd, 0, PidfdGetfdFlags::empty()).unwrap();
-    // A sign of life, in as many bytes as a page has.
+    // A heartbeat, padded to the size of a page.
     let text = format!("{:4088}", "\"Alive\"");
     let sign = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let (began, mut sent) = (now(), 0);
     holds_for(
         Duration::from_secs(1),
-        "the socket takes what it can",
+        "the socket accepts data",
         || {
-            // What it does not take is for the next time.
+            // The next round sends the rest.
             while rustix::net::send(&link, &sign, SendFlags::DONTWAIT).is_ok() {
                 sent += sign.len();
             }
             true
         },
     );
-    // The bytes that security.md names, and those that the socket holds.
+    // The rate that security.md names, and the capacity of the socket.
     let periods = began.elapsed().as_millis() as usize / 25 + 1;
     let most = MEBIBYTE + 4096 * periods + MEBIBYTE;
     assert!(sent <= most, "{sent} bytes were read, not {most}");
-    assert_eq!(becket.child(), child, "signs of life are no fault");
+    assert_eq!(becket.child(), child, "heartbeats are no violation");
     assert!(becket.reload(), "{}", becket.log());
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_process_that_has_files_opened_without_end_keeps_no_signal_waiting() {
+fn a_worker_process_that_keeps_opening_files_does_not_delay_signals() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let mut becket = start(&place, &Shape::new("127.0.0.1:1").process(AS_NOBODY));
@@ -324,14 +324,14 @@ fn a_process_that_has_files_opened_without_end_keeps_no_signal_waiting() {
     let text = format!("{{\"Open\":{{\"listing\":1,\"files\":[{files}]}}}}");
     let ask = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     while rustix::net::send(&link, &ask, SendFlags::DONTWAIT).is_ok() {}
-    // What was asked for before counts no more than the signal.
+    // The supervisor handles the signal before the rest of the requests.
     becket.signal(Signal::TERM);
     assert!(becket.ended().is_some(), "{}", becket.logs());
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
+fn a_worker_process_that_hangs_is_logged_and_killed_at_shutdown() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let shape = Shape::new("127.0.0.1:1").process(AS_NOBODY);
@@ -339,10 +339,10 @@ fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
     let child = becket.child();
     signal(child, Signal::STOP);
     becket.signal(Signal::HUP);
-    eventually("the log tells of the reload", || {
+    eventually("the log mentions the reload", || {
         becket.logs().contains("reload not answered")
     });
-    assert_eq!(becket.child(), child, "it may be busy, and serves");
+    assert_eq!(becket.child(), child, "a hanging process may only be busy");
     becket.signal(Signal::TERM);
     assert_eq!(becket.ended(), Some(1), "{}", becket.logs());
     assert!(is_gone(child));
@@ -352,7 +352,7 @@ fn a_child_that_obeys_no_more_is_told_of_and_killed_in_the_end() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_child_without_its_parent_ends() {
+fn a_worker_process_without_its_supervisor_drains_and_ends() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::echo();
@@ -361,21 +361,21 @@ fn a_child_without_its_parent_ends() {
     let child = becket.child();
     becket.signal(Signal::KILL);
     assert_eq!(becket.ended(), None);
-    until("new clients are refused", || {
+    until("new clients are rejected", || {
         TcpStream::connect(becket.web).err()
     });
-    // Who is there may finish.
+    // Established connections may finish.
     client.write_all(b"x").unwrap();
     io::Read::read_exact(&mut client, &mut [0]).unwrap();
     client.close_notify().unwrap();
     read_to_end(&mut client).1.unwrap();
     drop(client);
-    eventually("the child has ended", || is_gone(child));
+    eventually("the worker process has ended", || is_gone(child));
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn signals_may_reach_both_and_the_exit_code_is_the_childs() {
+fn signals_may_reach_both_processes_and_the_exit_code_is_the_workers() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::echo();
@@ -383,11 +383,11 @@ fn signals_may_reach_both_and_the_exit_code_is_the_childs() {
     let mut becket = start(&place, &shape);
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
     let child = becket.child();
-    // As a service manager does, to all processes of the service.
+    // A service manager sends the signal to all processes of the service.
     for pid in [child, becket.pid()] {
         signal(pid, Signal::TERM);
     }
-    until("new clients are refused", || {
+    until("new clients are rejected", || {
         TcpStream::connect(becket.web).err()
     });
     client.write_all(b"x").unwrap();
@@ -404,7 +404,7 @@ fn signals_may_reach_both_and_the_exit_code_is_the_childs() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn systemd_is_told_by_the_parent() {
+fn the_supervisor_notifies_systemd() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");

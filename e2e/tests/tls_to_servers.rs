@@ -1,4 +1,4 @@
-//! TLS towards servers: who is trusted, who is not, what is shown, and what is resumed.
+//! TLS to servers: verification of their certificates, client certificates, revocation and resumption.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -11,7 +11,7 @@ use becket_e2e::{
 /// Keys of a backend with TLS.
 pub(crate) const TRUSTED: &str = "tls.ca = \"ca.pem\"\ntls.name = \"app.example.org\"";
 
-/// `openssl s_server`, which answers every request with what it knows of the handshake.
+/// Starts `openssl s_server`, which answers every request with details of the handshake.
 pub(crate) fn openssl_server(
     openssl: &OpenSsl,
     place: &Place,
@@ -27,7 +27,7 @@ pub(crate) fn openssl_server(
     (serve(command, place, "s_server", at), at)
 }
 
-/// One that speaks `version` and wants a certificate of ours; `becket.pem` is one.
+/// Starts a server that requires a client certificate; `becket.pem` is an accepted one.
 pub(crate) fn asking_server(openssl: &OpenSsl, place: &Place, version: &str) -> (Kept, SocketAddr) {
     place.issue("app.pem", &["app.example.org"], Key::Ecdsa);
     place.issue("becket.pem", &["front.example.org"], Key::Ecdsa);
@@ -43,7 +43,7 @@ pub(crate) fn asking_server(openssl: &OpenSsl, place: &Place, version: &str) -> 
     openssl_server(openssl, place, "app.pem", &asks)
 }
 
-/// The answer to one request, or what came before an end that was not clean.
+/// Returns the answer to a request, or the error if the connection did not end cleanly.
 fn ask(becket: &Becket, place: &Place) -> Result<String, String> {
     let mut client = Client::connect(becket.web, &Trust::new(place)).unwrap();
     let answer = client.ask(REQUEST).map_err(|error| error.to_string())?;
@@ -93,7 +93,7 @@ fn nginx_is_reached_through_tls_and_its_sessions_are_resumed() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_asks_is_shown_a_certificate() {
+fn a_server_that_requests_a_certificate_receives_it() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -111,7 +111,7 @@ fn a_server_that_asks_is_shown_a_certificate() {
         assert!(client.read_to_end(&mut answer).is_err(), "no clean end");
         drop(client);
         let reason = becket.next_reason();
-        // In TLS 1.3 the server refuses after our side of the handshake is done.
+        // In TLS 1.3 the server rejects the certificate after becket's side of the handshake is complete.
         assert!(
             ["server-tls-error", "server-reset"].contains(&&*reason),
             "{version}: {reason}"
@@ -121,7 +121,7 @@ fn a_server_that_asks_is_shown_a_certificate() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_whose_certificate_is_revoked_gets_nothing_more() {
+fn a_server_with_a_revoked_certificate_is_rejected_even_with_a_session() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -149,7 +149,7 @@ fn a_server_whose_certificate_is_revoked_gets_nothing_more() {
         assert_eq!(resumed(), 1.0);
         revoke(&[8, 7]);
         assert!(becket.reload(), "{}", becket.log());
-        ask(&becket, &place).expect_err("nor by a session that it had before");
+        ask(&becket, &place).expect_err("a session of the server does not resume");
         assert_eq!(becket.next_reason(), "server-certificate");
         assert_eq!(resumed(), 1.0);
         becket.says("revoked");

@@ -1,4 +1,4 @@
-//! Versions, suites and groups: what the policy names is spoken, and nothing else.
+//! Becket offers exactly the TLS versions, cipher suites and groups of the policy.
 
 use becket_e2e::{Backend, Becket, Key, OpenSsl, Place, Shape, Tool};
 
@@ -6,7 +6,7 @@ const POLICY: &str = "[[policy]]\nname = \"web\"\n";
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn both_versions_and_all_suites_are_spoken_by_default() {
+fn both_versions_and_all_suites_are_available_by_default() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -72,7 +72,7 @@ fn both_versions_and_all_suites_are_spoken_by_default() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_order_of_suites_is_the_servers() {
+fn becket_prefers_suites_in_the_order_of_its_configuration() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -89,7 +89,7 @@ fn the_order_of_suites_is_the_servers() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_version_a_suite_or_a_group_that_is_not_configured_is_refused() {
+fn a_version_a_suite_or_a_group_that_is_not_configured_is_rejected() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -125,7 +125,7 @@ fn a_version_a_suite_or_a_group_that_is_not_configured_is_refused() {
         assert_eq!(line["reason"], "handshake-failed", "{line}");
         assert!(line["server"].is_null(), "{line}");
     }
-    // The client's first key share is of another group: a HelloRetryRequest brings it here.
+    // The client's first key share is of another group, so becket sends a HelloRetryRequest.
     let run = openssl.ask(&place, becket.web, &["-groups", "X25519:P-384"]);
     let (code, said) = (run.code, run.all());
     assert_eq!(code, 0, "{said}");

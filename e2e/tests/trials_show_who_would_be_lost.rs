@@ -1,4 +1,5 @@
-//! The trial of a policy evaluates every client and refuses none; its counters and the access log say which would be lost.
+//! A policy on trial is evaluated for every client but rejects none. Counters and the access log show the clients that
+//! it would reject.
 
 use becket_e2e::{Backend, Becket, OpenSsl, Place, Shape, ctl, ctl_done};
 use serde_json::{Value, json};
@@ -20,7 +21,7 @@ fn shape(backend: &Backend, trial: &str) -> Shape {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn clients_of_an_old_version_are_served_and_counted() {
+fn clients_with_an_old_version_are_served_and_counted() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -47,7 +48,7 @@ fn clients_of_an_old_version_are_served_and_counted() {
     let other = ctl(&place, &["policy", "report", "other"]);
     assert_eq!(other.code, 3, "{}", other.all());
     assert!(other.all().contains("accepted: web"), "{}", other.all());
-    // A reload that leaves the policy as it is leaves its counters; another trial begins at zero.
+    // A reload that leaves the policy unchanged keeps its counters; another trial starts at zero.
     assert!(becket.reload());
     assert_eq!(report(&place, &[])["web"], counts);
     let other = shape

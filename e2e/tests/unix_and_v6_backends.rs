@@ -1,4 +1,4 @@
-//! Servers behind Unix sockets and IPv6 addresses, several addresses and names.
+//! Servers behind Unix sockets and IPv6 addresses.
 
 use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
@@ -52,19 +52,19 @@ fn a_v6_server_is_reached_from_a_v6_listener() {
         line["client"].as_str().unwrap().starts_with("[::1]:"),
         "{line}"
     );
-    // A listener on an IPv6 address does not take IPv4 as well.
+    // A listener on an IPv6 address does not accept IPv4 connections.
     assert!(TcpStream::connect(("127.0.0.1", listen.port())).is_err());
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
+fn becket_waits_for_a_unix_socket_with_a_full_backlog() {
     let place = Place::new();
     let path = place.path("full.sock");
     let listener = Socket::new(Domain::UNIX, Type::STREAM, None).unwrap();
     listener.bind(&SockAddr::unix(&path).unwrap()).unwrap();
     listener.listen(0).unwrap();
-    // With a backlog of 0 one connection waits, and the next would have to.
+    // A backlog of 0 has room for one connection, so becket's connection must wait.
     let _waits = UnixStream::connect(&path).unwrap();
     let becket = Becket::start(&place, &Shape::new(path.to_str().unwrap()));
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();

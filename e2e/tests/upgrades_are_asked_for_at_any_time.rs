@@ -1,4 +1,4 @@
-//! What is asked for while an upgrade is under way is done, by whoever serves then.
+//! Requests during an upgrade are handled by the process that serves at that moment.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
@@ -18,7 +18,7 @@ use crate::upgrades_lose_nothing::{
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
+fn a_becket_that_is_stopped_during_an_upgrade_serves_waiting_clients() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
@@ -35,7 +35,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
     echo(&mut old);
     install_script(&place, READY_AND_SILENT);
     becket.signal(Signal::USR2);
-    eventually("it makes way: nobody is accepted", || {
+    eventually("the old process stops accepting", || {
         let probe = TcpStream::connect(becket.admin).unwrap();
         probe
             .set_read_timeout(Some(Duration::from_millis(100)))
@@ -49,7 +49,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
     waiting.tls.write_tls(&mut waiting.socket).unwrap();
     becket.signal(Signal::TERM);
     echo(&mut waiting);
-    eventually("it drains", || {
+    eventually("the process drains", || {
         http_get(becket.admin, "/healthz").is_ok_and(|(status, _)| status == 503)
     });
     drop((old, waiting));
@@ -58,7 +58,7 @@ fn a_becket_that_is_told_to_end_in_an_upgrade_serves_who_waits() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
+fn reload_requests_during_an_upgrade_are_answered_by_the_serving_process() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
@@ -72,7 +72,7 @@ fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
                 assert!(trust.visit(becket.web).is_ok());
             }
         });
-        // Some come in the moment in which the parent becomes another program.
+        // A few signals arrive while the supervisor replaces its program.
         while !upgrades.is_finished() {
             becket.signal(Signal::HUP);
             thread::sleep(Duration::from_micros(500));
@@ -89,7 +89,7 @@ fn reloads_that_are_asked_for_in_an_upgrade_are_answered_by_whoever_serves() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn an_address_that_an_upgrade_removes_is_emptied_before_it_closes() {
+fn connections_to_an_address_that_an_upgrade_removes_are_served_before_it_closes() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let kept = Shape::new(backend.address).process("workers = 2");
     let removed = fresh_address();
@@ -105,7 +105,7 @@ fn an_address_that_an_upgrade_removes_is_emptied_before_it_closes() {
         let visit = || -> Vec<io::Error> {
             let mut failures = Vec::new();
             while !over.load(SeqCst) {
-                // An address on which nothing listens refuses, and loses no connection.
+                // A closed address rejects connections, but loses none.
                 let Ok(mut client) = Client::begin(removed, &trust, "www.example.org") else {
                     thread::sleep(Duration::from_millis(1));
                     continue;

@@ -1,5 +1,5 @@
-//! `becket upgrade`: another program serves, and no client notices: none is refused or reset, none makes a full handshake that
-//! it would not have made. A program that does not come to serve changes nothing.
+//! `becket upgrade` replaces the program without loss: no client is rejected or reset, and no client makes an
+//! additional full handshake. A program that fails to start changes nothing.
 
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
@@ -20,23 +20,23 @@ use rustix::process::{Pid, kill_process};
 use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
 
-/// A program that reports that it could serve, and then does nothing.
+/// A program that reports that it is ready and then does nothing.
 pub(crate) const READY_AND_SILENT: &str =
     "printf '\\007\\0\\0\\0\\0\\0\\0\\0\"Ready\"' >&0; exec sleep 1000";
 
 pub(crate) const TWO_WORKERS: &str = "workers = 2";
 
-/// The program in the place, which an upgrade starts.
+/// Installs the program that an upgrade starts.
 pub(crate) fn install(place: &Place) {
-    // By another process: one that a test beside this one starts meanwhile would inherit the file while it is written, and nobody
-    // could execute it.
+    // Another process writes the file. If this process had it open for writing, a program started by a parallel test
+    // would inherit the descriptor, and executing the file would fail with "text file busy".
     let mut copy = Command::new("cp");
     copy.arg(becket_program()).arg(place.path("next"));
     assert!(copy.status().unwrap().success());
     fs::rename(place.path("next"), place.path("becket")).unwrap();
 }
 
-/// A script in its place.
+/// Installs a script instead of the program.
 pub(crate) fn install_script(place: &Place, lines: &str) {
     let write = "printf '%s\\n' '#!/bin/sh' \"$1\" > next";
     let mut script = Command::new("sh");
@@ -62,14 +62,14 @@ pub(crate) fn launch(place: &Place, shape: &Shape, user: Option<u32>) -> Becket 
     becket
 }
 
-/// What `becket upgrade` exits with and says.
+/// Runs `becket upgrade` and returns its exit code and output.
 fn ask(becket: &Becket) -> Finished {
     let mut command = Command::new(becket_program());
     command.args(["upgrade", "--admin", &becket.admin.to_string()]);
     finish(command, "")
 }
 
-/// The same meanwhile.
+/// Runs `becket upgrade` in another thread.
 pub(crate) fn asking(becket: &Becket) -> JoinHandle<Finished> {
     let mut command = Command::new(becket_program());
     command.args(["upgrade", "--admin", &becket.admin.to_string()]);
@@ -89,7 +89,7 @@ fn upgrades_and_reloads_are_asked_for_over_the_socket() {
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let shape = shape.admin_keys("socket = \"admin.sock\"");
     let becket = start(&place, &shape);
-    // Each process counts for itself what it asks for.
+    // Each process counts its own requests.
     for (task, said) in [
         ("reload", "reloaded\n"),
         ("upgrade", "upgraded\n"),
@@ -112,7 +112,7 @@ fn upgrades_and_reloads_are_asked_for_over_the_socket() {
     Trust::new(&place).visit(becket.web).unwrap();
 }
 
-/// Processes of this becket beside its main one.
+/// Process IDs of becket's processes other than the main one.
 pub(crate) fn children(becket: &Becket) -> Vec<u32> {
     let pid = becket.pid();
     let children = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children"));
@@ -126,7 +126,7 @@ pub(crate) fn signal(pid: u32, signal: Signal) {
     kill_process(pid, signal).expect("the process is there");
 }
 
-/// Clients that come back one after the other until told to stop, each with a session.
+/// Clients that connect repeatedly, each with a session, until the test is over.
 struct Visitors {
     over: Arc<AtomicBool>,
     served: Arc<AtomicUsize>,
@@ -166,7 +166,7 @@ impl Visitors {
         }
     }
 
-    /// Waits until some more were served.
+    /// Waits until another ten connections are served.
     #[track_caller]
     fn more(&self) {
         let before = self.served.load(SeqCst);
@@ -175,7 +175,7 @@ impl Visitors {
         });
     }
 
-    /// What went wrong.
+    /// Stops the clients and returns their failures.
     fn end(self) -> Vec<String> {
         self.over.store(true, SeqCst);
         let failures = self
@@ -186,7 +186,7 @@ impl Visitors {
     }
 }
 
-/// As many as a run has time for; a hundred where somebody asks for them.
+/// Number of upgrades per test: 8, or the value of `BECKET_UPGRADES`.
 pub(crate) fn rounds() -> usize {
     let asked = std::env::var("BECKET_UPGRADES").ok();
     asked.map_or(8, |text| text.parse().unwrap())
@@ -194,7 +194,7 @@ pub(crate) fn rounds() -> usize {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn visitors_notice_nothing_and_resume_all_the_time() {
+fn clients_are_served_and_resume_during_upgrades() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     open_to_all(&place);
@@ -206,7 +206,7 @@ fn visitors_notice_nothing_and_resume_all_the_time() {
     let pid = becket.status()["pid"].clone();
     for round in 1..=rounds() {
         visitors.more();
-        // The number of workers changes, and with it who has which socket.
+        // The number of workers changes, so sockets move between workers.
         let workers = format!("workers = {}\nuser = \"nobody\"", [3, 1, 4, 2][round % 4]);
         place.write("becket.toml", &shape.clone().process(&workers).text());
         upgrade(&becket);
@@ -216,15 +216,15 @@ fn visitors_notice_nothing_and_resume_all_the_time() {
     }
     visitors.more();
     assert_eq!(visitors.end(), [""; 0], "{}", becket.log());
-    eventually("those that were replaced have ended", || {
+    eventually("replaced processes have ended", || {
         children(&becket).len() == 1
     });
-    // The parent is the new program, too: it is what follows one that dies.
+    // The supervisor runs the new program as well, and restarts the worker process from it.
     let inode = |path: &str| fs::metadata(path).unwrap().ino();
     install(&place);
     upgrade(&becket);
     let program = inode(&place.text("becket"));
-    eventually("the main process is of the new program", || {
+    eventually("the main process runs the new program", || {
         inode(&format!("/proc/{}/exe", becket.pid())) == program
     });
     let reload = || becket.reload();
@@ -233,7 +233,7 @@ fn visitors_notice_nothing_and_resume_all_the_time() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn sessions_that_admit_early_data_stay_where_they_open_once() {
+fn sessions_with_early_data_resume_only_in_the_process_that_made_them() {
     let backend = Backend::new(|mut stream| {
         read_proxy_header(&mut stream)?;
         read_head(&mut stream)?;
@@ -263,7 +263,7 @@ fn sessions_that_admit_early_data_stay_where_they_open_once() {
 }
 
 #[test]
-fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor() {
+fn connections_continue_and_clients_in_the_backlog_are_served_by_the_new_process() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)
@@ -279,11 +279,11 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
     };
     let mut old = Client::connect(becket.web, &trust).unwrap();
     echo(&mut old);
-    // They are connected, and nobody accepts them.
+    // The kernel completes these connections, and becket accepts none because of its limit.
     let waiting: Vec<TcpStream> = (0..8)
         .map(|_| TcpStream::connect(becket.web).unwrap())
         .collect();
-    // A program of one worker has the sockets of two.
+    // The new program has one worker and takes over the sockets of two.
     place.write(
         "becket.toml",
         &shape
@@ -299,19 +299,19 @@ fn a_connection_goes_on_and_who_waits_in_the_kernel_is_served_by_the_successor()
         client.socket = socket;
         echo(&mut client);
     }
-    assert_eq!(children(&becket).len(), 2, "the first one drains");
+    assert_eq!(children(&becket).len(), 2, "the old process drains");
     echo(&mut old);
     old.close_notify().unwrap();
     read_to_end(&mut old).1.unwrap();
     drop(old);
-    eventually("it ends with its last connection", || {
+    eventually("the old process ends with its last connection", || {
         children(&becket).len() == 1
     });
 }
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_program_that_does_not_come_to_serve_changes_nothing() {
+fn a_program_that_fails_to_start_changes_nothing() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
@@ -339,7 +339,7 @@ fn a_program_that_does_not_come_to_serve_changes_nothing() {
         &shape.clone().certificates("[\"gone.pem\"]").text(),
     );
     refused("gone.pem");
-    // One that hangs is given up, before and after the old process made way.
+    // A program that hangs is stopped, before and after the old process stopped accepting.
     place.write(
         "becket.toml",
         &shape.clone().timeouts("upgrade = \"1s\"").text(),
@@ -358,7 +358,7 @@ fn a_program_that_does_not_come_to_serve_changes_nothing() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_root_programs_are_replaced_as_well() {
+fn upgrades_work_without_root() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
@@ -370,8 +370,8 @@ fn without_root_programs_are_replaced_as_well() {
     let mut becket = launch(&place, &shape, Some(user));
     let trust = Trust::new(&place);
     let pid = format!("{}\n", becket.pid());
-    // The process serves a moment before the supervisor has heard so.
-    eventually("the supervisor writes its number", || {
+    // The worker process accepts connections a moment before the supervisor learns of it.
+    eventually("the supervisor writes its process ID", || {
         place.path("becket.pid").exists()
     });
     for _ in 0..2 {
@@ -411,7 +411,7 @@ fn root_executes_only_what_root_alone_can_change() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn systemd_is_told_of_an_upgrade_by_the_same_process() {
+fn the_main_process_notifies_systemd_of_an_upgrade() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let notices = Notices::bind(&place);

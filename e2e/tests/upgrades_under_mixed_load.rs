@@ -1,7 +1,8 @@
-//! Upgrades under every kind of load at once: no connection is lost, refused, reset or gets wrong bytes, and each change has an answer.
+//! Upgrades under every kind of load at once: no connection is lost, rejected, reset or corrupted, and each change through the
+//! admin API is answered.
 //!
-//! `BECKET_SOAK_UPGRADES=50` is the full length; the default takes seconds. Each connection is counted: it has its own line in the
-//! access log in the end, and servers have served as many as clients made.
+//! `BECKET_SOAK_UPGRADES=50` is the full length; the default takes seconds. Every connection is counted: the access log has one
+//! line for each, and the servers accepted as many connections as the clients completed.
 
 mod clients;
 mod edits;
@@ -57,7 +58,7 @@ fn no_connection_is_lost_under_mixed_load() {
 fn upgrade(stage: &Stage, load: &Load<'_>, edits: &Edits<'_>, round: usize) {
     let returning = Returning::come(load);
     let half_done = HalfDone::begin(load);
-    // The new process waits at a gate, so the upgrade is under way during the first edits.
+    // The new process waits at a gate, so the upgrade is in progress during the first edits.
     close_gate(&stage.place);
     let asked = asking(&stage.becket);
     let logged = |text: &str| {

@@ -1,4 +1,4 @@
-//! Clients of each kind, and what they count.
+//! Clients of each kind, with their counters.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -15,7 +15,7 @@ use rustls::version::{TLS12, TLS13};
 use super::stage::{MEMBER, Stage};
 use crate::slots_are_shared_in_an_upgrade::greeted;
 
-/// All clients of a stage, and what they have counted.
+/// All clients of a stage, with their counters.
 pub(super) struct Load<'a> {
     stage: &'a Stage,
     pub(super) over: AtomicBool,
@@ -23,7 +23,7 @@ pub(super) struct Load<'a> {
     failures: Mutex<Vec<String>>,
 }
 
-/// What a client got.
+/// Outcome of a client's connection.
 struct Visit {
     answer: Vec<u8>,
     is_resumed: bool,
@@ -127,7 +127,7 @@ impl<'a> Load<'a> {
         assert!(failures.is_empty(), "{failures:#?}");
     }
 
-    /// Returns what a client got that must not fail.
+    /// Returns the result of a client that must succeed; panics on a failure.
     #[track_caller]
     fn must<T>(&self, what: &str, outcome: Outcome<T>) -> T {
         outcome.unwrap_or_else(|failure| panic!("{what}: {failure}"))
@@ -145,8 +145,8 @@ impl<'a> Load<'a> {
         Trust::ways(&self.stage.place, own)
     }
 
-    /// Connects, and completes the handshake. Tries again if becket resets the connection: on a slow machine it does so because of
-    /// overload, and logs each. Also returns whether it was reset.
+    /// Connects and completes the handshake. Retries if becket resets the connection, because a slow machine may be overloaded;
+    /// becket logs each of these resets. Also returns whether a reset occurred.
     fn connect(
         &self,
         at: SocketAddr,
@@ -172,7 +172,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Connects, and stops in a handshake. Also returns what is left of the hello.
+    /// Connects and stops in the middle of a handshake. Also returns the unsent part of the hello.
     fn half_done(&self, trust: &Trust, stage: &str) -> io::Result<(Client, Vec<u8>)> {
         let mut client = Client::begin(self.stage.becket.web, trust, "www.example.org")?;
         self.add(CONNECTIONS, 1);
@@ -209,14 +209,14 @@ impl<'a> Load<'a> {
         })
     }
 
-    /// Counts how a client with a session got in. Only the first one has none.
+    /// Counts the kind of handshake of a client with a session. Only its first handshake is full.
     fn resumed(&self, site: Site, way: &str, visit: &Visit) -> Outcome<()> {
         let kind = if visit.is_resumed { "resumed" } else { "full" };
         self.add(&site.counter(way, kind), 1);
         visit.says(site.answer())
     }
 
-    /// Waits for a slot of a server with a limit, and is served.
+    /// Waits for a slot on a server with a limit, and completes an exchange.
     fn wait_for_a_slot(&self, trust: &Trust) -> Outcome<()> {
         let (mut client, _) = self.connect(self.stage.sites.narrow, trust, None)?;
         let mut served = || {
@@ -228,7 +228,7 @@ impl<'a> Load<'a> {
         served().map(drop).map_err(|error| format!("{error:?}"))
     }
 
-    /// A client from a new address connects while the new process loads.
+    /// Connects a client from a new address while the new process loads.
     #[track_caller]
     pub(super) fn newcomer(&self, round: usize) -> Newcomer {
         let [high, low] = [round / 250, round % 250].map(|part| u8::try_from(part).unwrap());
@@ -245,7 +245,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// Each way to resume works across upgrades, and no client that always connects makes a second full handshake.
+    /// Asserts that each way to resume works across upgrades, and that no continuous client makes a second full handshake.
     #[track_caller]
     fn all_resumed(&self) {
         for site in [Site::Open, Site::Members] {
@@ -257,7 +257,7 @@ impl<'a> Load<'a> {
         }
     }
 
-    /// After all connections: each has a line in the access log, and servers have served as many as clients made.
+    /// Asserts, after all connections, that each has a line in the access log and that the servers accepted all of them.
     #[track_caller]
     pub(super) fn adds_up(&self, rounds: usize) {
         let Stage {
@@ -292,7 +292,7 @@ enum Site {
 }
 
 impl Site {
-    /// The name of what is counted of clients that resume in this way.
+    /// Name of the counter for clients that resume in this way.
     fn counter(self, way: &str, how: &str) -> String {
         format!("{} by {way}: {how}", self.word())
     }
@@ -321,7 +321,7 @@ impl Visit {
             .ok_or_else(|| format!("answered {:?}", text()))
     }
 
-    /// The answer ends with this, and the handshake was resumed or full.
+    /// Fails unless the answer ends with these bytes and the handshake was resumed or full as expected.
     fn is(&self, answer: &[u8], is_resumed: bool) -> Outcome<()> {
         self.says(answer)?;
         let is_so = self.is_resumed == is_resumed || self.was_refused;
@@ -331,7 +331,7 @@ impl Visit {
     }
 }
 
-/// Clients of each way to resume, with a certificate and without, that have a session before an upgrade.
+/// Clients with a session from before an upgrade, one for each way to resume, with and without a certificate.
 pub(super) struct Returning(Vec<(Site, &'static str, Trust)>);
 
 impl Returning {
@@ -346,7 +346,7 @@ impl Returning {
         returning
     }
 
-    /// All of them resume with the new process.
+    /// Resumes all sessions with the new process.
     #[track_caller]
     pub(super) fn come_again(&self, load: &Load<'_>) {
         self.visit(load, true);
@@ -367,7 +367,7 @@ impl Returning {
     }
 }
 
-/// A client that returns to the server that it had, because of its address.
+/// A client that returns to its server because of its address.
 pub(super) struct Newcomer {
     from: Ipv4Addr,
     trust: Trust,
@@ -378,7 +378,7 @@ impl Newcomer {
     #[track_caller]
     pub(super) fn come_again(&self, load: &Load<'_>) {
         load.must(
-            "a client that came while the new process loaded",
+            "a client that connected while the new process loaded",
             self.returns(load),
         );
         load.add("newcomers that returned to their server", 1);
@@ -431,7 +431,7 @@ impl HalfDone {
     }
 }
 
-/// A large body. The server sends the second half when the client asks for it.
+/// A large body. The server sends the second half when the client requests it.
 pub(super) struct Download {
     client: Client,
     taken: Vec<u8>,
@@ -449,7 +449,7 @@ impl Download {
         load.add("downloads over two upgrades", 1);
     }
 
-    /// Takes some of the first half.
+    /// Receives part of the first half.
     fn start(load: &Load<'_>) -> Outcome<Self> {
         let trust = Trust::new(&load.stage.place);
         let (mut client, _) = load.connect(load.stage.sites.bulk, &trust, None)?;
@@ -463,7 +463,7 @@ impl Download {
         Ok(Self { client, taken })
     }
 
-    /// Takes the rest, and compares all bytes.
+    /// Receives the rest and compares all bytes.
     fn end(mut self, load: &Load<'_>) -> Outcome<()> {
         self.client
             .write_all(b"x")
@@ -496,11 +496,11 @@ const BULK: &str = "downloads";
 const CONNECTIONS: &str = "connections";
 const ACROSS: &str = "resumed across an upgrade";
 const REFUSED: &str = "connections refused on a slow machine";
-/// Kinds that connect again and again.
+/// Kinds of clients that connect continuously.
 const KINDS: [&str; 6] = [FULL, RETURNING, MEMBERS, STICKY, NARROW, BULK];
-/// More attempts than any overload takes.
+/// Limit on attempts, higher than any overload needs.
 const MOST_ATTEMPTS: usize = 100;
-/// Addresses of clients that stick.
+/// Number of addresses of sticky clients.
 const SOURCES: u8 = 6;
-/// Between two clients of a thread. It keeps the access log short.
+/// Pause between two connections of a thread. It keeps the access log short.
 const PAUSE: Duration = Duration::from_millis(5);

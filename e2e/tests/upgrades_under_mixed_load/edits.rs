@@ -1,4 +1,4 @@
-//! Changes of an operator while an upgrade is under way: each has one answer, and the upgrade ends it.
+//! Changes through the admin API during an upgrade: each is answered once, and the new process does not keep it.
 
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::thread::{self, JoinHandle};
@@ -12,7 +12,7 @@ use super::stage::{SPARE, Stage};
 /// Changes of the backend `spare`: the `maxconn` of its server rises, and servers are added.
 pub(super) struct Edits<'a> {
     stage: &'a Stage,
-    /// The `maxconn` that was confirmed last.
+    /// The last confirmed `maxconn`.
     last: AtomicU64,
     added: AtomicU64,
     refused: AtomicU64,
@@ -35,7 +35,7 @@ impl<'a> Edits<'a> {
         assert!(self.make(&["servers", "add", &server]));
     }
 
-    /// Makes changes until the upgrade has an outcome.
+    /// Makes changes until the upgrade is answered.
     pub(super) fn make_until_answered(&self, asked: &JoinHandle<Finished>, begin: impl FnOnce()) {
         thread::scope(|scope| {
             scope.spawn(|| {
@@ -51,7 +51,7 @@ impl<'a> Edits<'a> {
         });
     }
 
-    /// Makes a change, which has one answer. Returns `false` if the old process refuses it because it has stopped accepting.
+    /// Makes a change and asserts that it has one answer. Returns `false` if the old process rejects it because it has stopped accepting.
     #[track_caller]
     fn make(&self, words: &[&str]) -> bool {
         let found = ctl(&self.stage.place, words);
@@ -75,7 +75,7 @@ impl<'a> Edits<'a> {
         let spare = backends.find(|it| it["name"] == "spare").unwrap();
         let servers: &Vec<Value> = spare["servers"].as_array().unwrap();
         assert_eq!(servers.len(), 1, "{servers:?}");
-        // The new process may have answered the last ones.
+        // The new process may have accepted the last changes.
         let maxconn = servers[0]["maxconn"].as_u64();
         assert!(maxconn.is_none_or(|most| most > before), "{servers:?}");
     }

@@ -17,7 +17,7 @@ pub(super) struct Stage {
     pub(super) becket: Becket,
     pub(super) sites: Sites,
     pub(super) servers: Servers,
-    /// The certificate of a client, with its intermediate one.
+    /// A client certificate with its intermediate certificate.
     pub(super) member: Bundle,
     pub(super) place: Place,
 }
@@ -26,13 +26,13 @@ pub(super) struct Stage {
 pub(super) struct Sites {
     /// Requires a client certificate.
     pub(super) members: SocketAddr,
-    /// Has stickiness by source.
+    /// Has `stick = "source"`.
     pub(super) sticky: SocketAddr,
-    /// Has one server with a limit, and a queue.
+    /// Has one server with `maxconn`, and a queue.
     pub(super) narrow: SocketAddr,
     /// Sends large bodies.
     pub(super) bulk: SocketAddr,
-    /// Has servers that no client needs.
+    /// Has a server without clients.
     spare: SocketAddr,
 }
 
@@ -42,7 +42,7 @@ pub(super) struct Servers {
     pub(super) sticky: [Backend; 3],
     pub(super) narrow: Counting,
     pub(super) bulk: Backend,
-    /// What `bulk` sends: half of it, and the rest after another byte of the client.
+    /// Body that `bulk` sends: the first half at once, the second half after another byte from the client.
     pub(super) body: Arc<Vec<u8>>,
 }
 
@@ -72,7 +72,7 @@ impl Servers {
         }
     }
 
-    /// Connections that they have had.
+    /// Connections accepted so far.
     pub(super) fn served(&self) -> usize {
         let sticky: usize = self.sticky.iter().map(Backend::served).sum();
         let others = [&self.app, &self.members, &self.bulk].map(Backend::served);
@@ -152,8 +152,8 @@ pub(super) const SPARE: &str = "127.0.0.1:9";
 
 const POLICY: &str =
     "[[policy]]\nname = \"members\"\nclient-certificates = \"required\"\nclient-ca = \"ca.pem\"\n";
-/// On a slow machine, no connection ends because of a time limit.
+/// Time limits so long that a slow machine exceeds none of them.
 const PATIENT: &str = "hello = \"10m\"\nhandshake = \"10m\"\nconnect = \"1m\"\nhalf-closed = \"10m\"\nlinger = \"1m\"\n\
     drain = \"10m\"\ndrain-idle = \"10m\"\nupgrade = \"10m\"";
-/// Bytes of a large body.
+/// Size of a large body, in bytes.
 const BODY: usize = 16 * 1024 * 1024;
