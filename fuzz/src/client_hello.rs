@@ -1,20 +1,20 @@
-//! The ClientHello peek, held to itself and to rustls.
+//! The ClientHello peek, compared with rustls and with itself.
 //!
-//! Two parsers see each hello: the peek picks the policy, rustls picks the certificate. So whatever rustls accepts the
-//! peek must have read alike, or refused for one of the few rules in which it is stricter by intent.
+//! Two parsers read each hello: the peek chooses the policy, rustls chooses the certificate. The peek must read every hello
+//! that rustls accepts in the same way, or reject it by one of a few intentionally stricter rules.
 
 use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES, Malformed, NotHello, Peek, peek};
 use rustls::server::{Accepted, Acceptor};
 
-/// Checks one input in four frames: as the bytes of a connection, as the body of a hello, as its extensions, as a name.
+/// Checks one input in four frames: as bytes of a connection, as the body of a hello, as its extensions, as a server name.
 ///
-/// The frames are right, so that an input need not have hit upon consistent lengths to get past them.
+/// Lengths in the frames are consistent, so that the fuzzer need not guess them.
 ///
-/// Returns in how many frames rustls accepted it: a run over rubbish alone would show nothing.
+/// Returns the number of frames that rustls accepted. A run with too few accepted inputs would test nothing.
 ///
 /// # Panics
 ///
-/// When the peek changes its mind as bytes come, or reads another hello than rustls.
+/// If the peek changes its answer as more bytes arrive, or reads a hello differently from rustls.
 pub fn run(data: &[u8]) -> usize {
     let raw = check(data);
     let data = &data[..data.len().min(MAX_FRAMED)];
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) -> usize {
         .count()
 }
 
-/// Checks one stream; says whether rustls accepts it.
+/// Checks one stream. Returns `true` if rustls accepts it.
 fn check(stream: &[u8]) -> bool {
     let answer = peek(stream);
     if let Peek::Hello(hello) = &answer {
@@ -40,7 +40,7 @@ fn check(stream: &[u8]) -> bool {
         assert_eq!(
             peek(&stream[..hello.wire_len()]),
             answer,
-            "reads no further than it says"
+            "reads beyond wire_len"
         );
         assert_eq!(peek(&stream[..hello.wire_len() - 1]), Peek::Incomplete);
     }
@@ -58,7 +58,7 @@ fn check(stream: &[u8]) -> bool {
     accepted.is_some()
 }
 
-/// Makes a handshake message of type client_hello with this body and spreads it over records.
+/// Makes a ClientHello message with this body and spreads it over records.
 fn in_records(body: &[u8], fragment: usize) -> Vec<u8> {
     let mut message = vec![1, 0];
     message.extend((body.len() as u16).to_be_bytes());
@@ -72,7 +72,7 @@ fn in_records(body: &[u8], fragment: usize) -> Vec<u8> {
     stream
 }
 
-/// Makes the body of a hello with these extensions behind the one that rustls insists on.
+/// Makes the body of a hello with these extensions after the one that rustls requires.
 fn in_hello(extensions: &[u8]) -> Vec<u8> {
     let signature_algorithms = [0, 13, 0, 4, 0, 2, 4, 3];
     let mut body = vec![3, 3];
@@ -123,7 +123,7 @@ fn walk(hello: &ClientHello<'_>) {
     std::hint::black_box(switches);
 }
 
-/// Gives the bytes to rustls as a connection would; `None` if it refuses them or wants more.
+/// Passes the bytes to rustls as a connection would. Returns `None` if it rejects them or needs more.
 fn accept(mut data: &[u8]) -> Option<Accepted> {
     let mut acceptor = Acceptor::default();
     while !data.is_empty() {
@@ -137,12 +137,12 @@ fn accept(mut data: &[u8]) -> Option<Accepted> {
     None
 }
 
-/// Holds the peek to what rustls has accepted.
+/// Compares the peek's answer with a hello that rustls accepted.
 fn compare(answer: &Peek<'_>, accepted: &Accepted) {
     let peeked = match answer {
         Peek::Hello(hello) => hello,
         Peek::Refused(not_hello) if is_stricter_by_intent(*not_hello) => return,
-        other => panic!("rustls accepts what is {other:?}"),
+        other => panic!("rustls accepts it, the peek answers {other:?}"),
     };
     let hello = accepted.client_hello();
     let mut lower = [0; MAX_NAME_BYTES];
@@ -170,18 +170,18 @@ fn compare(answer: &Peek<'_>, accepted: &Accepted) {
     assert!(peeked.groups().eq(groups), "groups");
 }
 
-/// The rules that the peek has and rustls has not.
+/// Returns `true` for rules of the peek that rustls does not have.
 fn is_stricter_by_intent(not_hello: NotHello) -> bool {
     matches!(
         not_hello,
-        // A record version other than 0x03xx: rustls also takes those of SSL 2.0 and DTLS.
+        // A record version other than 0x03xx: rustls also accepts those of SSL 2.0 and DTLS.
         NotHello::NotTls
             | NotHello::Malformed(Malformed::RecordVersion)
-            // Above 2^14 bytes: rustls takes 2 KiB more.
+            // More than 2^14 bytes: rustls accepts 2 KiB more.
             | NotHello::Malformed(Malformed::OversizedRecord)
             | NotHello::Malformed(Malformed::TooManyExtensions)
     )
 }
 
-/// The most of an input that is put into a frame, in bytes: a hello of this length fits into one record.
+/// Maximum length of a framed input in bytes. A hello of this length fits into one record.
 const MAX_FRAMED: usize = 8000;

@@ -1,4 +1,4 @@
-//! The configuration: any text is read and prepared, or refused with reasons.
+//! The configuration: any text is either parsed and prepared, or rejected with reasons.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
@@ -14,7 +14,7 @@ use rustls::pki_types::UnixTime;
 ///
 /// # Panics
 ///
-/// When a refusal gives no reason, or the two readings of a file differ.
+/// If a rejection has no reason, or the two parsers of a file disagree.
 pub fn run(data: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(data) else {
         return 0;
@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) -> usize {
     let reading = read(text, &Default::default());
     let parsed = File::parse(text);
     if let Err(problems) = &parsed {
-        assert!(!problems.is_empty(), "a refusal has a reason");
+        assert!(!problems.is_empty(), "a rejection has a reason");
     }
     assert_eq!(
         parsed.is_ok(),
@@ -32,7 +32,7 @@ pub fn run(data: &[u8]) -> usize {
         return 0;
     };
     let environment = Environment {
-        // Nothing is below a device: relative paths lead to no file.
+        // A device has no children, so relative paths lead to no file.
         base: Path::new("/dev/null"),
         now: UnixTime::since_unix_epoch(Duration::from_secs(1_717_200_000)),
         ipv6: true,
@@ -54,7 +54,7 @@ pub fn run(data: &[u8]) -> usize {
     match prepare(&file, &environment) {
         Ok(_) => 1,
         Err(rejected) => {
-            assert!(!rejected.errors.is_empty(), "a refusal has a reason");
+            assert!(!rejected.errors.is_empty(), "a rejection has a reason");
             0
         }
     }

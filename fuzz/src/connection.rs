@@ -1,8 +1,8 @@
-//! The life of a connection under any script: bytes, readiness, ends, faults and time.
+//! The life of a connection under any script of bytes, readiness, closes, faults and time.
 //!
-//! A script is a list of two-byte events. Its first byte says what kind of client there is: one
-//! that sends raw bytes, one that speaks TLS, or one that speaks TLS until it has keys and then
-//! seals whatever it likes into records, which gets past the cipher what no honest client sends.
+//! A script is a list of two-byte events. Its first byte chooses the client. The first kind of client sends raw bytes,
+//! the second uses TLS. The third uses TLS until it has keys, then seals arbitrary content into records. Such records
+//! pass decryption with content that no honest client sends.
 
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};
@@ -34,13 +34,13 @@ use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::pki_types::{ServerName, UnixTime};
 use rustls::{ClientConfig, ClientConnection, ConnectionTrafficSecrets, RootCertStore, version};
 
-/// Plays one script; `heap` says how many bytes are allocated in all. Returns 1 if the connection
-/// got as far as a server.
+/// Plays one script. `heap` returns the total number of allocated bytes. Returns 1 if the connection
+/// reached a server.
 ///
 /// # Panics
 ///
-/// When a connection does not come to rest, holds too much, outlives its time-outs or leaves
-/// something behind.
+/// If a connection never becomes idle, holds too much memory, outlives its timeouts or leaks
+/// resources.
 pub fn run(script: &[u8], heap: impl Fn() -> usize) -> usize {
     let Some((&kind, script)) = script.split_first() else {
         return 0;
@@ -51,7 +51,7 @@ pub fn run(script: &[u8], heap: impl Fn() -> usize) -> usize {
         let mut events = Events(script);
         while let Some((event, amount)) = events.next() {
             play.happen(place, event, amount, &mut events);
-            assert!(place.stage.settle(), "does not come to rest");
+            assert!(place.stage.settle(), "never becomes idle");
             let held = heap().saturating_sub(before);
             assert!(held < MOST_HELD, "{held} bytes are held");
         }
@@ -59,7 +59,7 @@ pub fn run(script: &[u8], heap: impl Fn() -> usize) -> usize {
     })
 }
 
-/// What is left of a script.
+/// The rest of a script.
 struct Events<'a>(&'a [u8]);
 
 impl Events<'_> {
@@ -75,26 +75,26 @@ impl Events<'_> {
     }
 }
 
-/// One client, who may be anybody.
+/// One client, honest or not.
 struct Play {
     end: Option<End>,
     tls: Option<ClientConnection>,
     forged: bool,
     sealer: Option<Sealer>,
     clear: Clear,
-    /// What the worker had counted before it came.
+    /// The worker's traffic counters before the connection.
     before: [u64; 4],
 }
 
-/// What an honest client does in clear before TLS.
+/// State of an honest client before TLS.
 enum Clear {
-    /// Waits for a greeting, then asks.
+    /// Waits for a greeting, then requests TLS.
     Greeting(&'static [u8]),
-    /// Asks.
+    /// Requests TLS.
     Request(&'static [u8]),
     /// Waits for the answer.
     Answer,
-    /// Nothing more.
+    /// Ready for TLS.
     Done,
 }
 
@@ -108,18 +108,18 @@ impl Play {
         };
         let listener =
             [OPEN, COSTLY, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
-        // By a capacity, too: a key whose signatures may be made in batches.
+        // The capacity also chooses a key whose signatures may be made in batches.
         let listener = match (listener, kind >> 3 & 3) {
             (COSTLY, 1 | 3) => BATCHED,
             (listener, _) => listener,
         };
-        // Where no TLS ends, by copy or by splice.
+        // Passthrough relays by copy or by splice.
         place.stage.splice(usize::from(kind >> 3 & 1) * 2);
         let mut end = place
             .stage
             .admit(Rc::clone(&place.listeners[listener]), plans);
         if listener == BEHIND && kind & 3 != 0 {
-            // Who speaks TLS there is introduced first, as far as the stream takes it.
+            // A client with TLS behind a proxy starts with a PROXY header, truncated to the stream's capacity.
             drop(end.write(b"PROXY TCP4 192.0.2.7 192.0.2.8 4711 443\r\n"));
         }
         let config = &place.clients[usize::from(kind & 1)];
@@ -194,8 +194,8 @@ impl Play {
             21 => {
                 for server in &mut place.stage.net.dialled {
                     match amount % 4 {
-                        // rustls takes our close_notify for a fatal alert, and asserts in debug
-                        // builds that none follows when a record is broken after it.
+                        // rustls treats becket's close_notify as a fatal alert. In debug builds it asserts that no
+                        // second alert follows, which a corrupt record would cause.
                         0 if self.forged && cfg!(debug_assertions) => {}
                         0 => server.far.finish(),
                         1 => server.far.reset(),
@@ -216,7 +216,7 @@ impl Play {
         }
     }
 
-    /// Moves what an honest client would, once in each direction.
+    /// Sends and receives once, as an honest client would.
     fn talk(&mut self) {
         let Some(end) = &mut self.end else {
             return;
@@ -263,19 +263,19 @@ impl Play {
         }
     }
 
-    /// Leaves the connection to its time-outs, then holds it to having ended.
+    /// Lets the connection reach its timeouts, then asserts that it has ended.
     fn run_out(self, place: &mut Place) -> usize {
         let relaying = place.stage.net.dialled.len().min(1);
         let timeouts = &place.stage.timeouts;
         let longest = timeouts.idle + timeouts.half_closed + timeouts.handshake;
         for _ in 0..16 {
             place.stage.wait(longest);
-            assert!(place.stage.settle(), "does not come to rest");
+            assert!(place.stage.settle(), "never becomes idle");
         }
-        while place.stage.sign(|_| panic!("is signed for nobody")) {}
+        while place.stage.sign(|_| panic!("signs for a closed connection")) {}
         place.stage.turn();
         let record = place.stage.record().expect("the end of a client");
-        assert!(place.stage.closed().is_some(), "outlives its time-outs");
+        assert!(place.stage.closed().is_some(), "outlives its timeouts");
         let counters = &place.stage.counters;
         let after = traffic(counters);
         let counted = std::array::from_fn(|i| after[i] - self.before[i]);
@@ -299,7 +299,7 @@ impl Play {
     }
 }
 
-/// From and to clients, from and to servers.
+/// Returns bytes from clients, to clients, from servers and to servers.
 fn traffic(counters: &Counters) -> [u64; 4] {
     let servers = counters.server_traffic();
     [
@@ -310,7 +310,7 @@ fn traffic(counters: &Counters) -> [u64; 4] {
     ]
 }
 
-/// What a crypto thread does, before whom the client may have left.
+/// Completes a signature as a crypto thread would. The client may have left before.
 fn sign(place: &Place, works: bool) {
     place.stage.sign(|request| {
         if works {
@@ -321,7 +321,7 @@ fn sign(place: &Place, works: bool) {
     });
 }
 
-/// Seals records of TLS 1.3 (RFC 8446, section 5.2) with whatever is in them.
+/// Seals TLS 1.3 records (RFC 8446, section 5.2) with arbitrary content.
 struct Sealer {
     key: LessSafeKey,
     iv: [u8; 12],
@@ -370,7 +370,7 @@ impl Sealer {
     }
 }
 
-/// Where all scripts are played: listeners and clients are made once.
+/// Listeners and client configurations, shared by all scripts of a thread.
 struct Place {
     stage: Stage,
     listeners: [Rc<ListenerState>; 9],
@@ -386,7 +386,7 @@ impl Place {
             rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
         let bundle = made.cert.pem() + &made.signing_key.serialize_pem();
         std::fs::write(folder.path().join("a.pem"), bundle).expect("written");
-        // Slow enough to be signed with elsewhere.
+        // This key is slow enough for crypto threads.
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("a key");
         let params = rcgen::CertificateParams::new(["a.test".to_owned()]).expect("a name");
         let costly = params.self_signed(&key).expect("a certificate");
@@ -419,7 +419,7 @@ impl Place {
         let now = Clock::start().now();
         let mut stage = Stage::new(config.file.limits, config.file.timeouts.clone(), now, 1);
         let queue = Arc::new(SigningQueue::new(1, config.batches));
-        // As if many waited behind each client.
+        // Pretends that many signatures are queued, so that all of them may be batched.
         stage.defer_to(&queue, usize::MAX / 2);
         Self {
             listeners: [
@@ -462,7 +462,7 @@ fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerStat
     })
 }
 
-// Listeners by their place in the configuration.
+// Indices of the listeners in the configuration.
 const OPEN: usize = 0;
 const ASKING: usize = 1;
 const BEHIND: usize = 2;
@@ -473,8 +473,8 @@ const DATABASE: usize = 6;
 const COSTLY: usize = 7;
 const BATCHED: usize = 8;
 
-/// Without and with client certificates, behind a proxy, TLS that passes, none, and TLS that is asked
-/// for; last, keys whose signatures others make, singly and in batches.
+/// Listeners without and with client certificates, behind a proxy, with passthrough, without TLS and with STARTTLS. The last two
+/// have keys whose signatures are made on crypto threads, one at a time and in batches.
 const CONFIG: &str = "
 [[listener]]
 name = 'open'
@@ -564,5 +564,5 @@ proxy-header = 'v2'
 address = '127.0.0.1:83'
 ";
 
-/// Four streams of 64 KiB in growing buffers, what waits behind them, and both sides' TLS.
+/// Memory limit per connection in bytes: four streams of 64 KiB in growing buffers, queued data, and the TLS state of both sides.
 const MOST_HELD: usize = 2 * 1024 * 1024;

@@ -1,4 +1,4 @@
-//! The dialects: any text of hitch, stud or stunnel is read as a configuration, or refused with reasons.
+//! Dialects: any file of hitch, stud or stunnel is either translated into a configuration, or rejected with reasons.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,12 +8,12 @@ use becket_config::read::read;
 use becket_dialects::migration::migrate;
 use becket_dialects::{Dialect, DialectCommand};
 
-/// Checks one input: a byte that chooses the dialect, a command line of words between NULs, and behind an empty one the file.
-/// Returns 1 if that is a configuration.
+/// Checks one input: a byte that chooses the dialect, a command line of words separated by NUL, and after an empty word the file.
+/// Returns 1 if it is a valid configuration.
 ///
 /// # Panics
 ///
-/// When a refusal gives no reason, or a configuration that is written down means something else.
+/// If a rejection has no reason, or the configuration that is written differs from the translated one.
 pub fn run(data: &[u8]) -> usize {
     let Some((first, rest)) = data.split_first() else {
         return 0;
@@ -31,22 +31,22 @@ pub fn run(data: &[u8]) -> usize {
         Ok(DialectCommand::Run(invocation)) => invocation,
         Ok(_) => return 0,
         Err(said) => {
-            assert!(!said.to_string().is_empty(), "a refusal has a reason");
+            assert!(!said.to_string().is_empty(), "a rejection has a reason");
             return 0;
         }
     };
-    // A part that may include itself.
+    // The included file is the same text, so it may include itself.
     let parts = BTreeMap::from([(PathBuf::from("/srv/parts/1.conf"), text.to_vec())]);
     let translation = dialect.translate(&invocation, text, Path::new("/srv"), &parts);
     assert!(
         translation.problems.len() <= 100,
-        "as many as anybody reads"
+        "more problems than the limit"
     );
     translation.remarks().for_each(drop);
     let migration = migrate(dialect, "its.conf", &translation);
     assert!(!migration.page().is_empty());
     let Some(toml) = migration.toml else {
-        assert!(!migration.errors.is_empty(), "a refusal has a reason");
+        assert!(!migration.errors.is_empty(), "a rejection has a reason");
         return 0;
     };
     let meant = read("", &translation.table).file;

@@ -1,11 +1,11 @@
-//! State that a process sends to its replacement: each record that is read is written and read the same, or it is none.
+//! State that a process sends to its replacement: a valid record is unchanged after it is written and read again.
 
 use becket_proto::handover::{LENGTH, Record, length};
 
-/// Reads the input as records, as far as they go. Returns how many there were.
+/// Reads the input as a sequence of records. Returns the number of valid records.
 ///
 /// # Panics
-/// When a record is not read as it was written.
+/// If a record changes when it is written and read again.
 pub fn run(data: &[u8]) -> usize {
     let mut records = 0;
     let mut rest = data;

@@ -1,5 +1,5 @@
-//! Requests for files: pieces lead where the whole leads, no path leaves the folder, no part is beyond the file, and nothing that was
-//! said becomes a line of the answer.
+//! HTTP requests for files. Results do not depend on how a request is split, no path leaves the directory, no range
+//! exceeds the file, and no request injects a line into the answer.
 
 use becket_http::answer::{After, Answer};
 use becket_http::coding::accepted;
@@ -8,13 +8,13 @@ use becket_http::path::decode;
 use becket_http::select::{Representation, Selected, date_text, select};
 use becket_http::status::StatusCode;
 
-/// The first byte chooses how long the file is and when it was changed, the rest is what a client says.
+/// The first byte chooses the length and modification time of the file; the rest is the request.
 ///
-/// Returns 1 when that asks for a file, else 0.
+/// Returns 1 if the request names a file, otherwise 0.
 ///
 /// # Panics
 ///
-/// When a promise is broken.
+/// If one of these properties is violated.
 pub fn run(data: &[u8]) -> usize {
     let [file, said @ ..] = data else {
         return 0;
@@ -63,26 +63,26 @@ pub fn run(data: &[u8]) -> usize {
     1
 }
 
-/// The end of a head is where it was when fewer bytes had come.
+/// Returns the length of the head. Asserts that every shorter prefix leads to the same length.
 fn find_end(said: &[u8]) -> Option<usize> {
     let whole = end(said, 0);
     for searched in 0..said.len().min(MOST_PIECES) {
         let before = end(&said[..searched], 0);
-        assert!(before.is_none() || before == whole, "an end moved");
+        assert!(before.is_none() || before == whole, "the end of the head changed");
         assert!(
             before.is_some() || end(said, searched) == whole,
             "searched {searched}"
         );
         if let (Err(status), Some(length)) = (check_line(&said[..searched], 0), whole) {
             let refused = parse(&said[..length]).map(|_| ());
-            assert_eq!(refused, Err(status), "refused early and not at the end");
+            assert_eq!(refused, Err(status), "rejected early but not in full");
         }
     }
     assert!(whole.is_some() || too_long(said).is_error());
     whole
 }
 
-/// Paths stay below the folder, and redirects are of one line and to this host.
+/// Asserts that paths stay below the directory, and that redirects are one line and lead to the same host.
 fn check_names(request: &Request<'_>) {
     assert!(request.path.starts_with('/'));
     for line in request
@@ -104,12 +104,12 @@ fn check_names(request: &Request<'_>) {
         );
         assert!(
             !request.with_slash().starts_with("//"),
-            "leads to another host"
+            "redirects to another host"
         );
     }
 }
 
-/// Some time.
+/// The current time in this target.
 const NOW: u64 = 1_700_000_000;
-/// Each is a search.
+/// Limit on tested prefixes, because each needs a search.
 const MOST_PIECES: usize = 300;

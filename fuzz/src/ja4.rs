@@ -1,4 +1,4 @@
-//! Fingerprints of hellos: each is well formed, and what a client may shuffle or make up does not change it.
+//! JA4 fingerprints of hellos: each is well formed and agrees with its hello.
 
 use becket_proto::client_hello::{Peek, peek};
 use becket_tls::ja4::Ja4;
@@ -7,7 +7,7 @@ use becket_tls::ja4::Ja4;
 ///
 /// # Panics
 ///
-/// When a fingerprint has another form than that of the description, or tells something else than the hello.
+/// If a fingerprint is malformed or disagrees with the hello.
 pub fn run(data: &[u8]) -> usize {
     let Peek::Hello(hello) = peek(data) else {
         return 0;

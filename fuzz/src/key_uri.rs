@@ -1,4 +1,4 @@
-//! URIs of keys on tokens (RFC 7512), as a configuration has them and as the agent of a token is sent them.
+//! URIs of keys on tokens (RFC 7512), in a configuration and in messages to the agent of a token.
 
 use std::fmt::Write;
 
@@ -8,7 +8,7 @@ use becket_config::notation::Text;
 /// Checks one input. Returns 1 if it names a key on a token.
 ///
 /// # Panics
-/// When a refusal gives no reason, what was read is not what is written in another way, or could not be sent or logged.
+/// If a rejection has no reason, if another encoding of the URI is parsed differently, or if it cannot be sent or logged.
 pub fn run(data: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(data) else {
         return 0;
@@ -31,7 +31,7 @@ pub fn run(data: &[u8]) -> usize {
     assert!(!uri.token.name().contains(char::is_control));
     let attributes = &uri.token.attributes;
     assert!(attributes.is_sorted_by(|one, next| one.0 < next.0));
-    assert!(text.len() <= 1024, "an agent is sent it");
+    assert!(text.len() <= 1024, "too long for a message to the agent");
     let again = written(&uri);
     if let Ok(again) = KeyUri::parse(&again) {
         assert_eq!(again.token, uri.token);
@@ -45,7 +45,7 @@ pub fn run(data: &[u8]) -> usize {
     1
 }
 
-/// The same URI with every byte encoded.
+/// Writes the URI with every byte percent-encoded.
 fn written(uri: &KeyUri) -> String {
     let attributes = uri.token.attributes.iter();
     let path = attributes.map(|(name, value)| (name.name(), value.as_bytes()));

@@ -1,10 +1,10 @@
-//! The bodies of the fuzz targets: functions that take bytes and panic where a promise is broken.
+//! Bodies of the fuzz targets: functions that take bytes and panic if a property is violated.
 //!
-//! They are functions so that they run in three ways: under libFuzzer (`targets/`, by `cargo +nightly fuzz run NAME`),
-//! in the tests of `becket-proto`, `becket-http`, `becket-config`, `becket-cluster` and `becket` on mutated inputs (`tests/fuzz_bodies.rs` of each, by any compiler), and
-//! on a single input when a finding is examined. A file that the tests share must not depend on libFuzzer.
+//! As functions they run in three ways: under libFuzzer (`targets/`, with `cargo +nightly fuzz run NAME`), in tests on mutated
+//! inputs (`tests/fuzz_bodies.rs` of `becket-proto`, `becket-http`, `becket-config`, `becket-cluster` and `becket`, with any
+//! compiler), and on a single input when a finding is examined. Files that these tests include must not depend on libFuzzer.
 //!
-//! Real inputs to start from are in `crates/proto/testdata`; pass that directory as the second corpus.
+//! `crates/proto/testdata` has real inputs; pass that directory as the second corpus.
 #![forbid(unsafe_code)]
 
 pub mod client_hello;

@@ -1,5 +1,5 @@
-//! Runs a target's body on real inputs and on mutations of them by a seeded generator: for the ordinary tests, which include
-//! this file by its path.
+//! Runs a target's body on real inputs and on mutations of them from a seeded generator. The ordinary tests include this
+//! file by its path.
 
 use std::panic::catch_unwind;
 
@@ -7,11 +7,11 @@ use fastrand::Rng;
 
 const ROUNDS: usize = 6_000;
 
-/// Runs a target's body. Every hundredth input at least must be one that it accepts, or it would only see rubbish.
+/// Runs a target's body. The body must accept more than 1 % of the inputs, otherwise the test covers only invalid input.
 ///
 /// # Panics
 ///
-/// When the body does; the message has the input.
+/// If the body panics; the message contains the input.
 pub fn run_on_mutations(inputs: &[Vec<u8>], body: fn(&[u8]) -> usize) {
     let mut accepted: usize = inputs.iter().map(|input| check(body, input)).sum();
     let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
@@ -33,7 +33,7 @@ fn check(body: fn(&[u8]) -> usize, input: &[u8]) -> usize {
     catch_unwind(|| body(input)).unwrap_or_else(|_| panic!("failed on {}", input.escape_ascii()))
 }
 
-/// Changes an input in one of the ways that break parsers: a bit, a byte, a length, a part lost, doubled or moved.
+/// Changes an input in a way that often breaks parsers: flips a bit, replaces a byte, truncates, removes, doubles or moves a part.
 fn mutate(input: &mut Vec<u8>, random: &mut Rng) {
     if input.is_empty() {
         input.push(random.u8(..));

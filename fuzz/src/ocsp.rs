@@ -1,12 +1,12 @@
-//! OCSP responses, as an operator's file has them or whatever it has instead.
+//! OCSP responses: the content of a file that should hold one.
 
 use becket_keys::ocsp::statuses;
 
-/// Checks one input. Returns of how many certificates it says something.
+/// Checks one input. Returns the number of certificates with a status.
 ///
 /// # Panics
 ///
-/// When what was read is not in the input, or when it is read from more than all of it.
+/// If a serial number does not occur in the input, or if trailing bytes are accepted.
 pub fn run(data: &[u8]) -> usize {
     let Some(all) = statuses(data) else {
         return 0;

@@ -1,4 +1,4 @@
-//! PEM files: certificates and keys are read, or it is said what is broken.
+//! PEM files: certificates and keys are parsed, or rejected with a reason.
 
 use becket_keys::facts::{certificate, not_after};
 use becket_keys::keys::names_of;
@@ -10,17 +10,17 @@ use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 ///
 /// # Panics
 ///
-/// When a refusal gives no reason.
+/// If a rejection has no reason.
 pub fn run(data: &[u8]) -> usize {
     let pem = match Pem::parse(data) {
         Ok(pem) => pem,
         Err(reason) => {
-            assert!(!reason.to_string().is_empty(), "a refusal has a reason");
+            assert!(!reason.to_string().is_empty(), "a rejection has a reason");
             return 0;
         }
     };
     for der in &pem.certificates {
-        // As a survey shows those of servers.
+        // `becket survey` parses certificates of servers in this way.
         drop((Presented::of(der), not_after(der)));
     }
     let certificates = pem.certificates.iter().filter_map(|der| certificate(der));

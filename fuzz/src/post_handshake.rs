@@ -1,19 +1,20 @@
-//! What a peer says beside data where the kernel opens its records: however records cut its messages, each is shown once and whole.
+//! Post-handshake messages of a peer when the kernel decrypts: each message is delivered once and whole, however it is split into
+//! records.
 
 use becket_proto::post_handshake::{Alert, MOST, Message, Messages, Unexpected};
 
-/// Checks one input: records, each behind a byte that says how long it is. Each is read as an alert, too. Returns how many messages
-/// were shown.
+/// Checks one input: records, each after a byte with its length. Each record is also parsed as an alert. Returns the number of
+/// messages.
 ///
 /// # Panics
-/// When a message is not what the records say, more is kept than may be, or a key changes within a record.
+/// If a message differs from the records, if too much is buffered, or if keys change within a record.
 pub fn run(data: &[u8]) -> usize {
     let (mut messages, mut count) = (Messages::default(), 0);
-    // What was said and not shown yet.
+    // Bytes received but not delivered yet.
     let mut open: Vec<u8> = Vec::new();
     let mut rest = data;
     while let Some((length, after)) = rest.split_first() {
-        // Long ones too, for which the fuzzer would have to grow its inputs: what repeats.
+        // The high bit repeats the content, so that short inputs make long records.
         let (record, after) = after.split_at(usize::from(*length & 0x7f).min(after.len()));
         let record = record.repeat(if *length & 0x80 == 0 { 1 } else { 64 });
         rest = after;
@@ -21,7 +22,7 @@ pub fn run(data: &[u8]) -> usize {
         open.extend(&record);
         let mut ends_record = false;
         let taken = messages.take(&record, |message| {
-            assert!(!ends_record, "something is shown behind a KeyUpdate");
+            assert!(!ends_record, "a message follows a KeyUpdate in its record");
             let [kind, high, middle, low] = open[..4] else {
                 unreachable!("four bytes");
             };
@@ -52,6 +53,6 @@ fn alert(content: &[u8]) {
     let [before, after] = [false, true].map(|tls13| Alert::read(content, tls13));
     assert_eq!(before.is_some(), after.is_some());
     assert!(before.is_none() || content.len() == 2);
-    // TLS 1.3 forgives less.
+    // TLS 1.3 permits fewer warnings.
     assert!(after != Some(Alert::Warning) || before == after);
 }

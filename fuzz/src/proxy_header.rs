@@ -1,14 +1,14 @@
-//! The PROXY header: decoding for good, and writing back what was read.
+//! The PROXY header: decoding, and encoding of decoded headers.
 
 use becket_proto::proxy_header::{
     Accept, Decoded, Endpoints, Format, MAX_V2_BYTES, ProxyHeader, decode,
 };
 
-/// Checks one input. Returns how many of the three kinds of receivers read a header in it.
+/// Checks one input. Returns the number of accepted formats, out of three, that find a header in it.
 ///
 /// # Panics
 ///
-/// When an answer changes as bytes come, or when a header that was read is not read back after being written.
+/// If an answer changes as more bytes arrive, or if a header changes when it is written and read again.
 pub fn run(data: &[u8]) -> usize {
     let mut read = 0;
     for accept in [Accept::V1, Accept::V2, Accept::Either] {

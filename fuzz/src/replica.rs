@@ -1,8 +1,8 @@
-//! Datagrams of other nodes, behind a seal that holds nothing back: what a node with the right keys could send, and all
-//! that anyone could.
+//! Datagrams between nodes of a cluster, with encryption disabled: the input of an attacker, and that of a node with the
+//! right keys.
 //!
-//! The input is a list of datagrams, each with a length in front. One is given to a node as it is, the next inside of a
-//! pair's envelope, so that the records are reached.
+//! The input is a list of datagrams, each after its length. A node receives each datagram twice: unchanged, and inside
+//! the envelope of a joined pair, so that its records are parsed.
 
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ use becket_cluster::replica::{
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::{NodeId, SecretId};
 
-/// Checks one input. Returns how many records were taken from it.
+/// Checks one input. Returns the number of records that the node delivered.
 ///
 /// # Panics
 ///
-/// When a record cannot be written as it was read, an invariant breaks, a node stops working with its peer, or something
-/// is always due and never done.
+/// If a record changes when it is written and read again, if an invariant is violated, if the two nodes do not join, or if
+/// a node has overdue work forever.
 pub fn run(data: &[u8]) -> usize {
     let (mut one, mut two) = joined();
     let mut sink = TestSink::default();
@@ -47,7 +47,7 @@ pub fn run(data: &[u8]) -> usize {
     sink.records
 }
 
-/// A record that can be read can be written, and is then read as the same.
+/// Asserts that a decoded record is unchanged after it is encoded and decoded again.
 fn round_trip(data: &[u8]) {
     if let Some((record, len)) = PeerRecord::decode(data) {
         assert!(len <= data.len());
@@ -60,7 +60,7 @@ fn round_trip(data: &[u8]) {
     }
 }
 
-/// Two nodes that have joined.
+/// Makes two nodes that have joined.
 fn joined() -> (Replica<Clear>, Replica<Clear>) {
     let node = |number: u16| {
         let boot = Boot(number.into());
@@ -90,7 +90,7 @@ fn joined() -> (Replica<Clear>, Replica<Clear>) {
     (one, two)
 }
 
-/// The first bytes of a datagram of the pair: a deletion that node two would send.
+/// Returns the first bytes of a datagram of the pair: a deletion that node two would send.
 fn envelope(two: &mut Replica<Clear>, now: Duration) -> Option<[u8; 8]> {
     let record = PeerRecord::Del {
         policy: becket_proto::session::PolicyTag(1),
@@ -119,7 +119,7 @@ fn settle(node: &mut Replica<Clear>, now: Duration, sent: &mut Vec<Vec<u8>>) {
             true
         });
         turns += 1;
-        assert!(turns < 1000, "something is always due and never done");
+        assert!(turns < 1000, "work remains overdue");
         if node.next_deadline().is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -130,7 +130,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const ONE: ([u8; 4], u16) = ([192, 0, 2, 1], 7000);
 const TWO: ([u8; 4], u16) = ([192, 0, 2, 2], 7000);
 
-/// Takes everything, and holds nothing.
+/// Accepts every record and stores none.
 #[derive(Default)]
 struct TestSink {
     records: usize,
@@ -172,13 +172,13 @@ impl DumpSource for TestSink {
     }
 }
 
-/// A vault that seals nothing and opens everything.
+/// A vault without encryption.
 pub struct Clear {
     random: u64,
 }
 
 impl Clear {
-    /// Two vaults that begin with different numbers draw different bytes.
+    /// Creates a vault. Its random bytes depend on `number`.
     pub fn new(number: u16) -> Self {
         let random = 0x9e37_79b9_7f4a_7c15 ^ u64::from(number) << 40;
         Self { random }

@@ -1,14 +1,14 @@
-//! Private keys, as an operator's file has them or whatever it has instead.
+//! Private keys: the content of a file that should hold one.
 
 use becket_proto::private_key::SecretNumbers;
 use becket_proto::rsa_key::{RsaKey, pkcs1_of};
 
-/// Checks one input, as PKCS#8 and as PKCS#1. Returns how many of these were read.
+/// Checks one input as PKCS#8 and as PKCS#1. Returns the number of valid forms.
 ///
 /// # Panics
 ///
-/// When what was read is not in the input, when a key is read from less or more than all of it, or when its secret numbers
-/// depend on its form.
+/// If a parsed number does not occur in the input, if missing or trailing bytes are accepted, or if the secret numbers
+/// depend on the form.
 pub fn run(data: &[u8]) -> usize {
     let inner = pkcs1_of(data);
     assert!(inner.is_none_or(|key| key.len() < data.len()));

@@ -1,14 +1,14 @@
-//! The peek at a ServerHello: it never changes its mind, and what it would learn is what the server made.
+//! The peek at a ServerHello: its answer is stable, and it learns only session IDs that the server made.
 
 use becket_proto::server_hello::{ServerHelloPeek, peek};
 
 /// Checks one input twice: as the bytes of a stream, and as the body of a hello in records.
 ///
-/// Returns in how many of them there was a hello.
+/// Returns the number of these in which it found a hello.
 ///
 /// # Panics
 ///
-/// When the peek changes its mind as bytes come, or would learn an ID that it must not.
+/// If the peek changes its answer as more bytes arrive, or would learn an ID that it must not.
 pub fn run(data: &[u8]) -> usize {
     let raw = check(data);
     let data = &data[..data.len().min(MAX_FRAMED)];
@@ -60,5 +60,5 @@ fn in_records(body: &[u8], fragment: usize) -> Vec<u8> {
     stream
 }
 
-/// The most of an input that is framed, in bytes: more than the peek looks at.
+/// Maximum length of a framed input in bytes, more than the peek reads.
 const MAX_FRAMED: usize = 6000;

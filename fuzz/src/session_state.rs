@@ -1,12 +1,12 @@
-//! The chain in a session's state: whatever the bytes, it lies within them, and part of it can be left out.
+//! The certificate chain in a session's state: it lies within the state, and certificates can be removed from it.
 
 use becket_proto::session_state::{client_chain, with_chain};
 
-/// Checks one input. Returns how many certificates were found in it.
+/// Checks one input. Returns the number of certificates in it.
 ///
 /// # Panics
 ///
-/// When certificates are found that are longer together than the state, or others once some are left out.
+/// If the certificates are longer in total than the state, or if removing some of them changes the others.
 pub fn run(data: &[u8]) -> usize {
     let Ok(chain) = client_chain(data) else {
         assert!(with_chain(data, &[]).is_err());

@@ -1,17 +1,17 @@
-//! Dialogs before TLS: how input is cut changes nothing, and nothing behind the request for TLS is taken.
+//! STARTTLS dialogs: results do not depend on how the input is split, and no byte after the request for TLS is used.
 
 use becket_proto::starttls::{
     Asked, Dialog, LONGEST_COMMAND, LONGEST_GREETING, MOST_COMMANDS, NoTls, Over, Progress,
     Protocol, TlsRequest,
 };
 
-/// The first byte chooses the protocol, the second how the rest is cut; up to the first zero it is the server's.
+/// The first byte chooses the protocol, the second the size of pieces. The server sends the bytes up to the first zero.
 ///
-/// Returns 1 when TLS was asked for, else 0.
+/// Returns 1 if TLS was requested, otherwise 0.
 ///
 /// # Panics
 ///
-/// When pieces lead elsewhere than the whole, or the client is told more than the bounds allow.
+/// If the result depends on the pieces, or if the client receives more than the limit.
 pub fn run(data: &[u8]) -> usize {
     let [protocol, each, said @ ..] = data else {
         return 0;
@@ -26,13 +26,13 @@ pub fn run(data: &[u8]) -> usize {
     if told_at_once(end) || told_at_once(end_of_pieces) {
         return 0;
     }
-    // Whether bytes behind the request came with it is all that pieces decide.
+    // Pieces only decide if bytes after the request arrived together with it.
     let began = |end| matches!(end, Progress::Begin | Progress::Over(Over::Injected));
     assert!(
         end == end_of_pieces || began(end) && began(end_of_pieces),
         "{end:?} became {end_of_pieces:?}"
     );
-    // A PostgreSQL client that is cut off at once is not told first that TLS begins.
+    // A PostgreSQL client that is rejected at once does not receive the answer that TLS begins.
     assert!(
         end != end_of_pieces || whole == pieces,
         "{whole:?} became {pieces:?}"
@@ -40,7 +40,7 @@ pub fn run(data: &[u8]) -> usize {
     usize::from(began(end))
 }
 
-/// Asks a server for TLS that says this: how it is cut changes nothing but whether bytes behind its answer are seen.
+/// Requests TLS from a server with these answers. The size of pieces only decides if bytes after the last answer are noticed.
 fn asks(protocol: Protocol, said: &[u8], each: usize) {
     let run = |each: usize| {
         let mut out = Vec::new();
@@ -58,12 +58,12 @@ fn asks(protocol: Protocol, said: &[u8], each: usize) {
     };
     let (whole, pieces) = (run(usize::MAX), run(each));
     let began = |asked| matches!(asked, Asked::Begin | Asked::Not(NoTls::Injected));
-    // All that is too much is seen at once where it comes at once.
+    // The limit on length applies earlier if all bytes arrive at once.
     let is_long = said.len() > LONGEST_GREETING;
     assert!(is_long || whole == pieces || began(whole.0) && began(pieces.0));
 }
 
-/// A greeting that is too long or not alone is found earlier when it comes in one piece.
+/// Returns `true` for a greeting that is too long or has data after it. Both are noticed earlier if all bytes arrive at once.
 fn told_at_once(end: Progress) -> bool {
     matches!(end, Progress::Over(Over::BadGreeting | Over::Refused))
 }

@@ -1,12 +1,12 @@
-//! Datagrams of stud and hitch, and OpenSSL's sessions in them, as whoever has the key could send them.
+//! Datagrams of stud and hitch with OpenSSL sessions, as a sender with the right key could make them.
 
 use becket_cluster::stud::{Datagram, SessionFault, StudSession};
 
-/// Checks one input: as a datagram and as a session. Returns how many of these it was.
+/// Checks one input as a datagram and as a session. Returns the number of valid forms.
 ///
 /// # Panics
 ///
-/// When what was read is not in the input, or when a session is read from less than all of it.
+/// If a parsed part does not occur in the input, or if missing or trailing bytes are accepted.
 pub fn run(data: &[u8]) -> usize {
     let mut read = 0;
     if let Some(datagram) = Datagram::parse(data) {

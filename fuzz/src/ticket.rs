@@ -1,5 +1,5 @@
-//! Tickets, and the files of secrets: what was not sealed by us does not open, and says why; what a file holds comes
-//! back as it was.
+//! Tickets and the base64 text of secret files. Only becket's own tickets open, every rejection has a cause, and decoded
+//! text is unchanged after encoding.
 
 use std::time::Duration;
 
@@ -12,13 +12,12 @@ use becket_tls::sessions::context::{HandshakeContext, lend};
 use becket_tls::sessions::tickets::Ticketer;
 use rustls::server::ProducesTickets;
 
-/// Offers the input as a ticket, then laid over a genuine one, then reads it as a file. Returns whether the second one
-/// opened, which it does when it changes nothing.
+/// Decodes the input as a secret file, offers it as a ticket, then XORs it over a genuine ticket and offers that. Returns
+/// `true` if the second ticket opened, which is correct only if it is unchanged.
 ///
 /// # Panics
 ///
-/// When a ticket opens that was not sealed like this, or is refused without a cause; when a file is read as something
-/// else than it says.
+/// If a ticket opens that is not genuine, if a rejection has no cause, or if decoded text changes when it is encoded.
 pub fn run(data: &[u8]) -> bool {
     files(data);
     let now = Clock::start().now();
@@ -37,7 +36,7 @@ pub fn run(data: &[u8]) -> bool {
         assert_eq!(state.is_some(), outcome == Resumption::Opened);
         outcome
     };
-    assert_ne!(offer(data), Resumption::Opened, "a ticket out of nothing");
+    assert_ne!(offer(data), Resumption::Opened, "a forged ticket opened");
 
     let genuine = lend(&mut handshake(), || ticketer.encrypt(b"state")).expect("sealed");
     let mut altered = genuine.clone();

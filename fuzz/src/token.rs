@@ -1,12 +1,12 @@
-//! What the serving process and the agent of a token send to each other: a packet is one whole message or none. Either side may be
-//! under foreign control.
+//! Messages between the worker process and the agent of a token: a packet is one complete message or invalid. An attacker may
+//! control either side.
 
 use becket_keys::signing::token::wire::{LONGEST, TokenAnswer, TokenRequest, read, write};
 
-/// Reads one packet as either side would. Returns how many messages it is.
+/// Parses one packet as each of the two sides would. Returns the number of valid messages.
 ///
 /// # Panics
-/// When a packet is a message that is longer than may be, or that is another one after it was written and read again.
+/// If a message is too long, or changes when it is written and read again.
 pub fn run(packet: &[u8]) -> usize {
     let request = read::<TokenRequest>(packet);
     if let Some(request) = &request {
