@@ -1,38 +1,38 @@
-# An index of commands. Each is one line that can be typed without just.
+# A list of commands. Each is a single line that also works without just.
 
 # List the commands
 default:
     @just --list --unsorted
 
-# Show the terminator at work
+# Run the demo
 demo:
     cargo run --release -- demo
 
-# All tests but the slow ones, which `ci test` runs
+# Run all tests except slow ones (`just ci test` includes them)
 test:
     cargo test --workspace --no-fail-fast
 
-# What CI runs, or one step of it: packages, guest, toolchain, format, lint, document, dependencies, oldest, aarch64, models, miri, fuzz, benches, packaging, test
+# Run CI, or one of its steps: packages, guest, toolchain, format, lint, document, dependencies, oldest, aarch64, models, miri, fuzz, benches, packaging, test
 ci *STEP:
     .ci/run {{STEP}}
 
-# Format everything
+# Format all code
 format:
     cargo fmt --all
 
-# Lint everything, warnings are errors
+# Lint all code; warnings are errors
 lint:
     cargo clippy --workspace --all-targets -- -D warnings
 
-# Build the documentation of the code and open it
+# Build and open the documentation of the code
 doc:
     cargo doc --workspace --no-deps --open
 
-# Rules of the house alone: lengths, words, links, arrows
+# Check the project's own rules: line lengths, words, links, dependencies between crates
 tidy:
     cargo test -p becket-tidy
 
-# Licences, sources and banned crates
+# Check licences, sources and banned crates
 deny:
     cargo deny check bans licenses sources
 
@@ -40,7 +40,7 @@ deny:
 fuzz TARGET:
     cargo +nightly fuzz run {{TARGET}}
 
-# Try a configuration without starting it
+# Check a configuration without starting becket
 check FILE:
     cargo run --release -- check --config {{FILE}}
 
