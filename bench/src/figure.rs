@@ -15,11 +15,11 @@ pub struct Figure {
     /// Name in [`crate::result::Sample::figures`].
     pub name: String,
     pub heading: String,
-    /// Whether a lower value is better.
+    /// A lower value is better.
     pub less_is_better: bool,
-    /// Whether the figure compares servers. A load or the client's share of a latency does not.
+    /// The figure compares servers. A load or the client's share of a latency does not.
     pub is_contested: bool,
-    /// Whether rounds are repeated until this figure distinguishes becket from the best peer.
+    /// Rounds are repeated until this figure distinguishes becket from the best peer.
     pub decides: bool,
 }
 

@@ -117,7 +117,7 @@ pub struct Order {
     pub scenarios: Vec<Scenario>,
     pub peers: Vec<Peer>,
     pub effort: Effort,
-    /// Whether to run although other processes use the CPUs.
+    /// Run although other processes use the CPUs.
     pub busy_ok: bool,
     /// Directory for the result.
     pub out: PathBuf,

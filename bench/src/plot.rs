@@ -166,7 +166,6 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
 
 fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
     // Rates beyond twice the largest capacity are only in the tables.
-    // What lies beyond twice the largest capacity is in the tables.
     let capacities = columns
         .iter()
         .filter_map(|column| column.median(figures::CAPACITY));

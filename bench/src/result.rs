@@ -26,7 +26,7 @@ pub struct Run {
     pub schema: u32,
     /// Name and version of the program.
     pub tool: String,
-    /// Whether the run has finished. If false, the file contains only a part.
+    /// The run has finished. If false, the file contains only a part.
     pub complete: bool,
     /// `full`, `quick` or `smoke`.
     pub effort: String,
@@ -43,7 +43,7 @@ pub struct Run {
     pub took_s: f64,
     /// Machine and conditions.
     pub conditions: Conditions,
-    /// Whether other processes used the CPUs of the run, which distorts its figures.
+    /// Other processes used the CPUs of the run, which distorts its figures.
     #[serde(default)]
     pub busy: bool,
     /// Samples of the control, one per round of the run in order: a plain relay under a constant load. Its variation comes from the machine.
@@ -69,7 +69,7 @@ pub struct Conditions {
     pub cpu_features: Vec<String>,
     /// CPUs that the bench may use.
     pub cpus: Vec<usize>,
-    /// The same CPUs by core. CPUs of the same core are its hyper-threads.
+    /// CPUs of the bench by core. CPUs of one core are its hyper-threads.
     #[serde(default)]
     pub cores: Vec<Core>,
     /// CPUs of the server under test.

@@ -63,7 +63,7 @@ pub enum Measure {
     /// Memory and CPU time of clients in a full queue.
     #[serde(alias = "queued")]
     Queued,
-    /// The same load with and without scrapes.
+    /// One load with and without scrapes.
     #[serde(alias = "scraped")]
     Scraped,
     /// Latency of a probe with open connections under a flood of handshakes.
@@ -72,7 +72,7 @@ pub enum Measure {
     /// One burst against a backend whose service time grows with concurrency.
     #[serde(alias = "burst")]
     Burst,
-    /// The same case with several load generators.
+    /// One case with several load generators.
     #[serde(alias = "generators")]
     Generators,
     /// Resumption after the loss of a node.
@@ -139,8 +139,8 @@ pub struct Axis {
 /// Columns that cannot be measured.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
+pub struct Unavailable {
     /// Peers without a figure; empty for all.
-    /// Whose; everybody's when empty.
     #[serde(default)]
     peers: Vec<String>,
     /// Settings of the cases without a figure; empty for all cases.
@@ -166,7 +166,7 @@ pub struct Settings {
     pub resume_kind: String,
     /// Body size of each response in bytes.
     pub body: u64,
-    /// Whether responses are files, and which server serves them.
+    /// Server of the response bodies as files, if any.
     pub files: Files,
     /// Requests per connection.
     pub requests: u64,
@@ -174,11 +174,11 @@ pub struct Settings {
     pub workers: usize,
     /// Number of crypto threads; `None` for the server's default.
     pub crypto_threads: Option<u64>,
-    /// Whether crypto threads sign with RSA in batches: `off` or `auto`.
+    /// Batches of RSA signatures on crypto threads: `off` or `auto`.
     pub rsa_batch: String,
     /// Number of cores of the server; `None` for one per worker.
     pub cores: Option<u64>,
-    /// Whether each worker needs its own CPU.
+    /// Each worker needs its own CPU.
     pub spread: bool,
     /// Parallel connections of a closed loop.
     pub connections: usize,
@@ -202,9 +202,9 @@ pub struct Settings {
     pub nodes: usize,
     /// Number of backend servers, which are addresses of a single program.
     pub servers: usize,
-    /// Whether the server replicates its sessions to another node.
+    /// The server replicates its sessions to another node.
     pub cluster: bool,
-    /// Whether the kernel takes over the TLS of bulk connections.
+    /// The kernel takes over the TLS of bulk connections.
     pub ktls: bool,
     /// Handling of the clients' TLS.
     pub front: Front,

@@ -139,7 +139,7 @@ fn a_required_certificate_cannot_be_avoided_with_a_ticket_of_another_host() {
         let file = a.place.text("session.pem");
         let open = [kind, "-alpn", "open", "-sess_out", &file];
         assert_eq!(a.visit(&openssl, &open), "full");
-        // The same ticket resumes on a route without certificates.
+        // On a route without certificates this ticket resumes.
         let again = [kind, "-alpn", "open", "-sess_in", &file];
         assert_eq!(b.visit(&openssl, &again), how);
         let served = b.served();

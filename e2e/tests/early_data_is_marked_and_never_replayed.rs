@@ -11,7 +11,7 @@ use becket_e2e::{Backend, Becket, Finished, OpenSsl, PATIENCE, Place, Shape};
 const REQUEST: &str = "GET /early HTTP/1.0\r\n\r\n";
 const POLICY: &str = "[[policy]]\nname = \"web\"\nversions = [\"1.3\"]\nearly-data = \"17KiB\"\n";
 
-/// What a server received for a request.
+/// Data that a server received for a request.
 #[derive(Debug)]
 struct Asked {
     /// Value of becket's own TLV in the PROXY header.
@@ -92,7 +92,7 @@ fn early_data_of_openssl_is_accepted_once_per_session() {
     assert_eq!(told.head, REQUEST);
     assert_eq!(becket.next_access()["handshake"], "early");
 
-    // The same session a second time: becket makes a full handshake and ignores the early data.
+    // A second use of this session: becket makes a full handshake and ignores the early data.
     let third = run(&flags);
     assert!(
         third.stdout.contains("Early data was rejected"),

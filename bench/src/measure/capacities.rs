@@ -11,7 +11,7 @@ use crate::result::Point;
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
     pub rate: f64,
-    /// Whether `rate` is a lower bound because the client was the bottleneck.
+    /// `rate` is a lower bound because the client was the bottleneck.
     pub bound: bool,
     /// Negotiated parameters of the handshakes.
     pub negotiated: Option<Negotiated>,

@@ -14,7 +14,7 @@ use crate::Error;
 /// A parsed target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// Whether the target uses TLS (`https`) rather than plain HTTP.
+    /// `true` for HTTPS, `false` for HTTP.
     pub is_tls: bool,
     /// Host name or address, without brackets.
     pub host: String,
