@@ -165,6 +165,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
 }
 
 fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
+    let points = || columns.iter().flat_map(|column| &column.curve);
     // Rates beyond twice the largest capacity are only in the tables.
     let capacities = columns
         .iter()

@@ -96,12 +96,12 @@ pub struct Conditions {
 /// Core of the machine.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
+pub struct Core {
     /// Number of the socket.
-    /// The socket's number.
+    pub socket: usize,
     /// Number of the core within the socket.
-    /// Its number within the socket.
+    pub core: usize,
     /// CPUs of the core that the bench may use.
-    /// CPUs of it that the bench may use.
     pub cpus: Vec<usize>,
 }
 

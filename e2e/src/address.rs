@@ -28,8 +28,8 @@ pub fn fresh_address() -> SocketAddr {
     SocketAddr::from((host, free.expect("a free port")))
 }
 
-/// A free port of `::1`, which has no siblings; nothing where the machine has no IPv6.
 /// Returns a free port of `::1`; `None` without IPv6. Other tests use the same host.
+pub fn fresh_v6() -> Option<SocketAddr> {
     let probe = TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).ok()?;
     probe.local_addr().ok()
 }

@@ -209,8 +209,8 @@ impl<'n> Node<'n> {
         self.metrics().sum("becket_sessions", &[]) as u64
     }
 
-    /// Asks as openssl does, from the hub.
     /// Sends a request with openssl from the hub.
+    #[track_caller]
     pub fn ask(&self, openssl: &OpenSsl, flags: &[&str]) -> Finished {
         let (place, web) = (&self.place, self.web());
         self.hub.within(|| openssl.ask(place, web, flags))

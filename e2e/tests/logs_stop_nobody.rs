@@ -211,8 +211,8 @@ fn a_syslog_daemon_receives_every_line_and_stops_no_client_when_it_reads_none() 
         let name = "becket_syslog_lines_dropped_total";
         becket.metrics().sum(name, &[]) > 0.0
     });
-    // Another one in its place, as after a restart.
     // Replace the daemon, as a restart would.
+    drop(daemon);
     std::fs::remove_file(&at).unwrap();
     let daemon = UnixDatagram::bind(&at).unwrap();
     daemon.set_nonblocking(true).unwrap();

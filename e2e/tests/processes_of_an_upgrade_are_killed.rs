@@ -74,6 +74,7 @@ impl Scene {
 
     /// Advances from the first step to the requested one. Processes that must stay behind are stopped before the others
     /// continue.
+    #[track_caller]
     fn advance(&self) {
         if self.step == Step::Loading {
             return;

@@ -53,8 +53,8 @@ pub mod worker;
 /// Error that prevents a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+pub enum Error {
     /// The command line is invalid.
-    /// The command line asks for what cannot be done.
     #[error("{0}")]
     Plan(String),
     /// The target is unreachable.

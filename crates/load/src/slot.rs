@@ -21,10 +21,10 @@ pub struct ClientSlot {
     token: Token,
     /// Configuration of the last full handshake, which stores its sessions.
     config: Option<Arc<ClientConfig>>,
-    /// Its number among the slots of all threads.
     /// Number of this slot among the slots of all threads.
-    /// Connections that it has made.
+    position: u64,
     /// Number of connections made.
+    count: u64,
     link: Option<LoadConnection>,
 }
 
