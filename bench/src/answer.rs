@@ -43,7 +43,7 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
         let told = all.iter().map(|(case, figure, standing)| {
             let value = verdict::subject(case).and_then(|column| column.median(&figure.name));
             format!(
-                "{}{} is {}, {} times {}: {}",
+                "{}{} is {}, {} times that of {}: {}",
                 figure.heading,
                 of_case(case),
                 value.map_or("-".to_owned(), |value| figure.show(value)),
@@ -53,7 +53,7 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
             )
         });
         let told: Vec<String> = told.collect();
-        return (!told.is_empty()).then(|| format!("becket's {}.", told.join("; ")));
+        return (!told.is_empty()).then(|| format!("Becket's {}.", told.join("; its ")));
     }
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for (.., standing) in &all {
@@ -67,7 +67,7 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
         _ => "figures",
     };
     Some(format!(
-        "becket's {heading} in {} comparisons: {} ({least:.2} to {most:.2} times).",
+        "{} comparisons of becket's {heading}: {}; ratios from {least:.2} to {most:.2}.",
         all.len(),
         counts.collect::<Vec<_>>().join(", ")
     ))
@@ -86,7 +86,7 @@ fn medians(outcome: &Outcome) -> Option<String> {
         ))
     });
     let best: Vec<String> = best.collect();
-    (!best.is_empty()).then(|| format!("Best in {}: {}.", figure.heading, best.join("; ")))
+    (!best.is_empty()).then(|| format!("Best {}: {}.", figure.heading, best.join("; ")))
 }
 
 /// Compares becket's figure for each value of a setting with its figure for the first value.
@@ -94,7 +94,7 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     let figure = figure::headlines(outcome).into_iter().next()?;
     let value = |case: &Case| verdict::subject(case)?.median(&figure.name);
     let from = outcome.cases.first()?.settings.get(setting)?;
-    let mut ratios: Vec<(&str, Vec<f64>)> = Vec::new();
+    let mut steps: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
     for case in &outcome.cases {
         let to = case.settings.get(setting)?;
         let mut base = case.settings.clone();
@@ -103,24 +103,30 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
         let (Some(after), Some(before)) = (value(case), base.and_then(value)) else {
             continue;
         };
-        match ratios.iter_mut().find(|(known, _)| known == to) {
+        match steps.iter_mut().find(|(known, _)| known == to) {
             _ if to == from => {}
-            Some((_, known)) => known.push(after / before),
-            None => ratios.push((to, vec![after / before])),
+            Some((_, known)) => known.push((before, after)),
+            None => steps.push((to, vec![(before, after)])),
         }
     }
-    let told = ratios.iter().filter_map(|(to, ratios)| {
-        let (least, most) = spread::range(ratios)?;
-        let ratio = match ratios.len() {
-            1 => format!("{least:.2}"),
-            _ => format!("{least:.2} to {most:.2}"),
+    let told = steps.iter().filter_map(|(to, pairs)| {
+        let ratios: Vec<f64> = pairs.iter().map(|(before, after)| after / before).collect();
+        let (least, most) = spread::range(&ratios)?;
+        let change = match pairs.as_slice() {
+            [(before, after)] => {
+                let word = if after < before { "lower" } else { "higher" };
+                let by = figure.show((after - before).abs());
+                format!("{by} {word} ({least:.2} times)")
+            }
+            _ => format!("{least:.2} to {most:.2} times as high"),
         };
-        Some(format!(
-            "{ratio} times as much ({setting} {to}, against {from})"
-        ))
+        Some(format!("{change} with {setting} {to}"))
     });
     let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| format!("For becket {}: {}.", figure.heading, told.join(", ")))
+    (!told.is_empty()).then(|| {
+        let told = told.join(", ");
+        format!("Compared with {setting} {from}, becket's {} is {told}.", figure.heading)
+    })
 }
 
 /// Returns the round trips that each way of resumption saves becket's clients.
@@ -138,7 +144,7 @@ fn saved(outcome: &Outcome) -> Option<String> {
     let told: Vec<String> = told.collect();
     (!told.is_empty()).then(|| {
         let told = told.join(", ");
-        format!("Round trips to the first byte that becket's clients save, against full handshakes: {told}.")
+        format!("Round trips to the first byte that resumption saves becket's clients: {told}.")
     })
 }
 
@@ -152,13 +158,17 @@ fn generators(outcome: &Outcome) -> Option<String> {
         case.columns.iter().skip(1).filter_map(move |other| {
             let apart = ours? / other.median(figures::RATE)? - 1.0;
             let (per_cent, case) = (apart * 100.0, of_case(case));
-            Some((apart, format!("{per_cent:+.1} % from {}{case}", other.peer)))
+            Some((apart, format!("{per_cent:+.1} % compared with {}{case}", other.peer)))
         })
     });
     let (apart, told): (Vec<f64>, Vec<String>) = apart.unzip();
     let close = apart.iter().all(|apart| apart.abs() <= CLOSE);
-    let word = if close { "No" } else { "Its rates differ" };
-    (!told.is_empty()).then(|| format!("{word}: {}.", told.join(", ")))
+    let answer = if close {
+        format!("No, the rate of becket-load is within {:.0} % of the other generators", CLOSE * 100.0)
+    } else {
+        "The rate of becket-load differs from the other generators".to_owned()
+    };
+    (!told.is_empty()).then(|| format!("{answer}: {}.", told.join(", ")))
 }
 
 /// Returns the label of a case in parentheses, or an empty text without a label.
@@ -215,7 +225,7 @@ mod tests {
             ..case(vec![column("becket", &[cpu])])
         });
         let answer = of(&Run::default(), &outcome("batches", cases.into()));
-        assert!(answer.contains("0.50 to 0.75 times"), "{answer}");
+        assert!(answer.contains("is 0.50 to 0.75 times as high with rsa-batch auto"), "{answer}");
     }
 
     #[test]
@@ -251,7 +261,7 @@ mod tests {
         let answer = |count: usize| of(&Run::default(), &outcome("key", vec![sure(); count]));
         assert!(answer(1).contains("nginx: better"), "{}", answer(1));
         assert!(
-            answer(5).contains("5 better (0.50 to 0.50 times)"),
+            answer(5).contains("5 better; ratios from 0.50 to 0.50"),
             "{}",
             answer(5)
         );
