@@ -246,7 +246,7 @@ impl Becket {
         let Some(ss) = Tool::find("ss") else { return };
         let most = fs::read_to_string("/proc/sys/net/core/somaxconn").expect("a bound");
         let most = most.trim().parse().map_or(0, |most: u32| most.min(4096));
-        until("the kernel's queues are whole", || {
+        until("the accept queues have their configured length", || {
             let sockets = ss.run(["-Hltn", "src", &self.web.to_string()], "").stdout;
             let mut lengths = sockets.lines().map(|line| line.split_whitespace().nth(2));
             let whole = lengths.all(|length| length.and_then(|it| it.parse().ok()) == Some(most));

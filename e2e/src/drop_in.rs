@@ -78,7 +78,7 @@ impl Either {
         let also = file.try_clone().expect("the same file");
         command.stdin(Stdio::null()).stdout(also).stderr(file);
         let mut kept = Kept(command.spawn().expect("a program that starts"));
-        until("it listens", || {
+        until("the program listens", || {
             let ended = kept.0.try_wait().expect("a status");
             assert!(ended.is_none(), "it ended: {}", read(&log));
             all.iter()
@@ -104,7 +104,7 @@ impl Running {
     pub fn end(mut self, signal: Signal) -> Option<i32> {
         self.signal(signal);
         let child: &mut Child = &mut self.0.0;
-        until("it ends", || child.try_wait().expect("a status")).code()
+        until("the program exits", || child.try_wait().expect("a status")).code()
     }
 }
 

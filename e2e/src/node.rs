@@ -200,7 +200,7 @@ impl<'n> Node<'n> {
     /// Waits until this number of peers is live.
     #[track_caller]
     pub fn has_peers(&self, number: usize) {
-        eventually("the peers are there", || self.live_peers() == number);
+        eventually("all peers are connected", || self.live_peers() == number);
     }
 
     /// Returns the number of sessions in the table.

@@ -15,7 +15,7 @@ fn the_page_renders_narrow_and_wide_light_and_dark_without_console_messages() {
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
     Trust::new(&place).visit(becket.web).unwrap();
-    eventually("there is a moment to draw", || {
+    eventually("the status has recent figures", || {
         becket.status()["recent"].is_object()
     });
     let picture = |size: &str, scheme: &str| {

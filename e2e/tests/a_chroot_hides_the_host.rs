@@ -55,11 +55,11 @@ fn it_serves_reloads_and_reopens_its_logs() {
     place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
     close(&place);
     assert!(becket.reload(), "{}", place.read("jail/becket.log"));
-    eventually("the renewed one is shown", || serial() != before);
+    eventually("the renewed certificate is served", || serial() != before);
     let (log, old) = (place.path("jail/access.log"), place.path("jail/old"));
     fs::rename(&log, old).unwrap();
     becket.signal(Signal::USR1);
-    eventually("there is a new log", || log.exists());
+    eventually("a new log file exists", || log.exists());
     // Root does not open files that other users may change, and the child cannot open them.
     give(&place, user);
     assert!(!becket.reload());
@@ -89,11 +89,11 @@ fn logs_outside_of_it_cannot_be_reopened_and_stay_open() {
     let mut client = Client::connect(becket.web, &trust.without_tickets()).unwrap();
     assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
     drop(client);
-    eventually("it is logged", || !place.read("access.log").is_empty());
+    eventually("the connection is logged", || !place.read("access.log").is_empty());
     // The process in the chroot cannot open the path again.
     fs::rename(place.path("becket.log"), place.path("old.log")).unwrap();
     becket.signal(Signal::USR1);
-    eventually("it reports that it keeps the old log", || {
+    eventually("becket reports that it keeps the old log", || {
         place
             .read("old.log")
             .contains("cannot reopen the log file; keeping the old one")

@@ -61,7 +61,7 @@ fn renewed_files_in_a_known_folder_are_loaded_and_other_files_are_rejected() {
     symlink("../archive/2.pem", keys.path("live/new")).unwrap();
     fs::rename(keys.path("live/new"), keys.path("live/site.pem")).unwrap();
     assert!(becket.reload(), "{}", becket.log());
-    eventually("the renewed one is shown", || serial() != first);
+    eventually("the renewed certificate is served", || serial() != first);
     let second = serial();
 
     let is_confined = has_landlock(&becket);

@@ -57,8 +57,8 @@ fn an_endless_header_is_cut_off() {
     let becket = start(&place);
     let mut slow = TcpStream::connect(becket.admin).unwrap();
     slow.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
-    until("it is cut off", || slow.write_all(b"x").err());
-    eventually("it is counted", || refused(&becket, "timeout") == 1);
+    until("the connection is closed", || slow.write_all(b"x").err());
+    eventually("the timeout is counted", || refused(&becket, "timeout") == 1);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn a_reload_is_not_delayed_by_a_flood_of_page_requests() {
                 }
             });
         }
-        until("the flood has begun", || {
+        until("the flood has started", || {
             (pages.load(SeqCst) > 200).then_some(())
         });
         becket.signal(Signal::HUP);

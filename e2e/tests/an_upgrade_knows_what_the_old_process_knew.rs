@@ -32,7 +32,7 @@ fn a_server_that_fails_its_checks_stays_out_of_service() {
     let checks = "[backend.health]\ncheck = \"connect\"\nrise = 2\ninterval = \"10m\"\nfast-interval = \"10m\"";
     let becket = start(&place, &shape.section(checks));
     let condition = |index| server(&becket, index)["condition"].clone();
-    eventually("both are known", || {
+    eventually("both servers are checked", || {
         (condition(0), condition(1)) == ("out-of-service".into(), "in-service".into())
     });
     let before = server(&becket, 0);
@@ -60,7 +60,7 @@ fn a_server_that_failed_passive_checks_stays_paused() {
     let passive = "[backend.health]\npassive-failures = 1\npassive-pause = \"1h\"";
     let becket = start(&place, &shape.section(passive));
     let trust = Trust::new(&place);
-    eventually("its connects fail", || {
+    eventually("connects to the server fail", || {
         trust.visit(becket.web).unwrap();
         server(&becket, 0)["condition"] == "out-of-service"
     });

@@ -40,7 +40,7 @@ fn a_slow_reader_receives_fifty_megabytes_that_becket_does_not_buffer() {
     client.write_all(b"GET / HTTP/1.0\r\n\r\n").unwrap();
     let sent = || becket.metrics().sum("becket_client_sent_bytes_total", &[]) as u64;
     let mut last = 0;
-    eventually("the way is full", || {
+    eventually("becket stops sending", || {
         let now = sent();
         let is_full = now > 0 && now == last;
         last = now;

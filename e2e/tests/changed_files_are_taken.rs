@@ -41,7 +41,7 @@ impl<'a> Visitor<'a> {
     #[track_caller]
     fn awaits_for(&self, name: &str, bundle: &Bundle) {
         let wanted = der(bundle);
-        eventually("the new certificate is shown", || {
+        eventually("the new certificate is served", || {
             self.shown(name) == wanted
         });
     }
@@ -97,7 +97,7 @@ fn links_of_certbot_are_followed_and_an_incomplete_renewal_is_rejected() {
     assert_eq!(visitor.shown(NAME), der(&first));
     let second = renew(2);
     link("fullchain", 2);
-    eventually("half of it is kept out", || rejected(&becket).len() == 1);
+    eventually("the incomplete renewal is rejected", || rejected(&becket).len() == 1);
     assert!(rejected(&becket)[0].contains("belongs to another certificate"));
     assert_eq!(visitor.shown(NAME), der(&first));
     becket.says("changed file rejected; keeping the previous one");
@@ -106,7 +106,7 @@ fn links_of_certbot_are_followed_and_an_incomplete_renewal_is_rejected() {
     assert!(metrics.sum("becket_watch_failures_total", &[]) >= 1.0);
     link("privkey", 2);
     visitor.awaits(&second);
-    eventually("all is well again", || rejected(&becket).is_empty());
+    eventually("no file is rejected", || rejected(&becket).is_empty());
     // The new targets of the links are watched as well.
     let third = place.authority.issue(&[NAME], Key::Ecdsa);
     place.write("archive/fullchain2.pem", &third.certificate);
@@ -134,15 +134,15 @@ fn files_can_be_renamed_written_in_parts_and_their_folder_removed_and_restored()
     let (begin, rest) = text.split_at(text.len() / 2);
     let mut file = File::create(place.path("certs/a.pem")).unwrap();
     file.write_all(begin.as_bytes()).unwrap();
-    eventually("a half is kept out", || rejected(&becket).len() == 1);
+    eventually("the incomplete file is rejected", || rejected(&becket).len() == 1);
     assert_eq!(visitor.shown(NAME), der(&renamed));
     file.write_all(rest.as_bytes()).unwrap();
     drop(file);
     visitor.awaits(&halved);
-    eventually("all is well again", || rejected(&becket).is_empty());
+    eventually("no file is rejected", || rejected(&becket).is_empty());
 
     fs::remove_dir_all(place.path("certs")).unwrap();
-    eventually("what is gone stays", || rejected(&becket).len() == 1);
+    eventually("the missing file is rejected", || rejected(&becket).len() == 1);
     assert_eq!(visitor.shown(NAME), der(&halved));
     fs::create_dir(place.path("certs")).unwrap();
     let again = place.issue("certs/a.pem", &[NAME], Key::Ecdsa);
@@ -152,10 +152,10 @@ fn files_can_be_renamed_written_in_parts_and_their_folder_removed_and_restored()
     place.write("certs/b.pem", "none");
     let beside = place.issue("certs/c.pem", &["internal.example.org"], Key::Ecdsa);
     visitor.awaits_for("internal.example.org", &beside);
-    eventually("the other is kept out", || rejected(&becket).len() == 1);
+    eventually("the other file is rejected", || rejected(&becket).len() == 1);
     assert_eq!(visitor.shown(NAME), der(&again));
     fs::remove_file(place.path("certs/b.pem")).unwrap();
-    eventually("it is gone", || rejected(&becket).is_empty());
+    eventually("no file is rejected", || rejected(&becket).is_empty());
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn hundreds_of_changes_cause_few_reloads_and_close_no_connection() {
     last.write(&place.path("site.pem"));
     assert!(open.ask(becket_e2e::REQUEST).is_ok());
     resuming.visit(becket.web).unwrap();
-    let resumed = until("a visit with a session", || {
+    let resumed = until("a handshake resumes", || {
         let access = becket.access();
         access
             .iter()
@@ -218,7 +218,7 @@ fn revocation_lists_are_reloaded_automatically_but_the_configuration_is_not() {
     let [(_, trust), ..] = Trust::ways(&place, Some(&alice));
     trust.visit(becket.web).unwrap();
     revoke(&[7, 1]);
-    eventually("she is refused", || trust.visit(becket.web).is_err());
+    eventually("the revoked client is rejected", || trust.visit(becket.web).is_err());
     becket.says("policy[web]");
     assert!(TcpStream::connect(second).is_err());
     assert!(becket.reload(), "{}", becket.log());
@@ -256,14 +256,14 @@ fn the_supervisor_passes_on_files_of_root_and_the_child_watches_its_own() {
     visitor.awaits(&next);
     // The child watches files that it can read itself.
     let own = place.issue("own/internal.pem", &["internal.example.org"], Key::Ecdsa);
-    eventually("what it cannot read is kept out", || {
+    eventually("the unreadable file is rejected", || {
         rejected(&becket).len() == 1
     });
     chown(place.path("own/internal.pem"), Some(user), None).unwrap();
     visitor.awaits_for("internal.example.org", &own);
-    eventually("all is well again", || rejected(&becket).is_empty());
+    eventually("no file is rejected", || rejected(&becket).is_empty());
     place.write("site.pem", "none");
-    eventually("what does not fit is kept out", || {
+    eventually("the invalid file is rejected", || {
         rejected(&becket).len() == 1
     });
     assert_eq!(visitor.shown(NAME), der(&next));
@@ -273,7 +273,7 @@ fn the_supervisor_passes_on_files_of_root_and_the_child_watches_its_own() {
     let before = becket.child();
     let pid = rustix::process::Pid::from_raw(i32::try_from(before).unwrap()).unwrap();
     rustix::process::kill_process(pid, becket_e2e::Signal::KILL).unwrap();
-    until("another serves", || {
+    until("another child serves", || {
         let trust = &visitor.trust;
         Client::connect(becket.web, trust).ok()
     });

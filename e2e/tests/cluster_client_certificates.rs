@@ -92,7 +92,7 @@ fn a_session_keeps_its_identity_on_every_host_until_it_is_revoked() {
         assert!(welcomes(a, &openssl, &flags, "full"));
         (kind, how, file)
     });
-    eventually("what is found by ID is there", || b.holds() > 0);
+    eventually("the session is on the other node", || b.holds() > 0);
     let resumes = |node: &Node<'_>, (kind, how, file): &(&[&str], &str, String)| {
         // No certificate is presented here; the other host has verified it.
         let flags = [kind, &["-sess_in", file][..]].concat();

@@ -52,7 +52,7 @@ fn replicates(openssl: &OpenSsl, from: &Node<'_>, to: &Node<'_>) {
     let flags = ["-tls1_2", "-no_ticket"];
     let make = [&flags[..], &["-sess_out", &file]].concat();
     assert_eq!(from.visit(openssl, &make), "full");
-    eventually("the session is there", || to.holds() > held);
+    eventually("the node has the session", || to.holds() > held);
     let resume = [&flags[..], &["-sess_in", &file]].concat();
     assert_eq!(to.visit(openssl, &resume), "id");
 }
@@ -69,7 +69,7 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
     // Only this node has a list of peers.
     nodes[0].replicate(PEER);
     let started = nodes[0].becket().pid();
-    eventually("it says that the name does not resolve", || {
+    eventually("the status shows that the name does not resolve", || {
         page(&nodes[0]).contains("peer.test:7443: failed to lookup")
     });
     assert_eq!(unresolved(&nodes[0]), 1);
@@ -87,7 +87,7 @@ fn a_peer_is_found_when_its_name_resolves_and_followed_when_it_moves() {
     nodes[2].replicate("");
     dns.points("peer.test", &[nodes[2].host.address.into()]);
     let new = nodes[2].address().to_string();
-    eventually("it is a peer where it is now", || {
+    eventually("the new address is a live peer", || {
         let peers = nodes[0].status()["cluster"]["peers"].clone();
         let mut peers = peers.as_array().into_iter().flatten();
         peers.any(|peer| peer["state"] == "live" && peer["address"] == *new)
@@ -117,7 +117,7 @@ fn a_name_that_no_longer_resolves_keeps_its_address_and_is_reported() {
     let kept = Value::from(vec![nodes[1].address().to_string()]);
     for (failure, word) in FAILURES {
         dns.set("peer.test", failure.clone());
-        eventually("it says what is wrong with the name", || {
+        eventually("the status shows the problem of the name", || {
             let problem = name(&nodes[0])["problem"].clone();
             problem
                 .as_str()
@@ -138,11 +138,11 @@ fn a_name_that_no_longer_resolves_keeps_its_address_and_is_reported() {
         assert_eq!(name(&nodes[0])["addresses"], kept);
         nodes[0].has_peers(1);
         dns.points("peer.test", &address);
-        eventually("it resolves again", || name(&nodes[0])["problem"].is_null());
+        eventually("the name resolves again", || name(&nodes[0])["problem"].is_null());
     }
     // The kept address is used: a restarted peer without a list of peers is found at this address.
     dns.set("peer.test", Answer::NoSuchName);
-    eventually("the name is gone", || unresolved(&nodes[0]) == 1);
+    eventually("the name does not resolve", || unresolved(&nodes[0]) == 1);
     nodes[1].kill();
     nodes[1].replicate("");
     nodes[1].has_peers(1);

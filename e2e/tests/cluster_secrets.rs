@@ -30,7 +30,7 @@ impl<'a> Sessions<'a> {
             let flags = [kind, &["-sess_out", file][..]].concat();
             assert_eq!(at.visit(openssl, &flags), "full", "{how}");
         }
-        eventually("the session is everywhere", || {
+        eventually("the session is on all nodes", || {
             all.iter()
                 .zip(&held)
                 .all(|(node, held)| node.holds() > *held)
@@ -132,7 +132,7 @@ fn a_secret_is_changed_by_reloads_without_loss_of_sessions() {
     }
     let new = secrets(&nodes[0]);
     assert_ne!(new[0], old[0]);
-    let last = until("every worker has read its mail", || {
+    let last = until("every worker has handled its messages", || {
         let made = Sessions::make("last", &openssl, &nodes[1], &nodes);
         (made.sealed_by() == [&*new[0]; 2]).then_some(made)
     });
@@ -146,7 +146,7 @@ fn a_secret_is_changed_by_reloads_without_loss_of_sessions() {
     }
     for node in &nodes {
         assert_eq!(secrets(node), [&*new[0]]);
-        eventually("the workers have read their mail", || {
+        eventually("the workers have handled their messages", || {
             first.offered_to(node) == ["full", "full", "id"]
         });
         assert!(unknown(node) >= 2);
@@ -157,7 +157,7 @@ fn a_secret_is_changed_by_reloads_without_loss_of_sessions() {
     nodes[2].start(&keys);
     nodes.iter().for_each(|node| node.has_peers(2));
     let told = last.files[2].clone();
-    eventually("it was told what the others hold", || {
+    eventually("the node has the sessions of the others", || {
         let resume = ["-tls1_2", "-no_ticket", "-sess_in", &told];
         nodes[2].visit(&openssl, &resume) == "id"
     });
@@ -187,11 +187,11 @@ fn hosts_rotate_together_and_a_ticket_remains_valid_after_one_rotation() {
     let epoch = |node: &Node<'_>| node.status()["tickets"]["epoch"].as_u64();
     let until_next = |node: &Node<'_>| {
         let start = epoch(node);
-        eventually("the next epoch", || epoch(node) > start);
+        eventually("the next epoch begins", || epoch(node) > start);
     };
     let file = one.place.text("session.pem");
     // Create the ticket early in an epoch. Otherwise a slow machine could have two rotations between the two visits.
-    eventually("a ticket of the epoch before opens", || {
+    eventually("a ticket of the previous epoch opens", || {
         until_next(&one);
         one.visit(&openssl, &["-tls1_3", "-sess_out", &file]);
         let made = epoch(&one);
@@ -221,7 +221,7 @@ fn a_secret_that_others_can_read_prevents_start_and_reload() {
     assert!(!node.reload(keys));
     let errors = node.status()["reload"]["errors"].to_string();
     assert!(errors.contains("chmod 600"), "{errors}");
-    assert!(crosses(&openssl, &node, &node), "it goes on as before");
+    assert!(crosses(&openssl, &node, &node), "the node works as before");
     let again = Becket::command(&node.place, &["run", "--config", "becket.toml"]);
     let run = finish(again, "");
     assert_eq!(run.code, 2, "{}", run.all());

@@ -33,7 +33,7 @@ fn make_session(node: &Node<'_>, openssl: &OpenSsl, file: &str) -> String {
 /// Waits until the node has `held` sessions, then resumes the session in `file`.
 #[track_caller]
 fn resumes(node: &Node<'_>, openssl: &OpenSsl, file: &str, held: u64) {
-    eventually("the session is there", || node.holds() >= held);
+    eventually("the node has the session", || node.holds() >= held);
     assert_eq!(visit(node, openssl, &["-sess_in", file]), "id");
 }
 
@@ -86,7 +86,7 @@ fn no_secret_of_a_session_is_sent_in_clear() {
         let socket = UdpSocket::bind((a.host.address, 0)).expect("a socket");
         socket.send_to(&master, other).expect("sent");
     });
-    eventually("it is found in clear", || capture.count(&master) > 0);
+    eventually("the secret is found in clear", || capture.count(&master) > 0);
 }
 
 /// Returns the master secret in openssl's key log of a TLS 1.2 handshake.
@@ -150,7 +150,7 @@ fn a_reload_stops_replication_and_another_starts_it_again() {
     let session = make_session(a, &openssl, "session.pem");
     resumes(b, &openssl, &session, 1);
     assert!(b.reload("secret = \"secret\""));
-    eventually("it has left", || peer_state(a) == "left");
+    eventually("the node has left", || peer_state(a) == "left");
     assert_eq!(b.status()["cluster"], Value::Null);
     b.host
         .within(|| drop(UdpSocket::bind(b.address()).expect("the socket is closed")));
@@ -165,7 +165,7 @@ fn a_reload_stops_replication_and_another_starts_it_again() {
     a.has_peers(1);
     b.has_peers(1);
     // After the restart of replication, the node requests the sessions that it missed.
-    eventually("the other session is there", || {
+    eventually("the node has the other session", || {
         visit(b, &openssl, &["-sess_in", &other]) == "id"
     });
     let held = a.holds();
@@ -177,7 +177,7 @@ fn a_reload_stops_replication_and_another_starts_it_again() {
     let (_, after) = section.split_once("\n[").expect("another section");
     b.place.write("becket.toml", &format!("{before}[{after}"));
     assert!(b.host.within(|| b.becket().reload()));
-    eventually("it has left", || peer_state(a) == "left");
+    eventually("the node has left", || peer_state(a) == "left");
     assert_eq!(b.status()["cluster"], Value::Null);
     assert_eq!(visit(b, &openssl, &["-sess_in", &later]), "id");
 }
@@ -282,7 +282,7 @@ fn a_handshake_that_ends_in_the_old_process_creates_a_session_for_all_hosts() {
     }
     assert_eq!(late.tls.handshake_kind(), Some(HandshakeKind::Full));
     for node in &nodes {
-        eventually("the session is there", || node.holds() >= 1);
+        eventually("the node has the session", || node.holds() >= 1);
         assert_eq!(kind(node), HandshakeKind::Resumed);
     }
 }

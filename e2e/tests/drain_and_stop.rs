@@ -108,7 +108,7 @@ fn a_drain_right_after_a_reload_lets_connections_finish() {
     kill_process(serving, Signal::STOP).unwrap();
     becket.signal(Signal::HUP);
     notices.next("RELOADING=1");
-    eventually("it has notified the child", || state(main) == 'S');
+    eventually("the supervisor has notified the child", || state(main) == 'S');
     // The supervisor finds the child's answer and the signal at once, and may process them in any order.
     kill_process(main, Signal::STOP).unwrap();
     kill_process(serving, Signal::CONT).unwrap();
@@ -212,7 +212,7 @@ fn a_reload_during_a_drain_opens_no_listener() {
     becket.signal(Signal::HUP);
     let mut writer = OpenOptions::new().write(true).open(&file).unwrap();
     becket.signal(Signal::TERM);
-    eventually("it drains", || becket.log().contains("draining"));
+    eventually("becket drains", || becket.log().contains("draining"));
     let late = fresh_address();
     let listener = format!(
         "[[listener]]\nname = \"late\"\nbind = [\"{late}\"]\n\

@@ -110,11 +110,11 @@ fn wakes_to_ten_thousand_hellos(key: Key) {
         metrics.0
     );
     // New clients are served normally afterwards.
-    eventually("a newcomer is served", || {
+    eventually("a new client is served", || {
         Client::connect(becket.web, &trust).is_ok_and(|mut client| client.ask(REQUEST).is_ok())
     });
     becket.idle();
-    eventually("descriptors are back", || {
+    eventually("descriptors are at the baseline", || {
         becket.descriptors() <= descriptors
     });
 }

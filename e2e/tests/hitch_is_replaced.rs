@@ -402,7 +402,7 @@ fn a_link_called_hitch_runs_in_the_background_and_writes_a_pid_file() {
             .unwrap()
     };
     assert!(signal("-TERM").success());
-    eventually("the file with its number is gone", || {
+    eventually("the file with the process ID is removed", || {
         !place.path("hitch.pid").exists()
     });
     place.write("hitch.conf", "pem-file = \"none.pem\"\ndaemon = on\n");

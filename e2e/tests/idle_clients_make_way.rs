@@ -58,7 +58,7 @@ fn two_idle_clients_do_not_block_a_third_one() {
         assert_eq!(number(&becket, "becket_idle_reclaims_total"), ended);
         clients.push(client);
     }
-    eventually("their connections end as idle ones", || {
+    eventually("idle connections are closed", || {
         becket.metrics().closed("idle-timeout") == 4
     });
 }
@@ -71,7 +71,7 @@ fn without_the_setting_the_third_client_waits() {
     let mut idle = [(); 2].map(|()| come(&becket, &trust, REQUEST));
     idle.iter_mut().for_each(answered);
     let mut third = come(&becket, &trust, REQUEST);
-    eventually("it waits", || number(&becket, "becket_queue") == 1);
+    eventually("the client waits", || number(&becket, "becket_queue") == 1);
     drop(idle);
     answered(&mut third);
     assert_eq!(number(&becket, "becket_idle_reclaims_total"), 0);
@@ -83,7 +83,7 @@ fn a_connection_with_a_pending_request_is_never_closed() {
     let becket = start(&place, &server, RECLAIMS);
     let trust = Trust::new(&place);
     let mut slow = come(&becket, &trust, SLOW);
-    eventually("it has a slot", || {
+    eventually("the client has a slot", || {
         number(&becket, "becket_server_connections") == 1
     });
     // Each client replaces the previous one, although the slow one has been silent for longer.

@@ -166,12 +166,12 @@ fn an_unplugged_token_affects_only_new_clients_and_recovers() {
         assert_eq!(becket.next_reason(), "token");
     }
     assert_eq!(visit(&becket, &known, "rsa.example.org"), "psk");
-    eventually("it is known", || number(&becket, "available") == 0.0);
+    eventually("the loss is reported", || number(&becket, "available") == 0.0);
     let problem = becket.status()["tokens"][0]["fault"].clone();
     assert!(problem.is_string(), "{problem}");
     assert!(number(&becket, "failures_total") >= 1.0);
     site.token.plug();
-    eventually("the token is back", || {
+    eventually("the token works again", || {
         gets_in(&becket, &site.trust(&TLS12), "rsa.example.org")
     });
     assert_eq!(number(&becket, "available"), 1.0);
@@ -199,11 +199,11 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_other_keys_still_work() {
     assert!(status.unwrap().contains("Seccomp:\t2\n"));
     let trust = || site.trust(&TLS13).without_tickets();
     for how in ["-KILL", "-STOP"] {
-        eventually("it serves", || {
+        eventually("becket serves", || {
             gets_in(&becket, &trust(), "rsa.example.org")
         });
         // SoftHSM loses a token if it is killed during a login, so wait until no agent is being replaced.
-        eventually("nothing is asked of it", || {
+        eventually("no signature is in progress", || {
             number(&becket, "in_flight") == 0.0 && number(&becket, "available") == 1.0
         });
         let starts = number(&becket, "starts_total");
@@ -217,15 +217,15 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_other_keys_still_work() {
             })
             .collect();
         // The key of this name is in a file. On a slow machine several attempts may be needed.
-        eventually("who needs no token gets in", || {
+        eventually("a client of a key in a file is served", || {
             gets_in(&becket, &Trust::new(&site.place), "www.example.org")
         });
         for client in refused {
             client.join().unwrap();
         }
-        eventually("another agent", || number(&becket, "starts_total") > starts);
+        eventually("another agent starts", || number(&becket, "starts_total") > starts);
     }
-    eventually("it serves", || {
+    eventually("becket serves", || {
         gets_in(&becket, &trust(), "rsa.example.org")
     });
     becket.idle();
@@ -270,13 +270,13 @@ fn a_sandboxed_process_gets_agents_after_failures_reloads_and_upgrades() {
     );
 
     signal(agent(&becket).expect("an agent"), "-KILL");
-    eventually("it serves again", || serves("rsa.example.org"));
+    eventually("becket serves again", || serves("rsa.example.org"));
     upgrade(&becket);
     eventually("the new process serves", || serves("rsa.example.org"));
     // The new supervisor program starts this agent.
     let starts = number(&becket, "starts_total");
     signal(agent(&becket).expect("an agent"), "-KILL");
-    eventually("another agent", || {
+    eventually("another agent starts", || {
         number(&becket, "starts_total") > starts && serves("rsa.example.org")
     });
     assert_eq!(becket.status()["refused_calls"], serde_json::json!({}));
@@ -309,7 +309,7 @@ fn a_reload_loads_another_key_and_is_not_delayed_by_an_unplugged_token() {
     ));
     assert!(becket.reload(), "{}", becket.log());
     site.token.plug();
-    eventually("the token is back", || {
+    eventually("the token works again", || {
         gets_in(&becket, &site.trust(&TLS12), "ec.example.org")
     });
     becket.idle();
@@ -373,7 +373,7 @@ fn the_process_user_opens_the_token_and_root_reads_the_pin() {
     assert!(becket.children_named("exe").is_empty());
     // The next agent receives the PIN from the same file, which it cannot open itself.
     signal(first, "-KILL");
-    eventually("another agent", || {
+    eventually("another agent starts", || {
         agent(&becket).is_some_and(|next| next != first)
     });
     serves();

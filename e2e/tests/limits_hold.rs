@@ -79,7 +79,7 @@ fn new_clients_displace_silent_ones_the_oldest_first() {
         .process("workers = 1");
     let becket = Becket::start(&place, &shape);
     let mut held = one_byte_clients(&becket, 20);
-    eventually("all are there", || in_flight(&becket) == 20);
+    eventually("all handshakes are in flight", || in_flight(&becket) == 20);
     let trust = Trust::new(&place);
     for round in 1..=3 {
         let answer = Client::connect(becket.web, &trust).unwrap().ask(REQUEST);
@@ -88,7 +88,7 @@ fn new_clients_displace_silent_ones_the_oldest_first() {
         assert_eq!(metrics.closed("handshake-displaced"), round);
         // A slot is free now, and another silent client takes it.
         held.extend(one_byte_clients(&becket, 1));
-        eventually("all are there again", || in_flight(&becket) == 20);
+        eventually("the limit is reached again", || in_flight(&becket) == 20);
     }
     // The oldest clients have been closed.
     for (at, socket) in held.iter_mut().enumerate() {
@@ -131,12 +131,12 @@ fn without_descriptors_accepting_pauses_with_a_message_and_without_busy_waiting(
     let clients: Vec<TcpStream> = (0..8)
         .map(|_| TcpStream::connect(becket.web).unwrap())
         .collect();
-    until("it says so", || {
+    until("the pause is logged", || {
         becket.log().contains("accepting paused").then_some(())
     });
     // Becket has no descriptor left for a status request, so CPU time shows if it spins.
     let before = cpu_ticks(&becket);
-    holds_for(Duration::from_secs(1), "becket lives", || becket.is_alive());
+    holds_for(Duration::from_secs(1), "becket keeps running", || becket.is_alive());
     let spent = cpu_ticks(&becket) - before;
     assert!(spent < 30, "{spent} of 100 ticks in a second of rest");
     // Connected clients are still served.

@@ -26,7 +26,7 @@ fn after_a_rotation_new_lines_are_in_the_new_files() {
         fs::rename(place.path(name), place.path(&format!("{name}.1"))).unwrap();
     }
     becket.signal(Signal::USR1);
-    eventually("both are there again", || {
+    eventually("both log files exist again", || {
         place.path("becket.log").exists() && place.path("access.log").exists()
     });
     visit();
@@ -35,7 +35,7 @@ fn after_a_rotation_new_lines_are_in_the_new_files() {
     });
     let (old, new) = (place.read("access.log.1"), place.read("access.log"));
     assert_eq!((old.lines().count(), new.lines().count()), (1, 1));
-    eventually("it says so", || {
+    eventually("the reopening is logged", || {
         place.read("becket.log").contains("log files reopened")
     });
 }
@@ -70,7 +70,7 @@ fn the_access_log_is_off_by_default_and_an_option_enables_it() {
                 becket.log()
             );
         } else {
-            eventually("a line", || {
+            eventually("a line is written", || {
                 place.read("lines").contains("\"reason\":\"finished\"")
             });
         }

@@ -16,8 +16,8 @@ fn log_files_created_by_root_belong_to_the_user_and_can_be_reopened() {
         fs::rename(place.path(name), place.path(&format!("{name}.1"))).unwrap();
     }
     becket.signal(Signal::USR1);
-    eventually("both are there again", || {
+    eventually("both log files exist again", || {
         place.path("becket.log").exists() && place.path("access.log").exists()
     });
-    eventually("it says so", || becket.log().contains("log files reopened"));
+    eventually("the reopening is logged", || becket.log().contains("log files reopened"));
 }

@@ -131,14 +131,14 @@ fn a_full_fifo_stops_no_client_and_later_shows_the_number_of_dropped_lines() {
         fill(&place.path(name));
     }
     garbage(&becket, MANY);
-    eventually("records were dropped, and counted", || {
+    eventually("dropped records are counted", || {
         becket
             .metrics()
             .sum("becket_access_lines_dropped_total", &[])
             > 0.0
     });
     let (mut text, mut lines) = (Vec::new(), Vec::new());
-    eventually("it says so", || {
+    eventually("the number of dropped lines is logged", || {
         // Ignore errors: the lines may not be there yet.
         log.read_to_end(&mut text).ok();
         access.read_to_end(&mut lines).ok();
@@ -206,7 +206,7 @@ fn a_syslog_daemon_receives_every_line_and_stops_no_client_when_it_reads_none() 
     let sender = UnixDatagram::unbound().unwrap();
     sender.set_nonblocking(true).unwrap();
     while sender.send_to(b"full", &at).is_ok() {}
-    eventually("lines were dropped, and counted", || {
+    eventually("dropped lines are counted", || {
         garbage(&becket, 50);
         let name = "becket_syslog_lines_dropped_total";
         becket.metrics().sum(name, &[]) > 0.0
@@ -217,7 +217,7 @@ fn a_syslog_daemon_receives_every_line_and_stops_no_client_when_it_reads_none() 
     let daemon = UnixDatagram::bind(&at).unwrap();
     daemon.set_nonblocking(true).unwrap();
     // Lines of a kind have a rate limit, which the earlier lines may have used up.
-    eventually("the new daemon gets lines", || {
+    eventually("the new daemon receives lines", || {
         garbage(&becket, 1);
         let mut message = [0; 16 * 1024];
         let lengths = std::iter::from_fn(|| daemon.recv(&mut message).ok());

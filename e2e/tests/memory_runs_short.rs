@@ -43,10 +43,10 @@ fn idle_connections_are_closed_and_new_clients_refused_until_memory_is_available
     let mut asking = client(b"?");
     // This limit is below the memory of any process.
     limit(&becket, &place, "off", "1MiB");
-    eventually("those at rest have ended", || {
+    eventually("idle connections are closed", || {
         becket.metrics().closed("memory-rest") == 8
     });
-    until("newcomers are refused", || {
+    until("new clients are refused", || {
         (becket.status()["memory"]["shortage"] == "refusing").then_some(())
     });
     assert!(Client::connect(becket.web, &trust).is_err());
@@ -55,11 +55,11 @@ fn idle_connections_are_closed_and_new_clients_refused_until_memory_is_available
     assert!(metrics.sum("becket_memory_shortage", &[]) >= 2.0);
     assert_eq!(metrics.open(), 1, "the active connection stays");
     limit(&becket, &place, "1MiB", "off");
-    eventually("there is memory", || becket.status()["memory"].is_null());
+    eventually("the shortage ends", || becket.status()["memory"].is_null());
     asking.write_all(b"x").unwrap();
     asking.read_exact(&mut [0]).unwrap();
     client(b"");
-    eventually("the end of each shortage is said", || {
+    eventually("the end of each shortage is logged", || {
         let log = becket.log();
         let said = |words: &str| log.matches(words).count();
         said("memory is short") == said("memory pressure ended")

@@ -63,7 +63,7 @@ fn a_scanned_host_is_healthy_and_one_that_clients_cannot_use_is_not() {
         scanner.write_all(b"\x01\x02 what is here?\r\n").unwrap();
         becket_e2e::read_to_end(&mut scanner).0.clear();
         assert!(Client::connect_as(becket.web, &trust, "else.example.net").is_err());
-        eventually("both are counted", || failed() == 2 * (number + 1));
+        eventually("both failures are counted", || failed() == 2 * (number + 1));
     }
     assert_eq!(status(), 0);
     for _ in 0..12 {
@@ -74,7 +74,7 @@ fn a_scanned_host_is_healthy_and_one_that_clients_cannot_use_is_not() {
             .metrics()
             .sum("becket_handshakes_failed_by_name_total", &[]) as u64
     };
-    eventually("they are counted", || by_name() == 12);
+    eventually("the failures are counted", || by_name() == 12);
     assert_eq!(status(), 3);
     // The reload stands for the correction of the problem.
     assert!(becket.reload());
@@ -151,7 +151,7 @@ fn every_handshake_byte_and_close_is_counted() {
     assert_eq!(sum("becket_connects_total", &[]), 6);
     let requests = 6 * REQUEST.len() as u64;
     assert_eq!(sum("becket_server_sent_bytes_total", &[]), requests);
-    eventually("all lines are there", || becket.access().len() == 6);
+    eventually("all connections are logged", || becket.access().len() == 6);
     let lines = becket.access();
     for (field, name) in [
         ("client_bytes_in", "becket_client_received_bytes_total"),

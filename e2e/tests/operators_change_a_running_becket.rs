@@ -56,7 +56,7 @@ fn a_drained_server_receives_no_clients_until_a_reload() {
     assert!(said.ends_with("as in the file\n"), "{said}");
     assert!(at_the_second(&becket, &trust) > 0);
     // The log shows each change with the user.
-    eventually("it is in the log", || {
+    eventually("the change is logged", || {
         let log = becket.log();
         log.contains("change requested") && log.contains("\"by\":\"uid ")
     });
@@ -104,7 +104,7 @@ fn servers_can_be_added_and_removed_until_a_reload() {
     let [first, second] = [0, 1].map(|at| format!("app/{}", servers[at].address));
     ctl_done(&place, &["servers", "maxconn", &first, "7"]);
     let mut client = Client::connect(becket.web, &trust).unwrap();
-    eventually("it is at its server", || {
+    eventually("the client is at its server", || {
         becket.status()["backends"][0]["servers"][0]["in_use"] == 1
     });
     let said = ctl_done(&place, &["servers", "add", &second, "--weight", "9"]);
@@ -112,7 +112,7 @@ fn servers_can_be_added_and_removed_until_a_reload() {
         said.contains("weight 9") && said.contains("added"),
         "{said}"
     );
-    eventually("it has clients", || at_the_second(&becket, &trust) > 0);
+    eventually("the server has clients", || at_the_second(&becket, &trust) > 0);
     let said = ctl_done(&place, &["servers", "remove", &first]);
     assert!(said.ends_with("removed, 1 connections continue\n"), "{said}");
     assert_eq!(
@@ -122,7 +122,7 @@ fn servers_can_be_added_and_removed_until_a_reload() {
             format!("server {first}: removed")
         ])
     );
-    eventually("the first has no new ones", || {
+    eventually("the first server has no new clients", || {
         at_the_second(&becket, &trust) == 10
     });
     assert!(client.ask(REQUEST).unwrap().ends_with(b"one"));
@@ -144,7 +144,7 @@ fn servers_can_be_added_and_removed_until_a_reload() {
     ctl_done(&place, &["servers", "remove", &first]);
     assert_eq!(json(&place, &["servers"])[0]["servers"][0]["weight"], 3);
     assert!(becket.reload());
-    eventually("it is as in the file", || {
+    eventually("servers are those of the file", || {
         at_the_second(&becket, &trust) == 0
     });
     let server = &json(&place, &["servers"])[0]["servers"][0];
@@ -167,7 +167,7 @@ fn open_connections_are_listed_and_closed_by_their_properties() {
         client.write_all(b"hello").unwrap();
         client
     });
-    let rows = until("all are listed", || {
+    let rows = until("all connections are listed", || {
         let list = json(&place, &["connections", "--phase", "relaying"]);
         let rows = list["connections"].as_array().unwrap().clone();
         (rows.len() == 3).then_some(rows)
@@ -218,7 +218,7 @@ fn sessions_can_be_removed_keys_rotated_and_the_log_level_set() {
     assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
     // A second rotation within a second is rejected.
     for epoch in [1, 2] {
-        let rotated = until("they are rotated", || {
+        let rotated = until("the keys are rotated", || {
             let found = ctl(&place, &["tickets", "rotate", "--json"]);
             (found.code == 0).then_some(found.stdout)
         });
@@ -322,7 +322,7 @@ fn the_socket_is_private_belongs_to_one_becket_and_is_removed_with_it() {
     // While the first one drains, another can replace the socket, and the exit of the first does not remove it.
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
     assert_eq!(ctl_done(&place, &["drain"]), "draining\n");
-    eventually("it gives way", || mode() & 0o1000 != 0);
+    eventually("the socket is free for another process", || mode() & 0o1000 != 0);
     let inode = fs::metadata(&socket).unwrap().ino();
     let next = Becket::spawn(run(), place.folder(), other.web, other.admin);
     next.ready();
@@ -333,7 +333,7 @@ fn the_socket_is_private_belongs_to_one_becket_and_is_removed_with_it() {
     assert_eq!(becket.ended(), Some(4));
     assert_eq!(json(&place, &["servers"]), next.status()["backends"]);
     next.signal(Signal::INT);
-    eventually("it is removed", || !socket.exists());
+    eventually("the socket is removed", || !socket.exists());
 }
 
 #[test]
@@ -369,5 +369,5 @@ fn the_supervisor_creates_the_socket_and_keeps_it_when_a_child_dies() {
     let upgrade = ctl(&place, &["upgrade"]);
     assert!([0, 3].contains(&upgrade.code), "{}", upgrade.all());
     assert_eq!(ctl_done(&place, &["drain"]), "draining\n");
-    eventually("it is removed", || !place.path("admin.sock").exists());
+    eventually("the socket is removed", || !place.path("admin.sock").exists());
 }

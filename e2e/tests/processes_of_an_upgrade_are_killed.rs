@@ -54,7 +54,7 @@ impl Scene {
         let old = becket.child();
         close_gate(&place);
         becket.signal(Signal::USR2);
-        let new = until("there are two", || children(&becket).get(1).copied());
+        let new = until("two processes run", || children(&becket).get(1).copied());
         let scene = Self {
             place,
             server,
@@ -174,7 +174,7 @@ pub(crate) fn open_gate(place: &Place) {
 #[track_caller]
 pub(crate) fn stop(pid: u32) {
     signal(pid, Signal::STOP);
-    eventually("it is stopped", || state(pid) == Some('T'));
+    eventually("the process is stopped", || state(pid) == Some('T'));
 }
 
 /// Returns the state of a process as in proc(5); `None` if it does not exist.
@@ -189,15 +189,15 @@ fn the_new_process_takes_over_after_the_death_of_the_old_one_at_each_step() {
     for step in STEPS {
         let scene = Scene::at(step);
         signal(scene.old, Signal::KILL);
-        eventually("it is dead", || {
+        eventually("the old process is dead", || {
             matches!(state(scene.old), None | Some('Z'))
         });
         scene.go_on_without(scene.old);
-        eventually(&format!("the new one is alone, {step:?}"), || {
+        eventually(&format!("only the new process runs, {step:?}"), || {
             children(&scene.becket) == [scene.new]
         });
         scene.logged("upgraded", 1);
-        until("it serves", || {
+        until("the new process serves", || {
             Client::connect(scene.becket.web, &scene.trust).ok()
         });
         assert_eq!(scene.counts()[..2], [1, 0], "{step:?}");
@@ -245,7 +245,7 @@ fn after_the_death_of_the_supervisor_processes_drain_and_the_next_becket_can_bin
         scene.client.close_notify().unwrap();
         scene.client.read_to_end(&mut Vec::new()).unwrap();
         for pid in children {
-            eventually(&format!("both have ended, {step:?}"), || {
+            eventually(&format!("both processes have exited, {step:?}"), || {
                 matches!(state(pid), None | Some('Z'))
             });
         }

@@ -105,7 +105,7 @@ fn health_checks_of_haproxy_with_a_local_header_are_answered() {
     );
     let _haproxy = haproxy(&tool, &place, &text, at);
     // The header has the command LOCAL, so its sender is the client.
-    eventually("a check got its answer", || {
+    eventually("a check is answered", || {
         becket.access().iter().any(|line| {
             let client = line["client"].as_str().unwrap_or_default();
             client.starts_with("127.") && line["reason"] == "finished" && backend.served() > 0
@@ -134,14 +134,14 @@ fn checks_of_haproxy_do_not_count_as_failures() {
             becket.web
         );
         let _haproxy = haproxy(&tool, &place, &text, at);
-        eventually("checks come and go", || {
+        eventually("checks are counted", || {
             becket.metrics().closed("health-check") >= 3
         });
         let metrics = becket.metrics();
         for failure in ["handshake-aborted", "proxy-header", "client-reset"] {
             assert_eq!(metrics.closed(failure), 0, "{how}: {failure}");
         }
-        eventually("they are logged", || {
+        eventually("the checks are logged", || {
             let lines = becket.access();
             lines.iter().any(|line| line["reason"] == "health-check")
         });

@@ -174,7 +174,7 @@ fn new_clients_receive_the_new_certificate_and_old_connections_continue() {
     let renewed = place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
     assert_eq!(shown(becket.web, &trust), before, "loaded before the reload");
     assert!(becket.reload());
-    eventually("every worker shows the new one", || {
+    eventually("every worker uses the new certificate", || {
         (0..8).all(|_| shown(becket.web, &trust) == der(&renewed.certificate))
     });
     old.write_all(b"y").unwrap();
@@ -210,7 +210,7 @@ fn with_command_line_options_only_the_certificates_are_reloaded() {
     let renewed = place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
     assert_ne!(before, der(&renewed.certificate));
     assert!(becket.reload(), "{}", becket.log());
-    eventually("the new one is shown", || {
+    eventually("the new certificate is served", || {
         shown(web, &trust) == der(&renewed.certificate)
     });
     assert!(Client::connect(web, &trust).unwrap().ask(REQUEST).is_ok());
@@ -331,7 +331,7 @@ fn listeners_can_be_added_and_removed_without_a_reset_of_accepted_clients() {
         visitors.more();
         place.write("becket.toml", &shape.text());
         assert!(becket.reload(), "{}", becket.log());
-        until("the second listener is gone", || {
+        until("the second listener is closed", || {
             let refused = std::net::TcpStream::connect(with).err()?;
             (refused.kind() == io::ErrorKind::ConnectionRefused).then_some(())
         });

@@ -136,7 +136,7 @@ fn a_fifo_as_log_does_not_block_the_start_and_works_with_a_reader() {
         .unwrap();
     let _becket = trap.spawn(&text(&trap.shape()));
     let mut read = Vec::new();
-    eventually("lines come through", || {
+    eventually("lines arrive", || {
         // Ignore errors: the lines may not be there yet.
         std::io::Read::read_to_end(&mut reader, &mut read).ok();
         String::from_utf8_lossy(&read).contains("listening")
@@ -167,7 +167,7 @@ fn log_files_in_a_folder_of_root_belong_to_the_user_and_stay_writable() {
         );
     }
     becket.signal(Signal::USR1);
-    eventually("it says so", || {
+    eventually("the log reports it", || {
         trap.vault.read("old.log").contains("log files reopened")
     });
     assert!(!trap.vault.read("old.log").contains("cannot reopen"));

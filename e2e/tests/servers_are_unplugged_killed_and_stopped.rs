@@ -217,7 +217,7 @@ fn an_unplugged_host_is_avoided_and_used_again_after_it_is_plugged_in() {
         thread::scope(|scope| {
             let long = || stage.ask(&becket, "/long");
             let there: Vec<_> = (0..6).map(|_| scope.spawn(long)).collect();
-            eventually("all of them are there", || {
+            eventually("all clients have a server", || {
                 [0, 2]
                     .iter()
                     .all(|s| of_server(&becket, *s, "in_use").as_u64() >= Some(2))
@@ -305,15 +305,15 @@ fn after_random_failures_no_slot_and_no_descriptor_is_missing() {
             at_rest(&becket);
             // A health check may use a slot for a moment.
             for server in [0, 1, 2] {
-                eventually("no slot is missing", || {
+                eventually("every slot is free", || {
                     of_server(&becket, server, "in_use") == 0
                 });
             }
-            eventually("descriptors are back", || {
+            eventually("descriptors are at the baseline", || {
                 becket.descriptors() <= descriptors
             });
             // The effect of the last failure may become visible later.
-            eventually("all of them serve", || {
+            eventually("all servers serve", || {
                 let crowd = stage.crowd(&becket, 12).into_iter().filter_map(Result::ok);
                 crowd.collect::<BTreeSet<_>>().len() == NAMES.len()
             });

@@ -62,7 +62,7 @@ impl Counting {
 
     #[track_caller]
     pub(crate) fn has(&self, count: usize) {
-        eventually(&format!("the server has {count}"), || {
+        eventually(&format!("the server has {count} connections"), || {
             self.now.load(SeqCst) == count
         });
     }
@@ -97,7 +97,7 @@ pub(crate) fn greeted(client: &mut Client) -> io::Result<()> {
 
 #[track_caller]
 fn wait(becket: &Becket, count: usize) {
-    eventually(&format!("{count} wait"), || {
+    eventually(&format!("{count} clients wait"), || {
         becket.metrics().sum("becket_queue", &[]) as usize == count
     });
 }

@@ -244,7 +244,7 @@ fn a_configuration_of_stud_receives_sessions_without_a_cluster() {
     };
     assert!(!resumes(), "before the datagram");
     let socket = UdpSocket::bind((stud.ip(), 0)).unwrap();
-    eventually("it resumes", || {
+    eventually("the session resumes", || {
         socket.send_to(&told, stud).unwrap();
         resumes()
     });

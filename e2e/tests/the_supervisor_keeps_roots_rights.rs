@@ -112,7 +112,7 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     // The log files are created in root's directory, and created again after rotation.
     fs::rename(place.path("access.log"), place.path("access.log.1")).unwrap();
     becket.signal(Signal::USR1);
-    eventually("there is a new log", || place.path("access.log").exists());
+    eventually("a new log file exists", || place.path("access.log").exists());
     // A rejected configuration changes nothing, and the log names the file.
     place.write("site.pem", "none");
     assert!(!becket.reload());
