@@ -5,7 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::blank::code_of;
+use crate::parts::code_of;
 use crate::rust::without_tests;
 
 /// A file's place in its crate: the names of its modules from the root.

@@ -2,6 +2,8 @@
 //!
 //! * [`rust`]: what Rust sources look like: lengths, headers, words, names of types, where `unsafe` lives;
 //! * [`prose`]: what all text looks like: no unfinished business, no paths of one machine, links that resolve;
+//! * [`english`]: openings of sentences and words that no prose here has;
+//! * [`log_lines`]: each line of the log is on its page;
 //! * [`arrows`]: which crate may import which;
 //! * [`classics`]: each row of what the classic articles measured has a state and a proof;
 //! * [`circles`]: no circle of imports within a crate;
@@ -12,10 +14,12 @@
 #![forbid(unsafe_code)]
 
 mod arrows;
-mod blank;
 mod circles;
 mod classics;
+mod english;
 mod exceptions;
+mod log_lines;
+mod parts;
 mod paths;
 mod prose;
 mod rust;
@@ -67,7 +71,7 @@ fn every_source_file_begins_with_its_header() {
 fn identifiers_and_file_names_keep_to_the_lexicon() {
     let workspace = &*WORKSPACE;
     let faults = faults(workspace.rust(), |file| {
-        let mut words = rust::forbidden_words(&blank::code_of(&file.text));
+        let mut words = rust::forbidden_words(&parts::code_of(&file.text));
         words.extend(rust::forbidden_words(&file.path));
         words.retain(|word| !is_excepted(&file.path, word));
         words
@@ -147,8 +151,7 @@ fn no_imports_of_a_crate_are_a_circle() {
 fn sources() -> impl Iterator<Item = (&'static str, &'static File)> {
     WORKSPACE.rust().filter_map(|file| {
         let (krate, _) = file.path.split_once("/src/")?;
-        let is_test = file.path.ends_with("/tests.rs") || file.path.contains("/tests/");
-        (!is_test).then_some((krate, file))
+        (!is_of_tests(&file.path)).then_some((krate, file))
     })
 }
 
@@ -188,6 +191,121 @@ fn links_between_documents_resolve() {
             .collect()
     });
     demand_none("link", faults);
+}
+
+/// Logs, errors, help and the README have no such word.
+#[test]
+fn operators_read_plain_english() {
+    let files = WORKSPACE.files.iter();
+    let faults = faults(files, |file| match file.path.as_str() {
+        "README.md" => english::in_markdown(&file.text),
+        path if path.ends_with(".rs") && path.contains("/src/") && !is_of_tests(path) => {
+            let mut faults = english::in_literals(&file.text);
+            if file.text.contains("#[arg(") {
+                faults.extend(english::in_comments(rust::without_tests(&file.text)));
+            }
+            faults
+        }
+        _ => Vec::new(),
+    });
+    demand_none("English", faults);
+}
+
+/// Comments and documents have at most as many as `english.txt` says of their area. The numbers only go down.
+#[test]
+fn prose_becomes_plain_english() {
+    let mut counts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+    for file in &WORKSPACE.files {
+        let found = match file.path.rsplit_once('.') {
+            _ if file.path.starts_with("bench/results/2") => continue,
+            Some((_, "rs")) => english::in_comments(&file.text),
+            Some((_, "md")) => english::in_markdown(&file.text),
+            Some((_, "toml" | "sh")) => english::in_hash_comments(&file.text),
+            _ => continue,
+        };
+        let found = found.into_iter().map(|fault| format!("{}: {fault}", file.path));
+        counts.entry(area(&file.path)).or_default().extend(found);
+    }
+    let allowed = |area: &str| {
+        let lines = include_str!("../english.txt").lines();
+        let mut rows = lines.filter_map(|line| line.split_once(' '));
+        let row = rows.find(|(name, _)| *name == area);
+        row.map_or(0, |(_, count)| count.parse().expect("a number"))
+    };
+    let is_ci = std::env::var_os("CI").is_some();
+    let mut wrong = Vec::new();
+    for (area, found) in counts {
+        let (count, most) = (found.len(), allowed(area));
+        if count > most {
+            wrong.push(format!("{area}: {count} where {most} are allowed\n  {}", found.join("\n  ")));
+        } else if is_ci && count < most {
+            wrong.push(format!("{area}: write {count} in place of {most} into tidy/english.txt"));
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
+}
+
+/// The part of the tree with a number of its own: a crate, or the first folder.
+fn area(path: &str) -> &str {
+    let depth = if path.starts_with("crates/") { 1 } else { 0 };
+    let ends = path.match_indices('/').map(|(at, _)| at);
+    ends.take(depth + 1).last().map_or(path, |end| &path[..end])
+}
+
+fn is_of_tests(path: &str) -> bool {
+    path.ends_with("/tests.rs") || path.contains("/tests/")
+}
+
+/// Limits of length, so that pages are read to their end. `drop-in.md` is generated and does not count.
+#[test]
+fn documents_are_short() {
+    let words = |file: &File| file.text.split_whitespace().count();
+    let pages = || {
+        let is_page = |file: &&File| file.path.starts_with("docs/") && file.path.ends_with(".md");
+        WORKSPACE.files.iter().filter(is_page)
+    };
+    let long = pages().filter(|file| {
+        let is_decision = file.path.starts_with("docs/decisions/0");
+        is_decision && words(file) > DECISION_WORDS
+    });
+    let mut faults: Vec<String> = long.map(|file| file.path.clone()).collect();
+    let written = pages().filter(|file| file.path != "docs/reference/drop-in.md");
+    let all: usize = written.map(words).sum();
+    if all > ALL_WORDS {
+        faults.push(format!("docs/, {all} words"));
+    }
+    demand_none("long document", faults);
+}
+
+/// Words of a decision.
+const DECISION_WORDS: usize = 400;
+/// Words of all documents.
+const ALL_WORDS: usize = 50_000;
+
+#[test]
+fn each_log_line_is_on_its_page() {
+    let page = WORKSPACE.files.iter().find(|file| file.path == "docs/reference/log-lines.md");
+    let page = log_lines::in_page(&page.expect("a page").text);
+    let program = sources().filter(|(krate, _)| krate.starts_with("crates/") && *krate != "crates/load");
+    let code: BTreeSet<_> = program.flat_map(|(_, file)| log_lines::in_source(&file.text)).collect();
+    assert!(code.len() > 150, "the lines were not found");
+    let absent = code.difference(&page).map(|(level, line)| format!("{level} {line}"));
+    demand_none("not in log-lines.md", absent.collect());
+    let stale = page.difference(&code).map(|(level, line)| format!("{level} {line}"));
+    demand_none("logged by no source", stale.collect());
+}
+
+#[test]
+fn each_page_is_in_the_book() {
+    let files = &WORKSPACE.files;
+    let summary = files.iter().find(|file| file.path == "docs/SUMMARY.md");
+    let listed: BTreeSet<&str> = prose::relative_links(&summary.expect("a summary").text)
+        .into_iter()
+        .collect();
+    let pages = files.iter().filter_map(|file| file.path.strip_prefix("docs/"));
+    let pages = pages.filter(|page| page.ends_with(".md") && *page != "SUMMARY.md");
+    let absent = pages.filter(|page| !listed.contains(page));
+    demand_none("not in docs/SUMMARY.md", absent.map(str::to_owned).collect());
 }
 
 /// A test that is ignored says why, and how to run it.

@@ -1,6 +1,6 @@
 //! Rules for Rust sources, each a function from text to what was found.
 
-use crate::blank::code_of;
+use crate::parts::code_of;
 
 /// Lines of a file before its unit tests.
 const LONGEST_FILE: usize = 600;

@@ -1,64 +1,82 @@
-//! A Rust source with everything that is not code blanked out, line by line in place.
+//! The lexical parts of a Rust source: code, comments and literals.
 //!
-//! Comments, strings and characters become spaces, so that what is left can be searched for words and braces. Line breaks
-//! stay, so lengths can be counted. Not a compiler: it knows the lexical forms and nothing of their meaning.
+//! Not a compiler: it knows the lexical forms and nothing of their meaning.
 
-/// Blanks out comments, strings and characters.
-pub(crate) fn code_of(source: &str) -> String {
+/// A stretch of a source.
+pub(crate) enum Part<'a> {
+    Code(&'a str),
+    Comment(&'a str),
+    /// A string or a character, with its quotes.
+    Literal(&'a str),
+}
+
+/// Splits a source into its parts.
+pub(crate) fn parts(source: &str) -> Vec<Part<'_>> {
     let mut scanner = Scanner {
         rest: source,
-        code: String::with_capacity(source.len()),
+        parts: Vec::new(),
     };
     while !scanner.rest.is_empty() {
         scanner.step();
     }
-    scanner.code
+    scanner.parts
+}
+
+/// Replaces comments, strings and characters by spaces. Line breaks stay, so lengths can be counted.
+pub(crate) fn code_of(source: &str) -> String {
+    let mut code = String::with_capacity(source.len());
+    for part in parts(source) {
+        match part {
+            Part::Code(text) => code.push_str(text),
+            Part::Comment(text) | Part::Literal(text) => {
+                code.extend(text.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+            }
+        }
+    }
+    code
 }
 
 struct Scanner<'a> {
     rest: &'a str,
-    code: String,
+    parts: Vec<Part<'a>>,
 }
 
-impl Scanner<'_> {
+impl<'a> Scanner<'a> {
     fn step(&mut self) {
         if self.rest.starts_with("//") {
             let end = self.rest.find('\n').unwrap_or(self.rest.len());
-            self.blank(end);
+            self.take(end, Part::Comment);
         } else if self.rest.starts_with("/*") {
-            self.blank_comment();
+            self.take_comment();
         } else if let Some(hashes) = raw_string(self.rest) {
             let closing = format!("\"{}", "#".repeat(hashes));
             let open = hashes + self.rest.find('"').unwrap_or_default() - hashes + 1;
             let end = self.rest[open..]
                 .find(&closing)
                 .map_or(self.rest.len(), |at| open + at + closing.len());
-            self.blank(end);
+            self.take(end, Part::Literal);
         } else if self.rest.starts_with('"') {
-            self.blank(quoted(self.rest, '"'));
+            self.take(quoted(self.rest, '"'), Part::Literal);
         } else if is_character(self.rest) {
-            self.blank(quoted(self.rest, '\''));
+            self.take(quoted(self.rest, '\''), Part::Literal);
         } else {
-            self.keep_word();
+            self.take_word();
         }
     }
 
-    /// Keeps an identifier whole, so that its `r` or `b` does not begin a string; else one character.
-    fn keep_word(&mut self) {
+    /// Takes an identifier whole, so that its `r` or `b` does not begin a string; otherwise one character.
+    fn take_word(&mut self) {
         let word = self
             .rest
             .find(|c: char| !c.is_alphanumeric() && c != '_')
             .unwrap_or(self.rest.len());
         let first = self.rest.chars().next().map_or(0, char::len_utf8);
         let prefix = matches!(&self.rest[..word], "r" | "b" | "br" | "c" | "cr");
-        let (kept, rest) = self
-            .rest
-            .split_at(if prefix { first } else { word.max(first) });
-        self.code.push_str(kept);
-        self.rest = rest;
+        let bytes = if prefix { first } else { word.max(first) };
+        self.take(bytes, Part::Code);
     }
 
-    fn blank_comment(&mut self) {
+    fn take_comment(&mut self) {
         let (mut depth, mut at) = (0, 0);
         while at < self.rest.len() {
             if self.rest[at..].starts_with("/*") {
@@ -72,13 +90,12 @@ impl Scanner<'_> {
                 at += self.rest[at..].chars().next().map_or(1, char::len_utf8);
             }
         }
-        self.blank(at);
+        self.take(at, Part::Comment);
     }
 
-    fn blank(&mut self, bytes: usize) {
-        let (gone, rest) = self.rest.split_at(bytes);
-        self.code
-            .extend(gone.chars().map(|c| if c == '\n' { '\n' } else { ' ' }));
+    fn take(&mut self, bytes: usize, part: fn(&'a str) -> Part<'a>) {
+        let (taken, rest) = self.rest.split_at(bytes);
+        self.parts.push(part(taken));
         self.rest = rest;
     }
 }
