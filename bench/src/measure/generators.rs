@@ -190,21 +190,25 @@ fn write_siegerc(stage: &Stage<'_>, keeps: bool) -> Result<(), Error> {
     std::fs::write(&path, text).map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
 }
 
-/// Runs a generator on the client's CPUs. Returns its output, the elapsed seconds and its CPU seconds.
+/// Runs a generator on the client's CPUs. Returns its output, the elapsed seconds and its CPU seconds, or `None` if it is not installed.
+/// siege sometimes does not end, so timeout(1) kills the program.
 fn said(
     stage: &Stage<'_>,
     program: &str,
     args: &[&str],
 ) -> Result<Option<(String, f64, f64)>, Error> {
     let (begin, before) = (clock::now(), cpu::of_ended_children());
+    let limit = (stage.effort.time.as_secs() + PATIENCE).to_string();
     let output = place::on(stage.client, || {
-        let output = Command::new(program)
+        let output = Command::new("timeout")
+            .args(["-s", "KILL", &limit, program])
             .args(args)
             // siege creates a folder in the home directory.
             .env("HOME", stage.directory)
             .stdin(Stdio::null())
             .output();
-        Ok(output.ok())
+        let output = output.ok();
+        Ok(output.filter(|output| output.status.code() != Some(NOT_FOUND)))
     })?;
     let took = (clock::now() - begin).as_secs_f64();
     let cpu = cpu::of_ended_children().saturating_sub(before);
@@ -213,6 +217,11 @@ fn said(
         (text, took, cpu.as_secs_f64())
     }))
 }
+
+/// Seconds that a generator may take beyond its time.
+const PATIENCE: u64 = 20;
+/// Exit code of timeout(1) for a program that does not exist.
+const NOT_FOUND: i32 = 127;
 
 #[cfg(test)]
 mod tests {
