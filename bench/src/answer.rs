@@ -125,7 +125,10 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     let told: Vec<String> = told.collect();
     (!told.is_empty()).then(|| {
         let told = told.join(", ");
-        format!("Compared with {setting} {from}, becket's {} is {told}.", figure.heading)
+        format!(
+            "Compared with {setting} {from}, becket's {} is {told}.",
+            figure.heading
+        )
     })
 }
 
@@ -158,13 +161,19 @@ fn generators(outcome: &Outcome) -> Option<String> {
         case.columns.iter().skip(1).filter_map(move |other| {
             let apart = ours? / other.median(figures::RATE)? - 1.0;
             let (per_cent, case) = (apart * 100.0, of_case(case));
-            Some((apart, format!("{per_cent:+.1} % compared with {}{case}", other.peer)))
+            Some((
+                apart,
+                format!("{per_cent:+.1} % compared with {}{case}", other.peer),
+            ))
         })
     });
     let (apart, told): (Vec<f64>, Vec<String>) = apart.unzip();
     let close = apart.iter().all(|apart| apart.abs() <= CLOSE);
     let answer = if close {
-        format!("No, the rate of becket-load is within {:.0} % of the other generators", CLOSE * 100.0)
+        format!(
+            "No, the rate of becket-load is within {:.0} % of the other generators",
+            CLOSE * 100.0
+        )
     } else {
         "The rate of becket-load differs from the other generators".to_owned()
     };
@@ -225,7 +234,10 @@ mod tests {
             ..case(vec![column("becket", &[cpu])])
         });
         let answer = of(&Run::default(), &outcome("batches", cases.into()));
-        assert!(answer.contains("is 0.50 to 0.75 times as high with rsa-batch auto"), "{answer}");
+        assert!(
+            answer.contains("is 0.50 to 0.75 times as high with rsa-batch auto"),
+            "{answer}"
+        );
     }
 
     #[test]

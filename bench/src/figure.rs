@@ -152,7 +152,10 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
                 figures::MARK_LOST,
                 "highest rate with fewer than 0.01 % lost",
             ),
-            condition(figures::WIRE, "TCP payload per transaction, both directions"),
+            condition(
+                figures::WIRE,
+                "TCP payload per transaction, both directions",
+            ),
             condition(
                 figures::OVERHEAD,
                 "overhead of TLS and HTTP, as a share of the body",
@@ -280,7 +283,11 @@ const LATENCY: &[FigureRow] = &[
     (decides, figures::P99, "p99 at"),
     (less, figures::P999, "p99.9 at"),
     (condition, figures::OFFERED, "offered rate at"),
-    (condition, figures::LATE, "late start of the client (p99) at"),
+    (
+        condition,
+        figures::LATE,
+        "late start of the client (p99) at",
+    ),
     (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
 ];
 const ADDED: &[FigureRow] = &[
@@ -291,7 +298,11 @@ const ADDED: &[FigureRow] = &[
 const PROBED: &[FigureRow] = &[
     (decides, figures::P99, "probe's p99 under"),
     (decides, figures::P50, "probe's p50 under"),
-    (condition, figures::LATE, "late start of the client (p99) at"),
+    (
+        condition,
+        figures::LATE,
+        "late start of the client (p99) at",
+    ),
     (condition, figures::FLOOD, "full handshakes started at"),
     (condition, figures::CLIENT_CPU_BUSY, CLIENT_BUSY),
 ];
@@ -312,11 +323,7 @@ const FLOODED: &[FigureRow] = &[
         figures::COST,
         "server CPU per served client, relative to the closed loop, under",
     ),
-    (
-        less,
-        figures::QUEUED_P99,
-        "p99 from the accept queue under",
-    ),
+    (less, figures::QUEUED_P99, "p99 from the accept queue under"),
     (less, figures::P99, "p99 from the intended start under"),
     (less, figures::RECOVERY, "time to recover under"),
     (less, figures::CPUS_USED, "CPUs used by the server under"),

@@ -45,7 +45,8 @@ impl Keyring {
             small(&path)?;
             return Ok(path);
         }
-        let failed = |e: rcgen::Error| Error::Asked(format!("cannot create a {key} certificate: {e}"));
+        let failed =
+            |e: rcgen::Error| Error::Asked(format!("cannot create a {key} certificate: {e}"));
         let pair = generate(key).map_err(failed)?;
         let names = vec!["localhost".to_owned(), NAME.to_owned()];
         let params = CertificateParams::new(names).map_err(failed)?;

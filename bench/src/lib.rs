@@ -5,7 +5,7 @@
 //! until the peers can be distinguished ([`verdict`]). [`control`] and [`others`] monitor the machine. The result is a
 //! [`result::Run`], the input of [`report`] and [`readme`]. [`figure::Figure`] defines how a number is read.
 //!
-//! The same run also measures lower bounds: [`relay`] relays bytes without TLS, and [`library`] makes the same handshakes in memory. If
+//! A run also measures lower bounds: [`relay`] relays bytes without TLS, and [`library`] makes the same handshakes in memory. If
 //! the bench is killed, [`guard`] stops its processes. The bench does not judge stored runs; this is left to the reader of the report.
 //!
 //! A new scenario is a TOML file. A new peer is a file in `peer/`. A new measure is a file in `measure/`, a variant of

@@ -248,7 +248,8 @@ impl Side {
 }
 
 fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig, Error> {
-    let unreadable = |e: rustls_pki_types::pem::Error| Error::Asked(format!("cannot read the certificate: {e}"));
+    let unreadable =
+        |e: rustls_pki_types::pem::Error| Error::Asked(format!("cannot read the certificate: {e}"));
     let failed = |e: rustls::Error| Error::Asked(format!("rustls does not support this case: {e}"));
     let key = PrivateKeyDer::from_pem_file(certificate).map_err(unreadable)?;
     let chain = CertificateDer::pem_file_iter(certificate)

@@ -138,7 +138,8 @@ fn within<T>(host: &File, work: impl FnOnce() -> Result<T, Error>) -> Result<T, 
         move_into_link_name_space(host.as_fd(), Some(LinkNameSpaceType::Network))
             .map_err(|e| Error::os("cannot enter a network namespace", e.into()))
     };
-    let here = File::open(NAMESPACE).map_err(|e| Error::os(format!("cannot open {NAMESPACE}"), e))?;
+    let here =
+        File::open(NAMESPACE).map_err(|e| Error::os(format!("cannot open {NAMESPACE}"), e))?;
     enter(host)?;
     let result = work();
     enter(&here)?;

@@ -26,7 +26,8 @@ pub struct Shares {
 impl Place {
     /// Reads the CPUs that the calling thread may use.
     pub fn here() -> Result<Self, Error> {
-        let set = sched_getaffinity(None).map_err(|e| Error::os("cannot read the CPU affinity", e.into()))?;
+        let set = sched_getaffinity(None)
+            .map_err(|e| Error::os("cannot read the CPU affinity", e.into()))?;
         let mut cores: Vec<Core> = Vec::new();
         for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)) {
             let socket = topology(cpu, "physical_package_id").parse().unwrap_or(0);

@@ -78,6 +78,12 @@ fn warnings(run: &Run) -> Vec<String> {
         .chain(run.lacks())
         .map(str::to_owned)
         .collect();
+    if !run.complete {
+        warnings.push(
+            "This run ended early: it has the scenarios up to here, not all that were requested."
+                .to_owned(),
+        );
+    }
     if run.busy {
         let cases = run.scenarios.iter().flat_map(|outcome| &outcome.cases);
         let during = cases.filter_map(|case| case.others).fold(0.0, f64::max);
@@ -264,9 +270,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_run_with_bbr_has_a_warning() {
+    fn a_run_with_bbr_and_an_incomplete_one_have_a_warning() {
         let mut run = Run {
             effort: "full".to_owned(),
+            complete: true,
             control: crate::result::testing::column("relay", &[1.0]).samples,
             ..Run::default()
         };
@@ -275,5 +282,7 @@ mod tests {
             run.conditions.settings.extend([setting]);
             assert_eq!(warnings(&run).len(), warned, "{congestion}");
         }
+        run.complete = false;
+        assert_eq!(warnings(&run).len(), 2);
     }
 }

@@ -30,7 +30,7 @@ pub fn run(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// Reads a complete run.
+/// Reads a run, which may be incomplete.
 pub fn read(directory: &Path) -> Result<Run, Error> {
     let path = directory.join(FILE);
     let wrong = |why: String| Error::Stored {
@@ -44,11 +44,6 @@ pub fn read(directory: &Path) -> Result<Run, Error> {
             "schema version {} is not supported (accepted: {SCHEMA_VERSION})",
             run.schema
         )));
-    }
-    if !run.complete {
-        return Err(wrong(
-            "the file contains only part of a run, which was interrupted: run it again".to_owned(),
-        ));
     }
     Ok(run)
 }
@@ -83,10 +78,10 @@ mod tests {
     use super::*;
     use crate::result::{Case, Column, Outcome};
 
-    fn run(complete: bool) -> Run {
+    fn run() -> Run {
         Run {
             schema: SCHEMA_VERSION,
-            complete,
+            complete: true,
             scenarios: vec![Outcome {
                 cases: vec![Case {
                     columns: vec![Column::without("a", "b")],
@@ -99,11 +94,11 @@ mod tests {
     }
 
     #[test]
-    fn a_complete_run_is_read_back_and_not_overwritten() {
+    fn a_run_is_read_back_and_not_overwritten() {
         let directory = tempfile::tempdir().unwrap();
         prepare(directory.path()).unwrap();
-        super::run(directory.path(), &run(true)).unwrap();
-        assert_eq!(read(directory.path()).unwrap(), run(true));
+        super::run(directory.path(), &run()).unwrap();
+        assert_eq!(read(directory.path()).unwrap(), run());
         assert!(
             prepare(directory.path())
                 .unwrap_err()
@@ -119,13 +114,5 @@ mod tests {
         let runs = entries.filter(|entry| entry.path().is_dir() && entry.file_name() != "notes");
         let runs: Vec<Run> = runs.map(|entry| read(&entry.path()).unwrap()).collect();
         assert!(runs.len() >= 3);
-    }
-
-    #[test]
-    fn an_incomplete_run_is_rejected() {
-        let directory = tempfile::tempdir().unwrap();
-        super::run(directory.path(), &run(false)).unwrap();
-        let error = read(directory.path()).unwrap_err().to_string();
-        assert!(error.contains("part of a run"), "{error}");
     }
 }

@@ -162,10 +162,7 @@ pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option
     let interval = Interval::paired(&pairs, level(certainty.looks))?;
     let interval = interval.widened(control::movement(certainty.control, pairs.len()));
     Some(Standing {
-        against: format!(
-            "its closed loop (target: {:.0} %)",
-            mark * 100.0
-        ),
+        against: format!("its closed loop (target: {:.0} %)", mark * 100.0),
         word: match interval.against(*mark) {
             Verdict::More => "target met",
             Verdict::Less => "target missed",

@@ -89,7 +89,9 @@ fn logs_outside_of_it_cannot_be_reopened_and_stay_open() {
     let mut client = Client::connect(becket.web, &trust.without_tickets()).unwrap();
     assert!(client.ask(REQUEST).unwrap().ends_with(b"well met"));
     drop(client);
-    eventually("the connection is logged", || !place.read("access.log").is_empty());
+    eventually("the connection is logged", || {
+        !place.read("access.log").is_empty()
+    });
     // The process in the chroot cannot open the path again.
     fs::rename(place.path("becket.log"), place.path("old.log")).unwrap();
     becket.signal(Signal::USR1);

@@ -58,7 +58,9 @@ fn an_endless_header_is_cut_off() {
     let mut slow = TcpStream::connect(becket.admin).unwrap();
     slow.write_all(b"GET /metrics HTTP/1.1\r\nX: ").unwrap();
     until("the connection is closed", || slow.write_all(b"x").err());
-    eventually("the timeout is counted", || refused(&becket, "timeout") == 1);
+    eventually("the timeout is counted", || {
+        refused(&becket, "timeout") == 1
+    });
 }
 
 #[test]

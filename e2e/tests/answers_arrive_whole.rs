@@ -50,10 +50,7 @@ fn a_slow_reader_receives_fifty_megabytes_that_becket_does_not_buffer() {
     // The limit covers the client's window, the kernel's send buffer, and becket's own buffer.
     assert!(last < 1024 * 1024, "not held back: {last}");
     let grown = resident() - before;
-    assert!(
-        grown < 10e6,
-        "becket buffers unread data: {grown} bytes"
-    );
+    assert!(grown < 10e6, "becket buffers unread data: {grown} bytes");
     let mut answer = vec![0; LENGTH];
     client.read_exact(&mut answer).unwrap();
     assert!(answer == *bytes, "other bytes than were sent");

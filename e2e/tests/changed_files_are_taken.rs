@@ -97,7 +97,9 @@ fn links_of_certbot_are_followed_and_an_incomplete_renewal_is_rejected() {
     assert_eq!(visitor.shown(NAME), der(&first));
     let second = renew(2);
     link("fullchain", 2);
-    eventually("the incomplete renewal is rejected", || rejected(&becket).len() == 1);
+    eventually("the incomplete renewal is rejected", || {
+        rejected(&becket).len() == 1
+    });
     assert!(rejected(&becket)[0].contains("belongs to another certificate"));
     assert_eq!(visitor.shown(NAME), der(&first));
     becket.says("changed file rejected; keeping the previous one");
@@ -134,7 +136,9 @@ fn files_can_be_renamed_written_in_parts_and_their_folder_removed_and_restored()
     let (begin, rest) = text.split_at(text.len() / 2);
     let mut file = File::create(place.path("certs/a.pem")).unwrap();
     file.write_all(begin.as_bytes()).unwrap();
-    eventually("the incomplete file is rejected", || rejected(&becket).len() == 1);
+    eventually("the incomplete file is rejected", || {
+        rejected(&becket).len() == 1
+    });
     assert_eq!(visitor.shown(NAME), der(&renamed));
     file.write_all(rest.as_bytes()).unwrap();
     drop(file);
@@ -142,7 +146,9 @@ fn files_can_be_renamed_written_in_parts_and_their_folder_removed_and_restored()
     eventually("no file is rejected", || rejected(&becket).is_empty());
 
     fs::remove_dir_all(place.path("certs")).unwrap();
-    eventually("the missing file is rejected", || rejected(&becket).len() == 1);
+    eventually("the missing file is rejected", || {
+        rejected(&becket).len() == 1
+    });
     assert_eq!(visitor.shown(NAME), der(&halved));
     fs::create_dir(place.path("certs")).unwrap();
     let again = place.issue("certs/a.pem", &[NAME], Key::Ecdsa);
@@ -152,7 +158,9 @@ fn files_can_be_renamed_written_in_parts_and_their_folder_removed_and_restored()
     place.write("certs/b.pem", "none");
     let beside = place.issue("certs/c.pem", &["internal.example.org"], Key::Ecdsa);
     visitor.awaits_for("internal.example.org", &beside);
-    eventually("the other file is rejected", || rejected(&becket).len() == 1);
+    eventually("the other file is rejected", || {
+        rejected(&becket).len() == 1
+    });
     assert_eq!(visitor.shown(NAME), der(&again));
     fs::remove_file(place.path("certs/b.pem")).unwrap();
     eventually("no file is rejected", || rejected(&becket).is_empty());
@@ -218,7 +226,9 @@ fn revocation_lists_are_reloaded_automatically_but_the_configuration_is_not() {
     let [(_, trust), ..] = Trust::ways(&place, Some(&alice));
     trust.visit(becket.web).unwrap();
     revoke(&[7, 1]);
-    eventually("the revoked client is rejected", || trust.visit(becket.web).is_err());
+    eventually("the revoked client is rejected", || {
+        trust.visit(becket.web).is_err()
+    });
     becket.says("policy[web]");
     assert!(TcpStream::connect(second).is_err());
     assert!(becket.reload(), "{}", becket.log());

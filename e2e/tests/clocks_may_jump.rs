@@ -53,7 +53,9 @@ fn inside() {
         }
     }
     echo(&mut there);
-    eventually("only one connection is open", || becket.metrics().open() == 1);
+    eventually("only one connection is open", || {
+        becket.metrics().open() == 1
+    });
     drop(there);
     becket.idle();
     becket.signal(Signal::TERM);

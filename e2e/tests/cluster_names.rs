@@ -138,7 +138,9 @@ fn a_name_that_no_longer_resolves_keeps_its_address_and_is_reported() {
         assert_eq!(name(&nodes[0])["addresses"], kept);
         nodes[0].has_peers(1);
         dns.points("peer.test", &address);
-        eventually("the name resolves again", || name(&nodes[0])["problem"].is_null());
+        eventually("the name resolves again", || {
+            name(&nodes[0])["problem"].is_null()
+        });
     }
     // The kept address is used: a restarted peer without a list of peers is found at this address.
     dns.set("peer.test", Answer::NoSuchName);

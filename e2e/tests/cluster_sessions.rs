@@ -86,7 +86,9 @@ fn no_secret_of_a_session_is_sent_in_clear() {
         let socket = UdpSocket::bind((a.host.address, 0)).expect("a socket");
         socket.send_to(&master, other).expect("sent");
     });
-    eventually("the secret is found in clear", || capture.count(&master) > 0);
+    eventually("the secret is found in clear", || {
+        capture.count(&master) > 0
+    });
 }
 
 /// Returns the master secret in openssl's key log of a TLS 1.2 handshake.

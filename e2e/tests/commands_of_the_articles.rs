@@ -198,7 +198,9 @@ impl Farm {
         });
         let hosts = ips.map(|ip| SocketAddr::from((ip, front)));
         for at in hosts {
-            eventually("the host accepts connections", || TcpStream::connect(at).is_ok());
+            eventually("the host accepts connections", || {
+                TcpStream::connect(at).is_ok()
+            });
         }
         Self {
             place,

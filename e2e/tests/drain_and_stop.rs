@@ -108,7 +108,9 @@ fn a_drain_right_after_a_reload_lets_connections_finish() {
     kill_process(serving, Signal::STOP).unwrap();
     becket.signal(Signal::HUP);
     notices.next("RELOADING=1");
-    eventually("the supervisor has notified the child", || state(main) == 'S');
+    eventually("the supervisor has notified the child", || {
+        state(main) == 'S'
+    });
     // The supervisor finds the child's answer and the signal at once, and may process them in any order.
     kill_process(main, Signal::STOP).unwrap();
     kill_process(serving, Signal::CONT).unwrap();
@@ -221,9 +223,11 @@ fn a_reload_during_a_drain_opens_no_listener() {
     let text = shape.section(&listener).text();
     writer.write_all(text.as_bytes()).unwrap();
     drop(writer);
-    holds_for(Duration::from_secs(1), "the late listener stays closed", || {
-        TcpStream::connect_timeout(&late, Duration::from_millis(100)).is_err()
-    });
+    holds_for(
+        Duration::from_secs(1),
+        "the late listener stays closed",
+        || TcpStream::connect_timeout(&late, Duration::from_millis(100)).is_err(),
+    );
     echo(&mut client);
     client.close_notify().unwrap();
     drop(client);
@@ -241,7 +245,10 @@ fn sigint_stops_immediately() {
     let mut client = talk(&becket, &Trust::new(&place));
     becket.signal(Signal::INT);
     assert_eq!(becket.ended(), Some(0));
-    assert!(client.read(&mut [0]).is_err(), "the cut looks like a regular end");
+    assert!(
+        client.read(&mut [0]).is_err(),
+        "the cut looks like a regular end"
+    );
     assert_eq!(becket.next_reason(), "stopped");
 }
 

@@ -166,7 +166,9 @@ fn an_unplugged_token_affects_only_new_clients_and_recovers() {
         assert_eq!(becket.next_reason(), "token");
     }
     assert_eq!(visit(&becket, &known, "rsa.example.org"), "psk");
-    eventually("the loss is reported", || number(&becket, "available") == 0.0);
+    eventually("the loss is reported", || {
+        number(&becket, "available") == 0.0
+    });
     let problem = becket.status()["tokens"][0]["fault"].clone();
     assert!(problem.is_string(), "{problem}");
     assert!(number(&becket, "failures_total") >= 1.0);
@@ -223,7 +225,9 @@ fn an_agent_that_dies_or_hangs_is_replaced_and_other_keys_still_work() {
         for client in refused {
             client.join().unwrap();
         }
-        eventually("another agent starts", || number(&becket, "starts_total") > starts);
+        eventually("another agent starts", || {
+            number(&becket, "starts_total") > starts
+        });
     }
     eventually("becket serves", || {
         gets_in(&becket, &trust(), "rsa.example.org")

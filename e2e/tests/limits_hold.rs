@@ -136,7 +136,9 @@ fn without_descriptors_accepting_pauses_with_a_message_and_without_busy_waiting(
     });
     // Becket has no descriptor left for a status request, so CPU time shows if it spins.
     let before = cpu_ticks(&becket);
-    holds_for(Duration::from_secs(1), "becket keeps running", || becket.is_alive());
+    holds_for(Duration::from_secs(1), "becket keeps running", || {
+        becket.is_alive()
+    });
     let spent = cpu_ticks(&becket) - before;
     assert!(spent < 30, "{spent} of 100 ticks in a second of rest");
     // Connected clients are still served.

@@ -19,5 +19,7 @@ fn log_files_created_by_root_belong_to_the_user_and_can_be_reopened() {
     eventually("both log files exist again", || {
         place.path("becket.log").exists() && place.path("access.log").exists()
     });
-    eventually("the reopening is logged", || becket.log().contains("log files reopened"));
+    eventually("the reopening is logged", || {
+        becket.log().contains("log files reopened")
+    });
 }

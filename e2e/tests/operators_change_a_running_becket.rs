@@ -112,9 +112,14 @@ fn servers_can_be_added_and_removed_until_a_reload() {
         said.contains("weight 9") && said.contains("added"),
         "{said}"
     );
-    eventually("the server has clients", || at_the_second(&becket, &trust) > 0);
+    eventually("the server has clients", || {
+        at_the_second(&becket, &trust) > 0
+    });
     let said = ctl_done(&place, &["servers", "remove", &first]);
-    assert!(said.ends_with("removed, 1 connections continue\n"), "{said}");
+    assert!(
+        said.ends_with("removed, 1 connections continue\n"),
+        "{said}"
+    );
     assert_eq!(
         becket.status()["temporary"],
         serde_json::json!([
@@ -322,7 +327,9 @@ fn the_socket_is_private_belongs_to_one_becket_and_is_removed_with_it() {
     // While the first one drains, another can replace the socket, and the exit of the first does not remove it.
     let mut client = Client::connect(becket.web, &Trust::new(&place)).unwrap();
     assert_eq!(ctl_done(&place, &["drain"]), "draining\n");
-    eventually("the socket is free for another process", || mode() & 0o1000 != 0);
+    eventually("the socket is free for another process", || {
+        mode() & 0o1000 != 0
+    });
     let inode = fs::metadata(&socket).unwrap().ino();
     let next = Becket::spawn(run(), place.folder(), other.web, other.admin);
     next.ready();
@@ -369,5 +376,7 @@ fn the_supervisor_creates_the_socket_and_keeps_it_when_a_child_dies() {
     let upgrade = ctl(&place, &["upgrade"]);
     assert!([0, 3].contains(&upgrade.code), "{}", upgrade.all());
     assert_eq!(ctl_done(&place, &["drain"]), "draining\n");
-    eventually("the socket is removed", || !place.path("admin.sock").exists());
+    eventually("the socket is removed", || {
+        !place.path("admin.sock").exists()
+    });
 }

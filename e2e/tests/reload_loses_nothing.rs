@@ -172,7 +172,11 @@ fn new_clients_receive_the_new_certificate_and_old_connections_continue() {
     old.read_exact(&mut [0]).unwrap();
     let before = shown(becket.web, &trust);
     let renewed = place.issue("site.pem", &["www.example.org"], Key::Ecdsa);
-    assert_eq!(shown(becket.web, &trust), before, "loaded before the reload");
+    assert_eq!(
+        shown(becket.web, &trust),
+        before,
+        "loaded before the reload"
+    );
     assert!(becket.reload());
     eventually("every worker uses the new certificate", || {
         (0..8).all(|_| shown(becket.web, &trust) == der(&renewed.certificate))

@@ -95,12 +95,16 @@ fn a_server_that_moves_is_followed_and_one_that_no_longer_resolves_is_kept() {
     assert_eq!(stage.ask().unwrap(), "two");
     dns.points("app.test", &at(2));
     let is_now = |name: &str| {
-        eventually("becket uses the new address", || stage.ask().unwrap() == name);
+        eventually("becket uses the new address", || {
+            stage.ask().unwrap() == name
+        });
     };
     is_now("three");
     for failure in FAILURES {
         dns.set("app.test", failure);
-        eventually("the name does not resolve", || stage.server()["dns_stale"] == true);
+        eventually("the name does not resolve", || {
+            stage.server()["dns_stale"] == true
+        });
         assert_eq!(stage.metric("becket_server_dns_stale"), 1);
         assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
@@ -110,7 +114,9 @@ fn a_server_that_moves_is_followed_and_one_that_no_longer_resolves_is_kept() {
         assert_eq!(stage.server()["state"], "passing");
         assert_eq!(stage.ask().unwrap(), "three");
         dns.points("app.test", &at(2));
-        eventually("the name resolves again", || stage.server()["dns_stale"] == false);
+        eventually("the name resolves again", || {
+            stage.server()["dns_stale"] == false
+        });
     }
     dns.points("app.test", &at(1));
     is_now("two");

@@ -232,7 +232,11 @@ fn an_unplugged_host_is_avoided_and_used_again_after_it_is_plugged_in() {
             becomes(&becket, 0, "out-of-service");
             stage.answer(&becket, &[2]);
             let whole = joined(there).into_iter().filter(Result::is_ok).count();
-            assert_eq!(whole, 6 - cut_off, "clients of the other server are not affected");
+            assert_eq!(
+                whole,
+                6 - cut_off,
+                "clients of the other server are not affected"
+            );
             let left = ended_at(&becket, "server-down");
             assert_eq!(left, vec![name(0); cut_off]);
         });

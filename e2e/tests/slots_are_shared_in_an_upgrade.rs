@@ -162,9 +162,11 @@ fn the_limit_on_connections_covers_both_processes() {
     upgrade(&becket);
     let mut next = thread::scope(|scope| {
         let next = scope.spawn(|| come(&becket, &trust));
-        holds_for(Duration::from_millis(300), "no connection is accepted", || {
-            !next.is_finished()
-        });
+        holds_for(
+            Duration::from_millis(300),
+            "no connection is accepted",
+            || !next.is_finished(),
+        );
         drop(old.pop());
         next.join().unwrap()
     });

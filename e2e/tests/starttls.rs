@@ -283,7 +283,9 @@ fn a_cancel_request_reaches_the_right_one_of_two_postgresqls() {
         let label = format!("outcome=\"{outcome}\"");
         becket.metrics().sum("becket_cancels_total", &[&label])
     };
-    eventually("the cancel requests are counted", || cancels("passed") >= 4.0);
+    eventually("the cancel requests are counted", || {
+        cancels("passed") >= 4.0
+    });
     assert_eq!(cancels("failed"), 0.0);
     eventually("the cancel requests are logged", || {
         let lines = becket.access();
@@ -355,7 +357,9 @@ fn postgresqls_behind_one_address_are_reached_by_name_and_so_are_their_cancels()
         let passed = becket.metrics();
         passed.sum("becket_cancels_total", &["outcome=\"passed\""])
     };
-    eventually("each cancel request reached both servers", || cancels() >= 4.0);
+    eventually("each cancel request reached both servers", || {
+        cancels() >= 4.0
+    });
 }
 
 /// User and group ID of Debian's `nobody` and `nogroup`.

@@ -232,7 +232,9 @@ fn a_configuration_of_stud_receives_sessions_without_a_cluster() {
         .current_dir(farm.place.folder());
     let log = File::create(farm.place.path("stud.log")).unwrap();
     let _running = Kept(command.stderr(log).spawn().unwrap());
-    eventually("becket accepts connections", || TcpStream::connect(at).is_ok());
+    eventually("becket accepts connections", || {
+        TcpStream::connect(at).is_ok()
+    });
     let session = farm.make_session("first");
     let told = datagram(&farm.key(), &session, Some(NAME), unix_now());
     let file = farm.place.text("first");

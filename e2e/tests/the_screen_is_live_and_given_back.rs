@@ -132,5 +132,9 @@ fn without_a_terminal_top_fails_with_an_error() {
         .current_dir(place.folder());
     let found = finish(command, "");
     assert_eq!((found.code, &*found.stdout), (2, ""), "{}", found.all());
-    assert!(found.stderr.contains("is not a terminal"), "{}", found.stderr);
+    assert!(
+        found.stderr.contains("is not a terminal"),
+        "{}",
+        found.stderr
+    );
 }

@@ -112,7 +112,9 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
     // The log files are created in root's directory, and created again after rotation.
     fs::rename(place.path("access.log"), place.path("access.log.1")).unwrap();
     becket.signal(Signal::USR1);
-    eventually("a new log file exists", || place.path("access.log").exists());
+    eventually("a new log file exists", || {
+        place.path("access.log").exists()
+    });
     // A rejected configuration changes nothing, and the log names the file.
     place.write("site.pem", "none");
     assert!(!becket.reload());
@@ -291,17 +293,13 @@ fn a_worker_process_that_floods_the_supervisor_costs_it_little() {
     let text = format!("{:4088}", "\"Alive\"");
     let sign = [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
     let (began, mut sent) = (now(), 0);
-    holds_for(
-        Duration::from_secs(1),
-        "the socket accepts data",
-        || {
-            // The next round sends the rest.
-            while rustix::net::send(&link, &sign, SendFlags::DONTWAIT).is_ok() {
-                sent += sign.len();
-            }
-            true
-        },
-    );
+    holds_for(Duration::from_secs(1), "the socket accepts data", || {
+        // The next round sends the rest.
+        while rustix::net::send(&link, &sign, SendFlags::DONTWAIT).is_ok() {
+            sent += sign.len();
+        }
+        true
+    });
     // The rate that security.md names, and the capacity of the socket.
     let periods = began.elapsed().as_millis() as usize / 25 + 1;
     let most = MEBIBYTE + 4096 * periods + MEBIBYTE;

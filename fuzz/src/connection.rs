@@ -272,7 +272,10 @@ impl Play {
             place.stage.wait(longest);
             assert!(place.stage.settle(), "never becomes idle");
         }
-        while place.stage.sign(|_| panic!("signs for a closed connection")) {}
+        while place
+            .stage
+            .sign(|_| panic!("signs for a closed connection"))
+        {}
         place.stage.turn();
         let record = place.stage.record().expect("the end of a client");
         assert!(place.stage.closed().is_some(), "outlives its timeouts");

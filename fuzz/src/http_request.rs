@@ -68,7 +68,10 @@ fn find_end(said: &[u8]) -> Option<usize> {
     let whole = end(said, 0);
     for searched in 0..said.len().min(MOST_PIECES) {
         let before = end(&said[..searched], 0);
-        assert!(before.is_none() || before == whole, "the end of the head changed");
+        assert!(
+            before.is_none() || before == whole,
+            "the end of the head changed"
+        );
         assert!(
             before.is_some() || end(said, searched) == whole,
             "searched {searched}"

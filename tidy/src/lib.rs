@@ -1,4 +1,4 @@
-//! What the tests of several crates share: the programs that they run, and what they skip where something is missing.
+//! Helpers for tests of several crates: the programs that they run, and a list of skipped tests.
 //!
 //! The house rules are this crate's own tests. They run last in `cargo test --workspace`, and one of them lists what all tests
 //! of that run have skipped: each leaves a line in a file that bears the number of the process that runs them all.
@@ -23,8 +23,7 @@ pub fn skip(why: &str) {
     lacks(why);
 }
 
-/// Notes that the test that calls this, or a part of it, is skipped for want of what nobody can install: an instruction of the
-/// processor.
+/// Notes that the calling test, or a part of it, is skipped because the processor lacks an instruction.
 pub fn lacks(why: &str) {
     println!("skipped: {why}");
     if let Err(error) = note(why) {

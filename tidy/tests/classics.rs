@@ -42,12 +42,11 @@ pub(crate) fn faults(text: &str, has: impl Fn(&str) -> bool) -> Vec<String> {
 }
 
 const HEADING: &str = "| article | claim or figure | state | shown by |";
-const STATES: [&str; 6] = [
+const STATES: [&str; 5] = [
     "works",
     "half: ",
     "out: ",
     "[out](out-of-scope.md)",
-    "needs a run",
     "not measured here: ",
 ];
 const MOST_HALVES: usize = 5;

@@ -33,11 +33,11 @@ pub(crate) fn in_literals(source: &str) -> Vec<String> {
 
 /// The faults in `#` comments of a TOML file or a script.
 pub(crate) fn in_hash_comments(text: &str) -> Vec<String> {
-    let lines = text.lines().map(|line| match line.split_once('#') {
-        Some((before, comment)) if !before.contains('"') || before.matches('"').count() % 2 == 0 => {
-            comment
-        }
-        _ => "",
+    let lines = text.lines().map(|line| {
+        let mut marks = line.match_indices('#').map(|(at, _)| at);
+        // A mark within quotes begins no comment.
+        let begins = marks.find(|at| line[..*at].matches('"').count() % 2 == 0);
+        begins.map_or("", |at| &line[at + 1..])
     });
     in_markdown(&lines.collect::<Vec<_>>().join("\n"))
 }
@@ -123,12 +123,18 @@ fn words(text: &str) -> Vec<String> {
     let lower = text.to_lowercase();
     let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     let whole = |at: usize, length: usize| {
-        !lower[..at].ends_with(is_word) && !lower[at + length..].starts_with(is_word)
+        let (before, after) = (&lower[..at], &lower[at + length..]);
+        // The name of a user or file, which is quoted, is no word.
+        let is_name = before.ends_with('"') && after.starts_with('"');
+        !before.ends_with(is_word) && !after.starts_with(is_word) && !is_name
     };
     let mut found = Vec::new();
     for phrase in PHRASES {
         let hits = lower.match_indices(phrase);
-        found.extend(hits.filter(|(at, _)| whole(*at, phrase.len())).map(|(at, _)| excerpt(&lower[at..])));
+        found.extend(
+            hits.filter(|(at, _)| whole(*at, phrase.len()))
+                .map(|(at, _)| excerpt(&lower[at..])),
+        );
     }
     let counted = lower.match_indices("some ").filter(|(at, some)| {
         whole(*at, 4) && lower[at + some.len()..].starts_with(|c: char| c.is_ascii_digit())
@@ -144,22 +150,50 @@ fn excerpt(text: &str) -> String {
 
 /// Words with which no sentence begins.
 const OPENINGS: &[&str] = &[
-    "Of", "By", "Who", "Whose", "Whoever", "Whether", "Whatever", "Those", "What", "Where", "Likewise", "The same",
+    "Of", "By", "Who", "Whose", "Whoever", "Whether", "Whatever", "Those", "What", "Where",
+    "Likewise", "The same",
 ];
 
 /// Words that stand for a named thing, or that the field does not use.
 const PHRASES: &[&str] = &[
-    "anew", "are gone", "are told", "beside", "by then", "go on", "goes on", "in the place of", "is gone", "is had",
-    "is told", "nobody", "so many", "somebody", "those that", "was made use of", "what comes", "whatever", "who waits",
+    "anew",
+    "are gone",
+    "are told",
+    "beside",
+    "by then",
+    "go on",
+    "goes on",
+    "in the place of",
+    "is gone",
+    "is had",
+    "is told",
+    "nobody",
+    "so many",
+    "somebody",
+    "those that",
+    "was made use of",
+    "what comes",
+    "who waits",
     "whoever",
 ];
 
 #[test]
 fn openings_and_words_are_found_and_code_is_not() {
     let count = |text: &str| in_markdown(text).len();
-    assert_eq!(count("Of the last who waits. A lock. What is it? Those go on.\n"), 4);
-    assert_eq!(count("The user `nobody`, besides a [link](beside.md).\n```\nnobody\n```\nBy default it is off."), 0);
-    assert_eq!(count("* Who\n* Whose socket\n1. By hand\n\n| Where it is | some 20 |\n## What it is\n"), 4);
+    assert_eq!(
+        count("Of the last who waits. A lock. What is it? Those go on.\n"),
+        4
+    );
+    assert_eq!(
+        count(
+            "The user `nobody`, besides a [link](beside.md).\n```\nnobody\n```\nBy default it is off."
+        ),
+        0
+    );
+    assert_eq!(
+        count("* Who\n* Whose socket\n1. By hand\n\n| Where it is | some 20 |\n## What it is\n"),
+        4
+    );
 }
 
 #[test]

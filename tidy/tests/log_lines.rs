@@ -67,7 +67,12 @@ const LEVELS: &[&str] = &["info", "warn", "error"];
 #[test]
 fn lines_are_found_in_calls_and_in_tables() {
     let source = "info!(a = f(\"x\"), %b, \"ready\"); tracing::warn!(\"cannot\"); debug!(\"no\"); my_error!(\"no\"); $level!(\"both\")";
-    let lines = [("info", "both"), ("info", "ready"), ("warn", "both"), ("warn", "cannot")];
+    let lines = [
+        ("info", "both"),
+        ("info", "ready"),
+        ("warn", "both"),
+        ("warn", "cannot"),
+    ];
     let lines: BTreeSet<_> = lines.map(|(a, b)| (a.to_owned(), b.to_owned())).into();
     assert_eq!(in_source(source), lines);
     let page = "| level | line |\n|---|---|\n| warn | `cannot` | It. | Do. |\n";

@@ -21,7 +21,7 @@ pub(crate) fn in_comments(source: &str) -> Vec<&str> {
     comments.flat_map(in_marks).collect()
 }
 
-/// Whether `named` is a file or a folder of the tree, from the root or from any folder below it.
+/// Returns whether `named` is a file or a folder of the tree, from the root or from any folder below it.
 pub(crate) fn is_in<'a>(mut tree: impl Iterator<Item = &'a str>, named: &str) -> bool {
     let named = format!("/{named}");
     tree.any(|path| {
@@ -30,7 +30,7 @@ pub(crate) fn is_in<'a>(mut tree: impl Iterator<Item = &'a str>, named: &str) ->
     })
 }
 
-/// Whether `named` is a path of another tree: a source of a library, or a folder of users.
+/// Returns whether `named` is a path of another tree: a source of a library, or a folder of users.
 pub(crate) fn is_excepted(named: &str) -> bool {
     EXCEPTIONS.contains(&named)
 }

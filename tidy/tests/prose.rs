@@ -1,6 +1,6 @@
 //! Rules for all text: nothing unfinished, no path of one machine, links that lead somewhere.
 
-/// What does not belong into a file, with the line that has it.
+/// Returns unfinished marks and paths of one machine, with their lines.
 pub(crate) fn marks(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in text.lines().enumerate() {
@@ -60,7 +60,7 @@ pub(crate) fn relative_links(text: &str) -> Vec<&str> {
     links
 }
 
-/// What headings can be linked by, as forges make it: lower case, spaces to dashes, no punctuation.
+/// Returns the anchors of headings, as forges build them: lower case, dashes instead of spaces, no punctuation.
 pub(crate) fn anchors(text: &str) -> impl Iterator<Item = String> {
     let headings = text.lines().filter(|line| line.starts_with('#'));
     headings.map(|line| {

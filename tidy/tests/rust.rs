@@ -126,7 +126,7 @@ fn body(code: &str) -> Option<&str> {
     None
 }
 
-/// Whether the file says first what it is.
+/// Returns whether the file begins with `//!`.
 pub(crate) fn has_header(source: &str) -> bool {
     source
         .lines()
@@ -163,7 +163,7 @@ fn words(code: &str) -> Vec<String> {
     words
 }
 
-/// Whether the code, not its comments, says `unsafe`.
+/// Returns whether the code has the word `unsafe`.
 pub(crate) fn uses_unsafe(source: &str) -> bool {
     let code = code_of(source);
     code.split(|c: char| !c.is_alphanumeric() && c != '_')

@@ -51,7 +51,7 @@ impl Workspace {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
 
-    /// What is wrong with a relative link in the document at `from`.
+    /// Returns the fault of a relative link in the document at `from`.
     pub(crate) fn fault_of_link(&self, from: &str, link: &str) -> Option<String> {
         let (path, anchor) = link.split_once('#').unwrap_or((link, ""));
         let target = match path {

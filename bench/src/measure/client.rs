@@ -98,10 +98,12 @@ pub(super) fn hold(
                 begin(&mut client)?;
                 Ok(client)
             });
-            held.push(
-                client
-                    .map_err(|e| Error::os(format!("cannot open idle connection {number} to {address}"), e))?,
-            );
+            held.push(client.map_err(|e| {
+                Error::os(
+                    format!("cannot open idle connection {number} to {address}"),
+                    e,
+                )
+            })?);
         }
         Ok(held)
     })

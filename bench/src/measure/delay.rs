@@ -35,7 +35,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         let early = load::share(step.handshakes.early_data_accepted, shook);
         if stage.settings.resume == EARLY && early < 0.5 {
             let taken = early * 100.0;
-            column.not_available = Some(format!("accepted the early data of only {taken:.0} % of its clients"));
+            column.not_available = Some(format!(
+                "accepted the early data of only {taken:.0} % of its clients"
+            ));
             return Ok(());
         }
         for (name, value) in [

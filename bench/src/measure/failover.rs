@@ -47,7 +47,11 @@ fn one(
     let (first, rest) = addresses
         .split_first()
         .filter(|(_, rest)| !rest.is_empty())
-        .ok_or_else(|| Error::Asked("nodes = 1 (accepted: 2 or more): one node is lost and one must remain".into()))?;
+        .ok_or_else(|| {
+            Error::Asked(
+                "nodes = 1 (accepted: 2 or more): one node is lost and one must remain".into(),
+            )
+        })?;
     if clustered {
         wait_until_joined(stage, &tls, &addresses)?;
     }

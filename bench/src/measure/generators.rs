@@ -187,7 +187,8 @@ fn write_siegerc(stage: &Stage<'_>, keeps: bool) -> Result<(), Error> {
          protocol = HTTP/1.1\nconnection = {connection}\ntimeout = 30\nfailures = 1000000\n"
     );
     let path = stage.directory.join("siegerc");
-    std::fs::write(&path, text).map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
+    std::fs::write(&path, text)
+        .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
 }
 
 /// Runs a generator on the client's CPUs. Returns its output, the elapsed seconds and its CPU seconds, or `None` if it is not installed.

@@ -151,7 +151,10 @@ impl Loaded<'_> {
         let listed: Listed = serde_json::from_slice(&page)?;
         let rows = listed.connections.len();
         if rows < self.held {
-            let said = format!("only {rows} connections are listed, but {} are open", self.held);
+            let said = format!(
+                "only {rows} connections are listed, but {} are open",
+                self.held
+            );
             return Err(io::Error::other(said));
         }
         let weight = 100 + number % 2;

@@ -170,6 +170,9 @@ pub(super) fn remark(column: &mut Column, step: &LoadStep) {
     }
     if step.failed * 1000 > step.attempted {
         let kinds: Vec<&str> = step.failures.keys().map(String::as_str).collect();
-        column.note(format!("more than 1 in 1000 transactions failed: {}", kinds.join(", ")));
+        column.note(format!(
+            "more than 1 in 1000 transactions failed: {}",
+            kinds.join(", ")
+        ));
     }
 }

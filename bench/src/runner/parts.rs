@@ -315,7 +315,8 @@ fn own(
     args: &[&str],
     (address, cpus): (SocketAddr, &[usize]),
 ) -> Result<Server, Error> {
-    let program = std::env::current_exe().map_err(|e| Error::os("cannot find the bench's own executable", e))?;
+    let program = std::env::current_exe()
+        .map_err(|e| Error::os("cannot find the bench's own executable", e))?;
     let args = ["part"].iter().chain(args).map(|arg| (*arg).to_owned());
     let mut process = Process::start(Launch {
         name: format!("the bench's {name}"),

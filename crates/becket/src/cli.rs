@@ -275,7 +275,7 @@ Examples:
   becket files --plain dist
       Serve the directory dist at http://localhost:8000/.
   becket files --listen :443 --certificate site.pem /srv/www
-      Serve /srv/www to all clients, with a certificate that they trust.
+      Serve /srv/www to all clients, with a certificate that they trust.";
 
 const DEMO: &str = "\
 The certificate is for localhost and is kept in the user's state directory.";

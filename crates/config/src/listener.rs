@@ -103,7 +103,8 @@ impl Text for Redirect {
             None => None,
         };
         let port = port.filter(|port| *port > 0);
-        port.map(|port| Self { port }).ok_or("not a redirect target".into())
+        port.map(|port| Self { port })
+            .ok_or("not a redirect target".into())
     }
 
     fn write(&self) -> String {

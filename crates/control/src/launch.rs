@@ -223,7 +223,10 @@ fn start_workers(
     });
     let workers = workers.map_err(system("cannot start the workers"))?;
     let access = access.map(AccessWriter::start).transpose();
-    Ok((workers, access.map_err(system("cannot start the access log"))?))
+    Ok((
+        workers,
+        access.map_err(system("cannot start the access log"))?,
+    ))
 }
 
 /// Starts to receive the state of the old process, if there is one. Under a supervisor, this

@@ -132,9 +132,7 @@ fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Probl
     )
     .value(address.to_string());
     problem.accepted(match error.kind() {
-        io::ErrorKind::AddrInUse => {
-            "an address that no other process listens on"
-        }
+        io::ErrorKind::AddrInUse => "an address that no other process listens on",
         io::ErrorKind::PermissionDenied => {
             "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
         }

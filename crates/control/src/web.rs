@@ -170,7 +170,10 @@ fn certificates(page: &mut String, status: &Status) -> fmt::Result {
     }
     match all.len().saturating_sub(MOST_CERTIFICATES) {
         0 => page.write_str("</table>\n"),
-        more => writeln!(page, "<tr><td colspan=4>and {more} that expire later</table>"),
+        more => writeln!(
+            page,
+            "<tr><td colspan=4>and {more} that expire later</table>"
+        ),
     }
 }
 

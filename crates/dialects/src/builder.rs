@@ -281,10 +281,7 @@ impl TranslationBuilder {
             );
         }
         if !others.is_empty() {
-            let why = format!(
-                "without {}, which is not supported",
-                others.join(" and ")
-            );
+            let why = format!("without {}, which is not supported", others.join(" and "));
             self.amend(origin, SettingSupport::Different, why);
         }
         let mut groups = Vec::new();

@@ -52,7 +52,10 @@ mod tests {
     /// With `BLESS` in the environment, the test writes the tables.
     #[test]
     fn the_page_has_the_table_of_each_dialect() {
-        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference/drop-in.md");
+        let path = concat!(
+            env!("CARGO_MANIFEST_DIR"),
+            "/../../docs/reference/drop-in.md"
+        );
         let mut page = std::fs::read_to_string(path).unwrap();
         for dialect in Dialect::ALL {
             let table = table(dialect);

@@ -141,7 +141,9 @@ pub struct ResponderOptions {
 
 /// Checks a `NAME:VALUE` option and returns the header line without a line end.
 fn parse_header(text: &str) -> Result<String, String> {
-    let (name, value) = text.split_once(':').ok_or("no colon (accepted: NAME:VALUE)")?;
+    let (name, value) = text
+        .split_once(':')
+        .ok_or("no colon (accepted: NAME:VALUE)")?;
     name.parse::<HeaderName>()
         .map_err(|e| format!("invalid header name: {e}"))?;
     match value.trim().parse::<HeaderValue>() {

@@ -46,9 +46,7 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
     let all = processes();
     for pid in pids {
         if !all.iter().any(|process| process.pid == *pid) {
-            return Err(Error::Plan(format!(
-                "--pid {pid}: no such process"
-            )));
+            return Err(Error::Plan(format!("--pid {pid}: no such process")));
         }
     }
     let family = family(&all, pids);

@@ -46,7 +46,10 @@ fn program() -> Result<u8, Error> {
     if cli.measuring.json {
         eprint!("{page}");
         let json = report.to_json();
-        print!("{}", json.map_err(|e| Error::os("cannot format the report as JSON", e.into()))?);
+        print!(
+            "{}",
+            json.map_err(|e| Error::os("cannot format the report as JSON", e.into()))?
+        );
     } else {
         print!("{page}");
     }

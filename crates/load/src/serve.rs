@@ -53,8 +53,9 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<(), Error> {
             .map(|(mut thread, cpu)| {
                 scope.spawn(move || {
                     if let Some(cpu) = cpu {
-                        becket_sys::affinity::pin_current_thread(cpu)
-                            .map_err(|e| Error::os(format!("cannot pin a thread to CPU {cpu}"), e))?;
+                        becket_sys::affinity::pin_current_thread(cpu).map_err(|e| {
+                            Error::os(format!("cannot pin a thread to CPU {cpu}"), e)
+                        })?;
                     }
                     thread.work(stop)
                 })

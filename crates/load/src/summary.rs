@@ -210,12 +210,7 @@ pub fn shortfall(step: &LoadStep) -> Option<String> {
     }
     let asked = step.rate_asked_per_s.unwrap_or_default();
     let slow = step.rate_succeeded_per_s < asked * HELD_SHARE;
-    slow.then(|| {
-        format!(
-            "only {} succeeded",
-            show_rate(step.rate_succeeded_per_s)
-        )
-    })
+    slow.then(|| format!("only {} succeeded", show_rate(step.rate_succeeded_per_s)))
 }
 
 /// 99th percentile of latency below which a rate holds. Published benchmarks used the average instead.

@@ -130,7 +130,8 @@ impl Worker {
         while !self.is_over(now) {
             self.start_due(now);
             self.turn_again();
-            self.wait().map_err(|e| Error::os("cannot wait for events", e))?;
+            self.wait()
+                .map_err(|e| Error::os("cannot wait for events", e))?;
             now = clock::now();
             self.note_spent(now);
             self.turn_ready();

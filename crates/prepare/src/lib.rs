@@ -398,9 +398,8 @@ impl ConfigBuilder<'_> {
             };
             if support.is_of_use(bears) && !policies.flat_map(|it| &it.suites).any(is_served) {
                 let path = format!("listener[{}].kernel-tls", listener.keys.name);
-                let fault = format!(
-                    "the kernel takes over none of the suites of this listener: {support}"
-                );
+                let fault =
+                    format!("the kernel takes over none of the suites of this listener: {support}");
                 self.report.remark(path, fault);
             }
         }

@@ -107,7 +107,8 @@ impl ConfigBuilder<'_> {
             return Some((certificates, Arc::new(roots)));
         }
         if roots.roots.iter().any(chain::is_useless) {
-            let fault = "a CA with an RSASSA-PSS key (id-RSASSA-PSS): its certificates are rejected";
+            let fault =
+                "a CA with an RSASSA-PSS key (id-RSASSA-PSS): its certificates are rejected";
             self.report.remark(path, fault);
         }
         Some((Vec::new(), Arc::new(roots)))

@@ -387,7 +387,7 @@ impl Runner {
         times(&seen)
     }
 
-    /// Tells a process to check its files for changes, and watches those that only root can change.
+    /// Tells a process to check its files for changes, and watches the files that only root can change.
     fn renew(&mut self, process: u32) {
         let watched = self.held.current.watched.iter();
         let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();

@@ -106,7 +106,7 @@ pub struct Known {
     pub condition: Condition,
     /// Checks in a row that contradict the condition.
     pub against: u32,
-    /// Time until the server goes on trial without a check.
+    /// Time until the server is tried again without a check.
     pub paused: Option<Duration>,
     /// Connects that had failed in a row when it went on trial.
     pub failures_before: u32,
@@ -120,7 +120,7 @@ pub struct Health {
     condition: Condition,
     /// Checks in a row that contradict the condition.
     against: u32,
-    /// Time at which the server goes on trial without a check.
+    /// Time at which the server is tried again without a check.
     paused_until: Option<Duration>,
     /// Connects that had failed in a row when it went on trial or was taken out; only later ones count.
     failures_before: u32,

@@ -23,8 +23,8 @@ impl Pipe {
     /// default size.
     ///
     /// # Errors
-    /// If no descriptors are left; `QuotaExceeded` if the user has so many pages in pipes
-    /// (`fs.pipe-user-pages-soft`) that the kernel would give this one no more than two.
+    /// If no descriptors are left; `QuotaExceeded` if the user has reached `fs.pipe-user-pages-soft`, so that the
+    /// kernel would give this pipe at most two pages.
     pub fn new(size: usize) -> io::Result<Self> {
         let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
         let pipe = Self { out, into };

@@ -70,7 +70,10 @@ pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
             tried
         }
         Err(error) => {
-            report.error(Problem::new("", format!("cannot start the connection tests: {error}")));
+            report.error(Problem::new(
+                "",
+                format!("cannot start the connection tests: {error}"),
+            ));
             Vec::new()
         }
     }

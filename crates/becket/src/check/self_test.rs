@@ -312,8 +312,7 @@ impl SelfTest<'_> {
     ) -> Result<(ServerConnection, Option<ResumedBy>), SelfTestError> {
         let name = offer.asks_for.unwrap_or(NO_NAME).to_owned();
         let address = offer.asks_for.filter(|it| it.parse::<IpAddr>().is_ok());
-        let name =
-            ServerName::try_from(name).or_else(|_| unexpected("not a valid server name"))?;
+        let name = ServerName::try_from(name).or_else(|_| unexpected("not a valid server name"))?;
         let client = ClientConnection::new(Arc::clone(config), name);
         let mut client = client?;
         let hello = flight_of(&mut client);

@@ -91,7 +91,10 @@ pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
             ]);
         }
         for server in &backend.removed {
-            removed += &format!("removed until the next reload: {name}/{}\n", escaped(server));
+            removed += &format!(
+                "removed until the next reload: {name}/{}\n",
+                escaped(server)
+            );
         }
     }
     table(&head, &rows) + &removed

@@ -52,7 +52,11 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
         ("/", _) => ("200 OK", page(&facts, host.unwrap_or("localhost")), 0),
         (_, Some(Ok(count))) => ("200 OK", String::new(), count),
         (_, Some(Err(_))) => ("400 Bad Request", "/bytes/N needs a number\n".to_owned(), 0),
-        _ => ("404 Not Found", "not found; try / or /bytes/N\n".to_owned(), 0),
+        _ => (
+            "404 Not Found",
+            "not found; try / or /bytes/N\n".to_owned(),
+            0,
+        ),
     };
     let length = text.len() as u64 + count;
     let head = format!(

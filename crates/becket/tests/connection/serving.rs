@@ -1,5 +1,4 @@
-//! Tests of file serving: complete answers in order, slow clients, timeouts, changing files, and
-//! invalid requests.
+//! Tests of file serving: complete answers in order, slow clients, timeouts, changing files, invalid requests.
 
 use std::fs::{self, File};
 use std::io::Write;
@@ -510,8 +509,7 @@ fn each_wait_has_its_time() {
     assert_eq!(stage.closed(), None);
     wait(&mut stage, timeouts.request / 4);
     assert_eq!(stage.closed(), Some(CloseReason::RequestTimeout));
-    // A client that sends a part of a request after its handshake, and no more; it gets its tickets
-    // soon.
+    // A client that sends a part of a request after its handshake, and no more.
     let (mut stage, mut client) = site.secure_saying(64 * 1024, b"GET");
     assert_eq!(client.tls.tls13_tickets_received(), 0);
     wait(&mut stage, Duration::from_millis(50));

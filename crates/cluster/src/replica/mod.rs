@@ -230,7 +230,7 @@ impl<V: Vault> Replica<V> {
         let candidates = self.pairs.values().filter(|pair| pair.is_candidate());
         debug_assert!(
             of_peers + candidates.count() == self.pairs.len(),
-            "a pair of nobody"
+            "a pair of an unknown node"
         );
         debug_assert!(
             self.peers.len() <= self.limits.peers * MAX_BOOTS_OF_NODE,

@@ -92,7 +92,11 @@ impl Backend {
                 .is_some_and(|status| PAGES.contains(&status) && seen.insert(status))
             {
                 let accepted = "403, 404, 405, 412, 416, 500 or 503, each once";
-                report.refuse(key!(path, page.status), "not a status with a page", accepted);
+                report.refuse(
+                    key!(path, page.status),
+                    "not a status with a page",
+                    accepted,
+                );
             }
             if !page.path.split('/').all(is_file_name) {
                 let accepted = "a path below the folder, such as \"404.html\"";

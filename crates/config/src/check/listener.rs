@@ -73,7 +73,11 @@ impl ListenerSection {
         {
             let path = format!("{}[{index}].policy", key!(path, self.certificates));
             let accepted = "only without routes and starttls";
-            report.refuse(path, "given, but this listener has routes or starttls", accepted);
+            report.refuse(
+                path,
+                "given, but this listener has routes or starttls",
+                accepted,
+            );
         }
     }
 

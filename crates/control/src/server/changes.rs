@@ -117,8 +117,7 @@ impl Control {
         let rotated = self.rotation.rotate_now(period, now);
         if !rotated.map_err(|error| Refused::internal(&error))? {
             let text = "ticket keys of a cluster cannot be rotated on one host, and no keys can be rotated twice within a second";
-            let accepted =
-                "a new secret for the cluster (see becket secret --help), or another attempt after a second";
+            let accepted = "a new secret for the cluster (see becket secret --help), or another attempt after a second";
             return Err(Refused::new(StatusCode::CONFLICT, text, accepted));
         }
         self.use_secrets();

@@ -190,7 +190,8 @@ impl HitchTranslator {
             && on.iter().any(|(_, name)| *name != first)
         {
             let accepted = "one of write-ip, write-proxy-v1, write-proxy-v2 and proxy-proxy";
-            self.out.refuse(origin, "conflicts with another of these settings", accepted);
+            self.out
+                .refuse(origin, "conflicts with another of these settings", accepted);
         }
     }
 
@@ -249,7 +250,7 @@ impl HitchTranslator {
         }
     }
 
-    /// Returns the certificates of all frontends. Those of the folder precede the others, because
+    /// Returns the certificates of all frontends. The folder's certificates precede the others, because
     /// the last one is the default.
     fn certificates(&self) -> Vec<CertificateEntry> {
         let glob = self

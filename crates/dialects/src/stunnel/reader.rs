@@ -73,9 +73,7 @@ impl StunnelTranslator {
             _ => "",
         };
         if !accepted.is_empty() {
-            return self
-                .out
-                .refuse(origin, "invalid value", accepted);
+            return self.out.refuse(origin, "invalid value", accepted);
         }
         let is_no = setting.kind == ValueKind::Switch && value.eq_ignore_ascii_case("no");
         if is_no {
@@ -94,10 +92,7 @@ impl StunnelTranslator {
     pub(super) fn finish(mut self) -> Translation {
         let services = std::mem::take(&mut self.services);
         if services.is_empty() {
-            let problem = Problem::new(
-                "",
-                "no service: inetd mode is not supported",
-            );
+            let problem = Problem::new("", "no service: inetd mode is not supported");
             self.out
                 .problem(problem.accepted("at least one [service] with accept and connect"));
         }

@@ -66,7 +66,10 @@ pub fn run(options: &ProbeOptions, stop: &AtomicBool) -> Result<bool, Error> {
         let offers = asked.offers()?;
         if options.json {
             let line = serde_json::to_string(&offers);
-            println!("{}", line.map_err(|e| Error::os("cannot format the row as JSON", e.into()))?);
+            println!(
+                "{}",
+                line.map_err(|e| Error::os("cannot format the row as JSON", e.into()))?
+            );
         }
         rows.push(offers);
     }

@@ -76,7 +76,11 @@ fn invalid_command_lines_and_unreachable_targets_print_a_message_and_set_the_exi
         ("https://127.87.6.5:1/", 3, "cannot connect"),
         ("https://nowhere.invalid/", 3, "does not resolve"),
         ("https://192.0.2.1/", 2, "--i-own-this-target"),
-        ("https://127.0.0.1/ --suite DES", 2, "unknown cipher suite `DES`"),
+        (
+            "https://127.0.0.1/ --suite DES",
+            2,
+            "unknown cipher suite `DES`",
+        ),
         ("https://127.0.0.1/ -c 0", 2, "-c"),
         ("https://127.0.0.1/ -d ten", 2, "not a duration"),
         ("https://127.0.0.1/ --pid 4294967295", 2, "no such process"),
@@ -87,7 +91,10 @@ fn invalid_command_lines_and_unreachable_targets_print_a_message_and_set_the_exi
         let said = shown(&output);
         assert_eq!(output.status.code(), Some(code), "{args}: {said}");
         assert!(said.contains(sentence), "{args}: {said}");
-        assert!(output.stdout.is_empty(), "standard output is not empty: {said}");
+        assert!(
+            output.stdout.is_empty(),
+            "standard output is not empty: {said}"
+        );
     }
 }
 

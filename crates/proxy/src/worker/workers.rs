@@ -127,7 +127,7 @@ impl Workers {
         self.mailboxes.is_empty()
     }
 
-    /// Returns the addresses that the workers listen on, and those that they are about to close.
+    /// Returns the addresses that the workers listen on, and the addresses that they are about to close.
     pub fn addresses(&self) -> (&[SocketAddr], &[SocketAddr]) {
         (&self.held, &self.retiring)
     }

@@ -93,7 +93,7 @@ fn compile(
 fn install(program: &BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(io::Error::other)?,
-        // The same layout: two bytes, two single bytes, four bytes (linux/filter.h).
+        // Both types have the layout of linux/filter.h: two bytes, two single bytes, four bytes.
         filter: program.as_ptr().cast_mut().cast(),
     };
     let flags = libc::SECCOMP_FILTER_FLAG_TSYNC | libc::SECCOMP_FILTER_FLAG_SPEC_ALLOW;

@@ -82,7 +82,7 @@ pub struct SharedSecret {
     pub id: SecretId,
     /// Path of the file.
     pub path: PathBuf,
-    /// Key that authenticates nodes and derives the keys of each pair. The same in every epoch.
+    /// Key that authenticates nodes and derives the keys of each pair. Does not depend on the epoch.
     pub replication: SecretBytes,
     /// Root of the ticket keys.
     pub root: TicketRoot,

@@ -124,7 +124,7 @@ fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_neverthel
     while accepted(&worker) == 0 {
         turn(&mut worker);
     }
-    // Overload has ended: new clients are reported, including those that connected meanwhile.
+    // Overload has ended: new clients are reported, including clients that connected in the meantime.
     while is_quiet(&worker) {
         turn(&mut worker);
     }
