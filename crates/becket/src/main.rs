@@ -205,8 +205,9 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
         }
         _ => drop(say(report)?),
     }
-    for error in &migration.errors {
-        eprintln!("{shown}: {error}");
+    for mut error in migration.errors {
+        error.file.get_or_insert_with(|| shown.to_string().into());
+        eprintln!("{}", error.labelled("error: "));
     }
     match migration.toml {
         Some(_) => Ok(ExitCode::SUCCESS),

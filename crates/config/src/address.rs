@@ -94,7 +94,7 @@ macro_rules! addresses {
 
             fn parse(text: &str) -> Result<Self, ValueError> {
                 let check: fn(&str) -> Result<Address, &'static str> = $check;
-                let address = check(text)?;
+                let address = check(text).map_err(|fault| refusal(text, fault, check))?;
                 Ok(Self { text: text.into(), address })
             }
 
@@ -128,6 +128,20 @@ addresses! {
         Address::Any(_) => Err("the admin page has no password, so the address must be explicit"),
         address => Ok(address),
     };
+}
+
+/// Adds to a fault the address that was meant, if only its port is there.
+fn refusal(
+    text: &str,
+    fault: &'static str,
+    check: fn(&str) -> Result<Address, &'static str>,
+) -> ValueError {
+    let is_port = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let guesses = [format!(":{text}"), format!("127.0.0.1:{text}")];
+    match guesses.iter().find(|guess| is_port && check(guess).is_ok()) {
+        Some(guess) => format!("{fault} (did you mean {guess}?)").into(),
+        None => fault.into(),
+    }
 }
 
 impl Default for ServerAddress {
@@ -317,6 +331,19 @@ mod tests {
         assert_eq!(ServerAddress::parse("localhost:80").unwrap().address, name);
         let unix = Address::Unix("/run/app.sock".into());
         assert_eq!(ServerAddress::parse("/run/app.sock").unwrap().address, unix);
+    }
+
+    #[test]
+    fn a_port_alone_is_answered_with_the_address_that_was_meant() {
+        let fault = |error: ValueError| error.to_string();
+        let listen = ListenAddress::parse("443").map_err(fault).unwrap_err();
+        assert_eq!(listen, "no port (did you mean :443?)");
+        let server = ServerAddress::parse("80").map_err(fault).unwrap_err();
+        assert_eq!(server, "no port (did you mean 127.0.0.1:80?)");
+        for other in ["nowhere", "99999"] {
+            let other = ListenAddress::parse(other).map_err(fault).unwrap_err();
+            assert_eq!(other, "no port");
+        }
     }
 
     #[test]

@@ -16,7 +16,7 @@ use serde::Serialize;
 pub struct Problem {
     /// Key path, such as `listener[web].bind[1]`, or the flag; empty for the text as a whole.
     pub path: String,
-    /// File of the problem, if it is in a separate part of the configuration.
+    /// File of the problem: a part of the configuration, or the configuration itself.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Box<str>>,
     /// Line in the file, counted from 1; unknown for flags.
@@ -60,27 +60,32 @@ impl Problem {
         self.accepted = Some(accepted.into().into());
         self
     }
+
+    /// Returns the problem as one line: file and line, a `label` such as `error: `, path, value, fault.
+    pub fn labelled(&self, label: &str) -> String {
+        let place = match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{file}:{line}: "),
+            (Some(file), None) => format!("{file}: "),
+            (None, Some(line)) => format!("line {line}: "),
+            (None, None) => String::new(),
+        };
+        let key = match (self.path.as_str(), &self.value) {
+            ("", None) => String::new(),
+            ("", Some(value)) => format!("{value}: "),
+            (path, None) => format!("{path}: "),
+            (path, Some(value)) => format!("{path} = {value}: "),
+        };
+        let line = format!("{place}{label}{key}{}", self.fault);
+        match &self.accepted {
+            Some(accepted) => format!("{line}; accepted: {accepted}"),
+            None => line,
+        }
+    }
 }
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(line) = self.line {
-            if let Some(file) = &self.file {
-                write!(f, "{file} ")?;
-            }
-            write!(f, "line {line}: ")?;
-        }
-        match (self.path.as_str(), &self.value) {
-            ("", None) => {}
-            ("", Some(value)) => write!(f, "{value}: ")?,
-            (path, None) => write!(f, "{path}: ")?,
-            (path, Some(value)) => write!(f, "{path} = {value}: ")?,
-        }
-        f.write_str(&self.fault)?;
-        match &self.accepted {
-            Some(accepted) => write!(f, "; accepted: {accepted}"),
-            None => Ok(()),
-        }
+        f.write_str(&self.labelled(""))
     }
 }
 
@@ -211,10 +216,10 @@ impl fmt::Display for Rejected {
         let plural = if count == 1 { "" } else { "s" };
         write!(f, "{origin}: {count} error{plural}")?;
         for problem in &self.errors {
-            write!(f, "\n  error: {problem}")?;
+            write!(f, "\n{}", problem.labelled("error: "))?;
         }
         for problem in &self.warnings {
-            write!(f, "\n  warning: {problem}")?;
+            write!(f, "\n{}", problem.labelled("warning: "))?;
         }
         Ok(())
     }
@@ -265,6 +270,12 @@ mod tests {
             problem.to_string(),
             r#"line 7: listener[web].bind[1] = "foo\nbar": no port; accepted: HOST:PORT"#
         );
+        let located = Problem {
+            file: Some("becket.toml".into()),
+            ..problem
+        };
+        let line = located.labelled("error: ");
+        assert!(line.starts_with("becket.toml:7: error: listener[web]"));
     }
 
     #[test]
@@ -276,7 +287,7 @@ mod tests {
         };
         assert_eq!(
             rejected.to_string(),
-            "becket.toml: 2 errors\n  error: a: bad\n  error: b: worse\n  warning: c: odd"
+            "becket.toml: 2 errors\nerror: a: bad\nerror: b: worse\nwarning: c: odd"
         );
     }
 

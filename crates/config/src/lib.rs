@@ -33,6 +33,7 @@ pub mod cluster;
 pub mod error;
 pub mod file;
 pub mod glob;
+mod hints;
 pub mod key_source;
 pub mod listener;
 pub mod memory_limit;

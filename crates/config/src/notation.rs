@@ -51,6 +51,9 @@ fn scalar<'de, D: Deserializer<'de>, T>(
         fn visit_str<E: de::Error>(self, text: &str) -> Result<T, E> {
             if self.0 {
                 (self.2)(text).map_err(|error| refused(error, self.1))
+            } else if text.parse::<u64>().is_ok() {
+                let accepted = format!("{}, without quotes", self.1);
+                Err(refused("a number in quotes", accepted))
             } else {
                 Err(E::invalid_type(Unexpected::Str(text), &self))
             }

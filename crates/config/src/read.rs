@@ -17,6 +17,7 @@ use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 use crate::address::SectionName;
 use crate::error::{Problem, shortened};
 use crate::file::File;
+use crate::hints;
 use crate::notation::{SEPARATOR, Text, meant};
 
 /// Result of reading a text.
@@ -24,7 +25,7 @@ use crate::notation::{SEPARATOR, Text, meant};
 pub struct Reading<F = File> {
     /// The valid parts of the text; `None` if the text is not TOML.
     pub file: Option<F>,
-    /// Syntax errors, or otherwise unknown keys and invalid values, by line.
+    /// The first syntax error, or otherwise unknown keys and invalid values, by line.
     pub problems: Vec<Problem>,
     /// Location of each key.
     pub places: KeyLocations,
@@ -39,7 +40,7 @@ impl File {
     /// Parses TOML.
     ///
     /// # Errors
-    /// Every syntax error, or otherwise every unknown key and every invalid value.
+    /// The first syntax error, or otherwise every unknown key and every invalid value.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let reading = read(text, &toml::Table::new());
         if reading.problems.is_empty() {
@@ -55,16 +56,10 @@ pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Re
     // Replacing values have offsets after the end of the text.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
-    if !errors.is_empty() {
-        let problems = errors.iter().take(FAULTS).map(|error| Problem {
-            line: error.span().map(|span| line(text, span.start)),
-            ..Problem::new("", format!("not TOML: {}", error.message()))
-        });
-        let mut problems: Vec<Problem> = problems.collect();
-        problems.sort_by_key(|problem| problem.line);
+    if let Some(problem) = syntax(text, &errors) {
         return Reading {
             file: None,
-            problems,
+            problems: vec![problem],
             places: KeyLocations::default(),
         };
     }
@@ -104,6 +99,30 @@ pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Re
         problems,
         places,
     }
+}
+
+/// Describes the first syntax error. The errors after it are mostly its consequences.
+fn syntax(text: &str, errors: &[toml::de::Error]) -> Option<Problem> {
+    let start = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
+    let first = errors.iter().min_by_key(start)?;
+    let at = start(&first).min(text.trim_end().len());
+    let before = text.get(..at).unwrap_or_default();
+    let line_start = before.rfind('\n').map_or(0, |end| end + 1);
+    let mut hint = String::new();
+    if let Some((opens, bracket)) = hints::opened(text, line_start) {
+        hint = format!(" (line {} opens `{bracket}`)", line(text, opens));
+    } else if first.message().starts_with("key with no value") {
+        let written = text.get(line_start..).unwrap_or_default();
+        let word = written.split_whitespace().next().unwrap_or_default();
+        if let Some(setting) = hints::foreign(word) {
+            hint = format!(" (here it is {setting})");
+        }
+    }
+    let fault = format!("not TOML: {}{hint}", first.message());
+    Some(Problem {
+        line: Some(line(text, at)),
+        ..Problem::new("", fault)
+    })
 }
 
 fn line(text: &str, offset: usize) -> usize {
@@ -148,9 +167,12 @@ fn describe(message: &str, path: &str) -> Problem {
         fault => fault,
     };
     let choices = || expected.split('`').skip(1).step_by(2);
-    let fault = match meant(found, choices()).filter(|_| !found.is_empty()) {
-        Some(choice) => format!("{fault} (did you mean {choice}?)"),
-        None => fault.to_owned(),
+    let foreign = hints::foreign(found).filter(|_| fault == "unknown key");
+    let choice = meant(found, choices()).filter(|_| !found.is_empty());
+    let fault = match (foreign, choice) {
+        (Some(setting), _) => format!("{fault} (here it is {setting})"),
+        (None, Some(choice)) => format!("{fault} (did you mean {choice}?)"),
+        (None, None) => fault.to_owned(),
     };
     let accepted = match expected {
         "a boolean" => "true or false",
@@ -423,7 +445,7 @@ format = "jason"
         let found = lines_of(text);
         let expected = [
             "line 2: colour: unknown key; accepted: ",
-            "line 5: listener[web].bind[1] = 5: no port; accepted: HOST:PORT, [V6]:PORT or :PORT",
+            "line 5: listener[web].bind[1] = 5: no port (did you mean :5?); accepted: HOST:PORT, [V6]:PORT or :PORT",
             "line 5: listener[web].bind[2] = \"nowhere\": no port; accepted: ",
             "line 5: listener[web].bind[3] = \"x:70000\": not a port; accepted: ",
             "line 6: listener[web].backlok: unknown key (did you mean backlog?); accepted: ",
@@ -481,10 +503,41 @@ format = "jason"
     }
 
     #[test]
-    fn every_syntax_error_has_its_line() {
-        let found = lines_of("a = \n\nb = [\n[limits]\nconnections = = 3\n");
-        assert!(found.len() > 1, "{found:?}");
-        assert!(found[0].starts_with("line 1: not TOML: "), "{found:?}");
+    fn the_first_syntax_error_is_reported_with_the_line_that_opens_its_bracket() {
+        for (text, line, ends) in [
+            (
+                "[[listener]]\nbind = [\":1\"\nname = \"a\"\n\n[log]\nlevel = 'info'\n",
+                3,
+                "missing comma between array elements, expected `,` (line 2 opens `[`)",
+            ),
+            ("a = [\n[limits]\nb = 3\n", 2, "(line 1 opens `[`)"),
+            ("a = '''\n\nb = 1\n", 3, "(line 1 opens `'''`)"),
+            (
+                "b = 1\nlisten 443 ssl;\n\nserver_name a.test;\n",
+                2,
+                "key with no value, expected `=` (here it is bind of a [[listener]])",
+            ),
+            ("a = \n\nb = [\n", 1, ""),
+        ] {
+            let found = lines_of(text);
+            assert_eq!(found.len(), 1, "{found:?}");
+            let starts = format!("line {line}: not TOML: ");
+            assert!(found[0].starts_with(&starts), "{found:?}");
+            assert!(found[0].ends_with(ends), "{found:?}");
+        }
+    }
+
+    #[test]
+    fn a_key_of_another_program_and_a_number_in_quotes_are_named() {
+        let found = lines_of("[limits]\nconnections = \"100\"\n[[policy]]\nssl_ciphers = \"a\"\n");
+        let expected = [
+            "line 2: limits.connections = \"100\": a number in quotes; accepted: 1 to 100000000, without quotes",
+            "line 4: policy[0].ssl_ciphers: unknown key (here it is suites of a [[policy]]); accepted: ",
+        ];
+        assert_eq!(found.len(), 2, "{found:?}");
+        for (found, expected) in found.iter().zip(expected) {
+            assert!(found.starts_with(expected), "{found}");
+        }
     }
 
     #[test]

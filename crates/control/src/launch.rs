@@ -15,7 +15,7 @@ use std::net::{TcpListener, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use becket_config::error::{Problem, Rejected};
+use becket_config::error::{Problem, Rejected, Report};
 use becket_proto::session_table::{self, SessionTable};
 use becket_sys::clock::Clock;
 use becket_sys::socket_file::SocketFile;
@@ -136,9 +136,9 @@ fn launch_parts(
     let logging = becket_log::install(&config.log, &files)?;
     log_warnings(&prepared.warnings);
     let count = worker_count(&config.file.process);
-    let (memory, sandbox) = confine(&source, &config, &files, count)?;
+    let (memory, sandbox) = confine(&loading, &config, &files, count)?;
     let given = (given.sockets, given.admin_socket);
-    let sockets = bind(&config, count, given).map_err(|e| rejected(&source, e))?;
+    let sockets = bind(&config, count, given).map_err(|e| rejected(&loading, e))?;
     let access = AccessWriter::open(&config.log, &files).map_err(system("log.access"))?;
     logging.start()?;
     let shared = shared(&config, clock, count, (&logging, access.as_ref()));
@@ -265,9 +265,14 @@ fn main_process(link: &Option<SupervisorLink>) -> MainProcess {
 }
 
 fn rejected(source: &ConfigSource, errors: Vec<Problem>) -> StartError {
+    let mut report = Report {
+        errors,
+        ..Report::default()
+    };
+    source.place(&mut report);
     StartError::Rejected(Rejected {
         origin: source.origin(),
-        ..Rejected::of(errors)
+        ..Rejected::of(report.errors)
     })
 }
 

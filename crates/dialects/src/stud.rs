@@ -273,7 +273,7 @@ unheard-of = 5
                 .iter()
                 .map(ToString::to_string)
                 .collect();
-            said.extend(translation.remarks());
+            said.extend(translation.remarks("stud.conf"));
             (of("listen"), of("peers"), said.join("\n"))
         };
         for (line, listen, peers) in [

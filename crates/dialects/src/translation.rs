@@ -56,17 +56,19 @@ impl Translation {
     }
 
     /// Returns one line for each setting that differs from the original program or has no effect.
-    pub fn remarks(&self) -> impl Iterator<Item = String> {
+    /// `origin` is the configuration file.
+    pub fn remarks(&self, origin: &str) -> impl Iterator<Item = String> {
         let told = |remark: &&Remark| {
             matches!(
                 remark.verdict,
                 SettingSupport::Different | SettingSupport::Ignored
             )
         };
-        self.report.iter().filter(told).map(|remark| {
-            let place = match remark.place() {
-                place if place.is_empty() => place,
-                place => place + ": ",
+        self.report.iter().filter(told).map(move |remark| {
+            let file = remark.file.as_deref().unwrap_or(origin);
+            let place = match remark.line {
+                Some(line) => format!("{file}:{line}: "),
+                None => String::new(),
             };
             format!(
                 "{place}{}: {}: {}",

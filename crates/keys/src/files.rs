@@ -8,7 +8,7 @@ use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 pub use becket_config::error::reason;
@@ -274,6 +274,27 @@ pub fn part(file: &File, most: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
+/// Returns a path without `.`, and without `..` where that follows no link.
+pub fn clean(path: &Path) -> PathBuf {
+    let plain: PathBuf = path.components().collect();
+    let mut clean = PathBuf::new();
+    for part in plain.components() {
+        match part {
+            Component::CurDir => {}
+            Component::ParentDir if clean.file_name().is_some() => {
+                clean.pop();
+            }
+            part => clean.push(part),
+        }
+    }
+    let leads_there = || fs::canonicalize(&clean).ok() == fs::canonicalize(&plain).ok();
+    if clean == plain || leads_there() {
+        clean
+    } else {
+        plain
+    }
+}
+
 /// Explains a permission error: names the file or folder without access, and a remedy.
 fn denied(path: &Path) -> Option<io::Error> {
     let (place, metadata) = farthest(path)?;
@@ -328,6 +349,22 @@ mod tests {
         let (place, metadata) = farthest(&link).unwrap();
         assert_eq!(place, fs::canonicalize(folder.path()).unwrap());
         assert!(metadata.is_dir());
+    }
+
+    #[test]
+    fn a_clean_path_has_no_dots_unless_they_follow_a_link() {
+        for (path, expected) in [
+            ("./a/../becket.toml", "becket.toml"),
+            ("/etc/./becket/../keys/a.pem", "/etc/keys/a.pem"),
+            ("../../a/./b/../c.pem", "../../a/c.pem"),
+        ] {
+            assert_eq!(clean(Path::new(path)), Path::new(expected));
+        }
+        let folder = tempfile::tempdir().unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("/proc/self", &link).unwrap();
+        let through = link.join("../version");
+        assert_eq!(clean(&through), through);
     }
 
     #[test]

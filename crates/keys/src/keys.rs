@@ -26,7 +26,7 @@ use becket_config::notation::Text;
 use super::digest::digest;
 use super::facts::{expiry, renew_by};
 use super::pem::Pem;
-use crate::files::Files;
+use crate::files::{Files, clean};
 use crate::signing::Offload;
 use crate::signing::token::wire::TokenFault;
 use crate::signing::token::{PublicKey, TokenKey, Tokens};
@@ -87,6 +87,9 @@ impl Loader {
     /// Loads chain and key from one file. `path` is the key path for problems.
     pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
+        if needs_password(path, file, &pem, report) {
+            return None;
+        }
         let digest = digest(&[file.as_os_str().as_bytes(), &pem.digest]);
         self.warn_if_readable((path, file, digest), &pem, report);
         self.check(path, (file, digest), pem, report)
@@ -103,6 +106,9 @@ impl Loader {
         let of_chain = read(&self.files, &format!("{path}.chain"), chain, report);
         let of_key = read(&self.files, &format!("{path}.key"), key, report);
         let (of_chain, of_key) = (of_chain?, of_key?);
+        if needs_password(&format!("{path}.key"), key, &of_key, report) {
+            return None;
+        }
         let paths = [chain, key].map(|path| path.as_os_str().as_bytes());
         let digest = digest(&[paths[0], paths[1], &of_chain.digest, &of_key.digest]);
         let pem = Pem {
@@ -189,7 +195,6 @@ impl Loader {
         }
         let fault = match (pem.certificates.len(), pem.keys.len()) {
             (0, _) => "no certificate",
-            (_, 0) if pem.encrypted => "the private key needs a password",
             (_, 0) => "no private key",
             (_, 1) => "",
             _ => "more than one private key",
@@ -487,7 +492,21 @@ pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report)
     }
 }
 
+/// Reports a file whose only private key needs a password. Returns `true` if it does.
+pub fn needs_password(path: &str, file: &Path, pem: &Pem, report: &mut Report) -> bool {
+    let needs = pem.encrypted && pem.keys.is_empty();
+    if needs {
+        let named = clean(file);
+        let problem = shown(path, file, "the private key needs a password");
+        report.error(problem.accepted(format!(
+            "a key without a password: openssl pkey -in {0} -out {0}.decrypted",
+            named.display()
+        )));
+    }
+    needs
+}
+
 /// Returns a problem whose value is a file.
 pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
-    Problem::new(path, fault).text(&file.to_string_lossy())
+    Problem::new(path, fault).text(&clean(file).to_string_lossy())
 }

@@ -13,7 +13,7 @@ use becket_config::error::Problem;
 use becket_config::key;
 use becket_config::key_source::KeySource;
 use becket_config::notation::Text;
-use becket_keys::keys::{read, shown, warn_if_readable};
+use becket_keys::keys::{needs_password, read, shown, warn_if_readable};
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::NodeId;
 use becket_sys::identity::UnixIdentity;
@@ -117,10 +117,12 @@ impl ConfigBuilder<'_> {
         }
         let at = self.environment.base.join(text);
         let pem = read(&self.environment.files, path, &at, &mut self.report)?;
+        if needs_password(path, &at, &pem, &mut self.report) {
+            return None;
+        }
         warn_if_readable(path, &at, &pem, &mut self.report);
         let made = match pem.keys.as_slice() {
             [key] => make(key),
-            [] if pem.encrypted => Err("the private key needs a password"),
             [] => Err("no private key"),
             _ => Err("more than one private key"),
         };

@@ -18,7 +18,7 @@ use rustls_pki_types::UnixTime;
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
 use super::{Environment, Prepared, ServerNames, prepare_reading};
-use becket_keys::files::{Files, LARGEST, reason};
+use becket_keys::files::{Files, LARGEST, clean, reason};
 use becket_keys::signing::token::Tokens;
 use becket_tls::config::Config;
 use becket_tls::trial::Trials;
@@ -98,7 +98,8 @@ impl ConfigSource {
             SourceKind::Foreign(_, invocation, None) => Path::new(invocation.file.as_ref()?),
             SourceKind::Foreign(_, _, Some(_)) => return None,
         };
-        Some(self.base.join(path))
+        // Without `.`: the path is shown.
+        Some(self.base.join(path).components().collect())
     }
 
     /// Returns the folder where relative paths in the configuration start.
@@ -129,12 +130,12 @@ impl ConfigSource {
     /// Returns the name of the source for messages.
     pub fn origin(&self) -> String {
         let file = match &self.kind {
-            SourceKind::Flags(flags) => {
-                flags.config.as_ref().map(|path| path.display().to_string())
-            }
-            SourceKind::Foreign(_, invocation, _) => invocation.file.clone(),
+            SourceKind::Flags(flags) => flags.config.as_deref(),
+            SourceKind::Foreign(_, invocation, _) => invocation.file.as_ref().map(Path::new),
         };
-        file.unwrap_or_else(|| "command line".to_owned())
+        file.map_or(COMMAND_LINE.to_owned(), |file| {
+            clean(file).to_string_lossy().into_owned()
+        })
     }
 
     /// Translates the configuration of another program. Returns `None` for a native configuration.
@@ -153,11 +154,37 @@ impl ConfigSource {
         Ok(Some(translation))
     }
 
-    /// Replaces key paths by settings of the other program, if the configuration is translated.
+    /// Adds file and line to problems of the prepared configuration. They name flags, or settings of
+    /// the other program, where those set the keys.
     pub fn place(&self, report: &mut Report) {
-        if let Ok(Some(translation)) = self.translation() {
-            let all = report.errors.iter_mut().chain(&mut report.warnings);
-            all.for_each(|problem| translation.place(problem));
+        let all = report.errors.iter_mut().chain(&mut report.warnings);
+        match (&self.kind, self.translation()) {
+            (SourceKind::Flags(flags), _) => {
+                let file = self.file().and_then(|path| self.files.open(&path).ok());
+                let mut text = String::new();
+                // What is no regular file, such as a pipe, is not there twice.
+                file.and_then(|(mut file, _)| file.read_to_string(&mut text).ok());
+                let places = read(&text, &flags.to_table(&self.base)).places;
+                all.for_each(|problem| {
+                    places.place(problem);
+                    name_flag(flags, problem);
+                });
+            }
+            (_, Ok(Some(translation))) => all.for_each(|problem| translation.place(problem)),
+            _ => {}
+        }
+        self.name_file(&mut report.errors);
+        self.name_file(&mut report.warnings);
+    }
+
+    /// Adds the configuration file to problems that do not come from the command line.
+    fn name_file(&self, problems: &mut [Problem]) {
+        let origin = self.origin();
+        let is_of_file = |it: &&mut Problem| it.file.is_none() && !it.path.starts_with("--");
+        if origin != COMMAND_LINE {
+            for problem in problems.iter_mut().filter(is_of_file) {
+                problem.file = Some(origin.as_str().into());
+            }
         }
     }
 
@@ -223,10 +250,18 @@ impl ConfigSource {
             (SourceKind::Flags(flags), _) => self.load_ours(flags, environment),
             (_, translation) => load_foreign(&translation.unwrap_or_default(), environment),
         };
-        prepared.map_err(|rejected| Rejected {
-            origin: self.origin(),
-            ..rejected
-        })
+        match prepared {
+            Ok(mut prepared) => {
+                self.name_file(&mut prepared.warnings);
+                Ok(prepared)
+            }
+            Err(mut rejected) => {
+                self.name_file(&mut rejected.errors);
+                self.name_file(&mut rejected.warnings);
+                rejected.origin = self.origin();
+                Err(rejected)
+            }
+        }
     }
 
     fn load_ours(
@@ -234,18 +269,18 @@ impl ConfigSource {
         flags: &Flags,
         environment: &Environment<'_>,
     ) -> Result<Prepared, Rejected> {
+        let is_toml = |path: &&String| path.ends_with(".toml");
+        if let Some(path) = flags.service.certificates.iter().find(is_toml) {
+            let fault = format!("not a certificate (did you mean --config {path}?)");
+            return Err(Rejected::of(vec![Problem::new("CERT.pem", fault).text(path)]));
+        }
         let text = String::from_utf8(self.text()?).map_err(|_| {
             let problem = Problem::new("", "not UTF-8");
             Rejected::of(vec![problem.accepted("a TOML file, which is in UTF-8")])
         })?;
         let reading = read(&text, &flags.to_table(&self.base));
         placed(prepare_reading(reading, environment), |problem| {
-            // A value without a line in the file comes from a flag.
-            if problem.line.is_none()
-                && let Some(flag) = flags.named(&problem.path)
-            {
-                problem.path = flag.to_owned();
-            }
+            name_flag(flags, problem);
         })
     }
 
@@ -262,6 +297,15 @@ impl ConfigSource {
                 ..Rejected::of(vec![problem.accepted("a readable file")])
             }
         })
+    }
+}
+
+/// Replaces the key path of a value that has no line in the file by the flag that set it.
+fn name_flag(flags: &Flags, problem: &mut Problem) {
+    if problem.line.is_none()
+        && let Some(flag) = flags.named(&problem.path)
+    {
+        problem.path = flag.to_owned();
     }
 }
 
@@ -303,5 +347,6 @@ fn placed(
     }
 }
 
+const COMMAND_LINE: &str = "command line";
 /// File name that stands for standard input.
 const STANDARD_INPUT: &str = "-";

@@ -106,8 +106,8 @@ impl DropInCall {
                 translation.is_daemon && !is_test && background::begin()? == DaemonSide::Front;
             if in_front || is_test || !translation.is_daemon {
                 let origin = source.origin();
-                for remark in translation.remarks() {
-                    eprintln!("{origin}: {remark}");
+                for remark in translation.remarks(&origin) {
+                    eprintln!("{remark}");
                 }
             }
             if in_front {
@@ -142,9 +142,8 @@ impl DropInCall {
         let source = source.with(given.files.clone(), tokens);
         let findings = check(&source, &given, UnixTime::now(), false);
         let code = say(&Rejected {
-            origin: findings.origin,
-            errors: findings.errors,
             warnings: findings.warnings,
+            ..Rejected::of(findings.errors)
         });
         if code == ExitCode::SUCCESS {
             eprintln!("{} configuration looks ok.", self.name);
@@ -155,18 +154,13 @@ impl DropInCall {
 
 /// Prints one line per problem, with the file and the line. Returns the exit code.
 fn say(rejected: &Rejected) -> ExitCode {
-    let Rejected {
-        origin,
-        errors,
-        warnings,
-    } = rejected;
-    for warning in warnings {
-        eprintln!("{origin}: warning: {warning}");
+    for warning in &rejected.warnings {
+        eprintln!("{}", warning.labelled("warning: "));
     }
-    for error in errors {
-        eprintln!("{origin}: {error}");
+    for error in &rejected.errors {
+        eprintln!("{}", error.labelled("error: "));
     }
-    if errors.is_empty() {
+    if rejected.errors.is_empty() {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE

@@ -184,9 +184,10 @@ fn files_without_what_is_needed_are_refused() {
     let secret = "-----BEGIN ENCRYPTED PRIVATE KEY-----\n-----END ENCRYPTED PRIVATE KEY-----\n";
     folder.write("secret.pem", &(made.pem() + secret));
     std::fs::create_dir(folder.path().join("empty")).unwrap();
+    folder.write("key.locked", secret);
     let text = site(
         "['chain.pem', 'key.pem', 'two.pem', 'broken.pem', 'secret.pem', 'empty', 'none.pem', \
-         { chain = 'chain.pem' }]",
+         { chain = 'chain.pem' }, { chain = 'chain.pem', key = 'key.locked' }]",
     );
     let errors = lines(&folder.prepare(&text).unwrap_err().errors);
     let expected = [
@@ -198,16 +199,18 @@ fn files_without_what_is_needed_are_refused() {
         "certificates[5] = ",
         "certificates[6] = ",
         "certificates[7].key: ",
+        "certificates[8].key = ",
     ];
     let faults = [
         "no private key",
         "no certificate",
         "more than one private key",
         "no END CERTIFICATE",
-        "the private key needs a password",
+        "secret.pem.decrypted",
         "no *.pem in this directory",
         "no such file or directory",
         "missing",
+        "key.locked\": the private key needs a password; accepted: a key without a password: openssl pkey -in ",
     ];
     assert_eq!(errors.len(), faults.len(), "{errors:#?}");
     for ((error, path), fault) in errors.iter().zip(expected).zip(faults) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::common::{Folder, NOW, assert_faults, lines, site};
 use becket_config::choices::ProxyTlv;
+use becket_config::error::Report;
 use becket_config::file::File;
 use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
 use becket_prepare::resolver::HostResolver;
@@ -103,6 +104,50 @@ fn problems_of_flags_name_the_flag() {
         "CERT.pem = \"/missing.pem\": no such file",
     ];
     assert_faults(&errors, &starts);
+}
+
+#[test]
+fn problems_of_a_file_begin_with_its_clean_path_and_the_line() {
+    let folder = Folder::new();
+    let text = site("['../none.pem']") + "[limits]\nconnections = 0\n";
+    folder.write("conf/becket.toml", &text);
+    let flags = Flags {
+        config: Some("./conf/../conf/becket.toml".into()),
+        ..Flags::default()
+    };
+    let source = ConfigSource::at(flags, folder.path().to_owned());
+    let rejected = source.load(now(), ServerNames::Now).unwrap_err();
+    assert_eq!(rejected.origin, "conf/becket.toml");
+    let errors = lines(&rejected.errors);
+    let last = text.lines().count();
+    let limits = format!("conf/becket.toml:{last}: limits.connections = 0: not in range");
+    assert!(errors[1].starts_with(&limits), "{errors:#?}");
+    let certificate = format!(
+        " listener[web].certificates[0] = \"{}/none.pem\": ",
+        folder.path().display()
+    );
+    assert!(errors[0].contains(&certificate), "{errors:#?}");
+    let mut report = Report::default();
+    report.remark("limits.connections", "too many");
+    source.place(&mut report);
+    let expected = format!("conf/becket.toml:{last}: limits.connections = 0: too many");
+    assert_eq!(lines(&report.warnings), [expected]);
+}
+
+#[test]
+fn a_configuration_in_the_place_of_a_certificate_is_recognised() {
+    let service = ServiceFlags {
+        certificates: vec!["f.toml".into()],
+        ..ServiceFlags::default()
+    };
+    let flags = Flags {
+        service,
+        ..Flags::default()
+    };
+    let source = ConfigSource::at(flags, PathBuf::from("/"));
+    let errors = lines(&source.load(now(), ServerNames::Now).unwrap_err().errors);
+    let fault = "CERT.pem = \"f.toml\": not a certificate (did you mean --config f.toml?)";
+    assert_eq!(errors, [fault]);
 }
 
 #[test]

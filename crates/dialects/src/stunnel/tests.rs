@@ -284,9 +284,9 @@ fn faults_of_parts_have_their_files_and_lines() {
     );
     for (found, expected) in several.iter().zip([
         "line 1: include = \"nowhere\": no such folder; accepted: a folder with parts",
-        "conf.d/10 line 2: foo: not valid here",
-        "conf.d/10 line 3: connect: missing: each service must define two endpoints",
-        "conf.d/10 line 4: accept = \"here\": not an address",
+        "conf.d/10:2: foo: not valid here",
+        "conf.d/10:3: connect: missing: each service must define two endpoints",
+        "conf.d/10:4: accept = \"here\": not an address",
     ]) {
         assert!(found.starts_with(expected), "{several:#?}");
     }
