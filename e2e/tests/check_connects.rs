@@ -162,7 +162,7 @@ fn names_of_peers_are_resolved_and_disabled_servers_are_skipped() {
     let errors = found
         .stdout
         .lines()
-        .filter(|line| line.starts_with("error:"));
+        .filter(|line| line.contains(" error: "));
     let errors: Vec<&str> = errors.collect();
     assert_eq!(errors.len(), 1, "{}", found.all());
     assert!(

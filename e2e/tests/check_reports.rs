@@ -21,6 +21,10 @@ fn a_valid_configuration_is_accepted_and_each_name_completes_a_handshake() {
     let shape = Shape::new("127.0.0.1:1");
     let found = check(&place, &shape.text(), &[]);
     assert_eq!(found.code, 0, "{}", found.all());
+    assert!(found.stdout.lines().count() <= 12, "{}", found.all());
+    assert!(found.stdout.ends_with("becket.toml: fine\n"));
+    let found = check(&place, &shape.text(), &["--dump"]);
+    assert!(found.stdout.contains("name = \"web\""), "{}", found.all());
     for name in ["www.example.org", "localhost", "internal.example.org"] {
         for version in ["TLSv1.2", "TLSv1.3"] {
             let line = format!("handshake {name}: {version}");

@@ -182,7 +182,7 @@ fn without_a_server_name_the_local_address_selects_the_certificate() {
         assert!(run.stdout.contains(&subject), "{flags:?}: {}", run.all());
         assert!(run.stdout.contains("well met"), "{}", run.all());
     }
-    let found = check(&place, &shape.text(), &[]);
+    let found = check(&place, &shape.text(), &["--dump"]);
     let listed = format!("name = \"{own}\"");
     assert!(found.stdout.contains(&listed), "{}", found.all());
 }

@@ -104,7 +104,7 @@ fn one_port_terminates_tls_for_one_name_and_passes_it_through_for_another() {
     assert!(routes[0]["policy"].is_null(), "{routes}");
     assert_eq!(routes[1]["policy"]["name"], "web", "{routes}");
     let check = finish(
-        Becket::command(&place, &["check", "--config", "becket.toml"]),
+        Becket::command(&place, &["check", "--dump", "--config", "becket.toml"]),
         "",
     );
     assert_eq!(check.code, 0, "{}", check.all());

@@ -98,6 +98,10 @@ pub struct CheckFlags {
     #[arg(long)]
     pub strict: bool,
 
+    /// Also print the effective configuration and every handshake
+    #[arg(long)]
+    pub dump: bool,
+
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,

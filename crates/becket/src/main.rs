@@ -85,6 +85,7 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         flags,
         connect,
         strict,
+        dump,
         json,
     } = asked;
     let source = ConfigSource::new(flags).context("cannot find the current directory")?;
@@ -99,7 +100,7 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     if json {
         say(serde_json::to_string_pretty(&findings)? + "\n")?;
     } else {
-        say(&findings)?;
+        say(findings.page(dump))?;
     }
     Ok(code)
 }

@@ -10,7 +10,6 @@ mod connect;
 pub mod self_test;
 
 use std::collections::BTreeMap;
-use std::fmt::{self, Display, Formatter};
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -272,6 +271,30 @@ impl SharedFacts {
     }
 }
 
+impl CheckedConfiguration {
+    /// Returns the effective configuration as TOML.
+    fn dump(&self) -> String {
+        toml::to_string(self).unwrap_or_else(|error| error.to_string())
+    }
+
+    fn summary(&self) -> Vec<String> {
+        let file = &self.file;
+        let servers = file.backend.iter().map(|backend| backend.server.len());
+        let mut lines = vec![format!(
+            "listeners: {}, backends: {}, servers: {}, names with certificates: {}, connections: {}",
+            file.listener.len(),
+            file.backend.len(),
+            servers.sum::<usize>(),
+            self.certificates.len(),
+            self.connections,
+        )];
+        if !self.read_by_root.is_empty() {
+            lines.push(format!("read-by-root = {:?}", self.read_by_root));
+        }
+        lines
+    }
+}
+
 fn folder(backend: &Arc<Backend>) -> Option<(String, PathBuf)> {
     let docroot = backend.docroot.as_ref()?;
     Some((backend.keys.name.to_string(), docroot.path.clone()))
@@ -281,44 +304,80 @@ fn texts(values: &[impl ToString]) -> Vec<String> {
     values.iter().map(ToString::to_string).collect()
 }
 
-/// Formats the effective configuration as TOML.
-impl Display for CheckedConfiguration {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        let text = toml::to_string(self).map_err(|_| fmt::Error)?;
-        writeln!(f, "{text}")
+impl Findings {
+    /// Returns the text for people, with the verdict at the end. With `dump`, it has the effective
+    /// configuration and every handshake; otherwise about a dozen lines and every problem.
+    pub fn page(&self, dump: bool) -> String {
+        let mut lines: Vec<String> = match &self.running {
+            None => Vec::new(),
+            Some(running) if dump => vec![running.dump()],
+            Some(running) => running.summary(),
+        };
+        let connects = self.connects.iter().map(|it| format!("connect {it}"));
+        let handshakes = self.handshakes.iter().map(|it| format!("handshake {it}"));
+        let mut tried: Vec<String> = connects.chain(handshakes).collect();
+        let more = tried.len().saturating_sub(MOST_TRIED);
+        if !dump && more > 0 {
+            tried.truncate(MOST_TRIED);
+            tried.push(format!("and {more} more (--dump)"));
+        }
+        lines.append(&mut tried);
+        let errors = self.errors.iter().map(|it| it.labelled("error: "));
+        lines.extend(errors);
+        let warnings = self.warnings.iter().map(|it| it.labelled("warning: "));
+        lines.extend(warnings);
+        let plural = |count| if count == 1 { "" } else { "s" };
+        let verdict = match (self.errors.len(), self.warnings.len()) {
+            (0, 0) => "fine".to_owned(),
+            (errors, warnings) => format!(
+                "{errors} error{}, {warnings} warning{}",
+                plural(errors),
+                plural(warnings)
+            ),
+        };
+        lines.push(format!("{}: {verdict}\n", self.origin));
+        lines.join("\n")
     }
 }
 
-impl Display for Findings {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        if let Some(running) = &self.running {
-            write!(f, "{running}")?;
-        }
-        for handshake in &self.handshakes {
-            writeln!(f, "handshake {handshake}")?;
-        }
-        for tried in &self.connects {
-            writeln!(f, "connect {tried}")?;
-        }
-        for problem in &self.errors {
-            writeln!(f, "error: {problem}")?;
-        }
-        for problem in &self.warnings {
-            writeln!(f, "warning: {problem}")?;
-        }
-        let (errors, warnings) = (self.errors.len(), self.warnings.len());
-        match (errors, warnings) {
-            (0, 0) => writeln!(f, "{}: fine", self.origin),
-            _ => {
-                let plural = |count| if count == 1 { "" } else { "s" };
-                writeln!(
-                    f,
-                    "{}: {errors} error{}, {warnings} warning{}",
-                    self.origin,
-                    plural(errors),
-                    plural(warnings)
-                )
-            }
-        }
+/// Servers and handshakes listed without `--dump`.
+const MOST_TRIED: usize = 8;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_page_has_a_dozen_lines_unless_everything_is_asked_for() {
+        let handshake = TestedHandshake {
+            listener: "web".into(),
+            name: "a.test".into(),
+            key: "ECDSA".into(),
+            version: "TLSv1.3",
+            suite: None,
+            group: None,
+            alpn: None,
+            backend: "app".into(),
+            resumes: None,
+            refused: false,
+        };
+        let findings = Findings {
+            origin: "becket.toml".into(),
+            errors: Vec::new(),
+            warnings: vec![Problem {
+                file: Some("becket.toml".into()),
+                line: Some(3),
+                ..Problem::new("a", "odd")
+            }],
+            running: None,
+            handshakes: vec![handshake; 30],
+            connects: Vec::new(),
+        };
+        let page = findings.page(false);
+        assert!(page.lines().count() <= 12, "{page}");
+        let end = "and 22 more (--dump)\nbecket.toml:3: warning: a: odd\n\
+                   becket.toml: 0 errors, 1 warning\n";
+        assert!(page.ends_with(end), "{page}");
+        assert_eq!(findings.page(true).lines().count(), 32);
     }
 }
