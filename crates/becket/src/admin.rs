@@ -29,7 +29,7 @@ pub enum NoStatus {
         reason: String,
     },
     /// The request failed.
-    #[error("{address}: {error}")]
+    #[error("cannot reach becket at {address}: {error}; {}", advice(error))]
     Unreachable {
         /// Address of the request.
         address: String,
@@ -55,6 +55,16 @@ pub struct AdminAddress {
     /// Configuration file that sets admin.socket or admin.address
     #[arg(long, value_name = "FILE", global = true)]
     pub config: Option<PathBuf>,
+}
+
+fn advice(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "run this as root or as the owner of the socket",
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            "start becket with admin.socket or admin.address, and name its --config, --socket or --admin"
+        }
+        _ => "see the log of becket",
+    }
 }
 
 /// Endpoint of the admin pages.

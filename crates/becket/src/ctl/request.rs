@@ -1,11 +1,11 @@
 //! Requests of `becket ctl` to the admin pages.
 
-use becket_log::Escaped;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use crate::admin::{AdminAddress, NoStatus};
+use crate::status::escaped;
 
 /// Reason why a task failed.
 #[derive(Debug, thiserror::Error)]
@@ -65,12 +65,10 @@ pub(super) fn ask(
         Err(_) => format!(
             "refused with HTTP status {}: {}",
             answer.code,
-            Escaped::new(&answer.text())
+            escaped(&answer.text())
         ),
-        Ok(RefusedRequest { error, accepted }) => format!(
-            "{}; accepted: {}",
-            Escaped::new(&error),
-            Escaped::new(&accepted)
-        ),
+        Ok(RefusedRequest { error, accepted }) => {
+            format!("{}; accepted: {}", escaped(&error), escaped(&accepted))
+        }
     }))
 }

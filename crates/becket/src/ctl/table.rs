@@ -4,6 +4,7 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
+use becket_config::choices::ServerMode;
 use becket_control::certificates::CertificateStatus;
 use becket_control::replies::{ConnectionList, RemovedServer, SourceList, TopConnections};
 use becket_control::status::{BackendStatus, LogStatus, ServerStatus};
@@ -63,9 +64,7 @@ fn cells(row: &Row, fields: &[&str]) -> Vec<String> {
 pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
     let head = [
         "BACKEND/SERVER",
-        "MODE",
         "STATE",
-        "CONDITION",
         "WEIGHT",
         "OPEN",
         "MAXCONN",
@@ -77,12 +76,9 @@ pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
     for backend in backends {
         let name = escaped(&backend.name);
         for server in &backend.servers {
-            let health = &server.health;
             rows.push(vec![
                 format!("{name}/{}", escaped(&server.name)),
-                server.mode.word().to_owned(),
-                escaped(&health.state),
-                escaped(&health.condition),
+                state(server).to_owned(),
                 server.weight.to_string(),
                 server.in_use.to_string(),
                 server.maxconn.map_or_else(String::new, |it| it.to_string()),
@@ -98,6 +94,20 @@ pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
         }
     }
     table(&head, &rows) + &removed
+}
+
+/// Returns the state of a server in the words of HAProxy.
+fn state(server: &ServerStatus) -> &'static str {
+    let health = &server.health;
+    match (&*health.state, server.mode) {
+        ("disabled", _) | (_, ServerMode::Maintenance) => "MAINT",
+        ("unresolved", _) => "DOWN (no address)",
+        _ if !health.is_usable() => "DOWN",
+        (_, ServerMode::Drain) => "DRAIN",
+        _ if server.weight == 0 => "DRAIN",
+        _ if health.condition == "unchecked" => "no check",
+        _ => "UP",
+    }
 }
 
 /// Returns the differences from the file.
@@ -303,8 +313,26 @@ mod tests {
         let lines: Vec<&str> = text.lines().collect();
         assert!(lines[1].ends_with("maxconn (none) mode (ready)"), "{text}");
         assert!(lines[2].starts_with("app/b\\u{1b}[2J:1"), "{text}");
+        assert!(lines[1].contains("  DRAIN  "), "{text}");
         let one = changed_server(&backends[0].servers[1]);
         assert!(one.ends_with("as in the file\n"), "{one}");
+    }
+
+    #[test]
+    fn a_server_has_one_state() {
+        for (mode, health, condition, expected) in [
+            ("ready", "passing", "in-service", "UP"),
+            ("ready", "passing", "unchecked", "no check"),
+            ("ready", "passing", "out-of-service", "DOWN"),
+            ("ready", "failing", "unchecked", "DOWN"),
+            ("ready", "unresolved", "unchecked", "DOWN (no address)"),
+            ("drain", "passing", "in-service", "DRAIN"),
+            ("maintenance", "disabled", "unchecked", "MAINT"),
+        ] {
+            let server = of(json!({"name": "a:1", "mode": mode, "state": health,
+                "condition": condition, "weight": 1}));
+            assert_eq!(state(&server), expected);
+        }
     }
 
     #[test]
