@@ -125,8 +125,45 @@ impl Control {
         for fault in kept_out.iter().filter(|it| !status.rejected.contains(it)) {
             tracing::error!("changed file rejected; keeping the previous one: {fault}");
         }
+        for file in mended(&status.rejected, &kept_out) {
+            tracing::info!("changed file accepted again: {file}");
+        }
         status.failures += u64::from(!kept_out.is_empty());
         status.rejected = kept_out;
         self.state.set_watch(status);
+    }
+}
+
+/// Returns what earlier faults are about and current ones are not: key paths with their files.
+fn mended<'a>(before: &'a [String], now: &[String]) -> Vec<&'a str> {
+    let mut mended: Vec<&str> = before.iter().map(|fault| subject(fault)).collect();
+    mended.retain(|it| !now.iter().any(|fault| subject(fault) == *it));
+    mended.dedup();
+    mended
+}
+
+fn subject(fault: &str) -> &str {
+    let file = fault.find("\": ").map(|end| end + 1);
+    let end = file.or_else(|| fault.find(": "));
+    end.map_or(fault, |end| &fault[..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_is_mended_when_no_fault_is_about_it() {
+        let faults = |texts: &[&str]| texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
+        let before = faults(&[
+            "a.certificates[0] = \"/a.pem\": no END CERTIFICATE",
+            "a.certificates[1] = \"/b: b.pem\": no private key; accepted: \"x\": y",
+            "policy[p]: a fault",
+        ]);
+        let half = faults(&["a.certificates[0] = \"/a.pem\": no private key"]);
+        let mended_of_half = ["a.certificates[1] = \"/b: b.pem\"", "policy[p]"];
+        assert_eq!(mended(&before, &half), mended_of_half);
+        assert_eq!(mended(&half, &[]), ["a.certificates[0] = \"/a.pem\""]);
+        assert!(mended(&before, &before).is_empty());
     }
 }
