@@ -151,6 +151,11 @@ impl AdminAddress {
         answer(&bytes).ok_or_else(|| NoStatus::Foreign(at.to_string()))
     }
 
+    /// Returns `true` if the address is a unix socket.
+    pub fn is_socket(&self) -> bool {
+        matches!(self.at(), Ok(Endpoint::Socket(_)))
+    }
+
     fn at(&self) -> Result<Endpoint, NoStatus> {
         if let Some(path) = &self.socket {
             return Ok(Endpoint::Socket(path.clone()));

@@ -2,9 +2,10 @@
 //! outcome.
 //!
 //! `/status` names the process to signal and reports the outcome. Another program could serve a
-//! page that names any process, so only a becket is signalled ([`signal_namesake`]). A reload or an
-//! upgrade in progress may have read older files, so this command waits for it first. After an
-//! upgrade another process answers, and reports the number of upgrades.
+//! page that names any process, so only a program of this name is signalled ([`signal_namesake`]). A
+//! becket with another name is asked over its socket. A reload or an upgrade in progress may have
+//! read older files, so this command waits for it first. After an upgrade another process answers,
+//! and reports the number of upgrades.
 
 use std::io;
 use std::thread::sleep;
@@ -14,6 +15,8 @@ use becket_control::status::{ReloadCounts, ServingState, Status};
 use becket_sys::process::signal_namesake;
 
 use crate::admin::{AdminAddress, NoStatus};
+use crate::ctl::tasks::CtlTask;
+use crate::ctl::{self, NotDone};
 use crate::status::{ended, escaped};
 use becket_process::protocol::OperatorRequest;
 use becket_process::signals::signal_for;
@@ -36,6 +39,9 @@ pub enum NotReloaded {
         /// Error of the system.
         error: io::Error,
     },
+    /// The request over the socket failed.
+    #[error(transparent)]
+    NotDone(#[from] NotDone),
     /// The new configuration or the new program was rejected.
     #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
     Refused(OperatorRequest, Vec<String>),
@@ -53,7 +59,7 @@ fn cause(error: &io::Error) -> String {
             "permission denied; run this command as the user of that process or as root".to_owned()
         }
         io::ErrorKind::InvalidInput => {
-            "not a becket process; run this command on becket's host or in its container".to_owned()
+            "not a program of this name; name the admin socket with --socket or --config".to_owned()
         }
         _ => error.to_string(),
     }
@@ -75,8 +81,16 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
         return Err(NotReloaded::Drains);
     }
     let pid = before.process.pid;
-    signal_namesake(pid, signal_for(what))
-        .map_err(|error| NotReloaded::NotSignalled { pid, error })?;
+    if let Err(error) = signal_namesake(pid, signal_for(what)) {
+        // A becket whose program has another name, or that is in another container.
+        let elsewhere = [io::ErrorKind::InvalidInput, io::ErrorKind::NotFound];
+        if elsewhere.contains(&error.kind())
+            && let Some(done) = over_socket(what, place)
+        {
+            return done;
+        }
+        return Err(NotReloaded::NotSignalled { pid, error });
+    }
     let is_upgrade = what == OperatorRequest::Upgrade;
     let counts = |status: &Status| -> ReloadCounts {
         let changes = &status.changes;
@@ -111,6 +125,19 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
     })?
 }
 
+/// Requests it over the admin socket, which needs no process ID. Returns `None` without a socket.
+fn over_socket(what: OperatorRequest, place: &AdminAddress) -> Option<Result<String, NotReloaded>> {
+    if !place.is_socket() {
+        return None;
+    }
+    let task = match what {
+        OperatorRequest::Upgrade => CtlTask::Upgrade,
+        _ => CtlTask::Reload,
+    };
+    let done = ctl::run(place, &task, false).map_err(NotReloaded::from);
+    Some(done.map(|text| text.split_once('\n').map_or("", |(_, ended)| ended).to_owned()))
+}
+
 fn name(what: OperatorRequest) -> &'static str {
     match what {
         OperatorRequest::Upgrade => "upgrade",
@@ -133,3 +160,46 @@ fn wait<T>(place: &AdminAddress, outcome: impl Fn(&Status) -> Option<T>) -> Resu
 const STEP: Duration = Duration::from_millis(50);
 /// One minute, if each answer arrives at once.
 const MOST_TRIES: usize = 1200;
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+    use std::process::Command;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn a_becket_whose_program_has_another_name_is_asked_over_its_socket() {
+        let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
+        let status = format!("{{\"version\":\"1\",\"pid\":{}}}", other.id());
+        let answers = [
+            ("GET /status ", status.as_str()),
+            ("POST /reload ", "{\"ended\":[\"a\"]}"),
+        ];
+        let answers = answers.map(|(asked, body)| (asked, body.to_owned()));
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("admin.sock");
+        let listener = UnixListener::bind(&path).unwrap();
+        let server = thread::spawn(move || {
+            for (asked, body) in answers {
+                let (mut stream, _) = listener.accept().unwrap();
+                let mut request = [0; 1024];
+                let length = stream.read(&mut request).unwrap();
+                assert!(request[..length].starts_with(asked.as_bytes()));
+                write!(stream, "HTTP/1.1 200 OK\r\n\r\n{body}").unwrap();
+            }
+        });
+        let place = AdminAddress {
+            socket: Some(path),
+            ..AdminAddress::default()
+        };
+        let done = ask_for(OperatorRequest::Reload, &place).unwrap();
+        assert_eq!(done, "ended: a\n");
+        server.join().unwrap();
+        assert!(other.try_wait().unwrap().is_none());
+        other.kill().unwrap();
+        other.wait().unwrap();
+    }
+}
