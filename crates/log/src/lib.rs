@@ -44,7 +44,7 @@ use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 pub use self::escape::Escaped;
 pub use self::output::{Output, PATIENCE};
 use self::queue::LineQueue;
-pub use self::rate::RateLimit;
+pub use self::rate::{KeyedRateLimit, RateLimit};
 use self::syslog::SyslogFormat;
 pub use self::timestamp::Timestamp;
 

@@ -5,15 +5,18 @@
 //! The code is pure: `now` is an argument. Each limit belongs to one thread, so workers share no
 //! lock for suppressed lines.
 
+use std::collections::HashMap;
+use std::hash::Hash;
 use std::time::{Duration, Instant};
 
-/// A limit of N lines per second.
+/// A limit of N lines per second or minute.
 #[derive(Clone, Debug)]
 pub struct RateLimit {
-    lines_per_second: u32,
-    /// Start of the current second; `None` before the first line.
+    lines: u32,
+    every: Duration,
+    /// Start of the current interval; `None` before the first line.
     window: Option<Instant>,
-    /// Lines admitted in the current second.
+    /// Lines admitted in the current interval.
     admitted: u32,
     /// Lines suppressed since the last admitted line.
     suppressed: u64,
@@ -21,8 +24,17 @@ pub struct RateLimit {
 
 impl RateLimit {
     pub const fn per_second(lines: u32) -> Self {
+        Self::new(lines, SECOND)
+    }
+
+    pub const fn per_minute(lines: u32) -> Self {
+        Self::new(lines, MINUTE)
+    }
+
+    const fn new(lines: u32, every: Duration) -> Self {
         Self {
-            lines_per_second: lines,
+            lines,
+            every,
             window: None,
             admitted: 0,
             suppressed: 0,
@@ -30,23 +42,64 @@ impl RateLimit {
     }
 
     /// Returns `None` if the line must be suppressed, otherwise the number of lines suppressed
-    /// before it. A `now` before the start of the current second counts as that second.
+    /// before it. A `now` before the start of the current interval counts as that interval.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
-        let start = *self.window.get_or_insert(now);
-        if now.saturating_duration_since(start) >= SECOND {
+        if self.is_over(now) {
             self.window = Some(now);
             self.admitted = 0;
         }
-        if self.admitted >= self.lines_per_second {
+        if self.admitted >= self.lines {
             self.suppressed = self.suppressed.saturating_add(1);
             return None;
         }
         self.admitted += 1;
         Some(std::mem::take(&mut self.suppressed))
     }
+
+    fn is_over(&self, now: Instant) -> bool {
+        let is_past = |start| now.saturating_duration_since(start) >= self.every;
+        self.window.is_none_or(is_past)
+    }
+}
+
+/// A limit of one line per minute for each key. Keys beyond [`MOST_KEYS`] share one limit.
+#[derive(Debug)]
+pub struct KeyedRateLimit<K> {
+    limits: HashMap<K, RateLimit>,
+    others: RateLimit,
+    cleanups: RateLimit,
+}
+
+impl<K> Default for KeyedRateLimit<K> {
+    fn default() -> Self {
+        Self {
+            limits: HashMap::new(),
+            others: RateLimit::per_minute(1),
+            cleanups: RateLimit::per_second(1),
+        }
+    }
+}
+
+impl<K: Eq + Hash> KeyedRateLimit<K> {
+    /// Works as [`RateLimit::admit`] does for the lines of a key.
+    pub fn admit(&mut self, key: K, now: Instant) -> Option<u64> {
+        if self.limits.len() >= MOST_KEYS && !self.limits.contains_key(&key) {
+            if self.cleanups.admit(now).is_some() {
+                self.limits.retain(|_, limit| !limit.is_over(now));
+            }
+            if self.limits.len() >= MOST_KEYS {
+                return self.others.admit(now);
+            }
+        }
+        let limit = self.limits.entry(key);
+        limit.or_insert(RateLimit::per_minute(1)).admit(now)
+    }
 }
 
 const SECOND: Duration = Duration::from_secs(1);
+const MINUTE: Duration = Duration::from_secs(60);
+/// Maximum number of keys with a limit of their own.
+const MOST_KEYS: usize = 256;
 
 #[expect(clippy::disallowed_methods, reason = "any instant will do as a start")]
 #[cfg(test)]
@@ -71,6 +124,21 @@ mod tests {
         let start = Instant::now();
         assert_eq!(limit.admit(start + SECOND), Some(0));
         assert_eq!(limit.admit(start), None);
+    }
+
+    #[test]
+    fn each_key_has_a_line_per_minute_and_a_flood_of_keys_shares_one() {
+        let mut limit = KeyedRateLimit::default();
+        let start = Instant::now();
+        assert_eq!(limit.admit(0, start), Some(0));
+        assert_eq!(limit.admit(0, start + SECOND), None);
+        assert_eq!(limit.admit(0, start + MINUTE), Some(1));
+        let keys = 1..3 * MOST_KEYS;
+        let lines = keys.filter(|key| limit.admit(*key, start + MINUTE).is_some());
+        assert_eq!(lines.count(), MOST_KEYS);
+        assert_eq!(limit.limits.len(), MOST_KEYS);
+        assert_eq!(limit.admit(usize::MAX, start + 2 * MINUTE), Some(0));
+        assert_eq!(limit.limits.len(), 1);
     }
 
     #[test]

@@ -6,8 +6,9 @@
 use becket_sys::clock::Now;
 
 use super::facts::Facts;
-use becket_log::{Escaped, RateLimit};
+use becket_log::{Escaped, KeyedRateLimit, RateLimit};
 use becket_proto::close_reason::CloseReason;
+use becket_proto::networks::Network;
 
 /// Logs failures.
 #[derive(Debug)]
@@ -15,6 +16,7 @@ pub struct FailureLog {
     clients: RateLimit,
     /// Separate, so that a flood of clients does not suppress these lines.
     servers: RateLimit,
+    refused: KeyedRateLimit<Network>,
 }
 
 impl FailureLog {
@@ -45,6 +47,24 @@ impl FailureLog {
         }
         if is_ours { line!(warn) } else { line!(info) }
     }
+
+    /// Writes a line about a client that was refused before its first byte: one per minute and source
+    /// network.
+    pub fn refuse(&mut self, facts: &Facts, reason: CloseReason, now: Now) {
+        let client = facts.client.ip().to_canonical();
+        let length = if client.is_ipv4() { 24 } else { 48 };
+        if let Some(network) = Network::around(client, length)
+            && let Some(suppressed) = self.refused.admit(network, now.instant)
+        {
+            tracing::info!(
+                %network,
+                listener = %facts.listener,
+                reason = reason.label(),
+                clients = suppressed + 1,
+                "clients refused",
+            );
+        }
+    }
 }
 
 /// Creates a log without any lines.
@@ -53,6 +73,7 @@ impl Default for FailureLog {
         Self {
             clients: RateLimit::per_second(LINES_PER_SECOND),
             servers: RateLimit::per_second(LINES_PER_SECOND),
+            refused: KeyedRateLimit::default(),
         }
     }
 }
@@ -94,6 +115,9 @@ mod tests {
             for _ in 0..100 {
                 log.note(&facts, CloseReason::NotTls, "", now);
             }
+            for _ in 0..100 {
+                log.refuse(&facts, CloseReason::SourceConnections, now);
+            }
             log.note(
                 &facts,
                 CloseReason::ConnectFailed,
@@ -104,7 +128,7 @@ mod tests {
         let text = String::from_utf8(lines.0.lock().unwrap().clone()).unwrap();
         assert_eq!(
             text.lines().count(),
-            LINES_PER_SECOND as usize + 1,
+            LINES_PER_SECOND as usize + 2,
             "{text}"
         );
         let (first, last) = (text.lines().next().unwrap(), text.lines().last().unwrap());
@@ -112,6 +136,8 @@ mod tests {
             first.contains(" INFO ") && !first.contains("detail="),
             "{first}"
         );
+        let refused = "clients refused network=192.0.2.0/24 listener=web reason=\"source-connections\" clients=1";
+        assert!(text.contains(refused), "{text}");
         assert!(last.contains(" WARN "), "{last}");
         assert!(
             last.contains("reason=\"connect-failed\" detail=backend app: refused"),

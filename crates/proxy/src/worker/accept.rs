@@ -230,15 +230,17 @@ impl Worker {
     }
 
     /// Resets a client that cannot be served, and releases its connection count.
-    fn turn_away(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
+    fn turn_away(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         self.shared.release_connection();
         self.reset(socket, facts, reason)
     }
 
     /// Resets a client, which is cheapest for both sides. Returns `false` for [`Self::admit`].
-    fn reset(&self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
+    fn reset(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
+        let now = self.clocks.now;
+        self.resources.failures.refuse(facts, reason, now);
         if let Some(access) = &self.resources.access {
             access.send(facts.record(ByteCounts::default(), reason, self.clocks.now));
         }
