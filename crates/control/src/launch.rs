@@ -302,7 +302,8 @@ fn bind(
             None => socket::succeed(address),
         };
         bound.map_err(|error| {
-            let problem = Problem::new("admin.address", error.to_string());
+            let fault = sockets::fault(address, &error);
+            let problem = Problem::new("admin.address", fault);
             vec![problem.value(address.to_string())]
         })
     });

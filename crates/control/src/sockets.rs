@@ -12,6 +12,7 @@ use std::net::{SocketAddr, TcpListener};
 
 use becket_config::error::Problem;
 use becket_config::listener;
+use becket_sys::port_holder::port_holder;
 use becket_sys::socket::{Keepalive, ListenOptions, listen, listen_on, probe, set_options};
 
 use becket_process::link::resources::BoundSockets;
@@ -125,10 +126,19 @@ pub fn options(socket: &listener::ListenerSection) -> ListenOptions {
     }
 }
 
+/// Describes why an address cannot be bound. Names the process that has it.
+pub fn fault(address: SocketAddr, error: &io::Error) -> String {
+    let is_taken = error.kind() == io::ErrorKind::AddrInUse;
+    match is_taken.then(|| port_holder(address)).flatten() {
+        Some(holder) => format!("address in use by {holder}"),
+        None => error.to_string(),
+    }
+}
+
 fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Problem {
     let problem = Problem::new(
         format!("listener[{}].bind", listener.keys.name),
-        error.to_string(),
+        fault(address, error),
     )
     .value(address.to_string());
     problem.accepted(match error.kind() {

@@ -22,6 +22,8 @@ use becket_config::parts::IncludedFiles;
 use becket_config::process::Process;
 use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
+use becket_sys::port_holder::port_holder;
+use becket_sys::privileges::is_root;
 use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
@@ -299,6 +301,14 @@ impl ResourceOffer {
                 held.insert((kind, address), sockets);
                 Ok(sent)
             });
+            if let Err(error) = &bound
+                && error.kind() == io::ErrorKind::AddrInUse
+                && is_root()
+                && let Some(holder) = port_holder(address)
+            {
+                // The serving process may not see processes of other users.
+                tracing::warn!(%address, "address in use by {holder}");
+            }
             self.add_sockets(kind, address, bound);
         }
         held

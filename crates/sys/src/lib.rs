@@ -34,6 +34,7 @@ pub mod memory;
 pub mod notify;
 pub mod pid_file;
 pub mod pipe;
+pub mod port_holder;
 pub mod priority;
 pub mod privileges;
 pub mod process;

@@ -20,6 +20,7 @@ use becket_config::file::File;
 use becket_config::process::Log;
 use becket_proto::ticket::UnixSeconds;
 use becket_sys::clock::{Clock, Now};
+use becket_sys::port_holder::port_holder;
 use rustls_pki_types::UnixTime;
 use serde::Serialize;
 
@@ -173,7 +174,10 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
         let probed = probed.unwrap_or_else(|| becket_sys::socket::probe(address));
         let error = probed.err()?;
         let fault = match error.kind() {
-            ErrorKind::AddrInUse => "in use, perhaps by a running becket".to_owned(),
+            ErrorKind::AddrInUse => match port_holder(address) {
+                Some(holder) => format!("in use by {holder}"),
+                None => "in use, perhaps by a running becket".to_owned(),
+            },
             ErrorKind::AddrNotAvailable => "not an address of this machine".to_owned(),
             ErrorKind::PermissionDenied => "permission denied for this user".to_owned(),
             _ => format!("cannot bind: {}", reason(&error)),
