@@ -162,7 +162,7 @@ impl ConfigSource {
             (SourceKind::Flags(flags), _) => {
                 let file = self.file().and_then(|path| self.files.open(&path).ok());
                 let mut text = String::new();
-                // What is no regular file, such as a pipe, is not there twice.
+                // A pipe cannot be read twice.
                 file.and_then(|(mut file, _)| file.read_to_string(&mut text).ok());
                 let places = read(&text, &flags.to_table(&self.base)).places;
                 all.for_each(|problem| {

@@ -20,7 +20,7 @@ use super::{Control, log_kernel_tls};
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
 use crate::status::ReloadOutcome;
-use becket_log::{Escaped, Timestamp};
+use becket_log::Timestamp;
 use becket_process::protocol::Event;
 
 impl Control {
@@ -203,7 +203,9 @@ impl Control {
             sender.give_up();
         }
         let lines = reason.lines();
-        let errors: Vec<String> = lines.map(|line| Escaped::new(line).to_string()).collect();
+        let errors: Vec<String> = lines
+            .map(|line| line.replace(char::is_control, "?"))
+            .collect();
         for error in &errors {
             tracing::error!("upgrade failed, nothing changed: {error}");
         }
