@@ -413,7 +413,11 @@ fn a_link_called_hitch_runs_in_the_background_and_writes_a_pid_file() {
         .current_dir(place.folder());
     let run = becket_e2e::finish(command, "");
     assert_eq!(run.code, 1, "{}", run.all());
-    assert!(run.stderr.contains("hitch.conf:1: error: pem-file"), "{}", run.stderr);
+    assert!(
+        run.stderr.contains("hitch.conf:1: error: pem-file"),
+        "{}",
+        run.stderr
+    );
 }
 
 /// Flags of openssl for each request.

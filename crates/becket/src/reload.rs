@@ -135,7 +135,11 @@ fn over_socket(what: OperatorRequest, place: &AdminAddress) -> Option<Result<Str
         _ => CtlTask::Reload,
     };
     let done = ctl::run(place, &task, false).map_err(NotReloaded::from);
-    Some(done.map(|text| text.split_once('\n').map_or("", |(_, ended)| ended).to_owned()))
+    Some(done.map(|text| {
+        text.split_once('\n')
+            .map_or("", |(_, ended)| ended)
+            .to_owned()
+    }))
 }
 
 fn name(what: OperatorRequest) -> &'static str {

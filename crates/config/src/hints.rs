@@ -89,7 +89,7 @@ pub(crate) fn opened(text: &str, until: usize) -> Option<(usize, &'static str)> 
                     b'{' => open.push((at, "{")),
                     b']' | b'}' => {
                         open.pop();
-                    }| b'}' => drop(open.pop()),
+                    }
                     _ => {}
                 }
                 1

@@ -272,7 +272,9 @@ impl ConfigSource {
         let is_toml = |path: &&String| path.ends_with(".toml");
         if let Some(path) = flags.service.certificates.iter().find(is_toml) {
             let fault = format!("not a certificate (did you mean --config {path}?)");
-            return Err(Rejected::of(vec![Problem::new("CERT.pem", fault).text(path)]));
+            return Err(Rejected::of(vec![
+                Problem::new("CERT.pem", fault).text(path),
+            ]));
         }
         let text = String::from_utf8(self.text()?).map_err(|_| {
             let problem = Problem::new("", "not UTF-8");

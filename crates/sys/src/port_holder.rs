@@ -54,7 +54,9 @@ fn process_with(link: &str) -> Option<String> {
         let Ok(pid) = process.file_name().to_string_lossy().parse::<u32>() else {
             continue;
         };
-        let descriptors = fs::read_dir(process.path().join("fd")).into_iter().flatten();
+        let descriptors = fs::read_dir(process.path().join("fd"))
+            .into_iter()
+            .flatten();
         for descriptor in descriptors.filter_map(Result::ok) {
             left = left.checked_sub(1)?;
             if fs::read_link(descriptor.path()).is_ok_and(|it| it == Path::new(link)) {
@@ -93,7 +95,8 @@ mod tests {
 
     #[test]
     fn other_sockets_and_broken_lines_are_skipped() {
-        let line = "0: 0100007F:01BB 00000000:0000 0A 00000000:00000000 00:00000000 00000000 33 0 4711 1";
+        let line =
+            "0: 0100007F:01BB 00000000:0000 0A 00000000:00000000 00:00000000 00000000 33 0 4711 1";
         let at = |text: &str| text.parse().unwrap();
         if cfg!(target_endian = "little") {
             assert_eq!(listens_on(line, at("127.0.0.1:443")), Some((33, 4711)));
