@@ -42,7 +42,7 @@ pub fn run(data: &[u8]) -> usize {
         translation.problems.len() <= 100,
         "more problems than the limit"
     );
-    translation.remarks().for_each(drop);
+    translation.remarks("fuzzed").for_each(drop);
     let migration = migrate(dialect, "its.conf", &translation);
     assert!(!migration.page().is_empty());
     let Some(toml) = migration.toml else {
