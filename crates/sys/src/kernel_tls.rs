@@ -512,7 +512,7 @@ mod tests {
     fn a_kernel_without_a_second_key_is_of_use_for_what_never_asks_for_one() {
         let mut support = Support::default();
         assert!(!support.is_of_use(true));
-        assert!(support.to_string().starts_with("it has no TLS"));
+        assert!(support.to_string().starts_with("no TLS support"));
         support.tls = true;
         support.ciphers[1][0] = true;
         assert!(support.is_of_use(true) && !support.is_of_use(false));

@@ -94,7 +94,7 @@ fn a_peer_that_the_socket_cannot_reach_is_refused() {
         (
             "[::1]:7443",
             "127.0.0.1:7443",
-            "cluster.peers[0] = \"127.0.0.1:7443\": of another",
+            "cluster.peers[0] = \"127.0.0.1:7443\": not in the address family",
         ),
         ("[::1]:7443", "[::ffff:192.0.2.1]:7443", "cluster.peers[0]"),
         (
