@@ -520,7 +520,7 @@ mod tests {
         assert!(support.covers(TlsVersion::Tls12, Cipher::Aes256Gcm, false));
         assert_eq!(
             support.to_string(),
-            "TLS 1.2 with AES-256-GCM; TLS 1.3 with AES-128-GCM; keys are not replaced"
+            "TLS 1.2 with AES-256-GCM; TLS 1.3 with AES-128-GCM; keys cannot be replaced"
         );
         support.rekey = true;
         assert!(support.covers(TlsVersion::Tls13, Cipher::Aes128Gcm, false));
