@@ -195,70 +195,25 @@ fn links_between_documents_resolve() {
     demand_none("link", faults);
 }
 
-/// Logs, errors, help and the README have no such word.
+/// Comments, logs, errors, help and documents.
 #[test]
-fn operators_read_plain_english() {
-    let files = WORKSPACE.files.iter();
-    let faults = faults(files, |file| match file.path.as_str() {
-        "README.md" => english::in_markdown(&file.text),
-        path if path.ends_with(".rs") && is_product(path) => {
-            let mut faults = english::in_literals(&file.text);
-            if file.text.contains("#[arg(") {
-                faults.extend(english::in_comments(rust::without_tests(&file.text)));
+fn prose_is_plain_english() {
+    let faults = faults(WORKSPACE.files.iter(), |file| {
+        let text = &file.text;
+        match file.path.rsplit_once('.') {
+            _ if file.path.starts_with("bench/results/2") => Vec::new(),
+            Some((_, "rs")) if is_product(&file.path) => {
+                let mut faults = english::in_comments(text);
+                faults.extend(english::in_literals(text));
+                faults
             }
-            faults
+            Some((_, "rs")) => english::in_comments(text),
+            Some((_, "md")) => english::in_markdown(text),
+            Some((_, "toml" | "sh")) => english::in_hash_comments(text),
+            _ => Vec::new(),
         }
-        _ => Vec::new(),
     });
     demand_none("English", faults);
-}
-
-/// Comments and documents have at most as many as `english.txt` says of their area. The numbers only go down.
-#[test]
-fn prose_becomes_plain_english() {
-    let mut counts: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-    for file in &WORKSPACE.files {
-        let found = match file.path.rsplit_once('.') {
-            _ if file.path.starts_with("bench/results/2") => continue,
-            Some((_, "rs")) => english::in_comments(&file.text),
-            Some((_, "md")) => english::in_markdown(&file.text),
-            Some((_, "toml" | "sh")) => english::in_hash_comments(&file.text),
-            _ => continue,
-        };
-        let found = found
-            .into_iter()
-            .map(|fault| format!("{}: {fault}", file.path));
-        counts.entry(area(&file.path)).or_default().extend(found);
-    }
-    let allowed = |area: &str| {
-        let lines = include_str!("../english.txt").lines();
-        let mut rows = lines.filter_map(|line| line.split_once(' '));
-        let row = rows.find(|(name, _)| *name == area);
-        row.map_or(0, |(_, count)| count.parse().expect("a number"))
-    };
-    let is_ci = std::env::var_os("CI").is_some();
-    let mut wrong = Vec::new();
-    for (area, found) in counts {
-        let (count, most) = (found.len(), allowed(area));
-        if count > most {
-            wrong.push(format!(
-                "{area}: {count} where {most} are allowed\n  {}",
-                found.join("\n  ")
-            ));
-        } else if is_ci && count < most {
-            wrong.push(format!(
-                "{area}: write {count} in place of {most} into tidy/english.txt"
-            ));
-        }
-    }
-    assert!(wrong.is_empty(), "\n{}\n", wrong.join("\n"));
-}
-
-/// The part of the tree with a number of its own: a crate, or the first folder.
-fn area(path: &str) -> &str {
-    let depth = if path.starts_with("crates/") { 1 } else { 0 };
-    let ends = path.match_indices('/').map(|(at, _)| at);
-    ends.take(depth + 1).last().map_or(path, |end| &path[..end])
 }
 
 /// Sources of what operators run.
