@@ -14,6 +14,7 @@ pub(crate) fn in_comments(source: &str) -> Vec<String> {
         match part {
             Part::Comment(line) => text.push_str(line.trim_start_matches(['/', '!', '*'])),
             Part::Code(blank) if blank.trim().is_empty() => text.push_str(blank),
+            Part::Code(_) | Part::Literal(_) if text.ends_with("\n\n") => {}
             Part::Code(_) | Part::Literal(_) => text.push_str("\n\n"),
         }
     }
@@ -50,7 +51,8 @@ pub(crate) fn in_markdown(text: &str) -> Vec<String> {
         let is_fence = line.starts_with("```");
         is_fenced ^= is_fence;
         let is_text = !is_fenced && !is_fence && !line.starts_with(['#', '<', '|']);
-        if !is_text || line.is_empty() || begins_an_item(line) {
+        let ends = !is_text || line.is_empty() || begins_an_item(line);
+        if ends && !paragraph.is_empty() {
             found.extend(faults(&plain(&std::mem::take(&mut paragraph))));
         }
         if is_text {
