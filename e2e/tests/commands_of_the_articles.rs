@@ -44,7 +44,7 @@ const ROWS: [Row; 5] = [
         command: ROUND_ONE,
         config: "",
         pem: "site.pem",
-        outcome: Outcome::Serves("suites without forward secrecy or an AEAD do not exist here"),
+        outcome: Outcome::Serves("suites without forward secrecy or an AEAD are not supported"),
     },
     Row {
         source: "the same, with the key of 1024 bits that the article has",
@@ -58,7 +58,7 @@ const ROWS: [Row; 5] = [
         command: "stud -n 2 -C 10000 -U 10.0.3.20,8888 -P 10.0.0.17 -f 10.0.3.20,443 -b 10.0.0.3,80 PEM",
         config: "",
         pem: "site.pem",
-        outcome: Outcome::Serves("none is sent to a stud"),
+        outcome: Outcome::Serves("none is sent to stud"),
     },
     Row {
         source: "Bernat, round 2 (2011), Intel Accelerator Engine: an engine in stunnel.conf, of which the text has no listing",

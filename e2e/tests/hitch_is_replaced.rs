@@ -311,7 +311,7 @@ fn the_test_option_and_the_start_agree() {
         ),
         (
             "user = \"root\"\nchroot = \"/srv\"\n",
-            "root can leave a chroot",
+            "root can escape a chroot",
         ),
         (&*log, "log-filename"),
     ] {

@@ -218,7 +218,7 @@ fn sessions_can_be_removed_keys_rotated_and_the_log_level_set() {
         becket.next_access()["handshake"].clone()
     };
     assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
-    assert!(ctl_done(&place, &["sessions"]).starts_with("1 sessions"));
+    assert!(ctl_done(&place, &["sessions"]).starts_with("1 of "));
     assert_eq!(json(&place, &["sessions", "forget"])["sessions"], 1);
     assert_eq!((resumed(), resumed()), ("full".into(), "id".into()));
     // A second rotation within a second is rejected.

@@ -420,7 +420,7 @@ fn the_supervisor_notifies_systemd() {
     place.write("becket.toml", "[");
     becket.signal(Signal::HUP);
     notices.next("RELOADING=1");
-    assert!(notices.next("READY=1").contains("refused"));
+    assert!(notices.next("READY=1").contains("rejected"));
     becket.signal(Signal::TERM);
     notices.next("STOPPING=1");
     assert_eq!(becket.ended(), Some(0));
