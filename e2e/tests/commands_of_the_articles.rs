@@ -65,14 +65,14 @@ const ROWS: [Row; 5] = [
         command: "stunnel stunnel.conf",
         config: "foreground = yes\nengine = aesni\ncert = PEM\n[https]\naccept = ACCEPT\nconnect = CONNECT\n",
         pem: "site.pem",
-        outcome: Outcome::Serves("engine: ignored: engines are not supported"),
+        outcome: Outcome::Serves("engine: not needed: engines are not supported"),
     },
     Row {
         source: "the same for stud",
         command: "stud --config stud.conf",
         config: "frontend = FRONT\nbackend = BACK\npem-file = PEM\nssl-engine = aesni\n",
         pem: "site.pem",
-        outcome: Outcome::Serves("engine: ignored: engines are not supported"),
+        outcome: Outcome::Serves("engine: not needed: engines are not supported"),
     },
 ];
 

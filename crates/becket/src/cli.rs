@@ -8,7 +8,7 @@
 
 use std::path::PathBuf;
 
-use becket_dialects::Dialect;
+use becket_dialects::MigrationSource;
 use clap::{Args, Parser};
 
 use crate::admin::AdminAddress;
@@ -72,7 +72,7 @@ pub enum Subcommand {
     /// Create a cluster secret in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
-    /// Convert a hitch, stud or stunnel configuration to becket's format
+    /// Convert a HAProxy, nginx, hitch, stud or stunnel configuration to becket's format
     #[command(after_help = MIGRATE)]
     Migrate(MigrateFlags),
     /// Serve a directory over HTTPS with a generated certificate
@@ -147,9 +147,9 @@ pub struct CtlFlags {
 /// Arguments of `becket migrate`.
 #[derive(Clone, Debug, Args)]
 pub struct MigrateFlags {
-    /// Program that the file belongs to: hitch, stud or stunnel
-    #[arg(long, value_name = "PROGRAM", value_parser = dialect)]
-    pub from: Dialect,
+    /// Program that the file belongs to: haproxy, nginx, hitch, stud or stunnel
+    #[arg(long, value_name = "PROGRAM", value_parser = migration_source)]
+    pub from: MigrationSource,
 
     /// Configuration file to convert
     #[arg(value_name = "FILE")]
@@ -164,8 +164,8 @@ pub struct MigrateFlags {
     pub json: bool,
 }
 
-fn dialect(name: &str) -> Result<Dialect, &'static str> {
-    Dialect::named(name).ok_or("expected hitch, stud or stunnel")
+fn migration_source(name: &str) -> Result<MigrationSource, &'static str> {
+    MigrationSource::named(name).ok_or("expected haproxy, nginx, hitch, stud or stunnel")
 }
 
 /// Arguments of `becket demo`.
@@ -268,9 +268,13 @@ See docs/reference/configuration.md for how to change the secret.";
 
 const MIGRATE: &str = "\
 Examples:
+  becket migrate --from haproxy /etc/haproxy/haproxy.cfg
+      Print the configuration, and what became of each directive.
+  becket migrate --from nginx /etc/nginx/nginx.conf --out /etc/becket/becket.toml
   becket migrate --from hitch /etc/hitch/hitch.conf --out /etc/becket/becket.toml
 
-Exit codes: 0 written, 1 system error, 2 wrong arguments or settings that becket rejects.";
+Exit codes: 0 written, 1 system error, 2 wrong arguments, or faults in the file,
+3 written without directives that have no counterpart (comments in the file say what to do).";
 
 const FILES: &str = "\
 Examples:

@@ -5,7 +5,7 @@
 //! | 0 | success |
 //! | 1 | `check --strict` found warnings, or a system call failed |
 //! | 2 | wrong arguments or configuration; nothing was started |
-//! | 3 | connections were still open at the drain deadline; `status` found a problem; `ctl` was refused |
+//! | 3 | connections were still open at the drain deadline; `status` found a problem; `ctl` was refused; `migrate` lost directives |
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -206,11 +206,13 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
         }
         _ => drop(say(report)?),
     }
+    let has_lost = migration.has_lost();
     for mut error in migration.errors {
         error.file.get_or_insert_with(|| shown.to_string().into());
         eprintln!("{}", error.labelled("error: "));
     }
     match migration.toml {
+        Some(_) if has_lost => Ok(ExitCode::from(HAS_LOST)),
         Some(_) => Ok(ExitCode::SUCCESS),
         None => Ok(ExitCode::from(NOT_STARTED)),
     }
@@ -249,4 +251,5 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
 
 const HAS_PROBLEMS: u8 = 3;
 const REFUSED: u8 = 3;
+const HAS_LOST: u8 = 3;
 const NOT_STARTED: u8 = 2;

@@ -22,6 +22,7 @@ pub(super) struct TranslationBuilder {
     file: Option<Box<str>>,
     made: Translation,
     unknown_settings: usize,
+    counted: usize,
 }
 
 /// A table of an array, such as a `[[listener]]`, or a `[backend.tls]`.
@@ -42,6 +43,22 @@ impl SectionBuilder {
     ) {
         self.note_origin(key, origin);
         self.table.insert(key.to_owned(), value.into());
+    }
+
+    /// Sets a key unless it is set. Returns whether it has this value now.
+    pub(super) fn agree(&mut self, key: &str, value: Value, origin: SettingId) -> bool {
+        match self.table.get(key) {
+            Some(first) => *first == value,
+            None => {
+                self.set(key, value, origin);
+                true
+            }
+        }
+    }
+
+    /// Returns whether it has no key but its name.
+    pub(super) fn is_bare(&self) -> bool {
+        self.table.len() < 2
     }
 
     /// Appends to a list.
@@ -93,6 +110,41 @@ impl TranslationBuilder {
             why: setting.why.to_owned(),
         });
         SettingId(self.made.report.len() - 1)
+    }
+
+    /// Records a setting under one of the names of its row.
+    pub(super) fn note_as(
+        &mut self,
+        (setting, name): (&'static Setting, &'static str),
+        line: usize,
+        value: &str,
+    ) -> SettingId {
+        let origin = self.note(setting, Some(line), value);
+        self.made.report[origin.0].theirs = name;
+        origin
+    }
+
+    pub(super) fn same(&mut self, origin: SettingId) {
+        self.amend(origin, SettingSupport::Same, "");
+    }
+
+    pub(super) fn differs(&mut self, origin: SettingId, why: impl Into<String>) {
+        self.amend(origin, SettingSupport::Different, why);
+    }
+
+    pub(super) fn lost(&mut self, origin: SettingId, why: impl Into<String>) {
+        self.amend(origin, SettingSupport::Lost, why);
+    }
+
+    /// Counts directives, or names and servers in the output. Returns whether the limit permits more.
+    pub(super) fn count(&mut self, more: usize) -> bool {
+        let before = self.counted;
+        self.counted += more;
+        if before < MOST_DIRECTIVES && self.counted >= MOST_DIRECTIVES {
+            let problem = Problem::new("", "too many directives, names or servers");
+            self.problem(problem.accepted(format!("fewer than {MOST_DIRECTIVES}")));
+        }
+        self.counted < MOST_DIRECTIVES
     }
 
     /// Rejects a setting with any value, for the reason in its table.
@@ -240,6 +292,15 @@ impl TranslationBuilder {
         }
     }
 
+    /// Starts a table of a backend, such as `[backend.health]`.
+    pub(super) fn nested(&self, backend: &SectionBuilder, key: &str) -> SectionBuilder {
+        SectionBuilder {
+            path: format!("{}.{key}", backend.path),
+            table: Table::new(),
+            origins: Vec::new(),
+        }
+    }
+
     /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`, and records it in the remark of the
     /// setting.
     pub(super) fn set_tls(
@@ -265,6 +326,18 @@ impl TranslationBuilder {
     ) {
         backend.set("tls", tls.table, origin);
         backend.origins.extend(tls.origins);
+    }
+
+    /// Sets a table of a backend.
+    pub(super) fn set_nested(
+        &self,
+        backend: &mut SectionBuilder,
+        key: &str,
+        nested: SectionBuilder,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        backend.set(key, nested.table, origin);
+        backend.origins.extend(nested.origins);
     }
 
     /// Sets the groups of a policy from OpenSSL's list of curves.
@@ -377,3 +450,5 @@ static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not 
 pub(super) const SYSLOG: &str = "/dev/log";
 /// Maximum number of reported errors, as for TOML.
 const FAULTS: usize = 100;
+/// Maximum directives of HAProxy or nginx, together with names and servers in the output.
+pub(super) const MOST_DIRECTIVES: usize = 100_000;

@@ -1,11 +1,12 @@
-//! Dialects: configurations of hitch, stud and stunnel, translated to tables of `becket.toml`.
+//! Dialects: configurations of hitch, stud and stunnel, and of HAProxy and nginx, translated to tables of `becket.toml`.
 //!
 //! This crate owns the syntax and the settings of these programs, and the origin of each translated
 //! key. So there is one path of validation, and an error names the setting and the line of the
 //! original file. The crate opens no file: the caller opens the [`IncludedFiles`] that a
 //! configuration includes. It validates no value of becket.
 //!
-//! Main types: [`Dialect`] is a program, [`Translation`] is the table with its problems, and
+//! Main types: [`Dialect`] is a program that becket replaces, [`MigrationSource`] one whose file
+//! `becket migrate` reads, [`Translation`] is the table with its problems, and
 //! [`Remark`] describes how far becket supports a setting. The start, the report of a migration and
 //! `docs/reference/drop-in.md` show remarks, all from one table per dialect.
 //!
@@ -26,10 +27,16 @@
 
 mod builder;
 mod ciphers;
+mod client_tls;
 mod command_line;
+mod directive;
+#[cfg(test)]
+mod fixture;
+mod haproxy;
 mod hitch;
 mod invocation;
 pub mod migration;
+mod nginx;
 pub mod page;
 mod setting;
 mod stud;
@@ -115,6 +122,54 @@ impl Dialect {
             Self::Stud => stud::translate(invocation, text, folder),
             Self::Stunnel => stunnel::translate(text, folder, parts),
         }
+    }
+}
+
+/// A program whose configuration `becket migrate` reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MigrationSource {
+    /// One that becket replaces with its command line, too.
+    DropIn(Dialect),
+    /// HAProxy 3 and before.
+    Haproxy,
+    /// nginx 1.
+    Nginx,
+}
+
+impl MigrationSource {
+    /// The name of the program.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::DropIn(dialect) => dialect.name(),
+            Self::Haproxy => "haproxy",
+            Self::Nginx => "nginx",
+        }
+    }
+
+    /// The program of a name.
+    pub fn named(program: &str) -> Option<Self> {
+        match program {
+            "haproxy" => Some(Self::Haproxy),
+            "nginx" => Some(Self::Nginx),
+            program => Dialect::named(program).map(Self::DropIn),
+        }
+    }
+
+    /// Reads a configuration file. Relative paths start at `folder`. Linear in the size of the text, and of the `parts` that it includes.
+    pub fn translate(self, text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
+        match self {
+            Self::DropIn(dialect) => {
+                dialect.translate(&Invocation::of_file(""), text, folder, parts)
+            }
+            Self::Haproxy => haproxy::translate(text, folder, parts),
+            Self::Nginx => nginx::translate(text, folder, parts),
+        }
+    }
+}
+
+impl From<Dialect> for MigrationSource {
+    fn from(dialect: Dialect) -> Self {
+        Self::DropIn(dialect)
     }
 }
 

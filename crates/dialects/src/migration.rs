@@ -7,8 +7,8 @@ use std::fmt::Write;
 use serde::Serialize;
 use toml::{Table, Value};
 
-use super::{Dialect, Remark, Translation};
-use becket_config::backend::{Backend, ServerSection};
+use super::{MigrationSource, Remark, SettingSupport, Translation};
+use becket_config::backend::{Backend, HealthSection, ServerSection};
 use becket_config::cluster::Cluster;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
@@ -27,8 +27,12 @@ pub struct Migration {
     pub errors: Vec<Problem>,
 }
 
-/// Writes a configuration of `dialect` that was read from a file called `name`.
-pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migration {
+/// Writes a configuration that was read from a file called `name`.
+pub fn migrate(
+    source: impl Into<MigrationSource>,
+    name: &str,
+    translation: &Translation,
+) -> Migration {
     let reading = read("", &translation.table);
     let mut errors = reading.problems;
     let mut report = Report::default();
@@ -48,24 +52,50 @@ pub fn migrate(dialect: Dialect, name: &str, translation: &Translation) -> Migra
     let file = reading.file.filter(|_| errors.is_empty());
     Migration {
         toml: file.map(|file| {
-            let title = format!(
-                "# Written by \"becket migrate --from {}\" from {name}.\n",
-                dialect.name()
-            );
-            title
-                + &TomlWriter {
-                    translation,
-                    name,
-                    text: String::new(),
-                }
-                .write(&file)
+            let program = source.into().name();
+            let title = format!("# Written by \"becket migrate --from {program}\" from {name}.\n");
+            let writer = TomlWriter {
+                translation,
+                name,
+                text: title + &lost(translation),
+            };
+            writer.write(&file)
         }),
         settings: translation.report.clone(),
         errors,
     }
 }
 
+/// Returns a comment for each setting without a counterpart.
+fn lost(translation: &Translation) -> String {
+    let mut text = String::new();
+    for remark in &translation.report {
+        if remark.verdict == SettingSupport::Lost {
+            let (place, why) = (remark.place(), &remark.why);
+            let shown = shown(remark);
+            let line = format!("# Lost, {place}: {shown}: {why}");
+            text.extend(line.chars().filter(|c| !c.is_control()));
+            text += "\n";
+        }
+    }
+    text
+}
+
+/// Returns a setting with its value.
+fn shown(remark: &Remark) -> String {
+    match &*remark.value {
+        "" => remark.theirs.to_owned(),
+        value => format!("{} = {value}", remark.theirs),
+    }
+}
+
 impl Migration {
+    /// Returns whether a setting has no counterpart in the file.
+    pub fn has_lost(&self) -> bool {
+        let mut settings = self.settings.iter();
+        settings.any(|remark| remark.verdict == SettingSupport::Lost)
+    }
+
     /// Formats the report as a table.
     pub fn page(&self) -> String {
         let mut rows = vec![["", "setting", "becket key", "", "difference"].map(str::to_owned)];
@@ -75,7 +105,7 @@ impl Migration {
                 (None, Some(line)) => line.to_string(),
                 (Some(file), Some(line)) => format!("{file}:{line}"),
             };
-            let theirs = format!("{} = {}", remark.theirs, remark.value);
+            let theirs = shown(remark);
             rows.push([
                 line,
                 theirs,
@@ -147,9 +177,17 @@ impl TomlWriter<'_> {
 
     /// Writes the tables within a section.
     fn nested(&mut self, path: &str, kind: &str, section: &Table) {
-        if let Some(Value::Table(tls)) = section.get("tls") {
-            self.text += &format!("[{kind}.tls]{}\n", self.comment(&format!("{path}.tls")));
-            self.keys(&format!("{path}.tls"), tls, &table(&ServerTls::default()));
+        for (nested, default) in [
+            ("tls", table(&ServerTls::default())),
+            ("health", table(&HealthSection::default())),
+        ] {
+            if let Some(Value::Table(inner)) = section.get(nested)
+                && (nested == "tls" || *inner != default)
+            {
+                let path = format!("{path}.{nested}");
+                self.text += &format!("[{kind}.{nested}]{}\n", self.comment(&path));
+                self.keys(&path, inner, &default);
+            }
         }
         for (nested, of) in [
             ("server", table(&ServerSection::default())),

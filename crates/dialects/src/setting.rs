@@ -16,7 +16,10 @@ pub enum SettingSupport {
     /// The start fails, because ignoring the setting would be less safe or not as intended.
     Refused,
     /// The setting has no effect, and none is needed.
+    #[serde(rename = "not needed")]
     Ignored,
+    /// The setting has no counterpart in the file. The reason says what to do instead.
+    Lost,
 }
 
 impl SettingSupport {
@@ -26,7 +29,8 @@ impl SettingSupport {
             Self::Same => "same",
             Self::Different => "different",
             Self::Refused => "refused",
-            Self::Ignored => "ignored",
+            Self::Ignored => "not needed",
+            Self::Lost => "lost",
         }
     }
 }
@@ -46,6 +50,20 @@ pub(super) enum ValueKind {
     Words,
     /// Text or a `{ block }`.
     Block,
+    /// Path of a file.
+    Path,
+    /// Time, in milliseconds without a unit.
+    Millis,
+    /// Time, in seconds without a unit.
+    Seconds,
+    /// Comma-separated list.
+    List,
+    /// No value; the key is set to `true`.
+    Flag,
+    /// No value; code gives the setting its meaning.
+    Mark,
+    /// One value; code gives it its meaning.
+    Own,
 }
 
 /// A setting of another program.
@@ -97,6 +115,19 @@ impl Setting {
 
     pub(super) const fn ignored(kind: ValueKind, theirs: &'static str, why: &'static str) -> Self {
         Self::new(kind, (theirs, ""), SettingSupport::Ignored, why)
+    }
+
+    pub(super) const fn lost(kind: ValueKind, theirs: &'static str, why: &'static str) -> Self {
+        Self::new(kind, (theirs, ""), SettingSupport::Lost, why)
+    }
+
+    /// A setting of which code translates some values; the others are lost.
+    pub(super) const fn partly(
+        theirs: &'static str,
+        ours: &'static str,
+        why: &'static str,
+    ) -> Self {
+        Self::new(ValueKind::Own, (theirs, ours), SettingSupport::Lost, why)
     }
 }
 

@@ -14,7 +14,7 @@ use std::process::ExitCode;
 
 use becket_config::error::Rejected;
 use becket_dialects::migration::{Migration, migrate};
-use becket_dialects::{Dialect, DialectCommand, Invocation, page};
+use becket_dialects::{Dialect, DialectCommand, Invocation, MigrationSource, page};
 use becket_sys::privileges;
 use rustls_pki_types::UnixTime;
 
@@ -171,15 +171,12 @@ fn say(rejected: &Rejected) -> ExitCode {
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn migration(dialect: Dialect, file: &Path) -> io::Result<Migration> {
+pub fn migration(source: MigrationSource, file: &Path) -> io::Result<Migration> {
     let text = std::fs::read(file)?;
-    let name = file.to_string_lossy();
-    let folder = std::env::current_dir()?;
-    let translation = dialect.translate(
-        &Invocation::of_file(&name),
-        &text,
-        &folder,
-        &Files::default(),
-    );
-    Ok(migrate(dialect, &name, &translation))
+    let mut folder = std::env::current_dir()?;
+    if source == MigrationSource::Nginx {
+        folder.extend(file.parent());
+    }
+    let translation = source.translate(&text, &folder, &Files::default());
+    Ok(migrate(source, &file.to_string_lossy(), &translation))
 }

@@ -105,12 +105,12 @@ pub(super) fn misfit(setting: &Setting, written: &Value, text: &str) -> Option<&
         (_, Value::Words(words)) if words.len() > 1 => {
             (false, "one value; text with spaces in \"quotes\"")
         }
-        (ValueKind::Text | ValueKind::Block, _) => (true, ""),
         (ValueKind::Number, _) => {
             let is_auto = text == "auto" && setting.theirs == "workers";
             (is_auto || text.parse::<i64>().is_ok(), "a whole number")
         }
         (ValueKind::Switch | ValueKind::SwitchOff, _) => (switch(text).is_some(), "on or off"),
+        _ => (true, ""),
     };
     (!fits).then_some(accepted)
 }

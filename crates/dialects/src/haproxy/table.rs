@@ -1,0 +1,181 @@
+//! Sections, directives and options of haproxy.cfg, up to HAProxy 3.2. A row has several names between `|`.
+
+use super::super::setting::Setting;
+use super::super::setting::ValueKind::{
+    Flag, List, Mark, Millis, Number, Own, Path, Seconds, Text,
+};
+
+const HTTP: &str = "becket does not read HTTP: leave it to the server behind becket";
+const TO_HTTPS: &str = "becket does not read HTTP: leave it to the server behind becket, or redirect all of a listener to https (listener.redirect)";
+const ROUTES: &str = "clients are chosen by server name and ALPN: write a [[listener.route]]";
+const OLD: &str = "SSL and TLS before 1.2 do not exist in becket";
+const RECLAIM: &str = "a connection is one for client and server: backend.idle-reclaim ends idle ones while clients wait";
+const STICK: &str = "clients are known again by their address or their TLS session: backend.stick";
+const CHECKS: &str = "a check connects to the server as a client does: backend.health";
+
+pub(super) static TUNE: Setting = Setting::ignored(Own, "tune.*", "becket sizes this itself");
+/// A certificate in a list of certificates.
+pub(super) static CRT_LIST_ENTRY: Setting =
+    Setting::same(Own, "certificate", "listener.certificates");
+
+#[rustfmt::skip]
+pub(super) const SECTIONS: &[Setting] = &[
+    Setting::same(Own, "global|defaults", ""),
+    Setting::same(Own, "frontend", "listener"),
+    Setting::same(Own, "backend", "backend"),
+    Setting::same(Own, "listen", "listener, backend"),
+    Setting::ignored(Own, "resolvers", "the system's resolver is asked, again after each backend.resolve-interval"),
+    Setting::ignored(Own, "traces", "log.level is enough"),
+    Setting::lost(Own, "peers", "beckets share TLS sessions and stick entries by [cluster]: becket secret FILE makes its secret"),
+    Setting::lost(Own, "program", "start it as a service"),
+    Setting::lost(Own, "userlist|cache|http-errors|fcgi-app", HTTP),
+    Setting::lost(Own, "ring|log-forward|log-profile", "log.syslog is a socket or an address, and log.access has one format"),
+    Setting::lost(Own, "mailers", "alert on becket_server_up in /metrics"),
+    Setting::lost(Own, "crt-store", "name its files in listener.certificates, as chain and key"),
+    Setting::lost(Own, "acme", "renew by an ACME client: becket loads files that change"),
+];
+
+#[rustfmt::skip]
+pub(super) const DIRECTIVES: &[Setting] = &[
+    Setting::same(Text, "user", "process.user"),
+    Setting::same(Text, "group", "process.group"),
+    Setting::differs(Path, "chroot", "process.chroot", "files are read outside of it; sockets of servers and of log.syslog are inside"),
+    Setting::same(Path, "pidfile", "process.pid-file"),
+    Setting::same(Number, "nbthread", "process.workers"),
+    Setting::same(Number, "maxconn", "limits.connections"),
+    Setting::same(Number, "maxsslrate", "admission.full-handshakes-per-second"),
+    Setting::same(Number, "tune.ssl.cachesize", "sessions.table-entries"),
+    Setting::same(Seconds, "tune.ssl.lifetime", "sessions.id-lifetime"),
+    Setting::same(Millis, "hard-stop-after", "timeouts.drain"),
+    Setting::differs(Text, "stats socket", "admin.socket", "for becket ctl, which has other commands; admin.socket-mode, -owner and -group say who may open it"),
+    Setting::same(Own, "log", "log.syslog"),
+    Setting::same(Own, "ca-base|crt-base", ""),
+    Setting::same(Own, "ssl-default-bind-ciphers|ssl-default-bind-ciphersuites", "policy.suites"),
+    Setting::same(Own, "ssl-default-bind-curves", "policy.groups"),
+    Setting::same(Own, "ssl-default-bind-options", "policy.versions"),
+    Setting::same(Own, "ssl-server-verify", "backend.tls.verify"),
+    Setting::ignored(Own, "daemon|master-worker|nbproc", "a service manager runs becket, which has its own supervisor and threads"),
+    Setting::ignored(Own, "cpu-map", "workers are pinned: process.pin"),
+    Setting::ignored(Own, "ulimit-n", "becket raises the limit of descriptors itself"),
+    Setting::ignored(Own, "ssl-dh-param-file", "there is no DHE"),
+    Setting::ignored(Own, "stats timeout|node|description|localpeer|id", "it is for statistics and peers of HAProxy"),
+    Setting::lost(Own, "uid|gid", "name them: process.user, process.group"),
+    Setting::lost(Own, "lua-load|lua-load-per-thread", HTTP),
+    Setting::lost(Own, "setenv|presetenv|resetenv", "variables are not read"),
+    Setting::lost(Own, "maxconnrate|rate-limit", "limit handshakes: admission.full-handshakes-per-second"),
+    Setting::lost(Own, "ssl-default-server-options|ssl-default-server-ciphers|ssl-default-server-ciphersuites", "set backend.tls.versions; becket chooses the suites towards servers"),
+
+    Setting::differs(Own, "mode", "", "every byte passes as it is, also HTTP"),
+    Setting::same(Own, "bind", "listener.bind"),
+    Setting::same(Own, "server|default-server", "backend.server"),
+    Setting::lost(Own, "server-template", "write a server with the name: all its addresses are connected"),
+    Setting::same(Own, "default_backend", "listener.backend"),
+    Setting::partly("use_backend|acl", "listener.route", ROUTES),
+    Setting::partly("redirect|http-request", "listener.redirect", TO_HTTPS),
+    Setting::lost(Own, "http-response|http-after-response|http-error|compression|capture|filter|unique-id-format", HTTP),
+    Setting::lost(Own, "tcp-request", "limit clients by listener.allow, listener.deny and [admission]"),
+    Setting::same(Own, "balance", "backend.balance"),
+    Setting::ignored(Own, "hash-type", "few clients change their server when servers change"),
+    Setting::same(Number, "retries", "backend.retries"),
+    Setting::same(Number, "backlog", "listener.backlog"),
+    Setting::same(Own, "source", "backend.source"),
+    Setting::ignored(Own, "fullconn", "it is for minconn"),
+    Setting::same(Own, "disabled|enabled", ""),
+    Setting::lost(Own, "errorfile|errorloc|errorloc302|errorloc303", "becket sends no errors of HTTP: a client that no server can serve is closed"),
+    Setting::lost(Own, "cookie|stick|appsession", STICK),
+    Setting::lost(Own, "log-format|log-format-sd", "log.access has one format"),
+    Setting::lost(Own, "monitor-uri|monitor", "/healthz of admin.address says whether becket serves"),
+    Setting::lost(Own, "no|default", "defaults are not turned off: take the directive out of them"),
+    Setting::lost(Own, "stats|stats enable|stats uri", "/metrics and /status are at admin.address"),
+
+    Setting::same(Own, "timeout client|timeout server|timeout tunnel", "timeouts.idle"),
+    Setting::same(Own, "timeout connect", "timeouts.connect"),
+    Setting::same(Own, "timeout client-fin|timeout server-fin", "timeouts.half-closed"),
+    Setting::same(Millis, "timeout queue", "backend.queue-timeout"),
+    Setting::same(Millis, "timeout check", "backend.health.timeout"),
+    Setting::differs(Own, "timeout http-request", "", "timeouts.hello and timeouts.handshake limit silent clients"),
+    Setting::differs(Own, "timeout http-keep-alive|option http-server-close|option httpclose|option http-keep-alive", "", RECLAIM),
+    Setting::differs(Own, "option tcplog|option httplog", "log.access", "to standard error, in becket's own format, a line for each connection"),
+    Setting::ignored(Own, "option dontlognull", "their reason is health-check"),
+    Setting::same(Own, "option log-health-checks", ""),
+    Setting::same(Own, "option redispatch", "backend.retries"),
+    Setting::same(Flag, "option abortonclose", "backend.abort-on-close"),
+    Setting::lost(Own, "option forwardfor", "the server reads the client's address from a PROXY header: backend.proxy-header"),
+    Setting::differs(Own, "option tcpka|option clitcpka", "listener.keepalive", "of clients, after 2 hours"),
+    Setting::ignored(Own, "option splice-auto|option splice-request|option splice-response", "becket splices where it can"),
+    Setting::same(Own, "option httpchk|option ssl-hello-chk", "backend.health.check"),
+    Setting::differs(Own, "option tcp-check|option mysql-check|option pgsql-check|option redis-check|option smtpchk|option ldap-check", "backend.health.check", "a check is a connection, without the protocol"),
+    Setting::same(Own, "http-check send", "backend.health.path"),
+    Setting::partly("http-check expect", "backend.health.expect", "a check expects statuses"),
+    Setting::lost(Own, "http-check|tcp-check|external-check", CHECKS),
+    Setting::partly("stick on|stick match|stick store-request", "backend.stick", STICK),
+    Setting::differs(Own, "stick-table", "backend.stick-entries", "100000 clients, for 30 minutes: set backend.stick-entries and backend.stick-lifetime; counters are limits of [admission]"),
+];
+
+#[rustfmt::skip]
+pub(super) const BIND: &[Setting] = &[
+    Setting::same(Mark, "ssl", "listener.tls"),
+    Setting::same(Own, "crt|crt-list", "listener.certificates"),
+    Setting::same(Own, "alpn", "listener.alpn"),
+    Setting::same(Own, "ciphers|ciphersuites", "policy.suites"),
+    Setting::same(Own, "curves|ecdhe", "policy.groups"),
+    Setting::same(Own, "ssl-min-ver|ssl-max-ver", "policy.versions"),
+    Setting::same(Mark, "no-tlsv12|no-tlsv13|force-tlsv12|force-tlsv13", "policy.versions"),
+    Setting::ignored(Mark, "no-sslv3|no-tlsv10|no-tlsv11", OLD),
+    Setting::lost(Mark, "force-sslv3|force-tlsv10|force-tlsv11", OLD),
+    Setting::same(Own, "verify", "policy.client-certificates"),
+    Setting::same(Path, "ca-file", "policy.client-ca"),
+    Setting::same(Path, "crl-file", "policy.crl"),
+    Setting::differs(Mark, "no-tls-tickets", "policy.tls12-tickets", "TLS 1.3 resumes by tickets alone"),
+    Setting::same(Mark, "strict-sni", "listener.unknown-names"),
+    Setting::differs(Mark, "accept-proxy", "listener.accept-proxy", "from everywhere: set listener.trusted-networks to the proxies in front"),
+    Setting::differs(Mark, "tfo", "listener.fast-open", "with a queue of 256"),
+    Setting::same(Number, "backlog", "listener.backlog"),
+    Setting::ignored(Mark, "defer-accept", "it is the default: listener.defer-accept"),
+    Setting::ignored(Mark, "v4v6", "an address without a host is both families"),
+    Setting::lost(Mark, "v6only", "an address without a host is both families"),
+    Setting::lost(Own, "interface|namespace", "bind the addresses of the interface"),
+    Setting::lost(Own, "maxconn", "limits.connections counts all listeners together"),
+    Setting::lost(Mark, "allow-0rtt", "policy.early-data needs versions = [\"1.3\"] and proxy-header = \"v2\""),
+    Setting::lost(Own, "tls-ticket-keys", "hosts share tickets by [cluster]: becket secret FILE"),
+    Setting::lost(Mark, "prefer-client-ciphers", "becket's order of suites counts"),
+    Setting::lost(Mark, "transparent", "becket does not take over addresses"),
+    Setting::ignored(Own, "name|id|nice", "listeners have names, and are alike"),
+    Setting::ignored(Own, "process|thread|shards", "every worker listens"),
+];
+
+#[rustfmt::skip]
+pub(super) const SERVER: &[Setting] = &[
+    Setting::same(Number, "weight", "backend.server.weight"),
+    Setting::same(Number, "maxconn", "backend.server.maxconn"),
+    Setting::same(Flag, "backup", "backend.server.backup"),
+    Setting::same(Flag, "disabled", "backend.server.disabled"),
+    Setting::differs(Own, "maxqueue", "backend.queue-length", "one queue for all servers of the backend: set backend.queue-length"),
+    Setting::same(Mark, "check|check-ssl", "backend.health.check"),
+    Setting::same(Millis, "inter", "backend.health.interval"),
+    Setting::same(Millis, "fastinter", "backend.health.fast-interval"),
+    Setting::same(Number, "rise", "backend.health.rise"),
+    Setting::same(Number, "fall", "backend.health.fall"),
+    Setting::same(Millis, "slowstart", "backend.health.slow-start"),
+    Setting::same(Own, "observe|error-limit", "backend.health.passive-failures"),
+    Setting::same(Own, "on-marked-down", "backend.connections-on-failure"),
+    Setting::same(Mark, "send-proxy|send-proxy-v2|send-proxy-v2-ssl|send-proxy-v2-ssl-cn", "backend.proxy-header"),
+    Setting::ignored(Mark, "check-send-proxy", "checks send a header where clients' connections have one"),
+    Setting::same(Mark, "ssl", "backend.tls"),
+    Setting::same(Own, "verify", "backend.tls.verify"),
+    Setting::same(Own, "verifyhost", "backend.tls.name"),
+    Setting::same(Path, "ca-file", "backend.tls.ca"),
+    Setting::same(Path, "crl-file", "backend.tls.crl"),
+    Setting::same(Path, "crt", "backend.tls.client-certificate"),
+    Setting::same(Own, "sni", "backend.tls.sni"),
+    Setting::same(List, "alpn", "backend.tls.alpn"),
+    Setting::same(Own, "ssl-min-ver|ssl-max-ver", "backend.tls.versions"),
+    Setting::same(Own, "source", "backend.source"),
+    Setting::ignored(Own, "id|downinter|on-error", "servers are named by their addresses, and checked alike"),
+    Setting::ignored(Own, "init-addr|resolvers|resolve-prefer|resolve-opts", "names are looked up as the system does, while becket serves"),
+    Setting::lost(Own, "cookie", STICK),
+    Setting::lost(Own, "port|addr|track|agent-port|agent-addr|agent-inter", CHECKS),
+    Setting::lost(Mark, "agent-check", CHECKS),
+    Setting::lost(Own, "minconn", "maxconn does not vary with the load"),
+    Setting::lost(Own, "proto|check-proto|ciphers|ciphersuites", "servers get the protocol that clients speak, and suites of becket's choice"),
+];

@@ -1,0 +1,131 @@
+//! Directives of nginx.conf, up to nginx 1.29, and options of their lines. A row has several names between `|`.
+
+use super::super::setting::Setting;
+use super::super::setting::ValueKind::{Flag, Mark, Number, Own, Path, Seconds, Text};
+
+/// Blocks whose directives are read.
+pub(super) const BLOCKS: [&str; 5] = ["events", "http", "stream", "server", "upstream"];
+/// Blocks of rows that are no directives.
+pub(super) const ROWS: [&str; 5] = ["map", "geo", "split_clients", "types", "charset_map"];
+
+/// A row of a map.
+pub(super) static ROW: Setting = Setting::same(Own, "row", "");
+/// `server` of an upstream.
+pub(super) static POOL_SERVER: Setting = Setting::same(Own, "server", "backend.server");
+
+const HTTP: &str = "becket does not read HTTP: leave it to the server behind becket";
+const CLIENT: &str =
+    "the server reads the client's address and more from a PROXY header: backend.proxy-header";
+const FILES: &str = "becket serves a folder by backend.files, with .index, .precompressed, .cache-control and .error-page";
+const SIZES: &str = "becket sizes this itself";
+const H2: &str =
+    "becket does not translate HTTP/2: add h2 to listener.alpn if the servers speak it";
+const RESPONDER: &str = "responses are not fetched: listener.certificates.ocsp is a file";
+
+#[rustfmt::skip]
+pub(super) const DIRECTIVES: &[Setting] = &[
+    Setting::same(Own, "include|events|http|stream", ""),
+    Setting::same(Own, "server", "listener"),
+    Setting::same(Own, "upstream", "backend"),
+    Setting::same(Text, "user", "process.user"),
+    Setting::same(Own, "worker_processes", "process.workers"),
+    Setting::same(Path, "pid", "process.pid-file"),
+    Setting::same(Own, "error_log", "log.file"),
+    Setting::differs(Own, "access_log", "log.access", "one file for all, in becket's own format, a line for each connection"),
+    Setting::lost(Own, "log_format", "log.access has one format"),
+    Setting::ignored(Own, "daemon|master_process", "a service manager runs becket, which has its own supervisor"),
+    Setting::ignored(Own, "load_module", "becket has no modules"),
+    Setting::ignored(Own, "worker_connections|worker_rlimit_nofile", "limits.connections is what descriptors allow, and becket raises their limit itself"),
+    Setting::ignored(Own, "worker_cpu_affinity", "workers are pinned: process.pin"),
+    Setting::ignored(Own, "use|multi_accept|accept_mutex", "becket uses epoll, and every worker accepts"),
+    Setting::ignored(Own, "types|default_type|charset", "backend.files knows types of files"),
+    Setting::ignored(Own, "sendfile|tcp_nopush|tcp_nodelay|aio|types_hash_max_size|server_names_hash_bucket_size|server_names_hash_max_size|variables_hash_max_size|proxy_buffering|proxy_buffer_size|proxy_buffers|proxy_busy_buffers_size|proxy_request_buffering|client_body_buffer_size|large_client_header_buffers|ssl_buffer_size|preread_buffer_size|zone", SIZES),
+    Setting::ignored(Own, "server_tokens", "becket does not name itself"),
+    Setting::ignored(Own, "resolver|resolver_timeout", "names are looked up as the system does, again after each backend.resolve-interval"),
+    Setting::ignored(Own, "proxy_http_version", "every byte passes as it is"),
+    Setting::ignored(Own, "keepalive|keepalive_requests", "a connection to a server is one client's"),
+
+    Setting::same(Own, "listen", "listener.bind"),
+    Setting::same(Own, "server_name", "listener.route.names"),
+    Setting::same(Own, "ssl_certificate", "listener.certificates"),
+    Setting::same(Own, "ssl_certificate_key", "listener.certificates.key"),
+    Setting::same(Own, "ssl_protocols", "policy.versions"),
+    Setting::same(Own, "ssl_ciphers", "policy.suites"),
+    Setting::partly("ssl_conf_command", "policy.suites", "set policy.suites, .groups and .versions"),
+    Setting::same(Own, "ssl_ecdh_curve", "policy.groups"),
+    Setting::ignored(Own, "ssl_prefer_server_ciphers", "becket's order of suites always counts"),
+    Setting::ignored(Own, "ssl_dhparam", "there is no DHE"),
+    Setting::same(Own, "ssl_verify_client", "policy.client-certificates"),
+    Setting::same(Path, "ssl_client_certificate", "policy.client-ca"),
+    Setting::same(Path, "ssl_crl", "policy.crl"),
+    Setting::ignored(Own, "ssl_trusted_certificate", "it is for OCSP"),
+    Setting::differs(Own, "ssl_verify_depth", "limits.chain-intermediates", "6 at most: set limits.chain-intermediates"),
+    Setting::same(Own, "ssl_session_tickets", "policy.tls12-tickets"),
+    Setting::differs(Own, "ssl_session_cache", "sessions.table-entries", "200000 sessions for all: set sessions.table-entries"),
+    Setting::same(Seconds, "ssl_session_timeout", "sessions.id-lifetime"),
+    Setting::lost(Own, "ssl_session_ticket_key", "hosts share tickets by [cluster]: becket secret FILE"),
+    Setting::lost(Own, "ssl_early_data", "policy.early-data needs versions = [\"1.3\"] and proxy-header = \"v2\""),
+    Setting::lost(Own, "ssl_stapling|ssl_stapling_verify|ssl_stapling_file|ssl_stapling_responder", RESPONDER),
+    Setting::lost(Own, "ssl_password_file", "take the password off the key, and keep the file private"),
+    Setting::same(Own, "ssl_reject_handshake", "listener.unknown-names"),
+    Setting::same(Own, "ssl_preread", "listener.mode"),
+    Setting::same(Own, "map", "listener.route"),
+    Setting::lost(Own, "split_clients", "balance by weight: backend.server.weight"),
+    Setting::lost(Own, "geo|allow|deny", "set listener.allow and listener.deny"),
+    Setting::lost(Own, "http2", H2),
+    Setting::lost(Own, "http3|quic_retry", "becket does not speak QUIC"),
+    Setting::same(Own, "set_real_ip_from", "listener.trusted-networks"),
+    Setting::ignored(Own, "real_ip_header", "it is the PROXY header"),
+    Setting::lost(Own, "limit_conn|limit_conn_zone", "set admission.connections-per-source"),
+    Setting::lost(Own, "limit_req|limit_req_zone", "limit handshakes: admission.source-full-handshakes-per-second"),
+
+    Setting::same(Own, "proxy_pass", "listener.backend"),
+    Setting::same(Own, "proxy_protocol", "backend.proxy-header"),
+    Setting::same(Seconds, "proxy_timeout|proxy_read_timeout|proxy_send_timeout|keepalive_timeout", "timeouts.idle"),
+    Setting::same(Seconds, "proxy_connect_timeout", "timeouts.connect"),
+    Setting::same(Seconds, "ssl_handshake_timeout", "timeouts.handshake"),
+    Setting::same(Own, "proxy_ssl", "backend.tls"),
+    Setting::same(Own, "proxy_ssl_verify", "backend.tls.verify"),
+    Setting::same(Path, "proxy_ssl_trusted_certificate", "backend.tls.ca"),
+    Setting::same(Path, "proxy_ssl_crl", "backend.tls.crl"),
+    Setting::same(Own, "proxy_ssl_name", "backend.tls.name"),
+    Setting::same(Own, "proxy_ssl_server_name", "backend.tls.sni"),
+    Setting::same(Own, "proxy_ssl_certificate|proxy_ssl_certificate_key", "backend.tls.client-certificate"),
+    Setting::ignored(Own, "proxy_ssl_session_reuse", "sessions with servers always resume"),
+    Setting::lost(Own, "proxy_set_header", CLIENT),
+    Setting::differs(Own, "proxy_next_upstream", "backend.retries", "another server is tried until one is connected"),
+    Setting::lost(Own, "proxy_bind", "set backend.source"),
+    Setting::partly("location", "", "becket does not read paths: leave them to the server behind becket, or serve a folder (backend.files)"),
+    Setting::partly("return", "listener.redirect", "becket does not read HTTP: leave it to the server behind becket, or redirect all of a listener to https"),
+    Setting::lost(Own, "if|rewrite|add_header|gzip|gzip_types|gzip_vary|gzip_proxied|gzip_comp_level|gzip_min_length|client_max_body_size|auth_basic|auth_basic_user_file|proxy_redirect|proxy_cache|proxy_cache_path|fastcgi_pass|uwsgi_pass|grpc_pass", HTTP),
+    Setting::lost(Own, "root|alias|index|try_files|error_page|expires|gzip_static|autoindex", FILES),
+
+    Setting::same(Own, "least_conn|ip_hash|random", "backend.balance"),
+    Setting::partly("hash", "backend.balance", "round-robin instead: becket knows the client's address and server name"),
+];
+
+#[rustfmt::skip]
+pub(super) const LISTEN: &[Setting] = &[
+    Setting::same(Mark, "ssl", "listener.tls"),
+    Setting::same(Mark, "default_server|default", "listener.backend"),
+    Setting::lost(Mark, "http2", H2),
+    Setting::lost(Mark, "quic|udp", "becket serves TCP"),
+    Setting::differs(Mark, "proxy_protocol", "listener.accept-proxy", "only from listener.trusted-networks (set_real_ip_from, or everywhere)"),
+    Setting::same(Number, "backlog", "listener.backlog"),
+    Setting::same(Number, "fastopen", "listener.fast-open"),
+    Setting::differs(Own, "so_keepalive", "listener.keepalive", "after 2 hours"),
+    Setting::ignored(Mark, "reuseport|deferred|bind", "every worker listens, on every address, for clients that send something"),
+    Setting::ignored(Own, "ipv6only", "an address without a host is both families"),
+];
+
+#[rustfmt::skip]
+pub(super) const POOL: &[Setting] = &[
+    Setting::same(Number, "weight", "backend.server.weight"),
+    Setting::differs(Number, "max_conns", "backend.server.maxconn", "over all workers, and further clients wait"),
+    Setting::same(Flag, "backup", "backend.server.backup"),
+    Setting::same(Flag, "down", "backend.server.disabled"),
+    Setting::same(Number, "max_fails", "backend.health.passive-failures"),
+    Setting::same(Seconds, "fail_timeout", "backend.health.passive-pause"),
+    Setting::same(Seconds, "slow_start", "backend.health.slow-start"),
+    Setting::ignored(Mark, "resolve", "names are looked up again after each backend.resolve-interval"),
+];

@@ -1,0 +1,113 @@
+//! Files as distributions and users have them, and each error.
+
+use super::super::MigrationSource::Nginx;
+use super::super::SettingSupport::{Different, Ignored, Lost, Same};
+use super::super::fixture::{compare, errors, migration, outcome};
+use becket_config::choices::Mode;
+use becket_config::file::File;
+
+const SITE: &str = include_str!("fixtures/site.conf");
+
+#[test]
+fn debians_file_and_its_sites_are_read_together() {
+    let text = include_str!("fixtures/debian.conf");
+    let parts = [
+        ("nginx/sites-enabled/site", SITE),
+        ("nginx/conf.d/empty.conf", ""),
+    ];
+    let migration = compare(Nginx, "site.toml", text, &parts);
+    let said = |theirs, line| outcome(&migration, theirs, line).0;
+    assert_eq!(said("worker_connections", 8), Ignored);
+    assert_eq!(said("ssl_protocols", 20), Different);
+    assert_eq!(said("gzip", 24), Lost);
+    let in_site = |theirs: &str, line| {
+        let mut remarks = migration.settings.iter().filter(|it| it.file.is_some());
+        let found = remarks.find(|it| it.theirs == theirs && it.line == Some(line));
+        found.unwrap_or_else(|| panic!("no {theirs}")).verdict
+    };
+    assert_eq!(in_site("proxy_set_header", 30), Lost);
+    assert_eq!(in_site("location", 33), Lost);
+    assert_eq!(in_site("location", 28), Same);
+    assert_eq!(in_site("directive", 34), Lost);
+    assert_eq!(in_site("server_name", 40), Lost);
+    let file = File::parse(migration.toml.as_deref().unwrap()).unwrap();
+    assert_eq!(file.listener.len(), 2);
+    assert!(file.listener[0].redirect.is_some());
+    assert_eq!(file.listener[1].certificates.len(), 2);
+    assert_eq!(file.listener[1].route.len(), 1);
+}
+
+#[test]
+fn streams_pass_tls_or_end_it() {
+    let text = include_str!("fixtures/stream.conf");
+    let migration = compare(Nginx, "stream.toml", text, &[]);
+    assert_eq!(outcome(&migration, "map", 5).0, Lost);
+    assert_eq!(outcome(&migration, "listen", 38).0, Lost);
+    assert_eq!(outcome(&migration, "hash", 14).0, Same);
+    let file = File::parse(&migration.toml.unwrap()).unwrap();
+    assert_eq!(file.listener[0].mode, Mode::Passthrough);
+    assert_eq!(file.listener[0].route.len(), 2);
+    assert_eq!(file.listener[1].trusted_networks.len(), 1);
+}
+
+#[test]
+fn syntax_is_that_of_nginx() {
+    let text = "# a\nfoo \"a;b\" 'c}' d\\;e ${x}y ${z}; bar{baz;}\n\"\";";
+    let migration = migration(Nginx, text, &[]);
+    let values: Vec<&str> = migration.settings.iter().map(|it| &*it.value).collect();
+    assert_eq!(values, ["foo a;b c} d;e ${x}y ${z}", "bar", "baz", ""]);
+}
+
+#[test]
+fn errors_have_their_lines() {
+    let server = |inner: &str| format!("stream {{ server {{ {inner} }} }}");
+    for (text, error) in [
+        (
+            "\nuser".to_owned(),
+            "line 2: a directive or a block that does not end",
+        ),
+        ("}".to_owned(), "line 1: a ;, { or } too many"),
+        ("user 'a".to_owned(), "line 1: quotes that do not end"),
+        (
+            "include none.conf;".to_owned(),
+            "line 1: /etc/none.conf: no such file",
+        ),
+        (
+            server("listen a:1; proxy_pass b:2;"),
+            "line 1: listen = \"a:1\": not an address",
+        ),
+        (
+            server("listen 1; proxy_pass b;"),
+            "line 1: proxy_pass = \"b\": not the address of a server",
+        ),
+        (
+            server("listen 1 ssl; proxy_pass b:2;"),
+            "line 1: server = \"\": missing: a certificate",
+        ),
+        (
+            server("listen 1; proxy_pass b:2; proxy_timeout soon;"),
+            "line 1: proxy_timeout = \"soon\": not a time",
+        ),
+        (
+            "http { server { listen 80; root /a; } }".to_owned(),
+            "server: missing",
+        ),
+    ] {
+        let found = errors(Nginx, &text);
+        assert!(
+            found.iter().any(|found| found.starts_with(error)),
+            "no {error} in {found:#?}"
+        );
+    }
+}
+
+#[test]
+fn limits_hold() {
+    let deep = "a {".repeat(40) + &"}".repeat(40);
+    assert!(errors(Nginx, &deep)[0].contains("blocks in blocks"));
+    assert!(errors(Nginx, &"a;".repeat(200_000))[0].contains("too many directives"));
+    let loops = [("loop.conf", "include loop.conf;")];
+    let found = migration(Nginx, "include loop.conf;", &loops).errors;
+    assert!(found[0].to_string().contains("too many files"), "{found:?}");
+    assert!(errors(Nginx, &" ".repeat(2 << 20))[0].contains("1 MiB"));
+}
