@@ -301,14 +301,6 @@ impl ResourceOffer {
                 held.insert((kind, address), sockets);
                 Ok(sent)
             });
-            if let Err(error) = &bound
-                && error.kind() == io::ErrorKind::AddrInUse
-                && is_root()
-                && let Some(holder) = port_holder(address)
-            {
-                // The serving process may not see processes of other users.
-                tracing::warn!(%address, "address in use by {holder}");
-            }
             self.add_sockets(kind, address, bound);
         }
         held
@@ -332,6 +324,19 @@ impl ResourceOffer {
     pub(super) fn finds_addresses_taken(&self) -> bool {
         let mut sockets = self.listing.sockets.iter();
         sockets.any(|(.., found)| *found == Err(EADDRINUSE))
+    }
+
+    /// Logs which processes hold the addresses that are in use. The serving process may not see
+    /// processes of other users.
+    pub(super) fn log_holders(&self) {
+        let taken = self.listing.sockets.iter();
+        for (_, address, _) in taken.filter(|(.., found)| *found == Err(EADDRINUSE)) {
+            if is_root()
+                && let Some(holder) = port_holder(*address)
+            {
+                tracing::warn!(%address, "address in use by {holder}");
+            }
+        }
     }
 
     /// Adds the unix socket for the admin pages after all other descriptors. Creates it once, and

@@ -308,6 +308,7 @@ impl Runner {
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
             }
         }
+        offer.log_holders();
         let pair = replaces.map(|_| UnixStream::pair()).transpose()?;
         let mut child = Child::start(process, &program).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
