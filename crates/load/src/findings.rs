@@ -82,7 +82,9 @@ mod tests {
     fn a_peak_at_forty_milliseconds_is_named() {
         let found = of(&samples(&[(1, 500), (41, 300)]), true);
         assert!(
-            found.iter().any(|f| f.contains("Nagle stall: 300 of 800")),
+            found
+                .iter()
+                .any(|f| f.contains("Nagle stall: in 300 of 800 cases")),
             "{found:?}"
         );
     }
