@@ -19,7 +19,7 @@
 //! * [`backend`]: servers, their slots, queues and health;
 //! * [`leg`]: one side of a connection; [`pipes`]: pipes for bulk data;
 //! * [`shared`]: state shared by workers and the control thread; [`metrics`]: counters; [`memory`]:
-//!   the watermark.
+//!   memory pressure.
 //!
 //! Start reading at [`shared`], then [`worker`], then [`connection`].
 #![forbid(unsafe_code)]

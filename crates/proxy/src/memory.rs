@@ -34,7 +34,7 @@ pub struct MemoryStatus {
 pub struct IdleReclaim {
     /// Minimum idle time of these connections.
     pub rest: Duration,
-    /// Maximum share of all connections.
+    /// Maximum fraction of all connections that may be closed.
     pub share: f64,
 }
 

@@ -1,10 +1,10 @@
 //! Pipes that a worker lends to directions with bulk data, to move bytes from socket to socket
 //! without a copy.
 //!
-//! A direction without TLS on either leg borrows a pipe after [`BULK`] bytes, while its source does
-//! not run dry. It returns the empty pipe when the source runs dry. Without a pipe, bytes are
-//! copied: if all pipes are lent, if the kernel provides none, or if it cannot splice these
-//! sockets. A pipe that is dropped with bytes in it is closed, and replaced on demand.
+//! A direction without TLS on either leg borrows a pipe after its source has delivered [`BULK`]
+//! bytes without running dry. It returns the empty pipe when the source runs dry. Without a pipe,
+//! bytes are copied: if all pipes are lent, if the kernel provides none, or if it cannot splice
+//! these sockets. A pipe that is dropped with bytes in it is closed, and replaced on demand.
 //!
 //! `connection/half.rs` decides when to borrow, and [`HalfPipe`](becket_proto::half_pipe::HalfPipe)
 //! holds the lent pipe.
@@ -31,7 +31,7 @@ pub struct Pipes {
     counters: Arc<Counters>,
     /// Number of requests to reject without asking the kernel, after it refused.
     pause: Cell<u32>,
-    /// The refusal was logged.
+    /// The worker has logged the first refusal.
     told: Cell<bool>,
 }
 
@@ -47,7 +47,7 @@ pub struct Lent {
 struct PipePermit(Rc<Pipes>);
 
 impl Pipes {
-    /// Creates the pipes of a worker. None may be lent before [`Self::allow`].
+    /// Creates the pipes of a worker. No pipe is lent before [`Self::allow`].
     pub fn new(bulk: u32, counters: Arc<Counters>) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
@@ -158,8 +158,7 @@ const MOST_SIZE: usize = 1024 * 1024;
 pub const PLACES: usize = MOST_SIZE / PAGE;
 /// Page size, the unit of pipe sizes and file transfers in the kernel.
 pub const PAGE: usize = 4096;
-/// Number of requests rejected after a refusal of the kernel. In that time, a mebibyte is copied
-/// for each four to sixteen requests.
+/// Number of requests that are rejected without a system call after the kernel has refused.
 const PAUSE: u32 = 4096;
 
 #[cfg(test)]

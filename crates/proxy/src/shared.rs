@@ -34,16 +34,17 @@ pub struct SharedState {
     pub early: Arc<SessionTable>,
     /// Backends and servers by name: connection counts, queues.
     pub backends: Arc<Backends>,
-    /// Cancel requests of PostgreSQL clients; rarely used.
+    /// Queue of cancel requests from PostgreSQL clients.
     pub cancels: Arc<Cancels>,
-    /// Counters, one set per worker, written only by it.
+    /// One set of counters per worker. Only that worker writes it.
     pub counters: Vec<Arc<Counters>>,
-    /// Full handshakes and connections by source. A call takes an atomic operation or one shard's
-    /// lock, or nothing if there is no limit.
+    /// Limits on full handshakes and connections per source. A check does one atomic operation or
+    /// locks one shard; without a limit, it does neither.
     pub admission: Arc<SharedAdmission>,
-    /// Signature requests for the crypto threads. The lock is held to push or pop.
+    /// Signature requests for the crypto threads. Its lock is held only to push or pop a request.
     pub signatures: Arc<SigningQueue>,
-    /// Threads that wait for disks when files are served. The lock is held to push or pop a job.
+    /// Threads that read served files from disk. The lock of their queue is held only to push or
+    /// pop a job.
     pub readers: Arc<Readers>,
     /// Number of dropped log lines.
     pub log_lines_dropped: Arc<AtomicU64>,
@@ -51,7 +52,7 @@ pub struct SharedState {
     pub syslog_lines_dropped: Arc<AtomicU64>,
     /// Number of dropped access log lines.
     pub access_lines_dropped: Arc<AtomicU64>,
-    /// Memory pressure: written by the control thread, read on accept.
+    /// Memory pressure. The control thread writes it; workers read it when they accept a client.
     pub memory: MemoryState,
     /// Number of connections, for `limits.connections`.
     pub connections: SharedCount,

@@ -107,7 +107,7 @@ pub trait KernelTlsSocket: StreamSocket {
     ///
     /// # Errors
     ///
-    /// Fails if there is no such key.
+    /// Fails if no key of this cipher is set for sending.
     fn next_record(&self, cipher: Cipher) -> io::Result<u64>;
 
     /// Receives a record of any type; see [`kernel_tls::receive_record`].
@@ -124,8 +124,8 @@ pub trait KernelTlsSocket: StreamSocket {
     /// Returns the errors of [`StreamSocket::send`].
     fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns `true` if there is room for more than a record. Otherwise an event reports it later.
-    /// A system call.
+    /// Returns `true` if the send buffer has space for more than a record. Otherwise an event
+    /// reports later that it has. A system call.
     fn has_room(&self) -> bool;
 }
 
@@ -209,7 +209,7 @@ pub struct KernelSocket {
 enum Sends {
     Nothing,
     Once,
-    /// More than one call, or a socket that needs no option.
+    /// More than one call, or a socket that needs no `TCP_NODELAY`.
     Promptly,
 }
 
@@ -231,7 +231,7 @@ impl KernelSocket {
         self.sends = match self.sends {
             Sends::Nothing => Sends::Once,
             Sends::Once => {
-                // Fails only if the connection is closed, which the call then reports.
+                // Fails only if the connection is closed, which the sending call then reports.
                 let _gone = self.stream.set_nodelay(true);
                 Sends::Promptly
             }
@@ -287,7 +287,7 @@ impl StreamSocket for KernelSocket {
     }
 
     fn is_gone(&self) -> bool {
-        // Fails only without memory. The next read reports a close.
+        // Fails only if the kernel lacks memory. The next read then reports a close.
         becket_sys::socket::client_gone(&self.stream).unwrap_or(false)
     }
 
@@ -323,7 +323,7 @@ impl KernelTlsSocket for KernelSocket {
     }
 
     fn has_room(&self) -> bool {
-        // Fails only without memory. The next send reports the state.
+        // Fails only if the kernel lacks memory. The next send then reports a full buffer.
         becket_sys::socket::has_room(&self.stream).unwrap_or(true)
     }
 }

@@ -1,4 +1,4 @@
-//! Synchronization types: those of the standard library, or those of `shuttle` in models, which
+//! Synchronization types of the standard library. Models use the types of `shuttle` instead, which
 //! controls the thread schedule.
 
 #[cfg(all(test, feature = "models"))]

@@ -10,7 +10,7 @@
 //! consistent, and both sides end with [`BackendState::settle`]. It is also called when a limit, a
 //! weight or the health of a server changes. Without waiters it costs one load.
 //!
-//! Lock order: no other lock is taken while this one is held.
+//! Lock order: no other lock is taken while the lock of the queue is held.
 
 use std::hash::RandomState;
 use std::sync::{Arc, OnceLock, PoisonError, Weak};
@@ -57,7 +57,7 @@ pub struct BackendState {
 struct IdleReclaimState {
     /// Idle time in milliseconds after which a connection may be closed; 0 disables this.
     after: AtomicU64,
-    /// Connections that are being closed.
+    /// Number of connections that are being closed.
     under_way: AtomicUsize,
     /// Total number of closed connections.
     ended: AtomicU64,
@@ -97,7 +97,7 @@ pub struct Waiter {
     pub place: usize,
 }
 
-/// A place in the queue; dropping it leaves the queue.
+/// A connection's entry in the queue. On drop, the connection leaves the queue.
 #[derive(Debug)]
 pub struct Wait {
     backend: Arc<BackendState>,
@@ -140,7 +140,7 @@ impl BackendState {
             .after
             .store(after.as_millis() as u64, Relaxed);
         self.stick.set_limit(config.most_remembered());
-        // The configured maximum is some days, which fits.
+        // The configured maximum is a few days, so the milliseconds fit.
         let life = config.keys.stick_lifetime.as_millis() as u64;
         self.stick_life.store(life, Relaxed);
         let mut line = self.lock();
@@ -180,8 +180,8 @@ impl BackendState {
         self.waiting.load(SeqCst)
     }
 
-    /// Returns `true` if a waiter accepts any server. If all waiters exclude some servers, a free
-    /// slot belongs to a server that has failed all of them.
+    /// Returns `true` if a waiter accepts any server; a new connection must then queue behind it.
+    /// Other waiters do not count: a slot that is free now is at a server that failed all of them.
     pub(super) fn wants_any(&self) -> bool {
         self.wants_any.load(Relaxed)
     }
@@ -293,8 +293,8 @@ impl BackendState {
         let mut line = self.lock();
         let stay = line.queue.join(waiter, tried, before);
         self.count(&line.queue);
-        // Grants first: a free slot may fit only this waiter, so the queue counts as full only
-        // after that.
+        // Grants slots before it checks the length: a free slot may be usable only by this waiter,
+        // and then the queue is not full.
         let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line)).collect();
         let room = self.room.load(Relaxed);
         let is_over = before.is_none() && line.queue.len() > room;
@@ -327,7 +327,8 @@ impl BackendState {
         }
     }
 
-    /// Removes and returns the longest waiter for which there is a slot, or no server at all.
+    /// Removes the longest waiter for which a slot is free or no server is left. Returns it with
+    /// its grant.
     fn next_grant(self: &Arc<Self>, line: &mut Line) -> Option<(Waiter, Grant)> {
         let Line { queue, servers, .. } = line;
         let taken = queue.take_first(|tried| match offer(servers, tried) {
@@ -347,7 +348,7 @@ impl BackendState {
         Some((taken.item, grant))
     }
 
-    /// Publishes the queue length for readers without the lock.
+    /// Stores the state of the queue in atomics, for readers that do not take the lock.
     fn count(&self, queue: &Queue<Waiter>) {
         self.wants_any.store(queue.holds_novices(), Relaxed);
         self.waiting.store(queue.len(), SeqCst);
@@ -380,7 +381,7 @@ impl Wait {
         self.stay == Some(grant.stay) && Arc::ptr_eq(&self.backend, &grant.backend)
     }
 
-    /// Ends the wait after a grant. Nothing is left to cancel.
+    /// Ends the wait after a grant, so that dropping it cancels nothing.
     pub fn end(mut self) {
         self.stay = None;
     }
@@ -397,7 +398,7 @@ impl Drop for Wait {
         let left = line.queue.cancel(stay);
         self.backend.count(&line.queue);
         drop(line);
-        // No other waiter can use a slot that was free when this one left.
+        // Other waiters need no check: a free slot that they can use was granted before.
         drop(left);
     }
 }
@@ -409,8 +410,8 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
         u64::from(server.in_use()) * u64::from(u16::MAX) / u64::from(server.weight().max(1))
     };
     let is_free = |server: &&Arc<ServerState>| eligible.contains(server) && server.has_room();
-    // A connection that arrived before any waiter may take the slot first. Then the next server is
-    // tried.
+    // The claim fails if a connection that does not wait takes the last slot first. The loop then
+    // tries the next server.
     while let Some(server) = servers.iter().filter(is_free).min_by_key(cost) {
         if let Some(slot) = ServerSlot::claim(server) {
             return Pick::Slot(slot);
@@ -422,16 +423,16 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
 /// Answer to a connection that needs a server.
 #[derive(Debug)]
 pub enum Pick {
-    /// The connection may connect.
+    /// The connection may connect to the server of this slot.
     Slot(ServerSlot),
-    /// The connection must wait.
+    /// No slot is free yet, so the connection must wait.
     Full,
     /// No untried server is in service.
     Nobody,
 }
 
-/// Servers that one client may get now: in service, with a weight, and without a failure for this
-/// client. Backup servers are eligible only if no other server is usable.
+/// Servers that one client may get now: in service, with a weight above 0, and without a failure
+/// for this client. Backup servers are eligible only if no other server is usable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Eligible<'a> {
     servers: &'a [Arc<ServerState>],
@@ -457,7 +458,7 @@ impl<'a> Eligible<'a> {
             && !self.tried.contains(&server.key())
     }
 
-    /// Returns whether to wait, if no eligible server has a free slot.
+    /// Returns [`Pick::Full`] if a slot may become free later, otherwise [`Pick::Nobody`].
     pub(super) fn shortage(&self) -> Pick {
         let comes = |server: &Arc<ServerState>| self.contains(server) || server.is_awaited();
         if self.servers.iter().any(comes) {

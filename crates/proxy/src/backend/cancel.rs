@@ -20,8 +20,8 @@ use becket_tls::config::Backend;
 
 /// The queue from workers to the control thread, and the results.
 ///
-/// The queue is bounded: a request is rejected if there is no room. It is fair, so one source
-/// cannot block the requests of others.
+/// The queue is bounded: [`Cancels::enqueue`] rejects a request if the queue is full. The queue is
+/// fair, so one source cannot block the requests of others.
 #[derive(Debug)]
 pub struct Cancels {
     queue: Mutex<CancelQueue>,
@@ -55,7 +55,7 @@ pub struct CancelCompletion {
     waiter: Waiter,
 }
 
-/// The connection's end of a [`CancelCompletion`].
+/// Outcome of a cancel request, read by the client's connection.
 #[derive(Debug)]
 pub struct CancelOutcome(Arc<OnceLock<CloseReason>>);
 
@@ -131,7 +131,7 @@ impl Cancels {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request that was sent to a server, or that failed.
+    /// Counts a request that was sent to a server (`passed`) or that failed.
     pub fn count(&self, passed: bool) {
         let counter = if passed { &self.passed } else { &self.failed };
         counter.fetch_add(1, Relaxed);
@@ -150,5 +150,6 @@ impl fmt::Debug for Cancel {
     }
 }
 
-/// Maximum queued requests. Covers a client pool whose queries all time out at once.
+/// Maximum number of queued requests: enough for a connection pool that cancels all its queries at
+/// the same time.
 const MAX_WAITING: usize = 64;

@@ -1,4 +1,4 @@
-//! A docroot in one worker: its open files, and its access to the threads that wait for disks.
+//! A docroot in one worker: its cache of open files, and its requests to reader threads.
 
 use std::cell::RefCell;
 use std::io;
@@ -23,27 +23,27 @@ pub struct FileService {
 #[derive(Debug)]
 pub struct Awaited<T>(Arc<Mutex<ReaderAnswer<T>>>);
 
-/// State of the answer.
+/// State of a reader thread's answer.
 #[derive(Debug)]
 pub enum ReaderAnswer<T> {
     /// There is no answer yet.
     Waiting,
     /// The answer.
     Done(T),
-    /// There will be no answer.
+    /// There will be no answer, because the job failed or was dropped.
     Lost,
 }
 
 impl<T> Awaited<T> {
-    /// Takes the answer.
+    /// Removes and returns the answer.
     pub fn take(&self) -> ReaderAnswer<T> {
         let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut answer, ReaderAnswer::Waiting)
     }
 }
 
-/// The reader thread's end. Dropping it makes the worker check the connection, with or without an
-/// answer.
+/// The reader thread's side of an [`Awaited`]. On drop, the worker checks the connection at index
+/// `place`, with or without an answer.
 struct Answering<T> {
     answer: Arc<Mutex<ReaderAnswer<T>>>,
     inbox: Arc<dyn Inbox>,
@@ -91,7 +91,7 @@ impl FileService {
         &self.docroot
     }
 
-    /// Looks up a file if this needs no disk access.
+    /// Looks up a file. Returns `None` if this needs disk access.
     pub fn find(&self, wanted: &FileKey, now: Duration) -> Option<AtPath> {
         if let Some(file) = self.cache.borrow_mut().get(wanted, now) {
             return Some(AtPath::File(file));
@@ -117,7 +117,7 @@ impl FileService {
         self.ask(place, move || docroot.find(&wanted, true))
     }
 
-    /// Makes a thread read a part of a file.
+    /// Makes a thread read `len` bytes at offset `at` of a file.
     pub fn read_later(
         &self,
         file: &Arc<OpenFile>,

@@ -1,7 +1,7 @@
 //! Events for a worker's connections from other threads.
 //!
 //! A worker's mailbox is an [`Inbox`]; a simulated worker in tests has a [`TestInbox`]. Any thread
-//! may deliver, and holds no lock while it does.
+//! may deliver an event, and holds no lock while it does.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,19 +21,19 @@ pub trait Inbox: fmt::Debug + Send + Sync {
 /// An event for a worker.
 #[derive(Debug)]
 pub enum BackendEvent {
-    /// A connection's wait has ended.
+    /// A connection's wait for a slot has ended.
     Granted(Grant),
     /// A server of a backend with `connections-on-failure = "close"` went out of service.
     Failed(Arc<ServerState>),
-    /// The first client waits for a slot of a backend with `idle-reclaim`. The worker may have idle
-    /// connections there.
+    /// A client is first in the queue of a backend with `idle-reclaim`. The worker may close its
+    /// idle connections to that backend.
     Awaited,
-    /// The connection at this index may be able to continue. Another connection may have replaced
-    /// it.
+    /// The connection at this index may be able to continue. The index may now belong to another
+    /// connection.
     Look(usize),
 }
 
-/// The end of a wait. Dropping an unused grant passes the slot on.
+/// The end of a wait. Dropping an unused grant passes its slot to the next waiter.
 #[derive(Debug)]
 pub struct Grant {
     /// Index of the connection in its worker.

@@ -1,4 +1,4 @@
-//! Backends: choose the server of the next connection, or make it wait.
+//! Backends: choose the server of a new connection, or queue the connection.
 //!
 //! * [`server_state`]: state of one server, shared by all workers: connection counts, health;
 //! * [`slot`]: the right to one connection to a server;

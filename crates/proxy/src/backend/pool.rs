@@ -49,7 +49,6 @@ pub struct Pool {
     wheel: RefCell<Wheel>,
     /// Reused for each choice, to avoid allocations.
     candidates: RefCell<Vec<Candidate>>,
-    /// Number of choices.
     choices: Cell<u64>,
     /// Number of connects from a configured source address.
     departures: Cell<usize>,
@@ -69,8 +68,8 @@ pub struct PickHint<'a> {
 }
 
 impl Pool {
-    /// Creates the pool of the worker with this `inbox`. `start` offsets its wheel from those of
-    /// other workers.
+    /// Creates the pool of the worker with this `inbox`. `start` differs per worker, so that the
+    /// wheels of the workers do not all begin at the first server.
     pub fn new(
         backend: Arc<Backend>,
         state: Arc<BackendState>,
@@ -104,7 +103,7 @@ impl Pool {
         pool
     }
 
-    /// Sends new stick entries to the peers of a cluster.
+    /// Sets the outbox that sends new stick entries to the peers of a cluster.
     #[must_use]
     pub fn telling(mut self, outbox: Option<Outbox>) -> Self {
         self.outbox = outbox;
@@ -153,7 +152,8 @@ impl Pool {
     }
 
     /// Chooses a server for a new connection and claims a slot, unless other connections wait for
-    /// one. `had` is the result of [`Self::recall`]; `tried` contains the servers that failed it.
+    /// one. `had` is the result of [`Self::recall`]; `tried` contains the keys of servers to which
+    /// this connection could not connect.
     pub fn pick(&self, hint: &PickHint<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
         let eligible = Eligible::new(&self.servers, tried);
         if self.state.wants_any() {
@@ -176,7 +176,7 @@ impl Pool {
         eligible.shortage()
     }
 
-    /// Creates a cancel request for the connection at index `place`, and the outcome for it.
+    /// Creates a cancel request, and the handle to its outcome for the connection at index `place`.
     pub fn cancel(
         &self,
         place: usize,
@@ -193,8 +193,7 @@ impl Pool {
         (cancel, outcome)
     }
 
-    /// Joins the queue for the connection at index `place` in this worker: see
-    /// [`BackendState::wait`].
+    /// Queues the connection at index `place` of this worker: see [`BackendState::wait`].
     ///
     /// # Errors
     ///
@@ -219,7 +218,7 @@ impl Pool {
         }
     }
 
-    /// Returns the server key of a remembered client.
+    /// Returns the key of the server that is remembered for a client.
     pub fn recall(&self, hint: &PickHint<'_>, now: Duration) -> Option<u64> {
         self.state.recall(self.stick_key(hint)?, now)
     }
@@ -286,7 +285,7 @@ impl Pool {
         fitting.clone().nth(turn).copied()
     }
 
-    /// Reads the shared state for a choice.
+    /// Fills `candidates` from the shared state of the servers.
     fn survey(&self, eligible: &Eligible<'_>) {
         let mut candidates = self.candidates.borrow_mut();
         candidates.clear();

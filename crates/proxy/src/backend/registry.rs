@@ -1,8 +1,8 @@
 //! States of all backends and servers by name, so that they survive a reload.
 //!
-//! It is used only at a start and at reloads, because the pools of workers hold their states. A
-//! server keeps its state if its own name and its backend's name stay the same. A removed state
-//! lives while connections hold it. If it is configured again before they end, it is reused, so
+//! The data path does not use it, because the pools of workers hold the states. A server keeps its
+//! state if its own name and its backend's name stay the same. A removed state lives while
+//! connections hold it. If its server is configured again before they end, the state is reused, so
 //! `maxconn` also holds over reloads.
 
 use std::collections::HashMap;
@@ -40,8 +40,8 @@ struct KnownToPeers {
 #[derive(Debug)]
 struct Sticky {
     backend: Arc<BackendState>,
-    /// Tags of its servers by [`ServerState::key`]. A dump looks up each client under a lock that
-    /// workers take.
+    /// Tags of its servers by [`ServerState::key`]. A map, because a dump looks up the server of
+    /// each client under a lock that workers take.
     tags: HashMap<u64, ServerTag>,
 }
 
@@ -71,7 +71,7 @@ pub struct Backends {
     by_name: Mutex<HashMap<String, Arc<BackendState>>>,
     /// Backends that are not configured any more but may still have connections.
     gone: Mutex<Vec<Weak<BackendState>>>,
-    /// Rebuilt with each configuration, because peers send a server tag in every record.
+    /// Index by tag, because every stick entry of a peer contains a tag. Rebuilt at each reload.
     known_to_peers: Mutex<Arc<KnownToPeers>>,
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
@@ -79,7 +79,7 @@ pub struct Backends {
 impl Backends {
     /// Sets the inboxes of the workers. Only the first call has an effect.
     pub fn set_inboxes(&self, inboxes: Vec<Arc<dyn Inbox>>) {
-        // There is only one set of workers per process.
+        // A second call has no effect: a process has one set of workers.
         let _first = self.inboxes.set(inboxes);
     }
 
@@ -91,7 +91,7 @@ impl Backends {
         }
     }
 
-    /// Returns another configuration with the same backends, whose states stay unchanged.
+    /// Combines another configuration with the existing states of its backends, without a change.
     pub fn keep(&self, config: &Arc<Config>) -> Adopted {
         let by_name = self.lock();
         let state = |backend: &Arc<Backend>| {
@@ -104,7 +104,8 @@ impl Backends {
         }
     }
 
-    /// Applies exactly these backends. Returns their states in the same order.
+    /// Makes `backends` the configured backends, and removes all others. Returns their states in
+    /// the order of `backends`.
     pub fn adopt_all(&self, backends: &[Arc<Backend>]) -> Arc<[Arc<BackendState>]> {
         let mut by_name = self.lock();
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -170,12 +171,12 @@ impl Backends {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
-        // Valid even after a panic, because the map is replaced as a whole.
+        // A panic leaves a valid map, although entries may be missing.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn known_to_peers(&self) -> MutexGuard<'_, Arc<KnownToPeers>> {
-        // Also replaced as a whole.
+        // Valid even after a panic, because the value is replaced as a whole.
         self.known_to_peers
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -68,12 +68,12 @@ struct AddressState {
     dns_stale: AtomicBool,
 }
 
-/// Results of health checks, for the admin pages. Their effects on new clients are in
+/// Results of health checks, for the admin pages. The values that affect new clients are in
 /// [`ServerState`].
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     pub condition: Condition,
-    /// Time of the last change since 1970, and its reason.
+    /// Time since 1970 of the last change of `condition`, and its reason.
     pub change: Option<(Duration, Arc<str>)>,
     pub checks: u64,
     pub check_failures: u64,
@@ -84,7 +84,7 @@ pub struct Watched {
 /// Addresses of a server.
 #[derive(Debug, Default)]
 struct Addresses {
-    /// Addresses from the file or from DNS.
+    /// Addresses from the configuration file or from DNS.
     found: Arc<[ServerAddress]>,
     /// Addresses set by an operator, which have precedence.
     set: Option<Arc<[ServerAddress]>>,
@@ -99,7 +99,7 @@ impl Addresses {
 /// Settings that determine weight and limits.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSettings {
-    /// Settings of the file.
+    /// Settings in the configuration file.
     pub file: backend::ServerSection,
     /// Changes by an operator.
     pub overrides: Overrides,
@@ -111,7 +111,7 @@ impl ServerSettings {
         self.overrides.mode.unwrap_or(self.mode_in_file())
     }
 
-    /// Returns the mode without an operator's change.
+    /// Returns the configured mode, without an operator's change.
     pub fn mode_in_file(&self) -> ServerMode {
         if self.file.disabled {
             ServerMode::Maintenance
@@ -167,7 +167,7 @@ impl ServerState {
         self.apply(&settings);
     }
 
-    /// Applies an operator's changes. Waiting connections get new slots.
+    /// Applies an operator's changes, and grants slots that became free to waiting connections.
     pub fn set_overrides(&self, overrides: Overrides) {
         let mut settings = self.lock_settings();
         settings.overrides = overrides;
@@ -212,7 +212,7 @@ impl ServerState {
         self.key
     }
 
-    /// Returns the short name for the nodes of a cluster.
+    /// Returns the number that identifies the server in messages between cluster nodes.
     pub fn tag(&self) -> ServerTag {
         let backend = balance::name_key(self.backend.name());
         ServerTag(balance::mix(backend ^ balance::mix(self.key)))
@@ -258,12 +258,13 @@ impl ServerState {
         self.backup.load(Relaxed)
     }
 
-    /// Returns `true` if the server has had an address. A name may be unresolved.
+    /// Returns `true` if the server has an address. It has none until its name was first resolved.
     pub fn has_address(&self) -> bool {
         self.generation() > 0
     }
 
-    /// Returns `true` if the first lookup of the name is in progress, so the server may serve soon.
+    /// Returns `true` if the first lookup of the name is in progress, so the server may soon be
+    /// usable.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_failing()
             && !self.is_disabled()
@@ -272,7 +273,7 @@ impl ServerState {
             && !self.dns_stale()
     }
 
-    /// Returns `true` if the server may have connections.
+    /// Returns `true` if the server may get connections; at weight 0, only those of known clients.
     pub fn is_in_service(&self) -> bool {
         !self.is_failing() && !self.is_disabled() && self.has_address()
     }
@@ -282,8 +283,8 @@ impl ServerState {
         self.is_in_service() && self.weight.load(Relaxed) > 0
     }
 
-    /// Returns the effective weight in hundredths of the configured weight. At least 1 unless that
-    /// is 0.
+    /// Returns the effective weight, in hundredths of a unit of the configured weight. It is 0 only
+    /// if the configured weight is 0 or the server drains.
     pub fn weight(&self) -> u32 {
         self.weight.load(Relaxed) * self.weight_percent.load(Relaxed)
     }
@@ -293,8 +294,8 @@ impl ServerState {
         Some(self.limits.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
     }
 
-    /// Returns the current limit on client connections: one less while a health check waits for a
-    /// slot.
+    /// Returns the limit on client connections: `maxconn`, less one while a health check waits for
+    /// a slot.
     pub fn limit(&self) -> u32 {
         match self.limits.maxconn.load(SeqCst) {
             UNLIMITED => UNLIMITED,
@@ -302,7 +303,7 @@ impl ServerState {
         }
     }
 
-    /// Returns `true` if a slot can be claimed.
+    /// Returns `true` if a client can claim a slot.
     pub fn has_room(&self) -> bool {
         self.slots.has_room(self.limit())
     }
@@ -330,9 +331,9 @@ impl ServerState {
         self.connects.failed_in_a_row.store(failures, Relaxed);
     }
 
-    /// Sets whether the server responds. Waiters get its slots, or those of another server. If it
-    /// stops responding and `connections-on-failure` is `close`, workers close its connections.
-    /// Called by the control thread. Returns `true` if the value has changed.
+    /// Sets whether the server responds, and grants free slots to waiters. If the server stops
+    /// responding and `connections-on-failure` is `close`, workers close its connections. Called by
+    /// the control thread. Returns `true` if the value has changed.
     pub fn set_failing(self: &Arc<Self>, failing: bool) -> bool {
         if self.failing.swap(failing, SeqCst) == failing {
             return false;
@@ -367,7 +368,7 @@ impl ServerState {
         self.addresses.dns_stale.swap(!found, Relaxed) == found
     }
 
-    /// Sets the share of the configured weight, from 1 to 100 percent, for a slow start.
+    /// Sets the percentage of the configured weight that applies during a slow start, 1 to 100.
     pub fn set_weight_percent(&self, percent: u32) {
         self.weight_percent.store(percent.clamp(1, 100), Relaxed);
     }
@@ -381,7 +382,7 @@ impl ServerState {
         }
     }
 
-    /// Returns the addresses from the file or from DNS.
+    /// Returns the addresses from the configuration file or from DNS.
     pub fn found_addresses(&self) -> Arc<[ServerAddress]> {
         Arc::clone(&self.lock_addresses().found)
     }
@@ -395,7 +396,7 @@ impl ServerState {
         }
     }
 
-    /// Returns the addresses. Takes a lock; the data path checks [`Self::generation`] first.
+    /// Returns the addresses in use. Takes a lock; the data path checks [`Self::generation`] first.
     pub fn addresses(&self) -> Arc<[ServerAddress]> {
         Arc::clone(self.lock_addresses().used())
     }
@@ -407,7 +408,7 @@ impl ServerState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns a number that changes with the addresses; 0 without any.
+    /// Returns the number of changes of the addresses; 0 until there is an address.
     pub fn generation(&self) -> u32 {
         self.addresses.generation.load(Acquire)
     }
@@ -417,7 +418,7 @@ impl ServerState {
         &self.slots
     }
 
-    /// Counts one more connection if the limit allows it.
+    /// Claims a slot. Returns `false` if the limit for clients is reached.
     pub(super) fn take_slot(&self) -> bool {
         let limit = self.limit();
         if limit == UNLIMITED {
@@ -435,12 +436,12 @@ impl ServerState {
         }
     }
 
-    /// Counts a health check as a connection, unless `maxconn` is reached.
+    /// Claims a slot for a health check. Returns `false` if `maxconn` is reached.
     pub(super) fn take_reserved_slot(&self) -> bool {
         self.slots.take(self.limits.maxconn.load(SeqCst))
     }
 
-    /// Counts one connection less, and grants the slot to a waiter.
+    /// Releases a slot, and grants it to the longest waiter, if any.
     pub(super) fn give_back_slot(&self) {
         self.slots.give_back();
         self.backend.settle();

@@ -6,8 +6,8 @@
 //!
 //! Returning a slot is one atomic subtraction and one load. The lock of the queue is taken only if
 //! a connection waits. Both operations are sequentially consistent, and so are the two of a waiter
-//! (register, then check for a slot). Whichever side is later sees the other, so no wake-up is
-//! lost.
+//! (register, then check for a slot). The later side sees the change of the earlier side, so no
+//! wake-up is lost.
 
 use std::sync::Arc;
 
@@ -15,7 +15,7 @@ use becket_proto::queue::Arrival;
 
 use super::server_state::ServerState;
 
-/// A slot at a server. Dropping it returns it, to the longest waiter if there is one.
+/// The right to one connection to a server. On drop, the longest waiter gets it, if there is one.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSlot {
@@ -33,14 +33,14 @@ impl ServerSlot {
         })
     }
 
-    /// Sets the arrival of a waiter that gets this slot.
+    /// Sets the arrival to that of the waiter that gets this slot.
     pub(super) fn had_since(self, arrival: Arrival) -> Self {
         let mut slot = self;
         slot.arrival = arrival;
         slot
     }
 
-    /// Returns the arrival of the holder in the backend's queue.
+    /// Returns the [`Arrival`] of the connection that holds this slot.
     pub fn arrival(&self) -> Arrival {
         self.arrival
     }
@@ -57,14 +57,14 @@ impl ServerSlot {
 pub struct Reservation(Arc<ServerState>);
 
 impl Reservation {
-    /// Starts to wait without a place in the queue. Otherwise a server whose clients all hang would
-    /// never be checked while other clients wait.
+    /// Reserves the next slot without joining the queue. In the queue, the check would wait behind
+    /// clients, so a server whose connections all hang would never be checked.
     pub fn new(server: &Arc<ServerState>) -> Self {
         server.reserve_slot(true);
         Self(Arc::clone(server))
     }
 
-    /// Claims a slot if one is free.
+    /// Claims the reserved slot. Returns `None` if `maxconn` connections exist.
     pub fn claim(&self) -> Option<ServerSlot> {
         let server = &self.0;
         server.take_reserved_slot().then(|| ServerSlot {

@@ -1,10 +1,10 @@
-//! Accepts new clients in bounded time, and rejects them if there is no room.
+//! Accepts new clients in bounded time, and rejects clients above the limits.
 //!
 //! A new client takes its first step at once, because its ClientHello has probably arrived. After
-//! that its needs are known, and a client that waits for a signature is in a queue that can serve
-//! the newest first. Nothing is accepted while connections or descriptors are exhausted. A retiring
-//! socket is emptied even then, as soon as its time is over: clients without room are reset,
-//! because the socket blocks the address for the next process.
+//! that step, a client that needs a signature is in a queue that can serve the newest client first.
+//! Nothing is accepted while connections or descriptors are exhausted. The exception is a retiring
+//! socket whose grace period is over: its clients are accepted and reset, because an open socket
+//! blocks the address for the next process.
 
 use std::fmt::Display;
 use std::io;
@@ -49,7 +49,7 @@ impl Worker {
             quiet.for_each(|(_, acceptor)| acceptor.ready = true);
         }
         if !self.acceptors.reserve.is_held() {
-            // Another thread may have taken the last descriptor. A later attempt succeeds.
+            // Fails if another thread has taken the last descriptor. A later turn tries again.
             let _later = self.acceptors.reserve.restore();
         }
         let accepted = self.counters.accepted.value();
@@ -60,7 +60,7 @@ impl Worker {
             .sockets
             .iter()
             .filter(|(_, one)| !one.is_retiring());
-        // The wait for an exhausted resource does not count as overload.
+        // A pause for lack of descriptors or connections does not count as overload.
         let pauses = self.acceptors.paused_until.is_some();
         let emptied = pauses || serving.all(|(_, acceptor)| !acceptor.ready);
         self.acceptors.backlog.handle_look(now, accepted, emptied);
@@ -94,11 +94,11 @@ impl Worker {
                 let mut is_served = true;
                 match accepted {
                     Accepted::Client(socket, address) => {
-                        // Messages sent before the client connected apply to it, such as a
-                        // completed reload.
+                        // The client may have connected after a message was sent, so the message is
+                        // applied first. An example is a completed reload.
                         self.look_for_mail();
                         let waited = self.waited_in_kernel(key, &socket);
-                        // An acceptor is closed only at the end of a turn.
+                        // The entry exists: an acceptor is closed only at the end of a turn.
                         let listener = Rc::clone(&self.acceptors.sockets[key].listener);
                         is_served = self.admit(socket, (address, waited), listener, has_room);
                     }
@@ -107,7 +107,8 @@ impl Worker {
                 }
                 let took = self.time().saturating_sub(now);
                 now += took;
-                // A resumption that needed a signature took too long to count as one.
+                // A step longer than a slice contained a signature, so the client was not served at
+                // once.
                 if !is_served || took > SLICE {
                     self.newcomers.shares.arrivals.spend(took);
                 }
@@ -119,8 +120,8 @@ impl Worker {
         now
     }
 
-    /// Returns how long a client waited in the kernel while this worker was running. Zero without
-    /// overload, to save the system call.
+    /// Returns how long a client waited in the kernel while this worker was running. Returns 0
+    /// without overload, to save the system call.
     fn waited_in_kernel(&mut self, key: usize, socket: &TcpStream) -> Duration {
         let now = self.clocks.now.running;
         if !self.is_overloaded(now) {
@@ -136,8 +137,8 @@ impl Worker {
         waited.unwrap_or_default().min(busy)
     }
 
-    /// Admits a client or rejects it. Returns `true` if it was served as far as possible now. Other
-    /// clients wait for a signature or are closed.
+    /// Admits a client or resets it. Returns `true` if the client is served, `false` if it waits
+    /// for a signature or its connection is closed.
     fn admit(
         &mut self,
         mut socket: TcpStream,
@@ -217,7 +218,7 @@ impl Worker {
         self.connections.contains(index) && !waits
     }
 
-    /// Closes the oldest client without a whole ClientHello. Returns `false` if there is none.
+    /// Closes the oldest connection without a whole ClientHello. Returns `false` if there is none.
     fn displace(&mut self) -> bool {
         let Some(oldest) = self.newcomers.without_hello.first() else {
             return false;
@@ -229,13 +230,13 @@ impl Worker {
         true
     }
 
-    /// Resets a client that cannot be served, and releases its connection count.
+    /// Resets a client that cannot be served, and releases its claimed connection. Returns `false`.
     fn turn_away(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         self.shared.release_connection();
         self.reset(socket, facts, reason)
     }
 
-    /// Resets a client, which is cheapest for both sides. Returns `false` for [`Self::admit`].
+    /// Resets a client, which is cheapest for both sides. Returns `false`, as [`Self::admit`] does.
     fn reset(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
@@ -247,8 +248,8 @@ impl Worker {
         false
     }
 
-    /// Handles a lack of descriptors: uses the reserve to reset one client, so that it notices, and
-    /// pauses accepting.
+    /// Pauses accepting for lack of descriptors. First uses the reserve to accept and reset one
+    /// client, so that it does not wait in vain.
     fn pause(&mut self, key: usize, error: &io::Error) {
         self.counters.accept_pauses.add(1);
         if self.acceptors.reserve.release() {
@@ -259,8 +260,8 @@ impl Worker {
                 let _gone = becket_sys::socket::reset_on_close(&socket);
                 self.counters.closed.of(CloseReason::NoDescriptor).add(1);
             }
-            // The descriptor of the reset client is free. If another thread took it, a later
-            // attempt succeeds.
+            // The descriptor of the reset client is free. If another thread has taken it, a later
+            // turn tries again.
             let _later = self.acceptors.reserve.restore();
         }
         self.rest(error);
@@ -274,7 +275,7 @@ impl Worker {
         }
     }
 
-    /// Closes retired sockets with empty queues.
+    /// Closes retiring sockets whose grace period is over and whose queue is empty.
     pub(super) fn close_retired(&mut self) {
         let now = self.clocks.now.running;
         let registry = self.poll.registry();

@@ -24,18 +24,19 @@ use crate::connection::listener::ListenerState;
 pub(super) struct Acceptor {
     socket: TcpListener,
     address: SocketAddr,
-    /// Listener of its clients; replaced on a reload.
+    /// Listener of the clients that this socket accepts; replaced on a reload.
     pub listener: Rc<ListenerState>,
-    /// The next process also listens on it: a process that the service manager starts, or the next
-    /// one of an upgrade.
+    /// The next process also listens on the socket: a process that the service manager starts, or
+    /// the new process of an upgrade.
     inherited: bool,
     /// The poll reports new clients. Otherwise the socket is checked periodically.
     reported: bool,
     /// There may be connections to accept.
     pub ready: bool,
-    /// Time when a retiring acceptor may be closed.
+    /// End of [`GRACE`] of a retiring acceptor: from then on it is closed once its queue is empty.
     retired_at: Option<Duration>,
-    /// The last measured wait of a client in the queue, and the time of the measurement.
+    /// The last measured wait of a client in the queue of the socket, and the time of the
+    /// measurement.
     asked: Option<(Duration, Duration)>,
 }
 
@@ -46,9 +47,9 @@ pub(super) enum Accepted {
     Client(TcpStream, SocketAddr),
     /// The queue is empty.
     Nothing,
-    /// This client left the queue; try the next one.
+    /// The client closed the connection before it was accepted; try the next client.
     Lost,
-    /// There is no descriptor or memory; pause.
+    /// No descriptor or memory is left; pause.
     Exhausted(io::Error),
 }
 
@@ -113,8 +114,9 @@ impl Acceptor {
         })
     }
 
-    /// Stops new connections, and gives clients in the TCP handshake [`GRACE`] to be accepted. An
-    /// inherited socket is only released, because its queue belongs to the next process.
+    /// Stops new connections, and gives clients in the TCP handshake [`GRACE`] to be accepted. If
+    /// the socket is inherited, only closes this process's descriptor, because the next process
+    /// serves the queue.
     pub(super) fn retire(&mut self, now: Duration) {
         if self.retired_at.is_some() {
             return;
@@ -147,8 +149,8 @@ impl Acceptor {
         }
     }
 
-    /// Adds the socket to the poll again. If that fails, it is checked periodically from now on,
-    /// which is only slower.
+    /// Adds the socket to the poll again. If that fails, the worker checks the socket periodically,
+    /// which only delays clients.
     pub(super) fn join(&mut self, registry: &Registry, token: Token) {
         if self.reported || self.is_retiring() {
             return;
@@ -162,7 +164,7 @@ impl Acceptor {
         }
     }
 
-    /// Returns `true` if it must be checked without events.
+    /// Returns `true` if the worker must check the socket periodically, because the poll does not.
     pub(super) fn is_quiet(&self) -> bool {
         !self.reported && !self.is_retiring()
     }
@@ -174,9 +176,8 @@ impl Acceptor {
         }
     }
 
-    /// Sets the backlog in the kernel to at most `bound`, or to the configured value. Does not
-    /// change a socket of the service manager, because other workers and programs also listen on
-    /// it.
+    /// Sets the backlog in the kernel to the smaller of `bound` and the configured value. Does not
+    /// change an inherited socket, because other workers and programs also listen on it.
     pub(super) fn bound_queue(&self, bound: Option<u32>) {
         if self.inherited || self.is_retiring() {
             return;
@@ -193,18 +194,18 @@ impl Acceptor {
         self.retired_at.is_some()
     }
 
-    /// Marks the socket for another check, because no event reports its last clients.
+    /// Makes the next turn check the socket again, because no event reports its last clients.
     pub(super) fn look_again(&mut self) {
         self.ready = !self.inherited;
     }
 
-    /// Returns `true` if it has retired long enough, so that it only waits for an empty queue.
+    /// Returns `true` if [`GRACE`] has passed since the retirement.
     pub(super) fn is_overdue(&self, now: Duration) -> bool {
         self.retired_at.is_some_and(|at| now >= at)
     }
 }
 
-/// Returns the assumed wait of a client from the last measurement, if it was short and recent.
+/// Returns the last measured wait if it was short and recent; a new client has then waited as long.
 fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration> {
     let (waited, at) = asked?;
     (waited < TARGET && now.saturating_sub(at) < RIGHT_BEHIND).then_some(waited)

@@ -1,4 +1,4 @@
-//! A bound listening socket for a worker.
+//! A listening socket that is bound to its address, before a worker accepts from it.
 
 use std::net::{SocketAddr, TcpListener};
 

@@ -98,13 +98,13 @@ pub(super) struct ServedConfig {
 #[derive(Debug)]
 pub(super) struct Acceptors {
     pub(super) sockets: Slab<Acceptor>,
-    /// Index of the first socket of the next turn.
+    /// Index of the socket from which the last turn accepted first.
     pub(super) first: usize,
-    /// Backlog of the listening sockets.
+    /// Measures the waits of clients in the backlogs of the sockets, and limits the backlogs.
     pub(super) backlog: Backlog,
     pub(super) reserve: ReserveFd,
     pub(super) paused_until: Option<Duration>,
-    /// Time of the next check of sockets outside the poll.
+    /// Time of the next check of sockets that are not in the poll.
     pub(super) quiet_until: Duration,
     /// Rate limit for log lines about pauses.
     pub(super) pauses: RateLimit,
@@ -117,7 +117,7 @@ pub(super) struct Acceptors {
 /// Clients whose handshake is not complete.
 #[derive(Debug)]
 pub(super) struct Newcomers {
-    /// Connections to advance.
+    /// Connections with received data or another reason for a step.
     pub(super) handshaking: VecDeque<usize>,
     pub(super) handshakes: usize,
     /// Connections that wait for a signature.
@@ -134,7 +134,7 @@ pub(super) struct Alarms {
     pub(super) timers: Timers<Alarm>,
     /// Number of the last alarm.
     pub(super) last: u32,
-    /// Idle connections by server, only of pools with `idle-reclaim`.
+    /// Idle connections by server, only to backends with `idle-reclaim`.
     pub(super) rests: RestQueue,
 }
 
@@ -154,12 +154,13 @@ pub(super) struct ConnectionEntry {
     pub(super) connection: Connection<RealNet>,
     pub(super) queued: bool,
     pub(super) handshaking: bool,
-    /// Time and number of the earliest alarm. A later alarm replaces it.
+    /// Expiry time of the connection's valid alarm.
     pub(super) alarm_at: Duration,
     pub(super) alarm: u32,
 }
 
-/// A timer entry; stale if the connection has another alarm number.
+/// A timer entry. It is ignored if its number is not the [`ConnectionEntry::alarm`] of the
+/// connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alarm {
     pub(super) index: u32,
@@ -276,7 +277,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs one turn after a sleep of at most `sleep`.
+    /// Runs one turn after a poll that slept for at most `sleep`.
     pub(super) fn turn(&mut self, events: &Events, sleep: Option<Duration>) {
         let now = self.clocks.clock.now();
         let sleep = sleep.unwrap_or(Duration::MAX);
@@ -289,8 +290,8 @@ impl Worker {
                 Token(token) => self.note(token, event),
             }
         }
-        // After the socket events: a message may replace a socket, for which these events would be
-        // wrong.
+        // After the socket events: a message may close a connection and reuse its index, for which
+        // these events would be wrong.
         self.look_for_mail();
         self.expire();
         self.advance_sweeps();
@@ -311,7 +312,7 @@ impl Worker {
 
     fn note_connection(&mut self, token: usize, ready: Ready) {
         let (index, side) = address_of(token);
-        // A connection that was closed in this turn may have another event.
+        // The poll may report an event for a connection that is already closed.
         let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
@@ -335,7 +336,7 @@ impl Worker {
         }
     }
 
-    /// Runs one step of a connection and handles its result.
+    /// Runs one step of a connection. Then updates queues and alarms, or closes the connection.
     pub(super) fn advance(
         &mut self,
         index: usize,
@@ -379,7 +380,8 @@ impl Worker {
         }
     }
 
-    /// Updates the count of handshakes.
+    /// Updates the number of handshakes, and the queues of clients without a ClientHello or
+    /// signature.
     pub(super) fn count_handshake(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -408,8 +410,8 @@ impl Worker {
         }
     }
 
-    /// Ensures that an alarm expires no later than the deadline. A later deadline needs no change,
-    /// because the current alarm checks it.
+    /// Ensures that an alarm expires no later than the deadline. A later deadline needs no new
+    /// alarm, because [`Self::expire`] compares the deadline again.
     pub(super) fn set_alarm(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -419,7 +421,8 @@ impl Worker {
             return;
         }
         if entry.handshaking {
-            // Early enough for the next phase, which then needs no separate alarm.
+            // The deadline of the connect phase will not be earlier, so that phase needs no new
+            // alarm.
             deadline =
                 deadline.min(self.clocks.now.running + self.served.config.file.timeouts.connect);
         }
@@ -516,7 +519,7 @@ impl Worker {
             .advance(self.clocks.clock.mono(), Duration::ZERO)
     }
 
-    /// Stops the remaining connections when the worker ends.
+    /// Closes the remaining connections when the worker ends.
     fn cut_off(&mut self) {
         let rest: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in rest {
@@ -524,12 +527,12 @@ impl Worker {
                 Advanced::Ended(connection.stop(turn))
             });
         }
-        // Slots in late messages go to connections of other workers.
+        // Dropping a granted slot passes it to a connection of another worker.
         drop(self.mailbox.close());
     }
 }
 
-/// Converts an event to readiness.
+/// Converts an event of the poll to readiness.
 fn readiness(event: &Event) -> Ready {
     let failed = event.is_error();
     Ready {
@@ -552,14 +555,15 @@ fn address_of(token: usize) -> (usize, Side) {
 
 /// Token of the mailbox.
 pub const MAILBOX: usize = usize::MAX - 1;
-/// First token of listening sockets. They end before the token of the mailbox.
+/// First token of listening sockets. Their last token is below [`MAILBOX`].
 pub(super) const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
-/// Maximum events per poll call. More would only delay the first one.
+/// Maximum number of events per poll call. A larger number only delays the first event.
 const EVENTS: usize = 256;
 /// Resolution of the timers.
 const TICK: Duration = Duration::from_millis(50);
-/// Maximum time of an alarm. An alarm outlives its connection, so clients could leave millions of
-/// `timeouts.idle` alarms behind. The timer wheel checks an alarm once in 51 s anyway.
+/// Maximum time until an alarm expires. An alarm stays in the timers after its connection is
+/// closed, so clients could leave millions of `timeouts.idle` alarms. The timer wheel visits each
+/// alarm once in 51 s anyway.
 const FARTHEST_ALARM: Duration = Duration::from_secs(50);
 
 #[cfg(test)]

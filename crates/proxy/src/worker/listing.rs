@@ -1,8 +1,8 @@
-//! Requests of an operator about a worker's open connections: lists, and closing.
+//! Requests of an operator to list or close open connections of a worker.
 //!
-//! Each message covers a bounded part, so a long list is read in pages, and the worker does other
-//! work in between. A connection is identified by its worker, its index and the time of its accept.
-//! Indices are reused, times are not.
+//! Each message covers a limited number of connections, so the worker does other work between the
+//! pages of a long list. A connection is identified by its worker, its index and the time of its
+//! accept. Indices are reused, times are not.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
@@ -73,7 +73,7 @@ pub struct Filter {
     backend: Option<String>,
     server: Option<String>,
     phase: Option<String>,
-    /// Minimum age.
+    /// Minimum age of the connection.
     age: Option<Duration>,
 }
 
@@ -90,7 +90,7 @@ impl Filter {
         "id", "client", "listener", "name", "backend", "server", "phase", "age",
     ];
 
-    /// Adds a field.
+    /// Sets a field from text.
     ///
     /// # Errors
     /// Fails if the field does not exist or the value is invalid.
@@ -218,7 +218,7 @@ impl<T> fmt::Debug for ReplySender<T> {
     }
 }
 
-/// A request for some connections of a worker.
+/// A request for a page of the list of a worker's connections.
 #[derive(Debug)]
 pub struct Listing {
     pub filter: Arc<Filter>,
@@ -229,7 +229,7 @@ pub struct Listing {
     pub reply: ReplySender<ListedPage>,
 }
 
-/// Some connections of a worker.
+/// A page of the list of a worker's connections.
 #[derive(Debug, Default)]
 pub struct ListedPage {
     pub rows: Vec<ConnectionRow>,
@@ -237,13 +237,13 @@ pub struct ListedPage {
     pub next: Option<usize>,
 }
 
-/// A request to close connections.
+/// A request to close the connections that match a filter.
 #[derive(Debug)]
 pub struct Killing {
     pub filter: Arc<Filter>,
     /// Number of closed connections so far.
     pub count: u64,
-    /// Called at the end with the count.
+    /// Called with the count when all connections were checked.
     pub reply: ReplySender<u64>,
 }
 

@@ -5,7 +5,7 @@ use super::listing::{ConnectionId, ConnectionRow, Filter, Killing, ListedPage, L
 use super::sweep::SweepCause;
 
 impl Worker {
-    /// Answers with a page of a list.
+    /// Sends a page of the list of connections to the requester.
     pub(super) fn list(&self, listing: Listing) {
         let Listing {
             filter,
@@ -31,7 +31,7 @@ impl Worker {
         reply.send(page);
     }
 
-    /// Starts to close connections.
+    /// Starts to close the connections that match the filter.
     pub(super) fn kill(&mut self, killing: Killing) {
         self.sweep(SweepCause::Killed(killing));
     }

@@ -1,12 +1,13 @@
 //! Messages from the control thread and other workers to a worker: a queue and a waker.
 //!
 //! Rare messages are reloads, key rotations, lists of connections and the end. Frequent ones are
-//! granted server slots and signatures of crypto threads. The lock is held only to push, or to take
-//! the whole queue. The waker is used only if the worker sleeps, and only once. A worker that is
-//! awake checks a flag between two connections, so a granted slot does not wait for the end of the
-//! turn. It checks again before it sleeps ([`Mailbox::wait`]). Sender and worker each write one
-//! flag and then read the other's with sequential consistency. So at least one sees the other, and
-//! no message waits for a sleeping worker.
+//! granted server slots and signatures of crypto threads. The lock is held only to push a message,
+//! or to take the whole queue. The waker is used only if the worker sleeps, and only once. A worker
+//! that is awake checks a flag between two connections, so a granted slot does not wait for the end
+//! of the turn. The worker checks the flag again before it sleeps ([`Mailbox::wait`]). The sender
+//! sets `loaded` and then reads `sleeps`; the worker sets `sleeps` and then reads `loaded`, all
+//! with sequential consistency. At least one of them sees the other's flag, so no message waits for
+//! a sleeping worker.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,8 +32,8 @@ use becket_tls::sessions::tickets::TicketSecrets;
 /// A message to a worker.
 #[derive(Debug)]
 pub enum WorkerMessage {
-    /// Use this configuration from now on. `added` contains sockets for new addresses. Addresses
-    /// that are not in the configuration are retired.
+    /// Use this configuration from now on, and retire the sockets of addresses that it does not
+    /// contain.
     Config {
         /// The prepared configuration.
         adopted: Adopted,
@@ -43,7 +44,7 @@ pub enum WorkerMessage {
     },
     /// Use these ticket keys from now on.
     Secrets(Arc<TicketSecrets>),
-    /// An event for one of its connections or backends.
+    /// An event for one connection or backend of the worker.
     Event(BackendEvent),
     /// Answers of a crypto thread.
     Signed(Vec<Signed>),
@@ -53,12 +54,12 @@ pub enum WorkerMessage {
     Kill(Killing),
     /// Close idle connections because of memory pressure.
     EndIdle(IdleReclaim),
-    /// Stop accepting and confirm it: another process may serve from then on.
+    /// Stop accepting and confirm it on the channel: another process may serve after that.
     Park(Sender<()>),
     /// Accept clients.
     Accept,
-    /// Stop accepting, finish the connections, and end. Another process has the sockets of these
-    /// addresses, too.
+    /// Stop accepting, and end after the last connection. Another process also has the sockets of
+    /// these addresses.
     Drain(Arc<[SocketAddr]>),
     /// End now.
     Stop,
@@ -76,12 +77,12 @@ impl Answers for Mailbox {
     }
 }
 
-/// The queue of one worker.
+/// The message queue of one worker.
 #[derive(Debug)]
 pub struct Mailbox {
     /// `None` after the worker has ended.
     messages: Mutex<Option<Vec<WorkerMessage>>>,
-    /// There are messages; readable without the lock.
+    /// The queue contains messages; readable without its lock.
     loaded: AtomicBool,
     /// The worker sleeps or is about to, and was not woken yet.
     sleeps: AtomicBool,
@@ -100,11 +101,11 @@ impl Mailbox {
     }
 
     /// Queues a message and wakes a sleeping worker. Drops the message if the worker has ended; a
-    /// slot in it goes to the next waiter.
+    /// slot in the message goes to the next waiter.
     pub fn post(&self, message: WorkerMessage) {
         let mut held = self.lock();
         let Some(messages) = &mut *held else {
-            // Unlocks first, because a dropped slot may be granted to this worker.
+            // Unlocks first, because the backend may grant the dropped slot through this mailbox.
             drop(held);
             return;
         };
@@ -143,14 +144,14 @@ impl Mailbox {
         waited
     }
 
-    /// Announces that the worker sleeps. Returns `true` if there is no message.
+    /// Sets the flag that the worker sleeps. Returns `true` if there is no message.
     fn may_sleep(&self) -> bool {
         self.sleeps.store(true, SeqCst);
         !self.loaded.load(SeqCst)
     }
 
-    /// Returns `true` if there are messages, without taking the lock. A message that is missed here
-    /// is seen before the worker sleeps. One load of a rarely written value.
+    /// Returns `true` if there are messages, without taking the lock. [`Self::wait`] finds a
+    /// message that was missed here. One load of a rarely written value.
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Relaxed)
     }

@@ -1,4 +1,4 @@
-//! Handles the messages of a worker, and builds the listener states for a configuration.
+//! Applies the messages of a worker, and builds the listener states for a configuration.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,15 +25,15 @@ use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;
 
 impl Worker {
-    /// Handles messages if there are any. Called between two connections: a turn may take
-    /// milliseconds, and a granted slot is unused until the worker handles it.
+    /// Applies messages if there are any. Called between two connections: a turn may take
+    /// milliseconds, and a granted slot is idle until its connection gets it.
     pub(super) fn look_for_mail(&mut self) {
         if self.mailbox.is_loaded() {
             self.read_mail();
         }
     }
 
-    /// Handles all messages.
+    /// Applies all messages.
     pub(super) fn read_mail(&mut self) {
         for message in self.mailbox.take() {
             match message {
@@ -64,7 +64,7 @@ impl Worker {
                 WorkerMessage::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
-                // The turn checks idle connections after its messages.
+                // The message only ends the sleep: `reclaim` follows in this turn.
                 WorkerMessage::Event(BackendEvent::Awaited) => {}
                 WorkerMessage::Signed(all) => {
                     for signed in all {
@@ -76,7 +76,7 @@ impl Worker {
                 WorkerMessage::EndIdle(idle) => self.end_idle(idle),
                 WorkerMessage::Park(parked) => {
                     self.acceptors.is_parked = true;
-                    // The receiver is dropped if the upgrade was given up meanwhile.
+                    // Fails if the upgrade was aborted meanwhile, which dropped the receiver.
                     let _given_up = parked.send(());
                 }
                 WorkerMessage::Accept => self.serve_clients(),
@@ -86,8 +86,8 @@ impl Worker {
         }
     }
 
-    /// Accepts clients from now on. The earlier wait of clients does not count as overload. A
-    /// socket that did not listen before starts to listen.
+    /// Accepts clients from now on. Sets the backlog of all sockets, which makes a socket listen
+    /// that did not listen yet.
     fn serve_clients(&mut self) {
         self.unpark();
         for (_, acceptor) in &mut self.acceptors.sockets {
@@ -96,7 +96,7 @@ impl Worker {
         }
     }
 
-    /// Resumes accepting. Earlier waits of clients were not caused by this worker's load.
+    /// Resumes accepting. Waits before this time do not count as overload of this worker.
     fn unpark(&mut self) {
         let now = self.time();
         self.acceptors.is_parked = false;
@@ -104,9 +104,9 @@ impl Worker {
         self.acceptors.backlog.handle_look(now, 0, true);
     }
 
-    /// Stops accepting. Closes the sockets that another process also has, or all sockets if this
-    /// process never accepted. Empties other sockets first, such as those of an address that the
-    /// next process does not serve.
+    /// Stops accepting. Closes the sockets that another process also has (`passed_on`), or all
+    /// sockets if this process never accepted. Accepts the queued clients of the remaining sockets
+    /// first, because no other process does.
     fn drain(&mut self, passed_on: &[SocketAddr]) {
         self.shutdown = Shutdown::Draining;
         let now = self.time();
@@ -123,8 +123,8 @@ impl Worker {
         self.sweep(SweepCause::Drain);
     }
 
-    /// Gives a slot to its waiting connection, which connects at once. If the connection has left,
-    /// dropping the grant passes the slot on.
+    /// Passes a slot to its waiting connection, which connects at once. If that connection is
+    /// closed, dropping the grant passes the slot to the next waiter.
     fn pass_on(&mut self, grant: Grant) {
         let index = grant.place;
         let Some(entry) = self.connections.get_mut(index) else {
@@ -135,8 +135,7 @@ impl Worker {
         }
     }
 
-    /// Gives a signature to its waiting connection, which continues when the handshake has its
-    /// turn.
+    /// Passes a signature to its waiting connection, and queues the connection for its next step.
     fn take_signed(&mut self, signed: Signed) {
         self.newcomers.signing.note_answer(&signed);
         self.counters.count_signature(&signed);
@@ -149,8 +148,8 @@ impl Worker {
         }
     }
 
-    /// Applies another configuration. Keeps unchanged parts, because pools contain sessions with
-    /// servers and a router takes time to build.
+    /// Applies another configuration. Keeps unchanged pools and listener states, because pools
+    /// contain sessions with servers and a router takes time to build.
     pub(super) fn take_over(
         &mut self,
         adopted: &Adopted,
@@ -198,7 +197,7 @@ impl Worker {
                 .position(|listener| listener.bind.contains(&address))?;
             states.get(listener).cloned()
         };
-        // The turn may have begun long ago, because building takes time.
+        // Reads the clock again, because building the states takes time.
         let now = self.time();
         for (_, acceptor) in &mut self.acceptors.sockets {
             match state_at(acceptor.address()) {

@@ -1,9 +1,9 @@
 //! The event loop of a worker, and the interface of all workers to the control thread.
 //!
-//! [`event_loop`] contains [`event_loop::Worker`] and its turn. Parts of a turn: `slices`
-//! (established connections, handshakes, signatures), `accept` (new clients), `messages` (from the
-//! control thread and other threads), `overdue` (deadlines and sweeps), `reclaim` (idle connections
-//! that hold slots), `lists` (lists of connections).
+//! [`event_loop`] contains [`event_loop::Worker`] and its turn. Modules with parts of a turn:
+//! `slices` (established connections, handshakes, signatures), `accept` (new clients), `messages`
+//! (from the control thread and other threads), `overdue` (deadlines and sweeps), `reclaim` (idle
+//! connections that hold slots), `lists` (lists of connections).
 //!
 //! A worker never blocks. It waits only for its poll: not for a disk, a name, a thread, a token or
 //! a log. It opens no file, starts no thread, and reads the clock only once per turn and after

@@ -15,12 +15,12 @@ use becket_tls::config::ServerAddress;
 #[derive(Debug)]
 pub struct RealNet {
     registry: Registry,
-    /// Token for events of new server sockets.
+    /// Token with which new server sockets are registered.
     token: Token,
 }
 
 impl RealNet {
-    /// Creates a factory for sockets in the poll of `registry`.
+    /// Creates a factory for sockets that it registers in `registry`.
     pub fn new(registry: Registry) -> Self {
         Self {
             registry,

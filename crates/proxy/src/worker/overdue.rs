@@ -1,6 +1,6 @@
 //! Work without an event: expired deadlines, connections of a failed server, and idle connections
-//! during memory pressure. Each may concern all connections of a worker. So each turn does a
-//! bounded part; the next turn continues and does not sleep.
+//! during memory pressure. Each may affect all connections of a worker, so one turn does a bounded
+//! part. The next turn continues without sleeping.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::memory::IdleReclaim;
 use becket_proto::close_reason::CloseReason;
 
 impl Worker {
-    /// Handles expired alarms, and advances connections whose deadline has expired.
+    /// Advances connections whose deadline has expired, and sets later alarms for others.
     pub(super) fn expire(&mut self) {
         let (mut looks, mut steps) = (LOOKS_PER_TURN, 0);
         while let Some(alarm) = self
@@ -32,7 +32,8 @@ impl Worker {
                 self.set_alarm(index);
                 continue;
             }
-            // Data that arrived while this thread was not running counts as in time.
+            // Processes received data first: it arrived before the deadline if this thread was not
+            // running.
             if entry.queued && !entry.handshaking {
                 self.advance(index, Connection::advance);
             }
@@ -48,17 +49,17 @@ impl Worker {
         }
     }
 
-    /// Closes idle connections: up to a share of all connections, and at least one.
+    /// Closes idle connections: up to a fraction of all connections, and at least one.
     pub(super) fn end_idle(&mut self, IdleReclaim { rest, share }: IdleReclaim) {
         let left = (self.connections.len() as f64 * share).ceil() as usize;
         let left = left.max(1);
         self.sweep(SweepCause::EndIdle { rest, left });
     }
 
-    /// Starts to check all connections.
+    /// Starts a sweep over all connections.
     pub(super) fn sweep(&mut self, cause: SweepCause) {
-        // A new sweep for the same reason replaces an old one, because connections have been added
-        // since.
+        // Replaces an older sweep with the same cause, because connections have been added since it
+        // began.
         self.sweeps.retain(|sweep| match (&sweep.cause, &cause) {
             (SweepCause::ServerFailed(one), SweepCause::ServerFailed(other)) => {
                 !Arc::ptr_eq(one, other)
@@ -69,7 +70,7 @@ impl Worker {
         self.sweeps.push_back(Sweep { cause, at: 0 });
     }
 
-    /// Continues the sweeps.
+    /// Continues the sweeps within the limits of a turn.
     pub(super) fn advance_sweeps(&mut self) {
         let (mut looks, mut steps) = (0, 0);
         while let Some(Sweep { mut cause, at }) = self.sweeps.pop_front() {
@@ -87,7 +88,7 @@ impl Worker {
         }
     }
 
-    /// Handles one connection for a sweep. Returns `true` if that took a step of the connection.
+    /// Checks one connection in a sweep. Returns `true` if the connection took a step.
     fn look_at(&mut self, index: usize, cause: &mut SweepCause) -> bool {
         let Some(entry) = self.connections.get(index) else {
             return false;
@@ -130,9 +131,9 @@ impl Worker {
     }
 }
 
-/// Maximum alarms checked per turn, and connections checked by sweeps. Most alarms find a later
-/// deadline, which costs about 100 ns; a check costs no more.
+/// Maximum number of alarms that a turn checks, and of connections that its sweeps check. A check
+/// costs about 100 ns or less.
 const LOOKS_PER_TURN: usize = 4096;
-/// Maximum connections that one turn closes or moves to another server: about 10 us each, so a turn
-/// becomes less than 1 ms longer.
+/// Maximum number of connections that one turn closes or moves to another server. Each takes about
+/// 10 us, so the turn becomes less than 1 ms longer.
 pub(super) const STEPS_PER_TURN: usize = 64;

@@ -1,16 +1,16 @@
 //! `idle-reclaim`: closes idle connections while clients wait for a slot of their backend.
 //!
-//! A worker tracks its connections that are idle after a response, only for backends with this key.
-//! While clients wait and their servers have no free slot, it closes the connection that has been
-//! idle longest, if the time is long enough. Each worker closes its own connections; all together
-//! close no more at a time than clients wait
+//! A worker registers its connections that are idle after a response, only for backends with this
+//! key. While clients wait and their servers have no free slot, the worker closes the connection
+//! that has been idle longest, if its idle time has reached `idle-reclaim`. Each worker closes its
+//! own connections; all workers together never close more at a time than there are waiting clients
 //! ([`BackendState::reclaim`](crate::backend::backend_state::BackendState::reclaim)). The slot goes
 //! to the longest waiter as usual.
 //!
 //! The first waiting client wakes all workers with
 //! [`BackendEvent::Awaited`](crate::backend::inbox::BackendEvent::Awaited). Each worker then sleeps
-//! until its next connection is due, at most 100 ms, because no message reports servers that become
-//! full or eligible. Nothing is checked while no client waits.
+//! until the idle time of its next connection ends, at most 100 ms, because no message reports
+//! servers that become full or eligible. While no client waits, workers check nothing.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,7 +25,8 @@ use becket_proto::close_reason::CloseReason;
 use becket_proto::rest_queue::RestQueue;
 
 impl Worker {
-    /// Updates the list of backends with the key. A sweep finds connections that are idle already.
+    /// Updates the list of pools with `idle-reclaim`. A sweep registers connections that are
+    /// already idle.
     pub(super) fn find_rests(&mut self) {
         let pools = self.served.pools.iter();
         let has_key = |pool: &&Rc<Pool>| pool.backend().keys.idle_reclaim.is_some();
@@ -57,7 +58,7 @@ impl Worker {
         }
     }
 
-    /// Closes idle connections whose slots are needed.
+    /// Closes idle connections whose slots are needed by waiting clients.
     pub(super) fn reclaim(&mut self) {
         let mut steps = 0;
         for pool in &*Rc::clone(&self.served.reclaiming) {
@@ -67,7 +68,8 @@ impl Worker {
         }
     }
 
-    /// Handles the connection that is due first. Returns `true` if another one may be due.
+    /// Closes the connection that has been idle longest, if it may be closed. Returns `true` if
+    /// another connection may also be due.
     fn reclaim_one(&mut self, pool: &Pool) -> bool {
         let now = self.clocks.now.running;
         let due = self.next_due(pool).filter(|(_, due)| *due <= now);
@@ -81,7 +83,7 @@ impl Worker {
             return true;
         };
         if entry.queued {
-            // Received data is read first, in the connection's turn.
+            // The connection has received data, so it is not idle.
             self.alarms.rests.stir(index);
             return true;
         }
@@ -97,7 +99,7 @@ impl Worker {
         })
     }
 
-    /// Returns how long the worker may sleep before the next connection is due.
+    /// Returns the time until an idle connection may be closed.
     pub(super) fn next_reclaim(&mut self) -> Option<Duration> {
         let now = self.clocks.now.running;
         let pools = Rc::clone(&self.served.reclaiming);
@@ -105,7 +107,7 @@ impl Worker {
             .iter()
             .filter_map(|pool| self.next_due(pool))
             .min_by_key(|(_, due)| *due);
-        // A due connection that was not closed depends on another worker.
+        // A due connection that is still open was not closed because other workers close enough.
         let due = due.map(|(_, due)| due.saturating_sub(now).max(AGAIN));
         // No message reports that a server has become full or eligible.
         let is_awaited = pools.iter().any(|pool| pool.state().waiting() > 0);
@@ -113,8 +115,8 @@ impl Worker {
         due.into_iter().chain(look).min()
     }
 
-    /// Returns the connection that has been idle longest at a server with waiting clients, and when
-    /// it may be closed.
+    /// Returns the index of the connection that has been idle longest at a full server with waiting
+    /// clients, and the time from which it may be closed.
     fn next_due(&mut self, pool: &Pool) -> Option<(usize, Duration)> {
         if pool.state().waiting() == 0 {
             return None;
@@ -129,12 +131,13 @@ impl Worker {
     }
 }
 
-/// Returns the server's group in the queue. Its address is unique while a connection refers to it.
+/// Returns the key of the server in [`RestQueue`]: its address in memory, which is unique while a
+/// connection refers to it.
 fn group_of(server: &Arc<ServerState>) -> usize {
     Arc::as_ptr(server).addr()
 }
 
-/// Time until a due connection is checked again.
+/// Time until a connection is checked again that was due but was not closed.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Time until the servers with waiting clients are checked again.
+/// Time until a worker checks again whether servers with waiting clients are full.
 const LOOK: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! Shares of a worker's time.
+//! Parts of a worker's time that are reserved for new clients.
 
 use std::time::Duration;
 
@@ -6,9 +6,9 @@ use becket_proto::share::TimeShare;
 
 #[derive(Debug)]
 pub(super) struct Shares {
-    /// Share of new clients while established connections have work.
+    /// Part for new clients while established connections have work: a fifth.
     pub(super) newcomers: TimeShare,
-    /// Share of new clients that cannot be served at once, while signatures are pending.
+    /// Part for new clients that only queue or are rejected, while signatures are pending: a tenth.
     pub(super) arrivals: TimeShare,
 }
 
@@ -21,8 +21,8 @@ impl Shares {
     }
 }
 
-/// Time between two checks of the backlog in overload. A resuming client waits at most this long.
+/// Time between two checks of the backlog in overload. A resuming client waits no longer than this.
 pub(super) const GATHER: Duration = Duration::from_millis(2);
-/// Time for new clients between two checks of the sockets. A check without events costs half a
-/// microsecond. A request that arrives meanwhile waits for half of this time on average.
+/// Time that new clients get between two checks of the sockets. A check without events costs half a
+/// microsecond. A request that arrives during a slice waits for half of it on average.
 pub(super) const SLICE: Duration = Duration::from_micros(200);

@@ -2,25 +2,25 @@
 //!
 //! The time between two checks of the sockets is bounded. Established connections are first, each
 //! within its byte budget, for at most [`ESTABLISHED`]. Then new clients get a [`SLICE`], and
-//! signatures another one. At least one signature is made, because signatures cannot be split. If
-//! no client waits for a signature, new clients get both slices. So an established connection waits
-//! for at most two slices and one signature.
+//! signatures get another. At least one signature is made in each turn, because it cannot be split.
+//! If no client waits for a signature, new clients get both slices. So an established connection
+//! waits for at most two slices and one signature.
 //!
 //! If established connections use all the time, new clients still get a fifth of it. In their
-//! slice, started handshakes come first, because their cost would be lost otherwise. Then clients
-//! are accepted and take their first steps, at least one in each slice. While signatures are
-//! pending, a tenth of the time goes to clients that can only join the queue or be rejected, so
-//! that rejecting clients does not stop serving. Resumptions that are served at once do not count
-//! there.
+//! slice, started handshakes come first, because the time spent on them would otherwise be wasted.
+//! Then clients are accepted and take their first steps, at least one client in each slice. While
+//! signatures are pending, a tenth of the time goes to clients that can only join the queue or be
+//! rejected, so that rejections do not prevent signatures. Resumptions that are served at once do
+//! not count in that tenth.
 //!
-//! A signature that costs as little as waiting is made with the first step, if no client waits for
-//! the worker and the backlog is sometimes empty. Other clients wait in a queue
-//! ([`Unsigned`](super::unsigned::Unsigned)). If it is long, the newest client is first, and
-//! clients that have waited too long are reset. The wait in the kernel counts as well, and the
-//! backlog is bounded ([`Backlog`](becket_proto::backlog::Backlog)): while clients wait too long,
-//! it contains what can be accepted within the target and is checked every `GATHER`. New clients
-//! then do not wake the worker, which would take the core from a crypto thread each time.
-//! `shares.rs` has the shares.
+//! A signature that costs as little as queueing is made with the first step, if no client waits for
+//! the worker and the backlog is sometimes empty. Clients that need other signatures wait in a
+//! queue ([`Unsigned`](super::unsigned::Unsigned)). If the queue is long, it serves the newest
+//! client first, and resets clients that have waited too long. The wait in the kernel counts as
+//! well, and the backlog is limited ([`Backlog`](becket_proto::backlog::Backlog)): while clients
+//! wait too long, it holds as many as can be accepted within the target time, and the worker checks
+//! it every `GATHER`. New clients then do not wake the worker, which would each time take the core
+//! from a crypto thread. `shares.rs` defines the fifth and the tenth.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ use becket_keys::signing::Offload;
 use becket_proto::close_reason::CloseReason;
 
 impl Worker {
-    /// Does the pending work until the sockets must be checked again.
+    /// Does pending work until the sockets must be checked again.
     pub(super) fn share_time(&mut self) {
         let began = self.clocks.now.running;
         let now = self.advance_established(began + ESTABLISHED);
@@ -56,7 +56,7 @@ impl Worker {
         }
     }
 
-    /// Advances established connections with work, each at most once. Returns the time.
+    /// Advances established connections that have work, each at most once. Returns the time.
     fn advance_established(&mut self, end: Duration) -> Duration {
         let mut now = self.clocks.now.running;
         for _ in 0..self.established.len() {
@@ -98,7 +98,7 @@ impl Worker {
         now
     }
 
-    /// Makes pending signatures, at least one. Returns the time.
+    /// Makes or requests pending signatures, at least one. Returns the time.
     fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
         while let Some(index) = self
             .newcomers
@@ -118,8 +118,8 @@ impl Worker {
         now
     }
 
-    /// Returns `true` if a pending signature can be made or requested now. An answer wakes the
-    /// worker otherwise.
+    /// Returns `true` if a pending signature can be made or requested now. If `false`, the answer
+    /// to an earlier request wakes the worker.
     fn signs(&self) -> bool {
         self.newcomers
             .unsigned
@@ -127,7 +127,7 @@ impl Worker {
     }
 
     /// Advances a connection in the handshake. Makes a cheap signature at once if no other client
-    /// has to wait.
+    /// waits.
     pub(super) fn advance_newcomer(&mut self, index: usize) {
         let is_behind = self
             .acceptors
@@ -141,7 +141,8 @@ impl Worker {
         let offload = entry.and_then(|entry| entry.connection.wants_signature());
         match offload {
             Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
-            // A connection that was counted in the queue before is not new.
+            // The client has just joined the queue. A client that joined it earlier was counted
+            // then.
             Some(_) if is_new => {
                 if let Some(one_too_many) =
                     self.newcomers.unsigned.pop_excess(self.clocks.now.running)
@@ -165,7 +166,7 @@ impl Worker {
         now
     }
 
-    /// Resets clients that have waited too long for a signature. Returns the time.
+    /// Resets clients that have waited too long for a signature, until `end`. Returns the time.
     pub(super) fn give_up_overdue(&mut self, now: Duration, end: Duration) -> Duration {
         let mut at = now;
         while at < end
@@ -184,12 +185,13 @@ impl Worker {
         });
     }
 
-    /// Returns `true` if clients wait longer than the target, in this worker or in the backlog.
+    /// Returns `true` if clients wait longer than the target time, in this worker or in the
+    /// backlog.
     pub(super) fn is_overloaded(&self, now: Duration) -> bool {
         self.newcomers.unsigned.is_over_target(now) || self.acceptors.backlog.is_behind(now)
     }
 
-    /// Reduces the backlog in overload, and restores the configured value afterwards.
+    /// Reduces the backlog in overload, and restores the configured value after it.
     pub(super) fn bound_queues(&mut self, now: Duration) {
         // Another process serves the backlog.
         if self.acceptors.is_parked {
@@ -211,11 +213,11 @@ impl Worker {
         }
     }
 
-    /// Returns `true` if there is work for new clients.
+    /// Returns `true` if a handshake can continue or a signature can be made.
     pub(super) fn has_newcomers(&self) -> bool {
         !self.newcomers.handshaking.is_empty() || self.signs()
     }
 }
 
-/// Time for established connections while new clients wait, which leaves a fifth to new clients.
+/// Maximum time for established connections while new clients wait: four times a slice.
 const ESTABLISHED: Duration = SLICE.saturating_mul(4);

@@ -28,7 +28,7 @@ pub struct Common {
 pub struct Start {
     pub number: usize,
     pub common: Common,
-    /// Contains the waker of the mailbox.
+    /// Poll in which the waker of the mailbox is registered.
     pub poll: Poll,
     pub mailbox: Arc<Mailbox>,
     /// Receives records of the access log.

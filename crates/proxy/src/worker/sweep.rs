@@ -16,14 +16,15 @@ pub(super) struct Sweep {
 
 #[derive(Debug)]
 pub(super) enum SweepCause {
-    /// A server went out of service: its connections are closed or moved.
+    /// A server went out of service: its connections are closed, or connect to another server.
     ServerFailed(Arc<ServerState>),
-    /// The process drains: idle connections get less time.
+    /// The process drains: its idle connections get a shorter timeout.
     Drain,
     /// Memory pressure: `left` connections with at least this idle time are closed.
     EndIdle { rest: Duration, left: usize },
-    /// A new configuration may close idle connections for waiting clients.
+    /// A new configuration has backends with `idle-reclaim`: idle connections to them are
+    /// registered.
     FindRests,
-    /// An operator closes connections.
+    /// An operator closes the connections that match a filter.
     Killed(Killing),
 }

@@ -1,9 +1,9 @@
-//! Clients that wait for a signature, by its maker: the worker, a crypto thread, or a token.
+//! Queues of clients that wait for a signature: by the worker, by a crypto thread, or by a token.
 //!
-//! There is one queue per kind, because they wait for different resources: time of the worker, or
-//! room among the signatures in progress. A silent token may have no room for seconds. Each queue
-//! is a [`FreshQueue`]. Kinds that can proceed alternate, so a long queue of one kind does not
-//! delay the others.
+//! There is one queue per maker of signatures, because a client waits either for time of the
+//! worker, or until fewer signatures are in progress elsewhere. A silent token may make no progress
+//! for seconds. Each queue is a [`FreshQueue`]. Queues with a client that can proceed alternate, so
+//! a long queue does not delay the others.
 
 use std::time::Duration;
 
@@ -15,18 +15,18 @@ use becket_keys::signing::worker::Room;
 /// The clients of one worker that wait for a signature.
 #[derive(Debug, Default)]
 pub(super) struct Unsigned {
-    /// Clients that wait for the worker.
+    /// Clients whose signature the worker makes.
     here: FreshQueue,
-    /// Clients that wait for a crypto thread, or for a batch.
+    /// Clients whose signature a crypto thread makes, alone or in a batch.
     elsewhere: FreshQueue,
-    /// Clients that wait for a token.
+    /// Clients whose signature a token makes.
     on_tokens: FreshQueue,
-    /// Kind of the client that proceeded last.
+    /// Index of the queue from which the last client was removed.
     last: usize,
 }
 
 impl Unsigned {
-    /// Adds a client, unless it waits already.
+    /// Adds a client to the queue of its signature's maker, unless it is queued already.
     pub(super) fn push(&mut self, index: usize, offload: Offload, now: Duration) {
         let kind = match offload {
             Offload::Pointless | Offload::Never => 0,
@@ -53,13 +53,14 @@ impl Unsigned {
             .for_each(|queue| queue.remove(index));
     }
 
-    /// Adds the time that a client had waited before. Returns `true` if the client waits here.
+    /// Adds the time that a client has waited in the kernel. Returns `true` if the client is
+    /// queued.
     pub(super) fn came_before(&mut self, index: usize, waited: Duration) -> bool {
         let mut kinds = self.kinds().into_iter();
         kinds.any(|queue| queue.came_before(index, waited))
     }
 
-    /// Returns `true` if any client waits.
+    /// Returns `true` if any client is queued.
     pub(super) fn waits(&self) -> bool {
         let kinds = [&self.here, &self.elsewhere, &self.on_tokens];
         kinds.iter().any(|queue| !queue.is_empty())
@@ -80,7 +81,7 @@ impl Unsigned {
         room.threads && !self.elsewhere.is_empty()
     }
 
-    /// Returns the kinds with a client that can proceed.
+    /// Returns for each queue whether a client in it can proceed.
     fn go(&self, room: Room) -> [bool; 3] {
         let asks_token = room.tokens && !self.on_tokens.is_empty();
         [!self.here.is_empty(), self.can_ask(room), asks_token]
@@ -91,7 +92,7 @@ impl Unsigned {
         self.elsewhere.len()
     }
 
-    /// Removes and returns the next client to proceed.
+    /// Removes and returns the next client that can proceed.
     pub(super) fn pop(&mut self, room: Room, now: Duration) -> Option<usize> {
         let go = self.go(room);
         let mut turns = (1..=go.len()).map(|turn| (self.last + turn) % go.len());
@@ -106,14 +107,15 @@ impl Unsigned {
         kinds.find_map(|queue| queue.pop_overdue(now))
     }
 
-    /// Removes and returns the newest client, if there are more than can be served in time.
+    /// Removes and returns the newest client of a queue that is too long to be served in time.
     pub(super) fn pop_excess(&mut self, now: Duration) -> Option<usize> {
         let mut kinds = self.kinds().into_iter();
         kinds.find_map(|queue| queue.pop_excess(now))
     }
 
-    /// Returns `true` if a client has waited longer than the target for the processors of this
-    /// host. A slow token is no reason to accept fewer clients, because most may not need it.
+    /// Returns `true` if a client has waited longer than the target time for the processors of this
+    /// host. Tokens do not count, because most clients may need no token, so a slow token is no
+    /// reason to reduce the backlog.
     pub(super) fn is_over_target(&self, now: Duration) -> bool {
         let kinds = [&self.here, &self.elsewhere];
         kinds.iter().any(|queue| queue.is_over_target(now))

@@ -26,7 +26,7 @@ use becket_tls::sessions::tickets::TicketSecrets;
 #[derive(Debug)]
 pub struct Workers {
     mailboxes: Vec<Arc<Mailbox>>,
-    /// Addresses that the workers listen on.
+    /// Addresses on which the workers listen.
     held: Vec<SocketAddr>,
     /// Addresses that the last reload removed. Their sockets may still be open.
     retiring: Vec<SocketAddr>,
@@ -41,7 +41,7 @@ pub struct Workers {
 pub struct WorkerEnded {
     /// Number of the worker.
     pub number: usize,
-    /// Its result.
+    /// Result of its event loop.
     pub result: io::Result<()>,
 }
 
@@ -51,7 +51,7 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// Fails if a worker cannot be created: no descriptor, no thread, or an unusable configuration.
+    /// Fails if a worker cannot be created: no descriptor, no thread, or an invalid configuration.
     pub fn start(
         common: &Common,
         sockets: Vec<Vec<BoundListener>>,
@@ -99,8 +99,7 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Starts the missing threads that a configuration needs: crypto threads, if it has an
-    /// expensive key.
+    /// Starts the crypto threads if the configuration has an expensive key and they do not run yet.
     ///
     /// # Errors
     ///
@@ -127,7 +126,7 @@ impl Workers {
         self.mailboxes.is_empty()
     }
 
-    /// Returns the addresses that the workers listen on, and the addresses that they are about to close.
+    /// Returns the configured addresses, and the addresses whose sockets the last reload retired.
     pub fn addresses(&self) -> (&[SocketAddr], &[SocketAddr]) {
         (&self.held, &self.retiring)
     }
@@ -162,7 +161,7 @@ impl Workers {
         self.send_all(|| WorkerMessage::EndIdle(idle));
     }
 
-    /// Makes every worker stop accepting. Each confirms on the returned channel.
+    /// Makes every worker stop accepting. Each worker confirms on the returned channel.
     pub fn park(&self) -> Receiver<()> {
         let (parked, said) = channel();
         self.send_all(|| WorkerMessage::Park(parked.clone()));
@@ -174,8 +173,8 @@ impl Workers {
         self.send_all(|| WorkerMessage::Accept);
     }
 
-    /// Makes every worker stop accepting, and end after its last connection. Another process has
-    /// the sockets of the `passed_on` addresses.
+    /// Makes every worker stop accepting, and end after its last connection. Another process also
+    /// has the sockets of the `passed_on` addresses.
     pub fn drain(&self, passed_on: &[SocketAddr]) {
         let passed_on: Arc<[SocketAddr]> = passed_on.into();
         self.send_all(|| WorkerMessage::Drain(Arc::clone(&passed_on)));
