@@ -1,8 +1,9 @@
 //! A PostgreSQL client that sent a cancel request and waits for its delivery.
 //!
-//! The request is sent to all servers of the listener ([`crate::backend::cancel`]). The client only
-//! gets the end of the connection, and only after that. As with a PostgreSQL server, a client that
-//! continued earlier could have its next query cancelled.
+//! The request is sent to all servers of the listener ([`crate::backend::cancel`]). The client gets
+//! no answer but the end of the connection, and only after all sends. A PostgreSQL server also ends
+//! the connection after the cancel: if the client continued earlier, its next query could be
+//! cancelled.
 
 use std::time::Duration;
 
@@ -35,11 +36,11 @@ impl Cancelling {
         }
     }
 
-    /// Closes the connection when the time limit expires.
+    /// Closes the connection when [`WAIT`] has expired.
     pub(super) fn expire<N: Net>(self) -> Advance<Self, N> {
         Advance::close(CloseReason::Cancel, HalfPipe::default())
     }
 }
 
-/// Time limit for earlier requests in the queue and for this one.
+/// Maximum time until the cancel request was sent, including the wait for earlier requests.
 const WAIT: Duration = Duration::from_secs(10);

@@ -19,7 +19,7 @@ use becket_tls::scratch::{READ, Scratch};
 #[derive(Debug)]
 pub(super) struct Closing {
     reason: CloseReason,
-    /// Pending bytes for the client; finished after FIN was sent.
+    /// Pending bytes for the client; finished when FIN was sent.
     last: HalfPipe<Lent>,
     /// Number of discarded bytes.
     dropped: usize,
@@ -73,7 +73,8 @@ impl Closing {
                     self.dropped += came;
                 }
                 Ok(Got::Nothing) => break,
-                // With kernel TLS, this is a record without data.
+                // With kernel TLS, the next record contains no data and must be received as a
+                // record.
                 Err(SocketError::Refused) => {
                     let counter = &cx.turn.counters.client_bytes_in;
                     let client = &mut cx.core.client;
@@ -100,7 +101,7 @@ impl Closing {
         Advance::end(self.unless_finished(CloseReason::LingerTimeout))
     }
 
-    /// Returns the original reason, or `now` if that was `Finished`.
+    /// Returns the original reason, or `now` if the original reason is `Finished`.
     fn unless_finished(&self, now: CloseReason) -> CloseReason {
         match self.reason {
             CloseReason::Finished => now,
@@ -109,7 +110,7 @@ impl Closing {
     }
 }
 
-/// Weight of a record without data, as in `proto::records`.
+/// Number of bytes that a record without data counts for, as in `proto::records`.
 const WITHOUT_DATA: usize = 4096;
-/// Maximum number of discarded bytes. Fits the data in flight when the client learns of the end.
+/// Maximum number of discarded bytes: more than the data in flight before the client sees FIN.
 const MOST_DROPPED: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! A connected server, with pending bytes in both directions.
+//! A connected server, with pending bytes for it and for the client.
 
 use std::mem;
 
@@ -20,17 +20,16 @@ use becket_tls::scratch::Buffer;
 #[derive(Debug)]
 pub(super) struct Connected<N: Net> {
     pub(super) leg: Leg<N::Server>,
-    /// Boxed, because most servers use plain TCP.
+    /// `None` for plain TCP. Boxed, because most servers use plain TCP.
     pub(super) tls: Option<Box<Tls<UnbufferedClientConnection>>>,
-    /// Returned after the socket is closed.
+    /// Declared after the socket, so that the slot is returned after the socket is closed.
     pub(super) slot: ServerSlot,
     pub(super) to_server: HalfPipe<Lent>,
     pub(super) to_client: HalfPipe<Lent>,
 }
 
 impl<N: Net> Connected<N> {
-    /// Returns the server's side and the direction that starts there, for a client without traffic
-    /// keys.
+    /// Returns the server's side of the relay, and the direction from the server to the client.
     pub(super) fn half<'a>(
         &'a mut self,
         counters: &'a Counters,
@@ -45,8 +44,8 @@ impl<N: Net> Connected<N> {
         (half, &mut self.to_client)
     }
 
-    /// Adds the data that a client sent during its handshake, and the pending rest of its last
-    /// `flight`.
+    /// Queues the data that a client sent during its handshake for the server, and the pending
+    /// bytes of the handshake's last `flight` for the client.
     ///
     /// # Errors
     ///
@@ -66,7 +65,8 @@ impl<N: Net> Connected<N> {
                 (out.filled(), sealed)
             }
         };
-        // The direction is finished if the server closed its receiving side.
+        // The direction has finished if the server closed its receiving side; data for it is
+        // dropped.
         if !self.to_server.is_finished() {
             self.to_server.offer(bytes);
             if said.ended {
@@ -77,7 +77,8 @@ impl<N: Net> Connected<N> {
         if server_ended {
             self.to_client.end_source();
         }
-        // The server may have closed its side before the client had traffic keys.
+        // The server may have ended its stream before the client had traffic keys: send
+        // close_notify now.
         out.clear();
         let told = engine.seal(&[], server_ended, out);
         self.to_client.offer(out.filled());

@@ -1,13 +1,13 @@
 //! Connects to a server after getting its slot.
 //!
 //! The connect does not wait for client data, so protocols in which the server speaks first work.
-//! The PROXY header and early client data are one write, tried right after `connect`. If it
-//! succeeds, the server is connected, which saves a turn of the loop. With backend TLS, the TLS
+//! The PROXY header and early client data are one write, tried right after `connect`. If the write
+//! succeeds, the server is connected, and no writable event is needed. With backend TLS, the TLS
 //! handshake follows (`server_tls.rs`).
 //!
-//! Before the first byte is sent, another address or server can be tried without harm: first the
-//! other addresses of the same server in order, then an untried server, limited by the backend's
-//! `retries`. A failed handshake counts as a failed connect; `timeouts.connect` covers both.
+//! Before client data is sent, another address or server can be tried without harm: first the next
+//! addresses of this server in order, then an untried server, limited by the backend's `retries`. A
+//! failed handshake counts as a failed connect; `timeouts.connect` covers both.
 
 use std::time::Duration;
 use std::{io, mem};
@@ -39,19 +39,19 @@ pub(super) struct Connecting<N: Net> {
     pub(super) slot: ServerSlot,
     /// Index of the server's address.
     address: usize,
-    /// Deadline for this address.
+    /// Deadline for connecting to this address.
     give_up: Duration,
-    /// A failure may be the client's fault, so it does not count against the server.
+    /// The client may have caused the failure, so it does not count against the server.
     excused: bool,
 }
 
 #[derive(Debug)]
 enum ConnectStage<N: Net> {
-    /// The address is not dialled yet.
+    /// The next step connects to the address.
     Dial,
-    /// The backlog of a unix socket is full: it is dialled again soon.
+    /// The backlog of a unix socket is full: another connect follows after [`RETRY`].
     Backlog,
-    /// Waits for the server. With backend TLS, the ClientHello is prepared.
+    /// Waits until the connect completes. With backend TLS, the ClientHello is ready to send.
     Connect(Leg<N::Server>, Option<ServerHandshake>),
     /// TLS handshake with the server.
     Secure(Leg<N::Server>, ServerHandshake),
@@ -133,7 +133,7 @@ impl<N: Net> Connecting<N> {
                 to_server.sent(sent);
                 Ok(sent > 0)
             }
-            // The send may have consumed the error of the connect.
+            // The send may have consumed the error of the connect, so `take_error` may find none.
             Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
@@ -166,7 +166,8 @@ impl<N: Net> Connecting<N> {
             }
             Err(error) => {
                 drop(server);
-                // Otherwise a few clients with unknown names could take all servers out of service.
+                // The server may reject the client's SNI. Without the exemption, a few clients with
+                // unknown names could take all servers out of service.
                 let tls = self.pending.pool.tls();
                 self.excused |= tls.is_some_and(ServerTls::speaks_for_client);
                 self.fail(error, cx)
@@ -174,8 +175,8 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Encrypts the data that each side has sent during the handshake. Returns `None` without an
-    /// engine.
+    /// Encrypts the data that client and server sent before both legs had traffic keys. Returns
+    /// `None` without an engine or without start data.
     fn seal(
         &mut self,
         tls: &mut ServerHandshake,
@@ -220,7 +221,7 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Gives up a server that went out of service, without trying its other addresses.
+    /// Leaves a server that went out of service, without trying its next addresses.
     pub(super) fn leave_server(mut self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         // Closes the socket before the slot is returned.
         self.stage = ConnectStage::Dial;
@@ -228,7 +229,7 @@ impl<N: Net> Connecting<N> {
         self.try_another(io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// Completes a successful connect.
+    /// Joins the client with the connected server, or starts their dialog.
     fn join(
         self,
         leg: Leg<N::Server>,
@@ -300,8 +301,8 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Handles a failed connect after its socket was closed: tries the next address, or another
-    /// server. The recursion is limited by `retries`.
+    /// Tries the next address of this server, or another server. Called after the socket of the
+    /// failed connect was closed. The number of tries is limited by `retries`.
     fn fail(mut self, error: io::Error, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         cx.turn.counters.connect_failures.add(1);
         self.address += 1;
@@ -314,7 +315,7 @@ impl<N: Net> Connecting<N> {
         self.try_another(error)
     }
 
-    /// Gives up the server.
+    /// Returns the slot, and requests another server if `retries` allows it.
     fn try_another(self, error: io::Error) -> Advance<Self, N> {
         let Self {
             mut pending, slot, ..
@@ -330,8 +331,8 @@ impl<N: Net> Connecting<N> {
     }
 }
 
-/// Starts to connect from the backend's next source address, or from another one if it has no free
-/// port to this address.
+/// Starts to connect from the backend's next source address. Tries the following source addresses
+/// if that one has no free port for this server address.
 fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result<N::Server> {
     let mut opened = net.connect(address, pool.source(address));
     for _ in 1..pool.backend().keys.source.len() {

@@ -1,4 +1,4 @@
-//! Common types of the phases: sockets, a turn, and the part of a connection that outlives a phase.
+//! Types that all phases use: sockets, a turn, and the part of a connection that outlives a phase.
 //!
 //! This module does not depend on any phase.
 
@@ -25,7 +25,7 @@ use becket_tls::admission::{Admitted, ConnectionPermit, HalfOpen, WorkerAdmissio
 use becket_tls::config::ServerAddress;
 use becket_tls::scratch::Buffer;
 
-/// Socket types for connections.
+/// Socket types of clients and servers, and how to connect to a server.
 pub trait Net {
     /// Socket to a client.
     type Client: KernelTlsSocket + fmt::Debug;
@@ -105,8 +105,7 @@ pub(super) struct Context<'a, 't, N: Net> {
     pub(super) turn: &'a mut Turn<'t, N>,
 }
 
-/// Bytes that a peer sent before the next phase could receive them. They are in the worker's
-/// buffers.
+/// Bytes that a peer sent before the phase that relays them. They are in the worker's buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlyBytes<'a> {
     pub(super) bytes: &'a [u8],
@@ -114,7 +113,7 @@ pub(super) struct EarlyBytes<'a> {
     pub(super) ended: bool,
 }
 
-/// The side of a connection that an event belongs to.
+/// A side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -143,7 +142,7 @@ impl Side {
         }
     }
 
-    /// Returns the reason for a TLS violation by the peer.
+    /// Returns the close reason if the peer on this side violates TLS.
     pub(super) fn tls_error(self) -> CloseReason {
         match self {
             Self::Client => CloseReason::ClientTlsError,
@@ -151,7 +150,7 @@ impl Side {
         }
     }
 
-    /// Returns the reason for too many records without data from the peer.
+    /// Returns the close reason if the peer on this side sends too many records without data.
     pub(super) fn without_data(self) -> CloseReason {
         match self {
             Self::Client => CloseReason::RecordsWithoutData,
@@ -174,8 +173,8 @@ impl<N: Net> Core<N> {
         claimed.or_else(|| self.client.socket.local_address())
     }
 
-    /// Returns the reason for a client that left without traffic keys. A client that sent nothing
-    /// was a health check.
+    /// Returns the close reason for a client that leaves before there are traffic keys. A client
+    /// that has sent nothing was a health check.
     pub(super) fn left_early(&self) -> CloseReason {
         if self.client.traffic.received == self.header {
             CloseReason::HealthCheck
@@ -208,7 +207,7 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.push(bytes, pipe, counter)
     }
 
-    /// Returns `true` if the client has closed its side. Checked before expensive steps.
+    /// Returns `true` if the client has closed its sending side. Called before expensive steps.
     pub(super) fn client_is_gone(&self) -> bool {
         let client = &self.core.client;
         client.ready.ended || client.socket.is_gone()
@@ -221,7 +220,7 @@ impl<N: Net> Context<'_, '_, N> {
     }
 }
 
-/// Maximum time that tickets wait for a response to leave with. Most servers answer sooner. A
-/// client that resumes before that, or whose request waits for an acknowledgement, is not delayed
-/// for long.
+/// Maximum time for which tickets wait to be sent with the first response. Most servers answer
+/// sooner. The limit is short, because a client may need a ticket for its next connection, or an
+/// acknowledgement for its request.
 pub(super) const TICKETS_WAIT: Duration = Duration::from_millis(50);

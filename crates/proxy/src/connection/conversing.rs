@@ -25,7 +25,7 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
-/// A client before TLS.
+/// A client in a plaintext dialog, before TLS.
 #[derive(Debug)]
 pub(super) struct Conversing<N: Net> {
     listener: Rc<ListenerState>,
@@ -38,7 +38,7 @@ pub(super) struct Conversing<N: Net> {
 }
 
 impl<N: Net> Conversing<N> {
-    /// Starts the dialog. A connected server may have sent data already.
+    /// Starts the dialog. Parses data that a connected server has already sent.
     pub(super) fn new(
         listener: Rc<ListenerState>,
         protocol: Protocol,
@@ -121,8 +121,8 @@ impl<N: Net> Conversing<N> {
         Self::no_handshake(reason, cx)
     }
 
-    /// Sends the pending answer to the client, and the pending rest of the TLS handshake to the
-    /// server. A closed server is noticed on the next read.
+    /// Sends the pending answer to the client, and the pending bytes of the TLS handshake to the
+    /// server. If the server has closed, the next read reports it.
     fn send(&mut self, cx: &mut Context<'_, '_, N>) -> Result<(), CloseReason> {
         let counter = &cx.turn.counters.client_bytes_out;
         let sent = cx.core.client.send(&self.answer, counter);
@@ -135,7 +135,7 @@ impl<N: Net> Conversing<N> {
         server.flush(back)
     }
 
-    /// Reads from a server whose greeting is not complete. Returns `false` if there is no data.
+    /// Reads a part of the server's greeting. Returns `false` if there is no data.
     fn hear_server(
         &mut self,
         turn: &Turn<'_, N>,
@@ -158,7 +158,7 @@ impl<N: Net> Conversing<N> {
                 CloseReason::ServerTruncated => CloseReason::ServerGreeting,
                 reason => reason,
             })?;
-        // Data before the end may still be a greeting, or an error message.
+        // Data that precedes an end may complete the greeting, or be an error message.
         let said = scratch.plain.filled();
         if !said.is_empty() {
             self.progress = self.dialog.handle_server(said, &mut self.answer);
@@ -197,8 +197,8 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::Upgrade(self.listener, self.server, insists_on))
     }
 
-    /// Handles a cancel request. It contains no server name, so it goes to all backends of the
-    /// listener.
+    /// Queues a cancel request for all backends of the listener, because it contains no server name
+    /// to select one.
     fn cancel(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let passes = self.listener.config().keys.passes_cancels();
         let pool = self.listener.pool(0).filter(|_| passes);
@@ -219,7 +219,7 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::no_handshake(reason, cx))
     }
 
-    /// Ends a dialog without TLS.
+    /// Closes the connection of a client that did not start TLS.
     fn close(self, over: Over, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let reason = match over {
             Over::Injected => CloseReason::StarttlsInjected,
@@ -242,7 +242,7 @@ impl<N: Net> Conversing<N> {
     }
 }
 
-/// Returns `true` if a client that may start with TLS directly does so.
+/// Returns `true` if the client starts with TLS instead of a plaintext request, and may do so.
 fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
     let mut first = [0];
     dialog.begins_with_tls(TLS_HANDSHAKE)
@@ -251,7 +251,7 @@ fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
         && dialog.begins_with_tls(first[0])
 }
 
-/// Maximum bytes per read. Commands are short, so a client that sends more at once is suspicious.
+/// Maximum bytes per read. Commands are short, so no valid client needs more.
 const LONGEST_READ: usize = 4096;
 /// Content type of a TLS handshake record.
 const TLS_HANDSHAKE: u8 = 22;

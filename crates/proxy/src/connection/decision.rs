@@ -23,20 +23,20 @@ pub(super) struct HelloDecision<N: Net> {
     pub(super) listener: Rc<ListenerState>,
     pub(super) pool: Rc<Pool>,
     pub(super) served: Served,
-    /// The server that was connected before, if the client used STARTTLS.
+    /// The server that is already connected, if it spoke first before STARTTLS.
     pub(super) server: Option<Box<Connected<N>>>,
-    /// Lent to the thread while rustls runs.
+    /// Lent to the thread for callbacks while rustls runs; `None` during that time.
     pub(super) handshake: Option<HandshakeContext>,
     /// The client announced early data.
     pub(super) offers_early: bool,
     /// How to make the signature that the next step may need; `None` if it needs none.
     pub(super) offload: Option<Offload>,
-    /// The ClientHello and following bytes, while the client waits.
+    /// The ClientHello and the following bytes, while the client waits for its turn.
     pub(super) held: Vec<u8>,
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Checks that there is a token for a handshake that can only be full.
+    /// Checks that admission control has a token for a full handshake, if resumption is impossible.
     pub(super) fn look_for_token(&self, now: Duration) -> Result<(), HandshakeRefusal> {
         let permit = self.handshake.as_ref().and_then(|it| it.permit.as_ref());
         match permit {
@@ -47,8 +47,8 @@ impl<N: Net> HelloDecision<N> {
         }
     }
 
-    /// Returns `true` if the client must wait for its turn: it certainly needs a signature, or it
-    /// may need one while too many are in progress.
+    /// Returns `true` if the client must wait for its turn. It must if it needs a signature, or if
+    /// it may need one while too many are in progress.
     pub(super) fn waits_for_turn(&self, signing: Option<&WorkerSigning>) -> bool {
         let crowded = |(signing, offload): (&WorkerSigning, Offload)| {
             signing.takes(offload) && signing.is_crowded(offload)
@@ -56,7 +56,7 @@ impl<N: Net> HelloDecision<N> {
         !self.served.may_resume || signing.zip(self.offload).is_some_and(crowded)
     }
 
-    /// Stores the ClientHello from the worker's buffers.
+    /// Copies the ClientHello from the worker's buffers into `held`.
     pub(super) fn hold(&mut self, scratch: &Scratch) {
         self.held = scratch.sealed_in.filled().to_vec();
     }

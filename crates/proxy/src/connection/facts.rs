@@ -15,12 +15,12 @@ use becket_tls::ja4::Ja4;
 use becket_tls::names;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
-/// Facts that are filled in as the connection proceeds.
+/// Properties that are known from some phase on.
 #[derive(Debug)]
 pub struct Facts {
     /// Address of the client, from an accepted PROXY header or the socket.
     pub client: SocketAddr,
-    /// Details from a received PROXY header, or for the one to send.
+    /// Details from the received PROXY header, or for the header to send.
     pub introduced: Option<Box<ProxyDetails>>,
     /// Configuration name of the listener.
     pub listener: Arc<str>,
@@ -28,24 +28,24 @@ pub struct Facts {
     pub accepted: Duration,
     /// Wall-clock time of the accept.
     pub accepted_at: Timestamp,
-    /// Time spent in queues, counting only successful waits.
+    /// Time spent in queues for a slot, counting only waits that ended with a slot.
     pub queued: Duration,
     /// Server name in the ClientHello, in lower case.
     pub server_name: Option<Box<str>>,
-    /// Fingerprint of the ClientHello, if the access log or a server needs it.
+    /// Fingerprint of the ClientHello, if the access log, a server or a limit needs it.
     pub ja4: Option<Ja4>,
     /// `None` until the handshake is complete.
     pub tls: Option<Agreed>,
-    /// The server that was connected.
+    /// Name of the server to which becket last tried to connect.
     pub server: Option<Arc<str>>,
     /// Plaintext bytes from and to the server.
     pub server_traffic: ByteCounts,
 }
 
-/// Facts that few connections have.
+/// Properties that few connections have, boxed to save memory.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyDetails {
-    /// The address that the client connected to, according to a PROXY header.
+    /// The destination address of the client's connection, from a PROXY header.
     pub arrived_at: Option<SocketAddr>,
     /// The received header, if it is forwarded unchanged.
     pub header: Option<Box<[u8]>>,
@@ -53,7 +53,7 @@ pub struct ProxyDetails {
     pub unique_id: Option<Box<[u8]>>,
 }
 
-/// Result of a handshake.
+/// Result of a TLS handshake with the client.
 #[derive(Clone, Debug)]
 pub struct Agreed {
     /// Negotiated version.
@@ -64,14 +64,14 @@ pub struct Agreed {
     pub group: Option<NamedGroup>,
     /// Negotiated protocol.
     pub alpn: Option<Box<[u8]>>,
-    /// Kind of resumption without regard to early data; `None` for a full handshake.
+    /// Kind of resumption, whether or not early data was sent; `None` for a full handshake.
     pub resumed: Option<ResumedBy>,
-    /// Maximum early data of the policy, if some client data was early data.
+    /// Maximum early data of the policy, if the server gets early data of this client.
     pub early_data: Option<u32>,
     /// The client proved its identity by a certificate, in this handshake or in the original
     /// handshake of the session.
     pub client_verified: bool,
-    /// Identity in that certificate.
+    /// Identity in the client's certificate.
     pub identity: Option<Box<Identity>>,
     /// Reason why the policy on trial would reject the client.
     pub would_refuse: Option<&'static str>,
@@ -82,7 +82,7 @@ pub struct Agreed {
 }
 
 impl Facts {
-    /// Creates the facts known at the accept.
+    /// Creates the facts that are known when a client is accepted.
     pub fn new(client: SocketAddr, listener: Arc<str>, accepted: Now) -> Self {
         Self {
             client,

@@ -1,7 +1,8 @@
-//! Logs failed handshakes and connects at a bounded rate.
+//! Logs failed handshakes and connects at a limited rate.
 //!
-//! Each worker has one. Every failure is also counted by its [`CloseReason`]; the log lines help an
-//! operator to find out why a particular client cannot connect. Names sent by the peer are escaped.
+//! Each worker has one log. Every failure is also counted by its [`CloseReason`]; the log lines
+//! help an operator to find out why a particular client cannot connect. Names sent by the peer are
+//! escaped.
 
 use becket_sys::clock::Now;
 
@@ -10,18 +11,18 @@ use becket_log::{Escaped, KeyedRateLimit, RateLimit};
 use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;
 
-/// Logs failures.
+/// Writes lines about failures, and counts suppressed lines.
 #[derive(Debug)]
 pub struct FailureLog {
     clients: RateLimit,
-    /// Separate, so that a flood of clients does not suppress these lines.
+    /// Separate from `clients`, so that a flood of clients does not suppress lines about servers.
     servers: RateLimit,
     refused: KeyedRateLimit<Network>,
 }
 
 impl FailureLog {
-    /// Writes a line, or counts it as suppressed. Failures of servers or becket are warnings,
-    /// because the operator must fix them. Failures of clients are not.
+    /// Writes a line, or counts it as suppressed. Failures of servers or of becket are warnings,
+    /// because the operator must fix them; failures of clients are not.
     pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
         let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
         let limit = if is_ours {
@@ -48,8 +49,8 @@ impl FailureLog {
         if is_ours { line!(warn) } else { line!(info) }
     }
 
-    /// Writes a line about a client that was refused before its first byte: one per minute and source
-    /// network.
+    /// Writes a line about a client that was refused before its first byte, at most one per minute
+    /// and source network.
     pub fn refuse(&mut self, facts: &Facts, reason: CloseReason, now: Now) {
         let client = facts.client.ip().to_canonical();
         let length = if client.is_ipv4() { 24 } else { 48 };
@@ -67,7 +68,6 @@ impl FailureLog {
     }
 }
 
-/// Creates a log without any lines.
 impl Default for FailureLog {
     fn default() -> Self {
         Self {
@@ -78,7 +78,7 @@ impl Default for FailureLog {
     }
 }
 
-/// Limit per worker and kind: shows a pattern, but does not fill a disk.
+/// Maximum rate of lines per worker and kind. It shows a pattern without filling a disk.
 const LINES_PER_SECOND: u32 = 10;
 
 #[cfg(test)]

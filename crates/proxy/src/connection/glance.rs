@@ -9,7 +9,7 @@ use crate::backend::server_state::ServerState;
 use crate::socket::ByteCounts;
 use becket_tls::config::Config;
 
-/// A snapshot of a connection.
+/// State of a connection for a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance<'a> {
     pub facts: &'a Facts,
@@ -22,7 +22,7 @@ pub struct Glance<'a> {
 }
 
 impl<N: Net> Connection<N> {
-    /// Returns a snapshot of the connection.
+    /// Returns the state of the connection for a list.
     pub fn glance(&self) -> Glance<'_> {
         let phase = self.phase.as_ref();
         Glance {
@@ -35,8 +35,8 @@ impl<N: Net> Connection<N> {
 }
 
 impl<N: Net> Connection<N> {
-    /// Returns `true` if the client never had traffic keys and requested a name of a certificate. A
-    /// client that only scans addresses does not know one.
+    /// Returns `true` if the client never had traffic keys but requested a name that has a
+    /// certificate here. A client that only scans addresses does not know such a name.
     pub fn asked_for_ours(&self, config: &Config) -> bool {
         let facts = &self.core.facts;
         let mut listeners = config.listeners.iter();

@@ -1,12 +1,12 @@
 //! Reads the PROXY header of a proxy in front of becket.
 //!
-//! With `accept-proxy`, a header is required from every client. It is never detected automatically,
-//! because the header allows any client address. A client outside `trusted-networks` is reset
-//! before any byte is read. Anything but a header ends the connection.
+//! With `accept-proxy`, every client must send a header. A header is never detected automatically,
+//! because it can claim any client address. A client outside `trusted-networks` is reset before any
+//! byte is read. Any data other than a header ends the connection.
 //!
-//! The header is peeked in the socket until it is complete, and then read exactly. The next phase
-//! reads the following bytes and does not depend on the header. Nothing is buffered meanwhile. A
-//! header has at most [`MAX_V2_BYTES`] and counts towards `timeouts.hello`.
+//! The header is peeked in the socket until it is complete; only its bytes are then read. The next
+//! phase reads the following bytes and does not depend on the header. No byte is buffered. A header
+//! has at most [`MAX_V2_BYTES`], and `timeouts.hello` includes the wait for it.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2 to 5; the codec is
 //! [`becket_proto::proxy_header`].
@@ -64,8 +64,8 @@ impl Greeting {
     }
 }
 
-/// Peeks into the socket. Returns `true` after a header was read and its contents stored in the
-/// facts, and `false` if more bytes are needed.
+/// Peeks into the socket. Returns `true` after a whole header was read and its contents stored in
+/// [`Facts`], and `false` if more bytes are needed.
 fn look<N: Net>(
     state: &ListenerState,
     versions: Accept,
@@ -74,7 +74,7 @@ fn look<N: Net>(
 ) -> Result<bool, (CloseReason, String)> {
     let quietly = |reason| (reason, String::new());
     match cx.core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
-        // Received bytes are seen before an end or a reset.
+        // The kernel returns received bytes before it reports an end or a reset.
         Ok(0) => return Err(quietly(CloseReason::HealthCheck)),
         Ok(n) => seen.advance(n),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -85,7 +85,8 @@ fn look<N: Net>(
     }
     let (header, len) = match decode(seen.filled(), versions) {
         Decoded::Header { header, len } => (header, len),
-        // The bytes stay in the socket, and only the next byte causes an event.
+        // The peeked bytes stay in the socket without an event; the next byte or the end causes
+        // one.
         Decoded::Incomplete if cx.core.client.ready.ended => {
             let detail = "the stream ended inside the proxy header".to_owned();
             return Err((CloseReason::ProxyHeader, detail));
@@ -100,7 +101,8 @@ fn look<N: Net>(
     };
     let whole = seen.filled().get(..len).filter(|_| passes_on(state));
     introduce(&header, whole, &mut cx.core.facts);
-    // A LOCAL header is from the trusted proxy itself, which is not a client.
+    // The trusted proxy itself sent the LOCAL header, e.g. for a health check, so no client is
+    // counted.
     if header.endpoints != Endpoints::Local {
         let client = cx.core.facts.client.ip();
         let admitted = cx
@@ -111,7 +113,7 @@ fn look<N: Net>(
     }
     seen.clear();
     match cx.receive(seen, len) {
-        // These bytes were just peeked, so they arrive at once. More may follow without an event.
+        // The bytes were just peeked, so they are available. Following bytes may cause no event.
         Ok(Got::Bytes(_)) if seen.len() == len => {
             cx.core.client.ready.readable = true;
             cx.core.header = len as u64;
@@ -123,7 +125,7 @@ fn look<N: Net>(
 
 /// Stores the contents of a header. Keeps the real endpoints for LOCAL ("the receiver must use the
 /// real connection endpoints") and unspecified addresses ("should ignore address information"). A
-/// unix path is not usable as an address.
+/// unix path is ignored, because [`Facts::client`] is an IP address.
 fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) {
     let mut introduced = ProxyDetails {
         header: whole.map(Box::from),
@@ -141,7 +143,7 @@ fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) 
     facts.introduced = Some(Box::new(introduced));
 }
 
-/// Returns `true` if a server behind this listener gets the received header unchanged.
+/// Returns `true` if a backend of this listener forwards the received header unchanged.
 fn passes_on(state: &ListenerState) -> bool {
     let routes = &state.config().routes;
     let pools = routes

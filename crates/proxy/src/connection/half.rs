@@ -1,9 +1,8 @@
 //! One side of a relay during a turn: receive, decrypt, encrypt, send.
 //!
-//! The two sides differ only in errors and ends, never in flowing data; the differences are in the
-//! small methods of [`Side`] and at their calls. [`Tls`] is the single place for kernel TLS: such a
-//! leg is another kind of leg, and a step on other legs is not affected. `kernel.rs` moves a leg to
-//! the kernel.
+//! The two sides treat data alike and differ only in errors and ends. The differences are in the
+//! small methods of [`Side`] and at their calls. Only [`Tls`] distinguishes kernel TLS, so steps on
+//! other legs are not affected by it. `kernel.rs` moves a leg to the kernel.
 
 mod kernel;
 
@@ -31,11 +30,12 @@ pub(super) enum Tls<C: TlsSide> {
     Own(Engine<C>),
     /// The kernel encrypts and decrypts records.
     Kernel(Box<KernelRecords<C>>),
-    /// During the change from one to the other. If the change fails, the connection ends.
+    /// The engine was removed, and the kernel is about to take over. If that fails, the connection
+    /// ends.
     Between,
 }
 
-/// A leg with its TLS, and the direction that ends at its peer.
+/// A leg with its TLS, and the direction that carries data to its peer.
 pub(super) struct Half<'a, S, C: TlsSide> {
     pub(super) side: Side,
     pub(super) leg: &'a mut Leg<S>,
@@ -45,10 +45,10 @@ pub(super) struct Half<'a, S, C: TlsSide> {
     pub(super) pipe: &'a mut HalfPipe<Lent>,
     pub(super) counters: &'a Counters,
     pub(super) limits: &'a LimitsSection,
-    /// Lends pipes for bytes of the peer; `None` if becket handles TLS on a leg, or if a
-    /// [`Learner`](super::learner::Learner) reads the bytes.
+    /// Lends pipes for data from the peer; `None` if becket decrypts or encrypts on either leg, or
+    /// if a [`Learner`](super::learner::Learner) reads the data.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
-    /// The kernel must take over as soon as possible.
+    /// TLS moves to the kernel as soon as no bytes are pending.
     moves: bool,
     /// Bytes that may still be read from the peer in this turn.
     pub(super) left: usize,
@@ -120,7 +120,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.tls.as_ref().is_none_or(|tls| tls.engine().is_none())
     }
 
-    /// Applies the leg's readiness. `onward` is the direction that starts at the peer.
+    /// Copies the leg's readiness to its directions. `onward` carries data from this leg.
     pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe<Lent>) {
         let ready = self.leg.ready;
         if ready.readable || ready.ended || self.waits() {
@@ -131,7 +131,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Decides if the kernel takes over in this turn, for a leg that will carry `ahead` more bytes.
+    /// Sets whether TLS of this leg moves to the kernel, for a leg that will carry `ahead` more
+    /// bytes. Returns the new value.
     pub(super) fn note_bulk(&mut self, ahead: u64) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         let traffic = self.leg.traffic;
@@ -140,7 +141,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.moves
     }
 
-    /// Makes the kernel take over on each leg that must and can move.
+    /// Moves TLS to the kernel on each of the two legs that must and can move.
     pub(super) fn move_to_kernel<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -149,14 +150,14 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         to.enter_kernel(self.pipe)
     }
 
-    /// Returns `true` if TLS has more output before any receive.
+    /// Returns `true` if the engine has more output before it needs input.
     pub(super) fn waits(&self) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         engine.is_some_and(|engine| engine.waits())
     }
 
-    /// Does one step in the direction from here to the other half. Returns `false` if there is
-    /// nothing to do. Passes relayed plaintext to `seen`.
+    /// Does one step in the direction from this leg to the other. Returns `false` if no step is
+    /// possible. Calls `seen` with the relayed plaintext.
     pub(super) fn step<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -177,7 +178,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
                 {
                     return Ok(false);
                 }
-                // If the socket is closed next, the close sends FIN.
+                // If both directions have finished, closing the socket sends FIN.
                 if !self.pipe.is_finished() {
                     to.leg.socket.finish();
                 }
@@ -188,7 +189,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(true)
     }
 
-    /// Returns `true` if the direction that starts here has a pipe. Borrows one for bulk data.
+    /// Returns `true` if `onward`, which carries data from this leg, has a pipe. Borrows one for
+    /// bulk data.
     fn has_pipe(&self, onward: &mut HalfPipe<Lent>) -> bool {
         let Some(pipes) = self.pipes else {
             return false;
@@ -202,8 +204,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         onward.lent().is_some()
     }
 
-    /// Moves data from the peer into the pipe, and returns the pipe if there is no data. Returns
-    /// `false` if the next record may contain no data and must be inspected.
+    /// Moves data from the peer into the pipe, or returns the empty pipe if there is no data.
+    /// Returns `false` if the next record may contain no data and must be inspected.
     fn splice(&mut self, onward: &mut HalfPipe<Lent>) -> Result<bool, CloseReason> {
         let counter = self.side.bytes_in(self.counters);
         let mut kernel = match self.tls.as_deref_mut() {
@@ -212,7 +214,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         };
         let mut got = self.leg.splice(onward, self.left, counter);
         if let (Some(kernel), Ok(Got::Bytes(n))) = (&mut kernel, &mut got) {
-            // The kernel returns one record per call. Other results repeat on the next call.
+            // With kernel TLS, one call returns one record. Errors and ends are reported by a later
+            // call again.
             while *n < self.left
                 && let Ok(Got::Bytes(more)) = self.leg.splice(onward, self.left - *n, counter)
             {
@@ -245,8 +248,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(spliced)
     }
 
-    /// Receives, decrypts, encrypts, and sends once. After the peer's end, close_notify is sent
-    /// with the last data. Data before an error is still sent.
+    /// Receives, decrypts, encrypts, and sends once. When the peer has ended, close_notify is sent
+    /// with the last data. Data that precedes an error is still sent.
     fn forward<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -282,8 +285,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         taken.map(drop)
     }
 
-    /// Receives data from the peer into `scratch.plain`, decrypted if there is TLS. `onward` is the
-    /// direction that starts here. Returns the weight of the records. Sends TLS output to the peer
+    /// Receives data from the peer into `scratch.plain`, decrypted if there is TLS. `onward`
+    /// carries data from this leg. Returns the weight of the records. Sends TLS output to the peer
     /// at once.
     pub(super) fn take(
         &mut self,
@@ -348,7 +351,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(opened.weight)
     }
 
-    /// Receives plain bytes: up to four records' worth, to encrypt and send them at once.
+    /// Receives plain bytes until the buffer has [`READ`] bytes or the socket is empty.
     fn take_plain(
         &mut self,
         onward: &mut HalfPipe<Lent>,
@@ -388,7 +391,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Sends bytes after pending ones. `back` is the direction that starts at the peer.
+    /// Sends bytes after the pending bytes. `back` carries data from this leg.
     pub(super) fn send(
         &mut self,
         bytes: &[u8],
@@ -410,9 +413,9 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// Sends `head`, and then up to `most` bytes of a file from offset `at` without copying; they
-    /// must be in memory. Returns the number of file bytes sent. Returns `None` if the file must be
-    /// read instead: the kernel cannot send it, or it has become shorter.
+    /// Sends `head`, and then up to `most` bytes of a file from offset `at` without copying. These
+    /// bytes must be in the page cache. Returns the number of file bytes sent. Returns `None` if
+    /// the file must be read instead: the kernel cannot send it, or the file has become shorter.
     ///
     /// Only for [plain](Self::is_plain) legs.
     pub(super) fn send_file(
@@ -438,7 +441,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(Some(sent).filter(|sent| *sent > 0 || is_blocked))
     }
 
-    /// Sends pending bytes.
+    /// Sends pending bytes. `back` carries data from this leg.
     pub(super) fn flush(&mut self, back: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
         if let Some(Tls::Kernel(kernel)) = self.tls.as_deref_mut() {
             let (bytes, pieces) = match self.pipe.lent() {
@@ -455,8 +458,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// Handles the result of a send. A server that stops receiving may have answered early and
-    /// closed, so its answer is still read.
+    /// Applies the result of a send. A server that has closed its receiving side may have sent an
+    /// early response, so its data is still read.
     fn settle(
         &mut self,
         sent: Result<(), SocketError>,

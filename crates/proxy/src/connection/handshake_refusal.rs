@@ -9,7 +9,7 @@ pub(super) struct HandshakeRefusal {
     pub(super) reason: CloseReason,
     /// Detail for the log; empty if the reason is sufficient.
     pub(super) detail: String,
-    /// Answer to the client; `None` for a reset, if the client is shed to serve others.
+    /// Answer to the client. `None` resets the connection, to save resources for other clients.
     pub(super) answer: Option<Vec<u8>>,
 }
 
@@ -43,12 +43,12 @@ impl HandshakeRefusal {
     }
 }
 
-/// Returns a record with a fatal plaintext alert, because no keys exist yet (RFC 8446, sections 5.1
-/// and 6).
+/// Returns a record with a fatal alert in plaintext, because no keys exist yet (RFC 8446, sections
+/// 5.1 and 6).
 pub(super) fn fatal_alert(description: u8) -> [u8; 7] {
     [21, 0x03, 0x03, 0, 2, 2, description]
 }
 
 /// Alert `decode_error` (RFC 8446, section 6.2): "some field was out of the specified range".
-/// rustls sends it for messages above its own limit.
+/// rustls also sends it for a message that is too long.
 pub(super) const DECODE_ERROR: u8 = 50;

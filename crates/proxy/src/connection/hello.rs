@@ -1,12 +1,13 @@
-//! Reads the ClientHello and decides how to answer it.
+//! Reads the ClientHello and chooses the answer.
 //!
-//! 1. Bytes are collected until `proto::client_hello` sees a whole ClientHello. Other data is
-//!    answered if possible: plaintext HTTP with status 400, malformed TLS with a fatal alert.
+//! 1. Bytes are collected until `proto::client_hello` sees a whole ClientHello. The answer to
+//! plaintext HTTP is status 400; the answer to malformed TLS is a fatal alert.
 //! 2. The [`ListenerState`] chooses route, policy and configuration. A refusal is one alert. For a
-//!    route that passes TLS through, the ClientHello and all following bytes go to the server
-//!    unchanged.
+//! route that passes TLS through, the ClientHello and all following bytes go to the server
+//! unchanged.
 //!
-//! Meanwhile a client can occupy `limits.client-hello` bytes for `timeouts.hello`.
+//! Until the ClientHello is whole, a client can occupy `limits.client-hello` bytes for
+//! `timeouts.hello`.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -38,20 +39,20 @@ use becket_tls::sessions::context::{HandshakeContext, ServerCertificate};
 pub(super) struct Hello<N: Net> {
     listener: Rc<ListenerState>,
     held: Vec<u8>,
-    /// The server that was connected before, if it speaks first.
+    /// The server that is already connected, in protocols in which it speaks first.
     pub(super) server: Option<Box<Connected<N>>>,
-    /// ALPN protocol that the client must offer.
+    /// ALPN protocol that the client must offer, if any.
     insists_on: Option<&'static [u8]>,
 }
 
-/// How a ClientHello is answered.
+/// The answer to a ClientHello.
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives for one call; a box would be an allocation for each client"
 )]
 enum HelloAnswer<N: Net> {
     Here(Box<HelloDecision<N>>),
-    /// The server terminates TLS.
+    /// The server terminates TLS, so the bytes pass through.
     Passing(Pending),
 }
 
@@ -65,8 +66,8 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    /// Starts for a client that requested TLS in plaintext. Its server is connected if it speaks
-    /// first.
+    /// Starts for a client that requested TLS in plaintext. `server` is connected already if the
+    /// server speaks first.
     pub(super) fn after_dialog(
         listener: Rc<ListenerState>,
         server: Option<Box<Connected<N>>>,
@@ -105,7 +106,7 @@ impl<N: Net> Hello<N> {
         Advance::Reached(Reached::late_handshake(CloseReason::HelloTimeout, cx))
     }
 
-    /// Handles a whole ClientHello in the buffer, or stores a partial one.
+    /// Answers a whole ClientHello in `input`, or stores a partial one.
     fn handle(
         mut self,
         input: &[u8],

@@ -2,8 +2,8 @@
 //! or only the address.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2.1 and 2.2; the codec is
-//! [`becket_proto::proxy_header`]. The server gets the TLS facts of this handshake. From a received
-//! header, only the addresses and the connection ID are used, unless the whole header is forwarded.
+//! [`becket_proto::proxy_header`]. A new header contains the TLS properties of the handshake with
+//! becket. A received header contributes only its addresses and the connection ID.
 
 use std::net::IpAddr;
 
@@ -17,7 +17,7 @@ use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
 
-/// Encodes the facts of a client after its handshake, or without TLS at becket.
+/// Encodes the introduction of a client, after its handshake or without TLS.
 ///
 /// # Errors
 ///
@@ -75,8 +75,8 @@ pub(super) fn introduction<N: Net>(
     Ok(out)
 }
 
-/// Returns the TLS facts. "Connection" is this handshake; "session" starts with the original full
-/// handshake.
+/// Returns the TLS properties for the header. In the flags, "connection" is this handshake, and
+/// "session" includes the full handshake that created a resumed session.
 fn ssl(tls: &Agreed) -> SslTlv<'_> {
     let presented = tls.presented.as_deref();
     let identity = tls.identity.as_deref();
@@ -94,14 +94,14 @@ fn ssl(tls: &Agreed) -> SslTlv<'_> {
     }
 }
 
-/// Returns the client's own certificate, unless readers would reject the header for its length.
+/// Returns the client's certificate, or `None` if it would make the header too long for servers.
 fn certificate(engine: &Engine) -> Option<&[u8]> {
     let chain = engine.facts().peer_certificates()?;
     let leaf: &[u8] = chain.first()?;
     Some(leaf).filter(|leaf| leaf.len() <= LONGEST_CERTIFICATE)
 }
 
-/// Encodes a certificate as PEM, with the label that hitch gets from OpenSSL.
+/// Encodes a certificate as PEM, with the label that OpenSSL writes for hitch.
 fn pem(certificate: &[u8]) -> String {
     let letters = Base64::encode_string(certificate);
     let mut text = String::with_capacity(letters.len() + letters.len() / PEM_LINE + 80);
@@ -115,7 +115,7 @@ fn pem(certificate: &[u8]) -> String {
     text + "\n-----END TRUSTED CERTIFICATE-----\n"
 }
 
-/// Encodes an address after its family, with the numbers of Linux.
+/// Encodes an address as hitch does: one byte with the address family of Linux, then the address.
 fn address(ip: IpAddr) -> Vec<u8> {
     match ip.to_canonical() {
         IpAddr::V4(ip) => [&[AF_INET], &ip.octets()[..]].concat(),
@@ -130,7 +130,8 @@ fn name_connection(facts: &mut Facts) {
         return;
     }
     let mut bytes = [0; 16];
-    // Fails only without random bytes, when handshakes fail, too. The connection then has no ID.
+    // Fails only if no random bytes are available, in which case handshakes fail, too. The
+    // connection then has no ID.
     if aws_lc_rs::rand::fill(&mut bytes).is_ok() {
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         introduced.unique_id = Some(name.into_bytes().into());
@@ -141,6 +142,6 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 /// Characters per line (RFC 7468, section 2).
 const PEM_LINE: usize = 64;
-/// Maximum size of a certificate in bytes. haproxy stores a header and all following data in one 16
-/// KiB buffer.
+/// Maximum size of a certificate in the header, in bytes. haproxy stores a header and all following
+/// data in one buffer of 16 KiB.
 const LONGEST_CERTIFICATE: usize = 8 * 1024;

@@ -1,13 +1,14 @@
 //! The remaining TLS work for a leg whose records the kernel encrypts and decrypts.
 //!
 //! A [`KernelRecords`] consumes an idle [`Engine`]. Secrets and sequence numbers go to the kernel;
-//! rustls keeps the state for KeyUpdates and tickets. From then on, data on the socket is plain.
-//! This module handles records without data ([`KernelRecords::receive`]): alerts, tickets of
-//! servers, KeyUpdates. It also counts what rustls counted before: records without data
-//! (`proto::records`), and records under one key. The kernel is queried for that number when it may
-//! have become large.
+//! rustls keeps the state for KeyUpdates and tickets. After that, data on the socket is plain. This
+//! module processes records without data ([`KernelRecords::receive`]): alerts, tickets of servers,
+//! KeyUpdates. It also takes over two counts of rustls: records without data (`proto::records`),
+//! and records under one key. It queries the kernel for the second count when that count may be
+//! large.
 //!
-//! `half/kernel.rs` decides when a leg moves and relays its ends. Sources: RFC 8446 sections 4.6.3,
+//! `half/kernel.rs` moves a leg to the kernel and relays its ends. Sources: RFC 8446 sections
+//! 4.6.3,
 //! 5.5 and 6; `becket_sys::kernel_tls`.
 
 use std::io::ErrorKind;
@@ -36,12 +37,12 @@ pub struct KernelRecords<C: TlsSide> {
     side: Side,
     connection: KernelConnection<C::Data>,
     kind: KernelCipher,
-    /// The kernel supports replacing keys.
+    /// The kernel can replace keys, so KeyUpdates are possible.
     rekeys: bool,
     messages: Messages,
     allowance: Allowance,
     wear: Wear,
-    /// The peer requested a KeyUpdate.
+    /// A KeyUpdate must be sent: the peer requested it, or the sending key is nearly exhausted.
     owes_update: bool,
     close_notify_sent: bool,
 }
@@ -62,14 +63,14 @@ enum RecordFailure {
     Reason(CloseReason),
 }
 
-/// Count of records encrypted under one key.
+/// Number of records encrypted under the current sending key.
 #[derive(Clone, Copy, Debug)]
 struct Wear {
     /// Maximum number of records.
     limit: u64,
-    /// Upper bound for the records since the last query of the kernel.
+    /// Upper bound for the number of records since the kernel was last queried.
     since: u64,
-    /// Value of `since` for the next query.
+    /// Value of `since` above which the kernel is queried.
     ask: u64,
 }
 
@@ -109,8 +110,8 @@ impl KernelCipher {
 }
 
 impl<C: TlsSide> KernelRecords<C> {
-    /// Moves an [idle](Engine::is_at_rest) engine to the kernel. The socket must have its TLS
-    /// layer.
+    /// Moves the TLS of an [idle](Engine::is_at_rest) engine to the kernel. The TLS layer must be
+    /// attached to the socket.
     ///
     /// # Errors
     ///
@@ -141,11 +142,12 @@ impl<C: TlsSide> KernelRecords<C> {
     }
 
     /// Receives decrypted data into `plain`, or one record without data. `onward` is the direction
-    /// that starts here. Returns the weight of the data, or `None` for a FIN.
+    /// that carries data from this leg. Returns the weight of a record without data, 0 for data, or
+    /// `None` for a FIN.
     ///
     /// # Errors
     ///
-    /// Returns why the connection ends. The alert was sent to the peer.
+    /// Returns the close reason. If the peer violated TLS, an alert was sent.
     pub fn receive<S: KernelTlsSocket>(
         &mut self,
         leg: &mut Leg<S>,
@@ -164,7 +166,7 @@ impl<C: TlsSide> KernelRecords<C> {
                     onward.block_source();
                     break;
                 }
-                // The result repeats on the next call.
+                // Data comes first: the next call returns the end or the refusal again.
                 Ok(Got::End) | Err(SocketError::Refused) if before > 0 => break,
                 Ok(Got::End) | Err(SocketError::Refused) => {
                     let weight = self.receive_record(leg, onward, plain, counter);
@@ -176,7 +178,7 @@ impl<C: TlsSide> KernelRecords<C> {
         Ok(Some(0))
     }
 
-    /// Records data that was received in another way than by [`Self::receive`].
+    /// Records data that was spliced instead of received by [`Self::receive`].
     ///
     /// # Errors
     ///
@@ -216,7 +218,7 @@ impl<C: TlsSide> KernelRecords<C> {
     ) -> Result<Option<usize>, RecordFailure> {
         let record = leg.receive_record(buffer, counter);
         let record = record.map_err(|error| self.failure(error))?;
-        // The kernel refused to splice, but shows no record.
+        // The kernel refused to splice because of a record, but returns none.
         let record = record.ok_or(RecordFailure::Broken(BAD_RECORD_MAC))?;
         let content = &buffer.next(record.len)[..];
         match record.kind {
@@ -284,7 +286,8 @@ impl<C: TlsSide> KernelRecords<C> {
         }
     }
 
-    /// Prepares sending `bytes` in at most `pieces` pieces. Returns `false` if the socket is full.
+    /// Prepares to send `bytes` in at most `pieces` pieces; sends a KeyUpdate first if one is due.
+    /// Returns `false` if the socket is full.
     ///
     /// # Errors
     ///
@@ -310,7 +313,7 @@ impl<C: TlsSide> KernelRecords<C> {
             match socket.send_record(HANDSHAKE, &KEY_UPDATE) {
                 Ok(()) => {}
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(false),
-                // The next send reports the error.
+                // The next send on the socket reports the error.
                 Err(_) => return Ok(true),
             }
             let secrets = self.connection.update_tx_secret();
@@ -323,11 +326,11 @@ impl<C: TlsSide> KernelRecords<C> {
         Ok(true)
     }
 
-    /// Sends close_notify once. Returns `false` if the socket is full now.
+    /// Sends close_notify once. Returns `false` if the socket is full.
     ///
-    /// Waits until there is room for more than this record. Otherwise the kernel may keep part of
-    /// the record, and a FIN that follows at once would truncate it. Returns `true` for a closed
-    /// socket, because its peer needs no close_notify.
+    /// Sends only if the socket has space for more than this record. Otherwise the kernel may keep
+    /// a part of it, and a FIN that follows at once would truncate the record. Returns `true` for a
+    /// closed socket, because its peer needs no close_notify.
     pub fn close_notify(&mut self, socket: &mut impl KernelTlsSocket) -> bool {
         if self.close_notify_sent {
             return true;
@@ -342,7 +345,7 @@ impl<C: TlsSide> KernelRecords<C> {
         true
     }
 
-    /// Returns the close reason of a failure. Sends the alert if the socket accepts it.
+    /// Returns the close reason of a failure. Tries once to send the alert, if there is one.
     fn end(&self, failure: &RecordFailure, socket: &mut impl KernelTlsSocket) -> CloseReason {
         let (reason, alert) = match failure {
             RecordFailure::Broken(alert) => (self.side.tls_error(), *alert),
@@ -365,8 +368,9 @@ impl Wear {
         }
     }
 
-    /// Adds an upper bound for the number of records. A record has at most 16 KiB, and in the worst
-    /// case each piece becomes a record. Data that does not fit into one call takes one more.
+    /// Adds an upper bound for the number of records. A record has at most 16 KiB. In the worst
+    /// case, each piece becomes a record of its own, and needs one more if it does not fit into one
+    /// call.
     fn note(&mut self, bytes: usize, pieces: usize) {
         self.since += (bytes / RECORD + 2 * pieces) as u64;
     }

@@ -1,8 +1,8 @@
-//! Finds the server that has the session of a client whose TLS is passed through.
+//! Finds the server that probably has the session of a client whose TLS is passed through.
 //!
-//! A becket server is identified by the node number in its tickets, which is an unverified
-//! plaintext hint. A TLS 1.2 session ID is identified by the server that was seen to create it
-//! ([`Learner`]). Neither gives a client a server that it could not get by chance.
+//! The node number in a becket ticket identifies the server; it is an unverified plaintext hint.
+//! For a TLS 1.2 session ID, it is the server that was seen to create the ID ([`Learner`]). A
+//! client that forges either only reaches a server that balancing could also choose.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -16,7 +16,7 @@ use becket_proto::ticket::{NodeId, OriginId, TicketHeader};
 use crate::backend::pool::{PickHint, Pool};
 use crate::backend::server_state::ServerState;
 
-/// Returns the server that probably has the session of a client.
+/// Returns the [`ServerState::key`] of the server that probably has the session of a client.
 pub(super) fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Option<u64> {
     let psks = hello.psk_identities().map(|psk| psk.identity);
     let mut tickets = psks.chain(hello.session_ticket());
@@ -35,8 +35,9 @@ fn node_of(ticket: &[u8]) -> Option<NodeId> {
     ours.then_some(header.node)
 }
 
-/// Returns the stick table key of a session ID, which replaces the origin: only the TLS server
-/// knows the origin. An ID has 32 random bytes, so folding it is a sufficient hash.
+/// Returns a hint with the hash of a session ID in place of the session's origin, because only the
+/// TLS server knows the origin. An ID has 32 random bytes, so XOR and rotation are a sufficient
+/// hash.
 fn known_by(id: &[u8]) -> PickHint<'static> {
     let key = id.chunks(8).fold(id.len() as u64, |key, part| {
         let mut word = [0; 8];
@@ -50,18 +51,18 @@ fn known_by(id: &[u8]) -> PickHint<'static> {
     }
 }
 
-/// Watches for the session ID that a server creates, so that the client can return to it.
+/// Reads the session ID that a server creates, so that the client can return to that server.
 #[derive(Debug)]
 pub(super) struct Learner {
     pool: Rc<Pool>,
-    /// ID that the client offered. A server that returns it has not created a session.
+    /// ID that the client offered. A server that returns the same ID resumes, and creates none.
     offered: Box<[u8]>,
     /// Bytes from the server until its ServerHello is complete.
     begun: Vec<u8>,
 }
 
 impl Learner {
-    /// Starts watching for a client that may use TLS 1.2, if clients stick to servers by session.
+    /// Creates a learner if clients stick to servers by session and this client may use TLS 1.2.
     pub(super) fn new(hello: &ClientHello<'_>, pool: &Rc<Pool>) -> Option<Self> {
         let learns = pool.backend().keys.stick == StickBy::TlsSession && hello.offers_tls12();
         learns.then(|| Self {
@@ -71,8 +72,8 @@ impl Learner {
         })
     }
 
-    /// Inspects data from the server. Returns `false` when nothing more is needed. Stores at most a
-    /// ServerHello.
+    /// Inspects data from the server. Returns `false` when it needs no more data. Stores at most
+    /// [`LONGEST_LOOK`] bytes.
     pub(super) fn look(&mut self, bytes: &[u8], server: &ServerState, now: Duration) -> bool {
         let room = LONGEST_LOOK.saturating_sub(self.begun.len());
         self.begun
@@ -90,5 +91,5 @@ impl Learner {
     }
 }
 
-/// Maximum stored bytes: a ServerHello in small records.
+/// Maximum number of stored bytes: enough for a ServerHello in small records.
 const LONGEST_LOOK: usize = 2 * server_hello::MAX_HELLO_BYTES;

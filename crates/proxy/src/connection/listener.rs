@@ -1,7 +1,7 @@
 //! A listener in one worker: the router for ClientHellos, and the pools of its routes.
 //!
-//! One worker owns it and shares it by `Rc` with the handshakes that started on it. A reload
-//! creates a new one; handshakes in progress keep the old one.
+//! The worker shares it by `Rc` with the handshakes that began on this listener. A reload creates a
+//! new one; handshakes in progress keep the old one.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -17,11 +17,11 @@ use becket_tls::hello_router::HelloRouter;
 /// A listener in one worker.
 #[derive(Debug)]
 pub struct ListenerState {
-    /// Mode of the listener, unless the self-test skips the plaintext dialog.
+    /// Mode of the listener. The self-test sets another mode to skip the plaintext dialog.
     pub mode: ListenMode,
-    /// Certificates and routes.
+    /// Chooses route and TLS configuration for a ClientHello.
     pub router: HelloRouter,
-    /// Pools by backend index; routes refer to them.
+    /// Pools by backend index; a route contains the index of its backend.
     pub pools: Rc<[Rc<Pool>]>,
     /// Created for the first cancel request.
     pub cancel_targets: OnceCell<CancelTargets>,
@@ -39,7 +39,7 @@ impl ListenerState {
         self.pools.get(route.backend)
     }
 
-    /// Returns the distinct backends of its routes.
+    /// Returns the distinct backends of the routes, which all get each cancel request.
     pub fn cancel_targets(&self) -> &CancelTargets {
         self.cancel_targets.get_or_init(|| {
             let routes = self.config().routes.iter();

@@ -29,7 +29,7 @@
 //! ```
 //!
 //! A connection starts in Greeting if a PROXY header is expected. Relaying, Serving and Cancelling
-//! lead to Closing or the end.
+//! are followed by Closing or the end.
 
 mod cancelling;
 mod closing;
@@ -110,11 +110,10 @@ pub struct Connection<N: Net> {
 /// The phases of a connection.
 #[derive(Debug)]
 enum Phase<N: Net> {
-    /// Waits for a PROXY header, if one is expected.
+    /// Waits for the client's PROXY header.
     Greeting(Greeting),
-    /// Lasts until the first turn, if the client does not start with TLS. The server speaks first
-    /// in some protocols, so this phase reads nothing. A later phase reads data that the client has
-    /// sent.
+    /// Lasts until the first turn of a client that does not start with TLS. Reads nothing, because
+    /// a later phase reads the client's data, or connects the server that speaks first.
     Entering(Rc<ListenerState>),
     /// Plaintext dialog until the client requests TLS.
     Conversing(Conversing<N>),
@@ -130,18 +129,18 @@ enum Phase<N: Net> {
     Connecting(Connecting<N>),
     /// Relays until both directions have ended.
     Relaying(Relaying<N>),
-    /// Serves requests for files. Boxed for the same reason as `Queued`.
+    /// Serves requests for files. Boxed for the reason given at `Queued`.
     Serving(Box<ServingFiles>),
-    /// Sends the last bytes and waits for the client.
+    /// Sends the last bytes and FIN, and waits until the client closes its side.
     Closing(Closing),
 }
 
 /// Result of [`Connection::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advanced {
-    /// There is nothing to do before the next event or deadline.
+    /// The connection needs no step before the next event or deadline.
     Waiting,
-    /// There is more to do in the next turn.
+    /// The connection needs another step in the next turn.
     Unfinished,
     Ended(CloseReason),
 }
@@ -192,7 +191,7 @@ impl<N: Net> Phase<N> {
         })
     }
 
-    /// Returns the first phase of a client that needs no PROXY header, or has sent one.
+    /// Returns the first phase of a client without a PROXY header, or after it.
     fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
         match listener.mode {
             ListenMode::Tls => {
@@ -256,7 +255,7 @@ impl<N: Net> Phase<N> {
         }
     }
 
-    /// Returns `true` during a handshake, including the dialog before it.
+    /// Returns `true` during a handshake, including the plaintext dialog that precedes it.
     fn lacks_keys(&self) -> bool {
         matches!(
             self,
@@ -290,27 +289,29 @@ impl<N: Net> Phase<N> {
         Some(&connected.slot)
     }
 
-    /// Returns `true` if this readiness of the client's socket may change anything.
+    /// Returns `true` if this readiness of the client's socket may allow a step.
     fn cares_for(&self, ready: Ready) -> bool {
         match self {
             Self::Greeting(_) | Self::Hello(_) => ready.readable || ready.ended,
             Self::Negotiating(phase) => phase.cares_for(ready),
             Self::Queued(phase) => phase.cares_for(ready),
-            // Client data waits for the server, but a reset is handled at once.
+            // Client data stays in the socket until the server is connected; a reset ends the
+            // phase.
             Self::Connecting(_) | Self::Cancelling(_) => ready.failed,
             _ => true,
         }
     }
 }
 
-/// Requests a server for a client that does not start with TLS, unless the client speaks first.
+/// Requests a server for a client that does not start with TLS. A client of a protocol in which it
+/// speaks first begins its dialog without a server.
 fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>) -> Reached<N> {
     if let ListenMode::StartTls(protocol) = listener.mode
         && !listener.mode.connects_first()
     {
         return Reached::Dialog(listener, protocol, None);
     }
-    // Without a ClientHello, only the listener's own route applies.
+    // There is no ClientHello to select a route, so the first route applies.
     let Some(pool) = listener.pool(0).cloned() else {
         return Reached::End(CloseReason::Internal);
     };
@@ -338,7 +339,7 @@ impl<N: Net> Connection<N> {
             Some(_) => Phase::Greeting(Greeting::new(listener)),
             None => Phase::first(listener, counters),
         };
-        // The ClientHello has probably arrived, so a first receive is worthwhile.
+        // Tries a receive without an event, because the ClientHello has probably arrived.
         let ready = Ready {
             readable: true,
             ..Ready::default()
@@ -363,7 +364,7 @@ impl<N: Net> Connection<N> {
         self.core.count(admitted);
     }
 
-    /// Adds readiness. Returns `true` if the connection should be advanced.
+    /// Adds readiness. Returns `true` if the connection needs a step.
     pub fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
         let Some(phase) = &mut self.phase else {
             return false;
@@ -376,12 +377,12 @@ impl<N: Net> Connection<N> {
             return false;
         };
         server.ready.add(ready);
-        // Data of the server waits until the handshake is complete.
+        // Data from the server stays in its socket until the handshake is complete.
         !matches!(phase, Phase::Hello(_) | Phase::Negotiating(_))
     }
 
     /// Ends the wait for a slot if the grant is for this connection. Returns `true` if the
-    /// connection should be advanced. Otherwise the slot goes to the next waiter.
+    /// connection needs a step. Otherwise, the slot goes to the next waiter.
     pub fn handle_grant(&mut self, grant: Grant) -> bool {
         match &mut self.phase {
             Some(Phase::Queued(phase)) => phase.handle_grant(grant),
@@ -389,33 +390,34 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns `true` if this server is connected or being connected.
+    /// Returns `true` if this server is connected or is being connected.
     pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
         let slot = self.phase.as_ref().and_then(Phase::slot);
         slot.is_some_and(|slot| Arc::ptr_eq(slot.server(), server))
     }
 
-    /// Leaves a server that went out of service; see [`Self::is_at`].
+    /// Leaves a server that went out of service: connects to another server, or closes.
     pub fn leave_server(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::leave_server, turn, scratch)
     }
 
-    /// Does everything that is possible now.
+    /// Runs all steps that are possible now.
     pub fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::advance, turn, scratch)
     }
 
-    /// Handles an expired deadline: gives up, or tries the next server.
+    /// Applies the expired deadline: closes the connection, or tries the next server.
     pub fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::expire, turn, scratch)
     }
 
-    /// Makes the expensive step that [`Self::wants_signature`] reports.
+    /// Runs the step for which [`Self::wants_signature`] reports a signature.
     pub fn sign(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::sign, turn, scratch)
     }
 
-    /// Returns how the next signature is made, if one is needed. The worker chooses the time.
+    /// Returns how the signature of the next step is made, if the step needs one. The worker then
+    /// calls [`Self::sign`] when it has time.
     pub fn wants_signature(&self) -> Option<Offload> {
         match &self.phase {
             Some(Phase::Negotiating(phase)) => phase.wants_signature(self.core.client.ready),
@@ -423,8 +425,8 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Stores a signature if this connection waits for it. Returns `true` if the connection should
-    /// be advanced.
+    /// Stores a signature if this connection waits for it. Returns `true` if the connection needs a
+    /// step.
     pub fn handle_signed(&mut self, signed: Signed) -> bool {
         match &mut self.phase {
             Some(Phase::Negotiating(phase)) => phase.handle_signed(signed),
@@ -432,9 +434,9 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Runs a first step and all following steps. The server traffic that the worker counts
-    /// meanwhile belongs to this connection, so both counts agree even after the server's socket is
-    /// closed.
+    /// Runs a first step and all following steps. The server traffic that the worker counts during
+    /// these steps belongs to this connection, so the counts of both agree even after the server's
+    /// socket is closed.
     fn drive(
         &mut self,
         first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Advance<Phase<N>, N>,
@@ -465,7 +467,7 @@ impl<N: Net> Connection<N> {
         advanced
     }
 
-    /// Returns the time when [`Self::expire`] is due.
+    /// Returns the time at which the worker must call [`Self::expire`].
     pub fn deadline(&self) -> Duration {
         self.core.deadline
     }
@@ -479,7 +481,8 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns `true` if the client has not sent a whole ClientHello, which it could do at once.
+    /// Returns `true` if a whole ClientHello has not arrived, although the client could send it at
+    /// once.
     pub fn lacks_hello(&self) -> bool {
         matches!(
             &self.phase,
@@ -487,7 +490,7 @@ impl<N: Net> Connection<N> {
         )
     }
 
-    /// Returns the table entry of a session that must be removed because of this close reason.
+    /// Returns the name of the session that must be removed from the table for this close reason.
     ///
     /// RFC 5246, section 7.2.2: after a fatal alert "servers and clients MUST forget any
     /// session-identifiers, keys, and secrets associated with a failed connection". This applies
@@ -505,22 +508,23 @@ impl<N: Net> Connection<N> {
             .record(self.core.client.traffic, reason, now)
     }
 
-    /// Closes the connection without an answer to free its resources. A reset is cheapest for both
-    /// sides.
+    /// Closes a connection without an answer, to free its resources under overload. A reset is
+    /// cheapest for both sides.
     pub fn make_room(&mut self, turn: &Turn<'_, N>) {
         self.core.client.socket.reset_on_close();
         self.stop(turn);
     }
 
-    /// Stops the connection when the process exits, and counts it. Resets a client that would treat
-    /// FIN as a complete end.
+    /// Closes the connection when the process exits, and returns the reason to count. Resets a
+    /// client that would take FIN for the end of complete data.
     pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
         if self.phase.as_ref().is_some_and(Phase::lacks_keys) {
             turn.counters.handshakes_ended.add(1);
         }
         match &mut self.phase {
             Some(Phase::Relaying(phase)) => phase.cut_off(&mut self.core),
-            // The connection was ended already; the client may still be receiving.
+            // The connection has already ended; a reset could discard data that the client still
+            // receives.
             Some(Phase::Closing(_)) => {}
             _ if self.core.fin_is_an_end => self.core.client.socket.reset_on_close(),
             _ => {}

@@ -1,26 +1,27 @@
 //! Runs the handshake from a whole ClientHello to traffic keys.
 //!
 //! 1. If the answer needs a signature, the client waits for its turn: the worker makes a few
-//!    signatures at a time and checks its sockets in between. A client that has left gets no
-//!    signature.
+//! signatures at a time and checks its sockets in between. No signature is made for a client that
+//! has closed its connection.
 //! 2. The ClientHello and all following data go to the [`Engine`]; each flight is sent at once. For
-//!    an expensive key, the step of rustls waits for a crypto thread (`signing.rs`). Nothing is
-//!    received meanwhile, because a client has nothing to send before it gets the signature. A
-//!    client that must send a second ClientHello waits for its turn again.
-//! 3. When traffic keys are ready (or earlier, with early data), the client needs a server. Its
-//!    plaintext so far goes there first.
+//! an expensive key, the step of rustls waits for a crypto thread (`signing.rs`). Nothing is
+//! received during this wait, because a client sends nothing before it gets the signature. A client
+//! that must send a second ClientHello waits for its turn again.
+//! 3. When traffic keys are ready (or earlier, with early data), the client needs a server. The
+//! client's plaintext so far is the first data for that server.
 //!
-//! The decision is kept meanwhile, and the ClientHello is not parsed again. Only the admission
-//! token is checked again.
+//! While the client waits, its [`HelloDecision`] is kept, so the ClientHello is not parsed again.
+//! Only the admission token is checked again.
 //!
-//! If the client's first request arrives with its Finished, TLS 1.3 tickets are sent with the
-//! response, with the end, or after [`TICKETS_WAIT`](super::context::TICKETS_WAIT), because a
-//! separate send is as expensive as one with a response. Otherwise they are sent at once, with the
-//! acknowledgement that a request delayed by Nagle's algorithm (RFC 896) waits for.
+//! If the client's first request arrives with its Finished, a separate send of TLS 1.3 tickets
+//! would cost as much as the send of the response. So the tickets are sent with the response, with
+//! the end, or after [`TICKETS_WAIT`](super::context::TICKETS_WAIT). Otherwise they are sent at
+//! once: their packet also acknowledges the Finished, for which a request delayed by Nagle's
+//! algorithm (RFC 896) waits.
 //!
 //! A client can occupy memory for `limits.client-hello` bytes and the data that arrived with them,
-//! at most early data. After that it can occupy one unfinished record, for at most
-//! `timeouts.handshake`, or with client certificates a chain of `limits.certificate-chain`.
+//! at most early data. After the ClientHello, it can occupy memory for one partial record, or with
+//! client certificates for a chain of `limits.certificate-chain`, for at most `timeouts.handshake`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
 
@@ -59,9 +60,9 @@ pub(super) struct Negotiating<N: Net> {
     /// Boxed, so that the many established connections take less memory.
     pub(super) client: Box<HelloDecision<N>>,
     stage: HandshakeStage,
-    /// The current or last step is the first one.
+    /// The current or last step of rustls processes the first ClientHello.
     is_first: bool,
-    /// Rest of a flight that the socket did not accept.
+    /// Bytes of a flight that the socket did not accept.
     flight: HalfPipe<Lent>,
 }
 
@@ -88,8 +89,8 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Returns `true` if this readiness can advance the handshake. A new socket always reports that
-    /// it is writable; a receive then would waste a system call.
+    /// Returns `true` if this readiness can advance the handshake. Ignores that a new socket is
+    /// writable, because a receive for that event would waste a system call.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         match self.stage {
             HandshakeStage::AwaitsTurn => ready.ended,
@@ -136,7 +137,7 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Returns how the next step is made, if it is a signature and can be made now.
+    /// Returns how the signature of the next step is made, if the client waits for its turn.
     pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         match self.stage {
             HandshakeStage::Hello | HandshakeStage::Signing(_) => None,
@@ -145,7 +146,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Makes the step that waited for its turn.
+    /// Runs the step for which the client waited for its turn.
     pub(super) fn sign(
         mut self,
         cx: &mut Context<'_, '_, N>,
@@ -156,7 +157,7 @@ impl<N: Net> Negotiating<N> {
                 Self::spare(cx)
             }
             HandshakeStage::AwaitsTurn => {
-                // Another client may have taken the token meanwhile.
+                // Another client may have used the last token while this one waited.
                 if let Err(refusal) = self.client.look_for_token(cx.turn.now.mono) {
                     return Advance::Reached(Reached::refused(refusal, cx));
                 }
@@ -171,7 +172,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Stores the answer if it is for this client.
+    /// Stores the signature if this client requested it. Returns `true` if so.
     pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
         match &mut self.stage {
             HandshakeStage::Signing(signing) => signing.handle_signed(signed),
@@ -183,13 +184,13 @@ impl<N: Net> Negotiating<N> {
         Advance::Reached(Reached::late_handshake(CloseReason::HandshakeTimeout, cx))
     }
 
-    /// Ends the handshake of a client that left before its signature.
+    /// Ends the handshake of a client that closed its connection before its signature was made.
     fn spare(cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         cx.turn.counters.signatures_skipped.add(1);
         Advance::Reached(Reached::abandoned(cx))
     }
 
-    /// Answers the ClientHello in the buffer.
+    /// Answers the ClientHello in the worker's buffers.
     fn answer(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
         let engine = match self.client.engine(cx.turn.limits) {
             Ok(engine) => engine,
@@ -206,7 +207,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Sends the rest of a flight, then receives and answers.
+    /// Sends the pending bytes of a flight, then receives and answers.
     fn exchange(
         mut self,
         engine: Engine,
@@ -246,7 +247,7 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Passes input to TLS and sends the output.
+    /// Passes input to rustls and sends the output.
     fn take_in(
         mut self,
         mut engine: Engine,
@@ -290,7 +291,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Sends the output of TLS, and ends the handshake once there are traffic keys.
+    /// Sends the output of rustls, and ends the handshake if there are traffic keys.
     fn settle(
         mut self,
         engine: Engine,
@@ -298,7 +299,8 @@ impl<N: Net> Negotiating<N> {
         (plain, out): (&Buffer, &mut Buffer),
         cx: &mut Context<'_, '_, N>,
     ) -> ControlFlow<Advance<Self, N>, Self> {
-        // RFC 8446, section 4.1.4: only the second ClientHello gets a full answer.
+        // Only the answer to a second ClientHello, after a HelloRetryRequest, still needs a
+        // signature (RFC 8446, section 4.1.4).
         let again = Some(HandshakeKind::FullWithHelloRetryRequest);
         let is_second = self.is_first && engine.handshake_kind() == again;
         self.client.offload = self.client.offload.filter(|_| is_second);
@@ -341,7 +343,7 @@ impl<N: Net> Negotiating<N> {
         ControlFlow::Break(Advance::Reached(reached))
     }
 
-    /// Sets the time for callbacks of rustls before any input.
+    /// Sets the time that callbacks of rustls use.
     fn note_time(&mut self, engine: &Engine, cx: &Context<'_, '_, N>) {
         let kind = engine.handshake_kind();
         self.is_first = kind.is_none();
@@ -381,7 +383,7 @@ impl<N: Net> Negotiating<N> {
         cx.core.half_open = None;
     }
 
-    /// Requests a server, or joins the one that was connected before.
+    /// Requests a server, or joins the client with the server that is already connected.
     fn leave(
         self,
         mut engine: Engine,
@@ -421,7 +423,7 @@ impl<N: Net> Negotiating<N> {
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Returns how the signature is made, if data of a second ClientHello has arrived.
+    /// Returns how the signature is made, if a second ClientHello may have arrived.
     fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         self.offload.filter(|_| ready.readable)
     }
@@ -432,7 +434,7 @@ impl<N: Net> HelloDecision<N> {
         if let Some(reason) = handshake.and_then(|it| it.shed()) {
             return HandshakeRefusal::shed(reason);
         }
-        // Discards the output of rustls, and answers the ClientHello with an alert.
+        // An alert in plaintext is the whole answer: the output of rustls is discarded.
         if handshake.is_some_and(|it| it.signature.token_failed) {
             return HandshakeRefusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
         }
@@ -442,7 +444,8 @@ impl<N: Net> HelloDecision<N> {
         )
     }
 
-    /// Returns the algorithms of the server's certificate, if the PROXY header contains them.
+    /// Returns the algorithms of the server's certificate, if the PROXY header to the backend
+    /// contains them.
     fn presented(&self) -> Option<Arc<Presented>> {
         let version = self.pool.backend().keys.proxy_header;
         version.filter(|version| *version == Introduction::V2)?;
@@ -462,8 +465,8 @@ fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
     version == Some(ProtocolVersion::TLSv1_3) && !received.early
 }
 
-/// Returns the close reason of a TLS error. `asks` means that a client certificate was requested:
-/// no other message of the client is as long.
+/// Returns the close reason of a TLS error. If a client certificate was requested (`asks`), an
+/// excess length is that of the certificate chain, because other messages are shorter.
 fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     match error {
         _ if asks && chain::is_excess(error) => CloseReason::ClientChain,

@@ -29,7 +29,7 @@ pub(super) struct Pending {
     pub(super) purpose: Purpose,
     /// TLS with the client; `None` if its bytes are relayed unchanged.
     pub(super) client_tls: Option<Engine>,
-    /// Origin of the session that the handshake continued or started.
+    /// Origin of the session that the handshake resumed or created.
     pub(super) origin: Option<OriginId>,
     /// Server that probably has the client's session; see `ServerState::key`.
     pub(super) home: Option<u64>,
@@ -37,13 +37,13 @@ pub(super) struct Pending {
     pub(super) to_server: HalfPipe<Lent>,
     /// `None` if the backend has no TLS.
     pub(super) tls_start: Option<Box<TlsStart>>,
-    /// The client has sent data.
+    /// The client has sent data, so a response is expected.
     pub(super) asks: bool,
-    /// Position in the order of arrival, set after a slot was returned.
+    /// Arrival at the backend, stored when the connection returned its slot.
     pub(super) arrival: Option<Arrival>,
-    /// Number of connects that may still fail.
+    /// Number of failed connects after which another may be tried.
     pub(super) retries: u32,
-    /// `None` until a connect has failed.
+    /// Failed connects; `None` if there was none.
     failures: Option<Box<Failures>>,
 }
 
@@ -51,7 +51,7 @@ pub(super) struct Pending {
 pub(super) enum Purpose {
     /// Relay to the server.
     Relay,
-    /// Pass TLS through to the server, and learn its session ID if clients stick by session.
+    /// Pass TLS through to the server. If clients stick by session, learn the session ID.
     Pass(Option<Box<Learner>>),
     /// Forward the server's greeting; the client must request TLS in this protocol.
     Converse(Rc<ListenerState>, Protocol),
@@ -117,7 +117,7 @@ impl Pending {
         Ok(())
     }
 
-    /// Chooses a server. Uses the claimed slot unless its server went out of service.
+    /// Chooses a server. Uses the `claimed` slot unless its server went out of service.
     pub(super) fn choose<N: Net>(
         &mut self,
         claimed: Option<ServerSlot>,
@@ -133,17 +133,17 @@ impl Pending {
         self.pool.pick(&hint, self.home.or(had), self.tried())
     }
 
-    /// Returns the servers that have failed.
+    /// Returns the keys of the servers to which a connect failed.
     pub(super) fn tried(&self) -> &[u64] {
         self.failures.as_ref().map_or(&[], |all| &all.tried)
     }
 
-    /// Returns a slot, and keeps its position in the order of arrival.
+    /// Releases a slot, and stores its arrival, so that the client does not queue as a new one.
     fn give_back(&mut self, slot: ServerSlot) {
         self.arrival.get_or_insert(slot.arrival());
     }
 
-    /// Records that the server of this slot failed. Returns `true` if another may be tried.
+    /// Records a failed connect to the slot's server. Returns `true` if another connect may follow.
     pub(super) fn note_failure(&mut self, slot: ServerSlot, error: io::Error) -> bool {
         let mut tried = self.failures.take().map_or(Vec::new(), |all| all.tried);
         tried.push(slot.server().key());
@@ -154,7 +154,7 @@ impl Pending {
         may_retry
     }
 
-    /// Returns why there is no server, for the metrics and the log.
+    /// Returns the reason why the client gets no server, for the metrics and the log.
     pub(super) fn failure(&self) -> (CloseReason, String) {
         let (reason, detail) = match &self.failures {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
@@ -165,7 +165,7 @@ impl Pending {
     }
 }
 
-/// Returns the facts that the choice of a server may depend on.
+/// Returns the client properties on which the choice of a server may depend.
 pub(super) fn pick_hint<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> PickHint<'_> {
     PickHint {
         source: core.facts.client.ip(),

@@ -3,11 +3,11 @@
 //! The slot arrives as an event from the thread that returned it.
 //!
 //! A client that resets the connection leaves the queue at once. A client that only closes its
-//! sending side may still read the response. It stays, unless the backend has `abort-on-close`.
-//! Dropping this removes the client from the queue, and a slot that is already granted goes to the
-//! next waiter.
+//! sending side may still read the response, so it stays queued, unless the backend has
+//! `abort-on-close`. Dropping a [`Queued`] removes the client from the queue; a slot that was
+//! already granted goes to the next waiter.
 //!
-//! A waiting client only takes memory: its data stays in the kernel.
+//! A waiting client takes only memory of becket: its data stays in the kernel.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ use becket_tls::admission::ConnectionPermit;
 pub(super) struct Queued {
     wait: Option<Wait>,
     grant: Option<Grant>,
-    /// Counts the client for its name's share of the queue, if there is one.
+    /// Counts the client in the part of the queue that clients of its server name may occupy.
     _share: Option<Box<ConnectionPermit>>,
     since: Duration,
     client: Pending,
@@ -37,10 +37,10 @@ impl Queued {
         mut client: Pending,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        // Held tickets are sent now, because the response takes longer.
+        // Sends held tickets now, because they would otherwise wait for the response.
         client.to_client.release();
         let share = match client.arrival {
-            // The client was admitted to the queue before.
+            // The client was counted when it first joined the queue.
             Some(_) => Ok(None),
             None => {
                 let keys = &client.pool.backend().keys;
@@ -59,7 +59,7 @@ impl Queued {
         let Ok(wait) = wait else {
             return refuse(client, CloseReason::QueueFull, cx);
         };
-        // The time limit includes earlier waits, if a server failed this client.
+        // After a failed connect, the earlier wait counts towards the time limit.
         let timeout = client.pool.backend().queue_timeout;
         cx.core.deadline = cx.turn.now.running + timeout.saturating_sub(cx.core.facts.queued);
         Advance::Go(Box::new(Self {
@@ -71,7 +71,8 @@ impl Queued {
         }))
     }
 
-    /// Stores the grant if it is for this client. Otherwise drops it, which passes the slot on.
+    /// Stores the grant if it is for this client. Otherwise, drops it, which passes the slot to the
+    /// next waiter.
     pub(super) fn handle_grant(&mut self, grant: Grant) -> bool {
         let mine = self.wait.take_if(|wait| wait.is_over_by(&grant));
         let Some(wait) = mine else {
@@ -82,7 +83,7 @@ impl Queued {
         true
     }
 
-    /// Returns `true` if this readiness may change anything.
+    /// Returns `true` if this readiness may allow a step.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         self.has_left(ready) || ready.writable
     }
@@ -95,7 +96,7 @@ impl Queued {
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        // Pending rest of the handshake's last flight.
+        // Sends pending bytes of the handshake's last flight.
         let waits = cx.core.client.ready.writable && self.client.to_client.waits();
         let is_lost = waits && cx.flush(&mut self.client.to_client).is_err();
         if is_lost || self.has_left(cx.core.client.ready) {

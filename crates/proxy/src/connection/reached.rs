@@ -28,7 +28,7 @@ use becket_tls::engine::Engine;
 pub(super) enum Advance<P, N: Net> {
     /// Advance at the next readiness or at the deadline.
     Wait(P),
-    /// Advance again in the next turn: the budget is used up.
+    /// Advance again in the next turn, because the byte budget of this turn is used up.
     Yield(P),
     /// Advance at once.
     Go(P),
@@ -39,31 +39,31 @@ pub(super) enum Advance<P, N: Net> {
 /// Result of a finished phase.
 #[derive(Debug)]
 pub(super) enum Reached<N: Net> {
-    /// Nothing is left to do.
+    /// Close the connection at once.
     End(CloseReason),
-    /// Last bytes for the client, followed by FIN.
+    /// Send these last bytes and FIN to the client, then close.
     Close(CloseReason, HalfPipe<Lent>),
-    /// A client that needs no PROXY header, or has sent one.
+    /// A client without a PROXY header, or after it.
     Client(Rc<ListenerState>),
     /// A client that does not start with TLS.
     Cleartext(Rc<ListenerState>),
-    /// A whole ClientHello in the worker's buffers, for a handshake.
+    /// A decision about a whole ClientHello, which is in the worker's buffers.
     Hello(Box<HelloDecision<N>>),
     /// A client that needs a server, possibly with a slot.
     Pending(Pending, Option<ServerSlot>),
-    /// A client for which no server is left.
+    /// A client for which no server is usable.
     NoServer(Pending),
     /// A client in a plaintext dialog, with a server if that speaks first.
     Dialog(Rc<ListenerState>, Protocol, Option<Box<Connected<N>>>),
-    /// A plaintext request for TLS. The client must offer the ALPN protocol, if there is one.
+    /// A plaintext request for TLS. The ClientHello must offer the ALPN protocol, if there is one.
     Upgrade(
         Rc<ListenerState>,
         Option<Box<Connected<N>>>,
         Option<&'static [u8]>,
     ),
-    /// A request to cancel a query of another connection.
+    /// A PostgreSQL request to cancel a query of another connection.
     Cancel(CancelOutcome),
-    /// A client and its server.
+    /// A client and its connected server.
     Joined(Joined<N>),
 }
 
@@ -104,7 +104,7 @@ impl<N: Net> Reached<N> {
         Self::End(reason)
     }
 
-    /// Ends a failed handshake, with last bytes for the client.
+    /// Ends a failed handshake, and sends last bytes to the client.
     pub(super) fn no_handshake_but(
         reason: CloseReason,
         last: HalfPipe<Lent>,
@@ -114,7 +114,7 @@ impl<N: Net> Reached<N> {
         Self::Close(reason, last)
     }
 
-    /// Rejects a handshake: logs and counts it, and answers the client.
+    /// Logs and counts a rejected handshake, and answers or resets the client.
     pub(super) fn refused(refusal: HandshakeRefusal, cx: &mut Context<'_, '_, N>) -> Self {
         let reason = refusal.reason;
         cx.note(reason, &refusal.detail);
@@ -143,7 +143,8 @@ impl<N: Net> Reached<N> {
         Self::no_handshake(reason, cx)
     }
 
-    /// Requests a server for a client. The client's data is sent first, after the PROXY header.
+    /// Requests a server for a client. The server gets the PROXY header, then the client's data so
+    /// far.
     pub(super) fn pending(
         mut pending: Pending,
         said: EarlyBytes<'_>,

@@ -40,8 +40,7 @@ pub(super) struct Relaying<N: Net> {
     pub(super) server: Connected<N>,
     /// Learns the session ID of the server, if TLS is passed through.
     learner: Option<Box<Learner>>,
-    /// The side that sent data last, if any. If this is the client, and its data was sent to the
-    /// server, a response is expected.
+    /// The side that sent data last, if any. A response is expected if that side is the client.
     spoke_last: Option<Side>,
     /// The client sent FIN without close_notify while the server could still send.
     truncated: bool,
@@ -49,12 +48,12 @@ pub(super) struct Relaying<N: Net> {
 
 struct Done {
     moved: bool,
-    /// More data could be read, but not in this turn.
+    /// The byte budget of this turn is used up while more data may be readable.
     spent: bool,
 }
 
 impl<N: Net> Relaying<N> {
-    /// Starts the idle timer.
+    /// Creates the relay and sets the idle timeout.
     pub(super) fn new(joined: Joined<N>, cx: &mut Context<'_, '_, N>) -> Self {
         let relaying = Self {
             client_tls: joined.client_tls.map(Tls::Own),
@@ -67,8 +66,8 @@ impl<N: Net> Relaying<N> {
         relaying
     }
 
-    /// Moves the available data. The phase is not moved in memory, because there are many and they
-    /// live long.
+    /// Moves the available data. Takes `&mut self`, so that [`Relaying`], which is large, is not
+    /// copied on each call.
     pub(super) fn advance(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -87,7 +86,7 @@ impl<N: Net> Relaying<N> {
         }
         if done.moved {
             let deadline = self.deadline(cx);
-            // Data from the client does not delay its tickets.
+            // Tickets are held: data from the client must not postpone their release.
             cx.core.deadline = if self.server.to_client.is_holding() {
                 deadline.min(cx.core.deadline)
             } else {
@@ -134,8 +133,7 @@ impl<N: Net> Relaying<N> {
         }
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
-        // Decided once per turn, so that steps on legs that do not move skip the checks for kernel
-        // TLS.
+        // Checked once per turn, so that steps on other legs skip the checks for kernel TLS.
         let moves = client.note_bulk(0) | server.note_bulk(0);
         let mut moved = false;
         loop {
@@ -182,8 +180,8 @@ impl<N: Net> Relaying<N> {
         Advance::Reached(self.abort(reason))
     }
 
-    /// Stops the relay when the process exits. Resets sides that could mistake the data for
-    /// complete.
+    /// Stops the relay when the process exits. Resets each side that would take FIN for the end of
+    /// complete data.
     pub(super) fn cut_off(&mut self, core: &mut Core<N>) {
         if core.fin_is_an_end && !self.server.to_client.is_finished() {
             core.client.socket.reset_on_close();
@@ -197,14 +195,15 @@ impl<N: Net> Relaying<N> {
         self.server.to_client.source_ended() || self.server.to_server.source_ended()
     }
 
-    /// Returns `true` if no response is expected and nothing is pending.
+    /// Returns `true` if no response is expected and no bytes are pending.
     fn is_at_rest(&self) -> bool {
         self.spoke_last != Some(Side::Client)
             && !self.server.to_client.waits()
             && !self.server.to_server.waits()
     }
 
-    /// Returns `true` if neither side waits for anything and no message is in progress.
+    /// Returns `true` if the relay is idle: no response is expected, both sides are open, and the
+    /// handshake is complete.
     pub(super) fn rests(&self) -> bool {
         self.is_at_rest() && !self.is_half_closed() && !self.is_unfinished()
     }
@@ -226,8 +225,8 @@ impl<N: Net> Relaying<N> {
         engine.is_some_and(Engine::is_unfinished)
     }
 
-    /// Returns the time to give up without further data. A client with early data has the usual
-    /// time for its handshake.
+    /// Returns the time at which [`Self::expire`] is due if no more data arrives. For a client
+    /// whose handshake is incomplete, the handshake timeout also applies.
     pub(super) fn deadline(&self, cx: &Context<'_, '_, N>) -> Duration {
         let patience = if self.is_half_closed() {
             cx.turn.timeouts.half_closed
@@ -246,7 +245,7 @@ impl<N: Net> Relaying<N> {
         idle
     }
 
-    /// Ends a relay after both directions have ended.
+    /// Returns the result of a relay whose directions have both ended.
     fn complete(&self) -> Reached<N> {
         let reason = if self.truncated {
             CloseReason::ClientTruncated
@@ -256,13 +255,15 @@ impl<N: Net> Relaying<N> {
         if self.server.to_server.source_ended() {
             return Reached::End(reason);
         }
-        // The server stopped receiving, but the client may still be sending.
+        // The server stopped receiving, but the client may still be sending, so `Closing` discards
+        // its data.
         Reached::Close(reason, HalfPipe::default())
     }
 
-    /// Aborts after one side failed. The other side must not mistake the data for complete.
+    /// Aborts the relay after one side failed. The data must not look complete to the peer of that
+    /// side.
     pub(super) fn abort(&mut self, reason: CloseReason) -> Reached<N> {
-        // A server that violated TLS gets an alert, which a reset would overtake.
+        // A server that violated TLS gets an alert; a reset could overtake the alert.
         let told = matches!(
             reason,
             CloseReason::ServerTlsError | CloseReason::ServerRecordsWithoutData
@@ -272,7 +273,7 @@ impl<N: Net> Relaying<N> {
         }
         match reason {
             CloseReason::ClientReset => Reached::End(reason),
-            // Pending bytes and FIN are sent, but not close_notify.
+            // `Closing` sends the pending bytes and FIN, but no close_notify.
             _ => Reached::Close(reason, mem::take(&mut self.server.to_client)),
         }
     }

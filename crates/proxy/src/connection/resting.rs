@@ -1,5 +1,5 @@
-//! Idle connections: their idle time, and the reasons to close them early: a drain, memory
-//! pressure, or clients that wait for a slot.
+//! Idle connections: their idle time, and closing them early for a drain, for memory pressure, or
+//! for clients that wait for a slot.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ impl<N: Net> Connection<N> {
         Advanced::Waiting
     }
 
-    /// Returns the idle time, or `None` if either side waits for something. While draining, the
-    /// value is too large.
+    /// Returns the idle time, or `None` if a request or response is in progress. While draining,
+    /// the result is too long, because it is computed from the shortened deadline.
     pub fn rested(&self, now: Duration, timeouts: &Timeouts) -> Option<Duration> {
         let patience = match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests() => timeouts.idle,
@@ -39,8 +39,8 @@ impl<N: Net> Connection<N> {
         Some((now + patience).saturating_sub(self.core.deadline))
     }
 
-    /// Returns the server if it has answered the client and no byte is in transit as far as becket
-    /// can see.
+    /// Returns the server if it has answered the client and the connection is idle, as far as
+    /// becket can see. Kernel TLS hides partial records.
     pub fn rests_at(&self) -> Option<&Arc<ServerState>> {
         match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests_answered() => {
@@ -50,7 +50,7 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns the bytes moved so far, in both directions on both sides.
+    /// Returns the total number of bytes received and sent on both legs.
     pub fn moved(&self) -> u64 {
         let (client, server) = (self.core.client.traffic, self.core.facts.server_traffic);
         client.received + client.sent + server.received + server.sent

@@ -1,8 +1,8 @@
 //! TLS handshake with the server, after the connect.
 //!
-//! With backend TLS, the ClientHello is part of the first write after the connect, behind the
-//! plaintext PROXY header. No client data is sent before there are traffic keys, so until then
-//! another server can be tried without harm.
+//! With backend TLS, the first write after the connect contains the plaintext PROXY header and the
+//! ClientHello. No client data is sent before there are traffic keys, so another server can be
+//! tried until then without harm.
 //!
 //! With `backend.tls.starttls`, TLS is first requested in plaintext;
 //! [`becket_proto::starttls::TlsRequest`] determines this dialog. The ClientHello is sent after the
@@ -31,13 +31,13 @@ use becket_tls::engine::Received;
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::to_servers::ServerTls;
 
-/// A handshake with a server. Possibly nothing was sent yet.
+/// A handshake with a server, before or after its first byte.
 #[derive(Debug)]
 pub(super) struct ServerHandshake {
     pub(super) tls: Box<Tls<UnbufferedClientConnection>>,
-    /// Plaintext request for TLS; `None` after the server agreed or without STARTTLS.
+    /// Plaintext request for TLS; `None` without STARTTLS, or after the server has agreed.
     request: Option<Box<ClearRequest>>,
-    /// Plaintext greeting of the server, for the client.
+    /// Plaintext greeting of the server, to be relayed to the client.
     pub(super) greeting: Vec<u8>,
 }
 
@@ -49,12 +49,12 @@ struct ClearRequest {
     hello: Vec<u8>,
 }
 
-/// Initial data for TLS to a server. Does not depend on the server.
+/// Data to send to any server at the start of TLS, or after it.
 #[derive(Debug)]
 pub(super) struct TlsStart {
     /// The PROXY header, sent in plaintext.
     header: Vec<u8>,
-    /// Data that the client has sent already; it will be encrypted.
+    /// Data that the client has sent so far, to be encrypted for the server.
     pub(super) early: Vec<u8>,
     pub(super) client_ended: bool,
 }
@@ -68,8 +68,8 @@ impl TlsStart {
         }
     }
 
-    /// Creates a ClientHello for a server. The first bytes to send are the header, and the
-    /// ClientHello or the STARTTLS request.
+    /// Creates a handshake with a server. Returns it with the first bytes to send: the header, and
+    /// the ClientHello or the STARTTLS request.
     ///
     /// # Errors
     ///
@@ -111,12 +111,12 @@ impl TlsStart {
 }
 
 impl ServerHandshake {
-    /// Sends pending bytes and receives until there are traffic keys or no more data. When ready,
-    /// `scratch.plain` contains the data that the server sent after its handshake.
+    /// Sends pending bytes and receives until there are traffic keys or no more data. If the result
+    /// is ready, `scratch.plain` contains the data that the server sent after its handshake.
     ///
     /// # Errors
     ///
-    /// Returns why the handshake failed. The alert was sent to the server.
+    /// Returns why the handshake failed, after trying to send the alert to the server.
     pub(super) fn advance<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
@@ -145,7 +145,7 @@ impl ServerHandshake {
                 Ok(received) if received.ready => return Ok(received),
                 Ok(_) => {}
                 Err(error) => {
-                    // Sends the alert with the reason.
+                    // Sends the alert of rustls, if the socket accepts it.
                     let _lost = send(server, to_server, counters);
                     return Err(error);
                 }
@@ -153,8 +153,8 @@ impl ServerHandshake {
         }
     }
 
-    /// Handles plaintext data from the server. Queues the answer or, after the dialog, the
-    /// ClientHello.
+    /// Passes plaintext data from the server to the STARTTLS dialog. Queues the answer or, when the
+    /// server agrees, the ClientHello.
     fn ask(
         &mut self,
         mut clear: Box<ClearRequest>,
@@ -175,7 +175,7 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Receives once and passes the data to TLS.
+    /// Receives once and passes the data to rustls.
     fn take_in<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
@@ -226,5 +226,5 @@ pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Initial room for a ClientHello with a post-quantum key share and a ticket, in bytes.
+/// Initial buffer size in bytes for a ClientHello with a post-quantum key share and a ticket.
 const HELLO: usize = 2048;

@@ -1,9 +1,9 @@
 //! A step of rustls that may wait for a signature. [`becket_keys::signing`] makes signatures.
 //!
 //! The step owns all data that it refers to: the engine, its input and its output. The handshake
-//! context is lent to the thread only while the step runs (`sessions/context.rs`). If a suspended
-//! step is dropped, it is resumed once more without an answer and ends with an error. Its job is
-//! skipped unless a thread has already started it.
+//! context is lent to the thread only while the step runs (`sessions/context.rs`). A suspended step
+//! that is dropped runs once more without an answer, so that it ends with an error. A thread that
+//! has not yet started the requested signature skips it.
 
 use std::io;
 
@@ -38,11 +38,11 @@ pub(super) struct SignedStep {
 pub(super) enum Signature {
     Done(SignedStep),
     Awaited(Signing),
-    /// A step was suspended without a request, or cannot run.
+    /// The step was suspended without a request for a signature, or no stack could be allocated.
     Failed(String),
 }
 
-/// Passes `input` to TLS in a step that may wait for a signature.
+/// Passes `input` to rustls in a step that may wait for a signature.
 pub(super) fn begin<N: Net>(
     mut engine: Engine,
     input: &[u8],
@@ -67,7 +67,7 @@ pub(super) fn begin<N: Net>(
 }
 
 impl Signature {
-    /// Requests the signature that a suspended step waits for.
+    /// Requests the signature for which the step was suspended.
     fn of<N: Net>(
         progress: CoroutineState<SignedStep>,
         handshake: &mut Option<HandshakeContext>,
@@ -99,7 +99,7 @@ impl Signature {
 }
 
 impl Signing {
-    /// Stores the answer if it is for this step.
+    /// Stores the signature if this step requested it. Returns `true` if so.
     pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
         let mine = self.asked.is(signed.asker);
         if mine {
@@ -112,7 +112,7 @@ impl Signing {
         self.answer.is_some()
     }
 
-    /// Continues the step with its answer.
+    /// Resumes the step with its signature.
     pub(super) fn resume<N: Net>(
         self,
         handshake: &mut Option<HandshakeContext>,

@@ -1,13 +1,14 @@
 //! Moves the TLS of a leg with bulk data to the kernel. Its bytes are then relayed like plain ones.
 //!
 //! Each leg moves separately after it has carried `limits.kernel-tls-after` bytes, at a moment when
-//! nothing is pending for its peer and the engine holds nothing. A busy leg has such moments
-//! because reads then stop at the end of a record ([`Half::most_to_read`]). First the socket gets
-//! its TLS layer. If the kernel refuses it, or does not support the negotiated cipher, the leg
-//! never moves. After that there is no way back: a rejected key ends the connection.
+//! no bytes are pending for its peer and the engine holds none. A busy leg has such moments because
+//! its reads then stop at the end of a record ([`Half::most_to_read`]). First, the TLS layer is
+//! attached to the socket. If the kernel refuses it, or does not support the negotiated cipher, the
+//! leg stays with rustls. After the layer is attached, the leg cannot return to rustls, so a
+//! rejected key ends the connection.
 //!
-//! No function here is called for other legs. [`KernelRecords`] contains the later differences;
-//! decision 0028 explains them.
+//! Legs with less data call no function of this module. [`KernelRecords`] contains the later
+//! differences; decision 0028 explains them.
 
 use std::mem;
 
@@ -24,8 +25,8 @@ use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
 impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
-    /// Returns how many bytes to receive after the held ones, which are in `sealed`: whole records,
-    /// if there are any.
+    /// Returns how many bytes to receive after the held bytes, which are in `sealed`. The count
+    /// ends with a whole record if the socket contains the end of one.
     pub(super) fn most_to_read(&mut self, sealed: &mut Buffer) -> usize {
         let held = sealed.len();
         let seen = self.leg.socket.peek(sealed.next(READ)).unwrap_or(0);
@@ -38,8 +39,8 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         }
     }
 
-    /// Moves this leg to the kernel if it must and can move. `onward` is the direction that starts
-    /// at the peer.
+    /// Moves this leg to the kernel if [`Self::note_bulk`] requires it and no bytes are pending.
+    /// `onward` is the direction that carries data from this leg.
     pub(in super::super) fn enter_kernel(
         &mut self,
         onward: &mut HalfPipe<Lent>,
@@ -76,7 +77,8 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         let kernel = entered.inspect_err(|_| refuse(KernelTlsRefusal::Key))?;
         *tls = Tls::Kernel(Box::new(kernel));
         self.counters.kernel_tls_legs.add(1);
-        // Data that has arrived meanwhile may have been reported already.
+        // Data may have arrived during the move without another event, so the next step reads
+        // again.
         onward.handle_readable();
         Ok(())
     }

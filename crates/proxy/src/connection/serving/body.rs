@@ -1,12 +1,12 @@
 //! Sends the body of a response from a file in one of two ways.
 //!
-//! Without TLS or with kernel TLS, the kernel sends the file's bytes that are in memory
+//! Without TLS or with kernel TLS, the kernel sends the bytes of the file that are in memory
 //! (sendfile(2)). Otherwise, and for a short body, the worker reads bytes into its buffer and sends
-//! them. A reader thread reads bytes that are not in memory, and the worker sends them; the kernel
-//! reads ahead meanwhile. For a long body, TLS moves to the kernel first.
+//! them. A reader thread reads bytes that are not in memory, while the kernel reads ahead; the
+//! worker then sends them. For a long body, TLS first moves to the kernel.
 //!
-//! A page that is evicted between the check and the call blocks the worker: decision 0047 discusses
-//! this and the thresholds.
+//! sendfile(2) blocks the worker if a page is evicted between the check and the call: decision 0047
+//! discusses this and the thresholds.
 
 use std::io;
 
@@ -19,7 +19,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 
 impl ServingFiles {
-    /// Sends more of a file.
+    /// Continues to send a file.
     pub(super) fn send<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -48,8 +48,8 @@ impl ServingFiles {
         self.fill(body, cx, scratch).map(|()| ServeStep::Moved)
     }
 
-    /// Sends the file's bytes that are in memory after the bytes in the buffer. Requests other
-    /// bytes from a reader thread.
+    /// Sends the buffer, then the next bytes of the file that are in memory. Requests bytes that
+    /// are not in memory from a reader thread.
     pub(super) fn fill<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -57,7 +57,7 @@ impl ServingFiles {
         scratch: &mut Scratch,
     ) -> Result<(), CloseReason> {
         let most = self.most_to_send(&body, cx)?;
-        // If the file has an error, the read reports it.
+        // If the check fails, nothing counts as cached, and the following read reports the error.
         let cached = match most {
             0 => 0,
             most => body.file.cached(body.rest.start, most).unwrap_or(0),
@@ -73,7 +73,7 @@ impl ServingFiles {
     }
 
     /// Returns how many of the next file bytes the kernel may send without copying; 0 if becket
-    /// encrypts. Moves TLS to the kernel first if the rest of the body is long enough.
+    /// encrypts. First moves TLS to the kernel if the unsent part of the body is long enough.
     fn most_to_send<N: Net>(
         &mut self,
         body: &FileBody,
@@ -88,7 +88,8 @@ impl ServingFiles {
         let mut client = self.half(cx);
         if may_move && client.note_bulk(rest) {
             client.enter_kernel(&mut HalfPipe::default())?;
-            // Data that has arrived meanwhile may have been reported already.
+            // Data may have arrived during the move without another event, so the next step reads
+            // again.
             client.leg.ready.readable |= client.is_plain();
         }
         Ok(if client.is_plain() {
@@ -98,8 +99,8 @@ impl ServingFiles {
         })
     }
 
-    /// Reads the file's bytes that are in memory and sends them after the bytes in the buffer.
-    /// Requests other bytes from a reader thread.
+    /// Reads the next bytes of the file that are in memory into the buffer, and sends it. Requests
+    /// bytes that are not in memory from a reader thread.
     fn read<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -153,6 +154,6 @@ impl ServingFiles {
     }
 }
 
-/// Minimum body size for sending by the kernel, in bytes. A smaller body with its head is one read
-/// and one send.
+/// Minimum size in bytes of a body that the kernel sends. A shorter body is read and sent with its
+/// head, in one call each.
 const LEAST_SENT: u64 = 64 * 1024;

@@ -1,14 +1,14 @@
-//! Serves requests for files, one after the other. Also redirects all clients to `https` if
-//! configured.
+//! Serves requests for files, one after the other. Also answers every request with a redirect to
+//! `https`, if configured.
 //!
 //! Client data is collected until the head of a request is complete. `becket-http` parses it and
-//! decides which part of the file to send; the backend's [`FileService`] finds the file. The head
-//! of the response and as much of the file as fits are sent together. A pipelined request waits for
-//! its turn, and nothing more is read meanwhile. A reader thread reads data that is not in memory,
-//! and the connection waits for it like for a socket.
+//! selects the part of the file to send; the backend's [`FileService`] finds the file. The head of
+//! the response and as much of the file as fits are sent together. A pipelined request waits until
+//! the response is sent, and no more data is read until then. A reader thread reads file data that
+//! is not in memory, and the connection waits for it as for a socket.
 //!
 //! If a file turns out to be shorter than its announced length, the connection is aborted: without
-//! close_notify, or by a reset without TLS. So the client does not mistake a part for the whole.
+//! close_notify, or by a reset without TLS. So the client does not take a part for the whole file.
 //!
 //! A client can occupy memory for one read's worth of requests and of a response, and one open
 //! file. `timeouts.request` limits the time for the head, `timeouts.keep-alive` the wait for the
@@ -51,11 +51,11 @@ pub(super) struct ServingFiles {
     /// TLS with the client; `None` without TLS.
     tls: Option<Tls<UnbufferedServerConnection>>,
     to_client: HalfPipe<Lent>,
-    /// Received requests without a response.
+    /// Received bytes of requests without a response.
     said: Vec<u8>,
-    /// Number of these bytes that contain no end of a head.
+    /// Number of bytes at the start of `said` that contain no end of a head.
     searched: usize,
-    /// The first line is complete, and is a request line.
+    /// `said` begins with a complete request line.
     has_line: bool,
     /// Length of the head of the current request.
     head: usize,
@@ -64,7 +64,7 @@ pub(super) struct ServingFiles {
     answered: u32,
     /// The client will send no more data.
     ended: bool,
-    /// The current or last response is the final one.
+    /// The connection ends after the current or last response.
     is_last: bool,
     /// Log record of the current request.
     record: Option<Box<RequestRecord>>,
@@ -74,7 +74,7 @@ pub(super) struct ServingFiles {
 enum Doing {
     /// Waits for a request.
     Hearing,
-    /// A thread looks up a file. If there is a response already, the file is its error page.
+    /// A reader thread looks up a file: the requested one, or the error page of the given response.
     Finding(Awaited<AtPath>, FileKey, Option<Reply>),
     /// Sends a file.
     Sending(FileBody),
@@ -87,11 +87,11 @@ struct FileBody {
     rest: Range<u64>,
     /// Pending read of a reader thread.
     asked: Option<Awaited<io::Result<Vec<u8>>>>,
-    /// The kernel cannot send this file.
+    /// The kernel cannot send this file without copying, so it is read.
     is_read: bool,
 }
 
-/// The event that the client or becket waits for. Each has its own timeout.
+/// The event for which the connection waits. Each has its own timeout.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ClientWait {
     NextRequest,
@@ -100,16 +100,17 @@ enum ClientWait {
 }
 
 enum ServeStep {
-    /// A step was made; more may follow.
+    /// A step was made; another may be possible.
     Moved,
-    /// There is nothing to do now.
+    /// No step is possible now.
     Waits,
-    /// The connection has finished.
+    /// The last response was sent.
     Over,
 }
 
 impl ServingFiles {
-    /// Starts with a client after its handshake, or without TLS, and with its data so far.
+    /// Creates the phase for a client after its handshake, or without TLS. `said` is its data so
+    /// far.
     pub(super) fn new<N: Net>(
         site: Site,
         (tls, to_client): (Option<Engine>, HalfPipe<Lent>),
@@ -189,7 +190,7 @@ impl ServingFiles {
         let reason = match self.waits_for() {
             ClientWait::Answer => CloseReason::IdleTimeout,
             ClientWait::NextRequest if self.answered > 0 => {
-                // No request is pending: an orderly end.
+                // No request is pending, so the connection ends in an orderly way.
                 match self.end(cx, scratch) {
                     Ok(_) => return Advance::close(CloseReason::Finished, self.to_client),
                     Err(reason) => reason,
@@ -209,14 +210,14 @@ impl ServingFiles {
         }
     }
 
-    /// Returns `true` if all requests have a response.
+    /// Returns `true` if the connection is idle after a response.
     pub(super) fn rests(&self) -> bool {
         let waits = matches!(self.waits_for(), ClientWait::NextRequest);
         waits && self.answered > 0 && !self.is_unfinished()
     }
 
-    /// Returns the time to give up without progress. An idle connection has less time while the
-    /// process drains.
+    /// Returns the time at which [`Self::expire`] is due if there is no progress. It is earlier for
+    /// an idle connection while the process drains.
     pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
         let timeouts = cx.turn.timeouts;
         let mut patience = match self.waits_for() {
@@ -241,7 +242,7 @@ impl ServingFiles {
         engine.is_some_and(Engine::is_unfinished)
     }
 
-    /// Aborts the connection. The client must not mistake the data for complete.
+    /// Aborts the connection so that its data does not look complete to the client.
     pub(super) fn abort<N: Net>(
         mut self: Box<Self>,
         reason: CloseReason,
@@ -289,7 +290,7 @@ impl ServingFiles {
         step
     }
 
-    /// Returns the client's leg.
+    /// Returns the client's leg as the only half: there is no server.
     fn half<'a, N: Net>(
         &'a mut self,
         cx: &'a mut Context<'_, '_, N>,
@@ -332,7 +333,7 @@ impl ServingFiles {
         self.receive(cx, scratch)
     }
 
-    /// Fails if the bytes do not start a request, or are too many for one.
+    /// Returns an error status if the bytes are not the start of a request, or exceed `most`.
     fn check(&mut self, is_too_long: bool, most: usize) -> Result<(), StatusCode> {
         self.has_line = self.has_line || head::check_line(&self.said, self.searched)?;
         if is_too_long {
@@ -355,14 +356,15 @@ impl ServingFiles {
         }
         onward.handle_readable();
         client.take(&mut onward, scratch)?;
-        // After data, the kernel keeps a record without data for the next call.
+        // The kernel may still have a record without data, for which no event follows.
         client.leg.ready.readable |= onward.next() == Next::Read;
         self.ended |= onward.source_ended();
         self.said.extend_from_slice(scratch.plain.filled());
         Ok(ServeStep::Moved)
     }
 
-    /// Answers the first request. `found` is the result of a thread's lookup, if there was one.
+    /// Answers the first request in `said`. `found` is the result of a reader thread's lookup, if
+    /// there was one.
     fn respond<N: Net>(
         &mut self,
         found: Option<AtPath>,
@@ -394,7 +396,7 @@ impl ServingFiles {
         let Some(service) = service else {
             return Err(CloseReason::Internal);
         };
-        // The requested file was already looked up.
+        // Only an error page is looked up here: `decide` has already looked up the requested file.
         let found = reply
             .as_ref()
             .and_then(|_| service.find(&wanted, cx.turn.now.mono));
@@ -409,7 +411,7 @@ impl ServingFiles {
         }
     }
 
-    /// Continues after a thread's lookup.
+    /// Answers the request after a reader thread's lookup.
     fn go_on<N: Net>(
         &mut self,
         outcome: ReaderAnswer<AtPath>,
@@ -498,7 +500,7 @@ impl ServingFiles {
         })
     }
 
-    /// Sends the buffer, followed by close_notify if this is the `end` and becket handles TLS.
+    /// Sends the buffer, followed by close_notify if `end` is set and becket encrypts.
     fn put<N: Net>(
         &mut self,
         end: bool,
@@ -521,7 +523,7 @@ impl ServingFiles {
         self.half(cx).send(bytes, &mut HalfPipe::default())
     }
 
-    /// Starts the record of a request, if there is an access log.
+    /// Creates the log record of a request, if there is an access log.
     fn note_request<N: Net>(&mut self, head: Option<&Head<'_>>, cx: &Context<'_, '_, N>) {
         self.record = cx.turn.access.map(|_| {
             let facts = &cx.core.facts;
@@ -544,5 +546,6 @@ impl ServingFiles {
     }
 }
 
-/// Minimum cost of a step in bytes, so that many small requests of one client do not delay others.
+/// Minimum number of bytes that a step takes from the turn's budget, so that many small requests of
+/// one client do not delay other clients.
 const LEAST_WORK: usize = 4096;

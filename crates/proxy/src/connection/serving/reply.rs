@@ -11,15 +11,15 @@ use becket_http::status::StatusCode;
 
 use becket_http::docroot::{AtPath, OpenFile};
 
-/// A response before it is written.
+/// A response before its head is written.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
     /// Header lines.
     pub(super) fields: String,
     pub(super) content: Content,
-    /// Sent range and total size of the file. The range is `None` if the requested one does not
-    /// exist.
+    /// Sent range and total size of the file, for partial responses. The range is `None` if the
+    /// requested range does not exist in the file.
     pub(super) range: Option<(Option<Range<u64>>, u64)>,
     /// The client uses HTTP/1.0.
     pub(super) is_old: bool,
@@ -35,7 +35,7 @@ pub(super) enum Content {
 }
 
 impl Reply {
-    /// Returns the head at this time in seconds since 1970.
+    /// Returns the head; `now` is the time in seconds since 1970.
     pub(super) fn head(&self, now: u64, hsts: Option<&FieldValue>, is_last: bool) -> String {
         let (own, length) = match &self.content {
             Content::Nothing => ("", None),
@@ -62,7 +62,7 @@ impl Reply {
         text
     }
 
-    /// Creates the response to an invalid request.
+    /// Creates the response that rejects an invalid request.
     pub(super) fn refusing(refusal: HeadRefusal) -> Self {
         let fields = match refusal.status {
             StatusCode::MethodNotAllowed => "Allow: GET, HEAD\r\n",
@@ -78,13 +78,13 @@ impl Reply {
         }
     }
 
-    /// Adds a redirect to another location.
+    /// Sets the redirect target.
     pub(super) fn at(mut self, location: &str) -> Self {
         self.fields = format!("Location: {location}\r\n");
         self
     }
 
-    /// Adds the selected part of a file.
+    /// Sets the selected part of a file as the content, with its status and header lines.
     pub(super) fn with(mut self, file: Arc<OpenFile>, selected: Selected) -> Self {
         let len = file.len;
         let part = match selected {
@@ -115,7 +115,7 @@ impl Reply {
         self
     }
 
-    /// Adds an error page, if it was found.
+    /// Sets an error page as the content, if the file was found.
     pub(super) fn showing(mut self, found: AtPath) -> Self {
         if let AtPath::File(file) = found {
             self.fields += &file.content;

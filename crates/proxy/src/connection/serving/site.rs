@@ -1,4 +1,4 @@
-//! Determines the response to a request: a file or a part of one, a redirect, an error.
+//! Chooses the response to a request: a file or a part of it, a redirect, or an error.
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
@@ -19,7 +19,7 @@ use becket_http::docroot::{AtPath, FileKey};
 pub(crate) enum Site {
     /// The files of a backend.
     Files(Rc<Pool>),
-    /// A redirect to `https` at this port.
+    /// A redirect of every request to `https` at this port.
     Https(u16),
 }
 
@@ -32,7 +32,8 @@ impl Site {
         }
     }
 
-    /// Returns the response to a request, or the file to look up on disk first.
+    /// Returns the response to a request, or the key of the file that must first be looked up on
+    /// disk.
     pub(super) fn decide(
         &self,
         head: &Head<'_>,
