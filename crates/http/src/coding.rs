@@ -9,7 +9,7 @@ pub enum Coding {
     Br,
     /// Zstandard (RFC 8878).
     Zstd,
-    /// RFC 1952.
+    /// Gzip (RFC 1952).
     Gzip,
 }
 
@@ -55,7 +55,8 @@ impl Codings {
     }
 }
 
-/// Returns the codings that a client accepts; none without the field, since the client may not support any.
+/// Returns the codings that a client accepts; none if the request lacks Accept-Encoding, since the
+/// client may not support any.
 #[must_use]
 pub fn accepted(head: &Head<'_>) -> Codings {
     let (mut codings, mut named) = (Codings::default(), Codings::default());

@@ -1,8 +1,8 @@
 //! The head of a request: its end, its contents, and refusals before any file is looked up.
 //!
-//! A head is parsed once, when it is complete, so a client that sends it byte by byte costs no more than
-//! others. A request with incorrect framing is refused and its connection closed, since the rest would be
-//! read as another request (RFC 9112, section 11.2).
+//! A head is parsed once, when it is complete, so a client that sends it byte by byte costs no more
+//! than others. A request with incorrect framing is refused and its connection closed, since the
+//! bytes that follow would be read as another request (RFC 9112, section 11.2).
 
 use httparse::{EMPTY_HEADER, Header, parse_headers};
 
@@ -162,7 +162,7 @@ fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     else {
         return Err(StatusCode::BadRequest);
     };
-    // RFC 9110, section 5.6.2.
+    // Characters of a token: RFC 9110, section 5.6.2.
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
     // RFC 3986, section 2: a URI consists of visible ASCII, and its fragment is never sent.
     let is_visible = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
@@ -173,7 +173,7 @@ fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     let version = version.strip_prefix("HTTP/").map(str::as_bytes);
     match version.filter(|_| is_request) {
         Some([b'1', b'.', minor @ b'0'..=b'9']) => Ok((method, target, *minor == b'0')),
-        // RFC 9110, section 15.6.6.
+        // A valid version that is not supported: RFC 9110, section 15.6.6.
         Some([b'0'..=b'9', b'.', b'0'..=b'9']) => Err(StatusCode::VersionNotSupported),
         _ => Err(StatusCode::BadRequest),
     }
@@ -187,7 +187,7 @@ impl<'b> Head<'b> {
         fields.map(|field| field.value.trim_ascii())
     }
 
-    /// Returns the value of a field, or `None` if the field occurs more than once.
+    /// Returns the value of a field, or `None` unless the field occurs exactly once.
     pub(crate) fn single(&self, name: &str) -> Option<&'b [u8]> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())

@@ -33,7 +33,8 @@ pub enum Selected {
     PreconditionFailed,
 }
 
-/// Selects for a GET, or for a HEAD, which ignores ranges. `now` is in seconds since 1970.
+/// Selects the part of `file` for a GET, or for a HEAD (`head_only`), which ignores ranges. `now`
+/// is in seconds since 1970.
 #[must_use]
 pub fn select(head: &Head<'_>, head_only: bool, file: &Representation<'_>, now: u64) -> Selected {
     let holds = match any_tag(head, "if-match", |tag| tag.is_strong_and(file.etag)) {
@@ -118,7 +119,8 @@ impl<'v> Tag<'v> {
     }
 }
 
-/// Returns whether a list contains a fitting tag, or is `*`. Returns `None` without such a field.
+/// Returns whether the field `name` contains a tag for which `fits` holds, or is `*`. Returns
+/// `None` if the head lacks the field.
 fn any_tag(head: &Head<'_>, name: &str, fits: impl Fn(&Tag<'_>) -> bool) -> Option<bool> {
     let mut found = None;
     for value in head.values(name) {

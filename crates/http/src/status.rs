@@ -9,17 +9,17 @@ pub enum StatusCode {
     Ok = "200",
     /// The requested part.
     PartialContent = "206",
-    /// The resource is elsewhere: a folder whose trailing slash is missing, or at `https`.
+    /// The resource has another location: a folder whose trailing slash is missing, or `https`.
     MovedPermanently = "301",
     /// The client has the current file.
     NotModified = "304",
-    /// Not a valid HTTP request.
+    /// The request is not valid HTTP.
     BadRequest = "400",
-    /// The system forbids it, or it is a folder without an index.
+    /// The system denies access to the file, or the path is a folder without an index.
     Forbidden = "403",
-    /// There is no such file.
+    /// The path leads to no file.
     NotFound = "404",
-    /// Neither GET nor HEAD.
+    /// The method is neither GET nor HEAD.
     MethodNotAllowed = "405",
     /// A condition of the client does not hold.
     PreconditionFailed = "412",
@@ -35,9 +35,9 @@ pub enum StatusCode {
     InternalServerError = "500",
     /// The body has a transfer coding.
     NotImplemented = "501",
-    /// Lack of descriptors or memory.
+    /// Descriptors or memory are exhausted.
     ServiceUnavailable = "503",
-    /// Unsupported version of HTTP.
+    /// The version of HTTP is not supported.
     VersionNotSupported = "505",
 }
 }

@@ -162,8 +162,8 @@ impl Blindings {
         Ok(())
     }
 
-    /// Squares the pairs and gives them back to their keys. Drops pairs that are used up or whose lane is
-    /// wrong.
+    /// Squares the pairs and returns them to their keys. Drops each pair that was used
+    /// [`MOST_USES`] times, or whose lane is not right.
     pub(crate) fn give_back<L: Lanes>(
         mut self,
         batch: &mut Batch<'_, L>,

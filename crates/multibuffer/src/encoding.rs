@@ -103,7 +103,7 @@ fn pss(hash: Hash, digest: &[u8], salt: &[u8], len: usize) -> Vec<u8> {
     for (byte, mask) in encoded.iter_mut().zip(blocks) {
         *byte ^= mask;
     }
-    // One bit less than the modulus has.
+    // The encoded message has one bit less than the modulus.
     encoded[0] &= 0x7f;
     encoded.extend(seed.as_ref());
     encoded.push(0xbc);

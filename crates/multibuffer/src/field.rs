@@ -32,8 +32,8 @@ impl<L: Lanes> ModularField<L> {
         }
     }
 
-    /// Stores `x y / R` in `x`: for two numbers in the form their product in the form, for one of them the
-    /// product outside the form.
+    /// Stores `x y / R` in `x`. If both numbers are in Montgomery form, the result is their product
+    /// in that form; if only one is, the result is their product outside the form.
     pub(crate) fn multiply(&mut self, x: &mut EightNaturals, y: &EightNaturals) {
         let columns = &mut self.columns.0;
         self.lanes.run(KernelStep::Product {

@@ -1,10 +1,11 @@
 //! Products, squares and reductions of eight numbers at a time, which take most of the time.
 //!
-//! Numbers are divided into blocks of ten limbs. A product of two blocks adds to twenty columns. Ten of them
-//! are in registers at any time, and one operand in ten others. A row multiplies all ten limbs by one limb of
-//! the second operand; then the lowest column is stored, and the next one loaded. The next block continues
-//! with the ten columns that remain. A column is a plain sum of halves of products, below 2^61 for the
-//! longest numbers, and carries are resolved once, at the end.
+//! Numbers are divided into blocks of ten limbs. A product of two blocks adds to twenty columns.
+//! Ten of these columns are in registers at any time, and the first operand is in ten more
+//! registers. A row multiplies all ten limbs by one limb of the second operand; then the lowest
+//! column is stored, and the next one loaded. The next block continues with the ten columns that
+//! remain. A column is a plain sum of halves of products, below 2^61 for the longest numbers, and
+//! carries are resolved once, at the end.
 //!
 //! A square computes each product of two different limbs once and doubles it. A reduction is Montgomery's:
 //! column by column, it adds the multiple of the modulus that makes the lowest column divisible by 2^52.
@@ -48,8 +49,8 @@ pub(crate) enum KernelStep<'a> {
         x: &'a [Eight],
         columns: &'a mut [Eight],
     },
-    /// The columns divided by R, modulo the modulus: at most the modulus more than the quotient. Overwrites the
-    /// columns.
+    /// The columns divided by R, modulo the modulus. The result exceeds the plain quotient by at
+    /// most the modulus. Overwrites the columns.
     Reduce {
         columns: &'a mut [Eight],
         moduli: &'a Moduli,
@@ -254,8 +255,9 @@ fn select<L: Lanes>(lanes: L, table: &[Eight], digits: L::Vector, into: &mut [Ei
     }
 }
 
-/// Adds the products of two blocks to the columns. With `WHOLE`, the ten outgoing columns belong to a square,
-/// lack the squares of single limbs, and receive no further products.
+/// Adds the products of two blocks to the columns. With `WHOLE`, the ten outgoing columns belong to
+/// a square and receive no further products, so they are doubled and get the squares of single
+/// limbs.
 #[inline(always)]
 fn add_products<L: Lanes, const WHOLE: bool>(
     lanes: L,
@@ -315,8 +317,8 @@ fn double<L: Lanes, const COLUMN: usize>(lanes: L, sum: L::Vector, limb: &Eight)
     }
 }
 
-/// Adds multiples of the lowest block of the modulus that clear the ten outgoing columns, carries their
-/// contents on, and stores the factors for the other blocks.
+/// Adds multiples of the lowest block of the modulus that clear the ten outgoing columns, carries
+/// the contents of these to the next columns, and stores the factors for the other blocks.
 #[inline(always)]
 fn clear_columns<L: Lanes>(
     lanes: L,

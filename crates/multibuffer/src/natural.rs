@@ -5,7 +5,7 @@
 
 use zeroize::{Zeroize, ZeroizeOnDrop};
 
-/// Bits of a limb, as the instructions multiply them.
+/// Bits of a limb: the instructions multiply numbers of 52 bits.
 pub(crate) const LIMB_BITS: u32 = 52;
 /// Limbs of a block. Ten sums, ten limbs and a factor fit into 32 registers, and ten divides every length in
 /// use.
@@ -24,7 +24,7 @@ impl Natural {
         Self(limbs)
     }
 
-    /// Reads big-endian bytes, which must fit.
+    /// Converts big-endian bytes, which must fit into `limbs` limbs.
     pub(crate) fn from_be(bytes: &[u8], limbs: usize) -> Self {
         let mut number = Self(vec![0; limbs]);
         for (at, byte) in (0..).step_by(8).zip(bytes.iter().rev()) {
@@ -65,7 +65,7 @@ impl Natural {
     /// Returns the number minus two; for an odd prime.
     pub(crate) fn less_two(&self) -> Self {
         let mut less = self.clone();
-        // The lowest limb may be 1, and then borrows.
+        // Two is the initial borrow. If the lowest limb is 1, it borrows from the next limb.
         let mut borrow = 2;
         for limb in &mut less.0 {
             let difference = limb.wrapping_sub(borrow);
@@ -90,7 +90,7 @@ impl Natural {
             borrow = difference >> 63;
             *limb = difference & MASK;
         }
-        // All ones if the modulus was larger.
+        // All ones if the modulus is larger, so that the number is kept.
         let keep = 0_u64.wrapping_sub(borrow);
         for (limb, reduced) in self.0.iter_mut().zip(&less.0) {
             *limb = (*limb & keep) | (reduced & !keep);
@@ -109,7 +109,8 @@ pub(crate) struct Modulus {
 }
 
 impl Modulus {
-    /// Takes a few milliseconds for the longest modulus: as many doublings as R^2 has bits.
+    /// Computes the constants, in a few milliseconds for the longest modulus: by as many doublings
+    /// as R^2 has bits.
     pub(crate) fn new(number: Natural) -> Self {
         let mut r_squared = Natural(vec![0; number.0.len()]);
         r_squared.0[0] = 1;

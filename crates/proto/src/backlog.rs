@@ -25,7 +25,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Records a pass that accepted `accepted` clients; `emptied` tells whether none is left.
+    /// Records a pass over the listening sockets that accepted `accepted` clients; `emptied` tells
+    /// whether it left no client in the queues.
     pub fn handle_look(&mut self, now: Duration, accepted: u64, emptied: bool) {
         self.accepted += accepted;
         if emptied {
@@ -50,7 +51,8 @@ impl Backlog {
         since.is_some_and(|since| now.saturating_sub(since) > time)
     }
 
-    /// Returns the time of the next poll if no client connects: then the bound can be lifted.
+    /// Returns when [`Self::poll`] is due even if no client connects, since it may then remove the
+    /// bound. Returns `None` without a bound.
     pub fn deadline(&self) -> Option<Duration> {
         self.bound.map(|_| self.counted_from + TARGET)
     }
@@ -62,7 +64,7 @@ impl Backlog {
 
     /// Updates the bound and returns whether it changed.
     ///
-    /// `over` tells whether clients wait too long, in this queue or in the next one.
+    /// `over` tells whether clients wait too long, in the accept queue or in the worker.
     pub fn poll(&mut self, now: Duration, over: bool) -> bool {
         let counted = now.saturating_sub(self.counted_from);
         if counted < TARGET {
@@ -76,7 +78,7 @@ impl Backlog {
     }
 }
 
-/// Minimum bound: workers accept in batches, and the queue must not run dry between two of them.
+/// Minimum bound: workers accept in batches, and the queue must not run dry between two batches.
 const LEAST: u32 = 16;
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use std::net::IpAddr;
 pub struct Candidate {
     /// Number derived from the server's name by [`name_key`], the same in every process.
     pub key: u64,
-    /// Share of new connections relative to the other servers.
+    /// Weight relative to the other servers.
     pub weight: u32,
     /// Current connections.
     pub in_use: u32,
@@ -119,7 +119,7 @@ fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option
     let total: u64 = all()
         .map(|(_, candidate)| u64::from(candidate.weight))
         .sum();
-    // Below `total`. The probability of each value is off by less than 2^-32.
+    // A number below `total`. The probability of each value is off by less than 2^-32.
     let mut mark = ((u128::from(random) * u128::from(total)) >> 32) as u64;
     all().find_map(|(index, candidate)| {
         let weight = u64::from(candidate.weight);
@@ -143,7 +143,7 @@ pub fn first(candidates: &[Candidate]) -> Option<usize> {
 pub fn rendezvous(candidates: &[Candidate], key: u64) -> Option<usize> {
     let mut eligible = candidates.iter().filter(|one| one.is_eligible());
     let weight = eligible.next()?.weight;
-    // The logarithm is monotone, so it is needed only if weights differ.
+    // The logarithm is monotone, so with equal weights the hashes alone give the same order.
     let alike = eligible.all(|one| one.weight == weight);
     let mut best: Option<(usize, f64, u64)> = None;
     for (index, candidate) in candidates.iter().enumerate() {

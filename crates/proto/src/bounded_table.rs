@@ -59,7 +59,7 @@ pub struct BoundedTable<E> {
     index: HashTable<u32>,
     first: u32,
     last: u32,
-    /// First free slot; the others follow through `newer`.
+    /// First free slot; further free slots follow through `newer`.
     free: u32,
     order: Order,
     bounds: Bounds,
@@ -189,8 +189,8 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Shows the entries in up to `at_most` places, starting at place `from`. Returns the place to
-    /// continue from, if any is left.
+    /// Calls `show` with the entries in up to `at_most` places, from place `from` on. Returns the
+    /// place to continue from, or `None` after the last place.
     pub fn visit(&self, from: usize, at_most: usize, mut show: impl FnMut(&E)) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(at_most);
         slots
@@ -231,7 +231,7 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Appends an entry. The caller has made room.
+    /// Appends an entry. The caller has evicted others if the table was full.
     fn attach(&mut self, hash: u32, entry: E) -> u32 {
         self.bytes += entry.bytes();
         let at = self.vacant();
@@ -326,8 +326,8 @@ impl<E: Entry> BoundedTable<E> {
     }
 }
 
-/// Parts of a whole, each behind its own lock. The locks are two cache lines apart, since x86 fetches
-/// lines in pairs.
+/// A value in parts, each behind its own lock. The locks are two cache lines apart, since x86
+/// fetches lines in pairs.
 #[derive(Debug)]
 pub struct Sharded<T>(Box<[Shard<T>]>);
 
@@ -381,12 +381,12 @@ impl<T> Shard<T> {
 }
 
 impl<E: Entry> Sharded<BoundedTable<E>> {
-    /// Shows entries from `from` on, in at most `at_most` places (at least one) of one shard, under its
-    /// lock.
+    /// Calls `show` with entries from `from` on, in at most `at_most` places (at least one) of one
+    /// shard, under its lock.
     ///
-    /// Returns the position to continue from, or `None` at the end, so that a dump can be paced. An entry
-    /// that exists throughout the walk is shown once, unless the bound is lowered meanwhile. `show` must
-    /// not call the table.
+    /// Returns the position to continue from, or `None` at the end, so that a dump can be paced. An
+    /// entry that exists throughout the walk is shown once, unless the bound is lowered during the
+    /// walk. `show` must not call the table.
     pub fn visit(&self, from: Cursor, at_most: usize, show: impl FnMut(&E)) -> Option<Cursor> {
         let table = self.0.get(from.shard)?.lock();
         let next = match table.visit(from.place, at_most.max(1), show) {
@@ -410,7 +410,7 @@ impl<E: Entry> Sharded<BoundedTable<E>> {
     }
 }
 
-/// Share of part `number` out of `parts`; all shares add up to `whole`.
+/// Returns the size of part `number` out of `parts`; all sizes add up to `whole`.
 pub fn share(whole: usize, number: usize, parts: usize) -> usize {
     whole / parts + usize::from(number < whole % parts)
 }

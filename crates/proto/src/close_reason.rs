@@ -39,7 +39,7 @@ pub enum CloseReason {
     /// The client sent more clear text after its request for TLS, which an attacker could have inserted
     /// (CVE-2011-0411, CVE-2021-23214).
     StarttlsInjected = "starttls-injected",
-    /// The client did not request TLS as required: it left politely, or continued in clear text.
+    /// The client did not request TLS as required: it ended the dialog, or continued in clear text.
     Cleartext = "cleartext",
     /// A PostgreSQL CancelRequest was forwarded to the servers of the listener's backends.
     Cancel = "cancel",
@@ -183,8 +183,8 @@ impl CloseReason {
         )
     }
 
-    /// Returns whether the failed handshake would succeed for a client with the right name if the
-    /// configuration is right. If not, the certificate, versions or suites here may be wrong.
+    /// Returns whether the configuration (certificate, versions or suites) may have caused this
+    /// failure, if the client requested a configured name.
     pub const fn may_be_our_fault(self) -> bool {
         matches!(
             self,

@@ -24,10 +24,10 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
         }
     }
 
-    /// Appends an item and returns the item that finds no room.
+    /// Appends an item. If the queue is full, returns the item that is dropped.
     ///
-    /// That is the newest item of the source with the most items, if it has more than `source` would
-    /// have; otherwise it is `item` itself.
+    /// That is the newest item of the source with the most items, if it has more than `source`
+    /// would have; otherwise it is `item` itself.
     pub fn push(&mut self, source: S, item: T) -> Option<T> {
         let mut out = None;
         if self.waiting.len() >= self.most {
@@ -40,7 +40,7 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
         out
     }
 
-    /// Takes the first item whose source was not the last one served; otherwise the first item.
+    /// Removes the first item whose source was not served last; otherwise the first item.
     pub fn pop(&mut self) -> Option<T> {
         let other = |(source, _): &(S, T)| Some(*source) != self.served;
         let place = self.waiting.iter().position(other).unwrap_or(0);

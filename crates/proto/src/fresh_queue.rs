@@ -6,10 +6,10 @@
 //!
 //! * serves the oldest client first while it has waited for no longer than [`PATIENCE`];
 //! * serves the newest client first after that, so that the served clients are still connected;
-//! * meanwhile keeps three new clients for every two served, and [`SPARE`] more, since others would
-//!   only wait to be dropped;
-//! * drops clients that have waited for [`LIMIT`], oldest first, so that they learn it and can try
-//!   another server.
+//! * during that time, keeps three new clients for every two served, and [`SPARE`] more, since
+//!   further clients would only wait until they are dropped;
+//! * drops clients that have waited for [`LIMIT`], oldest first, so that they can try another
+//!   server.
 //!
 //! Waiting time is the only criterion, and nothing has to be configured. A burst that can be served
 //! within the limit is served in full. So is a crowd that always reconnects, if serving it once
@@ -28,8 +28,8 @@ use crate::index_queue::IndexQueue;
 pub struct FreshQueue {
     waiting: IndexQueue,
     arrived: Vec<Duration>,
-    /// Arrivals beyond the number to keep, in half clients, while the newest goes first. Negative while
-    /// more clients may arrive.
+    /// Number of arrivals beyond those to keep, in half clients, while the newest client is served
+    /// first. Negative while more clients may arrive.
     excess: i32,
 }
 
@@ -76,7 +76,7 @@ impl FreshQueue {
         self.waited(now).is_some_and(|waited| waited > TARGET)
     }
 
-    /// Takes out the client to serve next.
+    /// Removes and returns the client to serve next.
     pub fn pop(&mut self, now: Duration) -> Option<usize> {
         let next = if self.is_out_of_patience(now) {
             self.waiting.last()
@@ -87,7 +87,8 @@ impl FreshQueue {
         self.take(next)
     }
 
-    /// Takes out the newest client if more have arrived than are kept. Call it after each arrival.
+    /// Removes and returns the newest client if more have arrived than are kept. Call it after each
+    /// arrival.
     pub fn pop_excess(&mut self, now: Duration) -> Option<usize> {
         if !self.is_out_of_patience(now) {
             self.excess = -ONE * SPARE;
@@ -103,7 +104,7 @@ impl FreshQueue {
         self.waited(now).is_some_and(|waited| waited > PATIENCE)
     }
 
-    /// Takes out a client that has waited for longer than [`LIMIT`].
+    /// Removes and returns a client that has waited for longer than [`LIMIT`].
     pub fn pop_overdue(&mut self, now: Duration) -> Option<usize> {
         let overdue = self.waited(now).is_some_and(|waited| waited > LIMIT);
         let oldest = self.waiting.first().filter(|_| overdue);
@@ -130,7 +131,7 @@ pub const TARGET: Duration = Duration::from_millis(100);
 /// Wait of the oldest client beyond which the newest goes first. With a shorter time the oldest
 /// clients of a crowd that always reconnects would never be served, although all could be in turn.
 pub const PATIENCE: Duration = Duration::from_millis(300);
-/// Number of clients that may arrive at once during overload.
+/// Number of clients that may arrive at once during overload without a drop.
 pub const SPARE: i32 = 32;
 /// One client in [`FreshQueue::excess`].
 const ONE: i32 = 2;

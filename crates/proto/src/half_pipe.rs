@@ -54,7 +54,7 @@ pub struct HalfPipe<P> {
 enum Waiting<P> {
     /// Waiting bytes; the first `gone` of them are already sent.
     Heap { bytes: Vec<u8>, gone: usize },
-    /// Bytes that do not wait, and are sent with the next ones.
+    /// Bytes that are sent with the next bytes, or with the end.
     Held(Vec<u8>),
     /// A lent pipe that contains `filled` bytes, possibly none yet.
     Pipe { pipe: P, filled: usize },
@@ -264,7 +264,8 @@ impl<P> HalfPipe<P> {
         self.run = run.min(MOST_RUN);
     }
 
-    /// Returns whether at least `bytes` passed before the source ran dry, or slightly fewer each time.
+    /// Returns whether at least `bytes` passed recently: all since the source last ran dry, half of
+    /// those before, and so on.
     pub fn is_bulk(&self, bytes: u32) -> bool {
         self.run >= bytes
     }
@@ -315,8 +316,8 @@ impl<P> Waiting<P> {
     }
 }
 
-/// Maximum of `run`. A source that delivers less than half of it at a time stops being bulk after a
-/// few times.
+/// Maximum of `run`. It is low enough that a source whose data is no longer bulk is seen as such
+/// after it has run dry a few times.
 const MOST_RUN: u32 = 256 * 1024;
 
 #[cfg(test)]

@@ -93,7 +93,7 @@ pub struct StickEntry {
 pub struct Secrets {
     /// Identifies the secrets in tickets.
     pub id: SecretId,
-    /// Epochs before the current one.
+    /// Number of epochs before the current one.
     pub rotations: u64,
     /// Time until the next epoch.
     pub due: Duration,

@@ -15,9 +15,8 @@
 //!     └────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A server without any outcome is used. At the start of a process nothing speaks against it, and
-//! refusing clients until the first check is done would make every start an outage. One bad outcome
-//! takes it out of service again.
+//! A server without any outcome is used, since refusing clients until the first check is done would
+//! make every start of a process an outage. One bad outcome takes it out of service.
 //!
 //! Invariants: a server in service has had fewer than `fall` bad checks in a row; a server out of
 //! service has had fewer than `rise` good ones.
@@ -65,7 +64,7 @@ pub enum Condition {
     /// Not checked, and always used.
     #[default]
     Unchecked,
-    /// Used; the next outcome decides.
+    /// Used. The next outcome puts the server in service or out of service.
     OnTrial,
     /// Used.
     InService,
@@ -99,7 +98,8 @@ pub struct Change {
     pub to: Condition,
 }
 
-/// State for another process to continue with. Times are relative, since its clock differs.
+/// State for another process to continue with. Times are relative, since the clock of that process
+/// differs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
     /// Condition of the server.
@@ -124,7 +124,8 @@ pub struct Health {
     paused_until: Option<Duration>,
     /// Connects that had failed in a row when it went on trial or was taken out; only later ones count.
     failures_before: u32,
-    /// Time of its return and zero, or of its takeover by this process and the time since its return.
+    /// A time, and how long the server had been back at that time: zero, unless another process
+    /// recorded the return.
     returned: Option<(Duration, Duration)>,
 }
 
@@ -177,7 +178,7 @@ impl Health {
         };
         ends.then(|| Self {
             condition: known.condition,
-            // One more outcome decides, at the latest.
+            // New rules may require fewer outcomes: the next outcome can then change the condition.
             against: known.against.min(enough.unwrap_or(1).saturating_sub(1)),
             paused_until: paused.map(|left| now.saturating_add(left)),
             failures_before: known.failures_before,
@@ -190,7 +191,7 @@ impl Health {
         self.condition
     }
 
-    /// Handles the outcome of a check.
+    /// Applies the outcome of a check.
     pub fn handle_check(&mut self, good: bool, rules: &Rules, now: Duration) -> Option<Change> {
         let checks = rules.checks?;
         match (self.condition, good) {
@@ -213,7 +214,8 @@ impl Health {
         }
     }
 
-    /// Handles the number of connects that failed in a row, over all workers: 0 if the last one succeeded.
+    /// Applies the number of connects that failed in a row, over all workers: 0 if the last one
+    /// succeeded.
     pub fn handle_connects(
         &mut self,
         failures: u32,
@@ -244,7 +246,8 @@ impl Health {
         }
     }
 
-    /// Handles the passage of time. `failures` is as in [`Self::handle_connects`].
+    /// Puts a server on trial when its pause has ended. `failures` is as in
+    /// [`Self::handle_connects`].
     pub fn handle_time(&mut self, failures: u32, now: Duration) -> Option<Change> {
         if self.paused_until.is_none_or(|until| now < until) {
             return None;
@@ -276,7 +279,7 @@ impl Health {
         };
         let elapsed = now.saturating_sub(at).saturating_add(had).as_secs_f64();
         let share = 100.0 * elapsed / rules.slow_start.as_secs_f64();
-        // Saturates at both ends.
+        // The cast saturates at both ends.
         (share as u8).clamp(1, 100)
     }
 

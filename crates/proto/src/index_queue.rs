@@ -1,8 +1,8 @@
 //! A queue of small numbers in order of arrival, from which any number can leave in constant time.
 //!
-//! Numbers are places of a slab, so the links between them are an array, and adding or removing a
-//! number neither searches nor allocates. The terminator queues its clients without a complete hello
-//! here: when there are too many, the first one is removed.
+//! Numbers are indices of a slab, so the links between them are an array, and adding or removing a
+//! number neither searches nor allocates. The terminator queues its clients without a complete
+//! ClientHello here: when there are too many, it closes the first one.
 //!
 //! Owns eight bytes for each number up to the largest ever queued. Invariant: a number
 //! is in the queue once or not at all; if it is added again later, it goes to the end.
@@ -125,9 +125,9 @@ impl Link {
     };
 }
 
-/// No neighbour.
+/// Link to no number: the first has nothing before it, the last nothing after it.
 const NONE: u32 = u32::MAX;
-/// Not in the queue.
+/// Link of a number that is not in the queue.
 const ABSENT: u32 = u32::MAX - 1;
 
 #[cfg(test)]

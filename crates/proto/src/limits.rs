@@ -1,12 +1,12 @@
 //! Limits that hold over several processes, such as `maxconn` of a server while one process replaces another.
 //!
 //! No memory is shared. Each process counts its own connections with a [`SharedCount`]: one atomic
-//! operation, bounded by the process's *share* of the limit. Shares move as messages, which the
+//! operation, bounded by the process's *share* of the limit. Shares change by messages, which the
 //! supervisor relays and records:
 //!
 //! * The serving process has the limit minus the shares of the other processes ([`Lender`]).
-//! * A leaving process keeps what it used when it stopped accepting. It gives back what it no longer
-//!   uses, and asks for more while its clients wait ([`Borrower`]).
+//! * A leaving process keeps the connections that it had when it stopped accepting. It gives back
+//!   connections that its clients close, and asks for more while its clients wait ([`Borrower`]).
 //! * The supervisor keeps a row for each leaving process ([`Ledger`]). A process that starts to serve
 //!   receives the sum of the rows. When a process ends, its row is deleted.
 //!
@@ -21,14 +21,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Numbers of connections, by limit.
+/// Numbers of connections, by the key of their limit.
 pub type Counts = BTreeMap<u64, u32>;
 
-/// Connections in use, and the share of this process.
+/// Number of connections in use, and the share of the limit that this process may use.
 #[derive(Debug)]
 pub struct SharedCount(AtomicU64);
 
-/// Share of a process that has the whole limit.
+/// Share of a process that may use the whole limit.
 pub const UNSHARED: u32 = u32::MAX;
 
 impl Default for SharedCount {
@@ -48,13 +48,14 @@ impl SharedCount {
         parts(self.0.load(SeqCst)).0
     }
 
-    /// Returns whether `most` and the share leave room for one more.
+    /// Returns whether the number in use is less than `most` and less than the share.
     pub fn has_room(&self, most: u32) -> bool {
         let (share, count) = parts(self.0.load(SeqCst));
         count < share.min(most)
     }
 
-    /// Takes one if `most` and the share leave room.
+    /// Adds one to the number in use, unless it has reached `most` or the share. Returns whether it
+    /// did.
     pub fn take(&self, most: u32) -> bool {
         let more = |before| {
             let (share, count) = parts(before);
@@ -63,18 +64,19 @@ impl SharedCount {
         self.0.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 
-    /// Takes one without a limit.
+    /// Adds one to the number in use, without a limit.
     pub fn add(&self) {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// Gives one back. Each call must follow a call that took one.
+    /// Subtracts one from the number in use. Each call must match a successful [`Self::take`] or an
+    /// [`Self::add`].
     pub fn give_back(&self) {
         self.0.fetch_sub(1, SeqCst);
     }
 
-    /// Sets the share and returns the number in use. If the share is below that number, nothing can be
-    /// taken until enough was given back.
+    /// Sets the share and returns the number in use. If the share is below that number,
+    /// [`Self::take`] fails until enough connections were given back.
     pub fn set_share(&self, share: u32) -> u32 {
         let other = |before| Some(word(share, parts(before).1));
         let before = self.0.fetch_update(SeqCst, SeqCst, other);
@@ -104,8 +106,8 @@ impl Ledger {
         self.rows.insert(process, held);
     }
 
-    /// Records what a process gave back, at most its share. Returns the amounts to pass to the serving
-    /// process.
+    /// Subtracts connections that a process gave back, at most its share. Returns the numbers by
+    /// which the serving process may raise its share.
     pub fn release(&mut self, process: u32, released: &Counts) -> Counts {
         let Some(row) = self.rows.get_mut(&process) else {
             return Counts::new();
@@ -125,7 +127,8 @@ impl Ledger {
         passed
     }
 
-    /// Records a grant to a process. Returns `false` if the process has no row; the grant then goes back.
+    /// Adds a grant to the row of a process. Returns `false` if the process has no row; the grant
+    /// then returns to the serving process.
     pub fn grant(&mut self, process: u32, granted: &Counts) -> bool {
         let Some(row) = self.rows.get_mut(&process) else {
             return false;
@@ -155,7 +158,7 @@ impl Ledger {
         sum
     }
 
-    /// Returns the rows, for the next program.
+    /// Returns the shares of each leaving process.
     pub fn rows(&self) -> &BTreeMap<u32, Counts> {
         &self.rows
     }
@@ -164,7 +167,7 @@ impl Ledger {
 /// Maximum number of limits in the row of a process.
 const MOST_LIMITS: usize = 20_000;
 
-/// The serving process's view of the other processes.
+/// Shares and requests of the leaving processes, as the serving process knows them.
 #[derive(Debug, Default)]
 pub struct Lender {
     held: Counts,
@@ -181,7 +184,7 @@ pub struct Grants {
 }
 
 impl Lender {
-    /// Starts with the sum of the shares of the other processes.
+    /// Starts with the sum of the shares of the leaving processes.
     pub fn new(held: Counts) -> Self {
         Self {
             held,
@@ -189,7 +192,7 @@ impl Lender {
         }
     }
 
-    /// Handles shares that other processes gave back.
+    /// Subtracts connections that leaving processes gave back.
     pub fn release(&mut self, released: &Counts) {
         for (key, count) in released {
             if let Some(held) = self.held.get_mut(key) {
@@ -199,21 +202,23 @@ impl Lender {
         self.held.retain(|_, held| *held > 0);
     }
 
-    /// Handles the request of a process, which replaces its previous one.
+    /// Replaces the request of a process for further connections.
     pub fn set_wanted(&mut self, process: u32, wanted: Counts) {
         self.wanted.insert(process, wanted);
         self.wanted.retain(|_, counts| !counts.is_empty());
     }
 
-    /// Returns whether another process has a share or wants one, so that [`Self::settle`] has work.
+    /// Returns whether any leaving process has a share or a request, so that [`Self::settle`] has
+    /// work.
     pub fn is_active(&self) -> bool {
         !self.held.is_empty() || !self.wanted.is_empty()
     }
 
-    /// Sets the own share of one limit, and grants the requests of other processes as far as possible.
+    /// Sets the serving process's share of one limit, and grants the requests of leaving processes
+    /// as far as possible.
     ///
-    /// Clients of the other processes came first, so connections that those processes want stay reserved.
-    /// `most` is the limit; without a limit everything is granted.
+    /// Clients of the leaving processes came first, so the connections that those processes request
+    /// stay reserved. `most` is the limit; without a limit, every request is granted.
     pub fn settle(&mut self, key: u64, most: Option<u32>, count: &SharedCount) -> Grants {
         let held = self.held.get(&key).copied().unwrap_or(0);
         let wanted = self.wanted.values().filter_map(|wanted| wanted.get(&key));
@@ -246,7 +251,7 @@ impl Lender {
     }
 }
 
-/// Shares of a leaving process.
+/// Shares of a leaving process, by limit.
 #[derive(Debug, Default)]
 pub struct Borrower {
     shares: Counts,
@@ -255,15 +260,15 @@ pub struct Borrower {
 /// Result of [`Borrower::settle`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Connections given back; the own share is lower already.
+    /// Number of connections given back. The share was lowered before.
     pub released: u32,
-    /// Further connections that are needed.
+    /// Number of further connections that waiting clients need.
     pub wanted: u32,
 }
 
 impl Borrower {
-    /// Keeps the connections in use of one limit, and up to `spare` more from the share. Returns the new
-    /// share. Call it once no worker accepts any more.
+    /// Lowers the share of one limit to the connections in use, plus at most `spare`. Returns the
+    /// new share. Call it once no worker accepts any more.
     pub fn hold(&mut self, key: u64, most: u32, count: &SharedCount, spare: u32) -> u32 {
         let before = count.share().min(most);
         let used = count.set_share(0);
@@ -278,7 +283,7 @@ impl Borrower {
         let share = self.shares.entry(key).or_insert(0);
         let needed = |used: u32| used.saturating_add(waiting).saturating_add(spare);
         let target = needed(count.count()).min(*share);
-        // Clients may have taken some in between.
+        // Clients may have claimed connections since the count was read.
         let used = count.set_share(target);
         let kept = used.max(target);
         count.set_share(kept);

@@ -78,7 +78,7 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| NotNetwork::Address)?;
         if address.to_canonical() != address {
-            // A prefix length of the mapped form would refer to other bits than it seems to.
+            // The prefix length of an IPv4-mapped address would count the bits of the IPv6 form.
             return Err(NotNetwork::Address);
         }
         let whole = if address.is_ipv4() { 32 } else { 128 };

@@ -8,7 +8,7 @@
 
 use std::mem;
 
-/// An alert.
+/// An alert, by its effect on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alert {
     /// The peer sends no more data.
@@ -66,9 +66,9 @@ impl Messages {
     ///
     /// # Errors
     ///
-    /// The error of `each`; [`Unexpected`] for other messages, for a message longer than [`MOST`] bytes,
-    /// and for a KeyUpdate that is not the end of its record, since another key seals whatever follows it
-    /// (RFC 8446, section 5.1).
+    /// Returns the error of `each`, or [`Unexpected`]: for a message that is not a [`Message`], for
+    /// a message longer than [`MOST`] bytes, and for a KeyUpdate that is not the end of its record,
+    /// since another key seals whatever follows it (RFC 8446, section 5.1).
     pub fn take<E: From<Unexpected>>(
         &mut self,
         content: &[u8],
@@ -121,17 +121,13 @@ fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 
 /// Maximum bytes of an incomplete message: the length of the longest record, as in the TLS engine.
 pub const MOST: usize = 16 * 1024;
-/// Alert description.
+// Alert descriptions (RFC 8446, section 6).
 const CLOSE_NOTIFY: u8 = 0;
-/// Alert description.
 const USER_CANCELED: u8 = 90;
-/// Message type.
+// Message types (RFC 8446, section 4).
 const HELLO_REQUEST: u8 = 0;
-/// Message type.
 const CLIENT_HELLO: u8 = 1;
-/// Message type.
 const TICKET: u8 = 4;
-/// Message type.
 const KEY_UPDATE: u8 = 24;
 
 #[cfg(test)]

@@ -47,9 +47,9 @@ impl<'a> SecretNumbers<'a> {
     }
 }
 
-/// 1.2.840.10045.2.1
+/// Object identifier id-ecPublicKey, 1.2.840.10045.2.1 (RFC 5480).
 const EC_PUBLIC_KEY: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
-/// 1.3.101.112
+/// Object identifier id-Ed25519, 1.3.101.112 (RFC 8410).
 const ED25519: &[u8] = &[0x2b, 0x65, 0x70];
 
 #[cfg(test)]

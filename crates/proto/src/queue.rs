@@ -1,17 +1,18 @@
-//! A queue in order of arrival, in which a waiter may leave at any time and may return to its place.
+//! A queue in order of arrival, which a waiter may leave at any time and rejoin at its position.
 //!
 //! A waiter does not accept servers whose connections have failed for it: it has *tried* them. If a
 //! waiter that has tried nothing cannot use the available servers, no other such waiter can. So the
 //! search for a waiter ends at the first one if none has tried anything, which is almost always true.
 //!
-//! A waiter that must wait again keeps its [`Arrival`], even if it did not wait the first time. Servers
-//! determine the order in which waiters return, so the queue is a tree: a place in its middle is found
-//! as fast as one at its ends.
+//! A waiter that rejoins keeps its [`Arrival`], even if it was served at once the first time.
+//! Waiters may rejoin in any order, so the queue is a tree, in which a position in the middle is
+//! found as fast as one at the ends.
 //!
-//! A waiter holds a [`Stay`], a unique name of its time in the queue. After the waiter was served or
-//! has left, its stay is simply not found.
+//! A [`Stay`] identifies one entry in the queue. After the waiter was served or has left, its stay
+//! is not found any more.
 //!
-//! It has no lock, clock or limit: `crates/proxy/src/backend/backend_state.rs` has, and assigns slots.
+//! The queue has no lock, clock or limit: `crates/proxy/src/backend/backend_state.rs` adds a lock
+//! and a limit, and assigns slots.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +37,7 @@ struct QueuedItem<T> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arrival(pub u64);
 
-/// Identifies one stay in the queue. Stays sort in queue order: by arrival, then by unique number.
+/// Identifies one entry in the queue. Stays sort in queue order: by arrival, then by unique number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stay {
     arrival: Arrival,
@@ -95,7 +96,7 @@ impl<T> Queue<T> {
         self.novices > 0
     }
 
-    /// Enqueues at the tail, or at the position of the arrival `before` when returning.
+    /// Enqueues at the tail, or at the position of the arrival `before` if the waiter rejoins.
     pub fn join(&mut self, item: T, tried: &[u64], before: Option<Arrival>) -> Stay {
         let arrival = before.unwrap_or(Arrival((self.arrivals.0 | 1) + 1));
         self.arrivals = self.arrivals.max(Arrival(arrival.0 & !1));
@@ -110,10 +111,11 @@ impl<T> Queue<T> {
         stay
     }
 
-    /// Takes out the longest waiter for which `find` returns something.
+    /// Removes and returns the longest waiter for which `find` returns something.
     ///
-    /// `find` receives the servers that a waiter has tried, and is called once for all waiters that have
-    /// tried nothing. Such waiters are walked over only while other waiters exist.
+    /// `find` receives the servers that a waiter has tried, and is called once for all waiters that
+    /// have tried nothing. The search passes over further such waiters only if the queue also
+    /// contains other waiters.
     pub fn take_first<S>(
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,

@@ -27,7 +27,7 @@ pub fn whole(bytes: &[u8]) -> usize {
 /// Remaining allowance of a peer for records without data.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
-    /// Bytes of data.
+    /// Weight of the records without data that the peer may still send.
     left: usize,
 }
 

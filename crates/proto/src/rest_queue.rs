@@ -1,10 +1,11 @@
-//! Idle connections: finds the connection of a group that has been idle longest, without a search.
+//! Idle connections: finds the connection that has been idle longest in its group, without a
+//! search.
 //!
-//! A place of a slab *rests* in a group since a time, or is *busy*. For a place that rested before,
-//! either change is a single store, since the order is repaired only when it is read. A place is listed
-//! under a time that is never later than the true one. [`RestQueue::longest`] lists the first place of
-//! the group again until that place is listed under its true time. Each such step pays for one
-//! earlier change.
+//! A place (an index of a slab) *rests* in a group from a given time on, or is *busy*. If it has
+//! rested before, either change is a single store, since the order is repaired only when it is
+//! read. So a place is listed under a time that may be earlier than the true one, but never later.
+//! While the first place of a group has a wrong time, [`RestQueue::longest`] lists it again under
+//! its true time. Each such step pays for one earlier change.
 //!
 //! Owns 40 bytes for each place up to the largest that ever rested, and a tree node for each listed
 //! place. Invariant: a place is listed once or not at all, and every place that rests is listed.
@@ -68,7 +69,7 @@ impl RestQueue {
         self.order.is_empty()
     }
 
-    /// Returns the place that has rested longest in a group, and the time since when.
+    /// Returns the place that has rested longest in a group, and the time since which it rests.
     pub fn longest(&mut self, group: usize) -> Option<(usize, Duration)> {
         loop {
             let first = self.order.range((group, Duration::ZERO, 0)..).next();

@@ -55,7 +55,7 @@ pub(crate) fn pkcs8(der: &[u8]) -> Option<(&[u8], &[u8])> {
 }
 
 const OBJECT_IDENTIFIER: u8 = 0x06;
-/// 1.2.840.113549.1.1.1
+/// Object identifier rsaEncryption, 1.2.840.113549.1.1.1 (RFC 8017).
 pub(crate) const RSA_ENCRYPTION: &[u8] = &[0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x01];
 
 #[cfg(test)]

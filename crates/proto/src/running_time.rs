@@ -4,12 +4,13 @@
 //! client look late at once, although each client was in time. Waiting times and deadlines in this
 //! clock exclude such stalls.
 //!
-//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows how long
-//! it intended to sleep, and that no step of its work takes longer than [`LONGEST_STEP`]. Time beyond
-//! the two is a stall. A stall during a long sleep counts as sleep, so the waiting time of a client
-//! that arrives during a sleep starts at the end of that sleep ([`RunningTime::since`]).
+//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows how
+//! long it intended to sleep, and that no step of its work takes longer than [`LONGEST_STEP`]. Time
+//! beyond the sum of the two is a stall. A stall during a long sleep counts as sleep, so the
+//! waiting time of a client that arrives during a sleep starts at the end of that sleep
+//! ([`RunningTime::since`]).
 //!
-//! Reads no clock. Advance it wherever the loop reads its clock.
+//! Reads no clock. The loop calls [`RunningTime::advance`] whenever it reads its clock.
 
 use std::time::Duration;
 

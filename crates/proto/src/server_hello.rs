@@ -124,7 +124,7 @@ fn announced(message: &[u8]) -> Option<usize> {
 /// Maximum ServerHello that is read. The largest in use has about 1.3 KB, with a post-quantum key
 /// share.
 pub const MAX_HELLO_BYTES: usize = 4096;
-/// RFC 8446 5.1.
+/// Maximum content of a plaintext record in bytes (RFC 8446 5.1).
 const MAX_RECORD_BYTES: usize = 1 << 14;
 const RANDOM_BYTES: usize = 32;
 const MAX_ID_BYTES: usize = 32;

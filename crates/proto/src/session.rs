@@ -108,7 +108,7 @@ impl fmt::Debug for Session {
     }
 }
 
-/// RFC 5246, section 7.4.1.2.
+/// Maximum length of a session ID in bytes (RFC 5246, section 7.4.1.2).
 const LONGEST_ID: usize = 32;
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
 //! The client's certificate chain in a session state as encoded by rustls.
 //!
-//! Finds the chain without verifying it, and removes parts of it, since clients send more certificates
-//! than verification needs. The rest of the state is opaque. States come from our tables and tickets,
-//! but also from peers of a cluster, so the parser trusts nothing. The encoding is private to rustls
-//! and may change with any version; tests that resume with a client's certificate then fail.
+//! Finds the chain without verifying it, and removes parts of it, since clients send more
+//! certificates than verification needs. The rest of the state is opaque. States come from tables
+//! and tickets of becket, but also from peers of a cluster, so the parser must not panic on any
+//! input. The encoding is private to rustls and may change with any version; tests that resume with
+//! a client's certificate then fail.
 //!
 //! Source: rustls 0.23.46, `msgs/persist.rs`, `ServerSessionValue`.
 
@@ -13,7 +14,7 @@ use crate::reader::Reader;
 ///
 /// # Errors
 ///
-/// If rustls could not have made these bytes.
+/// Fails if rustls could not have encoded these bytes.
 pub fn client_chain(state: &[u8]) -> Result<Vec<&[u8]>, NotAState> {
     let parts = parts(state).ok_or(NotAState)?;
     Ok(parts.chain)
@@ -23,7 +24,7 @@ pub fn client_chain(state: &[u8]) -> Result<Vec<&[u8]>, NotAState> {
 ///
 /// # Errors
 ///
-/// If rustls could not have made these bytes, or their chain lacks one of these places.
+/// Fails if rustls could not have encoded these bytes, or if the chain lacks one of `places`.
 pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> {
     let parts = parts(state).ok_or(NotAState)?;
     let kept = places.iter().map(|at| parts.chain.get(*at).copied());

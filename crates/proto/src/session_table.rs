@@ -1,9 +1,9 @@
 //! TLS sessions of one process, by policy and session ID, shared by all workers.
 //!
-//! Owns the bounds, the expiry and the order of eviction. Sessions are spread over shards by a seeded
-//! hash of the ID; each shard has its own lock, held for one lookup. The table counts nothing: every
-//! call returns what happened, and the caller counts. The store that rustls calls is in
-//! `crates/tls/src/sessions/store.rs`. Replication is elsewhere, too.
+//! The table enforces the limits, the expiry and the order of eviction. Sessions are spread over
+//! shards by a seeded hash of the ID; each shard has its own lock, held for one lookup. The table
+//! counts nothing: every call returns what happened, and the caller counts. The store that rustls
+//! calls is in `crates/tls/src/sessions/store.rs`.
 //!
 //! Invariants: a session is found only under the policy it was stored with; an expired session is never
 //! returned; a state is erased from memory whenever its entry is removed. The number of entries and the
@@ -149,8 +149,9 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// Sends the name of each session that is stored or removed from now on to an observer, which thus
-    /// learns of changes that a walk begun later does not show. Expired and evicted sessions are not sent.
+    /// Calls an observer with the name of each session that is stored or removed from now on. So
+    /// the observer gets changes to entries that a walk over the table has already passed. Expired
+    /// and evicted sessions are not reported.
     pub fn observe(&self, observer: Option<SessionObserver>) {
         let is_observed = observer.is_some();
         *self.observer.lock().unwrap_or_else(PoisonError::into_inner) = observer;
@@ -286,7 +287,7 @@ impl<S: BuildHasher> SessionTable<S> {
             .sum()
     }
 
-    /// Shows live sessions, as [`Sharded::visit`] does.
+    /// Calls `show` with live sessions; see [`Sharded::visit`].
     pub fn visit(
         &self,
         from: Cursor,

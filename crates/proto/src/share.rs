@@ -1,11 +1,11 @@
 //! A guaranteed share of a thread's time for work of lower priority.
 //!
-//! A thread has two kinds of work: the *first* has priority, and the *second* runs when no first work
-//! is left. If the first work never ends, the second would never run, so it has a guaranteed part of
-//! the time. It earns credit while the first kind runs and leaves work waiting, and spends
-//! this credit. A single step may take longer than the credit; the second kind then pays off its debt
-//! before it runs again. In the long run it gets its part, neither less nor more, whatever its steps
-//! cost.
+//! A thread has two kinds of work: the *first* has priority, and the *second* runs when no first
+//! work is left. If the first work never ended, the second would never run, so the second has a
+//! guaranteed part of the time. The second kind earns credit while the first kind runs and leaves
+//! work waiting, and spends this credit. A single step may take longer than the credit; the second
+//! kind then pays off its debt before it runs again. In the long run it gets its part, neither less
+//! nor more, whatever its steps cost.
 //!
 //! Owns one number and reads no clock. Order of use: call [`TimeShare::pay`] after the first kind has
 //! run; run the second kind if that returned `true`; call [`TimeShare::spend`] with its time.
@@ -17,15 +17,15 @@ use std::time::Duration;
 pub struct TimeShare {
     /// Nanoseconds; negative after a step that took longer than the credit.
     credit: i64,
-    /// The second kind earns one part in this many of the time of the first kind.
+    /// The second kind earns the time of the first kind divided by this number.
     part: i64,
     /// Maximum credit in nanoseconds.
     most: i64,
 }
 
 impl TimeShare {
-    /// Earns one nanosecond per `part` of the first kind, and saves at most `most`, which the second kind
-    /// can use at once after a pause.
+    /// Creates a credit of `most`. The second kind earns the time of the first kind divided by
+    /// `part`, and saves at most `most`, which it can use at once after a pause.
     pub const fn one_of(part: i64, most: Duration) -> Self {
         let most = most.as_nanos() as i64;
         Self {

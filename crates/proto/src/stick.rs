@@ -9,7 +9,7 @@
 //! entry: a client that returns within its life is remembered for another one. When a shard is full,
 //! the least recently used entry makes room. An expired entry is never returned.
 //!
-//! It counts nothing and decides nothing: the caller checks whether the server can take the client.
+//! The table counts nothing and checks no server: the caller does both.
 //!
 //! Clients choose their addresses, so the hash must be keyed; the key is in the `BuildHasher`. Times
 //! are durations since an arbitrary origin of the caller's monotonic clock.
@@ -89,12 +89,12 @@ impl<S: BuildHasher> Stick<S> {
             *known = StuckClient { news: since, ..new };
             return news;
         }
-        // Two are enough to shrink the table over time, and no call takes long.
+        // Checks two entries: enough to shrink the table over time, few enough for a short call.
         shard.look_over(2, |known| known.expires <= nanos(now));
         shard.insert(hash, new).is_some()
     }
 
-    /// Like [`Self::learn`] for an entry from another node, some time old: a known client keeps its server.
+    /// Stores an entry that another node learned some time ago. A known client keeps its server.
     pub fn learn_unless_known(
         &self,
         client: u64,
@@ -109,7 +109,7 @@ impl<S: BuildHasher> Stick<S> {
         !known && self.learn(client, server, now, life)
     }
 
-    /// Shows the live entries, with client, server and remaining life, as [`Sharded::visit`] does.
+    /// Calls `show` with client, server and remaining life of live entries; see [`Sharded::visit`].
     pub fn visit(
         &self,
         from: Cursor,

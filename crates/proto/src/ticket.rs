@@ -23,7 +23,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Keys of one policy: a sealing key, and keys that only open tickets from earlier or elsewhere.
+/// Keys of one policy: a key that seals and opens, and keys of other secrets or epochs that only
+/// open.
 ///
 /// Moving a value in memory can leave a copy of its bytes behind, so `K` should be a pointer (`Box`, `Arc`) to a key
 /// that erases itself on drop. The ring never clones a key.
@@ -48,7 +49,8 @@ pub struct KeyId {
 pub enum Selection<'a, K> {
     /// The one key that can open the ticket, if it is genuine.
     Key(&'a K),
-    /// Sealed in a layout or with a state encoding that this build does not support, or not our ticket.
+    /// Not sealed by becket, or in a layout or with a state encoding that this build does not
+    /// support.
     UnknownVersion,
     /// Sealed with a secret that is not accepted here, or no longer.
     UnknownSecret,
@@ -73,7 +75,8 @@ impl<K> KeyRing<K> {
         }
     }
 
-    /// Adds a key that only opens: of another accepted secret, or of an epoch that a peer may be in.
+    /// Adds a key that only opens tickets: of another accepted secret, or of an epoch in which a
+    /// peer may be.
     ///
     /// Replaces an opening key with the same ID, but never the key that seals.
     pub fn accept(&mut self, id: KeyId, key: K) {

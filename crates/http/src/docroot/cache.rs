@@ -13,7 +13,7 @@ use lru::LruCache;
 
 use super::{FileKey, OpenFile};
 
-/// Open files by request.
+/// Open files by the [`FileKey`] of the request.
 #[derive(Debug)]
 pub struct Cache(LruCache<FileKey, CachedFile, RandomState>);
 
@@ -40,8 +40,8 @@ impl Cache {
         Some(Arc::clone(&entry.file))
     }
 
-    /// Stores a file that was found now, among at most `most` entries. Returns the file to serve, which is the
-    /// already open one if it is the same.
+    /// Stores a file that was just found. The cache holds at most `most` entries. Returns the file
+    /// to serve: the one that is already open, if it is unchanged.
     pub fn keep(
         &mut self,
         wanted: &FileKey,

@@ -1,9 +1,10 @@
 //! A folder whose files a backend serves: finds the file for a request, and its header fields.
 //!
-//! A [`Docroot`] is opened with the configuration, by the run user, and shared by all workers. It never
-//! opens anything outside its folder (`becket_sys::tree`), serves only regular files, and waits for a disk
-//! only on request: a worker first asks without waiting, and if that fails, one of the [`readers`] asks
-//! again. Each worker has a [`cache`] of recently found files.
+//! A [`Docroot`] is opened with the configuration, by the run user, and shared by all workers. It
+//! never opens anything outside its folder (`becket_sys::tree`), serves only regular files, and
+//! waits for a disk only on request: a worker first looks up a file without waiting, and if that is
+//! impossible, one of the [`readers`] looks it up. Each worker has a [`cache`] of recently found
+//! files.
 //!
 //! Module `select` selects the part of a file to send; `crates/proxy/src/connection/serving/` sends it.
 
@@ -41,7 +42,7 @@ pub enum AtPath {
     File(Arc<OpenFile>),
     /// A folder; the path lacks the trailing slash.
     Folder,
-    /// Nothing to serve.
+    /// No file can be served; the response has this status.
     Nothing(StatusCode),
 }
 
@@ -155,8 +156,8 @@ impl Docroot {
     }
 }
 
-/// Returns the status for a path that cannot be opened. Clients do not learn that it leads outside the
-/// folder, or through a link.
+/// Returns the status for a path that cannot be opened. It does not reveal to clients that the path
+/// leads outside the folder, or through a link.
 fn status_of(error: &io::Error) -> StatusCode {
     match error.kind() {
         ErrorKind::PermissionDenied => StatusCode::Forbidden,

@@ -22,7 +22,8 @@ pub struct OpenFile {
     etag: String,
     /// Header lines that describe the content: type and coding.
     pub content: String,
-    /// Header lines that a client stores with the content: validators, lifetime, and criteria of the choice.
+    /// Header lines that a client stores with the content: validators, lifetime, and the request
+    /// fields that select the variant.
     pub kept: String,
 }
 
@@ -70,7 +71,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns whether it is still the same file, unchanged.
+    /// Returns whether `other` is the same file, unchanged.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.etag == other.etag && self.content == other.content
     }
@@ -78,7 +79,7 @@ impl OpenFile {
     /// Reads the part at `at` that is in memory. Returns 0 at the end of the file.
     ///
     /// # Errors
-    /// As for [`read_cached`].
+    /// Returns the errors of [`read_cached`].
     pub fn read_cached(&self, buffer: &mut [u8], at: u64) -> io::Result<usize> {
         read_cached(&self.file, buffer, at)
     }
@@ -86,7 +87,7 @@ impl OpenFile {
     /// Returns how many bytes from `at` on are in memory; 0 at the end of the file.
     ///
     /// # Errors
-    /// As for [`cached`].
+    /// Returns the errors of [`cached`].
     pub fn cached(&self, at: u64, most: usize) -> io::Result<usize> {
         cached(&self.file, at, most)
     }

@@ -1,7 +1,8 @@
 //! Threads that wait for disks, so that workers do not.
 //!
-//! There are no threads until a file is not in memory, and at most [`MOST`]; each thread ends after a minute
-//! without work. The queue is bounded by its users: a connection has one job at a time.
+//! No thread runs before a file is requested that is not in memory. At most [`MOST`] threads run,
+//! and each ends after a minute without work. The queue is bounded, since each connection has at
+//! most one job at a time.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -48,7 +49,7 @@ impl Readers {
             tracing::error!(%error, "cannot start a thread that reads files");
             let mut state = self.lock();
             state.threads -= 1;
-            // A dropped job tells its connection that there will be no result.
+            // Dropping a job ends the wait of its connection, without a result.
             let jobs = match state.threads {
                 0 => std::mem::take(&mut state.jobs),
                 _ => VecDeque::new(),
@@ -80,7 +81,7 @@ impl Readers {
     }
 
     fn lock(&self) -> MutexGuard<'_, ReaderState> {
-        // A poisoned queue is still usable.
+        // The queue is valid even after a panic, because every change is complete.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

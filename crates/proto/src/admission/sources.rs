@@ -197,9 +197,9 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         }
     }
 
-    /// Shows the sources in up to `at_most` places, starting at place `from`.
+    /// Calls `show` with the sources in up to `at_most` places, from place `from` on.
     ///
-    /// Returns the place to continue from, if any is left.
+    /// Returns the place to continue from, or `None` after the last place.
     pub fn visit(
         &self,
         from: usize,

@@ -1,9 +1,9 @@
 //! A peek at the TLS ClientHello in the first bytes of a connection, before the TLS engine reads them.
 //!
-//! [`peek`] classifies a prefix of a stream of TLS records: the beginning of a ClientHello, a complete
-//! one, or something else ([`NotHello`] is the reason). It decides as early as the bytes allow and
-//! never changes a decision. A hello in one record is borrowed; a hello in several records is
-//! assembled in its own buffer.
+//! [`peek`] classifies a prefix of a stream of TLS records: the beginning of a ClientHello, a
+//! complete one, or something else ([`NotHello`] is the reason). It returns a final result as early
+//! as the bytes allow. A hello in one record is borrowed; a hello in several records is assembled
+//! in its own buffer.
 //!
 //! The peek selects policy and configuration; the TLS engine then reads the same bytes. So the peek
 //! must never read a different hello than the engine. It either reads everything that rustls accepts

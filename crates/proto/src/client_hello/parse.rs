@@ -1,9 +1,9 @@
 //! Parser of the ClientHello body: one pass that checks every length and records where the parts are.
 //!
 //! Keeps [`Span`]s instead of slices, so that an owned hello costs no more than a borrowed one. An
-//! extension is checked as far as a getter of `ClientHello` reads it, by the grammar
-//! that rustls applies. Other extensions are skipped, but none may occur twice. Versions, suites and
-//! groups are not judged here: policy and rustls do that.
+//! extension is checked as far as a getter of `ClientHello` reads it, by the grammar that rustls
+//! applies. Extensions without a getter are skipped, but none may occur twice. Any version, suite
+//! or group is accepted: policy and rustls choose among them.
 //! Sources: RFC 8446 4.1.2 and 4.2, RFC 5246 7.4.1.2.
 
 use super::not_hello::Malformed;

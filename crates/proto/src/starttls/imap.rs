@@ -1,7 +1,7 @@
 //! IMAP before STARTTLS (RFC 9051 6.2.1, RFC 3501 6.2.1), after the server's greeting.
 //!
-//! Capabilities of a server without TLS offer login, so those in its greeting are replaced. A greeting
-//! with PREAUTH leaves no state in which STARTTLS is allowed, and is refused.
+//! The capabilities in a server's greeting may offer login without TLS, so they are replaced. A
+//! greeting with PREAUTH is refused, since STARTTLS is not allowed after it.
 
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};
@@ -99,5 +99,5 @@ fn is_tag(tag: &[u8]) -> bool {
 }
 
 const CAPABILITIES: &[u8] = b"IMAP4rev1 STARTTLS LOGINDISABLED";
-/// A limit of our own; tags in use have about five characters.
+/// Maximum length of a tag; the RFCs set none. Usual tags have about five characters.
 const LONGEST_TAG: usize = 64;

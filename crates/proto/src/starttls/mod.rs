@@ -84,7 +84,7 @@ impl Dialog {
         }
     }
 
-    /// Handles bytes from the server.
+    /// Parses bytes from the server, and appends the bytes for the client to `out`.
     pub fn handle_server(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         match self {
             Self::Smtp(dialog) => dialog.handle_server(bytes, out),
@@ -94,7 +94,7 @@ impl Dialog {
         }
     }
 
-    /// Handles bytes from the client.
+    /// Parses bytes from the client, and appends the answer to `out`.
     pub fn handle_client(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         match self {
             Self::Smtp(dialog) => dialog.handle_client(bytes, out),

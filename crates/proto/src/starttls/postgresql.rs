@@ -2,9 +2,9 @@
 //!
 //! The client sends first, and the server receives nothing before the StartupMessage inside TLS. A
 //! StartupMessage in clear is refused with an ErrorResponse, as PostgreSQL does. A CancelRequest in
-//! clear is not a session: it identifies a running one by a number and a secret that only its client
-//! and its server know, and there is no response to it. So the dialog reads it whole, for the caller
-//! to forward, and ignores any bytes after it.
+//! clear starts no session: it identifies a running session by a number and a secret that only its
+//! client and its server know, and the server sends no response. So the dialog reads the whole
+//! request, for the caller to forward, and ignores any bytes after it.
 //!
 //! Source: PostgreSQL 18, "Message Formats" (the secret has 4 to 256 bytes since protocol 3.2, 4
 //! before), "Canceling Requests in Progress" and "SSL Session Encryption".

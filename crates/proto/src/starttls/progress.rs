@@ -38,7 +38,7 @@ pub enum Progress {
 pub enum Over {
     /// The client ended the session.
     Quit,
-    /// The client sent more after its request for TLS.
+    /// The client sent more clear text after its request for TLS.
     Injected,
     /// The client violated the protocol: an endless line, too many commands, or invalid bytes.
     Broken,

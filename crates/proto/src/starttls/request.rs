@@ -82,7 +82,7 @@ impl TlsRequest {
         }
     }
 
-    /// Handles bytes from the server, and appends to `out` what to send to it.
+    /// Parses bytes from the server, and appends to `out` the next command for it.
     pub fn handle(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Asked {
         self.heard += bytes.len();
         if self.heard > LONGEST_TALK {

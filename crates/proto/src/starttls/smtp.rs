@@ -1,8 +1,8 @@
 //! SMTP before STARTTLS (RFC 3207), after the server's greeting.
 //!
-//! The server receives nothing until the client has TLS: its 220 is forwarded, and the EHLO response
-//! from here offers only STARTTLS. After the handshake the client must send EHLO again (RFC 3207 4.2),
-//! and that one reaches the server.
+//! The server receives nothing until the client has TLS: the server's 220 is forwarded to the
+//! client, and the dialog answers EHLO itself, offering only STARTTLS. After the handshake the
+//! client must send EHLO again (RFC 3207 4.2), which then reaches the server.
 
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};

@@ -8,8 +8,7 @@
 //! large.
 //!
 //! `half/kernel.rs` moves a leg to the kernel and relays its ends. Sources: RFC 8446 sections
-//! 4.6.3,
-//! 5.5 and 6; `becket_sys::kernel_tls`.
+//! 4.6.3, 5.5 and 6; `becket_sys::kernel_tls`.
 
 use std::io::ErrorKind;
 use std::mem;

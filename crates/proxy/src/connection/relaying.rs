@@ -66,8 +66,8 @@ impl<N: Net> Relaying<N> {
         relaying
     }
 
-    /// Moves the available data. Takes `&mut self`, so that [`Relaying`], which is large, is not
-    /// copied on each call.
+    /// Moves the available data. Takes `&mut self`, unlike most phases, because this is the phase
+    /// of almost all steps, and moving it in memory for each one would cost time.
     pub(super) fn advance(
         &mut self,
         cx: &mut Context<'_, '_, N>,

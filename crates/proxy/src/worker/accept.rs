@@ -107,8 +107,8 @@ impl Worker {
                 }
                 let took = self.time().saturating_sub(now);
                 now += took;
-                // A step longer than a slice contained a signature, so the client was not served at
-                // once.
+                // A client whose step took longer than a slice needed a signature, so it counts as
+                // well.
                 if !is_served || took > SLICE {
                     self.newcomers.shares.arrivals.spend(took);
                 }

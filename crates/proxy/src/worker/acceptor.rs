@@ -47,7 +47,7 @@ pub(super) enum Accepted {
     Client(TcpStream, SocketAddr),
     /// The queue is empty.
     Nothing,
-    /// The client closed the connection before it was accepted; try the next client.
+    /// The connection failed before it was accepted; try the next client.
     Lost,
     /// No descriptor or memory is left; pause.
     Exhausted(io::Error),
