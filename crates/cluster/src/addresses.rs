@@ -131,7 +131,7 @@ impl PeerAddresses {
         }
     }
 
-    /// Handles the result of a lookup. Returns whether addresses changed.
+    /// Stores the result of a lookup. Returns whether addresses changed.
     pub(crate) fn found(&mut self, name: &str, found: NameLookup) -> bool {
         let mut entries = self.entries.iter_mut();
         let Some(entry) = entries.find(|entry| &*entry.peer.name == name) else {
@@ -139,7 +139,7 @@ impl PeerAddresses {
         };
         entry.pending = false;
         let Some((_, port)) = entry.lookup else {
-            // The peer now has a configured address.
+            // The result is ignored, because the peer now has a configured address.
             return false;
         };
         let peer = &mut entry.peer;

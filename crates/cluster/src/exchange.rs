@@ -33,7 +33,7 @@ pub(crate) struct Exchange {
     pub(crate) clock: Clock,
 }
 
-/// Reason for waking up.
+/// Reason for the end of a sleep.
 enum Woken {
     Datagrams,
     Events,
@@ -73,7 +73,7 @@ impl Exchange {
                 },
             };
             if turns.turn(woken, self.clock.now()) {
-                // More work waits: first, other tasks of this thread run.
+                // More work waits, but other tasks of this thread run first.
                 yield_now().await;
             }
         }
@@ -87,7 +87,7 @@ struct Turns {
     socket: PeerSocket,
     lookups: Lookups,
     buffer: Box<[u8]>,
-    /// Next time to take events without a wakeup; `None` while control sleeps.
+    /// Time of the next check for events of workers; `None` if the next event wakes the task.
     tell_at: Option<Duration>,
 }
 
@@ -142,7 +142,7 @@ fn receive(node: &mut NodeState, socket: &PeerSocket, buffer: &mut [u8], now: No
     true
 }
 
-/// Sleeps for `left`, or for ever if `None`.
+/// Sleeps for `left`, or forever if `None`.
 async fn pass(left: Option<Duration>) {
     match left {
         Some(left) => sleep(left).await,
@@ -150,5 +150,5 @@ async fn pass(left: Option<Duration>) {
     }
 }
 
-/// Size of the receive buffer: a datagram that does not fit is longer than any of ours.
+/// Size of the receive buffer: a datagram that does not fit is longer than any that a node sends.
 const LARGEST: usize = 2 * MAX_DATAGRAM;

@@ -11,9 +11,10 @@
 //! ```
 //!
 //! * [`replica`] decides what to send to which peer, and what to accept: a pure state machine;
-//! * [`vault`] is its cryptography, [`socket`] UDP, [`exchange`] a task that receives, sends and sleeps;
-//! * [`sink`] connects it to the session table, [`addresses`] has the addresses of peers;
-//! * [`node`] holds these together; [`status`] is shown on pages, [`peer_log`] logs changes;
+//! * [`vault`] implements its cryptography, [`socket`] sends and receives UDP, [`exchange`] is the
+//!   task that receives, sends and sleeps;
+//! * [`sink`] connects it to the session table, [`addresses`] looks up the addresses of peers;
+//! * [`node`] owns these parts; [`status`] is shown on pages, [`peer_log`] logs changes;
 //! * [`outbox`] transports events from the workers to the task;
 //! * [`stud`] receives sessions of other terminators in their own protocol.
 #![forbid(unsafe_code)]

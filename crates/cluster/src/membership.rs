@@ -15,7 +15,7 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub struct Membership {
     node: Arc<Node>,
-    /// One per worker.
+    /// Sending ends for events, one per worker.
     outboxes: Vec<Outbox>,
     reloads: UnboundedSender<Settings>,
     /// `None` after the start.
@@ -25,7 +25,7 @@ pub struct Membership {
 }
 
 impl Membership {
-    /// Creates everything that replication needs.
+    /// Creates the node and the outboxes. [`Self::start`] then starts the communication.
     ///
     /// # Errors
     /// Fails if the system provides no random bytes.
@@ -77,7 +77,7 @@ impl Membership {
     pub async fn leave(self) {
         drop(self.reloads);
         if let Some(task) = self.task {
-            // A task that panicked has sent no goodbye.
+            // A task that panicked has sent no goodbye; its panic is ignored here.
             let _panicked = task.await;
         }
     }

@@ -1,8 +1,8 @@
 //! This host as a node of its cluster: the state machine of replication with its secrets, the session table
 //! that it fills and reads, and the addresses of peers.
 //!
-//! Used on the control thread, with a lock that never has to wait: the task that communicates with the peers
-//! ([`crate::exchange`]) and the pages that show them take turns.
+//! Used only on the control thread, so its lock is never contended: the task that communicates with
+//! the peers ([`crate::exchange`]) and the pages that show them take turns.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -147,7 +147,7 @@ impl NodeState {
             .receive(from, datagram, now.mono, &mut self.sink);
     }
 
-    /// Offers the events of workers to the peers. Returns whether there were any.
+    /// Offers the events of workers to the peers. Returns whether there were events.
     pub(crate) fn tell(&mut self, events: &OutboxReader, now: Now) -> bool {
         self.sink.now = now;
         let (sink, replica) = (&mut self.sink, &mut self.replica);
@@ -180,7 +180,7 @@ impl NodeState {
         }
     }
 
-    /// Handles the result of a lookup.
+    /// Stores the result of a lookup, and passes changed addresses to the state machine.
     pub(crate) fn found(&mut self, name: &str, found: NameLookup) {
         if self.addresses.found(name, found) {
             self.readdress();

@@ -32,14 +32,14 @@ pub enum SessionEvent {
     Stuck(PeerStick),
 }
 
-/// Sending end of a worker.
+/// Sending end of a worker's queue.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     queue: SyncSender<SessionEvent>,
     shared: Arc<OutboxShared>,
 }
 
-/// Receiving ends of the control thread.
+/// Receiving ends of the queues of all workers, held by the control thread.
 #[derive(Debug)]
 pub(crate) struct OutboxReader {
     queues: Vec<Receiver<SessionEvent>>,
@@ -99,7 +99,8 @@ impl OutboxReader {
         }
         self.shared.asleep.store(true, SeqCst);
         fence(SeqCst);
-        // An event sent before the worker could see that control sleeps has caused no wakeup.
+        // Looks again: an event sent before its worker could see that control sleeps has caused no
+        // wakeup.
         let taken = self.take_waiting(&mut take);
         if taken > 0 {
             self.shared.asleep.store(false, SeqCst);

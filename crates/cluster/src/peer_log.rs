@@ -18,7 +18,7 @@ pub(crate) struct PeerLog {
     next: Duration,
     live: BTreeSet<PeerName>,
     collisions: Vec<NodeId>,
-    /// Entries of the state machine's bounded list.
+    /// Refused joins in the last status.
     refused: Vec<(SocketAddr, SecretId)>,
     /// Time from which an unknown address may be logged again, and the number of lines omitted until then.
     stranger_next: Duration,

@@ -20,7 +20,7 @@ pub struct Settings {
     pub listen: SocketAddr,
     /// Peers, without duplicate names.
     pub peers: Vec<Peer>,
-    /// Interval between lookups of peer names; if `None`, lookups end once all are known.
+    /// Interval between lookups of peer names; if `None`, lookups end once all names are resolved.
     pub resolve_interval: Option<Duration>,
     /// Policies of all routes: sessions of other policies are refused.
     pub policies: HashSet<PolicyTag>,

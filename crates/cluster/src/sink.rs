@@ -1,9 +1,9 @@
 //! The session table as destination and source of replication.
 //!
-//! Our own configuration limits the trust in a peer's sessions. A session of a policy that no route here has
-//! is refused and counted. No session lives longer than `sessions.id-lifetime`, or is older than
-//! `sessions.max-age`. A dump never replaces existing sessions. The state is not checked here: if rustls
-//! cannot read it at a resumption, the session counts as missing.
+//! The configuration of this host limits the trust in a peer's sessions. A session of a policy that
+//! no route here has is refused and counted. No session lives longer than `sessions.id-lifetime`,
+//! or is older than `sessions.max-age`. A dump never replaces existing sessions. The state is not
+//! checked here: if rustls cannot read it at a resumption, the session counts as missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use crate::replica::{
 use crate::settings::Settings;
 use crate::sticks::StickMemory;
 
-/// The session table, with conditions for its sessions.
+/// The session table, with the conditions for sessions of peers.
 #[derive(Debug)]
 pub(crate) struct SessionSink {
     table: Arc<SessionTable>,
@@ -73,7 +73,7 @@ impl SessionSink {
         }
     }
 
-    /// Applies reloaded settings; policies that are known now are removed from the unknown ones.
+    /// Applies reloaded settings. Deletes the counters of policies that are known now.
     pub(crate) fn reload(&mut self, settings: Arc<Settings>) {
         let known = &settings.policies;
         self.unknown
@@ -180,7 +180,8 @@ impl SessionSink {
         }
     }
 
-    /// Stores to which server a peer has sent a client, which its session identifies.
+    /// Stores the server to which a peer has sent a client. The origin of its session identifies
+    /// the client.
     fn remember(&mut self, stick: PeerStick, late: bool) -> SinkOutcome {
         let stick = PeerStick {
             life: stick.life.min(self.settings.stick_lifetime),

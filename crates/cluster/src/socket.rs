@@ -57,7 +57,7 @@ pub fn bind(
     let listen = settings.listen;
     let socket = bind_datagrams("cluster.listen", listen, BUFFER, given)?;
     if let Err(error) = hear_only(&socket, SIGNATURE) {
-        // This costs only time: foreign datagrams are dropped here as well.
+        // Without the filter, foreign datagrams only cost time: the state machine drops them.
         tracing::warn!(%error, "cannot attach the socket filter");
     }
     tracing::info!(address = %listen, node = settings.node.0, "listening for peers");
@@ -104,7 +104,7 @@ impl PeerSocket {
 
     /// Waits until a datagram can be received.
     pub(crate) async fn readable(&self) {
-        // `receive` reports an error of the watch as well.
+        // An error is ignored, because the following `receive` returns it as well.
         let _watched = self.socket.readable().await;
     }
 

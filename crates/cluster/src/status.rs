@@ -104,7 +104,8 @@ impl UnknownPolicy {
     }
 }
 
-/// A node that wants to join sends a HELLO every few seconds, and pauses for half a minute at most.
+/// Time after the last refused join at which the node counts as gone. A node that wants to join
+/// sends a HELLO every few seconds, and pauses for half a minute at most.
 const STILL_TRIES: Duration = Duration::from_secs(60);
 
 fn who(name: Option<&Arc<str>>, address: SocketAddr) -> String {

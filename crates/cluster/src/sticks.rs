@@ -7,12 +7,12 @@ use crate::replica::{PeerStick, StickCursor};
 
 /// Memory of each client's last server, in the terminator.
 pub trait StickMemory: fmt::Debug + Send + Sync {
-    /// Stores a record of a peer. A `late` one comes from a dump, and replaces nothing. Returns whether it is new
-    /// and useful here.
+    /// Stores a stick of a peer. A `late` stick comes from a dump, and replaces none. Returns
+    /// whether the stick is news here and its server is known.
     fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool;
 
-    /// Shows sticks with their age, from `from` on. Returns the position to continue from. Visits at most `at_most`
-    /// places of one memory, under one of its locks.
+    /// Calls `show` with sticks and their age, from `from` on. Returns the position to continue
+    /// from. Visits at most `at_most` places of one backend's table, under one of its locks.
     fn visit_sticks(
         &self,
         from: StickCursor,

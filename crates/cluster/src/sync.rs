@@ -1,5 +1,5 @@
-//! Synchronization of threads: with the standard library, and in models with `shuttle`, which chooses the
-//! thread that runs next.
+//! Synchronization types of the standard library. Models use the types of `shuttle` instead, which
+//! chooses the thread that runs next.
 
 #[cfg(all(test, feature = "models"))]
 pub(crate) use shuttle::sync::atomic;

@@ -230,7 +230,8 @@ fn open(key: &LessSafeKey, nonce: [u8; AEAD_NONCE_LEN], header: &[u8], sealed: &
     key.open_in_place(nonce, Aad::from(header), sealed).is_ok()
 }
 
-/// RFC 8446, section 5.3, without the random part, since the key is fresh for each pair.
+/// Returns the nonce for a sequence: as in RFC 8446, section 5.3, but without the random part,
+/// since the key is fresh for each pair.
 fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
     let mut nonce = [0; AEAD_NONCE_LEN];
     nonce[AEAD_NONCE_LEN - 8..].copy_from_slice(&sequence.to_be_bytes());

@@ -60,7 +60,7 @@ impl PrivateKey {
     /// Reads a PKCS#1 key. Takes a few milliseconds.
     ///
     /// # Errors
-    /// As for [`Self::from_pkcs8`].
+    /// Returns the errors of [`Self::from_pkcs8`].
     pub fn from_pkcs1(der: &[u8]) -> Result<Self, KeyError> {
         let pair = KeyPair::from_der(der).map_err(|_| KeyError::Rejected)?;
         Self::of(&pair, Some(der))

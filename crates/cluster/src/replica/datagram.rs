@@ -12,7 +12,7 @@ use becket_proto::ticket::{NodeId, SecretId};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairId(pub(super) u32);
 
-/// Key that a datagram selects.
+/// Header of a datagram, which selects its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Header {
     Pair {
@@ -144,7 +144,7 @@ pub const MAX_DATAGRAM: usize = 1400;
 /// First bytes of the datagrams of all versions, even future ones. Other datagrams can be dropped unread.
 pub const SIGNATURE: [u8; 3] = *b"BKT";
 
-/// The last byte is the version.
+/// Signature and version.
 const MAGIC: [u8; 4] = *b"BKT2";
 
 #[cfg(test)]

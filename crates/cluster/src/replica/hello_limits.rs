@@ -1,8 +1,9 @@
 //! Rate limits for HELLOs: a flood is rejected before the cost of an AEAD open and an X25519 agreement.
 //!
-//! Each source address has a rate. All addresses outside the list of peers also share one, so that a flood
-//! from invented addresses does not keep listed peers out. Remembers a fixed number of sources. The source
-//! that has been idle longest makes room, and only an admitted HELLO adds a source.
+//! Each source address has a rate. All addresses outside the list of peers also share one rate, so
+//! that a flood from invented addresses does not keep listed peers out. The number of sources is
+//! limited: the source that has been idle longest makes room, and only an admitted HELLO adds a
+//! source.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -93,7 +94,8 @@ fn prefix(address: IpAddr) -> IpAddr {
 /// addresses do not displace each other; few enough to walk over them for each HELLO.
 const SOURCES: usize = 512;
 
-/// When a node starts, each of its peers may send it HELLOs, from several addresses.
+/// Burst of the rates: when a node starts, each of its peers may send it HELLOs, from several
+/// addresses.
 const BURST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -98,7 +98,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Handles the datagram of a join.
+    /// Decrypts and answers the datagram of a join, if the rate limits admit it.
     pub(super) fn take_join(
         &mut self,
         from: SocketAddr,
@@ -252,7 +252,7 @@ impl<V: Vault> Replica<V> {
         completed
     }
 
-    /// Creates a peer that has echoed our nonce, or gives an existing peer its new pair.
+    /// Creates a peer that has echoed our nonce, or adds the new pair to an existing peer.
     pub(super) fn complete(
         &mut self,
         id: PairId,
@@ -262,7 +262,7 @@ impl<V: Vault> Replica<V> {
         let pair = self.pairs.get(&id).ok_or(DropCause::UnknownKey)?;
         let (name, address) = (pair.peer, pair.address);
         if self.peers.get(&name).is_some_and(ReplicaPeer::has_left) {
-            // An answer that arrived after the goodbye.
+            // The answer arrived after the peer's goodbye.
             self.pairs.remove(&id);
             return Err(DropCause::UnknownKey);
         }
@@ -320,7 +320,8 @@ impl<V: Vault> Replica<V> {
         others.count() < self.limits.peers
     }
 
-    /// Prevents a node that restarts continually from filling the memory with its old processes.
+    /// Removes the process of a node that was silent longest if the node has too many, so that a
+    /// node that restarts continually does not fill the memory.
     fn forget_oldest_boot(&mut self, name: PeerName) {
         let of_node = self
             .peers
@@ -333,7 +334,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Prevents a node that returns under new numbers from filling the memory with retired peers.
+    /// Removes the retired peer that was silent longest if there are too many peers, so that a node
+    /// that returns under new numbers does not fill the memory.
     fn forget_a_retired(&mut self) {
         if self.peers.len() < self.limits.peers * MAX_BOOTS_OF_NODE {
             return;
@@ -392,9 +394,11 @@ const REST: Duration = Duration::from_secs(30);
 /// Maximum time between the answer to a HELLO and its echo.
 pub(super) const CANDIDATE_LIFE: Duration = Duration::from_secs(10);
 
-/// More than one, so that a recorded HELLO does not displace the genuine one.
+/// Maximum number of candidates of one peer: more than one, so that a recorded HELLO does not
+/// displace the genuine one.
 const MAX_CANDIDATES_OF_PEER: usize = 4;
 const MAX_CANDIDATES: usize = 64;
 
-/// Two nodes that join each other simultaneously create two pairs, and a change of secrets two more.
+/// Maximum number of pairs of one peer: two nodes that join each other simultaneously create two,
+/// and a change of secrets creates two more.
 const MAX_PAIRS_OF_PEER: usize = 4;

@@ -21,7 +21,7 @@ pub(super) struct Joins<S> {
     pub(super) begun: BTreeMap<PairId, BegunJoin<S>>,
     /// Refused joins from addresses that are not in the list.
     strangers: VecDeque<RefusedJoin>,
-    /// Number of these that were removed to make room.
+    /// Number of entries of `strangers` that were removed to make room.
     left_out: u64,
     /// Time of the next check of the list; immediate after each change.
     pub(super) look: Option<Duration>,
@@ -202,9 +202,9 @@ impl<S> Joins<S> {
         self.set_rest(address, until, false);
     }
 
-    /// Handles a HELLO of ours that came back: its address is our own as long as no other node answers there. The
-    /// join continues at a low rate, so a host that sends our HELLOs back, but cannot suppress the WELCOME,
-    /// achieves nothing.
+    /// Marks the target of a HELLO that came back as this node's own address, until another node
+    /// answers there. The join continues at a low rate, so a host that sends our HELLOs back, but
+    /// cannot suppress the WELCOME, achieves nothing.
     pub(super) fn came_back(&mut self, id: PairId, until: Duration) {
         let Some(begun) = self.begun.get_mut(&id) else {
             return;
@@ -280,5 +280,6 @@ pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
 /// Maximum number of unlisted addresses whose refused joins are recorded.
 const MAX_STRANGERS: usize = 16;
 
-/// A node that wants to join sends a HELLO every few seconds, and pauses for half a minute at most.
+/// Time after the last refused join at which a node counts as gone. A node that wants to join sends
+/// a HELLO every few seconds, and pauses for half a minute at most.
 const STILL_TRIES: Duration = Duration::from_secs(60);

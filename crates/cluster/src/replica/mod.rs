@@ -16,8 +16,9 @@
 //! of a join   "BKT2" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
 //! ```
 //!
-//! The receiver of datagrams under a key has drawn its id, so the id selects the one key to try: at most one
-//! AEAD open per datagram, and none for a datagram of an unknown pair or join.
+//! Each node draws the ids of the keys under which it receives, so the id in a datagram selects the
+//! one key to try: at most one AEAD open per datagram, and none for a datagram of an unknown pair
+//! or join.
 //!
 //! **Order of calls** in each turn: [`receive`](Replica::receive) for each datagram,
 //! [`offer`](Replica::offer) for each record, then [`poll`](Replica::poll) once, then sleep until
@@ -85,7 +86,7 @@ pub struct Replica<V: Vault> {
     warming: Warming,
     /// Time of the next check for silent peers.
     expires: Duration,
-    /// The peer whose queue the rate limit kept from being emptied. It is served first.
+    /// The peer at whose queue the rate limit stopped the last turn. The next turn begins there.
     served: Option<PeerName>,
     total: PeerTraffic,
 }
@@ -145,11 +146,11 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Handles a datagram, and passes its records to `sink`. Overwrites the bytes, so that no secret stays in
-    /// them.
+    /// Decrypts a datagram, and passes its records to `sink`. Overwrites the bytes, so that no
+    /// secret stays in them.
     ///
-    /// Costs one lookup and at most one AEAD open, and an X25519 agreement for an admitted HELLO or an answer to
-    /// one of ours. Allocates only for joins. Counts every drop.
+    /// Costs one lookup and at most one AEAD open, and an X25519 agreement for an admitted HELLO or
+    /// for an answer to a HELLO of this node. Allocates only for joins. Counts every drop.
     pub fn receive(
         &mut self,
         from: SocketAddr,

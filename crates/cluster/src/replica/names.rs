@@ -8,7 +8,7 @@ use becket_proto::ticket::NodeId;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Boot(pub u64);
 
-/// Process that sent a record.
+/// Name of a process of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerName {
     /// Configured number of the node.

@@ -1,8 +1,8 @@
 //! Output: joins, echoes, keep-alives, records and dumps, in this order and within the limits.
 //!
-//! Joins, echoes and keep-alives are few and are always sent. Records are sent at the next poll, as many in a
-//! datagram as fit, within the limits of datagrams per turn and bytes per second. The rest waits in the queue
-//! of its peer.
+//! Joins, echoes and keep-alives are few and are always sent. Records are sent at the next poll, as
+//! many in a datagram as fit, within the limits of datagrams per turn and bytes per second. Records
+//! beyond the limits wait in the queue of their peer.
 
 use std::cell::OnceCell;
 use std::net::SocketAddr;
@@ -25,7 +25,7 @@ use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, TAG_LEN, Vault, random};
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
-/// Output of one turn.
+/// Seals and sends the datagrams of one turn.
 struct Exit<'a, V, F> {
     vault: &'a mut V,
     pace: &'a mut Pace,
@@ -122,7 +122,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Removes a peer, and records that it was there.
+    /// Removes a peer. Records when a live peer was last heard, so that a dump can be requested
+    /// when it returns.
     pub(super) fn depart(&mut self, name: PeerName) {
         let Some(peer) = self.peers.remove(&name) else {
             return;
@@ -178,7 +179,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Sends under the pairs, beginning with the peer at which the last turn stopped.
+    /// Sends the datagrams that are due under each pair, beginning with the peer at which the last
+    /// turn stopped.
     fn send_pairs(
         &mut self,
         now: Duration,
@@ -225,7 +227,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Moves sessions and sticks into the queues of peers that asked for a dump, at the permitted rate.
+    /// Moves sessions and sticks into the queues of peers that requested a dump, at the permitted
+    /// rate.
     fn dump(&mut self, now: Duration, source: &mut impl DumpSource) {
         for peer in self.peers.values_mut() {
             let mut chunks = 0;
@@ -247,7 +250,8 @@ impl<V: Vault> Replica<V> {
     }
 }
 
-/// Moves up to `room` records; with no room, ends the dump. Returns the number of bytes moved.
+/// Moves up to `room` records into the queue; if `room` is 0, ends the dump. Returns the number of
+/// bytes moved.
 fn dump_chunk(
     peer: &mut ReplicaPeer,
     mut dump: Dump,

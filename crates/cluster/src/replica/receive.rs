@@ -46,7 +46,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Decrypts a datagram in place and applies what it proves, before any record in it is read.
+    /// Decrypts a datagram in place, and updates its pair and peer, before any record in it is
+    /// read.
     fn take_sealed(
         &mut self,
         (to, from): (PairId, SocketAddr),
@@ -100,7 +101,8 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Handles the records of a decrypted datagram. A truncated record ends it; earlier records count.
+    /// Applies the records of a decrypted datagram. A truncated record ends it; earlier records
+    /// count.
     fn take_text(
         &mut self,
         (to, from): (PairId, SocketAddr),
@@ -154,7 +156,8 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Handles a peer's goodbye under this pair: nothing is sent to it any more, and its place is free.
+    /// Retires a peer that said goodbye under this pair: nothing more is sent to it, and it does
+    /// not count towards the limit of peers.
     fn farewell(&mut self, id: PairId) {
         let Some(pair) = self.pairs.get_mut(&id) else {
             return;
@@ -167,7 +170,8 @@ impl<V: Vault> Replica<V> {
         }
         self.pairs
             .retain(|other, pair| *other == id || pair.peer != name);
-        // Its next process will have the same address.
+        // The next process of the node will have the same address, so a join there may begin at
+        // once.
         self.joins.look_at(Duration::ZERO);
     }
 
@@ -188,7 +192,7 @@ fn text(datagram: &[u8]) -> &[u8] {
 fn take_frame(peer: &mut ReplicaPeer, frame: Frame<'_>) {
     match frame {
         Frame::Alive { held } => peer.held = Some(held),
-        // A dump in progress continues.
+        // A request during a dump is ignored.
         Frame::Ask { youngest } if peer.dump.is_none() && peer.is_live() => {
             peer.dump = Some(Dump {
                 at: DumpWalk::Sticks(StickCursor::default()),

@@ -14,9 +14,9 @@
 //! BYE 10          empty
 //! ```
 //!
-//! Times are sent as durations in whole seconds, rounded so that no session lives longer by being sent: no
-//! clocks are compared. A body of a fixed layout may be longer than this version knows; a newer node reads the
-//! rest.
+//! Times are sent as durations in whole seconds, rounded so that no session lives longer by being
+//! sent: no clocks are compared. A body of a fixed layout may be longer than this version knows:
+//! further bytes are for newer nodes.
 
 use std::fmt;
 use std::time::Duration;

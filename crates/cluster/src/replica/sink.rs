@@ -19,18 +19,18 @@ pub struct StickCursor {
 
 /// Destination of received records.
 pub trait Sink {
-    /// Handles a record. Each offered record arrives at most once. Must not block.
+    /// Applies a record. Each offered record arrives at most once. Must not block.
     fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> SinkOutcome;
 }
 
-/// Result of handling a record.
+/// Result of applying a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkOutcome {
-    /// It was used.
+    /// The record was used.
     Taken,
-    /// Its policy is unknown here. Counted for the peer.
+    /// The policy of the record is unknown here. Counted for the peer.
     UnknownPolicy,
-    /// It was not needed.
+    /// The record was not needed.
     Unwanted,
 }
 
@@ -38,11 +38,11 @@ pub enum SinkOutcome {
 /// [`SessionTable::visit`](becket_proto::session_table::SessionTable::visit), and sticks, through
 /// [`Stick::visit`](becket_proto::stick::Stick::visit).
 pub trait DumpSource {
-    /// Shows sessions from `from` on, at most `at_most` of them. Returns the position to continue from, or `None`
-    /// at the end.
+    /// Calls `show` with sessions from `from` on, at most `at_most` of them. Returns the position
+    /// to continue from, or `None` at the end.
     ///
-    /// Sessions older than `youngest` (the time since their full handshake) may be omitted. Shown sessions are
-    /// sent as [`PeerRecord::Sync`].
+    /// Sessions older than `youngest` (the time since their full handshake) may be omitted. Shown
+    /// sessions are sent as [`PeerRecord::Sync`].
     fn visit(
         &mut self,
         from: Cursor,
@@ -51,8 +51,8 @@ pub trait DumpSource {
         show: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor>;
 
-    /// Shows sticks in the same way: those of clients that came within `youngest`. Shown sticks are sent as
-    /// [`PeerRecord::Stuck`].
+    /// Calls `show` with sticks in the same way: of clients that were last sent to a server within
+    /// `youngest`. Shown sticks are sent as [`PeerRecord::Stuck`].
     fn visit_sticks(
         &mut self,
         from: StickCursor,

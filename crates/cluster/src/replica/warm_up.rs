@@ -1,11 +1,12 @@
-//! Getting the sessions of the other nodes: which node to ask for a dump, and for which part.
+//! Requests for the sessions of other nodes: which node to ask for a dump, and for which part.
 //!
-//! A process that has just started asks one peer for everything: the peer with the most sessions. A peer that
-//! was lost for a while, with both processes alive, is asked for the sessions created meanwhile. So is a
-//! process that replaces another one, since it sent nothing here before it became a peer. Only one dump is
-//! requested at a time, so that the traffic stays within the rate of one peer. A dump without an end is
-//! requested again a few times; a dump of everything is then requested from another peer, if there is one.
-//! Records that are lost during a dump are not requested again.
+//! A process that has just started requests everything from one peer: the peer with the most
+//! sessions. From a peer that was lost for a while, with both processes alive, it requests the
+//! sessions created during that time; also from a process that replaces another one, since it sent
+//! nothing here before it became a peer. Only one dump is requested at a time, so that the traffic
+//! stays within the rate of one peer. A dump without an end is requested again a few times; a dump
+//! of everything is then requested from another peer, if there is one. Records that are lost during
+//! a dump are not requested again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -16,7 +17,7 @@ use super::peer::ReplicaPeer;
 use super::record::Frame;
 use super::status::WarmUp;
 
-/// Dumps that are wanted here.
+/// Dumps that this node still requests.
 pub(super) struct Warming {
     wanted: VecDeque<WantedDump>,
     asked: Option<AskedDump>,
@@ -54,7 +55,8 @@ impl Warming {
         }
     }
 
-    /// Handles a peer that became live. `before` is when another process of its node was last heard.
+    /// Records a peer that became live. If another process of its node was last heard at `before`,
+    /// or the peer was silent, queues the request for a dump.
     pub(super) fn joined(&mut self, peer: PeerName, before: Option<Duration>, now: Duration) {
         self.first_live.get_or_insert(now);
         let departed = self.departed.iter().position(|(name, _)| *name == peer);
@@ -64,8 +66,8 @@ impl Warming {
         }
     }
 
-    /// Handles a peer that could not be heard, or could not hear us, since `heard`: sessions created meanwhile may
-    /// be missing here.
+    /// Queues the request for a dump of a peer that could not be heard, or could not hear this
+    /// node, since `heard`: sessions created after that may be missing here.
     pub(super) fn missed(&mut self, peer: PeerName, heard: Duration, now: Duration) {
         self.wanted.retain(|wanted| wanted.peer != Some(peer));
         if self.wanted.len() < MAX_REMEMBERED {
@@ -78,7 +80,7 @@ impl Warming {
         }
     }
 
-    /// Handles a peer that went silent.
+    /// Records a peer that went silent.
     pub(super) fn left(&mut self, peer: PeerName, heard: Duration) {
         if self.departed.len() >= MAX_REMEMBERED {
             self.departed.pop_front();
@@ -86,7 +88,7 @@ impl Warming {
         self.departed.push_back((peer, heard));
     }
 
-    /// Handles a record of a dump.
+    /// Counts a record of the requested dump.
     pub(super) fn received(&mut self, from: PeerName, now: Duration) {
         if let Some(asked) = self.asked.as_mut().filter(|asked| asked.peer == from) {
             asked.records += 1;
@@ -94,7 +96,7 @@ impl Warming {
         }
     }
 
-    /// Handles the end of a dump.
+    /// Ends the requested dump.
     pub(super) fn ended(&mut self, from: PeerName) {
         self.asked.take_if(|asked| asked.peer == from);
     }
@@ -163,12 +165,12 @@ impl Warming {
                 (Reverse(times.count()), peer.held)
             }),
         };
-        // A peer that was lost meanwhile is in `departed`.
+        // A peer that was lost before the request is in `departed`.
         let Some(peer) = peer else { return };
         let mut frame = [0; 16];
         let youngest = wanted.youngest;
         let len = Frame::Ask { youngest }.encode(&mut frame).unwrap_or(0);
-        // If the queue has no room, silence leads to a repetition.
+        // If the queue is full, the missing answer leads to another request.
         peer.outbox.push(frame.get(..len).unwrap_or_default());
         self.asked = Some(AskedDump {
             peer: peer.name,

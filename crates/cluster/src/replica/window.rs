@@ -20,10 +20,10 @@ pub(super) enum Freshness {
     TooOld,
 }
 
-/// Information about other numbers from a new one.
+/// Information that a new number gives about others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedSequence {
-    /// Numbers that it skipped.
+    /// Count of numbers that it skipped.
     pub(super) missed: u64,
     /// The number itself was skipped before.
     pub(super) late: bool,

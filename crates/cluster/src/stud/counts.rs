@@ -11,27 +11,27 @@ pub enum StudOutcome {
     Stored = "stored",
     /// Its session was already in the table, and stays unchanged.
     Known = "known",
-    /// Not a datagram of stud, or without a valid session.
+    /// It is no datagram of stud, or contains no valid session.
     Malformed = "malformed",
-    /// Not sealed with our key.
+    /// Its HMAC was not made with the configured key.
     BadSeal = "bad-seal",
-    /// A version other than TLS 1.2.
+    /// Its session is of a version other than TLS 1.2.
     Version = "version",
-    /// A cipher suite that the policy does not have.
+    /// The policy does not have the cipher suite of its session.
     Suite = "suite",
-    /// No extended master secret, which the policy requires.
+    /// Its session lacks the extended master secret that the policy requires.
     NoExtendedMasterSecret = "no-extended-master-secret",
-    /// A session of a client that sent a certificate.
+    /// The client of its session sent a certificate.
     ClientCertificate = "client-certificate",
-    /// A feature that becket does not support, such as compression.
+    /// Its session uses a feature that becket does not support, such as compression.
     Unsupported = "unsupported",
-    /// A server name that is not a host name.
+    /// The server name of its session is not a host name.
     ServerName = "server-name",
-    /// Too old to resume, here or at the sender.
+    /// Its session is too old to resume, here or at the sender.
     TooOld = "too-old",
-    /// Created too far in the future for a difference of clocks.
+    /// Its session was created too far in the future for a difference of clocks.
     Clock = "clock",
-    /// The table did not accept it.
+    /// The table did not accept its session.
     NotKept = "not-kept",
 }
 }

@@ -67,12 +67,12 @@ impl Intake {
         }
     }
 
-    /// Continues under other terms.
+    /// Replaces the terms.
     pub(super) fn reload(&mut self, terms: Terms) {
         *self = Self::new(Arc::clone(&self.table), Arc::clone(&self.counts), terms);
     }
 
-    /// Handles one datagram and counts its outcome.
+    /// Stores the session of a datagram if the terms permit it, and counts the outcome.
     pub(super) fn take(&self, datagram: &[u8], now: Now) {
         let outcome = self.store(datagram, now).unwrap_or_else(|refused| refused);
         self.counts.count(outcome);
@@ -139,8 +139,8 @@ impl Intake {
         long_enough.then_some(left).ok_or(StudOutcome::TooOld)
     }
 
-    /// Returns whether the session is in the table. A datagram may arrive twice, also from an attacker that
-    /// recorded it: the first one counts.
+    /// Returns whether the session is in the table. A datagram may arrive twice, also from an
+    /// attacker that recorded it: only the first one is stored.
     fn holds(&self, id: &[u8], now: Now) -> bool {
         let found = self.table.get(self.terms.policy, id, now.mono);
         matches!(found, Lookup::Hit(_))
@@ -163,7 +163,7 @@ fn origin_id(id: &[u8; 32]) -> OriginId {
     OriginId(u64::from_be_bytes(first))
 }
 
-/// Maximum time by which a sender's clock may be ahead of ours.
+/// Maximum time by which a sender's clock may be ahead of the clock of this host.
 const AHEAD: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

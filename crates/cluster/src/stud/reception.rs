@@ -102,7 +102,8 @@ impl Reception {
         Arc::clone(&self.watch)
     }
 
-    /// Starts to receive, as a task of the current runtime. The task ends when this is dropped.
+    /// Starts to receive, as a task of the current runtime. The task ends when the [`Reception`] is
+    /// dropped.
     pub fn start(&mut self) {
         let Some(task) = self.task.take() else {
             return;
@@ -121,7 +122,7 @@ impl Reception {
 
     /// Continues under the terms of a reloaded configuration; without terms, the reception ends.
     pub fn reload(&self, terms: Option<Terms>) {
-        // A task that ended has logged that.
+        // Fails if the task has ended, which it has logged.
         let _ended = self.reloads.send(terms);
     }
 }
@@ -150,7 +151,7 @@ impl ReceptionTask {
                 },
             }
             if receive(&socket, &self.intake, self.clock) {
-                // More datagrams may wait: first, other tasks of this thread run.
+                // More datagrams may wait, but other tasks of this thread run first.
                 yield_now().await;
             }
         }

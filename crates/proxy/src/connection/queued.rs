@@ -25,7 +25,7 @@ use becket_tls::admission::ConnectionPermit;
 pub(super) struct Queued {
     wait: Option<Wait>,
     grant: Option<Grant>,
-    /// Counts the client in the part of the queue that clients of its server name may occupy.
+    /// Counts the client in the part of the queue for its server name, if that part is limited.
     _share: Option<Box<ConnectionPermit>>,
     since: Duration,
     client: Pending,
