@@ -133,7 +133,7 @@ impl<N: Net> Connecting<N> {
                 to_server.sent(sent);
                 Ok(sent > 0)
             }
-            // The send may have consumed the error of the connect, so `take_error` may find none.
+            // If the send has consumed the error of the connect, a refused connection is assumed.
             Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),

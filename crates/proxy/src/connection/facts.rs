@@ -15,7 +15,7 @@ use becket_tls::ja4::Ja4;
 use becket_tls::names;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
-/// Properties that are known from some phase on.
+/// Properties of a connection. Each phase sets the properties that it determines.
 #[derive(Debug)]
 pub struct Facts {
     /// Address of the client, from an accepted PROXY header or the socket.

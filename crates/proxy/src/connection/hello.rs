@@ -1,10 +1,10 @@
 //! Reads the ClientHello and chooses the answer.
 //!
 //! 1. Bytes are collected until `proto::client_hello` sees a whole ClientHello. The answer to
-//! plaintext HTTP is status 400; the answer to malformed TLS is a fatal alert.
+//!    plaintext HTTP is status 400; the answer to malformed TLS is a fatal alert.
 //! 2. The [`ListenerState`] chooses route, policy and configuration. A refusal is one alert. For a
-//! route that passes TLS through, the ClientHello and all following bytes go to the server
-//! unchanged.
+//!    route that passes TLS through, the ClientHello and all following bytes go to the server
+//!    unchanged.
 //!
 //! Until the ClientHello is whole, a client can occupy `limits.client-hello` bytes for
 //! `timeouts.hello`.

@@ -1,14 +1,14 @@
 //! Runs the handshake from a whole ClientHello to traffic keys.
 //!
 //! 1. If the answer needs a signature, the client waits for its turn: the worker makes a few
-//! signatures at a time and checks its sockets in between. No signature is made for a client that
-//! has closed its connection.
+//!    signatures at a time and checks its sockets in between. No signature is made for a client
+//!    that has closed its connection.
 //! 2. The ClientHello and all following data go to the [`Engine`]; each flight is sent at once. For
-//! an expensive key, the step of rustls waits for a crypto thread (`signing.rs`). Nothing is
-//! received during this wait, because a client sends nothing before it gets the signature. A client
-//! that must send a second ClientHello waits for its turn again.
+//!    an expensive key, the step of rustls waits for a crypto thread (`signing.rs`). Nothing is
+//!    received during this wait, because a client sends nothing before it gets the signature. A
+//!    client that must send a second ClientHello waits for its turn again.
 //! 3. When traffic keys are ready (or earlier, with early data), the client needs a server. The
-//! client's plaintext so far is the first data for that server.
+//!    client's plaintext so far is the first data for that server.
 //!
 //! While the client waits, its [`HelloDecision`] is kept, so the ClientHello is not parsed again.
 //! Only the admission token is checked again.
