@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::replica::{PeerStick, StickCursor};
 
-/// Memory of each client's last server, in the terminator.
+/// Tables of the last server of each client, in the terminator.
 pub trait StickMemory: fmt::Debug + Send + Sync {
     /// Stores a stick of a peer. A `late` stick comes from a dump, and replaces none. Returns
     /// whether the stick is news here and its server is known.

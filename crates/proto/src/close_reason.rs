@@ -128,9 +128,9 @@ pub enum CloseReason {
     ServerTruncated = "server-truncated",
     /// The server reset the connection; the client saw no clean end.
     ServerReset = "server-reset",
-    /// The kernel refused a key when it was to take over TLS.
+    /// The kernel rejected a key when TLS moved to it.
     KernelTls = "kernel-tls",
-    /// The kernel handled TLS when a KeyUpdate arrived or a key wore out, and it replaces no keys.
+    /// With kernel TLS, a KeyUpdate arrived or a key wore out, but the kernel cannot replace keys.
     KeyUpdate = "key-update",
     /// The server went out of service, and its backend has `connections-on-failure = "close"`.
     ServerDown = "server-down",

@@ -43,16 +43,16 @@ pub struct Checks {
     pub interval: Duration,
     /// Interval while outcomes contradict the condition, or none is known.
     pub fast_interval: Duration,
-    /// Good checks in a row that bring a server back; at least 1.
+    /// Number of good checks in a row that return a server to service; at least 1.
     pub rise: u32,
-    /// Bad checks in a row that take it out; at least 1.
+    /// Number of bad checks in a row that take a server out of service; at least 1.
     pub fall: u32,
 }
 
 /// Rules of connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passive {
-    /// Failures in a row that take a server out; at least 1.
+    /// Number of failures in a row that take a server out of service; at least 1.
     pub failures: u32,
     /// Time out of service, if no check can bring the server back.
     pub pause: Duration,

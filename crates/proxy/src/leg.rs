@@ -16,7 +16,7 @@ use crate::pipes::Lent;
 use crate::socket::{ByteCounts, KernelTlsSocket, Ready, SocketError, StreamSocket};
 use becket_tls::scratch::{Buffer, READ};
 
-/// The socket of one side.
+/// The socket of one side of a connection, with its readiness and byte counts.
 #[derive(Debug)]
 pub struct Leg<S> {
     /// The registered, non-blocking socket.

@@ -42,7 +42,7 @@ pub struct Lent {
     permit: PipePermit,
 }
 
-/// Permission for one lent pipe.
+/// Counts one lent pipe until it is dropped.
 #[derive(Debug)]
 struct PipePermit(Rc<Pipes>);
 

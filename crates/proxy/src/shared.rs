@@ -25,7 +25,7 @@ use becket_tls::admission::SharedAdmission;
 pub struct SharedState {
     /// Number of workers.
     pub workers: usize,
-    /// Origin of all monotonic times.
+    /// Clock whose origin all monotonic times share.
     pub clock: Clock,
     /// TLS 1.2 sessions by ID, in shards with one lock each.
     pub table: Arc<SessionTable>,

@@ -175,7 +175,7 @@ pub struct UnansweredAddress {
     pub address: SocketAddr,
     /// Name in the configuration; set by the caller.
     pub name: Option<Arc<str>>,
-    /// `true` for our own address: a datagram that we sent there came back.
+    /// `true` if this is this node's own address: a datagram sent there came back.
     pub own: bool,
     /// HELLOs sent there since the last answer.
     pub hellos: u32,

@@ -8,7 +8,7 @@
 //!
 //! Source: the behaviour of hitch 1.8.0 (`handle_shcupd`, `shcupd_session_new`), OpenSSL's `ssl/ssl_asn1.c`, X.690.
 
-/// Maximum datagram: the size of hitch's buffer, without the slack after the HMAC.
+/// Maximum datagram in bytes: the size of hitch's buffer, without the slack after the HMAC.
 pub(super) const MAX_DATAGRAM: usize = ID_LEN + MAX_DER + TIME_LEN + MAC_LEN;
 /// Bytes of HMAC-SHA1 (RFC 2104), not truncated.
 const MAC_LEN: usize = 20;

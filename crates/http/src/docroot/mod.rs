@@ -58,7 +58,7 @@ pub struct FileKey {
 }
 
 impl FileKey {
-    /// Combines a path with the compressed variants that the client accepts.
+    /// Combines a path with the codings that the client accepts.
     pub fn new(path: RelativePath, codings: Codings) -> Self {
         let RelativePath { bytes, is_folder } = path;
         Self {

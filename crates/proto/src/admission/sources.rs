@@ -78,7 +78,7 @@ pub struct Share {
 /// Result of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Counted until the caller gives it back.
+    /// Counted until the caller calls [`Sources::disconnect`] or [`Sources::end_full`].
     Granted,
     /// The source has reached its limit.
     Refused,

@@ -13,7 +13,7 @@ pub enum NotHello {
     /// A ClientHello in the framing of SSL 2.0 (RFC 5246 E.2).
     #[error("ssl 2.0 hello")]
     Sslv2,
-    /// Bytes that begin neither a TLS record nor anything above.
+    /// Bytes that begin neither a TLS record nor one of the protocols above.
     #[error("not tls")]
     NotTls,
     /// A TLS alert.

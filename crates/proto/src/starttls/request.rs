@@ -35,7 +35,7 @@ pub enum NoTls {
     /// The server refuses TLS.
     #[error("the server refuses TLS")]
     Refused,
-    /// The server sent more after its response.
+    /// The server sent more clear text after its response.
     #[error("the server sent more clear text after its response that TLS begins")]
     Injected,
     /// The server's response is invalid in the protocol, or too long.

@@ -130,7 +130,7 @@ impl BackendState {
         }
     }
 
-    /// Applies the configuration, and gives new slots to waiters.
+    /// Applies the configuration, and grants new slots to waiters.
     pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
         self.room.store(config.keys.queue_length, SeqCst);
         let closes = config.keys.connections_on_failure == ConnectionsOnFailure::Close;
@@ -191,8 +191,8 @@ impl BackendState {
         self.hand_overs.load(Relaxed)
     }
 
-    /// Returns the idle time after which connections may be closed in favor of waiters; `None` if
-    /// this is disabled.
+    /// Returns the idle time after which connections may be closed in favor of waiters; `None`
+    /// without `idle-reclaim`.
     pub fn idle_reclaim(&self) -> Option<Duration> {
         let after = self.idle_reclaim.after.load(Relaxed);
         (after > 0).then(|| Duration::from_millis(after))
@@ -203,8 +203,8 @@ impl BackendState {
         self.idle_reclaim.ended.load(Relaxed)
     }
 
-    /// Calls `end`, which closes an idle connection and so gives its slot to a waiter. Returns
-    /// `true` if it was called. All workers together never close more connections at a time than
+    /// Calls `end`, which closes an idle connection, so that its slot goes to a waiter. Returns
+    /// `true` if `end` was called. All workers together never close more connections at a time than
     /// there are waiters.
     pub fn reclaim(&self, end: impl FnOnce()) -> bool {
         let reclaim = &self.idle_reclaim;
@@ -355,7 +355,7 @@ impl BackendState {
         self.arrivals.store(queue.arrivals().0, Relaxed);
     }
 
-    /// Makes the workers close a server's connections, if this is configured.
+    /// Makes the workers close a server's connections, if `connections-on-failure` is `close`.
     pub(super) fn tell_of_failure(&self, server: &Arc<ServerState>) {
         if !self.closes_on_failure.load(Relaxed) {
             return;
@@ -393,8 +393,8 @@ impl Drop for Wait {
             return;
         };
         let mut line = self.backend.lock();
-        // If a slot was granted meanwhile, it is in the worker's inbox, and dropping it there
-        // passes it on.
+        // A slot may have been granted already. The worker then drops the grant from its inbox,
+        // which passes the slot to the next waiter.
         let left = line.queue.cancel(stay);
         self.backend.count(&line.queue);
         drop(line);

@@ -18,7 +18,7 @@ use super::backend_state::{BackendState, Waiter};
 use super::inbox::BackendEvent;
 use becket_tls::config::Backend;
 
-/// The queue from workers to the control thread, and the results.
+/// Queue of cancel requests from workers to the control thread, with counts of their results.
 ///
 /// The queue is bounded: [`Cancels::enqueue`] rejects a request if the queue is full. The queue is
 /// fair, so one source cannot block the requests of others.

@@ -10,7 +10,7 @@ use becket_http::docroot::cache::Cache;
 use becket_http::docroot::readers::Readers;
 use becket_http::docroot::{AtPath, Docroot, FileKey, OpenFile};
 
-/// A docroot in one worker.
+/// Looks up and reads files of a docroot for one worker.
 #[derive(Debug)]
 pub struct FileService {
     docroot: Arc<Docroot>,

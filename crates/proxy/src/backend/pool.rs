@@ -32,7 +32,7 @@ use becket_http::docroot::readers::Readers;
 use becket_tls::config::{Backend, ServerAddress};
 use becket_tls::to_servers::ServerTls;
 
-/// A backend in one worker.
+/// A backend in one worker: chooses servers and caches their addresses.
 #[derive(Debug)]
 pub struct Pool {
     backend: Arc<Backend>,
@@ -261,7 +261,7 @@ impl Pool {
     pub fn addresses(&self, server: &Arc<ServerState>) -> Rc<[ServerAddress]> {
         let mut all = self.servers.iter().zip(&self.addresses);
         let Some((_, seen)) = all.find(|(one, _)| Arc::ptr_eq(one, server)) else {
-            // A reload added the server while connections of this pool still exist.
+            // A reload added the server after this pool was created, so no addresses are cached.
             return Rc::from(&*server.addresses());
         };
         let generation = server.generation();
@@ -316,8 +316,8 @@ impl Pool {
         }
     }
 
-    /// Claims a slot at the client's previous server, if it is in service and has room. Its weight
-    /// may be 0: a draining server keeps its clients.
+    /// Claims a slot at the client's previous server, if it is in service and has a free slot. Its
+    /// weight may be 0: a draining server keeps its clients.
     fn claim_again(&self, server: u64, tried: &[u64]) -> Option<ServerSlot> {
         let had = self.servers.iter().find(|one| one.key() == server)?;
         if !had.is_in_service() || tried.contains(&server) {

@@ -1,9 +1,9 @@
 //! States of all backends and servers by name, so that they survive a reload.
 //!
-//! The data path does not use it, because the pools of workers hold the states. A server keeps its
-//! state if its own name and its backend's name stay the same. A removed state lives while
-//! connections hold it. If its server is configured again before they end, the state is reused, so
-//! `maxconn` also holds over reloads.
+//! The data path does not use the registry, because the pools of workers hold the states. A server
+//! keeps its state if its own name and its backend's name stay the same. A removed state lives
+//! while connections hold it. If its server is configured again before they end, the state is
+//! reused, so `maxconn` also holds over reloads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};

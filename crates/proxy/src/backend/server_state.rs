@@ -30,7 +30,7 @@ pub struct ServerState {
     name: Arc<str>,
     key: u64,
     backend: Arc<BackendState>,
-    /// This process's share of the slots, and the claimed ones.
+    /// Number of claimed slots, and the share of `maxconn` that this process may claim.
     slots: SharedCount,
     limits: SlotLimits,
     connects: Connects,
@@ -373,9 +373,9 @@ impl ServerState {
         self.weight_percent.store(percent.clamp(1, 100), Relaxed);
     }
 
-    /// Replaces the addresses, in the order of connection attempts, unless an operator has set
-    /// others. Existing connections are unaffected. Does nothing if `addresses` is empty or the
-    /// same.
+    /// Replaces the addresses from the configuration file or from DNS, in the order of connection
+    /// attempts. Addresses set by an operator keep their precedence. Existing connections are
+    /// unaffected. Does nothing if `addresses` is empty or unchanged.
     pub fn set_addresses(&self, addresses: &[ServerAddress]) {
         if !addresses.is_empty() {
             self.change_addresses(|held| held.found = addresses.into());
@@ -413,7 +413,8 @@ impl ServerState {
         self.addresses.generation.load(Acquire)
     }
 
-    /// Returns this process's share of the slots, and the claimed ones.
+    /// Returns the number of claimed slots, with the share of `maxconn` that this process may
+    /// claim.
     pub fn slots(&self) -> &SharedCount {
         &self.slots
     }

@@ -89,7 +89,7 @@ pub(super) struct Core<N: Net> {
     pub(super) header: u64,
     /// The session in the table that the client created or resumed: TLS 1.2 with session IDs only.
     pub(super) session: Option<Box<SessionName>>,
-    /// The client treats FIN as the end of a complete stream, because without TLS it cannot detect
+    /// The client takes FIN for the end of a complete stream, because without TLS it cannot detect
     /// truncation.
     pub(super) fin_is_an_end: bool,
     /// Counts the connection for its source, name and fingerprint until it is closed, if there are
@@ -197,7 +197,7 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.flush(pipe, counter)
     }
 
-    /// Sends bytes to the client after pending ones; see [`Leg::push`].
+    /// Sends bytes to the client after the pending bytes; see [`Leg::push`].
     pub(super) fn push(
         &mut self,
         bytes: &[u8],

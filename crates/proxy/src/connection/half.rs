@@ -24,7 +24,7 @@ use becket_tls::engine::{Engine, is_without_data};
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::side::TlsSide;
 
-/// TLS of a leg.
+/// TLS of a leg, by the program that encrypts and decrypts its records.
 pub(super) enum Tls<C: TlsSide> {
     /// becket encrypts and decrypts records.
     Own(Engine<C>),
@@ -115,7 +115,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
     }
 
     /// Returns `true` if this socket carries plain bytes, because there is no TLS or the kernel
-    /// handles it.
+    /// encrypts and decrypts.
     pub(super) fn is_plain(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.engine().is_none())
     }

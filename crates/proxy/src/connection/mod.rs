@@ -2,8 +2,8 @@
 //!
 //! A connection is in exactly one [`Phase`]. A phase is advanced by value and returns its progress.
 //! A finished phase returns a [`Reached`], from which [`Phase::after`] alone creates the next
-//! phase. The worker owns the loop. Phases access sockets through [`Net`], so the same code runs on
-//! real sockets and on simulated ones (tests, fuzzing).
+//! phase. The worker advances connections. Phases access sockets through [`Net`], so the same code
+//! runs on real sockets and on simulated ones (tests, fuzzing).
 //!
 //! ```text
 //! phase         reached         next phase
@@ -99,7 +99,7 @@ use becket_sys::clock::Now;
 use becket_tls::admission::Admitted;
 use becket_tls::scratch::Scratch;
 
-/// One connection.
+/// A client with its current phase, and the state that outlives each phase.
 #[derive(Debug)]
 pub struct Connection<N: Net> {
     core: Core<N>,
@@ -191,7 +191,7 @@ impl<N: Net> Phase<N> {
         })
     }
 
-    /// Returns the first phase of a client without a PROXY header, or after it.
+    /// Returns the first phase of a client whose PROXY header was read, or that needs none.
     fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
         match listener.mode {
             ListenMode::Tls => {

@@ -43,7 +43,7 @@ pub(super) enum Reached<N: Net> {
     End(CloseReason),
     /// Send these last bytes and FIN to the client, then close.
     Close(CloseReason, HalfPipe<Lent>),
-    /// A client without a PROXY header, or after it.
+    /// A client whose PROXY header was read, or that needs none.
     Client(Rc<ListenerState>),
     /// A client that does not start with TLS.
     Cleartext(Rc<ListenerState>),

@@ -260,7 +260,7 @@ impl<N: Net> Relaying<N> {
         Reached::Close(reason, HalfPipe::default())
     }
 
-    /// Aborts the relay after one side failed. The data must not look complete to the peer of that
+    /// Aborts the relay after one side failed. Its data must not look complete to the other side.
     /// side.
     pub(super) fn abort(&mut self, reason: CloseReason) -> Reached<N> {
         // A server that violated TLS gets an alert; a reset could overtake the alert.

@@ -69,7 +69,8 @@ impl Worker {
 
     fn accept_until(&mut self, mut now: Duration, end: Duration) -> Duration {
         let keys = self.acceptors.sockets.capacity().max(1);
-        // Each turn starts with another address, so that a busy one does not starve the others.
+        // Each turn begins with another address, so that a busy address does not starve the next
+        // ones.
         self.acceptors.first = (self.acceptors.first + 1) % keys;
         let first = self.acceptors.first;
         for key in (first..keys).chain(0..first) {

@@ -135,7 +135,7 @@ impl Acceptor {
     pub(super) fn let_go(&mut self) {
         self.inherited = true;
         self.ready = false;
-        // The socket is closed at the end of this turn, which began before now.
+        // Zero is in the past, so the socket is closed at the end of this turn.
         self.retired_at = Some(Duration::ZERO);
     }
 
@@ -213,7 +213,8 @@ fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration
 
 /// Time for clients to complete the TCP handshake: more than one round trip.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
-/// Clients accepted within this time of each other have waits that differ by at most this time.
+/// Maximum age of a measured wait: a client that is accepted within this time has waited about as
+/// long.
 const RIGHT_BEHIND: Duration = Duration::from_millis(5);
 
 #[cfg(test)]
