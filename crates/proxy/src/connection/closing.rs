@@ -112,5 +112,5 @@ impl Closing {
 
 /// Number of bytes that a record without data counts for, as in `proto::records`.
 const WITHOUT_DATA: usize = 4096;
-/// Maximum number of discarded bytes: more than the data in flight before the client sees FIN.
+/// Maximum number of discarded bytes. Data in flight until the client sees FIN fits into it.
 const MOST_DROPPED: usize = 1024 * 1024;

@@ -115,7 +115,8 @@ fn pem(certificate: &[u8]) -> String {
     text + "\n-----END TRUSTED CERTIFICATE-----\n"
 }
 
-/// Encodes an address as hitch does: one byte with the address family of Linux, then the address.
+/// Encodes an address for [`Introduction::Ip`]: one byte with the address family of Linux, then the
+/// address.
 fn address(ip: IpAddr) -> Vec<u8> {
     match ip.to_canonical() {
         IpAddr::V4(ip) => [&[AF_INET], &ip.octets()[..]].concat(),

@@ -3,8 +3,8 @@
 //! A new client takes its first step at once, because its ClientHello has probably arrived. After
 //! that step, a client that needs a signature is in a queue that can serve the newest client first.
 //! Nothing is accepted while connections or descriptors are exhausted. The exception is a retiring
-//! socket whose grace period is over: its clients are accepted and reset, because an open socket
-//! blocks the address for the next process.
+//! socket whose grace period is over: its queue is emptied, and clients above a limit are reset,
+//! because the open socket blocks the address for the next process.
 
 use std::fmt::Display;
 use std::io;
