@@ -72,7 +72,8 @@ impl PeerAddresses {
         }
     }
 
-    /// Sets the configured peers, and the interval of lookups. A name keeps its addresses until the next one.
+    /// Sets the configured peers, and the interval of lookups. A name keeps its addresses until its
+    /// next lookup.
     pub(crate) fn set(&mut self, peers: &[Peer], interval: Option<Duration>) {
         self.interval = interval;
         self.looked_up = None;
@@ -183,8 +184,8 @@ impl AddressEntry {
 }
 
 impl ConfiguredPeer {
-    /// Sets the addresses, and returns whether they changed. Uses the lowest ones, so that the same addresses
-    /// are used each time.
+    /// Sets the addresses, and returns whether they changed. Uses the lowest addresses, so that the
+    /// choice is the same each time.
     fn take(&mut self, mut addresses: Vec<SocketAddr>) -> bool {
         addresses.sort_unstable();
         addresses.dedup();

@@ -92,13 +92,13 @@ struct Turns {
 }
 
 impl Turns {
-    /// Returns the time of the next work, unless something arrives earlier.
+    /// Returns the time at which work is due if no datagram or event arrives before.
     fn deadline(&self) -> Option<Duration> {
         let deadlines = [self.node.lock().next_deadline(), self.tell_at];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Does the work that is due. Returns whether some is left for the next turn.
+    /// Does the work that is due. Returns whether work is left for the next turn.
     fn turn(&mut self, woken: Woken, now: Now) -> bool {
         let mut node = self.node.lock();
         let mut left = false;

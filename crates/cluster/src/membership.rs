@@ -84,7 +84,7 @@ impl Membership {
 
     /// Applies reloaded settings.
     pub fn reload(&self, settings: Settings) {
-        // A task that ended has logged the reason.
+        // Fails if the task has ended, which it has logged.
         let _ended = self.reloads.send(settings);
     }
 }

@@ -40,7 +40,7 @@ pub struct Host {
     pub workers: usize,
 }
 
-/// State behind the lock.
+/// State of a [`Node`], behind its lock.
 pub(crate) struct NodeState {
     pub(crate) replica: Replica<ClusterVault>,
     pub(crate) sink: SessionSink,
@@ -167,7 +167,7 @@ impl NodeState {
         }
     }
 
-    /// Returns the time of the next work, unless something arrives earlier.
+    /// Returns the time at which work is due if no datagram or event arrives before.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let deadlines = [self.replica.next_deadline(), self.addresses.due()];
         deadlines.into_iter().flatten().min()

@@ -56,7 +56,7 @@ pub struct SinkCounts {
 }
 
 impl SessionSink {
-    /// Uses the table of the workers.
+    /// Creates a sink that stores sessions in the table of the workers.
     pub(crate) fn new(
         table: Arc<SessionTable>,
         sticks: Arc<dyn StickMemory>,

@@ -27,7 +27,7 @@ pub(crate) struct PeerSocket {
 pub(crate) enum SocketRead {
     /// A datagram of this many bytes, truncated to the buffer.
     Datagram(usize, SocketAddr),
-    /// An error without meaning for the next attempt.
+    /// An error of one attempt; the next attempt may succeed.
     Noise,
     /// No datagram waits.
     Silence,

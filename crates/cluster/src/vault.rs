@@ -40,7 +40,7 @@ struct JoinSecret {
     join: LessSafeKey,
 }
 
-/// Two keys of a pair.
+/// Keys of a pair, one per direction.
 pub(crate) struct PairKeys {
     sealing: LessSafeKey,
     opening: LessSafeKey,

@@ -25,11 +25,11 @@ pub struct Answer<'a> {
 /// State of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// It continues, which is the default of HTTP/1.1.
+    /// The connection continues, which is the default of HTTP/1.1.
     GoesOn,
-    /// It continues, which a client of HTTP/1.0 learns only from the response.
+    /// The connection continues, which a client of HTTP/1.0 learns only from the response.
     Stays,
-    /// It is closed.
+    /// The connection is closed.
     Ends,
 }
 

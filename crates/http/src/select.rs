@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::head::Head;
 
-/// Properties of a file that conditions refer to.
+/// Properties of a file to which preconditions refer.
 #[derive(Clone, Copy, Debug)]
 pub struct Representation<'a> {
     /// Strong entity tag, including quotes.
@@ -18,7 +18,7 @@ pub struct Representation<'a> {
     pub len: u64,
 }
 
-/// Result of the selection.
+/// The part of a file to send, or the reason for sending none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
     /// The whole file.
@@ -97,7 +97,7 @@ pub fn date_text(seconds: u64) -> String {
 /// An entity tag.
 struct Tag<'v> {
     is_weak: bool,
-    /// Including quotes.
+    /// The tag with its quotes.
     opaque: &'v [u8],
 }
 
@@ -182,7 +182,7 @@ fn number(digits: &[u8]) -> Option<u64> {
 }
 
 const UNIT: &[u8] = b"bytes=";
-/// End of the year 9999.
+/// End of the year 9999, in seconds since 1970.
 const LAST_DATE: u64 = 253_402_300_799;
 
 #[cfg(test)]

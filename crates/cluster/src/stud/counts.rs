@@ -29,7 +29,7 @@ pub enum StudOutcome {
     ServerName = "server-name",
     /// Its session is too old to resume, here or at the sender.
     TooOld = "too-old",
-    /// Its session was created too far in the future for a difference of clocks.
+    /// Its session was created further in the future than clocks may differ.
     Clock = "clock",
     /// The table did not accept its session.
     NotKept = "not-kept",

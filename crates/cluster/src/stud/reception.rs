@@ -44,7 +44,7 @@ pub struct Reception {
     task: Option<ReceptionTask>,
 }
 
-/// State that pages read.
+/// State of a [`Reception`] that pages read.
 #[derive(Debug)]
 pub struct ReceptionStatus {
     listen: SocketAddr,
@@ -52,7 +52,7 @@ pub struct ReceptionStatus {
     counts: Arc<StudCounts>,
 }
 
-/// Current status.
+/// Current status of a [`Reception`].
 #[derive(Clone, Debug, Serialize)]
 pub struct StudStatus {
     /// Address for datagrams.
@@ -167,7 +167,7 @@ fn receive(socket: &UdpSocket, intake: &Intake, clock: Clock) -> bool {
         match socket.try_recv(&mut buffer) {
             Ok(len) => intake.take(buffer.get(..len).unwrap_or_default(), now),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            // The error has no meaning for the next attempt.
+            // The next attempt may succeed.
             Err(_) => {}
         }
     }

@@ -140,7 +140,7 @@ impl std::fmt::Debug for StudSession<'_> {
     }
 }
 
-/// `SSL_SESSION_ASN1_VERSION`.
+/// OpenSSL's `SSL_SESSION_ASN1_VERSION`.
 const STRUCTURE: u64 = 1;
 const TLS12: u64 = 0x0303;
 /// Context-specific and constructed: all tagged fields are explicit, except `[0]`, the key argument of SSLv2.
@@ -155,7 +155,7 @@ const COMPRESSION: u8 = 11;
 const SRP_USER: u8 = 12;
 const FLAGS: u8 = 13;
 const FRAGMENT: u8 = 17;
-/// `SSL_SESS_FLAG_EXTMS`.
+/// OpenSSL's `SSL_SESS_FLAG_EXTMS`.
 const EXTENDED_MASTER_SECRET: u64 = 1;
 
 #[cfg(test)]
