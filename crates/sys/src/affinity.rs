@@ -23,8 +23,8 @@ pub fn allowed_cpus() -> io::Result<Vec<usize>> {
         .collect())
 }
 
-/// Pins the calling thread to one CPU, by its number in [`allowed_cpus`]. Threads that it starts inherit
-/// that.
+/// Pins the calling thread to one CPU, by its number in [`allowed_cpus`]. Threads that it starts
+/// later inherit the restriction.
 ///
 /// # Errors
 /// `InvalidInput` for a CPU that does not exist or that the process may not use.

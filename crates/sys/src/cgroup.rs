@@ -28,8 +28,7 @@ pub fn cpu_quota() -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// The control group with the least memory among those of this process: its limit, at which the kernel
-/// kills, and its usage.
+/// The control group with the smallest memory limit among the groups of this process.
 #[derive(Debug)]
 pub struct MemoryGroup {
     version: CgroupVersion,
@@ -64,8 +63,8 @@ impl MemoryGroup {
         })
     }
 
-    /// Returns the bytes that the group may use before the kernel slows it down or kills, or `None` without
-    /// a limit.
+    /// Returns the bytes that the group may use before the kernel throttles or kills its processes,
+    /// or `None` without a limit.
     #[must_use]
     pub fn limit(&self) -> Option<u64> {
         let limits = self.limits.iter();
@@ -77,9 +76,9 @@ impl MemoryGroup {
     /// Returns the bytes in use. They include the kernel's structures for sockets, but not memory that the
     /// kernel can reclaim at once: pages of files and caches.
     ///
-    /// Version 1 does not separate the kernel's caches, such as names of files that do not exist, from its
-    /// other structures. There the structures count as [`CONNECTION`] bytes for each of `connections`, up
-    /// to the total usage.
+    /// Version 1 does not separate the kernel's caches, such as names of files that do not exist,
+    /// from its other structures. With version 1, the structures count as [`CONNECTION`] bytes for
+    /// each of `connections`, up to the total usage.
     ///
     /// # Errors
     /// Returns the errors of reading the files.
@@ -108,7 +107,7 @@ impl MemoryGroup {
     }
 }
 
-/// Returns the group with the smallest limit; among equals, the nearest one.
+/// Returns the group with the smallest limit; among equal limits, the group nearest to the process.
 fn least(groups: &str, hierarchies: impl Iterator<Item = Hierarchy>) -> Option<MemoryGroup> {
     let opened = hierarchies.flat_map(|hierarchy| {
         let own = hierarchy.groups(groups, "memory");
@@ -126,7 +125,7 @@ fn least(groups: &str, hierarchies: impl Iterator<Item = Hierarchy>) -> Option<M
 /// Linux 6.18.
 const CONNECTION: u64 = 8 * 1024;
 
-/// A mounted hierarchy that has a controller, or may have it.
+/// A mounted hierarchy that has a controller (version 1), or may have it (version 2).
 #[derive(Debug, PartialEq)]
 struct Hierarchy {
     version: CgroupVersion,

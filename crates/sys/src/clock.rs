@@ -1,9 +1,9 @@
-//! Clocks, read once per turn of a loop. Everything below the loop receives [`Now`] as an argument, so
-//! tests can choose the time.
+//! Clocks, read once per turn of an event loop. All code that the loop calls receives [`Now`] as an
+//! argument, so tests can choose the time.
 //!
-//! The monotonic clock continues in suspend: keys and sessions must not live longer because the machine
-//! slept, and no peer waited during that time either. A loop excludes the time in which it did not run
-//! from [`Now::running`].
+//! The monotonic clock continues in suspend, so that keys and sessions do not live longer because
+//! the machine slept. No peer waits during that time, so a loop excludes the time in which it did
+//! not run from [`Now::running`].
 //!
 //! Source: clock_gettime(2), CLOCK_BOOTTIME. Like CLOCK_MONOTONIC, which `std` reads, it is never set, and
 //! a reading is a call into the vDSO. In contrast to CLOCK_MONOTONIC it does not stop in suspend. libc

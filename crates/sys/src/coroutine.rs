@@ -1,11 +1,12 @@
-//! Computations that can be suspended inside code that is not aware of it.
+//! Computations that can be suspended in the middle of foreign code.
 //!
-//! A body runs on its own stack until a function far below it calls [`suspend`]. Then [`Stacks::run`]
-//! returns to its caller, and [`Suspended::resume`] continues the body later. The crate `corosensei`
-//! switches stacks. This module connects [`suspend`] with the body that runs it, through a variable of
-//! the thread, since there is foreign code in between. It also ends a body whose result is no longer
-//! wanted: the body is resumed a last time, [`suspend`] returns `false`, and the body has to come to its
-//! end by itself. Nothing is unwound, since that would not work where a panic aborts.
+//! A body runs on its own stack until a function far below it calls [`suspend`]. [`Stacks::run`]
+//! then returns to its caller, and [`Suspended::resume`] continues the body later. The crate
+//! `corosensei` switches stacks. This module connects [`suspend`] with the running body through a
+//! thread-local variable, since there is foreign code in between. It also ends a body whose result
+//! is no longer wanted: it resumes the body a last time, [`suspend`] returns `false`, and the body
+//! must return by itself. The stack is not unwound, since unwinding does not work where a panic
+//! aborts.
 //!
 //! A guard page lies below each stack. A used stack is kept for the next body, with the memory that it
 //! has touched.
@@ -96,7 +97,7 @@ pub enum CoroutineState<T: 'static> {
 
 /// A suspended body. Dropping it ends the body: see [`suspend`].
 pub struct Suspended<T: 'static> {
-    /// `None` only once it is resumed.
+    /// `None` after [`Suspended::resume`].
     coroutine: Option<Body<T>>,
     stacks: Stacks,
 }
@@ -116,7 +117,7 @@ impl<T: 'static> Suspended<T> {
 impl<T: 'static> Drop for Suspended<T> {
     fn drop(&mut self) {
         if let Some(coroutine) = self.coroutine.take() {
-            // The body cannot be suspended again, so this returns its value, which is not wanted.
+            // The body cannot be suspended again, so `drive` returns its value, which is dropped.
             drop(self.stacks.drive(coroutine, Resumed::ToEnd));
         }
     }
@@ -128,7 +129,7 @@ impl<T> fmt::Debug for Suspended<T> {
     }
 }
 
-/// Returns whether a body runs on this thread that [`suspend`] would suspend.
+/// Returns whether this thread runs a body, which [`suspend`] would suspend.
 #[must_use]
 pub fn can_suspend() -> bool {
     RUNNING.get().is_some()
@@ -136,8 +137,8 @@ pub fn can_suspend() -> bool {
 
 /// Suspends the body that runs on this thread. Returns `true` to continue.
 ///
-/// Returns `false` if the body has to come to its end because its value is not wanted any more, or if no
-/// body is running.
+/// Returns `false` if the body must return because its value is not wanted any more, or if no body
+/// is running.
 #[must_use]
 pub fn suspend() -> bool {
     let Some(yielder) = RUNNING.take() else {
@@ -162,7 +163,7 @@ enum Resumed {
     ToEnd,
 }
 
-/// The body that resumes another one. It becomes the running one again when this is dropped.
+/// The body that resumes another one. On drop, `RUNNING` refers to it again.
 struct Outer(Option<NonNull<Yielder<Resumed, ()>>>);
 
 impl Drop for Outer {

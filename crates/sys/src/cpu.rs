@@ -1,7 +1,7 @@
 //! CPU time that processes have used so far.
 //!
-//! The difference of two readings is the cost of the work in between, and the figure that is repeatable
-//! on a shared machine. `/proc` counts ticks of 10 ms. Source: proc(5).
+//! The difference of two readings is the cost of the work in between. On a shared machine, it
+//! varies less than the elapsed time. `/proc` counts ticks of 10 ms. Source: proc(5).
 
 use std::fs;
 use std::io;

@@ -1,9 +1,9 @@
-//! Messages with open descriptors between two processes of ours, over a Unix stream socket.
+//! Messages with open descriptors between two processes of one program, over a Unix stream socket.
 //!
-//! A message consists of the length of its text and the number of its descriptors, the text, and then one
-//! byte for each batch of descriptors, which are sent with it (`SCM_RIGHTS`). [`send`] waits for the
-//! reader with a timeout, [`Outgoing`] does not wait. A receiver states the maximum length and the
-//! maximum number of descriptors.
+//! A message consists of the length of its text and the number of its descriptors, the text, and
+//! one byte for each batch of descriptors. The descriptors of a batch are sent with its byte
+//! (`SCM_RIGHTS`). [`send`] waits while the socket is full, up to a timeout; [`Outgoing`] does not
+//! wait. A receiver states the maximum length and the maximum number of descriptors.
 //!
 //! Source: unix(7), cmsg(3).
 
@@ -24,7 +24,8 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
-/// Sends a text and descriptors, and waits for the reader. The socket may be non-blocking.
+/// Sends a text and descriptors, and waits while the socket is full. The socket may be
+/// non-blocking.
 ///
 /// # Errors
 /// `TimedOut` if the other process has not read the message within `patience`; otherwise the error of
@@ -77,7 +78,8 @@ pub fn receive(
     Ok(Some((text, fds)))
 }
 
-/// Creates a file in memory, to pass a text as a descriptor that may be longer than the buffer of a socket.
+/// Creates a file in memory that contains a text. Its descriptor can be sent even if the text
+/// exceeds the buffer of a socket.
 ///
 /// # Errors
 /// Returns the errors of memfd_create(2) and write(2).

@@ -169,7 +169,7 @@ impl Key<'_> {
 }
 
 impl Support {
-    /// Returns whether any kind of connection can be handed over.
+    /// Returns whether the kernel can encrypt at least one kind of connection ([`Self::covers`]).
     #[must_use]
     pub fn is_of_use(&self, without_rekey: bool) -> bool {
         let covers =
@@ -183,8 +183,8 @@ impl Support {
         self.ciphers[version as usize][cipher as usize]
     }
 
-    /// Returns whether connections of this kind can be handed over. TLS 1.3 needs a kernel that can replace
-    /// keys, unless `without_rekey` accepts that a KeyUpdate ends the connection.
+    /// Returns whether the kernel can encrypt connections of this kind. TLS 1.3 needs a kernel that
+    /// can replace keys, unless `without_rekey` accepts that a KeyUpdate ends the connection.
     #[must_use]
     pub fn covers(&self, version: TlsVersion, cipher: Cipher, without_rekey: bool) -> bool {
         let lasts = self.rekey || without_rekey || version == TlsVersion::Tls12;
@@ -226,9 +226,9 @@ pub fn attach(socket: impl AsFd) -> io::Result<()> {
 
 /// Sets the key for all records from now on. No record may be in progress in that direction.
 ///
-/// In TLS 1.2 with GCM, each record carries a nonce, which the kernel increments. Its nonces must differ
-/// from all earlier ones, which are the number of the record XOR the first nonce. So the kernel starts
-/// with the highest bit inverted, and with room to count below it.
+/// In TLS 1.2 with GCM, each record carries a nonce, which the kernel increments. Its nonces must
+/// differ from all earlier ones, which are the number of the record XOR the first nonce. So the
+/// kernel's first nonce has the highest bit inverted, and its lower 40 bits are zero.
 ///
 /// # Errors
 /// `NotFound` if the cipher is not loaded; `ResourceBusy` if there is a key already and the kernel cannot
@@ -346,8 +346,8 @@ pub fn does_not_open(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADMSG | libc::EMSGSIZE))
 }
 
-/// Returns the TLS features of this kernel, determined once, on loopback with dummy keys. If root, this
-/// loads the module `tls`.
+/// Returns the TLS features of this kernel, determined once, on loopback with dummy keys. In a
+/// process of root, the first call loads the module `tls`.
 pub fn support() -> &'static Support {
     static SUPPORT: OnceLock<Support> = OnceLock::new();
     SUPPORT.get_or_init(probe)
@@ -374,7 +374,7 @@ fn probe() -> Support {
     support
 }
 
-/// Sends one record from `near`, which has the layer, to `far`, and back.
+/// Sends one record from `near`, which has the kernel's TLS layer, to `far`, and back.
 fn try_cipher(
     mut near: &TcpStream,
     mut far: TcpStream,
@@ -466,7 +466,7 @@ type Info = Zeroizing<[u8; Cipher::Aes256Gcm.info_len()]>;
 const CONTROL: usize = 24;
 /// `TLS_CIPHER_CHACHA20_POLY1305` of linux/tls.h.
 const CHACHA20_POLY1305: u16 = 54;
-/// A record arrives at once over loopback, or never.
+/// Read timeout. A record arrives at once over loopback, or never.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -29,11 +29,12 @@ pub fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes bytes in pieces that a pipe accepts whole, each only if the file accepts it at once.
+/// Writes bytes in pieces that a pipe accepts completely. Writes each piece only if the file is
+/// ready.
 ///
 /// # Errors
-/// `WouldBlock` if it does not; otherwise the errors of poll(2) and write(2). Some of the bytes may have
-/// been written.
+/// `WouldBlock` if the file is not ready; otherwise the errors of poll(2) and write(2). Some of the
+/// bytes may have been written.
 pub fn write_if_ready(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     for mut piece in bytes.chunks(PIPE_BUF) {
         while !piece.is_empty() {
@@ -73,7 +74,7 @@ fn is_named(stream: impl AsFd, named: &str) -> bool {
 /// affected.
 ///
 /// # Errors
-/// Reason why it would not, as far as permissions and types of files show.
+/// Returns the reason why it would not, as far as permissions and types of files show.
 pub fn try_append(path: &Path) -> io::Result<()> {
     let may = |path: &Path| accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS);
     match std::fs::metadata(path) {

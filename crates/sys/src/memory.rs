@@ -42,8 +42,8 @@ impl ResidentMemory {
     }
 }
 
-/// Page size from the C library, which knows it from its start: rustix would make a system call that a
-/// sandbox refuses.
+/// Returns the page size from the C library, which stores it at the start: rustix would make a
+/// system call that a sandbox refuses.
 fn page_size() -> u64 {
     // SAFETY: takes a number, and no memory.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.cast_unsigned()

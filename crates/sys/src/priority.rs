@@ -17,8 +17,8 @@ pub fn give_way(steps: i32) -> io::Result<()> {
     Ok(setpriority_process(None, nice.min(NICEST))?)
 }
 
-/// Marks the calling thread, and threads that it starts later, as purely computing: it does not interrupt
-/// others when it wakes up, and keeps its share of the time.
+/// Sets the policy `SCHED_BATCH` for the calling thread, and for threads that it starts later: such
+/// a thread does not preempt other threads when it wakes up. Its priority stays unchanged.
 ///
 /// # Errors
 /// If the C library has no such call, e.g. musl: lowering a priority needs no privilege.

@@ -74,7 +74,7 @@ pub fn with_rights_of<T>(identity: &UnixIdentity, act: impl FnOnce() -> T) -> io
     Ok(done)
 }
 
-/// Changes the numbers that apply to opening files, and no others.
+/// Changes the effective user and group, and the supplementary groups.
 fn become_effective(uid: u32, gid: u32, groups: &[Gid]) -> io::Result<()> {
     let unchanged = Gid::from_raw(u32::MAX);
     setgroups(groups)?;

@@ -60,7 +60,8 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
 pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or(io::ErrorKind::InvalidInput)?;
-    // Opened before its name is read: from here on no other process gets the number.
+    // Opened before the name is read: if another process gets the number after that, the signal
+    // fails.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::NotFound.into()),
         opened => opened?,
@@ -165,17 +166,17 @@ pub fn hold_signals() -> io::Result<()> {
     Ok(SigSet::all().thread_set_mask()?)
 }
 
-/// Unblocks signals, including pending ones.
+/// Unblocks all signals, so that pending ones are delivered.
 ///
 /// # Errors
-/// See [`hold_signals`].
+/// Returns the error of pthread_sigmask(3).
 pub fn receive_signals() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }
 
-/// Starts something, such as a thread, that never takes a signal: signals go to the calling thread. SIGSYS
-/// is not blocked, since it is for the thread that made the refused call, and the kernel kills a process
-/// that blocks it.
+/// Calls `start` with signals blocked, so that a thread that it starts never receives one. SIGSYS
+/// is not blocked, since it is for the thread that made the refused call, and the kernel kills a
+/// process that blocks it.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let before = SigSet::thread_get_mask()?;
     let mut held = SigSet::all();

@@ -1,4 +1,4 @@
-//! Opening files in places that another user can write to.
+//! Opening files in folders that another user can write to.
 //!
 //! Opening a FIFO waits for its writer, and a device such as `/dev/zero` has no end. Checking before
 //! opening does not help, since the name may lead to another file a moment later. So the file is opened

@@ -53,8 +53,9 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
     }
 }
 
-/// Creates a file that a user may write, or gives it a file of root, in a folder that only root can
-/// change. Does nothing in other folders, and if the file already belongs to another user.
+/// Creates a file that belongs to a user, or changes the owner of a file from root to the user, in
+/// a folder that only root can change. Does nothing in other folders, and if the file belongs to
+/// another user.
 ///
 /// # Errors
 /// Returns the error of a system call; `PermissionDenied` for anything but a regular file with one name.
@@ -91,8 +92,8 @@ pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>
     Ok(is_own.then(|| file.into()))
 }
 
-/// Returns whether [`give`] would create the file or give away a file of root, or has given it to this
-/// user before.
+/// Returns whether the user would own the file after [`give`]: it does not exist, or it belongs to
+/// root or to this user.
 pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
@@ -134,7 +135,7 @@ fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     walk_to(path, Last::Checked)
 }
 
-/// Selects whether the last name of a path and the folder with it are checked.
+/// Selects whether the last name of a path and the folder that contains it are checked.
 #[derive(PartialEq, Eq)]
 enum Last {
     Checked,

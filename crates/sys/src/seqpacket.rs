@@ -1,4 +1,4 @@
-//! Sockets between two processes of ours that preserve message boundaries: SOCK_SEQPACKET.
+//! Sockets between two processes of one program that preserve message boundaries: SOCK_SEQPACKET.
 //!
 //! Messages arrive in order, each of them completely or not at all. A descriptor may be sent with a
 //! message. Several threads may send on one socket without a lock.
@@ -54,8 +54,8 @@ impl Seqpacket {
         Ok(())
     }
 
-    /// Waits for a message. Returns its length and its descriptor. The length is 0 after the other end was
-    /// closed.
+    /// Waits for a message. Returns its length, and the descriptor that was sent with it. The
+    /// length is 0 after the other end was closed.
     ///
     /// # Errors
     /// `InvalidData` for a message that is longer than `room`.
@@ -70,7 +70,7 @@ impl Seqpacket {
 
     /// Closes both ends, and wakes all threads that wait at either of them.
     pub fn end(&self) {
-        // A connected socket cannot be shut down only if the other end is closed.
+        // Fails only if the other end is already closed.
         shutdown(&self.0, Shutdown::Both).ok();
     }
 }

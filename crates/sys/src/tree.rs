@@ -1,10 +1,10 @@
 //! Files below a folder, named by clients: never opens a file outside, and waits for a disk only on
 //! request.
 //!
-//! openat2(2) resolves a path without leaving the folder, regardless of links and concurrent renames. With
-//! `RESOLVE_CACHED` it returns `WouldBlock` instead of reading directories from a disk (Linux 5.12), and
-//! preadv2(2) does so with `RWF_NOWAIT` for pages that are not in memory. The caller then repeats the
-//! call in a place where waiting does no harm.
+//! openat2(2) resolves a path without leaving the folder, regardless of links and concurrent
+//! renames. With `RESOLVE_CACHED` it returns `WouldBlock` instead of reading directories from a
+//! disk (Linux 5.12), and preadv2(2) does so with `RWF_NOWAIT` for pages that are not in memory.
+//! The caller then repeats the call in a thread that may wait.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
@@ -92,8 +92,8 @@ const READ: OFlags = OFlags::RDONLY
 /// Reads the part of a file at `at` that is in memory. Returns 0 at the end of the file.
 ///
 /// # Errors
-/// `WouldBlock` if nothing of it is in memory, or the file system cannot tell; otherwise the error of
-/// preadv2(2).
+/// `WouldBlock` if nothing of it is in memory, or if the file system does not support the check;
+/// otherwise the error of preadv2(2).
 pub fn read_cached(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let into = &mut [IoSliceMut::new(buffer)];
     match preadv2(file, into, at, ReadWriteFlags::NOWAIT) {
@@ -105,9 +105,9 @@ pub fn read_cached(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize>
 /// Returns how many bytes of a file from `at` on are in memory, up to [`MOST_CACHED`]; 0 at the end of the
 /// file.
 ///
-/// One system call reads all these bytes into a single page of the stack: only a read tells whether
-/// another one would wait. mincore(2) and cachestat(2) also count pages that are still being read from the
-/// disk, and report nothing about a file that the process may not write.
+/// One system call reads all these bytes into a single page of the stack: only a read shows whether
+/// another read would wait. mincore(2) and cachestat(2) also count pages that are still being read
+/// from the disk, and report nothing about a file that the process may not write.
 ///
 /// # Errors
 /// As for [`read_cached`].

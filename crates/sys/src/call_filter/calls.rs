@@ -42,7 +42,7 @@ fn listed() -> impl Iterator<Item = &'static Call> {
     ALWAYS.iter().chain(ALWAYS_X86_64).chain(sometimes)
 }
 
-/// Returns the name of a call, if it is known here.
+/// Returns the name of a call that this module lists.
 #[must_use]
 pub fn name(number: usize) -> Option<&'static str> {
     let mut all = listed().chain(REFUSED).chain(REFUSED_X86_64);
@@ -86,7 +86,7 @@ const ALWAYS: &[Call] = calls! {
     SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchown SYS_fchownat SYS_umask
     // Memory; rules for executable memory are below.
     SYS_brk SYS_munmap SYS_mremap SYS_madvise SYS_mincore SYS_msync SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall
-    // Threads and their signals. Another filter answers clone3, without a signal.
+    // Threads and their signals. The filter of `no_clone3` refuses clone3, without a signal.
     SYS_clone3
     SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier SYS_exit SYS_exit_group
     SYS_gettid SYS_getpid SYS_getppid SYS_sched_yield SYS_sched_getaffinity SYS_sched_getparam
@@ -105,24 +105,23 @@ const ALWAYS_X86_64: &[Call] = calls! {
     SYS_poll SYS_select SYS_epoll_create SYS_epoll_wait SYS_eventfd SYS_pipe SYS_dup2 SYS_time
 };
 
-/// Calls that are allowed if all listed arguments, counted from zero, match. A call may have several
-/// lines.
+/// Calls that are allowed if all arguments of one line match. Arguments are counted from zero.
 const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
-    // Internet and Unix sockets; no raw, netlink or packet sockets.
+    // Internet and Unix sockets; no netlink or packet sockets.
     SYS_socket 0 Is(AF_INET as u32);
     SYS_socket 0 Is(AF_INET6 as u32);
     SYS_socket 0 Is(AF_UNIX as u32);
     SYS_socketpair 0 Is(AF_UNIX as u32);
-    // Threads, but no processes.
+    // A clone without CLONE_THREAD would create a process.
     SYS_clone 0 Has(CLONE_THREAD as u32);
-    // No memory is writable and executable. Modules of nsswitch.conf are loaded.
+    // No memory is writable and executable at once. The C library loads modules of nsswitch.conf.
     SYS_mmap 2 HasNot(PROT_EXEC as u32);
     SYS_mmap 2 HasNot(PROT_WRITE as u32);
     SYS_mprotect 2 HasNot(PROT_EXEC as u32);
     // Names of threads and of memory.
     SYS_prctl 0 Is(PR_SET_NAME as u32);
     SYS_prctl 0 Is(PR_GET_NAME as u32);
-    // A serving process outlives its supervisor.
+    // A serving process clears its PR_SET_PDEATHSIG, so that it outlives its supervisor.
     SYS_prctl 0 Is(PR_SET_PDEATHSIG as u32);
     SYS_prctl 0 Is(PR_GET_DUMPABLE as u32);
     SYS_prctl 0 Is(PR_SET_VMA as u32);

@@ -16,13 +16,13 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     let never = NEVER.iter().chain(NEVER_X86_64);
     let mut rules: CallRules = never.map(|call| (*call, Vec::new())).collect();
     let own = u64::from(std::process::id());
-    // Threads, but no processes.
+    // A clone without CLONE_THREAD would create a process.
     let is_process = all(&[(0, MaskedEq(CLONE_THREAD as u64), 0)])?;
     rules.insert(SYS_clone, vec![is_process]);
     for signals in [SYS_kill, SYS_tgkill] {
         rules.insert(signals, vec![all(&[(0, Ne, own)])?]);
     }
-    // A ready descriptor sends a signal to its owner.
+    // A descriptor that becomes ready signals its owner, so setting the owner is denied.
     let owners = [
         (SYS_fcntl, [F_SETOWN as u64, F_SETOWN_EX]),
         (SYS_ioctl, [FIOSETOWN, SIOCSPGRP]),
@@ -84,7 +84,7 @@ const NEVER: &[c_long] = &[
     SYS_open_by_handle_at, SYS_fanotify_init,
     SYS_kexec_load, SYS_kexec_file_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_syslog,
     SYS_sethostname, SYS_setdomainname, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime, SYS_vhangup,
-    // Large interfaces that a process needs for no device.
+    // Large interfaces that no device needs.
     SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register,
     SYS_personality,
 ];

@@ -88,8 +88,8 @@ fn compile(
     program.map_err(io::Error::other)
 }
 
-/// Installs a filter in all threads, without the mitigations that slowed processors down before
-/// Linux 5.16: no code in this process has to be isolated from other code in it.
+/// Installs a filter in all threads, without the speculation mitigations that Linux before 5.16
+/// adds to a filter: no code in this process has to be isolated from other code in it.
 fn install(program: &BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(io::Error::other)?,
@@ -108,7 +108,7 @@ fn install(program: &BpfProgram) -> io::Result<()> {
             }
             error => Err(error),
         },
-        // The number of a thread that has other filters.
+        // A positive result is the number of a thread that has other filters.
         thread => Err(io::Error::other(format!(
             "thread {thread} has other system call filters"
         ))),
@@ -139,7 +139,8 @@ extern "C" fn on_refused(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
 /// Returns the error for a refused call.
 fn answer(number: i64, argument: u64) -> c_int {
     if (number, argument as c_int) == (libc::SYS_socket, libc::AF_NETLINK) {
-        // getaddrinfo(3) looks for the address families of this host, and works without an answer.
+        // getaddrinfo(3) lists the address families of this host through netlink. It works without
+        // them, so the refusal is not counted.
         return libc::EAFNOSUPPORT;
     }
     note(number);

@@ -31,14 +31,14 @@ pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
     )
 }
 
-/// Returns how long ago the first recorded send was completely acknowledged, or `None` if it is not yet.
-/// Removes the record. Uses the wall clock (`CLOCK_REALTIME`): a step of it makes the result wrong, but
-/// never negative.
+/// Returns how long ago the first recorded send was completely acknowledged, or `None` if that has
+/// not happened yet. Removes the record. Uses the wall clock (`CLOCK_REALTIME`): a step of it makes
+/// the result wrong, but never negative.
 ///
 /// # Errors
 /// Returns the errors of recvmsg(2), except for one that would block.
 pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    // Room for three times, and for the kernel's entry in the error queue.
+    // Space for three timestamps, and for the kernel's entry in the error queue.
     let mut control = nix::cmsg_space!(Timestamps, [u8; CONTROL]);
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
     let fd = socket.as_fd().as_raw_fd();

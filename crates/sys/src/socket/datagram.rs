@@ -27,8 +27,9 @@ pub fn datagrams(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Makes the kernel drop every datagram that does not begin with `signature`, before it takes room in the
-/// socket's buffer or wakes the process. Only the kernel counts these drops (`ss -uam`, after the `d`).
+/// Makes the kernel drop every datagram that does not begin with `signature`, before it fills the
+/// socket's buffer or wakes the process. Only the kernel counts these drops (`ss -uam`, after the
+/// `d`).
 ///
 /// # Errors
 /// `OutOfMemory` if `net.core.optmem_max` is used up.

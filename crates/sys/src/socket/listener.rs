@@ -1,4 +1,5 @@
-//! Listening sockets: created with all their options, checked for rivals, closed without resets.
+//! Listening sockets: created with all their options, and closed without resets. Also detects other
+//! sockets on an address.
 //!
 //! Linux copies the options of a listening socket to every socket accepted from it, so `TCP_NODELAY`,
 //! keep-alive and buffer sizes are set here once and cost no system call per connection.
@@ -8,8 +9,8 @@
 //! connections in its queue: [`refuse_new`] stops the queue from growing, so that the owner can accept
 //! until it is empty and then close.
 //!
-//! A socket that does not share its address can hand it over while it still serves: [`give_way`] and
-//! [`succeed`].
+//! A socket that does not share its address can pass it to another socket while it still serves:
+//! [`give_way`] and [`succeed`].
 //!
 //! `crates/control/src/sockets.rs` decides which addresses are bound, and when.
 //! Source: socket(7), ip(7), ipv6(7), tcp(7); RFC 5082 (the TTL security mechanism).
@@ -186,13 +187,13 @@ pub fn give_way(listener: impl AsFd) -> io::Result<()> {
     SockRef::from(&listener).set_reuse_port(true)
 }
 
-/// Listens on a free address, or on an address whose holder gives way ([`give_way`]): then all new
-/// connections arrive here, and the holder keeps those in its queue.
+/// Listens on a free address, or on an address whose holder gives way ([`give_way`]): all new
+/// connections then arrive here, and the holder keeps the connections in its queue.
 ///
-/// Both sockets join a `SO_REUSEPORT` group for as long as both exist, with a program that always chooses
-/// the second socket. If there is none, the kernel chooses by itself, so the last remaining socket gets
-/// everything. The kernel also remembers that the port was shared: it does not refuse a third socket of
-/// the same user next to a successor that has not given way.
+/// Both sockets join a `SO_REUSEPORT` group for as long as both exist, with a BPF program that
+/// always selects the second socket. If only one socket is left, the kernel selects it. The kernel
+/// also remembers that the port was shared: it does not refuse a third socket of the same user next
+/// to a successor that has not given way.
 ///
 /// # Errors
 /// As for [`bind`].
@@ -208,7 +209,8 @@ pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(clamp(DEFAULT_BACKLOG.into()))?;
     choose_second(&socket)?;
-    // With three sockets, the last one gets connections: IPv4 prefers the newest that does not share.
+    // If a third socket joins, it gets the connections: IPv4 prefers the newest that does not
+    // share.
     socket.set_reuse_port(false)?;
     Ok(socket.into())
 }
@@ -246,9 +248,9 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
 /// Changes the maximum number of connections that wait to be accepted. Connections in the queue stay. A
 /// socket that did not listen does so from now on.
 ///
-/// A SYN that finds no room is dropped, and the client retries after a second. A handshake in progress at
-/// that time completes when there is room again: its client considers itself connected, and retransmits
-/// its data.
+/// A SYN that arrives while the queue is full is dropped, and the client retries after a second. A
+/// handshake in progress at that time completes when the queue has space again: its client
+/// considers itself connected, and retransmits its data.
 ///
 /// # Errors
 /// Returns the errors of listen(2); none occurs on a listening socket.
