@@ -33,8 +33,8 @@ use crate::protocol::{IS_CONTINUED, OperatorRequest, SocketKind, VERSION};
 #[derive(Debug, Serialize, Deserialize)]
 struct CarriedState {
     supervisor: SupervisorState,
-    /// User of the serving processes. The configuration is no source for it: it may be half written
-    /// when the next program reads it.
+    /// User of the serving processes. The next program does not take it from the configuration
+    /// file, which may be half written.
     user: Option<UnixIdentity>,
     processes: Vec<CarriedProcess>,
     workers: usize,

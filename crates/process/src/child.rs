@@ -47,12 +47,12 @@ pub(super) struct Child {
     timer: Pin<Box<Sleep>>,
     credited: Instant,
     is_at_end: bool,
-    /// Listings of the configuration that the process loads, and of the files that it checks for
-    /// changes.
+    /// The listing of the configuration that the process loads, and the listing of the files that
+    /// it checks for changes.
     pub(super) listings: [ListedFiles; 2],
 }
 
-/// Paths of a listing. The process refers to a path by its index.
+/// Paths of a [`Resources`] listing. The process refers to a path by its index.
 #[derive(Debug, Default)]
 pub(super) struct ListedFiles {
     pub(super) number: u32,
@@ -190,8 +190,8 @@ impl Child {
             }
         }
         let has_ended = self.handle.poll_read_ready(cx).is_ready();
-        // A process that does not read its answers gets no more files, because their descriptors
-        // stay open here.
+        // No event is read while a command is unread: the descriptors of unread answers stay open
+        // here, and further requests for files would add to them.
         if (has_ended || self.is_flushed())
             && let Poll::Ready(happened) = self.poll_event(has_ended, cx)
         {
@@ -219,7 +219,7 @@ impl Child {
     }
 
     /// Reads until an event is complete. After the exit, remaining events are read without rate
-    /// limit, up to a maximum; requests among them are ignored.
+    /// limit, up to a maximum; requests for files and agents are ignored.
     fn poll_event(&mut self, has_ended: bool, cx: &mut Context<'_>) -> Poll<ChildEvent> {
         loop {
             match self.incoming.take(LONGEST_EVENT) {

@@ -98,8 +98,8 @@ fn is(name: &str) -> io::Result<bool> {
     }
 }
 
-/// Returns the user that root must change to, if it is not root. The serving process reports a user
-/// that does not exist.
+/// Returns the user that root must change to; `None` if that is root. The serving process reports a
+/// user that does not exist.
 fn identity(seen: &FoundConfig) -> Option<UnixIdentity> {
     let process = &seen.file.process;
     let user = process.user.as_deref().filter(|_| privileges::is_root())?;
@@ -107,8 +107,8 @@ fn identity(seen: &FoundConfig) -> Option<UnixIdentity> {
     found.ok().filter(|identity| identity.uid != 0)
 }
 
-/// Raises the limit of open files. Passed sockets and files count here, and again in the serving
-/// process.
+/// Raises the limit of open files: sockets and files that this process passes count in both
+/// processes.
 fn raise_open_files() {
     if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
         becket_log::write_to_stderr(&format!("becket: {error}"));
@@ -206,7 +206,7 @@ fn supervise(
             None => runner.supervisor.begin(),
         };
         if is_continued {
-            // Handles signals that arrived during the exec.
+            // Delivers signals that arrived during the exec.
             signals.release()?;
         }
         Ok(runner.run(first, signals).await)

@@ -2,9 +2,9 @@
 //! files.
 //!
 //! The socket is standard input of the process. Before [`SupervisorLink::listen`] starts a thread,
-//! only [`Opener`] reads commands, and it queues the commands that are not for it. A process that
-//! has not served yet dies with its supervisor (PR_SET_PDEATHSIG). A serving process treats the end
-//! of the socket as [`Command::Leave`].
+//! only [`Opener`] reads commands, and it queues all commands but its answers. A process that has
+//! not served yet dies with its supervisor (PR_SET_PDEATHSIG). When the supervisor exits, a serving
+//! process acts as after [`Command::Leave`].
 
 mod opener;
 pub mod resources;
@@ -53,7 +53,7 @@ pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
     };
     call_by_name();
     let logs = become_user(&start)?;
-    // After the change of user, which resets this setting.
+    // Must follow the change of user, which resets this setting.
     die_with_parent(start.supervisor)?;
     let replaced = if start.replaces {
         Some(fds.pop().ok_or(io::ErrorKind::InvalidData)?.into())
@@ -126,7 +126,8 @@ fn call_by_name() {
 }
 
 impl SupervisorLink {
-    /// Sends an event without waiting. The receiving thread notices the exit of the supervisor.
+    /// Sends an event without waiting. An error is only logged, because the receiving thread
+    /// notices the exit of the supervisor.
     pub fn report(&self, event: &Event) {
         if matches!(
             event,
@@ -168,8 +169,8 @@ fn receive_all(
         let is_last = received.is_err();
         let received = received.unwrap_or_else(|error| {
             tracing::error!(%error, "the supervisor exited; draining");
-            // The next becket needs the addresses of clients and of the admin pages, as after an
-            // upgrade.
+            // In contrast to `Drain`, `Leave` frees the addresses of clients and of the admin
+            // pages, which the next becket needs.
             (Command::Leave, Vec::new())
         });
         let sent = match received {

@@ -41,7 +41,7 @@ impl Needs {
     /// resolve names.
     pub(super) fn by(file: &File, folder: &Path) -> Self {
         if file.asks_for_kernel_tls().next().is_some() {
-            // Only a request of root makes the kernel load its module.
+            // Makes the kernel load its TLS module, which it does only for root.
             becket_sys::kernel_tls::support();
         }
         let has_ipv6 = has_ipv6();

@@ -6,6 +6,10 @@
 //! meaning changes. A process of another version refuses to start, and the running process
 //! continues.
 //!
+//! A *listing* is a [`Resources`]: its files have a fixed order, and [`Event::Open`] refers to them
+//! by index. [`Counts`] are numbers of connections, by limit: the part of the shared limits that a
+//! process holds ([`becket_proto::limits`]).
+//!
 //! The supervisor has privileges that the other process lacks. So an event contains only numbers
 //! that the supervisor assigned: never a path, a name or an address. The text of [`Event::Failed`]
 //! is only displayed.
@@ -25,7 +29,7 @@ pub const IS_STARTED: &str = "BECKET_CHILD";
 /// Environment variable with [`VERSION`], set for a program that a supervisor executed in its own
 /// place.
 pub(crate) const IS_CONTINUED: &str = "BECKET_CONTINUED";
-/// Maximum size of an event in bytes; fits the held shares of 20 000 limits.
+/// Maximum size of an event in bytes; fits the [`Counts`] of 20 000 limits.
 pub const LONGEST_EVENT: usize = 1024 * 1024;
 /// Maximum size of a command in bytes; fits the paths of 200 000 certificates.
 pub const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
@@ -44,7 +48,7 @@ pub enum Command {
     /// Answers [`Event::Open`]: number of the listing, index of the first file, and a result per
     /// file. The descriptors of open files follow.
     Opened(u32, u32, Vec<OpenResult>),
-    /// Accept clients. The counts are the shares of limits that other processes hold.
+    /// Accept clients. Leaving processes hold these counts.
     Serve(Counts),
     /// Send state over the attached socket to the process that replaces this one.
     Upgrade,
@@ -53,14 +57,13 @@ pub enum Command {
     Yield(u32, Vec<SocketAddr>),
     /// The next process serves: finish the connections and exit.
     Leave,
-    /// The upgrade failed for this reason: continue serving. The counts are the shares that other
-    /// processes hold.
+    /// The upgrade failed for this reason: continue serving. Leaving processes hold these counts.
     Resume(String, Counts),
-    /// A leaving process returned these shares.
+    /// Add these counts back: a leaving process released them or exited.
     Released(Counts),
-    /// Clients of this leaving process wait for these shares.
+    /// Clients of the leaving process with this number wait for these counts.
     Wanted(u32, Counts),
-    /// Raise the share of this leaving process by these counts.
+    /// Use these counts in addition: the serving process granted them.
     Granted(Counts),
     /// Use the attached socket of a new agent for the token with this index.
     Token(usize),
@@ -82,7 +85,7 @@ pub enum Event {
         /// Indices of files, at most [`MOST_OPENED`].
         files: Vec<u32>,
     },
-    /// Loading makes progress; restarts the deadline.
+    /// Loading makes progress; the supervisor extends its deadline.
     Loading,
     /// The configuration is loaded; the process can serve.
     Ready,
@@ -102,16 +105,16 @@ pub enum Event {
     Changed,
     /// The check of files for changes has finished.
     Renewed,
-    /// The process stopped accepting in favor of the process with this number. The counts are the
-    /// shares that it still holds.
+    /// The process stopped accepting in favor of the process with this number. It still holds these
+    /// counts.
     Yielded(u32, Counts),
-    /// A leaving process returns these shares.
+    /// A leaving process does not need these counts any more.
     Released(Counts),
-    /// Clients of a leaving process wait for these shares.
+    /// Clients of a leaving process wait for these counts.
     Wanted(Counts),
-    /// The serving process lends these shares to the leaving process with this number.
+    /// The serving process grants these counts to the leaving process with this number.
     Granted(u32, Counts),
-    /// A client of the admin pages requests this.
+    /// An operator sent this request through the admin API.
     Asked(OperatorRequest),
 }
 
@@ -171,7 +174,7 @@ pub struct Resources {
     pub number: u32,
     /// Files that the supervisor opens on request, and folders with their contents.
     pub files: Vec<(PathBuf, ListedPath)>,
-    /// Number of sockets of an address, or the error number.
+    /// Addresses to bind, each with its number of sockets, or with the error number.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
     /// The listening unix socket for the admin pages, or the error number.
     pub admin_socket: Option<Result<(), i32>>,
@@ -180,7 +183,7 @@ pub struct Resources {
     pub tokens: usize,
     /// Logs that the supervisor would create. Set for a process that only checks.
     pub logs: Vec<PathBuf>,
-    /// The process must use only these files.
+    /// The process runs in a chroot, and must open no file that is missing here.
     pub is_all: bool,
     /// Number of reloads that the process had requested when this listing was made.
     pub asked: u64,

@@ -47,12 +47,12 @@ pub(super) fn passed() -> io::Result<HeldSockets> {
     inherited_listeners()?.into_iter().map(by_address).collect()
 }
 
-/// The configuration as the supervisor reads it.
+/// The configuration, as far as the supervisor uses it.
 #[derive(Debug, Default)]
 pub(super) struct FoundConfig {
     pub(super) file: File,
-    /// `Ok` if only root can change the configuration file, or the error number. `None` if another
-    /// user can change it.
+    /// `Ok` if only root can change the configuration file and its parts; the error number if the
+    /// file cannot be opened; `None` otherwise.
     handed: Option<Result<(), i32>>,
     /// Folders with parts of the configuration.
     folders: Vec<PathBuf>,
@@ -89,7 +89,7 @@ impl FoundConfig {
                 }
             }
             Ok(None) => {
-                // Only the serving process reads a pipe.
+                // A pipe can be read only once, by the serving process.
                 let is_file = path.metadata().is_ok_and(|found| found.is_file());
                 let file = is_file.then(|| regular::open(&path).ok()).flatten();
                 let text = file
@@ -209,7 +209,7 @@ impl Configurations {
         if let Some(holdings) = self.take(process) {
             let mut unused = std::mem::replace(&mut self.current, holdings);
             self.unused_agents.push(unused.agents);
-            // A later configuration may need the passed sockets.
+            // A later configuration may need the passed sockets again.
             unused
                 .sockets
                 .retain(|(kind, _), _| *kind == SocketKind::Passed);
@@ -283,7 +283,8 @@ impl ResourceOffer {
         }
     }
 
-    /// Binds the needed addresses that are not bound yet. Returns the sockets to hold.
+    /// Binds the needed addresses that are not bound yet. Returns the sockets that stay open in the
+    /// supervisor.
     pub(super) fn bind(&mut self, needs: &Needs, before: &HeldSockets) -> HeldSockets {
         let mut held = HeldSockets::new();
         for (wanted, address) in needs.addresses() {

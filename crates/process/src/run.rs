@@ -54,7 +54,7 @@ pub(super) struct Runner {
     pub(super) is_replaced: bool,
     /// Signals that arrived while the exec was prepared.
     pub(super) queued: VecDeque<OperatorRequest>,
-    /// Number of reports handled since a deadline expired.
+    /// Number of events read since a deadline expired.
     reported: u32,
     /// Origin of all times.
     origin: Instant,
@@ -112,9 +112,9 @@ impl Runner {
         }
     }
 
-    /// Waits for the next input. Signals come first. After a deadline has expired, a limited number
-    /// of reports is still handled first, because this process may have been suspended. Processes
-    /// take turns.
+    /// Waits for the next input. Signals come first. After a deadline has expired, up to
+    /// [`MOST_REPORTED`] events are read before [`Input::Tick`]: if this process was suspended, the
+    /// awaited event may be among them. Processes take turns.
     async fn next(&mut self, signals: &mut Signals) -> Input {
         if let Some(request) = self.queued.pop_front() {
             return Input::Requested(request);
@@ -174,7 +174,7 @@ impl Runner {
         }
         child.charge(numbers.len() * FILE);
         let mut listings = child.listings.iter();
-        // A listing of an earlier configuration has no files.
+        // The paths of an earlier listing are dropped, so each of its files is an error.
         let listed = listings.find(|listed| listed.number == listing);
         let (found, fds) = open_listed(listed.map_or(&[], |listed| &listed.paths), numbers);
         let first = numbers.first().copied().unwrap_or_default();
@@ -199,7 +199,7 @@ impl Runner {
             Input::Event(process, Event::Asked(OperatorRequest::Reload)) if is_serving(process) => {
                 self.asked += 1
             }
-            // A log outside the chroot is never reopened.
+            // A log outside the chroot is never reopened, so it need not exist.
             Input::Requested(OperatorRequest::Reopen) => {
                 let chroot = self.held.current.chroot.as_ref();
                 self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
@@ -263,7 +263,7 @@ impl Runner {
             }
             Action::Notify(notice) => self.notify(notice),
             Action::Replace => self.is_replaced = true,
-            // The caller handles this action.
+            // `carry_out` returns at this action.
             Action::Exit(_) => {}
         }
         None
@@ -302,7 +302,7 @@ impl Runner {
                 if !offer.finds_addresses_taken() {
                     break;
                 }
-                // Sockets of this attempt would block the next one.
+                // Addresses bound in this attempt would be in use in the next one.
                 drop((offer, holdings));
                 std::thread::sleep(PAUSE);
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
@@ -388,7 +388,8 @@ impl Runner {
         times(&seen)
     }
 
-    /// Tells a process to check its files for changes, and watches the files that only root can change.
+    /// Makes a process check its files for changes, and watches the files that only root can
+    /// change.
     fn renew(&mut self, process: u32) {
         let watched = self.held.current.watched.iter();
         let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
@@ -461,7 +462,7 @@ impl Runner {
         }
     }
 
-    /// Loads the settings of the current configuration for a process that already serves.
+    /// Reads the supervisor's settings from the configuration, for a process that already serves.
     pub(super) fn adopt_configuration(&mut self) {
         let (seen, needs) = self.look();
         self.held.current.chroot = self.chroot(&seen);
@@ -546,7 +547,7 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Maximum number of reports handled after a deadline expired.
+/// Maximum number of events read after a deadline expired.
 const MOST_REPORTED: u32 = 64;
 /// Event credit in bytes that an opened file and a reload cost.
 const FILE: usize = 16;

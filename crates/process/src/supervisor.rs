@@ -280,7 +280,8 @@ impl Supervisor {
             && ending.code == ASKED_BY_PROCESS
             && code == NO_FAULT
         {
-            // First signal after a drain that the admin pages requested.
+            // After a drain that the admin pages requested, the first signal changes only the exit
+            // code.
             ending.code = code;
             return;
         }
@@ -318,7 +319,7 @@ impl Supervisor {
         out.extend([Action::Release, Action::Notify(ServiceNotice::Stopping)]);
         if let Some(Starting { id, .. }) = self.next.take() {
             out.extend([Action::Kill(id), Action::Discard(id)]);
-            // Waits for its exit as for the exit of a leaving process.
+            // The process is killed; `finish` waits for its exit.
             let ends_by = now + GRACE;
             self.leaving.push(Draining { id, ends_by });
             self.resume_serving("becket is shutting down", out);
@@ -394,7 +395,7 @@ impl Supervisor {
         self.begin_serving(now, id, times, out);
     }
 
-    /// Handles a failed upgrade: the serving process continues, or a new one is started.
+    /// Ends a failed upgrade: the serving process continues, or a new one is started.
     fn give_up(&mut self, now: Duration, reason: &str, out: &mut Vec<Action>) {
         let Some(next) = self.next.take() else {
             return;
@@ -474,7 +475,8 @@ impl Supervisor {
         };
         let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
         if self.is_outdated {
-            // The new program of the supervisor handles the other requests.
+            // The supervisor executes the new program first, which carries out the pending
+            // requests.
             if !is_renewing {
                 out.push(Action::Replace);
             }
@@ -547,7 +549,7 @@ const FAILED: u8 = 1;
 pub(crate) const ASKED_BY_PROCESS: u8 = 4;
 /// Time limit for the exit of a process, added to the drain time.
 const GRACE: Duration = Duration::from_secs(10);
-/// A process that dies later than this did not die because of its configuration.
+/// A process that served at least this long did not die because of its configuration.
 const LONG: Duration = Duration::from_secs(60);
 /// Maximum number of consecutive early deaths. The first process is replaced at once, later ones
 /// after 2, 6, 14 and 30 s.

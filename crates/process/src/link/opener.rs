@@ -17,7 +17,7 @@ use crate::protocol::{Command, Event, LONGEST_COMMAND, MOST_OPENED, OpenResult};
 /// A command and its descriptors.
 pub type Delivered = (Command, Vec<OwnedFd>);
 
-/// Number of the listing, index of the first file, results, and descriptors.
+/// An answer: number of the listing, index of the first file, results, and descriptors.
 pub(super) type OpenAnswer = (u32, u32, Vec<OpenResult>, Vec<OwnedFd>);
 
 /// Requests the files of a listing from the supervisor, several at a time.
@@ -35,7 +35,8 @@ type OpenedAhead = VecDeque<io::Result<Option<File>>>;
 
 #[derive(Debug, Default)]
 struct Asking {
-    /// Files opened ahead of use, by listing: index of the first file, and the results.
+    /// Files that the supervisor opened before they were needed. The key is the number of a
+    /// listing; the value is the index of the first file, and the results.
     ahead: BTreeMap<u32, (u32, OpenedAhead)>,
     /// Answers from the thread that receives commands; `None` before it starts.
     answers: Option<Receiver<OpenAnswer>>,
@@ -62,7 +63,8 @@ impl Opener {
         lock(&self.asking).ahead.clear();
     }
 
-    /// Takes answers from a thread from now on. Returns the commands received before.
+    /// Receives answers from a channel from now on, because a thread reads the socket. Returns the
+    /// commands received before.
     pub(super) fn answered_by(&self, answers: Receiver<OpenAnswer>) -> Vec<Command> {
         let mut asking = lock(&self.asking);
         asking.answers = Some(answers);
@@ -119,7 +121,7 @@ impl Opener {
         opened
     }
 
-    /// Requests files, starting with `first`.
+    /// Requests [`MOST_OPENED`] files of a listing, starting with index `first`.
     fn ask(&self, listing: u32, first: u32, asking: &mut Asking) -> io::Result<OpenedAhead> {
         let files = (first..).take(MOST_OPENED).collect();
         self.send(&Event::Open { listing, files })?;

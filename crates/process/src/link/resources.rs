@@ -32,7 +32,7 @@ pub struct ProcessResources {
 }
 
 impl ProcessResources {
-    /// Assigns the descriptors of a listing.
+    /// Creates the resources from a listing and its descriptors.
     ///
     /// # Errors
     /// Fails if there are fewer descriptors than the listing names.

@@ -1,4 +1,5 @@
-//! Handles events of processes, by stage. A process is killed if its event does not fit its stage.
+//! Reactions to events of processes, by stage. A process is killed if its event does not fit its
+//! stage.
 
 use std::time::Duration;
 
@@ -133,7 +134,8 @@ impl Supervisor {
         }
     }
 
-    /// Passes shares that a process lends to another. Returns the grant if that process has exited.
+    /// Forwards counts that process `id` grants to process `to`. Returns them to `id` if `to` has
+    /// exited.
     fn granted(&mut self, id: u32, to: u32, counts: Counts, out: &mut Vec<Action>) {
         let command = if self.ledger.grant(to, &counts) {
             Action::Send(to, Command::Granted(counts))
@@ -148,7 +150,7 @@ impl Supervisor {
         let command = match event {
             Event::Released(counts) => Command::Released(self.ledger.release(id, &counts)),
             Event::Wanted(counts) => Command::Wanted(id, counts),
-            // The process sent it before it read `Leave`, or it does not matter any more.
+            // Other events were sent before the process read `Leave`, or have no effect any more.
             _ => return,
         };
         if let Some(accepting) = accepting {

@@ -1,4 +1,4 @@
-//! Handles the exit of a process, by stage.
+//! Reactions to the exit of a process, by stage.
 
 use std::time::Duration;
 

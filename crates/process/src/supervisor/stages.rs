@@ -15,7 +15,7 @@ pub(super) enum ProcessStage {
 pub(super) struct Starting {
     pub(super) id: u32,
     pub(super) step: StartStep,
-    /// Deadline since the last sign of progress; `None` if the process replaces no other.
+    /// Deadline of the current step, extended by progress; `None` if the process replaces no other.
     pub(super) late_at: Option<Duration>,
     pub(super) times: ProcessTimes,
     /// Reason of a failed start.
@@ -103,7 +103,7 @@ impl Starting {
         }
     }
 
-    /// Handles the events that are common to starting processes. Returns all other events.
+    /// Consumes the events that are common to starting processes. Returns all other events.
     pub(super) fn handle(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Loading | Event::Alive => None,
