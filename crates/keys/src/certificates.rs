@@ -208,7 +208,8 @@ impl KeySet {
             .find(|key| key.key.choose_scheme(accepted).is_some())
     }
 
-    /// Returns the signatures to hand over in a handshake that may use any of these keys.
+    /// Returns the signatures of a handshake that go to other threads, if it may use any of these
+    /// keys.
     pub fn offload(&self) -> Offload {
         let each = self.keys.iter().map(|held| held.offload);
         each.max().unwrap_or(Offload::Pointless)

@@ -53,7 +53,8 @@ impl Reach {
     }
 }
 
-/// Opens a file by its index in the listing. Returns `None` if this process must open it by path.
+/// Opens a file by its index in the supervisor's list. Returns `None` if this process must open it
+/// by path.
 pub type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
 
 impl fmt::Debug for Files {
@@ -65,7 +66,7 @@ impl fmt::Debug for Files {
 /// A path as found by the supervisor.
 #[derive(Debug)]
 pub enum FileAt {
-    /// A regular file, with its index in the listing.
+    /// A regular file, with its index in the supervisor's list.
     Listed(u32),
     /// A folder, with the paths in it.
     Folder(Vec<PathBuf>),
@@ -165,7 +166,7 @@ impl Files {
         self.listed.keys().filter(is_closed).cloned().collect()
     }
 
-    /// Returns `true` if this process cannot see the paths of the host.
+    /// Returns `true` if this process runs in a chroot, so that it can open only listed paths.
     pub fn is_confined(&self) -> bool {
         self.is_all
     }

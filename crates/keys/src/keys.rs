@@ -354,7 +354,7 @@ impl Loader {
     }
 
     /// Verifies the signatures, with the last certificate as the trust anchor. Ignores expiry,
-    /// which concerns only the client.
+    /// which only clients check.
     fn verify(
         &self,
         chain: &[CertificateDer<'_>],

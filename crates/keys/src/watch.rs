@@ -56,8 +56,8 @@ impl WatchedPlaces {
     }
 }
 
-/// Hashes the metadata that identifies a file's contents. Programs cannot set the change time
-/// (ctime).
+/// Hashes the metadata that identifies a file's contents. Includes the change time (ctime), which
+/// programs cannot set.
 fn note(path: &Path, hasher: &mut DefaultHasher) {
     path.hash(hasher);
     match fs::metadata(path) {

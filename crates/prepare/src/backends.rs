@@ -2,7 +2,7 @@
 //!
 //! Server names are resolved at run time (`health/prober.rs` of control). A server without an
 //! address gets no connections, and a reload keeps known addresses. `becket check` resolves the
-//! names here. Several addresses of a name keep the resolver's order.
+//! names here. If a name has several addresses, they keep the resolver's order.
 
 use std::io::ErrorKind;
 use std::net::{IpAddr, UdpSocket};

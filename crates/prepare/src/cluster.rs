@@ -140,7 +140,7 @@ impl ConfigBuilder<'_> {
         listen: Option<&ListenAddress>,
     ) -> Option<SocketAddr> {
         let address = &listen?.address;
-        // One socket for both families if this host has both.
+        // If this host has both families, one socket receives both.
         let found = match address {
             Address::Any(port) if self.environment.ipv6 => SocketAddr::from(([0u16; 8], *port)),
             _ => self.resolve(path, address).into_iter().next()?,

@@ -41,8 +41,8 @@ pub fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
     of_pipes.min(limit.saturating_sub(FEW) / 8)
 }
 
-/// Returns the number of pipes per worker: the configured number, or less if the limit has too
-/// little room next to the connections.
+/// Returns the number of pipes per worker: the configured number, or as many as the limit of open
+/// files allows after the descriptors of all connections.
 pub fn pipes(config: &Config, workers: usize) -> usize {
     let fixed = fixed(&config.listeners, &config.backends, workers);
     let left = rlimit::most_open_files().saturating_sub(needed(config.connections, fixed));

@@ -17,7 +17,7 @@
 //! assert!(rejected.errors.iter().any(|problem| problem.path == "--frontend"));
 //! ```
 //!
-//! This file handles the sections with plain values. Each other section has its own file.
+//! This file builds the sections with plain values. Each other section has its own file.
 
 #![forbid(unsafe_code)]
 #![allow(
@@ -266,8 +266,8 @@ impl ConfigBuilder<'_> {
         self.environment.multibuffer.filter(|_| asks)
     }
 
-    /// Returns the configured number of connections, or the number for which descriptors suffice
-    /// next to the `fixed` ones. Reports an error if there are too few.
+    /// Returns the configured number of connections, or the number that the limit of open files
+    /// allows after the `fixed` descriptors. Reports an error if it is too small.
     fn connections(&mut self, fixed: u64, of_pipes: u64) -> usize {
         if let Some(connections) = self.file.limits.connections {
             return connections;
@@ -309,7 +309,8 @@ impl ConfigBuilder<'_> {
     fn log_target(&mut self, path: &str, target: &LogTarget) -> LogTarget {
         let target = self.reachable(target.below(self.environment.base));
         if self.environment.files.is_confined() && target.file().is_some_and(Path::is_absolute) {
-            // The file was opened before the process entered the chroot.
+            // The file was opened before the process entered the chroot, so its folder is not
+            // checked.
             return target;
         }
         let fault = match target.file().map(|file| (file, file.parent())) {
@@ -376,7 +377,8 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Warns about each key that requests kernel TLS without effect. Connections work without it.
+    /// Warns about each key that requests kernel TLS where the kernel does not support it.
+    /// Connections then use TLS of this process.
     fn kernel_tls(&mut self, listeners: &[Arc<Listener>]) {
         let bears = self.file.limits.kernel_tls_without_rekey;
         for path in self.file.asks_for_kernel_tls() {
@@ -529,5 +531,5 @@ pub fn is_filter(level: &str) -> bool {
 /// At 4 KiB per idle connection these take 400 MB. Most hosts see fewer connections and have more
 /// memory.
 const DEFAULT_CONNECTIONS: usize = 100_000;
-/// A smaller number must be configured explicitly.
+/// Minimum of a computed number of connections. A smaller number must be configured.
 const LEAST_CONNECTIONS: usize = 16;

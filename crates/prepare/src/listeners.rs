@@ -196,8 +196,8 @@ impl ConfigBuilder<'_> {
         (whole && alone).then(|| (folder.join(LINEAGE[0]), folder.join(LINEAGE[1])))
     }
 
-    /// Loads one chain with its key: a bundle, a pair, or a certbot folder. Skips a key on a token,
-    /// which the check has rejected.
+    /// Loads one chain with its key: a bundle, a pair, or a certbot folder. Returns `None` for a
+    /// key on a token, which the check of `[backend.tls]` rejects.
     pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Loaded> {
         match entry {
             Certificate::Path(text) => {
@@ -205,8 +205,8 @@ impl ConfigBuilder<'_> {
                 match self.lineage(&place) {
                     Some((chain, key)) => {
                         let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
-                        // Another entry may name the same files as a pair with a staple and a
-                        // policy.
+                        // The loader returns the same object for a pair with these files, whose
+                        // staple and policy do not apply here.
                         loaded.unstaple();
                         loaded.policy = None;
                         Some(loaded)
@@ -370,7 +370,7 @@ fn sign_alike(one: &File, other: &File) -> bool {
     one == other
 }
 
-/// Returns the key of a chain with the configured way to sign, and with its cost metered if
+/// Returns the key of a chain: deferred if crypto threads or a token sign, and metered if
 /// handshakes are limited.
 fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
     let key = if file.process.has_crypto_threads() || loaded.token.is_some() {

@@ -60,8 +60,8 @@ pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
 }
 
 impl ConfigBuilder<'_> {
-    /// Returns the result of `load`. During a renewal, returns the credentials in use of that file
-    /// or folder if `load` fails.
+    /// Returns the result of `load`. During a renewal, if `load` fails, returns the current
+    /// credentials from that file or folder.
     pub(super) fn or_before(
         &mut self,
         place: &Path,

@@ -98,7 +98,7 @@ impl ConfigSource {
             SourceKind::Foreign(_, invocation, None) => Path::new(invocation.file.as_ref()?),
             SourceKind::Foreign(_, _, Some(_)) => return None,
         };
-        // Without `.`: the path is shown.
+        // Removes `.` components, because the path is displayed.
         Some(self.base.join(path).components().collect())
     }
 
@@ -154,15 +154,15 @@ impl ConfigSource {
         Ok(Some(translation))
     }
 
-    /// Adds file and line to problems of the prepared configuration. They name flags, or settings of
-    /// the other program, where those set the keys.
+    /// Adds file and line to problems of the prepared configuration. If a flag, or a setting of the
+    /// other program, has set a key, the problem names it instead of the key.
     pub fn place(&self, report: &mut Report) {
         let all = report.errors.iter_mut().chain(&mut report.warnings);
         match (&self.kind, self.translation()) {
             (SourceKind::Flags(flags), _) => {
                 let file = self.file().and_then(|path| self.files.open(&path).ok());
                 let mut text = String::new();
-                // A pipe cannot be read twice.
+                // A pipe cannot be read twice, so its problems have no line.
                 file.and_then(|(mut file, _)| file.read_to_string(&mut text).ok());
                 let places = read(&text, &flags.to_table(&self.base)).places;
                 all.for_each(|problem| {

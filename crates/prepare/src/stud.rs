@@ -43,8 +43,9 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// With `cluster.secret-from-key`, a non-RSA key is allowed, because it still shares sessions
-    /// with other beckets.
+    /// Derives the key of the datagrams from `cluster.stud-certificate`. With
+    /// `cluster.secret-from-key`, a non-RSA key is allowed, because it still shares sessions with
+    /// other beckets.
     fn stud_key(&mut self, file: &Cluster) -> Option<StudKey> {
         let path = &key!("cluster", file.stud_certificate);
         let text = file.stud_certificate.as_ref()?;

@@ -1,7 +1,7 @@
 //! RSA signatures in batches of eight.
 //!
-//! `becket_multibuffer` computes a batch and verifies each signature. AWS-LC signs a message whose
-//! batch signature fails, as without batches. The client does not notice this; a counter shows it.
+//! `becket_multibuffer` computes a batch and verifies each signature. If a signature does not
+//! verify, AWS-LC signs the message instead, and [`BatchCounts::repeated`] counts it.
 //! docs/decisions/0031 explains when a batch is used.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -5,7 +5,7 @@
 //! calls the key (`crates/tls/src/deferred.rs`), the step is suspended and the [`SignatureRequest`]
 //! goes to the [`queue::SigningQueue`], which all workers share. A crypto thread ([`threads`])
 //! signs. Its answer ([`queue::Signed`]) arrives as a message, and the step continues.
-//! [`worker::WorkerSigning`] is the part of one worker: its stacks, and the number of its
+//! [`worker::WorkerSigning`] contains the state of one worker: its stacks, and the number of its
 //! signatures in progress. A connection that waits for a signature is in a phase of its own
 //! (`crates/proxy/src/connection/signing.rs`).
 //!

@@ -33,14 +33,14 @@ impl SignatureRequest {
     }
 }
 
-/// Signatures that are handed over to crypto threads, if there are any; sorted by the cost of the
+/// Selects the signatures that go to crypto threads, if there are any; sorted by the cost of the
 /// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Offload {
-    /// None, and the worker signs at once if no client waits. A P-256 or Ed25519 signature costs
-    /// about as much as a handover, 15 us.
+    /// No signature, and the worker signs at once if no client waits. A P-256 or Ed25519 signature
+    /// costs about as much as a handover to a thread, 15 us.
     Pointless,
-    /// None, and clients wait for their turn. An RSA-2048 signature takes a quarter of a
+    /// No signature, and the worker queues its clients. An RSA-2048 signature takes a quarter of a
     /// millisecond, and handing over a single one costs 15 to 22 % more CPU per handshake.
     Never,
     /// Signatures that fill a batch: RSA-2048, if there are batches.

@@ -1,10 +1,11 @@
 //! Signatures of one worker: the number in progress, and the stacks of suspended handshakes.
 //!
-//! The limit is high enough to keep the crypto threads busy until the worker's next check. Further
-//! handshakes wait before they start, where they cost only a ClientHello and where the overload
-//! rules apply. A handshake that may resume, according to its ClientHello, may need no signature.
-//! It starts below twice the limit, so it does not wait for the others, and a misleading
-//! ClientHello is bounded, too.
+//! Each worker has a limit of signatures in progress, high enough to keep the crypto threads busy
+//! until the worker's next check for answers. Further handshakes wait before they start, where they
+//! cost only a ClientHello and where the overload rules apply. A handshake that may resume,
+//! according to its ClientHello, may need no signature. It starts while fewer than twice the limit
+//! are in progress: it does not wait for full handshakes, but a misleading ClientHello is limited,
+//! too.
 //!
 //! Batch signatures are held back until the batch is full, or until no waiting handshake could
 //! start now. So a thread does not sign the first of eight alone, and one wake-up suffices for all.
@@ -47,7 +48,7 @@ struct SigningLane {
     under_way: Cell<usize>,
 }
 
-/// Capacity of crypto threads and tokens for another request.
+/// Shows if crypto threads, or tokens, can receive another request of this worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub threads: bool,
@@ -107,7 +108,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns the offload without crypto threads, if none are allowed.
+    /// Returns the offload, without crypto threads if there are none.
     pub fn limit(&self, offload: Offload) -> Offload {
         match offload {
             Offload::Batches | Offload::Always if self.queue.threads() == 0 => Offload::Never,
@@ -115,14 +116,15 @@ impl WorkerSigning {
         }
     }
 
-    /// Sets the number of clients that wait for a signature, without the next one to be served.
+    /// Sets the number of clients that wait for a signature, without the client that is served
+    /// next.
     pub fn note_waiting(&self, clients: usize) {
         self.waiting.set(clients);
     }
 
-    /// Returns `true` if the next signature with such a key is handed over. With batches, this
-    /// requires a started batch large enough to pay off, or enough waiting clients to fill a whole
-    /// one.
+    /// Returns `true` if the next signature with such a key goes to another thread or a token. With
+    /// batches, this requires enough signatures that are held back or awaited by waiting clients:
+    /// [`PAYS`] for a started batch, [`LANES`] for a new one.
     pub fn takes(&self, offload: Offload) -> bool {
         let fills_batch = || {
             let held = self.held.borrow().len();

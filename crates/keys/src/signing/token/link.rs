@@ -58,7 +58,7 @@ pub(super) struct TokenFacts {
 struct LinkState {
     /// The agent in use, or the reason why there is none.
     agent: Result<Arc<OpenedAgent>, TokenFault>,
-    /// Keys with certificates, by index.
+    /// Keys that belong to a certificate, by index.
     keys: BTreeMap<usize, KeyProof>,
     pending: BTreeMap<u64, (SignatureReply, Stopwatch)>,
     /// Passes agents to the thread; `None` before the thread starts.
@@ -193,7 +193,8 @@ impl TokenLink {
         let before = before.map(|(_, schemes)| schemes.clone());
         let state = self.lock();
         if state.replacements.is_some() {
-            // A private key has exactly one public key.
+            // A private key has exactly one public key, so the key does not belong to this
+            // certificate.
             let why = || format!("{OTHER}; if it was replaced, reload becket");
             return before.ok_or_else(|| TokenFault::Refused(why()));
         }
@@ -247,8 +248,8 @@ impl TokenLink {
         self.lock().is_lost
     }
 
-    /// Replaces the agent if the token has none. An agent requested before a reload may arrive
-    /// after it.
+    /// Replaces the agent if the token has none. Otherwise drops the new agent, which was requested
+    /// before a reload.
     pub(super) fn replace(&self, socket: Seqpacket) {
         let mut state = self.lock();
         if mem::take(&mut state.is_lost)
@@ -286,7 +287,7 @@ impl TokenLink {
         reply(Err(Error::General("the token did not sign".into())));
     }
 
-    /// Delivers an answer to its request.
+    /// Passes an answer to the callback of its request.
     fn take(&self, answer: TokenAnswer) -> Result<(), TokenFault> {
         let TokenAnswer::Signed { number, signature } = answer else {
             return Err(TokenFault::unexpected());
