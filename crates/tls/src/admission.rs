@@ -3,7 +3,7 @@
 //!
 //! Each worker counts unfinished handshakes per source without a lock, because this happens for
 //! every client. The kernel spreads the connections of a source over the workers, so each worker
-//! admits its share of the limit.
+//! admits the limit divided by the number of workers.
 //!
 //! Connections and full handshakes are limited per [`LimitKey`]: the source of a client, its server
 //! name, and its JA4 fingerprint. The latter two are known after the ClientHello. Only names of
@@ -12,8 +12,8 @@
 //!
 //! All workers share [`SharedAdmission`]: one token bucket for all full handshakes, which is one
 //! atomic number, and the keys. Each kind of key has a table, spread over shards with one lock
-//! each. A [`WorkerAdmission`] is the admission of one worker under the rules of its configuration.
-//! An unlimited check takes neither a lock nor an atomic operation.
+//! each. A [`WorkerAdmission`] contains the rules of one worker's configuration and its counts. An
+//! unlimited check takes neither a lock nor an atomic operation.
 //!
 //! A full handshake needs a token because of its signature; a resumed handshake needs none. A
 //! handshake is certainly full only when rustls requests a signature. At that point the ticket was
@@ -50,10 +50,10 @@ pub struct SharedAdmission {
     bucket: AtomicU64,
     /// Full handshakes in progress.
     in_flight: AtomicU32,
-    /// Number of times that a table had no room for a key.
+    /// Number of times that a key was not counted, because its table had no free entry.
     untracked: AtomicU64,
     seed: RandomState,
-    /// Tables by kind, so that one kind of key cannot displace another.
+    /// Tables by kind, so that keys of one kind cannot fill the table of another.
     shards: [Box<[Mutex<KeyTable>]>; KINDS],
 }
 
@@ -160,12 +160,12 @@ fn lock(shard: &Mutex<KeyTable>) -> MutexGuard<'_, KeyTable> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Counters of an admitted client. They are decremented on drop.
+/// The counts of an admitted client, which are decremented on drop.
 #[derive(Debug, Default)]
 pub struct Admitted {
-    /// Counted until the connection closes, if connections per source are limited.
+    /// Counts the connection until it closes, if connections per source are limited.
     pub permit: Option<Box<ConnectionPermit>>,
-    /// Counted until the handshake has traffic keys.
+    /// Counts the handshake until it has traffic keys.
     pub half_open: Option<Box<HalfOpen>>,
 }
 
@@ -178,7 +178,7 @@ pub struct WorkerAdmission {
     all: Share,
     /// Limits per source, name and fingerprint.
     rules: KeyRules,
-    /// This worker's clients in a handshake, counted as connections.
+    /// Unfinished handshakes of this worker by source. The table counts each as a connection.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
 
@@ -248,7 +248,7 @@ impl WorkerAdmission {
             keys.push(LimitKey::Name(listener.configured_name(name)));
         }
         if self.needs_ja4() {
-            // Real clients have a fingerprint. All other clients share one key.
+            // All ClientHellos without a fingerprint, which no real client sends, share one key.
             let ja4 = ja4.map_or_else(String::new, |ja4| ja4.to_string());
             if self.keys.ja4.refuse.iter().any(|it| it.as_str() == ja4) {
                 return Err(CloseReason::Ja4Refused);
@@ -285,8 +285,8 @@ impl WorkerAdmission {
         self.keys.prefixes().source(client)
     }
 
-    /// Counts a client in a handshake until the [`HalfOpen`] is dropped. Takes no lock: each worker
-    /// admits its share.
+    /// Counts a client in a handshake until the [`HalfOpen`] is dropped. Takes no lock, because
+    /// each worker has its own part of the limit.
     fn half_open(
         &self,
         client: IpAddr,
@@ -334,7 +334,8 @@ impl WorkerAdmission {
     ///
     /// # Errors
     ///
-    /// Returns the close reason if clients with the same name fill their share of the queue.
+    /// Returns the close reason if clients with the same name fill `queue-share` percent of the
+    /// queue.
     pub fn wait(
         &self,
         (backend, room): (&str, usize),
@@ -406,7 +407,7 @@ impl WorkerAdmission {
         if !shared.start(all.in_flight) {
             return Err(CloseReason::AdmissionInFlight);
         }
-        // From here on, dropping `begun` returns the counts.
+        // If this function fails below, dropping `begun` decrements the counts.
         let mut begun = FullHandshake {
             shared: Arc::clone(shared),
             keys: Vec::new(),
@@ -525,7 +526,7 @@ impl HandshakePermit {
 
 /// Number of locks for the keys of a kind, as in the session table.
 const SHARDS: usize = 64;
-/// Maximum number of keys shown under one lock; takes microseconds.
+/// Maximum number of keys passed to `show` per lock, which is held for microseconds.
 const SHOWN_AT_ONCE: usize = 256;
 
 #[cfg(test)]

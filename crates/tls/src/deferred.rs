@@ -3,7 +3,7 @@
 //!
 //! rustls requests a signature synchronously. If a worker runs the handshake step as a coroutine,
 //! the request is stored in the handshake that is lent to this thread (`sessions/context.rs`), and
-//! the coroutine is suspended. When it resumes, the answer is in the same place. Without a
+//! the coroutine is suspended. When it resumes, the same handshake contains the answer. Without a
 //! coroutine, as in `becket check`, the key signs at once. Only keys with a suitable [`Offload`]
 //! are wrapped, and only if there are crypto threads. Keys on tokens are always wrapped.
 

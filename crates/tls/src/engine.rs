@@ -4,11 +4,11 @@
 //! whole records from the front of its input. The engine holds the rest (a partial record or
 //! handshake message, of bounded size), and the caller puts it in front of the next input.
 //!
-//! The engine shows rustls one more record at a time, because rustls processes everything it sees
+//! The engine passes one more record at a time to rustls, because rustls processes all of its input
 //! and does not report records without data. After the handshake each record has a weight
 //! (`proto::records`). A call stops at a maximum weight and leaves the rest for [`Engine::resume`].
 //!
-//! Invariant: each call shows rustls all bytes that it has processed and not discarded. Its
+//! Invariant: each call passes to rustls all bytes that rustls has processed and not discarded. Its
 //! deframer stores positions in these bytes, and missing bytes make it index out of bounds.
 //!
 //! Early data (0-RTT) is returned like other data, before the client finishes its handshake. From
@@ -34,8 +34,8 @@ use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
 use crate::sessions::context::{self, HandshakeContext};
 
-/// TLS state of one leg. `C` is the side of becket on this leg: by default the server, for a client
-/// leg.
+/// TLS state of one connection. `C` is the side of becket: by default the server, for a connection
+/// with a client.
 pub struct Engine<C = UnbufferedServerConnection> {
     /// Boxed, so that a phase transition moves a pointer instead of a kilobyte.
     connection: Box<C>,
@@ -47,7 +47,7 @@ pub struct Engine<C = UnbufferedServerConnection> {
     waits: bool,
     /// Maximum bytes held of an unfinished record or message.
     most_held: usize,
-    /// Data may pass, and records have a weight.
+    /// Application data may pass, and records have a weight.
     traffic: bool,
     allowance: Allowance,
     /// Skips rejected early data; set for a client that announced some, until it sends other data.
@@ -58,7 +58,7 @@ pub struct Engine<C = UnbufferedServerConnection> {
     close_notify_sent: bool,
     /// Something was sent to the peer.
     spoken: bool,
-    /// The secrets may be extracted, so the kernel may take over.
+    /// The secrets may be extracted, so the kernel may encrypt the connection later.
     movable: bool,
     /// A record without data arrived that was no ticket, possibly a KeyUpdate. rustls may hold back
     /// its answer until there is data to send.
@@ -156,7 +156,7 @@ impl<C: TlsSide> Engine<C> {
     }
 
     /// Processes `input`, which starts with the held bytes. Appends decrypted data to `plain` and
-    /// TLS output to `out`. Input beyond the maximum weight of one call waits.
+    /// TLS output to `out`. Input beyond the maximum weight of one call stays held.
     ///
     /// # Errors
     ///
@@ -193,7 +193,7 @@ impl<C: TlsSide> Engine<C> {
         self.connection.common().is_handshaking()
     }
 
-    /// Keeps the state for the rest of a handshake. [`Self::receive`] lends it to rustls.
+    /// Stores the state for the rest of a handshake. [`Self::receive`] lends it to rustls.
     pub fn keep(&mut self, handshake: Option<HandshakeContext>) {
         self.unfinished = handshake.map(Box::new);
     }
@@ -216,7 +216,7 @@ impl<C: TlsSide> Engine<C> {
         taken
     }
 
-    /// Shows rustls one record after the other. Returns the number of bytes to discard.
+    /// Passes one record after the other to rustls. Returns the number of bytes to discard.
     fn take_in(
         &mut self,
         input: &mut [u8],
@@ -365,7 +365,7 @@ impl<C: TlsSide> Engine<C> {
         let silent = !self.connection.common().wants_write();
         if silent && !matches!(error, Error::AlertReceived(_)) && !self.close_notify_sent {
             if !self.spoken {
-                // There is nothing in common with the peer, and no keys exist yet.
+                // Nothing is negotiated, and no keys exist yet.
                 out.push(&HANDSHAKE_FAILURE);
                 return error;
             }
@@ -469,12 +469,12 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Returns `true` if the kernel may take over later.
+    /// Returns `true` if the kernel may encrypt the connection later.
     pub fn is_movable(&self) -> bool {
         self.movable
     }
 
-    /// Rules out that the kernel takes over.
+    /// Prevents that the kernel encrypts the connection later.
     pub fn stay(&mut self) {
         self.movable = false;
     }

@@ -81,8 +81,8 @@ impl HelloRouter {
         &self.listener
     }
 
-    /// Chooses the route by protocols and name (or the address in its place). For a route that
-    /// terminates TLS, also chooses the configuration by the offered resumption.
+    /// Chooses the route by protocols and name, or by the address if there is no name. For a route
+    /// that terminates TLS, also chooses the configuration by the offered resumption.
     pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
         let refuse = |alert, reason| Choice::Refuse { alert, reason };
         let Some((index, route)) = self.find(hello, name) else {

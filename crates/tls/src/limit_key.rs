@@ -1,4 +1,5 @@
-//! Keys for client limits, and the limits per key. [`admission`](crate::admission) counts.
+//! Properties of clients that have limits, and the limits of each. [`admission`](crate::admission)
+//! counts.
 
 use std::sync::Arc;
 
@@ -6,7 +7,7 @@ use becket_config::process::Admission;
 use becket_proto::admission::{Share, Source};
 use becket_proto::close_reason::CloseReason;
 
-/// A key with limits.
+/// A property of clients that has limits.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LimitKey {
     /// Network of a client.
@@ -63,7 +64,8 @@ pub struct KeyRules(pub(crate) [KeyRule; KINDS]);
 impl KeyRules {
     pub fn new(keys: &Admission) -> Self {
         let rule = |connections, share| KeyRule { connections, share };
-        // Connections are counted for a name if the name has a share of a queue.
+        // `WorkerAdmission::wait` finds the name in the permit of a connection. So with
+        // `queue-share`, connections are counted by name even if their number is not limited.
         let uncounted = keys.name.queue_share.map(|_| u32::MAX);
         Self([
             rule(keys.connections_per_source, keys.source()),

@@ -3,9 +3,10 @@
 //!
 //! rustls requests a signer from a [`SigningKey`] and a signature from the signer, once per full
 //! handshake and never in a resumed one. TLS 1.2 signs the key exchange, TLS 1.3 the transcript
-//! (RFC 5246 section 7.4.3, RFC 8446 section 4.4.3). The handshake that is lent to this thread pays
-//! ([`sessions::context`](crate::sessions::context)). Without one, as in `becket check`, no token
-//! is taken. Keys are wrapped only if the configuration limits full handshakes.
+//! (RFC 5246 section 7.4.3, RFC 8446 section 4.4.3). The token is taken for the handshake that is
+//! lent to this thread ([`sessions::context`](crate::sessions::context)). Without such a handshake,
+//! as in `becket check`, no token is taken. Keys are wrapped only if the configuration limits full
+//! handshakes.
 
 use std::sync::Arc;
 
@@ -46,7 +47,7 @@ struct MeteredSigner(Box<dyn Signer>);
 
 impl Signer for MeteredSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        // The permit stores the reason, which ends the handshake.
+        // The permit stores the close reason; this error only ends the handshake.
         context::pay().map_err(|reason| Error::General(reason.label().to_owned()))?;
         self.0.sign(message)
     }

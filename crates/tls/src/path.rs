@@ -80,7 +80,7 @@ impl Paths {
         let usable = chain::usable(leaf, intermediates, self.most_chain)?;
         let leaf = EndEntityCert::try_from(leaf).map_err(fault)?;
         let lists: Vec<_> = self.lists.iter().collect();
-        // The builder fails without any list.
+        // The builder fails if there is no list. No revocation is checked then.
         let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
             options
                 .with_depth(RevocationCheckDepth::Chain)

@@ -1,10 +1,10 @@
 //! The `ServerConfig`s of one route, which differ only in resumption and ALPN. Their
 //! `ResolvesServerCert` chooses the certificate from [`becket_keys::certificates`].
 //!
-//! rustls fixes some choices per configuration that should depend on the ClientHello: a failed ALPN
-//! negotiation, the number of tickets, and ticket or session ID for TLS 1.2. So each route has
-//! several configurations, and the peeked ClientHello selects one ([`RouteConfigs::pick`]). They
-//! have the same certificates, verifier and policy.
+//! rustls fixes some choices per configuration that should depend on the ClientHello: the result of
+//! a failed ALPN negotiation, the number of tickets, and ticket or session ID for TLS 1.2. So each
+//! route has several configurations, and the peeked ClientHello selects one
+//! ([`RouteConfigs::pick`]). They have the same certificates, verifier and policy.
 //!
 //! If a policy accepts early data, its configurations have no ticketer: their own [`Store`] keeps
 //! the sessions, and no other session resumes.
@@ -232,8 +232,8 @@ impl Resuming {
     }
 
     /// Creates TLS 1.3 configurations with sessions that allow early data. rustls sends the keys of
-    /// the store as tickets. Data may be sent before the client has finished, so that early data is
-    /// answered early.
+    /// the store as tickets. becket may send data before the client has finished its handshake, so
+    /// that early data is answered early.
     fn early(base: ServerConfig, policy: &Policy, store: &Store) -> Self {
         let mut two_tickets = base;
         two_tickets.session_storage = Arc::new(store.clone());
@@ -274,7 +274,7 @@ fn base(
     Ok(config)
 }
 
-/// Finds the chain for the server name parsed by rustls. Refuses if it differs from the name that
+/// Finds the chain for the server name parsed by rustls. Fails if it differs from the name that
 /// selected the route, because two parsers must not disagree about a ClientHello.
 #[derive(Debug)]
 struct ChainResolver(Arc<CertificateMap>);

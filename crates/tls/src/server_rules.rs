@@ -1,5 +1,5 @@
-//! Rules for server certificates. The configured rule decides, independent of the SNI that was
-//! sent.
+//! Rules for server certificates. A rule checks the configured name, independent of the SNI that
+//! was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,11 +1,11 @@
 //! Discards rejected early data, so that rustls never sees its records.
 //!
-//! A client sends early data before it knows if the server accepts it. Otherwise the server must
-//! skip the records that its handshake key does not open (RFC 8446, section 4.2.10). rustls does
-//! this, but it reads skipped records again in every call, charges its budget each time, and counts
-//! authentication tags as data. So a client within its limit could get an error about bad records.
-//! Bytes that rustls has skipped cannot be removed either, because it stores their positions as the
-//! start of a message.
+//! A client sends early data before it knows if the server accepts it. A server that rejects it
+//! must skip the records that its handshake key does not open (RFC 8446, section 4.2.10). rustls
+//! does this, but it reads skipped records again in every call, charges its budget each time, and
+//! counts authentication tags as data. So a client within its limit could get an error about bad
+//! records. Bytes that rustls has skipped cannot be removed either, because it stores their
+//! positions as the start of a message.
 //!
 //! So each record is tried here first, on a copy, with the key that rustls derived
 //! ([`ClientSecrets`], from its key log). The client's first record has sequence number 0, so only
@@ -94,7 +94,7 @@ impl Skipping {
         }
     }
 
-    /// Decides about a whole record that rustls has not seen.
+    /// Classifies a whole record that rustls has not received.
     ///
     /// # Errors
     ///

@@ -69,8 +69,8 @@ impl ServerTls {
         })
     }
 
-    /// Returns `true` if clients influence the handshake with servers. A server that rejects one is
-    /// then not necessarily faulty.
+    /// Returns `true` if clients influence the handshake with servers. A server that rejects such a
+    /// handshake is not necessarily faulty.
     pub fn speaks_for_client(&self) -> bool {
         let keys = self.backend.tls.as_ref().map(|onward| &onward.keys);
         keys.is_some_and(|keys| keys.sni == Some(Sni::Client) || keys.alpn == ServerAlpn::Client)
@@ -99,7 +99,8 @@ impl ServerTls {
             .find(|server_tls| *server_tls.server == *server);
         let onward = self.backend.tls.as_ref();
         let onward = onward.ok_or_else(|| Error::General("a backend without TLS".into()))?;
-        // A server added by a reload while this client was waiting. It has no sessions to resume.
+        // A reload added this server while the client was waiting, so there is no session to
+        // resume.
         let fresh;
         let server_tls = match known {
             Some(server_tls) => server_tls,
@@ -141,7 +142,7 @@ pub fn for_check(
 ) -> (Arc<ClientConfig>, ServerName<'static>) {
     let server_tls = ServerTlsConfig::new(onward, server);
     let mut config = (*server_tls.sessions.into_inner().config).clone();
-    // A check sees the same as a new client, including the certificate.
+    // A check makes a full handshake, like a new client, so that the server sends its certificate.
     config.resumption = Resumption::disabled();
     if let ServerAlpn::Fixed(protocols) = &onward.keys.alpn {
         config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();

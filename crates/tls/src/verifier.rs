@@ -119,7 +119,7 @@ pub fn accepts(
 /// Verifies like the inner verifier, and records the verified path.
 #[derive(Debug)]
 struct Noting {
-    /// Settings for certificate requests, and signatures.
+    /// Supplies the contents of certificate requests, and verifies signatures.
     inner: Arc<dyn ClientCertVerifier>,
     paths: Paths,
     /// Listed certificates, verified instead of paths.

@@ -36,7 +36,7 @@ impl AdminSocket {
             return Ok(None);
         };
         let (owner, group) = (keys.socket_owner.as_deref(), keys.socket_group.as_deref());
-        // The group is looked up together with a user; root exists everywhere.
+        // `find` looks up a group only together with a user. Without an owner, it looks up root.
         let found = UnixIdentity::find(owner.unwrap_or("0"), group)?;
         let access = SocketAccess {
             mode: keys.socket_mode.0,

@@ -18,8 +18,8 @@ pub struct Cluster {
     pub keys: cluster::Cluster,
     /// Number of this node in the cluster; at least 1. A hint in tickets, and the name of a peer.
     pub node: NodeId,
-    /// Cluster secrets. The first one seals; all of them open tickets and authenticate peers. Never
-    /// empty; IDs are unique.
+    /// Cluster secrets with unique IDs; never empty. The first secret seals tickets. All secrets
+    /// open tickets and authenticate peers.
     pub secrets: Vec<SharedSecret>,
     /// Duration of a ticket key epoch, equal on all nodes.
     pub rotation: EpochLength,

@@ -86,7 +86,7 @@ pub struct Listener {
     pub allow: Option<Networks>,
     /// Networks that may not connect, even if allowed.
     pub deny: Networks,
-    /// Networks whose PROXY headers are accepted; other clients are reset.
+    /// Networks whose PROXY headers are accepted. Connections from other networks are reset.
     pub trusted: Networks,
     /// Routes in the order of matching. The last one matches every ClientHello.
     pub routes: Vec<Route>,
@@ -153,7 +153,7 @@ pub struct Policy {
     pub digest: [u8; 32],
     /// SHA-256 of the contents of its files: CAs, client certificates, revocation lists.
     pub contents: [u8; 32],
-    /// Suites, most preferred first. The server's order decides.
+    /// Suites, most preferred first. This order has precedence over the client's.
     pub suites: Vec<SupportedCipherSuite>,
     /// Verifies client certificates; `None` if none are requested. All workers share it, because
     /// revocation lists may be large.

@@ -17,7 +17,7 @@ pub struct Onward {
     pub keys: ServerTls,
     /// Settings common to all servers: versions, and the client certificate.
     pub client: ClientConfig,
-    /// Verifies chains and validity, or nothing.
+    /// Verifies server certificates by the configured rule. `ServerRule::Named` adds the name.
     pub verifier: Arc<dyn ServerCertVerifier>,
     /// Limits on a server's chain.
     pub most_chain: LimitsSection,

@@ -16,7 +16,7 @@ pub enum ServerAddress {
 }
 
 impl ServerAddress {
-    /// Returns an address that needs no lookup, or `None`.
+    /// Returns the address; `None` if it needs a lookup.
     pub fn fixed(address: &Address) -> Option<Self> {
         match address {
             Address::Ip(ip, port) => Some(Self::Tcp((*ip, *port).into())),

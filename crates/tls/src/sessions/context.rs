@@ -55,12 +55,12 @@ pub struct ServerCertificate {
     /// Without a server name: the address that the client connected to, if a certificate has that
     /// address.
     pub address: Option<Box<str>>,
-    /// Index of the chosen chain among those of the name. A resumption presents none, but still has
-    /// an index for logs and PROXY headers.
+    /// Index of the chosen chain among the chains of the name. A resumption presents none, but
+    /// still has an index for logs and PROXY headers.
     pub presented: Option<usize>,
 }
 
-/// The session that the client offered, and the new one for it.
+/// The session that the client offered, and the session that this handshake stores.
 #[derive(Debug, Default)]
 pub struct ResumptionState {
     /// The offered session, after it was opened.
@@ -87,7 +87,8 @@ pub struct ClientChain {
     pub path: Option<Vec<usize>>,
 }
 
-/// A signature that is made elsewhere. The handshake step is suspended until it arrives.
+/// A signature that another thread or a token makes. The handshake step is suspended until it
+/// arrives.
 #[derive(Debug, Default)]
 pub struct AwaitedSignature {
     pub request: Option<SignatureRequest>,

@@ -34,7 +34,8 @@ pub struct TicketSecrets {
     pub rotation: Duration,
     /// Number of the sealing node: a hint in every ticket. 0 without a cluster.
     pub node: NodeId,
-    /// The last one seals. The others only open; some exist because peers are ahead.
+    /// The last epoch seals tickets. The others only open them, including a next epoch of peers
+    /// that are ahead.
     pub epochs: Vec<EpochSecret>,
 }
 
