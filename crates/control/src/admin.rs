@@ -5,7 +5,7 @@
 //! management network. Lists with clients' data, and changes, are only for users who may open the
 //! unix socket ([`Responder`]); each change is logged with its user.
 //!
-//! The pages have their own threads. One accepts clients and handles their connections
+//! The pages have their own threads. One thread accepts clients, receives their requests
 //! ([`admin_http`]), answers `/healthz` and collects lists; two more create the other pages, from a
 //! [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood delays other pages, but health
 //! checks, signals, reloads and rotation do not wait for pages.
@@ -45,24 +45,24 @@ pub struct AdminSockets {
 /// The served pages.
 #[derive(Debug)]
 pub struct Pages {
-    /// Dropped when the pages are closed.
+    /// Dropping it closes the pages.
     door: Option<watch::Sender<Door>>,
     /// Receives nothing, and closes when all accepted clients have disconnected.
     clients: Receiver<Infallible>,
 }
 
-/// Decides whether clients of the pages are accepted.
+/// Shows if clients of the pages are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
     Shut,
-    /// Accept the clients in the kernel's queues, and no later ones.
+    /// Clients that are already in the kernel's queues are accepted, and no later ones.
     Closing,
 }
 
 impl Pages {
-    /// Starts or stops accepting. In the meantime clients wait in the kernel, for this process or
-    /// another one with these sockets.
+    /// Starts or stops accepting. Clients that are not accepted stay in the kernel's queues, for
+    /// this process or another one with these sockets.
     pub fn let_in(&self, open: bool) {
         if let Some(door) = &self.door {
             door.send_replace(if open { Door::Open } else { Door::Shut });
@@ -74,9 +74,9 @@ impl Pages {
         self.door.take();
     }
 
-    /// Accepts the clients that wait now, unless another process has the sockets. Waits until each
-    /// client has its answer or was too slow to ask, but at most for `patience`: the process is
-    /// about to exit.
+    /// Accepts the clients in the kernel's queues before the exit, unless another process has the
+    /// sockets. Waits until each client has its answer or has reached its timeout, but at most for
+    /// `patience`.
     pub async fn finish(mut self, patience: Duration) {
         if let Some(door) = self.door.take() {
             door.send_if_modified(|door| {
@@ -170,7 +170,8 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
     })
 }
 
-/// Accepts clients while the pages are open, until they are closed.
+/// Polls `receive`, which accepts clients, while the pages are open. Returns after they were
+/// closed.
 async fn while_open<T, E>(
     mut door: watch::Receiver<Door>,
     receive: impl Future<Output = Result<T, E>>,
@@ -195,7 +196,7 @@ async fn while_open<T, E>(
     Ok(())
 }
 
-/// Time limit of a TCP connection, which only gets pages of milliseconds each.
+/// Time limit of a TCP connection, which only gets pages; each takes milliseconds.
 const OF_A_PAGE: Duration = Duration::from_secs(10);
 /// Time limit of a connection over the unix socket, which may wait for the outcome of an upgrade.
 const OF_AN_UPGRADE: Duration = Duration::from_secs(75);

@@ -1,8 +1,9 @@
 //! Connections of the admin pages: accepts them, and sends one answer each.
 //!
-//! Every connection is accepted at once, so that a health check does not wait for others. Each
-//! socket has at most [`MOST`] connections; one more closes the oldest. A connection has one
-//! request, [`HEADER`] for its header, and a deadline for everything.
+//! Every connection is accepted at once, so that a health check does not wait for other requests.
+//! Each socket has at most [`MOST`] connections; a further one closes the oldest. A connection
+//! carries one request. Its header must arrive within [`HEADER`], and its answer must be sent
+//! before a deadline.
 //!
 //! [`Responder`] creates the answers.
 
@@ -24,8 +25,8 @@ use super::answers::Responder;
 use super::api::PageClient;
 use super::page_refusals::PageRefusal;
 
-/// Accepts connections forever. Each has `deadline` for everything and a clone of `present`;
-/// `client_of` returns its client.
+/// Accepts connections forever. Each connection is closed after `deadline`, and drops its clone of
+/// `present` when it ends. `client_of` returns its client.
 pub(super) async fn receive<L: Listener>(
     mut listener: L,
     answers: Arc<Responder>,
@@ -50,12 +51,12 @@ pub(super) async fn receive<L: Listener>(
             drop(present);
         });
         held.push_back(served.abort_handle());
-        // The request may have arrived already; it is handled before more connections are accepted.
+        // Answers a request that has already arrived before more connections are accepted.
         tokio::task::yield_now().await;
     }
 }
 
-/// Answers one request.
+/// Answers the request of a connection.
 async fn attend(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: PageClient,

@@ -106,7 +106,7 @@ pub(super) struct Responder {
     read: fn(&AdminState) -> Snapshot,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
-    /// One permit for each page that is being created.
+    /// Limits the number of pages that are created at a time to [`MAKERS`].
     turns: Arc<Semaphore>,
 }
 
@@ -176,7 +176,7 @@ impl Responder {
         answer_of(done.unwrap_or_else(late))
     }
 
-    /// Lists or changes something.
+    /// Returns a list, or makes a change.
     async fn act(
         &self,
         action: RouteAction,
@@ -211,7 +211,7 @@ impl Responder {
                         accepted,
                     )
                 })?;
-                // The client's connection may end before the outcome.
+                // Logged before the change: the client may disconnect before the outcome.
                 tracing::info!(by = %asker, path, said = %Escaped::new(&*body), "change requested");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {

@@ -65,7 +65,7 @@ pub enum OperatorChange {
     RotateTickets,
     /// Forgets kept sessions.
     ForgetSessions,
-    /// Acts as on a signal.
+    /// Acts as on the signal of this request.
     Asked(OperatorRequest),
 }
 
@@ -100,7 +100,7 @@ impl fmt::Display for PageClient {
     }
 }
 
-/// No fields.
+/// A request without fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NoFields {}
@@ -111,7 +111,7 @@ pub enum FieldChange<T> {
     /// The field is absent.
     #[default]
     Keep,
-    /// The field is `null`: the file decides again.
+    /// The field is `null`: the value of the file applies again.
     Reset,
     Set(T),
 }

@@ -98,8 +98,8 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
     }
 }
 
-/// Stands for clients without a name, or with a name that no certificate covers. It is not a valid
-/// host name.
+/// Name of the entry for clients without a server name, or with a name that no certificate covers.
+/// It is not a valid host name.
 pub const DEFAULT: &str = "(default)";
 
 #[cfg(test)]

@@ -67,7 +67,8 @@ pub fn terms(config: &Config) -> Option<Terms> {
     })
 }
 
-/// Binds the socket of replication, if it is configured and not given.
+/// Returns the socket of replication: the given one, or a newly bound one. Returns `None` if
+/// replication is not configured.
 ///
 /// # Errors
 /// The address cannot be bound.
@@ -80,7 +81,8 @@ pub fn bind(
     bound.transpose().map_err(problem)
 }
 
-/// Binds the socket for sessions of stud and hitch, if it is configured and not given.
+/// Returns the socket for sessions of stud and hitch: the given one, or a newly bound one. Returns
+/// `None` if they are not received.
 ///
 /// # Errors
 /// The address cannot be bound.

@@ -1,6 +1,6 @@
 //! Lists of open connections, collected from the workers page by page, and closing of connections.
 //!
-//! A worker that exits has no connections: it drops the message.
+//! A worker that exits drops the message, which counts as a list without connections.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -80,7 +80,7 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     shared.admission.visit(&rules, now, |holding| {
         tracked += 1;
         held.push(holding);
-        // Half of them are removed if there are too many: the table may have millions.
+        // Keeps memory small, because the table may have millions of entries.
         if held.len() >= 2 * wanted.limit + 1000 {
             held.select_nth_unstable_by(wanted.limit, by_most);
             held.truncate(wanted.limit);
@@ -249,7 +249,7 @@ pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConn
     KilledConnections { killed }
 }
 
-/// Bounds the memory of one request: 100 bytes each.
+/// Maximum number of connections that one request counts; each takes about 100 bytes.
 const MOST_COUNTED: usize = 100_000;
 
 /// Maximum number of rows in one answer, which is about five megabytes.

@@ -1,17 +1,17 @@
-//! Decides when memory is given back to the system: after many connections have ended, and after a
-//! configuration was replaced.
+//! Determines when freed memory is returned to the system: after many connections have ended, and
+//! after a configuration was replaced.
 //!
 //! The system's allocator keeps freed memory in an arena per worker for the next connections. After
 //! a traffic peak, or a configuration with many certificates, that is most of the process's memory.
-//! Giving it back locks one arena after the other for as long as its pages take, so it is done
-//! rarely, and on a separate thread. Pure; docs/decisions/0009-allocator.md has costs and benefits.
+//! Returning it locks one arena after the other while the kernel releases its pages, so it is done
+//! rarely, and on a separate thread. docs/decisions/0009-allocator.md has costs and benefits.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use becket_tls::config::Config;
 
-/// Watches the ends of connections and configurations.
+/// The data from which [`Ebb::has_come`] determines the time.
 #[derive(Debug, Default)]
 pub struct Ebb {
     /// Maximum number of connections since memory was given back.

@@ -363,7 +363,8 @@ impl Snapshot {
     }
 }
 
-/// Returns one value per node: two processes may use one number.
+/// Returns one value per node number. `join` combines the values of two processes with the same
+/// number.
 fn by_node<T: Copy>(
     cluster: &ClusterStatus,
     value: impl Fn(&PeerStatus) -> T,

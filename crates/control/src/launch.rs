@@ -85,7 +85,7 @@ pub enum StartError {
     /// A system call failed.
     #[error("{what}: {error}")]
     System {
-        /// The attempt.
+        /// The failed action, such as `cannot start the workers`.
         what: &'static str,
         /// The error of the system.
         error: io::Error,
@@ -105,7 +105,7 @@ pub fn launch(
     let supervisor = link.as_ref().map(|link| Arc::clone(&link.opener));
     let launched = launch_parts(source, given, link);
     if let (Some(supervisor), Err(error)) = (supervisor, &launched) {
-        // A supervisor that has exited needs no reason.
+        // If the supervisor has exited, the reason is not needed.
         let _ended = supervisor.send(&Event::Failed(shortened(error.to_string())));
     }
     launched
@@ -193,7 +193,7 @@ fn launch_parts(
 }
 
 /// Checks the user of this process, sets its limits and confines it, before it binds sockets and
-/// has threads. Files that it reads later are opened first. Threads of tokens are the first ones in
+/// has threads. [`MemoryWatch`] opens its files before the sandbox. The threads of tokens start in
 /// the sandbox.
 fn confine(
     source: &ConfigSource,
@@ -218,7 +218,7 @@ fn start_workers(
     ended: UnboundedSender<WorkerEnded>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
     let workers = Workers::start(common, sockets, access.as_mut(), move |worker| {
-        // Control ends only when the process is about to exit.
+        // Fails only if control has ended, because the process is about to exit.
         ended.send(worker).ok();
     });
     let workers = workers.map_err(system("cannot start the workers"))?;
@@ -230,7 +230,7 @@ fn start_workers(
 }
 
 /// Starts to receive the state of the old process, if there is one. Under a supervisor, this
-/// process claims no share of a limit before it serves.
+/// process uses no part of a shared limit before it serves.
 fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handover, StartError> {
     let replaced = link.and_then(|link| {
         SharedLimits::wait(&common.shared);
@@ -255,7 +255,7 @@ fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Deliv
     link.listen()
 }
 
-/// Returns the process to signal.
+/// Returns the process that handles signals: the supervisor, if there is one.
 fn main_process(link: &Option<SupervisorLink>) -> MainProcess {
     let (pid, restarts) = match link {
         Some(link) => (std::os::unix::process::parent_id(), link.restarts),

@@ -87,7 +87,7 @@ impl MemoryWatch {
     }
 }
 
-/// Decides based on measurements. Pure.
+/// Selects the next action from the memory in use and the time, without I/O.
 #[derive(Debug, Default)]
 struct MemoryPolicy {
     shortage: Shortage,
@@ -98,7 +98,7 @@ struct MemoryPolicy {
 }
 
 impl MemoryPolicy {
-    /// A watermark of 0 means no limit.
+    /// Returns the due action for `used` bytes, if any. A watermark of 0 means no limit.
     fn decide(&mut self, used: u64, watermark: u64, now: Duration) -> Option<Relief> {
         let slack = watermark / SLACK;
         let is_above = |level: Shortage, begins: u64| {
@@ -137,8 +137,8 @@ const PERCENT_OF_GROUP: u64 = 85;
 const SLACK: u64 = 32;
 /// Time between two actions, so that the first one can take effect.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Idle time of connections that are closed first; next are those with a quarter of it, and then
-/// with a sixteenth.
+/// Minimum idle time of the connections that the first action closes. The second action closes
+/// connections that were idle for a quarter of it, and later ones for a sixteenth.
 const LONGEST_REST: Duration = Duration::from_secs(16);
 
 #[cfg(test)]

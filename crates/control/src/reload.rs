@@ -39,7 +39,7 @@ pub struct ReloadRequest {
     pub source: ConfigSource,
     /// Sockets that were bound for the reload.
     pub sockets: BoundSockets,
-    /// The running configuration, without edits.
+    /// The running configuration, without changes by an operator.
     pub running: Arc<Config>,
     /// Ticket secrets.
     pub secrets: Arc<TicketSecrets>,
@@ -150,9 +150,8 @@ pub fn build<'a>(
     Ok(())
 }
 
-/// Returns the changed keys of replication that need a restart. Sockets and queues are made for one
-/// `cluster.listen`, and a node with another number is another node. Tickets have the new number at
-/// once.
+/// Returns the changed keys of replication that need a restart: for the same `cluster.listen`, the
+/// node keeps its number until the restart. Only tickets have the new number at once.
 fn replication(old: &Config, new: &Config) -> Vec<String> {
     let (Some(was), Some(is)) = (&old.cluster, &new.cluster) else {
         return Vec::new();

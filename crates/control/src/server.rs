@@ -173,7 +173,7 @@ pub struct Supervision {
 
 impl Control {
     async fn run(mut self) -> Outcome {
-        // After the start of the workers, which keep their priority.
+        // The workers were started before, so they keep their priority.
         if let Err(error) = priority::give_way(NICENESS) {
             tracing::debug!(%error, "cannot lower the priority of the control thread");
         }
@@ -191,8 +191,8 @@ impl Control {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
                 Some(delivered) = self.supervision.commands.recv() => self.obey(delivered).await,
-                // A supervisor passes signals on as commands. A service manager may send them to
-                // all processes of the service.
+                // Under a supervisor, signals have no effect here: it sends them as commands, and a
+                // service manager may send a signal to all processes of the service.
                 request = self.supervision.signals.next(), if self.supervision.link.is_none() => self.carry_out(request).await,
                 Some(asked) = self.admin.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
@@ -222,8 +222,8 @@ impl Control {
 
     /// Shuts the process down after all workers have exited.
     async fn end(mut self, outcome: Outcome) -> Outcome {
-        // Clients that wait for an outcome, or make a request now, get the answer that there is
-        // none.
+        // Dropping these channels answers clients that wait for an outcome, or make a request now,
+        // with an error.
         drop((self.admin.changes, self.config.waiting));
         if let Some(cluster) = self.peers.cluster {
             cluster.leave().await;
@@ -415,7 +415,7 @@ impl Control {
         self.peers.cluster = membership;
     }
 
-    /// Replaces the configuration. A failure in here does not leave a partial change.
+    /// Replaces the configuration. An error in this function leaves no partial change.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<BoundListener>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);
@@ -438,7 +438,7 @@ impl Control {
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);
-        // Before a worker takes slots of new servers.
+        // Limits the slots of new servers before a worker takes one.
         self.settle_limits();
         let cluster = self.peers.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
@@ -513,7 +513,7 @@ fn give_back(clock: Clock) {
     }
 }
 
-/// Logs which part of TLS the kernel takes over, if kernel TLS is enabled.
+/// Logs the TLS features of the kernel, if kernel TLS is enabled.
 fn log_kernel_tls(config: &Config) {
     if let Some(support) = config.kernel_tls() {
         tracing::info!("kernel TLS: {support}");

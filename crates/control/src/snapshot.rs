@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub backends: Vec<RunningBackend>,
     /// `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<&'static Support>,
-    /// Cancels of PostgreSQL clients: accepted by a server, and not received by any.
+    /// Cancels of PostgreSQL clients that were sent to a server, and that failed.
     pub cancels: (u64, u64),
     /// Connections to the admin pages that were not served, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],

@@ -88,7 +88,7 @@ fn sockets_for(
     }
     let listens_later = given.listen_later;
     if let Some(given) = given.take(SocketKind::Clients, address) {
-        // While another process still serves, a socket of this process alone must not accept
+        // While another process still serves, a socket that only this process has must not accept
         // clients yet.
         let open = if listens_later {
             set_options

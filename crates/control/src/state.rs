@@ -29,7 +29,7 @@ use becket_proxy::shared::SharedState;
 use becket_sys::clock::Now;
 use becket_tls::config::Config;
 
-/// State of the server as control knows it.
+/// The state that control writes and the admin pages read.
 #[derive(Debug)]
 pub struct AdminState {
     shared: Arc<SharedState>,

@@ -169,8 +169,8 @@ fn receive_all(
         let is_last = received.is_err();
         let received = received.unwrap_or_else(|error| {
             tracing::error!(%error, "the supervisor exited; draining");
-            // In contrast to `Drain`, `Leave` frees the addresses of clients and of the admin
-            // pages, which the next becket needs.
+            // In contrast to `Drain`, `Leave` also closes the admin pages, whose address the next
+            // becket needs.
             (Command::Leave, Vec::new())
         });
         let sent = match received {

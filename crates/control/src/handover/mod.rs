@@ -1,14 +1,15 @@
 //! Transfer of state from a serving process to its replacement, over a socket pair.
 //!
 //! An upgrade passes three things: this state (sessions, ticket secrets, health of servers,
-//! sticks); listening sockets and shares of limits, by the commands and events of
+//! sticks); listening sockets and counts of shared limits, by the commands and events of
 //! [`becket_process::protocol`]; and, if the supervisor replaces its own program, the supervisor's
 //! state with its descriptors, listed in `crates/process/src/carried.rs`.
 //!
-//! The old process has a [`sender::Sender`], the new one a [`receiver`]. Sessions are copied while
-//! the old process serves, followed by the sessions made in the meantime. After the old process has
-//! stopped accepting, it sends the rest and a cut; then the new process may serve. Sessions of the
-//! old process's last handshakes follow later. [`becket_proto::handover`] defines the format.
+//! The old process has a [`sender::Sender`], the new one a [`receiver`]. Sessions and sticks are
+//! copied while the old process serves, followed by new sessions. After the old process has stopped
+//! accepting, it sends changed sticks, servers and secrets, and a cut. The new process serves after
+//! the cut. Sessions of the old process's last handshakes follow later. [`becket_proto::handover`]
+//! defines the format.
 
 pub mod receiver;
 pub mod sender;

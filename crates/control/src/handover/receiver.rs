@@ -16,7 +16,7 @@ use zeroize::Zeroizing;
 
 use becket_proxy::shared::SharedState;
 
-/// Parts of the stream that control handles. The channel closes with the stream.
+/// Records of the stream on which control acts. The channel closes with the stream.
 #[derive(Debug)]
 pub enum Milestone {
     /// The old process has stopped accepting.
@@ -88,7 +88,7 @@ struct HandoverReader {
 }
 
 impl HandoverReader {
-    /// Handles one record. Returns the milestone for control, if the record is one.
+    /// Stores the contents of a record. Returns the milestone for control, if the record is one.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
         let is_late = |record: &Record| match record {
             Record::Session { .. } | Record::Forgotten(_) => false,
@@ -135,8 +135,8 @@ impl HandoverReader {
         Ok(None)
     }
 
-    /// Passes on events of the old process's last connections. Before the cut the old process does
-    /// this itself.
+    /// Sends session events of the old process's last connections to the peers. Before the cut, the
+    /// old process sends them.
     fn pass_to_cluster(&self, event: SessionEvent) {
         if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_cut) {
             outbox.leave(event);

@@ -1,9 +1,10 @@
 //! The old process's end: a thread that sends existing and new state.
 //!
-//! Sessions by ID and sticks are copied once, and changes made in the meantime are sent at the cut.
-//! Sessions that allow early data are not sent, because each may be used only once, in the process
-//! that made it. The new process may not read: a write waits until the upgrade is given up, and
-//! sessions in the queue are dropped beyond [`MOST_WAITING`].
+//! Sessions by ID and sticks are copied once. Sessions that are created or removed in the meantime
+//! follow at once, and sticks used in the meantime follow at the cut. Sessions that allow early
+//! data are not sent, because each may be used only once, in the process that made it. If the new
+//! process does not read, a write blocks until the upgrade is given up, and sessions in the queue
+//! are dropped beyond [`MOST_WAITING`].
 
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -30,7 +31,7 @@ pub struct Sender {
     shared: Arc<SharedState>,
 }
 
-/// Parts of the state.
+/// An item for the sending thread.
 #[derive(Debug)]
 enum Item {
     /// A session was made, or has ended.
@@ -76,7 +77,8 @@ impl Sender {
         })
     }
 
-    /// Sends the rest. Called after all workers have stopped accepting.
+    /// Sends the last state of this process, and the cut. Called after all workers have stopped
+    /// accepting.
     pub fn cut(&self, secrets: Option<Secrets>, servers: Vec<Server>) {
         self.leave(Item::Cut(secrets, servers));
     }

@@ -3,9 +3,9 @@
 //! A CancelRequest identifies a session by a number and a secret of its server. Clients send it on
 //! a separate connection, and most do so without TLS. becket does not know the server, so each
 //! server gets the request; a server that does not know the secret ignores it. The connection is
-//! that of a health check: with TLS if the backend has it, with a PROXY header (LOCAL) if that is
-//! expected, and without a slot. A server closes it after the cancel, and only then the client's
-//! connection is closed: otherwise the client's next query could be cancelled.
+//! opened like that of a health check: with TLS if the backend has it, with a PROXY header (LOCAL)
+//! if servers expect one, and without a slot. A server closes it after the cancel, and only then
+//! the client's connection is closed: otherwise the client's next query could be cancelled.
 //!
 //! The work that a client can cause is bounded: connects begin at a rate of [`MAX_CONNECTS`] in
 //! each [`PACE`], and [`MAX_RUNNING`] requests run, each to [`MAX_SERVERS`] servers,

@@ -1,11 +1,11 @@
 //! One health check of a server: a connect, and further steps as configured.
 //!
-//! It runs on control's runtime, so nothing here blocks. Nothing is read after a TLS handshake and
-//! a status line. If servers expect a PROXY header, that of a check is LOCAL; it is UNKNOWN in
-//! version 1 and if servers get the received headers of clients, so it has no address. If servers
-//! expect an address, it is 0.0.0.0. The addresses of the server are tried in order, as for
-//! clients, each with the full timeout; the first success decides. The verifier of the TLS
-//! configuration limits the chain of a server, and [`MAX_READ`] limits everything that it sends.
+//! It runs on control's runtime, so nothing here blocks. Data after a TLS handshake or a status
+//! line is not read. If servers expect a PROXY header, a check sends one without an address: LOCAL,
+//! or UNKNOWN if servers get version 1 or the received headers of clients. If servers expect only
+//! an address, it is 0.0.0.0. The addresses of the server are tried in order, as for clients, each
+//! with the full timeout; the check passes at the first success. The verifier of the TLS
+//! configuration limits the chain of a server, and [`MAX_READ`] limits all bytes that it sends.
 //!
 //! Source: HAProxy's doc/proxy-protocol.txt section 2.2 (health checks), RFC 9112 section 3.2 (Host).
 
@@ -47,7 +47,7 @@ pub struct Check {
     proxy_header: Option<Introduction>,
     /// Protocol in which TLS is requested; `None` begins with TLS.
     starttls: Option<Protocol>,
-    /// TLS configuration and the server name of the hello; `None` is plain TCP.
+    /// TLS configuration and server name of the ClientHello; `None` is plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
     /// Request after the handshake; `None` stops at the connect or the handshake.
     request: Option<HealthRequest>,
@@ -55,7 +55,7 @@ pub struct Check {
     pub(super) timeout: Duration,
 }
 
-/// Bytes for a connected server.
+/// Bytes that are sent to a connected server.
 #[derive(Clone, Debug)]
 struct HealthRequest {
     bytes: Arc<[u8]>,
@@ -106,7 +106,7 @@ impl From<io::Error> for Failure {
     fn from(error: io::Error) -> Self {
         match error.downcast() {
             Ok(fault) => Self::Tls(fault),
-            // Each layer has its own text for this error.
+            // Drops the text of the error, which differs between the layers of the stream.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Self::Broken(error.kind().into())
             }
@@ -143,7 +143,7 @@ impl Check {
         })
     }
 
-    /// Returns a connect as for a client.
+    /// Returns a check that only connects to a server, in the same way as for a client.
     pub fn connect(
         backend: &Backend,
         name: &Arc<str>,
@@ -162,7 +162,7 @@ impl Check {
         }
     }
 
-    /// Returns a connection that sends `what` and waits for its end.
+    /// Returns a check that sends `what` and waits until the server closes the connection.
     pub fn send(
         backend: &Backend,
         server: &ServerState,
@@ -184,7 +184,7 @@ impl Check {
         Self { addresses, ..self }
     }
 
-    /// Returns `true` if this check proves more than a connect as for a client.
+    /// Returns `true` if this check has a step that [`Self::connect`] lacks.
     pub fn asks_more(&self, backend: &Backend) -> bool {
         self.request.is_some() || self.tls.is_some() && backend.tls.is_none()
     }
@@ -213,7 +213,7 @@ impl Check {
     ///
     /// # Errors
     ///
-    /// The server cannot be connected.
+    /// Fails if the connect or the handshake fails, or if the server sends an alert.
     pub async fn try_connect(&self, clock: Clock) -> Result<ConnectedServer, Failure> {
         let begun = clock.mono();
         let late = Failure::TimedOut(self.timeout);
@@ -246,7 +246,7 @@ impl Check {
         }
     }
 
-    /// Connects, and makes a handshake if there is TLS.
+    /// Connects. Sends the PROXY header and makes the TLS handshake, if they are configured.
     async fn reach(&self, address: &ServerAddress) -> Result<Channel, Failure> {
         let socket = self.open(address).await.map_err(Failure::Connect)?;
         let (reader, writer) = io::split(socket);
@@ -299,7 +299,8 @@ impl HealthRequest {
         of.write_all(&self.bytes).await?;
         of.flush().await?;
         let Some(expect) = &self.expect else {
-            // A server that resets the connection has received the request, too.
+            // An error is ignored: a server that resets the connection has received the request,
+            // too.
             let _ended = io::copy(&mut of.take(MAX_IGNORED), &mut io::sink()).await;
             return Ok(());
         };
@@ -320,7 +321,7 @@ impl HealthRequest {
 /// Returns the status of an answer, or `None` while its first line is not complete.
 fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     let mut head = httparse::Response::new(&mut []);
-    // Headers exceed the empty buffer, and need not be valid.
+    // `head` has no space for headers. Their error is ignored, because they need not be valid.
     let parsed = head.parse(answer);
     match (head.code.zip(head.reason), parsed) {
         (Some((status, _)), _) => Ok(Some(status)),
@@ -331,7 +332,7 @@ fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
 
 /// Sends `close_notify`, and reads until the end. Only an alert is a failure.
 async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
-    // A server that has closed may have sent an alert before.
+    // An error is ignored: the server may have sent an alert before it closed the connection.
     let _closed = stream.shutdown().await;
     let read = io::copy(stream, &mut io::sink()).await;
     match read.map_err(Failure::from) {
@@ -340,10 +341,10 @@ async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
     }
 }
 
-/// Returns the TLS of clients to this server; if they have none, any certificate is accepted.
+/// Returns the TLS configuration of the backend; without one, any certificate is accepted.
 fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
     if let Some(tls) = &backend.tls {
-        // The request is HTTP/1.1.
+        // An HTTP check sends HTTP/1.1, so it offers no other protocol.
         let may_offer =
             |alpn: &[u8]| backend.keys.health.check == CheckKind::Tls || alpn == b"http/1.1";
         return Some(to_servers::for_check(tls, &server.name, may_offer));
@@ -384,7 +385,7 @@ async fn ask_for_tls(
     }
 }
 
-/// Returns the header of a connection without a client.
+/// Returns the PROXY header of a connection without a client.
 fn local(kind: Introduction) -> Vec<u8> {
     let format = match kind {
         Introduction::Ip => return vec![2, 0, 0, 0, 0],
@@ -401,7 +402,8 @@ fn local(kind: Introduction) -> Vec<u8> {
     out
 }
 
-/// Waits for room in the backlog, as for clients: connect(2) does not wait, and no event reports room.
+/// Retries while the backlog is full, as for clients: a non-blocking connect(2) fails then, and no
+/// event reports free space.
 async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {

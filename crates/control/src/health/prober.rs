@@ -104,7 +104,7 @@ impl Prober {
         self.advance(now);
     }
 
-    /// Returns the health of the servers, for another process.
+    /// Returns the health of the servers, for the next process.
     pub fn known(&self, now: Now) -> Vec<handover::Server> {
         let known = self.watches.iter().map(|watch| watch.known(now));
         let is_worth_it = |known: &handover::Server| {
@@ -113,7 +113,7 @@ impl Prober {
         known.filter(is_worth_it).collect()
     }
 
-    /// Continues with the health of another process, for servers that are watched here.
+    /// Continues with the health from the previous process, for servers that are watched here.
     pub fn take_over(&mut self, told: &[handover::Server], now: Now) {
         let told: HashMap<_, _> = told
             .iter()
@@ -153,7 +153,7 @@ impl Prober {
         }
     }
 
-    /// Handles the result of a task.
+    /// Applies the result of a task to its server.
     pub fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
@@ -181,7 +181,7 @@ impl Prober {
         self.lookups = JoinSet::new();
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
-            // Control has adopted the backend before.
+            // Control has added all configured backends to `backends` before.
             let Some(state) = backends.by_name(&backend.keys.name) else {
                 continue;
             };
@@ -264,7 +264,7 @@ impl ServerWatch {
         }
     }
 
-    /// Keeps the health of an earlier watch, if that had equal kinds of checks.
+    /// Continues with the health of an earlier watch, if it had the same kinds of checks.
     fn remembering(mut self, before: Option<Self>) -> Self {
         let alike = |before: &Self| {
             before.rules.checks.is_some() == self.rules.checks.is_some()
@@ -301,7 +301,7 @@ impl ServerWatch {
     }
 
     fn take_over(&mut self, told: &handover::Server, now: Now) {
-        // DNS may fail at the moment.
+        // DNS may fail now, so the addresses of the old process are used.
         if self.name.is_some() && !self.server.has_address() {
             let found = told.addresses.iter().take(MOST_ADDRESSES);
             let found = found.filter_map(|text| text.parse().ok());
@@ -326,7 +326,7 @@ impl ServerWatch {
     /// Returns the check if it is due and may run, with its slot if connections of the server are
     /// limited.
     ///
-    /// A check that has waited for a slot as long as for an answer runs without one. Otherwise
+    /// A check that has waited for a slot as long as its timeout runs without one. Otherwise
     /// clients that hang on a dead server would keep it in service.
     fn begin_check(&mut self, now: Duration) -> Option<(Check, Option<ServerSlot>)> {
         let check = self.check.as_ref()?;
@@ -444,7 +444,7 @@ impl Name {
             }
             Err(reason) if is_news => {
                 tracing::warn!(server = %name, reason, "name does not resolve yet");
-                // Clients may wait for this server only.
+                // Checks the queue again, because its clients may have no other server.
                 server.backend().settle();
             }
             Err(_) => {}

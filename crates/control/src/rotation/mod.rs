@@ -2,8 +2,8 @@
 //!
 //! A single host creates a random secret for each epoch ([`alone`]); in a cluster every node
 //! derives equal secrets from the shared one, by its wall clock ([`shared`]). Control calls
-//! [`Rotation::tick`] regularly and passes changes to the workers. Keys are created one epoch
-//! ahead, so that no handshake waits for them.
+//! [`Rotation::tick`] regularly and passes changes to the workers. Handshakes do not wait for that,
+//! because workers use the previous keys until they have the new ones.
 //!
 //! If a rotation fails, the previous secrets stay in use, and the rotation is retried after a
 //! minute.
@@ -259,8 +259,8 @@ impl Rotation {
     }
 }
 
-/// Minimum time between two rotations by the wall clock. A node whose keys are late by this time
-/// uses those of the next epoch, which it has already.
+/// Minimum time between two rotations by the wall clock. A node that rotates this late can still
+/// open tickets of the next epoch, because it has that key already.
 const BREATH: Duration = Duration::from_secs(1);
 /// Time until the retry of a failed rotation.
 const RETRY: Duration = Duration::from_secs(60);

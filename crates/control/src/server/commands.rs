@@ -53,8 +53,8 @@ impl Control {
         }
     }
 
-    /// Returns the resources of a listing with its descriptors. If that fails, reports the event
-    /// that ends the command.
+    /// Creates the resources of a listing and its descriptors. On failure, reports `ended`, the
+    /// event that ends the command.
     fn given(
         &self,
         listing: Resources,
@@ -88,7 +88,7 @@ impl Control {
         }
     }
 
-    /// Handles an operator's request in a process without a supervisor.
+    /// Carries out an operator's request in a process without a supervisor.
     pub(super) async fn carry_out(&mut self, request: OperatorRequest) {
         match request {
             OperatorRequest::Reload => self.begin_reload(ProcessResources {
@@ -109,7 +109,7 @@ impl Control {
         }
     }
 
-    /// Exchanges connections of shared limits with other processes.
+    /// Grants, releases and requests connections of the limits that processes share.
     pub(super) fn settle_limits(&mut self) {
         let (shared, config) = (self.state.shared(), self.state.config());
         for event in self.handover.limits.settle(shared, config.connections) {

@@ -1,9 +1,9 @@
-//! Limits that processes share: connections per server, and in total. [`becket_proto::limits`]
-//! decides which counts move.
+//! Limits that processes share: connections per server, and in total. [`Counts`] are the
+//! connections that a process may use; [`becket_proto::limits`] determines which counts move.
 //!
-//! A single process does no work here: a worker's claim is one atomic operation, and control has no
-//! timer. Otherwise control settles every [`BETWEEN`], so a freed connection reaches another
-//! process within two intervals.
+//! With a single process, a worker claims a connection by one atomic operation, and control has no
+//! timer. With several processes, control settles every [`BETWEEN`], so a freed connection reaches
+//! another process within two intervals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,7 +19,7 @@ pub enum SharedLimits {
     /// The process does not serve yet, or has no supervisor.
     #[default]
     Alone,
-    /// The process owns the limits, except for the counts that others hold.
+    /// The process owns the limits, except for the counts that leaving processes hold.
     Serving(Lender),
     Leaving(Leaving),
 }
@@ -37,7 +37,7 @@ pub struct Leaving {
 }
 
 impl SharedLimits {
-    /// Claims no share before [`Self::serve`].
+    /// Sets the limits of this process to 0 until [`Self::serve`].
     pub fn wait(shared: &SharedState) {
         shared.connections.set_share(0);
         for server in shared.backends.known_servers() {
@@ -45,7 +45,7 @@ impl SharedLimits {
         }
     }
 
-    /// Takes everything that other processes do not hold.
+    /// Takes the limits, except for the counts that leaving processes hold.
     pub fn serve(&mut self, held: Counts, shared: &SharedState, connections: usize) {
         *self = Self::Serving(Lender::new(held));
         self.settle(shared, connections);
@@ -79,21 +79,21 @@ impl SharedLimits {
         held
     }
 
-    /// Handles counts that other processes returned.
+    /// Adds back counts that leaving processes released.
     pub fn released(&mut self, counts: &Counts) {
         if let Self::Serving(lender) = self {
             lender.release(counts);
         }
     }
 
-    /// Handles counts that another process requests.
+    /// Records the counts that a leaving process requests.
     pub fn wanted(&mut self, process: u32, counts: Counts) {
         if let Self::Serving(lender) = self {
             lender.set_wanted(process, counts);
         }
     }
 
-    /// Uses the counts that were granted to this process.
+    /// Adds the counts that the serving process granted.
     pub fn granted(&mut self, counts: &Counts, shared: &SharedState) {
         let Self::Leaving(Leaving { borrower, .. }) = self else {
             return;
@@ -119,7 +119,7 @@ impl SharedLimits {
         }
     }
 
-    /// Moves counts by the current limits. Returns the events to report.
+    /// Computes the counts to grant, release or request. Returns the events that report them.
     pub fn settle(&mut self, shared: &SharedState, connections: usize) -> Vec<Event> {
         match self {
             Self::Serving(lender) => lend(lender, shared, u32::try_from(connections).ok()),
@@ -181,7 +181,7 @@ impl Leaving {
         if !released.is_empty() {
             events.push(Event::Released(released));
         }
-        // Repeated as long as there are any, because another process may serve now.
+        // Repeated while clients wait, because another process may serve now.
         if !wanted.is_empty() || wanted != self.wanted {
             self.wanted.clone_from(&wanted);
             events.push(Event::Wanted(wanted));
@@ -190,8 +190,8 @@ impl Leaving {
     }
 }
 
-/// Returns the number of waiting clients to request for each server. Servers of a backend share the
-/// clients, and take turns with the remainder.
+/// Returns the number of waiting clients to request for each server. Each backend divides its
+/// clients among its servers; `turn` rotates the remainder.
 fn waiting(shared: &SharedState, turn: usize) -> Counts {
     let mut waiting = Counts::new();
     for backend in shared.backends.all() {

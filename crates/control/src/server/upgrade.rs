@@ -24,7 +24,7 @@ use becket_log::Timestamp;
 use becket_process::protocol::Event;
 
 impl Control {
-    /// Serves at once without a supervisor; otherwise lets the workers prepare first.
+    /// Serves at once without a supervisor; otherwise parks the workers until the command to serve.
     pub(super) fn begin(&mut self) {
         if self.supervision.link.is_some() {
             self.park();
@@ -39,7 +39,7 @@ impl Control {
         self.handover.parking = Some(wait);
     }
 
-    /// Handles a step towards serving or leaving.
+    /// Acts on a step towards serving or leaving.
     pub(super) fn advance(&mut self, step: UpgradeStep) {
         match step {
             UpgradeStep::Parked if self.handover.is_followed() => self.yielded(),
@@ -76,9 +76,10 @@ impl Control {
         }
     }
 
-    /// Handles the command to serve. Other processes hold `held` of the limits.
+    /// Takes the limits, except for the counts in `held`. Serves as soon as the old process has
+    /// stopped.
     pub(super) fn serve_on_command(&mut self, held: Counts) {
-        // Counts that others return from now on must be included.
+        // Called at once: counts that leaving processes release from now on must be added.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
         if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {
@@ -196,8 +197,8 @@ impl Control {
         }
     }
 
-    /// Continues to serve, because there is no next process. Other processes hold `held` of the
-    /// limits.
+    /// Continues to serve, because there is no next process. Takes the limits, except for the
+    /// counts in `held`.
     pub(super) fn resume(&mut self, reason: &str, held: Counts) {
         if let Some(sender) = self.handover.after.take() {
             sender.give_up();

@@ -17,7 +17,7 @@ pub(super) enum UpgradeStep {
     Reached(Option<Milestone>),
 }
 
-/// State of the previous and the next process.
+/// Progress of an upgrade from the previous process, and to the next one.
 #[derive(Debug)]
 pub struct Handover {
     pub(super) stage: UpgradeStage,
