@@ -1,4 +1,4 @@
-//! The admin pages and changes: `/`, `/metrics`, `/status`, `/healthz`, and the rest of
+//! The admin pages and changes: `/`, `/metrics`, `/status`, `/healthz`, and all other
 //! [`ROUTES`](super::answers::ROUTES).
 //!
 //! Pages are available to every client of the address, which should be on loopback or in a

@@ -22,7 +22,7 @@ use becket_proxy::worker::listing::{
 };
 use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 
-/// Selection of connections.
+/// A filter of connections, and the maximum number of rows.
 #[derive(Debug)]
 pub(super) struct ListRequest {
     filter: Filter,

@@ -437,7 +437,7 @@ impl MetricsPage<'_> {
     }
 }
 
-/// A value, integer or not; the text format is equal for both.
+/// An integer or a float; both have the same text format.
 enum MetricValue {
     Whole(u64),
     Real(f64),

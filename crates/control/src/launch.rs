@@ -4,7 +4,7 @@
 //! 2. install the log;
 //! 3. set the limits of the process;
 //! 4. confine the process ([`crate::sandbox`]);
-//! 5. bind all sockets that were not handed over;
+//! 5. bind all sockets that the supervisor has not passed;
 //! 6. start the workers.
 //!
 //! Nothing serves before the last step, so a failed start has changed nothing. Only the supervisor
@@ -284,7 +284,7 @@ struct AllSockets {
     admin: AdminSockets,
 }
 
-/// Binds the sockets that were not handed over.
+/// Binds the sockets that the supervisor has not passed.
 fn bind(
     config: &Config,
     workers: usize,

@@ -2,7 +2,7 @@
 //! admin pages.
 //!
 //! This crate owns the main thread of the serving process and the threads of the admin pages. It
-//! sends messages to workers and reads their counters, but handles no data of client connections.
+//! sends messages to workers and reads their counters, but receives no data of client connections.
 //! The command line is in `becket`, the supervisor in `becket_process`.
 //!
 //! Main types: [`server::Control`] is the control loop, [`state::AdminState`] is the state behind

@@ -7,7 +7,7 @@
 //! running server. Both last as long as the process: a reload that names a file outside is refused
 //! ([`Reach`]). Refused calls are counted, and logged once each.
 //!
-//! The sandbox is best effort: a kernel that lacks one of the two still has the other. See
+//! The sandbox is best effort: a kernel that lacks one of the two still enforces the other. See
 //! `docs/decisions/0037-a-sandbox-that-answers.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -163,9 +163,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     reach
 }
 
-/// Returns the folders that contain a path, both as written and after following links, because
-/// either file may be replaced. A folder is also a place itself. A device, and a file directly
-/// below `/`, is its own place.
+/// Returns the folders that contain a path, as written and after following links, because either
+/// file may be replaced. Also returns the path itself if it is a folder. For a device, and for a
+/// file directly below `/`, returns the path instead of its folder.
 fn places(path: &Path) -> Vec<PathBuf> {
     let whole = fs::canonicalize(path).ok();
     let found = whole.as_deref().and_then(|path| fs::metadata(path).ok());

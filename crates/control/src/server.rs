@@ -539,9 +539,9 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Niceness of the control thread: on a core that it shares with a worker, control gets a quarter.
-/// That is enough for checks and rotation with a few milliseconds of delay, and a flood of
-/// datagrams takes no more time from clients.
+/// Niceness of the control thread: on a core that it shares with a worker, control gets a quarter
+/// of the time. That is enough for checks and rotation with a few milliseconds of delay, and a
+/// flood of datagrams takes no more time from clients.
 const NICENESS: i32 = 5;
 /// Interval of the regular work.
 const TICK: Duration = Duration::from_millis(100);

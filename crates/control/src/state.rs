@@ -52,7 +52,7 @@ pub struct MainProcess {
     pub restarts: Restarts,
 }
 
-/// Sources of sessions other than own handshakes, at the start.
+/// Sources of sessions besides the handshakes of this process, as started.
 #[derive(Debug, Default)]
 pub struct Replication {
     /// Cluster of peers; `None` without peers.
@@ -67,7 +67,7 @@ struct Current {
     config: Arc<Config>,
     certificates: Arc<[CertificateStatus]>,
     node: Option<Arc<Node>>,
-    /// `since_reload` has the counts at the last successful reload.
+    /// `since_reload` contains the counts at the last successful reload.
     changes: ChangeStatus,
     rotation: RotationState,
     /// Level set by an operator; `None` if the log has the level of the file.

@@ -26,7 +26,7 @@ use becket_tls::secret::file::RunUser;
 use becket_tls::secret::shared::SharedSecret;
 
 impl ConfigBuilder<'_> {
-    /// Builds the section, if it is present and shares anything.
+    /// Returns the settings of the cluster; `None` if the section is missing or shares nothing.
     pub(super) fn cluster(&mut self) -> Option<Cluster> {
         let file = self.file;
         let cluster = file.cluster.as_ref().filter(|cluster| cluster.shares())?;

@@ -7,7 +7,7 @@
 //! Main types: [`protocol::Command`] and [`protocol::Event`] are the messages between the
 //! supervisor and its processes. [`link::SupervisorLink`] is the serving process's end.
 //!
-//! `becket run` always has two processes. The **supervisor** is the main process: it handles
+//! `becket run` always has two processes. The **supervisor** is the main process: it receives
 //! signals, keeps listening sockets bound, opens files that need privileges, restarts the serving
 //! process when it dies, and replaces it on an upgrade. The **serving process** is the TLS
 //! terminator and has minimal privileges. `becket demo`, `becket files`, and `becket check` without

@@ -26,8 +26,8 @@ use serde::{Deserialize, Serialize};
 pub const VERSION: &str = "4";
 /// Environment variable with [`VERSION`], set in a process that a supervisor started.
 pub const IS_STARTED: &str = "BECKET_CHILD";
-/// Environment variable with [`VERSION`], set for a program that a supervisor executed in its own
-/// place.
+/// Environment variable with [`VERSION`], set for a program that a supervisor executed to replace
+/// itself.
 pub(crate) const IS_CONTINUED: &str = "BECKET_CONTINUED";
 /// Maximum size of an event in bytes; fits the [`Counts`] of 20 000 limits.
 pub const LONGEST_EVENT: usize = 1024 * 1024;

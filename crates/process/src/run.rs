@@ -348,7 +348,7 @@ impl Runner {
         Ok(times)
     }
 
-    /// Returns the program for a new process: this one, or for an upgrade the one on disk.
+    /// Returns the program for a new process: the running one, or for an upgrade the one on disk.
     fn program(&self, is_new: bool) -> io::Result<PathBuf> {
         if !is_new {
             return Ok(PathBuf::from("/proc/self/exe"));

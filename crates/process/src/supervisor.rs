@@ -201,7 +201,7 @@ impl Supervisor {
         leaving.chain(others.into_iter().flatten()).min()
     }
 
-    /// Handles an input and returns the resulting actions.
+    /// Updates the state for an input. Returns the resulting actions.
     pub(crate) fn handle(&mut self, now: Duration, input: Input) -> Vec<Action> {
         let mut out = Vec::new();
         match input {
@@ -240,7 +240,8 @@ impl Supervisor {
         out
     }
 
-    /// Handles an operator's request. `code` is the exit code if the request ends the service.
+    /// Starts, queues or ignores an operator's request. `code` is the exit code if the request ends
+    /// the service.
     fn request(
         &mut self,
         now: Duration,

@@ -136,7 +136,7 @@ impl<F: AsFd> Outgoing<F> {
         self.parts.is_empty()
     }
 
-    /// Sends as much as the socket takes without waiting. Returns `true` if everything was sent.
+    /// Sends as much as the socket accepts without waiting. Returns `true` if everything was sent.
     ///
     /// # Errors
     /// Returns the errors of sendmsg(2).

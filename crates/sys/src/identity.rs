@@ -81,7 +81,7 @@ fn find_group(group: &str) -> io::Result<u32> {
         .ok_or_else(|| not_found(format!("there is no group {group:?}")))
 }
 
-/// Treats the errors that some databases return for a missing entry as `None`: see getpwnam(3).
+/// Converts the errors that some databases return for a missing entry to `None`: see getpwnam(3).
 fn found<T>(entry: nix::Result<Option<T>>) -> io::Result<Option<T>> {
     match entry {
         Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),
@@ -89,7 +89,8 @@ fn found<T>(entry: nix::Result<Option<T>>) -> io::Result<Option<T>> {
     }
 }
 
-/// Parses a user or group number. The greatest one means "unchanged" to the kernel, so it is invalid.
+/// Parses a user or group number. The greatest number means "unchanged" to the kernel, so it is
+/// invalid.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|&number| number != u32::MAX)
 }

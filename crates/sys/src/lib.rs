@@ -1,9 +1,10 @@
 //! Safe functions for Linux calls, and for the wide multiplications of one kind of processor.
 //!
-//! This is the only crate of the workspace with `unsafe` code. Every function that calls Linux takes
-//! borrowed or owned descriptors, returns [`std::io::Result`] and does one thing. The caller handles
-//! errors, since it knows the address, the configuration key or the connection. Calls that `rustix`,
-//! `socket2` or `nix` offer safely go through these crates, and `libc` is used for the rest.
+//! This is the only crate of the workspace with `unsafe` code. Every function that calls Linux
+//! takes borrowed or owned descriptors, returns [`std::io::Result`] and does one thing. The caller
+//! reports errors, since it knows the address, the configuration key or the connection. Calls that
+//! `rustix`, `socket2` or `nix` offer safely go through these crates, and all other calls through
+//! `libc`.
 //!
 //! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a folder.
 //!

@@ -1,4 +1,5 @@
-//! Descriptors and memory of this process, as the kernel counts them, and returning memory.
+//! Descriptors and memory of this process, as the kernel counts them. Also returns freed memory to
+//! the system.
 //!
 //! Source: proc(5), malloc_trim(3).
 

@@ -1,9 +1,9 @@
 //! Status messages to the service manager.
 //!
 //! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in
-//! `NOTIFY_SOCKET`, a path or, after `@`, an abstract name. In addition, `fd:0` means standard input, so
-//! that only the process that started this one receives them. A failure is no reason to stop: the caller
-//! logs the error and continues. The supervisor decides when to send which message
+//! `NOTIFY_SOCKET`, a path or, after `@`, an abstract name. In addition, `fd:0` means standard
+//! input, so that only the process that started this one receives them. A failure is no reason to
+//! stop: the caller logs the error and continues. The supervisor sends the messages
 //! (`crates/process/src/run.rs`).
 
 use std::env;

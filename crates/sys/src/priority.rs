@@ -7,8 +7,8 @@ use std::io;
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// Lowers the priority of the calling thread, and of threads that it starts later, by `steps` of nice.
-/// Each step is worth about a fifth of the time on a core that other threads want, too.
+/// Lowers the priority of the calling thread, and of threads that it starts later, by `steps` of
+/// nice. On a core that other threads want, too, each step costs about a fifth of the time.
 ///
 /// # Errors
 /// None if the thread may inspect itself: lowering a priority needs no privilege.

@@ -29,7 +29,7 @@ pub struct OpenOptions {
 }
 
 impl Tree {
-    /// Opens a folder, at any place.
+    /// Opens a folder at any path.
     ///
     /// # Errors
     /// Returns the errors of open(2), and `Unsupported` on kernels without openat2 (Linux 5.6) or if a sandbox

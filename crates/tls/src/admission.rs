@@ -426,7 +426,7 @@ impl WorkerAdmission {
     }
 }
 
-/// A connection, or a place in a queue, that is counted for its keys.
+/// Counts a connection, or a client in a queue, for its keys until it is dropped.
 #[derive(Debug)]
 pub struct ConnectionPermit {
     shared: Arc<SharedAdmission>,

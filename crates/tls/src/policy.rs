@@ -57,7 +57,7 @@ pub fn authorities(roots: &RootCertStore) -> Vec<[u8; 32]> {
     authorities
 }
 
-/// Computes SHA-256 over the files that decide which certificates are accepted: CAs, single
+/// Computes SHA-256 over the files that determine which certificates are accepted: CAs, single
 /// certificates, revocation lists.
 pub fn contents(
     roots: &RootCertStore,

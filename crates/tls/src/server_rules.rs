@@ -20,13 +20,13 @@ use super::path::Paths;
 /// private key.
 #[derive(Debug)]
 pub struct RuleVerifier {
-    /// Decides which certificates are accepted.
+    /// Selects the accepted certificates.
     pub rule: ServerRule,
     /// Verifies signatures.
     pub provider: Arc<CryptoProvider>,
 }
 
-/// Decides which server certificates are accepted.
+/// Selects the accepted server certificates.
 #[derive(Debug)]
 pub enum ServerRule {
     /// Accepts every certificate, for `verify = "none"`.

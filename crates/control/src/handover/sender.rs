@@ -83,7 +83,7 @@ impl Sender {
         self.leave(Item::Cut(secrets, servers));
     }
 
-    /// Sends that the addresses of the cluster are released.
+    /// Reports to the new process that the addresses of the cluster are released.
     pub fn left(&self) {
         self.leave(Item::Left);
     }

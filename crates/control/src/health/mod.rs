@@ -1,5 +1,5 @@
-//! The health of servers: [`prober`] decides which are in service, [`mod@check`] is one check, [`cancel`] sends cancels of PostgreSQL clients
-//! over the connection of a check.
+//! The health of servers: [`prober`] determines which servers are in service, [`mod@check`] is one
+//! check, [`cancel`] sends cancels of PostgreSQL clients over the connection of a check.
 
 pub mod cancel;
 pub mod check;

@@ -2,9 +2,9 @@
 //!
 //! A [`Prober`] has a [`ServerWatch`] for each server of the configuration. [`Prober::tick`] starts
 //! due tasks and never waits: a bounded number of checks and lookups run as tasks, and their
-//! results return through [`Prober::ended`] and [`Prober::take`]. [`becket_proto::health`] decides
-//! the condition of a server. The result is written into the server's state, which the data path
-//! reads. Each change of condition is logged once, with its reason.
+//! results return through [`Prober::ended`] and [`Prober::take`]. [`becket_proto::health`]
+//! determines the condition of a server. The result is written into the server's state, which the
+//! data path reads. Each change of condition is logged once, with its reason.
 //!
 //! One [`HostResolver`] resolves all names, when a configuration is adopted and then repeatedly. If
 //! a lookup fails or finds nothing, the server keeps its addresses, because a failure of DNS must

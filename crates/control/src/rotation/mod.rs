@@ -167,7 +167,7 @@ impl Rotation {
         true
     }
 
-    /// Returns the rotation of another configuration; `None` if this one continues.
+    /// Returns a rotation for another configuration; `None` if this rotation continues.
     ///
     /// # Errors
     ///

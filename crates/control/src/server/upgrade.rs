@@ -3,7 +3,7 @@
 //! The old process serves until [`Command::Yield`](becket_process::protocol::Command::Yield). Then
 //! it stops accepting, until the next process serves and it leaves, or until there is no next
 //! process and it resumes. The new process serves on command, after it has received the old
-//! process's state or the transfer has failed. The supervisor decides the order of these steps
+//! process's state or the transfer has failed. The supervisor determines the order of these steps
 //! (`crates/process/src/supervisor.rs`).
 
 use std::net::SocketAddr;

@@ -30,7 +30,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles an event of a process that starts while no other process serves.
+    /// Reacts to an event of a process that starts while no other process serves.
     fn first_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let Some(ProcessStage::Starting(starting)) = &mut self.serving else {
             return;
@@ -49,7 +49,7 @@ impl Supervisor {
         }
     }
 
-    /// Handles an event of a process that starts to replace another.
+    /// Reacts to an event of a process that starts to replace another.
     fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let Some(starting) = &mut self.next else {
             return;

@@ -1,8 +1,8 @@
-//! The list: system calls that a running server makes, grouped by purpose.
+//! System calls that a running server makes, grouped by purpose.
 //!
-//! It contains the calls that the code and the C library need, tried by running the end-to-end tests
-//! under [`super::restrict`]. It also contains variants of each call, since another C library, or the
-//! next version of this one, may use those.
+//! The list contains the calls that the code and the C library need, as found by running the
+//! end-to-end tests under [`super::restrict`]. It also contains variants of each call, since
+//! another C library, or the next version of this one, may use those.
 
 use std::collections::BTreeMap;
 
@@ -80,7 +80,7 @@ const ALWAYS: &[Call] = calls! {
     SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_pipe2 SYS_dup SYS_dup3
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_ppoll SYS_pselect6
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
-    // Files by path; Landlock decides which ones.
+    // Files by path; Landlock restricts the paths.
     SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_statfs SYS_fstat SYS_fstatfs SYS_faccessat SYS_faccessat2
     SYS_readlinkat SYS_getdents64 SYS_lseek SYS_getcwd SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fadvise64 SYS_readahead
     SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchown SYS_fchownat SYS_umask

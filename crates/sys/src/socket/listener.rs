@@ -12,7 +12,7 @@
 //! A socket that does not share its address can pass it to another socket while it still serves:
 //! [`give_way`] and [`succeed`].
 //!
-//! `crates/control/src/sockets.rs` decides which addresses are bound, and when.
+//! `crates/control/src/sockets.rs` determines which addresses are bound, and when.
 //! Source: socket(7), ip(7), ipv6(7), tcp(7); RFC 5082 (the TTL security mechanism).
 
 use std::io;
@@ -89,7 +89,7 @@ pub fn listen(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpLis
 }
 
 /// Binds to an address without listening yet: non-blocking, close-on-exec, with `SO_REUSEADDR`. Sets only
-/// the options that concern the address.
+/// the options that affect the address.
 ///
 /// # Errors
 /// `AddrInUse` if another socket that does not share the address listens on it; `PermissionDenied` for a low port without
@@ -265,11 +265,12 @@ pub fn bound_queue(listener: impl AsFd, backlog: u32) -> io::Result<()> {
 /// retries its SYN (after 1 s, 3 s, 7 s) and reaches another socket of the address, or is reset if there is
 /// none. Pass every socket accepted from here on to [`admit`].
 ///
-/// The socket requires a TTL of 255 in all that it receives (`IP_MINTTL`, `IPV6_MINHOPCOUNT`; RFC 5082),
-/// but the SYN of common systems has 64 or 128. Segments of a handshake or a connection do not concern the
-/// listener and pass. A neighbour on the same link that sends with 255 is still queued. A socket filter
-/// that drops SYNs would have no such gap, but kernels since June 2026 require `CAP_NET_ADMIN` for one on a
-/// TCP socket, which is lost when privileges are dropped.
+/// The socket requires a TTL of 255 in all that it receives (`IP_MINTTL`, `IPV6_MINHOPCOUNT`; RFC
+/// 5082), but the SYN of common systems has 64 or 128. Other segments of a handshake or a
+/// connection pass, because the listening socket does not receive them. A neighbour on the same
+/// link that sends with 255 is still queued. A socket filter that drops SYNs would have no such
+/// gap, but kernels since June 2026 require `CAP_NET_ADMIN` for one on a TCP socket, which is lost
+/// when privileges are dropped.
 ///
 /// Under `defer_accept`, a client that has sent nothing yet is not in the queue, although it considers
 /// itself connected. It is still accepted if it sends in time, and reset if the listener is closed before.

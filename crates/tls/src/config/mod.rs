@@ -133,7 +133,7 @@ impl Listener {
 pub struct Route {
     /// The configured keys, or defaults if this is the listener's own route.
     pub keys: listener::Route,
-    /// Only for clients whose certificate has this policy.
+    /// Only for clients to whom a certificate with this policy is presented.
     pub is_of_certificate: bool,
     /// ALPN protocols to offer, most preferred first, possibly those of the listener. An empty list
     /// disables ALPN.
