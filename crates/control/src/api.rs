@@ -86,7 +86,7 @@ pub(super) enum PageClient {
     Local(Option<UCred>),
 }
 
-/// Text for logs.
+/// Formats the client for logs.
 impl fmt::Display for PageClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -224,7 +224,7 @@ async fn walk(
 
 fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
     let (sender, receiver) = oneshot::channel();
-    // The request may have been cancelled.
+    // Sending fails if the request was cancelled.
     let send = |answer| drop(sender.send(answer));
     (ReplySender::new(send), receiver)
 }

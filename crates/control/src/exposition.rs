@@ -504,9 +504,9 @@ fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
     buckets
 }
 
-/// 64 us: no handshake is faster.
+/// Exponent of the first limit in microseconds: 64 us. No handshake is faster.
 const FIRST_POWER: u32 = 6;
-/// 16.8 s: beyond the default handshake timeout.
+/// Exponent of the last limit in microseconds: 16.8 s, more than the default handshake timeout.
 const LAST_POWER: u32 = 24;
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ fn is_ours(host: &[u8], names: &[HostName]) -> bool {
         return false;
     };
     let name = authority.host();
-    // A user name before the host is not allowed in this field.
+    // The field must not contain a user name before the host.
     if !host.starts_with(name.as_bytes()) {
         return false;
     }

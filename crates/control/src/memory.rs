@@ -43,7 +43,8 @@ impl MemoryWatch {
         }
     }
 
-    /// Measures, publishes the result for workers and pages, and returns the due action.
+    /// Measures the memory in use, publishes the result for workers and pages, and returns the due
+    /// action.
     pub fn check(
         &mut self,
         limit: MemoryLimit,

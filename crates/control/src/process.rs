@@ -22,7 +22,7 @@ pub struct ProcessUsage {
 }
 
 impl ProcessUsage {
-    /// Reads all numbers.
+    /// Reads the current usage.
     pub fn read() -> Self {
         let text = |name| fs::read_to_string(name).ok();
         Self {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionList<Row> {
     pub connections: Vec<Row>,
-    /// The list contains all of them.
+    /// The list contains all matching connections.
     pub complete: bool,
 }
 
@@ -62,7 +62,7 @@ pub struct KilledConnections {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RemovedServer {
     pub removed: String,
-    /// Connections that continue.
+    /// Open connections to the removed server, which continue.
     pub open: u32,
 }
 
@@ -80,6 +80,6 @@ pub struct ForgottenSessions {
 /// The outcome of a reload, a drain or an upgrade.
 #[derive(Debug, Deserialize)]
 pub struct EndedChanges {
-    /// Temporary changes that it ended.
+    /// Temporary changes that the reload, drain or upgrade ended.
     pub ended: Vec<String>,
 }

@@ -72,7 +72,7 @@ use becket_tls::config::Config;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// An operator ended it, and all connections ended or were closed on demand.
+    /// An operator ended the server, and all connections ended or were closed on demand.
     Done = 0,
     /// A worker failed.
     Failed = 1,
@@ -167,7 +167,7 @@ pub struct MemoryTasks {
 pub struct Supervision {
     pub signals: Signals,
     pub link: Option<SupervisorLink>,
-    /// Closed without a supervisor.
+    /// The channel is closed without a supervisor.
     pub commands: UnboundedReceiver<Delivered>,
 }
 
@@ -277,7 +277,7 @@ impl Control {
         }
     }
 
-    /// Rotates due ticket keys, and writes the state of secrets that expire.
+    /// Rotates the ticket keys if they are due.
     fn rotate(&mut self, now: Now) {
         if !self.handover.keeps_secrets() {
             return;
@@ -390,7 +390,7 @@ impl Control {
         Ok(())
     }
 
-    /// Binds the socket of replication; `None` if it is not configured.
+    /// Creates the membership in a cluster with its socket; `None` without replication.
     fn membership(
         &self,
         config: &Config,

@@ -1,4 +1,4 @@
-//! Parses certificates and revocation lists without verifying them. The verifiers are elsewhere.
+//! Parses certificates and revocation lists without verifying them; `becket_tls` has the verifiers.
 
 use becket_proto::ticket::UnixSeconds;
 use x509_parser::error::X509Error;
@@ -52,7 +52,8 @@ pub fn expiry(left: i64) -> String {
     }
 }
 
-/// Maximum warning time in seconds; a daily renewal has then failed many times.
+/// Maximum time from a warning to the expiry, in seconds. A warning means that a daily renewal has
+/// failed many times.
 const TWO_WEEKS: i64 = 14 * 86_400;
 /// Times below this value are shown in hours.
 const TWO_DAYS: u64 = 2 * 86_400;

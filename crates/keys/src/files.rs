@@ -117,7 +117,7 @@ impl Files {
         }
     }
 
-    /// Restricts paths to a sandbox, if there is one.
+    /// Sets the paths that the sandbox permits, if there is one.
     pub fn within(self, reach: Option<&Arc<Reach>>) -> Self {
         let reach = reach.cloned();
         Self { reach, ..self }

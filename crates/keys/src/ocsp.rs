@@ -136,7 +136,7 @@ pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], OcspStatus)>> {
 fn entries(response: &[u8]) -> Option<Der<'_>> {
     let mut whole = Der::new(response);
     let mut fields = whole.sequence().filter(|_| whole.is_empty())?;
-    // `successful`
+    // The status of the response must be `successful`.
     if fields.element(ENUMERATED)? != [0] {
         return None;
     }

@@ -152,7 +152,7 @@ impl<'a> Section<'a> {
         find(self.body, b"ENCRYPTED").is_some()
     }
 
-    /// Decodes the body.
+    /// Decodes the base64 body.
     fn secret(&self) -> Option<Vec<u8>> {
         let mut digits = Zeroizing::new(Vec::with_capacity(self.body.len()));
         digits.extend(self.body.iter().filter(|byte| !byte.is_ascii_whitespace()));

@@ -18,7 +18,7 @@ pub struct Presented {
 }
 
 impl Presented {
-    /// Reads a certificate.
+    /// Returns the algorithm names of a certificate.
     pub fn of(leaf: &CertificateDer<'_>) -> Self {
         let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
             return Self::default();

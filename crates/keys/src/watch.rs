@@ -101,7 +101,7 @@ impl Watch {
         *self = Self::default();
     }
 
-    /// Records a change.
+    /// Records that files may have changed.
     pub fn note(&mut self) {
         let now = Instant::now();
         self.changed.get_or_insert(now);

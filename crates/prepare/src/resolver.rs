@@ -82,7 +82,7 @@ impl HostResolver {
                         let found = found(ask(&asked));
                         let mut running = ended.lock().unwrap_or_else(PoisonError::into_inner);
                         if let Some(sender) = running.remove(&asked) {
-                            // All callers may have dropped their receivers.
+                            // Fails only if all callers have dropped their receivers.
                             let _gone = sender.send(found);
                         }
                         drop(permit);

@@ -174,7 +174,7 @@ fn supervise(
     passed: HeldSockets,
     is_continued: bool,
 ) -> io::Result<ExitCode> {
-    // A compromised serving process may run as the same user.
+    // A compromised serving process may run as the same user, and must not trace the supervisor.
     privileges::forbid_tracing()?;
     let logging = start_log(seen)?;
     let carried = is_continued.then(Carried::receive).transpose();
@@ -211,7 +211,7 @@ fn supervise(
         }
         Ok(runner.run(first, signals).await)
     });
-    // A check of watched files may block on a failed disk.
+    // A check of watched files may block on a failed disk, so the exit does not wait for it.
     runtime.shutdown_background();
     ended
 }

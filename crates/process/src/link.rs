@@ -149,7 +149,7 @@ impl SupervisorLink {
         let (opened, answers) = channel();
         let opener = Arc::clone(&self.opener);
         for command in opener.answered_by(answers) {
-            // The receiver is returned below.
+            // Cannot fail, because the receiver is returned below.
             let _received = sender.send((command, Vec::new()));
         }
         let thread = thread::Builder::new().name("becket-command".into());

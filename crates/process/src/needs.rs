@@ -24,7 +24,7 @@ pub(super) struct Needs {
     /// Subset of `files` that may change without a reload.
     pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
-    /// Tokens that are configured to hold keys.
+    /// Tokens with keys of the configuration.
     pub(super) tokens: Vec<TokenSpec>,
     /// Addresses that accept clients.
     pub(super) clients: Vec<SocketAddr>,

@@ -75,5 +75,5 @@ impl Signals {
     }
 }
 
-/// Time in which a delivered signal becomes visible.
+/// Maximum time until a delivered signal reaches its receiver.
 const MOMENT: Duration = Duration::from_millis(1);

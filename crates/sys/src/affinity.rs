@@ -50,7 +50,7 @@ pub fn worker_count() -> NonZeroUsize {
 }
 
 fn workers(allowed: usize, quota: Option<f64>) -> NonZeroUsize {
-    // A cast from a float saturates.
+    // A cast from a float saturates, so a large quota has no effect.
     let paid_for = quota.map_or(usize::MAX, |cpus| cpus.ceil() as usize);
     NonZeroUsize::new(allowed.min(paid_for)).unwrap_or(NonZeroUsize::MIN)
 }

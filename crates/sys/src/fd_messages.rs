@@ -90,7 +90,7 @@ pub fn text_file(text: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Messages that are not sent yet.
+/// Queue of messages that are not sent completely.
 #[derive(Debug)]
 pub struct Outgoing<F = OwnedFd> {
     /// Bytes, and the descriptors to send with them.
@@ -164,7 +164,7 @@ impl<F: AsFd> Outgoing<F> {
 pub struct Incoming(Vec<u8>);
 
 impl Incoming {
-    /// Continues with bytes that were read before.
+    /// Creates a buffer with bytes that were read before.
     pub fn of(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }

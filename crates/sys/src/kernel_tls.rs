@@ -42,9 +42,9 @@ pub enum Cipher {
 /// Direction of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From here to the peer.
+    /// From this host to the peer.
     Send,
-    /// From the peer to here.
+    /// From the peer to this host.
     Receive,
 }
 
@@ -76,7 +76,7 @@ pub struct ReceivedRecord {
 /// TLS features of this kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Support {
-    /// The kernel has TLS at all.
+    /// The kernel supports TLS.
     pub tls: bool,
     /// A key can be replaced (Linux 6.14), as a KeyUpdate requires.
     pub rekey: bool,

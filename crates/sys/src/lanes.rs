@@ -22,7 +22,7 @@ pub trait Lanes: Copy {
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a - b`, modulo 2^64.
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Bits that are set in both.
+    /// Bits that are set in both `a` and `b`.
     fn and(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a / 2^bits`; zero for 64 bits and more.
     fn shift_right(self, a: Self::Vector, bits: u32) -> Self::Vector;

@@ -46,7 +46,7 @@ impl PidFile {
         let number = std::process::id();
         let mut fresh = name.to_owned();
         fresh.push(format!(".{number}"));
-        // Left over from a killed process with the same number.
+        // Removes a file that a killed process with the same number has left.
         unlinkat(&folder, &fresh, AtFlags::empty()).ok();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&folder, &fresh, flags, Mode::from_raw_mode(0o644))?;
@@ -59,7 +59,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // If the folder was removed, so was the file.
+        // Fails if the folder was removed, and the file with it.
         unlinkat(&self.folder, &self.name, AtFlags::empty()).ok();
     }
 }

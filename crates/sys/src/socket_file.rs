@@ -115,7 +115,7 @@ impl From<OwnedFd> for SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.as_ref().filter(|file| is_there(file)) {
-            // If the folder was removed, so was the file.
+            // Fails if the folder was removed, and the file with it.
             remove(&file.0).ok();
         }
     }

@@ -61,7 +61,7 @@ impl Tree {
         // Through the descriptor, since the path may lead to another file by now.
         let link = format!("/proc/self/fd/{}", found.as_raw_fd());
         let file = match rustix::fs::open(link, READ, Mode::empty()) {
-            // A chroot has no /proc.
+            // A chroot has no /proc, so the path is resolved again.
             Err(Errno::NOENT) => self.resolve(path, READ, how)?,
             opened => File::from(opened?),
         };

@@ -42,7 +42,7 @@ use crate::limit_key::{JA4, KINDS, KeyRule, KeyRules, LimitKey, NAME, QUEUE};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use becket_proto::close_reason::CloseReason;
 
-/// State shared by all workers.
+/// Admission state that all workers share.
 #[derive(Debug)]
 pub struct SharedAdmission {
     workers: usize,

@@ -39,7 +39,8 @@ use crate::sessions::context::{self, HandshakeContext};
 pub struct Engine<C = UnbufferedServerConnection> {
     /// Boxed, so that a phase transition moves a pointer instead of a kilobyte.
     connection: Box<C>,
-    /// Bytes that rustls has not discarded, and bytes that it has not seen.
+    /// Bytes that rustls has received and not discarded, followed by bytes that it has not
+    /// received.
     held: Vec<u8>,
     /// Number of these bytes that rustls has processed, in whole records.
     taken: usize,
@@ -144,7 +145,7 @@ impl<C: TlsSide> Engine<C> {
         self
     }
 
-    /// Returns the bytes that belong in front of the next input.
+    /// Returns the held bytes, which the caller puts in front of the next input.
     pub fn held(&self) -> &[u8] {
         &self.held
     }

@@ -100,7 +100,7 @@ impl Numbers {
         &mut self.all[..self.count]
     }
 
-    /// Removes the extensions that the readable part already covers.
+    /// Removes server_name and ALPN, which the readable part of the fingerprint covers.
     fn drop_named_elsewhere(&mut self) {
         let mut kept = 0;
         for at in 0..self.count {

@@ -28,7 +28,7 @@ pub enum Resumption {
     TooOld = "too-old",
     /// Created under another policy.
     OtherPolicy = "other-policy",
-    /// The seal does not verify.
+    /// The seal of the ticket does not verify.
     BadSeal = "bad-seal",
     /// Sealed under a secret that is not accepted here: of another cluster, of a single host, or of
     /// this host before its last restart.

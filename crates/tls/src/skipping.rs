@@ -32,7 +32,7 @@ use crate::sessions::context::{self, ClientSecrets};
 /// Stores a client's secrets in the handshake that is lent to this thread, if it needs them.
 #[derive(Debug)]
 pub struct SecretsForSkipping {
-    /// Receives all secrets as well.
+    /// Key log that receives all secrets as well.
     pub next: Arc<dyn KeyLog>,
 }
 
@@ -85,7 +85,7 @@ pub enum Verdict {
 }
 
 impl Skipping {
-    /// Starts before the ClientHello is processed.
+    /// Creates the state before the ClientHello is processed.
     pub fn new(may_be_taken: bool) -> Self {
         Self {
             may_be_taken,
@@ -161,7 +161,7 @@ fn key_of(
     })?
 }
 
-/// Opens the first record under a secret.
+/// Decrypts the first record under a traffic secret.
 struct FirstKey {
     key: LessSafeKey,
     iv: [u8; aead::NONCE_LEN],

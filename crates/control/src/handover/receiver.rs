@@ -19,7 +19,7 @@ use becket_proxy::shared::SharedState;
 /// Records of the stream on which control acts. The channel closes with the stream.
 #[derive(Debug)]
 pub enum Milestone {
-    /// The old process has stopped accepting.
+    /// The old process has stopped accepting, and has sent these secrets and servers.
     Cut(Option<Secrets>, Vec<Server>),
     /// The old process has closed the addresses of the cluster.
     Left,

@@ -89,14 +89,14 @@ impl Sender {
     }
 
     fn leave(&self, item: Item) {
-        // A thread that has exited has logged the reason.
+        // Fails if the thread has exited, which has logged the reason.
         let _ended = self.items.send(item);
     }
 
     /// Stops sending, because there will be no new process.
     pub fn give_up(self) {
         self.shared.table.observe(None);
-        // The thread may be blocked in a write.
+        // Ends a write in which the thread may be blocked.
         let _closed_already = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -211,5 +211,5 @@ impl Writer {
 
 /// Maximum number of queued sessions, 48 bytes each: as many as one core makes in a minute.
 const MOST_WAITING: usize = 100_000;
-/// Number of table entries visited under its lock.
+/// Maximum number of table entries visited per lock.
 const AT_ONCE: usize = 64;

@@ -42,7 +42,7 @@ use becket_tls::to_servers;
 pub struct Check {
     /// Addresses in the order in which they are tried.
     pub(super) addresses: Arc<[ServerAddress]>,
-    /// Local addresses; the first of the right family is bound.
+    /// Source addresses; the first one in the family of the server's address is bound.
     sources: Arc<[IpAddr]>,
     proxy_header: Option<Introduction>,
     /// Protocol in which TLS is requested; `None` begins with TLS.
@@ -102,7 +102,7 @@ impl fmt::Display for Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Unwraps an error of TLS.
+    /// Extracts the TLS error from an I/O error, if it contains one.
     fn from(error: io::Error) -> Self {
         match error.downcast() {
             Ok(fault) => Self::Tls(fault),
@@ -425,7 +425,7 @@ enum Channel {
     Tls(Box<TlsStream<Stream>>),
 }
 
-/// Time for an alert after the handshake.
+/// Maximum waiting time for an alert after the handshake.
 pub const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two connects to a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);

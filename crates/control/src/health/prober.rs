@@ -68,7 +68,7 @@ struct Name {
     schedule: Schedule,
 }
 
-/// Repeated work.
+/// Schedule of a repeated check or lookup.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
     due: Duration,
@@ -83,7 +83,7 @@ pub enum Ended {
 }
 
 impl Prober {
-    /// Watches no server yet.
+    /// Creates a prober without servers; [`Self::tick`] adds them.
     pub fn new(resolver: HostResolver) -> Self {
         Self {
             resolver,
@@ -176,7 +176,7 @@ impl Prober {
 
     /// Creates the watches of a configuration. The health of servers that stay is kept.
     fn adopt(&mut self, configured: &[Arc<Backend>], backends: &Backends, now: Duration) {
-        // Tasks of the previous configuration have other indices.
+        // Cancels the tasks of the previous configuration, whose indices refer to other servers.
         self.checks = JoinSet::new();
         self.lookups = JoinSet::new();
         let mut before = std::mem::take(&mut self.watches);

@@ -44,7 +44,7 @@ enum RotationKind {
     Shared(ClusterRotation),
 }
 
-/// State of the rotation, for people.
+/// State of the rotation, for the admin pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RotationState {
     /// Number of the epoch whose key seals new tickets. It counts from the start on a single host,
@@ -61,7 +61,7 @@ pub struct RotationState {
     pub secrets: Vec<String>,
 }
 
-/// A time of one of the two clocks.
+/// A time by the monotonic clock or the wall clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
     /// Since the process started.
@@ -71,7 +71,7 @@ pub enum Due {
 }
 
 impl Due {
-    /// Returns the time until then; zero if it has passed.
+    /// Returns the duration from `now` until this time; zero if it has passed.
     pub fn after(self, now: Now) -> Duration {
         match self {
             Self::Mono(due) => due.saturating_sub(now.mono),
@@ -83,7 +83,7 @@ impl Due {
 /// Reason why secrets were not rotated.
 #[derive(Debug, thiserror::Error)]
 pub enum NotRotated {
-    /// A single host has no random bytes.
+    /// The system has no random bytes for the secret of a single host.
     #[error(transparent)]
     NoRandomness(#[from] NoRandomness),
     /// The cryptographic library failed.

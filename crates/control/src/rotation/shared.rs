@@ -45,7 +45,7 @@ impl ClusterRotation {
         self.derive(now).map(Some)
     }
 
-    /// Returns the epoch that seals.
+    /// Returns the epoch whose key seals new tickets.
     pub(super) fn epoch(&self) -> EpochNumber {
         self.epoch
     }

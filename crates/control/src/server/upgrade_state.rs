@@ -63,7 +63,7 @@ impl Handover {
         }
     }
 
-    /// Returns `true` if this process rotates ticket keys and writes secret state.
+    /// Returns `true` if this process rotates ticket keys.
     pub(super) fn keeps_secrets(&self) -> bool {
         self.stage == UpgradeStage::Serving
     }

@@ -40,7 +40,7 @@ pub struct WorkerSigning {
     last: Cell<u64>,
 }
 
-/// A worker's requests to crypto threads, or to tokens.
+/// Counts a worker's requests in progress to crypto threads, or to tokens.
 #[derive(Debug)]
 struct SigningLane {
     /// Maximum number in progress for a new handshake that needs a signature.
@@ -179,7 +179,7 @@ impl WorkerSigning {
         PendingSignature { number, abandoned }
     }
 
-    /// Hands over the jobs that were held back.
+    /// Queues the jobs that were held back, for the crypto threads.
     pub fn flush(&self) {
         let mut held = self.held.borrow_mut();
         if !held.is_empty() {
@@ -232,7 +232,7 @@ impl Drop for PendingSignature {
 const PER_THREAD: usize = 16;
 /// Maximum signatures in progress per token session: one in computation and one queued.
 const PER_SESSION: usize = 2;
-/// Minimum of the limit for a worker.
+/// Minimum of a worker's limit for crypto threads.
 const LEAST: usize = 4;
 /// Stack size in bytes. All tests pass with it in debug builds, which have the largest frames.
 const STACK: usize = 256 * 1024;

@@ -58,7 +58,7 @@ impl Opener {
         &self.stream
     }
 
-    /// Closes the files that were opened ahead.
+    /// Closes the files that were opened before they were needed.
     pub(super) fn close_files(&self) {
         lock(&self.asking).ahead.clear();
     }
@@ -114,7 +114,7 @@ impl Opener {
             Some(ahead) => ahead,
             None => (number, self.ask(listing, number, &mut asking)?),
         };
-        // Skipped files are closed.
+        // Closes skipped files.
         files.drain(..(number - first) as usize);
         let opened = files.pop_front().ok_or(io::ErrorKind::InvalidData)?;
         asking.ahead.insert(listing, (number + 1, files));

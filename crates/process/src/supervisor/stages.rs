@@ -28,7 +28,7 @@ pub(super) enum StartStep {
     Loading,
     /// Ready to serve, waiting for `Serve`.
     Loaded,
-    /// `Serve` was sent to it.
+    /// `Serve` was sent to the process.
     MayServe,
 }
 
@@ -39,7 +39,7 @@ pub(super) struct Serving {
     pub(super) times: ProcessTimes,
     pub(super) reload: Option<Reload>,
     pub(super) is_renewing: bool,
-    /// `Yield` was sent to it.
+    /// `Yield` was sent to the process.
     pub(super) yields: bool,
 }
 

@@ -16,7 +16,8 @@ use crate::secret::shared::SharedSecret;
 pub struct Cluster {
     /// The configured keys.
     pub keys: cluster::Cluster,
-    /// Number of this node in the cluster; at least 1. A hint in tickets, and the name of a peer.
+    /// Number of this node in the cluster; at least 1. It is a hint in tickets, and identifies this
+    /// node to its peers.
     pub node: NodeId,
     /// Cluster secrets with unique IDs; never empty. The first secret seals tickets. All secrets
     /// open tickets and authenticate peers.
@@ -32,7 +33,7 @@ pub struct Cluster {
 /// Settings for receiving sessions of stud and hitch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stud {
-    /// Address for their datagrams.
+    /// Address that receives the datagrams of stud and hitch.
     pub listen: SocketAddr,
     /// Key that seals the datagrams.
     pub key: StudKey,

@@ -42,7 +42,7 @@ pub fn run() -> ! {
         eprintln!("{NAME}: {error}");
         1
     });
-    // Threads of the module may be inside a call.
+    // Runs no destructors, because threads of the module may be inside a call.
     exit_at_once(code)
 }
 

@@ -32,7 +32,7 @@ use super::wire::{self, LONGEST, OpenToken, TokenAnswer, TokenFault, TokenReques
 #[derive(Debug)]
 pub(super) struct TokenLink {
     pub(super) id: TokenId,
-    /// URIs by index.
+    /// URIs of the keys, by index.
     pub(super) keys: Vec<String>,
     pub(super) known: Arc<TokenFacts>,
     /// Time limit for a signature.
@@ -154,7 +154,7 @@ impl OpenedAgent {
 }
 
 impl TokenLink {
-    /// Waits until an agent has opened its token.
+    /// Creates the link of a token. Waits until the agent has opened it.
     pub(super) fn open(
         (id, keys): (TokenId, Vec<String>),
         time_out: Duration,

@@ -172,7 +172,7 @@ struct WaitingSigner {
 impl Signer for WaitingSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let (sender, answer) = channel();
-        // The receiver lives until the answer arrives.
+        // Cannot fail, because the receiver lives until the answer arrives.
         let reply = move |signature| drop(sender.send(signature));
         self.key.request(self.scheme, message, reply);
         // Each request gets an answer within `timeouts.pkcs11`.
