@@ -71,7 +71,8 @@ impl ClusterStatus {
         }
         for refused in &self.replica.refused {
             let unknown = refused.cause == DropCause::UnknownSecret;
-            // A node that still tries is back within seconds; a problem that was solved is not reported any more.
+            // Skips problems that are solved: the node no longer tries, or its secret is now
+            // accepted.
             if refused.ago >= STILL_TRIES || unknown && self.secrets.contains(&refused.secret) {
                 continue;
             }

@@ -111,7 +111,8 @@ impl Vault for ClusterVault {
     ) -> Option<PairKeys> {
         let secret = self.secret(transcript.secret)?;
         let theirs = UnparsedPublicKey::new(&X25519, transcript.their_share(role));
-        // Two values of 32 bytes. The secret is not used as salt, since the library does not erase that.
+        // Two values of 32 bytes. The secret is not used as salt, since the library does not erase
+        // a salt.
         let mut material = Zeroizing::new([0; 2 * KEY_LEN]);
         let (known, fresh) = material.split_at_mut(KEY_LEN);
         known.copy_from_slice(&secret.replication[..]);

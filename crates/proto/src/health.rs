@@ -234,7 +234,8 @@ impl Health {
             Condition::InService | Condition::OnTrial
                 if failures.saturating_sub(before) >= passive.failures =>
             {
-                // These failures are used up: a server that a check brings back starts at zero.
+                // Only later failures count, so a server that a check returns to service starts at
+                // zero.
                 self.failures_before = failures;
                 Some(if checked {
                     self.leave(None)

@@ -14,7 +14,7 @@ use crate::reader::Reader;
 /// Classification of the first bytes from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerHelloPeek {
-    /// A ServerHello so far; more bytes are needed.
+    /// The beginning of a ServerHello; more bytes are needed.
     Incomplete,
     /// A complete ServerHello.
     Hello(ServerHello),

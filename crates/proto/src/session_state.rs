@@ -60,9 +60,9 @@ fn parts(state: &[u8]) -> Option<Parts<'_>> {
     if flag(&mut reader)? {
         reader.vec8()?;
     }
-    // Version and suite.
+    // Skips version and suite.
     reader.take(4)?;
-    // The master secret, and the flag for an extended one.
+    // Skips the master secret, and the flag for an extended master secret.
     reader.vec8()?;
     reader.take(1)?;
     let is_shown = flag(&mut reader)?;

@@ -40,7 +40,7 @@ impl Default for ReplicaLimits {
             peers: 64,
             datagrams_per_turn: DATAGRAMS_PER_TURN,
             bytes_per_second: 32 * 1024 * 1024,
-            // A quarter: new sessions have priority over old ones.
+            // A quarter of `bytes_per_second`: new sessions have priority over dumps.
             sync_bytes_per_second: 8 * 1024 * 1024,
             queue_bytes: 256 * 1024,
             hellos_per_second: 32,

@@ -134,7 +134,8 @@ impl<V: Vault> Replica<V> {
                         Frame::Echo(nonce) => {
                             pair.reply_due = true;
                             if nonce == pair.welcome {
-                                // The address that the echo proves, not the one that a HELLO claimed.
+                                // The echo proves the address of its sender; a HELLO can claim any
+                                // address.
                                 pair.address = from;
                                 peer.address = from;
                             }

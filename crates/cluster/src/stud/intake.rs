@@ -134,7 +134,7 @@ impl Intake {
         let timeout = timeout.map_or(Duration::MAX, Duration::from_secs);
         let longest = timeout.min(self.terms.id_lifetime).min(self.terms.max_age);
         let left = longest.saturating_sub(age);
-        // The table counts whole seconds.
+        // The table counts whole seconds, so it would not store a shorter lifetime.
         let long_enough = left >= Duration::from_secs(1);
         long_enough.then_some(left).ok_or(StudOutcome::TooOld)
     }

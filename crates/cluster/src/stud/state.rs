@@ -38,7 +38,7 @@ pub(super) fn encode(session: &StudSession<'_>, made: u64) -> Option<Vec<u8>> {
     // No client certificates, no ALPN (it is negotiated again), no application data.
     state.extend([NONE, NONE, 0, 0]);
     state.extend(made.to_be_bytes());
-    // The offset of ages, which exists only in TLS 1.3.
+    // The age offset of tickets, which exists only in TLS 1.3.
     state.extend(0_u32.to_be_bytes());
     Some(state)
 }

@@ -143,7 +143,7 @@ impl Docroot {
                 let open = OpenFile::new((file, &metadata), path, coding, &self.keys);
                 AtPath::File(Arc::new(open))
             }
-            // A FIFO, a socket or a device.
+            // The path leads to a FIFO, a socket or a device.
             Ok(_) => AtPath::Nothing(StatusCode::NotFound),
             Err(error) if error.kind() == ErrorKind::WouldBlock && !waits => return None,
             Err(error) => AtPath::Nothing(status_of(&error)),

@@ -33,11 +33,11 @@ pub use self::server_name::{MAX_NAME_BYTES, ServerName};
 /// Classification of the first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peek<'a> {
-    /// A ClientHello so far; more bytes are needed.
+    /// The beginning of a ClientHello; more bytes are needed.
     Incomplete,
     /// A complete ClientHello. The input may continue after its [`ClientHello::wire_len`] bytes.
     Hello(ClientHello<'a>),
-    /// Something else. More bytes cannot change that.
+    /// The bytes do not begin a ClientHello. More bytes cannot change that.
     Refused(NotHello),
 }
 

@@ -158,7 +158,7 @@ impl TlsRequest {
                 return Asked::Not(NoTls::Closed);
             }
             let Some(text) = line.get(5..).filter(|_| upper.starts_with(b"* OK ")) else {
-                // Includes PREAUTH, which leaves no state in which TLS could be requested.
+                // Also refuses PREAUTH, since TLS cannot be requested after it.
                 return Asked::Not(NoTls::Broken);
             };
             put(

@@ -145,7 +145,7 @@ impl Cancels {
 
 impl fmt::Debug for Cancel {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // The request contains a secret.
+        // Omits the request, because it contains a secret.
         out.debug_struct("Cancel").finish_non_exhaustive()
     }
 }

@@ -168,7 +168,7 @@ impl Pool {
             if let Some(slot) = self.servers.get(index).and_then(ServerSlot::claim) {
                 return Pick::Slot(slot);
             }
-            // Another worker took the last slot.
+            // Another worker has claimed the last slot, so the loop excludes this server.
             if let Some(candidate) = candidates.get_mut(index) {
                 candidate.open = false;
             }

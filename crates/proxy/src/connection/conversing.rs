@@ -52,7 +52,7 @@ impl<N: Net> Conversing<N> {
         if let Some(server) = &mut server {
             cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
             cx.core.deadline = cx.core.handshake_until;
-            // With backend TLS, the greeting may have arrived with the last flight.
+            // With backend TLS, the greeting may have arrived with the server's last flight.
             let said = mem::take(&mut server.to_client);
             if said.source_ended() {
                 server.to_client.end_source();

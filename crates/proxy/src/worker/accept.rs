@@ -160,7 +160,8 @@ impl Worker {
             return self.turn_away(&socket, &facts, CloseReason::Overload);
         }
         let entered = match config.keys.accept_proxy {
-            // The PROXY header contains the client's address.
+            // The PROXY header contains the client's address, so its source is admitted after the
+            // header.
             Some(_) => Ok(Admitted::default()),
             None => self
                 .served

@@ -193,7 +193,7 @@ impl Worker {
 
     /// Reduces the backlog in overload, and restores the configured value after it.
     pub(super) fn bound_queues(&mut self, now: Duration) {
-        // Another process serves the backlog.
+        // Another process accepts from these sockets, so their backlog stays unchanged.
         if self.acceptors.is_parked {
             return;
         }
