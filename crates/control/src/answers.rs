@@ -357,7 +357,7 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
 
 /// Number of threads that create pages.
 pub(super) const MAKERS: usize = 2;
-/// Timeout of all other requests: longer than the timeouts of a reload or an upgrade, and than
+/// Timeout of lists and changes: longer than the timeouts of a reload or an upgrade, and than
 /// `becket reload` waits.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
 /// Maximum length of a change in bytes.

@@ -52,7 +52,7 @@ pub fn settings(config: &Config) -> Option<Settings> {
     })
 }
 
-/// Returns the conditions for sessions of stud and hitch; `None` if they are not received.
+/// Returns the settings for sessions of stud and hitch; `None` if they are not received.
 pub fn terms(config: &Config) -> Option<Terms> {
     let stud = config.stud()?;
     Some(Terms {
@@ -94,7 +94,7 @@ pub fn bind_stud(
     socket.transpose().map_err(problem)
 }
 
-/// Returns the reception of sessions of stud and hitch, to be started later; `None` without a
+/// Creates the reception of sessions of stud and hitch, which starts later; `None` without a
 /// socket.
 pub fn reception(
     socket: Option<UdpSocket>,

@@ -134,7 +134,8 @@ impl MemoryPolicy {
 /// Watermark in percent of the group's limit. Clients are rejected at nine eighths of it, which is
 /// 95.6 %.
 const PERCENT_OF_GROUP: u64 = 85;
-/// A shortage ends below the watermark by this fraction of it, because memory use changes by pages.
+/// A shortage ends when memory use is below the watermark by this fraction, so that it does not end
+/// and begin with each page.
 const SLACK: u64 = 32;
 /// Time between two actions, so that the first one can take effect.
 const BETWEEN: Duration = Duration::from_secs(1);

@@ -5,7 +5,7 @@
 //! | SIGHUP | reload: prepare, then commit or discard |
 //! | SIGUSR1 | reopen log files |
 //! | SIGUSR2 | upgrade, by the supervisor ([`upgrade`]) |
-//! | SIGTERM | drain: take no new clients, finish, exit 0, or 3 at `timeouts.drain` |
+//! | SIGTERM | drain: accept no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
 //!
 //! The loop runs on the main thread. Nothing on the data path ever waits for it.

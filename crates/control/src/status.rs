@@ -2,8 +2,8 @@
 //! and every command that shows it.
 //!
 //! `/status` is a [`Status`] as JSON, and the commands parse it back to this type. A field that
-//! another version lacks has its default. [`Snapshot`](super::snapshot::Snapshot) creates it. It
-//! contains no secrets, and only the digest of a policy.
+//! another version lacks has its default. A [`Status`] contains no secrets, and only the digest of
+//! a policy. [`Snapshot`](super::snapshot::Snapshot) contains one.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;

@@ -2,9 +2,9 @@
 //! files.
 //!
 //! The socket is standard input of the process. Before [`SupervisorLink::listen`] starts a thread,
-//! only [`Opener`] reads commands, and it queues all commands but its answers. A process that has
-//! not served yet dies with its supervisor (PR_SET_PDEATHSIG). When the supervisor exits, a serving
-//! process acts as after [`Command::Leave`].
+//! only [`Opener`] reads commands, and it queues all commands except [`Command::Opened`]. A process
+//! that has not served yet dies with its supervisor (PR_SET_PDEATHSIG). When the supervisor exits,
+//! a serving process acts as after [`Command::Leave`].
 
 mod opener;
 pub mod resources;

@@ -474,7 +474,7 @@ impl Runner {
         self.write_pid();
     }
 
-    /// Writes the PID of this process, which handles signals, to a file. Root writes it only if
+    /// Writes the PID of this process, which receives signals, to a file. Root writes it only if
     /// root alone controls its path.
     fn write_pid(&mut self) {
         let (seen, _) = self.look();

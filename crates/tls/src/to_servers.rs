@@ -165,8 +165,8 @@ impl ServerTlsConfig {
         }
     }
 
-    /// Returns the current configuration. Open connections keep their older one, and later tickets
-    /// on them are not used.
+    /// Returns the current configuration. Open connections keep an older one, and tickets that they
+    /// receive later are not used.
     fn config(&self, onward: &Onward, now: UnixSeconds) -> Arc<ClientConfig> {
         let mut sessions = self.sessions.borrow_mut();
         if sessions.until.load(Relaxed) <= now.0 {

@@ -76,14 +76,14 @@ async fn send(
     while running.join_next().await.is_some() {}
 }
 
-/// Maximum number of concurrent requests. With [`MAX_CONNECTS`], there are as many connects at a
-/// time as health checks.
+/// Maximum number of concurrent requests. Together they make at most 64 connects at a time, as many
+/// as health checks.
 const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
 /// Maximum number of servers that get a request.
 const MAX_SERVERS: usize = 64;
-/// Time between two requests for [`MAX_CONNECTS`] servers. 50 requests a second with TLS to a few
-/// servers take milliseconds of control's time.
+/// Pause after a request, for each [`MAX_CONNECTS`] of its servers. 50 requests a second with TLS
+/// to a few servers take milliseconds of control's time.
 const PACE: Duration = Duration::from_millis(20);
 /// Timeout for each server.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -185,7 +185,7 @@ impl Rotation {
     }
 
     /// Begins a new epoch if it is due. Returns `true` if there are new secrets. `period` is the
-    /// rotation of a single host.
+    /// time between rotations on a single host.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Time at which the kernel of the other side acknowledged sent data (`SO_TIMESTAMPING`, the kernel's
+//! Time at which the kernel of the peer acknowledged sent data (`SO_TIMESTAMPING`, the kernel's
 //! `Documentation/networking/timestamping.rst`).
 //!
 //! A client considers its connection established as soon as the SYN-ACK arrives. If the accept queue is

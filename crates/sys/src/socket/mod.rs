@@ -1,9 +1,9 @@
 //! Socket options and operations that a TLS terminator needs.
 //!
-//! `listener` creates, probes and retires listening sockets; `stream` has operations on connections that
-//! `std` and `mio` lack; `datagram` is UDP between hosts; `acknowledgement` reports when the other side
-//! has acknowledged data. All sockets are created non-blocking and close-on-exec. They belong to the
-//! caller: functions borrow them.
+//! `listener` creates, probes and retires listening sockets; `stream` has operations on connections
+//! that `std` and `mio` lack; `datagram` is UDP between hosts; `acknowledgement` reports when the
+//! peer has acknowledged data. All sockets are created non-blocking and close-on-exec. They belong
+//! to the caller: functions borrow them.
 
 mod acknowledgement;
 mod datagram;
