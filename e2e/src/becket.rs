@@ -283,7 +283,9 @@ impl Becket {
             "access.log",
         ];
         let texts = names.map(|name| {
-            let text = fs::read_to_string(self.folder.join(name)).unwrap_or_default();
+            // Reading a FIFO could block forever.
+            let path = Some(self.folder.join(name)).filter(|path| path.is_file());
+            let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
             format!("--- {name}\n{}", tail(&text))
         });
         let files = self.open_files().join(" ");

@@ -183,6 +183,12 @@ impl File {
             let fault = "the log cannot be off; log.level sets its verbosity";
             report.refuse(key!("log", log.file), fault, LogTarget::ACCEPTED);
         }
+        let targets = [(key!("log", log.file), &log.file), (key!("log", log.access), &log.access)];
+        for (path, target) in targets {
+            let is_nowhere = *target == LogTarget::Syslog && log.syslog.is_none();
+            let fault = "log.syslog is not set";
+            report.refuse_if(is_nowhere, path, fault, "the address of the daemon in log.syslog");
+        }
         if process.key_log {
             let fault = "TLS secrets are written to the file named by SSLKEYLOGFILE";
             report.remark(key!("process", process.key_log), fault);
@@ -462,14 +468,18 @@ impl File {
             return;
         };
         let fault = if !policy.versions.contains(&ServedVersion::Tls12) {
-            "it does not allow TLS 1.2, which sessions by ID need"
+            "does not allow TLS 1.2, which sessions by ID need"
         } else if policy.client_certificates != ClientCertificates::Off {
-            "it requests client certificates, which stud and hitch do not send"
+            "requests client certificates, which stud and hitch do not send"
         } else {
             return;
         };
         let accepted = "a policy with TLS 1.2 and without client certificates";
-        report.refuse(path, format!("{named:?}: {fault}"), accepted);
+        let whose = match cluster.stud_policy {
+            None => format!("policy {named:?}"),
+            Some(_) => "the policy".to_owned(),
+        };
+        report.refuse(path, format!("{whose} {fault}"), accepted);
     }
 
     fn remark_unused(&self, report: &mut Report) {

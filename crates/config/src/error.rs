@@ -69,16 +69,23 @@ impl Problem {
             (None, Some(line)) => format!("line {line}: "),
             (None, None) => String::new(),
         };
-        let key = match (self.path.as_str(), &self.value) {
-            ("", None) => String::new(),
-            ("", Some(value)) => format!("{value}: "),
-            (path, None) => format!("{path}: "),
-            (path, Some(value)) => format!("{path} = {value}: "),
+        let key = match self.subject() {
+            key if key.is_empty() => key,
+            key => key + ": ",
         };
         let line = format!("{place}{label}{key}{}", self.fault);
         match &self.accepted {
             Some(accepted) => format!("{line}; accepted: {accepted}"),
             None => line,
+        }
+    }
+
+    /// Returns the key with its value, or the one of them that is known.
+    pub fn subject(&self) -> String {
+        match (self.path.as_str(), &self.value) {
+            (path, None) => path.to_owned(),
+            ("", Some(value)) => value.clone(),
+            (path, Some(value)) => format!("{path} = {value}"),
         }
     }
 }

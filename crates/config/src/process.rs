@@ -312,7 +312,7 @@ pub struct Log {
     pub level: String = "info".to_owned(),
     /// Format of the lines.
     pub format: LogFormat,
-    /// Target of the log; `off` only with `syslog`.
+    /// Target of the log; `off` or `syslog` only with `log.syslog`.
     pub file: LogTarget = LogTarget::Stderr,
     /// Syslog daemon that also receives every line.
     pub syslog: Option<SyslogAddress>,
@@ -330,6 +330,8 @@ pub struct Log {
 pub enum LogTarget {
     /// No log.
     Off,
+    /// The daemon of `log.syslog`.
+    Syslog,
     /// Standard error.
     Stderr,
     /// End of a file.
@@ -341,7 +343,7 @@ impl LogTarget {
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
-            Self::Off | Self::Stderr => None,
+            Self::Off | Self::Syslog | Self::Stderr => None,
         }
     }
 
@@ -355,12 +357,13 @@ impl LogTarget {
 }
 
 impl Text for LogTarget {
-    const ACCEPTED: &str = "stderr or the path of a file";
+    const ACCEPTED: &str = "stderr, the path of a file, or syslog with log.syslog";
 
     fn parse(text: &str) -> Result<Self, ValueError> {
         match text {
             "" => Err("empty".into()),
             "off" => Ok(Self::Off),
+            "syslog" => Ok(Self::Syslog),
             "stderr" => Ok(Self::Stderr),
             path => Ok(Self::File(path.into())),
         }
@@ -369,6 +372,7 @@ impl Text for LogTarget {
     fn write(&self) -> String {
         match self {
             Self::Off => "off".to_owned(),
+            Self::Syslog => "syslog".to_owned(),
             Self::Stderr => "stderr".to_owned(),
             Self::File(path) => path.to_string_lossy().into_owned(),
         }
@@ -483,6 +487,7 @@ mod tests {
         let folder = Path::new("/etc/becket");
         for (text, below) in [
             ("off", "off"),
+            ("syslog", "syslog"),
             ("stderr", "stderr"),
             ("becket.log", "/etc/becket/becket.log"),
             ("/var/log/becket", "/var/log/becket"),
@@ -505,5 +510,7 @@ mod tests {
         assert_eq!(faults("[log]\nfile = 'off'\naccess = 'off'\n"), 1);
         assert_eq!(faults("[log]\nfile = 'stderr'\naccess = 'off'\n"), 0);
         assert_eq!(faults("[log]\nfile = 'off'\nsyslog = '/dev/log'\n"), 0);
+        assert_eq!(faults("[log]\naccess = 'syslog'\nsyslog = '/dev/log'\n"), 0);
+        assert_eq!(faults("[log]\nfile = 'syslog'\naccess = 'syslog'\n"), 2);
     }
 }

@@ -1,4 +1,5 @@
-//! `/metrics`: all metrics in the text format of Prometheus (OpenMetrics 1.0).
+//! `/metrics`: all metrics in the text format of Prometheus. OpenMetrics would name a counter without
+//! its `_total` in HELP and TYPE, and readers of the older format, such as promtool, miss its help.
 //!
 //! The page is created from a [`Snapshot`]; counters of workers are summed. Only
 //! `becket_connections` is shown per worker, to reveal the balance between workers. The number of
@@ -8,7 +9,7 @@
 //! the counting buckets, so no value is estimated.
 //!
 //! `docs/reference/metrics.md` has every name with its meaning; a test compares page and text.
-//! Source: OpenMetrics 1.0, section "Text Format".
+//! Source: Prometheus, "Exposition formats", text-based format 0.0.4.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +23,6 @@ use prometheus_client::encoding::{
     DescriptorEncoder, EncodeLabelValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
 };
 use prometheus_client::metrics::MetricType;
-use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 
@@ -40,7 +40,7 @@ use becket_proxy::metrics::{
 use becket_tls::resumption::{Offer, Resumption};
 
 /// Content type of the result of [`exposition`].
-pub const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Writes the page.
 ///
@@ -50,7 +50,7 @@ pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
     let mut page = String::with_capacity(16 * 1024);
-    text::encode(&mut page, &registry)?;
+    text::encode_registry(&mut page, &registry)?;
     Ok(page)
 }
 
@@ -394,8 +394,9 @@ impl MetricsPage<'_> {
         help: &str,
         value: impl Into<MetricValue>,
     ) -> fmt::Result {
-        let metric = self.0.encode_descriptor(name, help, None, kind)?;
-        value.into().encode(kind, metric)
+        let name = queried_name(kind, name);
+        let metric = self.0.encode_descriptor(&name, help, None, kind)?;
+        value.into().encode(metric)
     }
 
     fn each<K: EncodeLabelValue, const N: usize>(
@@ -406,10 +407,11 @@ impl MetricsPage<'_> {
         labels: [&'static str; N],
         values: impl IntoIterator<Item = ([K; N], impl Into<MetricValue>)>,
     ) -> fmt::Result {
-        let mut metric = self.0.encode_descriptor(name, help, None, kind)?;
+        let name = queried_name(kind, name);
+        let mut metric = self.0.encode_descriptor(&name, help, None, kind)?;
         for (of, value) in values {
             let set: Vec<(&str, K)> = labels.into_iter().zip(of).collect();
-            value.into().encode(kind, metric.encode_family(&set)?)?;
+            value.into().encode(metric.encode_family(&set)?)?;
         }
         Ok(())
     }
@@ -437,6 +439,12 @@ impl MetricsPage<'_> {
     }
 }
 
+/// Returns the name as queried.
+fn queried_name(kind: MetricType, name: &str) -> String {
+    let is_counter = matches!(kind, MetricType::Counter);
+    format!("{name}{}", if is_counter { "_total" } else { "" })
+}
+
 /// An integer or a float; both have the same text format.
 enum MetricValue {
     Whole(u64),
@@ -444,12 +452,11 @@ enum MetricValue {
 }
 
 impl MetricValue {
-    fn encode(self, kind: MetricType, metric: MetricEncoder<'_>) -> fmt::Result {
-        match (kind, self) {
-            (MetricType::Counter, Self::Whole(value)) => ConstCounter::new(value).encode(metric),
-            (MetricType::Counter, Self::Real(value)) => ConstCounter::new(value).encode(metric),
-            (_, Self::Whole(value)) => ConstGauge::new(value).encode(metric),
-            (_, Self::Real(value)) => ConstGauge::new(value).encode(metric),
+    /// Writes the value under the name of its family, as the library does for gauges alone.
+    fn encode(self, metric: MetricEncoder<'_>) -> fmt::Result {
+        match self {
+            Self::Whole(value) => ConstGauge::new(value).encode(metric),
+            Self::Real(value) => ConstGauge::new(value).encode(metric),
         }
     }
 }
@@ -544,9 +551,8 @@ mod tests {
         let mut name = String::new();
         for line in page.lines() {
             if let Some(described) = line.strip_prefix("# TYPE ") {
-                let (base, kind) = described.split_once(' ').unwrap();
-                let suffix = if kind == "counter" { "_total" } else { "" };
-                name = format!("{base}{suffix}");
+                let (of, kind) = described.split_once(' ').unwrap();
+                name = of.to_owned();
                 families.insert(name.clone(), (kind.to_owned(), BTreeSet::new()));
             } else if let Some((_, labels)) =
                 line.split_once('{').filter(|_| !line.starts_with('#'))
@@ -585,6 +591,31 @@ mod tests {
     fn the_page_about_metrics_has_every_name_type_and_label_and_no_other() {
         let page = page(vec![Arc::default(), Arc::default()]);
         assert_eq!(rendered(&page), documented());
+    }
+
+    #[test]
+    fn every_sample_has_help_and_type_under_its_own_name() {
+        let page = page(vec![Arc::default()]);
+        let (mut name, mut kind) = ("", "");
+        for line in page.lines() {
+            if let Some(help) = line.strip_prefix("# HELP ") {
+                let (of, text) = help.split_once(' ').unwrap();
+                assert!(!text.is_empty(), "{line}");
+                name = of;
+            } else if let Some(described) = line.strip_prefix("# TYPE ") {
+                let (of, is) = described.split_once(' ').unwrap();
+                assert_eq!(of, name, "{line}");
+                assert_eq!(is == "counter", name.ends_with("_total"), "{line}");
+                kind = is;
+            } else {
+                let suffix = line.split(['{', ' ']).next().unwrap().strip_prefix(name);
+                let accepted: &[_] = match kind {
+                    "histogram" => &["_bucket", "_count", "_sum"],
+                    _ => &[""],
+                };
+                assert!(suffix.is_some_and(|it| accepted.contains(&it)), "{line}");
+            }
+        }
     }
 
     #[test]
@@ -636,7 +667,6 @@ mod tests {
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }
-        assert!(page.ends_with("# EOF\n"));
     }
 
     #[test]

@@ -46,9 +46,19 @@ pub struct AccessRecord {
     pub server_bytes_in: u64,
     /// Plaintext bytes sent to the server.
     pub server_bytes_out: u64,
+    pub times: ConnectionTimes,
+    pub reason: CloseReason,
+}
+
+/// Times of a closed connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionTimes {
+    /// Time spent in queues of backends.
+    pub queued: Duration,
+    /// Time of the successful connect to the server, its TLS included.
+    pub connect: Option<Duration>,
     /// Time from accept to close.
     pub total: Duration,
-    pub reason: CloseReason,
 }
 
 /// A completed handshake.
@@ -275,7 +285,10 @@ impl AccessRecord {
         each("server_bytes_out", Field::Count(self.server_bytes_out))?;
         let took = tls.map(|tls| Field::Count(micros(tls.took)));
         each("handshake_us", took.unwrap_or(Field::Absent))?;
-        each("total_us", Field::Count(micros(self.total)))?;
+        each("queue_us", Field::Count(micros(self.times.queued)))?;
+        let connect = self.times.connect.map(|took| Field::Count(micros(took)));
+        each("connect_us", connect.unwrap_or(Field::Absent))?;
+        each("total_us", Field::Count(micros(self.times.total)))?;
         each("reason", Field::Text(&self.reason.label()))
     }
 }
@@ -328,7 +341,11 @@ pub(crate) mod tests {
             client_bytes_out: 2_000,
             server_bytes_in: 1_024,
             server_bytes_out: 80,
-            total: Duration::from_millis(12),
+            times: ConnectionTimes {
+                queued: Duration::from_micros(30),
+                connect: Some(Duration::from_micros(210)),
+                total: Duration::from_millis(12),
+            },
             reason: CloseReason::Finished,
         }
     }
@@ -359,7 +376,7 @@ pub(crate) mod tests {
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=www.example.org \
              ja4=t12d2808h2_d943125447b4_e7e480e5a997 version=TLSv1.3 suite=TLS_AES_128_GCM_SHA256 group=X25519MLKEM768 alpn=h2 \
              handshake=psk subject=CN=alice,O=Rope\\x20Walk serial=0ABC01 would_refuse=client-certificate id=8d2f server=127.0.0.1:8080 client_bytes_in=900 client_bytes_out=2000 \
-             server_bytes_in=1024 server_bytes_out=80 handshake_us=740 total_us=12000 \
+             server_bytes_in=1024 server_bytes_out=80 handshake_us=740 queue_us=30 connect_us=210 total_us=12000 \
              reason=finished\n"
         );
     }

@@ -24,6 +24,7 @@ use becket_config::process::{Log, LogTarget};
 
 use super::access::AccessLine;
 use super::output::{CountedOutput, Output, PATIENCE};
+use super::syslog::{INFO, MessageForm};
 use becket_keys::files::Files;
 
 /// The worker's end of a channel: sends records.
@@ -48,6 +49,8 @@ pub struct AccessWriter {
     receivers: Vec<Receiver<AccessLine>>,
     output: CountedOutput,
     format: LogFormat,
+    /// Form of the messages, if the output is a syslog daemon.
+    syslog: Option<MessageForm>,
     /// Whole lines that are not written yet.
     lines: String,
 }
@@ -83,18 +86,23 @@ impl Drop for AccessThread {
 }
 
 impl AccessWriter {
-    /// Opens the file, or uses stderr. Returns `None` if the access log is off.
+    /// Opens the file, or uses stderr or syslog. Returns `None` if the access log is off.
     ///
     /// # Errors
     /// Fails if the file cannot be opened for appending.
     pub fn open(log: &Log, files: &Files) -> io::Result<Option<Self>> {
-        if log.access == LogTarget::Off {
+        let daemon = MessageForm::of(log).filter(|_| log.access == LogTarget::Syslog);
+        let (syslog, daemon) = daemon.unzip();
+        // The configuration rejects syslog without a daemon.
+        if daemon.is_none() && matches!(log.access, LogTarget::Off | LogTarget::Syslog) {
             return Ok(None);
         }
+        let output = daemon.map_or_else(|| Output::open(log.access.file(), files), Ok)?;
         Ok(Some(Self {
             receivers: Vec::new(),
-            output: CountedOutput::new(Output::open(log.access.file(), files)?),
+            output: CountedOutput::new(output),
             format: log.format,
+            syslog,
             lines: String::with_capacity(BLOCK_BYTES + 1024),
         }))
     }
@@ -162,7 +170,12 @@ impl AccessWriter {
     }
 
     fn append(&mut self, record: &AccessLine) {
+        let begin = self.lines.len();
         record.write(self.format, &mut self.lines);
+        if let Some(syslog) = &self.syslog {
+            let message = syslog.message(INFO, &self.lines.as_bytes()[begin..]);
+            self.lines.replace_range(begin.., &String::from_utf8_lossy(&message));
+        }
         if self.lines.len() >= BLOCK_BYTES {
             self.write_out();
         }
@@ -186,19 +199,27 @@ const BLOCK_BYTES: usize = 64 * 1024;
 mod tests {
     use super::*;
     use crate::access::tests::record;
+    use becket_config::address::SyslogAddress;
     use becket_config::choices::LogFormat;
+    use becket_config::notation::Text as _;
     use std::fs;
+    use std::os::unix::net::UnixDatagram;
     use std::path::Path;
 
-    fn writer(path: &Path) -> AccessWriter {
+    fn writer_to(access: LogTarget, syslog: Option<&Path>) -> AccessWriter {
+        let syslog = syslog.map(|path| SyslogAddress::parse(path.to_str().unwrap()).unwrap());
         let log = Log {
-            access: LogTarget::File(path.to_owned()),
+            access,
+            syslog,
             format: LogFormat::Json,
             ..Log::default()
         };
-        AccessWriter::open(&log, &Files::default())
-            .unwrap()
-            .unwrap()
+        let writer = AccessWriter::open(&log, &Files::default());
+        writer.unwrap().unwrap()
+    }
+
+    fn writer(path: &Path) -> AccessWriter {
+        writer_to(LogTarget::File(path.to_owned()), None)
     }
 
     fn lines(path: &Path) -> usize {
@@ -220,6 +241,26 @@ mod tests {
         }
         writer.drain();
         assert_eq!(lines(&path), 1000);
+    }
+
+    #[test]
+    fn a_syslog_daemon_gets_one_message_for_each_record() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("syslog");
+        let daemon = UnixDatagram::bind(&path).unwrap();
+        let mut writer = writer_to(LogTarget::Syslog, Some(&path));
+        let sender = writer.attach();
+        sender.send(record());
+        sender.send(record());
+        writer.drain();
+        for _ in 0..2 {
+            let mut message = [0; 8192];
+            let length = daemon.recv(&mut message).unwrap();
+            let message = String::from_utf8_lossy(&message[..length]);
+            let (head, line) = message.split_once("]: ").unwrap();
+            assert_eq!(head, format!("<30>becket[{}", std::process::id()));
+            let _: serde_json::Value = serde_json::from_str(line).unwrap();
+        }
     }
 
     #[test]

@@ -174,7 +174,8 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
     let colour = colour(&output);
     let is_journal = matches!(output, Output::Stderr) && stderr_is_journal();
     let queue = LineQueue::new(output);
-    let lines = (log.file != LogTarget::Off).then(|| {
+    let is_elsewhere = matches!(log.file, LogTarget::Off | LogTarget::Syslog);
+    let lines = (!is_elsewhere).then(|| {
         if is_journal {
             return unstamped(log.format, SyslogFormat::of_journal(queue.clone()));
         }

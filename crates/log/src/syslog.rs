@@ -22,6 +22,12 @@ use super::queue::LineQueue;
 #[derive(Debug)]
 pub(super) struct SyslogFormat {
     queue: LineQueue,
+    form: MessageForm,
+}
+
+/// The form of messages for one daemon.
+#[derive(Debug, Default)]
+pub(super) struct MessageForm {
     facility: u8,
     /// The message contains a version and a time.
     is_remote: bool,
@@ -36,10 +42,10 @@ pub(super) struct SyslogWriter<'m> {
     severity: u8,
 }
 
-impl SyslogFormat {
-    /// Creates the formatter for the configured daemon, and its queue. Returns `None` without a
-    /// daemon.
-    pub(super) fn of(log: &Log) -> Option<(Self, LineQueue)> {
+impl MessageForm {
+    /// Returns the form of messages for the configured daemon, and the daemon. Returns `None`
+    /// without a daemon.
+    pub(super) fn of(log: &Log) -> Option<(Self, Output)> {
         let daemon = SyslogDaemon::new(log.syslog.clone()?);
         let is_remote = daemon.is_remote();
         let (tag, pid) = (&log.syslog_tag, std::process::id());
@@ -48,29 +54,15 @@ impl SyslogFormat {
         } else {
             format!("{tag}[{pid}]: ")
         };
-        let queue = LineQueue::new(Output::Syslog(daemon));
-        let format = Self {
-            queue: queue.clone(),
+        let form = Self {
             facility: log.syslog_facility as u8,
             is_remote,
             header,
         };
-        Some((format, queue))
+        Some((form, Output::Syslog(daemon)))
     }
 
-    /// Creates the formatter for a stderr that systemd's journal reads. The journal takes a
-    /// priority in angle brackets at the start of a line (sd-daemon(3)) and adds the rest. The
-    /// journal's own protocol would need another socket, which may be full.
-    pub(super) fn of_journal(queue: LineQueue) -> Self {
-        Self {
-            queue,
-            facility: 0,
-            is_remote: false,
-            header: String::new(),
-        }
-    }
-
-    fn message(&self, severity: u8, text: &[u8]) -> Vec<u8> {
+    pub(super) fn message(&self, severity: u8, text: &[u8]) -> Vec<u8> {
         let mut head = format!("<{}>", u32::from(self.facility) * 8 + u32::from(severity));
         if self.is_remote {
             head += "1 ";
@@ -87,6 +79,28 @@ impl SyslogFormat {
         }));
         message.push(b'\n');
         message
+    }
+}
+
+impl SyslogFormat {
+    /// Creates the formatter for the configured daemon, and its queue. Returns `None` without a
+    /// daemon.
+    pub(super) fn of(log: &Log) -> Option<(Self, LineQueue)> {
+        let (form, daemon) = MessageForm::of(log)?;
+        let queue = LineQueue::new(daemon);
+        let format = Self {
+            queue: queue.clone(),
+            form,
+        };
+        Some((format, queue))
+    }
+
+    /// Creates the formatter for a stderr that systemd's journal reads. The journal takes a
+    /// priority in angle brackets at the start of a line (sd-daemon(3)) and adds the rest. The
+    /// journal's own protocol would need another socket, which may be full.
+    pub(super) fn of_journal(queue: LineQueue) -> Self {
+        let form = MessageForm::default();
+        Self { queue, form }
     }
 }
 
@@ -112,9 +126,8 @@ impl<'m> MakeWriter<'m> for SyslogFormat {
 
 impl Write for SyslogWriter<'_> {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.format
-            .queue
-            .push(&self.format.message(self.severity, line));
+        let format = self.format;
+        format.queue.push(&format.form.message(self.severity, line));
         Ok(line.len())
     }
 
@@ -133,7 +146,7 @@ fn host_name() -> String {
 }
 
 /// Severity "Informational" (RFC 5424, table 2).
-const INFO: u8 = 6;
+pub(super) const INFO: u8 = 6;
 /// Maximum size of a line in bytes; daemons accept this size by default.
 const LONGEST: usize = 8000;
 
@@ -143,13 +156,13 @@ mod tests {
     use becket_config::choices::Facility;
     use becket_config::notation::Text as _;
 
-    fn format(at: &str) -> SyslogFormat {
+    fn format(at: &str) -> MessageForm {
         let log = Log {
             syslog: Some(becket_config::address::SyslogAddress::parse(at).unwrap()),
             syslog_facility: Facility::Local1,
             ..Log::default()
         };
-        SyslogFormat::of(&log).unwrap().0
+        MessageForm::of(&log).unwrap().0
     }
 
     #[test]

@@ -103,7 +103,7 @@ fn of_several_policies_one_is_named_and_it_asks_for_no_certificates() {
     );
     let staffed = errors(&folder, &with("stud-policy = 'staff'"));
     assert!(
-        staffed[0].contains("requests client certificates"),
+        staffed[0].contains(": the policy requests client certificates"),
         "{staffed:?}"
     );
     let name = {

@@ -111,6 +111,9 @@ fn a_wait_that_is_too_long_ends_and_leaves_the_queue() {
     drop(client);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::QueueTimeout));
+    let times = stage.record().unwrap().times;
+    assert_eq!(times.queued, house.config.backends[0].queue_timeout);
+    assert_eq!(times.connect, None);
     drop(held);
     assert_eq!(in_use(&house), 0);
 }

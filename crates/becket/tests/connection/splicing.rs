@@ -63,6 +63,7 @@ fn bulk_is_spliced_both_ways_and_the_pipes_are_given_back() {
         (100_000, 100_000)
     );
     assert_eq!((record.client_bytes_in, record.server_bytes_out), (6, 6));
+    assert!(record.times.connect.is_some());
 }
 
 #[test]

@@ -8,7 +8,7 @@
 //! With a supervisor, the supervisor commands each check, because only it can open all files. This
 //! process then reports changes of the files that it opens with its own rights.
 
-use std::io;
+use std::mem;
 use std::sync::Arc;
 
 use rustls::pki_types::UnixTime;
@@ -17,6 +17,7 @@ use tokio::task::spawn_blocking;
 use super::watching::{Look, WatchResult};
 use super::{Control, log_warnings};
 use crate::reload::build;
+use becket_config::error::Problem;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_keys::watch::WatchedPlaces;
@@ -99,17 +100,18 @@ impl Control {
         }
         let Renewal {
             config: new,
-            kept_out,
+            kept_out: mut rejected,
             warnings,
             taken,
         } = look.renewal;
         let committed = match (new, look.fault) {
             (None, _) => Ok(()),
-            (Some(_), Some(fault)) => Err(io::Error::other(fault.to_string())),
+            (Some(_), Some(fault)) => Err(fault),
             (Some(new), None) => {
                 log_warnings(&warnings);
                 // Servers, and changes by operators, remain.
-                self.exchange_edited(new, Backends::keep)
+                let exchanged = self.exchange_edited(new, Backends::keep);
+                exchanged.map_err(|error| Problem::new("", error.to_string()))
             }
         };
         let mut status = self.state.watch();
@@ -118,34 +120,28 @@ impl Control {
             status.renewals += 1;
             status.time = Some(Timestamp::from_unix(self.state.shared().clock.now().unix));
         }
-        let kept_out = kept_out.iter().map(ToString::to_string);
-        let kept_out: Vec<String> = kept_out
-            .chain(committed.err().map(|error| error.to_string()))
-            .collect();
-        for fault in kept_out.iter().filter(|it| !status.rejected.contains(it)) {
+        rejected.extend(committed.err());
+        let before = mem::take(&mut self.config.watching.rejected);
+        for fault in rejected.iter().filter(|it| !before.contains(it)) {
             tracing::error!("changed file rejected; keeping the previous one: {fault}");
         }
-        for file in mended(&status.rejected, &kept_out) {
+        for file in mended(&before, &rejected) {
             tracing::info!("changed file accepted again: {file}");
         }
-        status.failures += u64::from(!kept_out.is_empty());
-        status.rejected = kept_out;
+        status.failures += u64::from(!rejected.is_empty());
+        status.rejected = rejected.iter().map(ToString::to_string).collect();
+        self.config.watching.rejected = rejected;
         self.state.set_watch(status);
     }
 }
 
 /// Returns what earlier faults are about and current ones are not: key paths with their files.
-fn mended<'a>(before: &'a [String], now: &[String]) -> Vec<&'a str> {
-    let mut mended: Vec<&str> = before.iter().map(|fault| subject(fault)).collect();
-    mended.retain(|it| !now.iter().any(|fault| subject(fault) == *it));
+fn mended(before: &[Problem], now: &[Problem]) -> Vec<String> {
+    let mut mended: Vec<String> = before.iter().map(Problem::subject).collect();
+    let is_current = |it: &String| now.iter().any(|fault| fault.subject() == *it);
+    mended.retain(|it| !it.is_empty() && !is_current(it));
     mended.dedup();
     mended
-}
-
-fn subject(fault: &str) -> &str {
-    let file = fault.find("\": ").map(|end| end + 1);
-    let end = file.or_else(|| fault.find(": "));
-    end.map_or(fault, |end| &fault[..end])
 }
 
 #[cfg(test)]
@@ -154,15 +150,15 @@ mod tests {
 
     #[test]
     fn a_file_is_mended_when_no_fault_is_about_it() {
-        let faults = |texts: &[&str]| texts.iter().map(|it| (*it).to_owned()).collect::<Vec<_>>();
-        let before = faults(&[
-            "a.certificates[0] = \"/a.pem\": no END CERTIFICATE",
-            "a.certificates[1] = \"/b: b.pem\": no private key; accepted: \"x\": y",
-            "policy[p]: a fault",
-        ]);
-        let half = faults(&["a.certificates[0] = \"/a.pem\": no private key"]);
-        let mended_of_half = ["a.certificates[1] = \"/b: b.pem\"", "policy[p]"];
-        assert_eq!(mended(&before, &half), mended_of_half);
+        let of = |file: &str, fault: &str| Problem::new("a.certificates[0]", fault).text(file);
+        let before = [
+            of("/a.pem", "no END CERTIFICATE"),
+            of("/b.pem", "no private key"),
+            Problem::new("policy[p]", "a fault"),
+        ];
+        let half = [of("/a.pem", "no private key")];
+        let of_half = ["a.certificates[0] = \"/b.pem\"", "policy[p]"];
+        assert_eq!(mended(&before, &half), of_half);
         assert_eq!(mended(&half, &[]), ["a.certificates[0] = \"/a.pem\""]);
         assert!(mended(&before, &before).is_empty());
     }

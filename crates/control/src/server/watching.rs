@@ -16,6 +16,8 @@ pub struct Watching {
     pub(super) running: Option<JoinHandle<Look>>,
     /// Files of the next check.
     pub(super) again: Option<Files>,
+    /// Faults that the last check found.
+    pub(super) rejected: Vec<Problem>,
 }
 
 /// Result of a check.

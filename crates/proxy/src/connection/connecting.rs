@@ -39,8 +39,8 @@ pub(super) struct Connecting<N: Net> {
     pub(super) slot: ServerSlot,
     /// Index of the server's address.
     address: usize,
-    /// Deadline for connecting to this address.
-    give_up: Duration,
+    /// Time of the first attempt to connect to this address.
+    began: Duration,
     /// The client may have caused the failure, so it does not count against the server.
     excused: bool,
 }
@@ -64,7 +64,7 @@ impl<N: Net> Connecting<N> {
             pending,
             slot,
             address: 0,
-            give_up: cx.turn.now.running + cx.turn.timeouts.connect,
+            began: cx.turn.now.running,
             excused: false,
         }
     }
@@ -145,7 +145,7 @@ impl<N: Net> Connecting<N> {
         mut self,
         mut server: Leg<N::Server>,
         mut tls: ServerHandshake,
-        cx: &Context<'_, '_, N>,
+        cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Advance<Self, N> {
         let to_server = &mut self.pending.to_server;
@@ -213,8 +213,9 @@ impl<N: Net> Connecting<N> {
     }
 
     pub(super) fn expire(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
+        let give_up = self.began + cx.turn.timeouts.connect;
         match mem::replace(&mut self.stage, ConnectStage::Dial) {
-            ConnectStage::Dial | ConnectStage::Backlog if cx.turn.now.running < self.give_up => {
+            ConnectStage::Dial | ConnectStage::Backlog if cx.turn.now.running < give_up => {
                 self.dial(cx)
             }
             _ => self.fail(io::ErrorKind::TimedOut.into(), cx),
@@ -234,8 +235,10 @@ impl<N: Net> Connecting<N> {
         self,
         leg: Leg<N::Server>,
         tls: Option<Box<Tls<UnbufferedClientConnection>>>,
-        cx: &Context<'_, '_, N>,
+        cx: &mut Context<'_, '_, N>,
     ) -> Advance<Self, N> {
+        let took = cx.turn.now.running.saturating_sub(self.began);
+        cx.core.facts.connect = Some(took);
         cx.turn.counters.connects.add(1);
         let Self { pending, slot, .. } = self;
         slot.server().note_connect();
@@ -293,7 +296,8 @@ impl<N: Net> Connecting<N> {
             }
             // connect(2): the backlog of a unix socket is full, and no event reports free space.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                cx.core.deadline = self.give_up.min(cx.turn.now.running + RETRY);
+                let give_up = self.began + cx.turn.timeouts.connect;
+                cx.core.deadline = give_up.min(cx.turn.now.running + RETRY);
                 self.stage = ConnectStage::Backlog;
                 Advance::Wait(self)
             }
@@ -309,7 +313,7 @@ impl<N: Net> Connecting<N> {
         let addresses = self.pending.pool.addresses(self.slot.server());
         if self.address < addresses.len() && self.pending.retries > 0 {
             self.pending.retries -= 1;
-            self.give_up = cx.turn.now.running + cx.turn.timeouts.connect;
+            self.began = cx.turn.now.running;
             return Advance::Go(self);
         }
         self.try_another(error)

@@ -8,7 +8,7 @@ use crate::socket::ByteCounts;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
 use becket_log::Timestamp;
-use becket_log::access::{AccessRecord, HandshakeRecord, RequestRecord, ResumedBy};
+use becket_log::access::{AccessRecord, ConnectionTimes, HandshakeRecord, RequestRecord, ResumedBy};
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use becket_tls::ja4::Ja4;
@@ -28,8 +28,10 @@ pub struct Facts {
     pub accepted: Duration,
     /// Wall-clock time of the accept.
     pub accepted_at: Timestamp,
-    /// Time spent in queues for a slot, counting only waits that ended with a slot.
+    /// Time spent in queues for a slot.
     pub queued: Duration,
+    /// Time of the successful connect to the server.
+    pub connect: Option<Duration>,
     /// Server name in the ClientHello, in lower case.
     pub server_name: Option<Box<str>>,
     /// Fingerprint of the ClientHello, if the access log, a server or a limit needs it.
@@ -91,6 +93,7 @@ impl Facts {
             accepted: accepted.mono,
             accepted_at: Timestamp::from_unix(accepted.unix),
             queued: Duration::ZERO,
+            connect: None,
             server_name: None,
             ja4: None,
             tls: None,
@@ -147,7 +150,11 @@ impl Facts {
             client_bytes_out: client.sent,
             server_bytes_in: self.server_traffic.received,
             server_bytes_out: self.server_traffic.sent,
-            total: now.mono.saturating_sub(self.accepted),
+            times: ConnectionTimes {
+                queued: self.queued,
+                connect: self.connect,
+                total: now.mono.saturating_sub(self.accepted),
+            },
             reason,
         }
     }

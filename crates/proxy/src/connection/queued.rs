@@ -92,6 +92,13 @@ impl Queued {
         ready.failed || (ready.ended && self.client.pool.backend().keys.abort_on_close)
     }
 
+    /// Adds the wait to the facts of the connection, and returns it.
+    fn note_wait<N: Net>(&self, cx: &mut Context<'_, '_, N>) -> Duration {
+        let waited = cx.turn.now.running.saturating_sub(self.since);
+        cx.core.facts.queued += waited;
+        waited
+    }
+
     pub(super) fn advance<N: Net>(
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
@@ -100,16 +107,16 @@ impl Queued {
         let waits = cx.core.client.ready.writable && self.client.to_client.waits();
         let is_lost = waits && cx.flush(&mut self.client.to_client).is_err();
         if is_lost || self.has_left(cx.core.client.ready) {
+            self.note_wait(cx);
             return Advance::end(CloseReason::LeftQueue);
         }
         let Some(grant) = self.grant.take() else {
             return Advance::Wait(self);
         };
+        let waited = self.note_wait(cx);
         let Some(slot) = grant.slot else {
             return Advance::Reached(Reached::NoServer(self.client));
         };
-        let waited = cx.turn.now.running.saturating_sub(self.since);
-        cx.core.facts.queued += waited;
         cx.turn.counters.queue_waited.record(waited);
         cx.core.handshake_until = cx.turn.now.running + cx.turn.timeouts.handshake;
         Advance::Reached(Reached::Pending(self.client, Some(slot)))
@@ -122,6 +129,7 @@ impl Queued {
         if self.grant.is_some() {
             return Advance::Go(self);
         }
+        self.note_wait(cx);
         refuse(self.client, CloseReason::QueueTimeout, cx)
     }
 }
