@@ -77,6 +77,14 @@ impl SectionBuilder {
         }
     }
 
+    /// Adds an origin to the last value of a list.
+    pub(super) fn add_origin(&mut self, key: &str, origin: SettingId) {
+        let list = self.table.get(key).and_then(Value::as_array);
+        if let Some(last) = list.and_then(|list| list.len().checked_sub(1)) {
+            self.note_origin(&format!("{key}[{last}]"), origin);
+        }
+    }
+
     fn note_origin(&mut self, key: &str, origin: impl Into<Option<SettingId>>) {
         let path = format!("{}.{key}", self.path);
         self.origins
@@ -274,6 +282,11 @@ impl TranslationBuilder {
         self.put(self.made.report[origin.0].ours, value, origin);
     }
 
+    /// Records the key that a setting becomes, because it depends on the value; empty for none.
+    pub(super) fn becomes(&mut self, origin: SettingId, ours: &'static str) {
+        self.made.report[origin.0].ours = ours;
+    }
+
     /// Starts a `[[listener]]`, `[[policy]]` or `[[backend]]`.
     pub(super) fn section(&self, kind: &str, name: &str) -> SectionBuilder {
         SectionBuilder {
@@ -312,7 +325,7 @@ impl TranslationBuilder {
     ) {
         let origin = origin.into();
         if let Some(origin) = origin {
-            self.made.report[origin.0].ours = path;
+            self.becomes(origin, path);
         }
         tls.set(path.trim_start_matches("backend.tls."), value, origin);
     }

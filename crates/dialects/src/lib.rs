@@ -158,6 +158,7 @@ impl MigrationSource {
     /// Reads a configuration file. Relative paths start at `folder`. Linear in the size of the text, and of the `parts` that it includes.
     pub fn translate(self, text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
         match self {
+            Self::DropIn(Dialect::Stunnel) => stunnel::migrated(text, folder, parts),
             Self::DropIn(dialect) => {
                 dialect.translate(&Invocation::of_file(""), text, folder, parts)
             }

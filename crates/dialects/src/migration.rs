@@ -1,7 +1,6 @@
 //! Writes the configuration of another program as `becket.toml`: only values that differ from the
 //! defaults, each with its origin.
 
-use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
@@ -52,12 +51,16 @@ pub fn migrate(
     let file = reading.file.filter(|_| errors.is_empty());
     Migration {
         toml: file.map(|file| {
-            let program = source.into().name();
+            let source: MigrationSource = source.into();
+            let program = source.name();
             let title = format!("# Written by \"becket migrate --from {program}\" from {name}.\n");
+            let is_drop_in = matches!(source, MigrationSource::DropIn(_));
+            let default = is_drop_in.then(|| format!("  # default of {program}"));
             let writer = TomlWriter {
                 translation,
                 name,
                 text: title + &lost(translation),
+                default: default.unwrap_or_default(),
             };
             writer.write(&file)
         }),
@@ -96,7 +99,8 @@ impl Migration {
         settings.any(|remark| remark.verdict == SettingSupport::Lost)
     }
 
-    /// Formats the report as a table.
+    /// Formats the report as a table of [`WIDTH`] columns at most. A difference that does not fit
+    /// next to its setting is below it.
     pub fn page(&self) -> String {
         let mut rows = vec![["", "setting", "becket key", "", "difference"].map(str::to_owned)];
         for remark in &self.settings {
@@ -105,11 +109,10 @@ impl Migration {
                 (None, Some(line)) => line.to_string(),
                 (Some(file), Some(line)) => format!("{file}:{line}"),
             };
-            let theirs = shown(remark);
             rows.push([
                 line,
-                theirs,
-                remark.ours.to_owned(),
+                cut(&shown(remark), WIDTH / 3),
+                cut(remark.ours, WIDTH * 3 / 10),
                 remark.verdict.word().to_owned(),
                 remark.why.clone(),
             ]);
@@ -124,18 +127,50 @@ impl Migration {
         let mut page = String::new();
         for [line, theirs, ours, verdict, why] in &rows {
             let [a, b, c, d] = widths;
-            let row = format!("{line:>a$}  {theirs:b$}  {ours:c$}  {verdict:d$}  {why}");
-            page += row.trim_end();
+            let row = format!("{line:>a$}  {theirs:b$}  {ours:c$}  {verdict:d$}");
+            let room = WIDTH.saturating_sub(row.chars().count() + 2);
+            let is_short = why.chars().count() <= room;
+            let (right, below) = if is_short { (&**why, "") } else { ("", &**why) };
+            page += format!("{row}  {right}").trim_end();
             page += "\n";
+            for part in wrapped(below, WIDTH - a - 4) {
+                let _infallible = writeln!(page, "{:a$}    {part}", "");
+            }
         }
         page
     }
+}
+
+/// Returns the text, cut to this number of characters.
+fn cut(text: &str, most: usize) -> String {
+    if text.chars().count() <= most {
+        return text.to_owned();
+    }
+    text.chars().take(most - 1).chain(['…']).collect()
+}
+
+/// Returns lines of at most this number of characters.
+fn wrapped(text: &str, most: usize) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for word in text.split_whitespace() {
+        let word = cut(word, most);
+        match lines.last_mut() {
+            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
+                *line += " ";
+                *line += &word;
+            }
+            _ => lines.push(word),
+        }
+    }
+    lines
 }
 
 struct TomlWriter<'a> {
     translation: &'a Translation,
     name: &'a str,
     text: String,
+    /// Comment of a key that no setting gives.
+    default: String,
 }
 
 impl TomlWriter<'_> {
@@ -206,6 +241,8 @@ impl TomlWriter<'_> {
         // Sorted by name, but the section's name and address come first.
         let mut keys: Vec<(&String, &Value)> = section.iter().collect();
         keys.sort_by_key(|(key, _)| (*key != "name", *key != "bind", *key != "address", *key));
+        // The comment of a section is about all of its keys.
+        let is_known = self.translation.origins.contains_key(path);
         for (key, value) in keys {
             let is_table =
                 matches!(value, Value::Table(_)) && ["tls", "health"].contains(&key.as_str());
@@ -229,10 +266,13 @@ impl TomlWriter<'_> {
                     self.text += "]\n";
                 }
                 value => {
+                    let is_link = ["name", "backend", "policy"].contains(&key.as_str());
                     let comment = match self.comment(&path) {
                         of_first if of_first.is_empty() => self.comment(&format!("{path}[0]")),
                         comment => comment,
                     };
+                    let is_default = comment.is_empty() && !is_link && !is_known;
+                    let comment = if is_default { self.default.clone() } else { comment };
                     let _infallible = writeln!(self.text, "{key} = {}{comment}", value);
                 }
             }
@@ -244,24 +284,17 @@ impl TomlWriter<'_> {
         let Some(remarks) = self.translation.origins.get(path) else {
             return String::new();
         };
-        let mut by_name: BTreeMap<&str, Vec<String>> = BTreeMap::new();
-        for remark in remarks
-            .iter()
-            .map(|remark| &self.translation.report[*remark])
-        {
-            let places = by_name.entry(remark.theirs).or_default();
-            places.push(remark.place());
-        }
-        let said = by_name
-            .into_iter()
-            .map(|(name, lines)| format!("{name}, {}", lines.join(", ")));
-        let said: Vec<String> = said
-            .map(|said| said.trim_end_matches(", ").to_owned())
-            .collect();
-        if said.is_empty() {
-            String::new()
-        } else {
-            format!("  # {}: {}", self.name, said.join("; "))
+        let remarks = remarks.iter().map(|it| &self.translation.report[*it]);
+        let origin = |remark: &Remark| {
+            let file = remark.file.as_deref().unwrap_or(self.name);
+            let line = remark.line.map(|line| format!(":{line}"));
+            format!("{file}{} {}", line.unwrap_or_default(), remark.theirs)
+        };
+        let mut origins: Vec<String> = remarks.map(origin).collect();
+        origins.dedup();
+        match &*origins.join(", ") {
+            "" => String::new(),
+            origins => format!("  # {origins}"),
         }
     }
 }
@@ -276,3 +309,6 @@ fn array<'t>(table: &'t Table, key: &str) -> impl Iterator<Item = &'t Table> {
     let list = table.get(key).and_then(Value::as_array);
     list.into_iter().flatten().filter_map(Value::as_table)
 }
+
+/// Columns of the report.
+const WIDTH: usize = 120;

@@ -222,17 +222,17 @@ unheard-of = 5
         let file = File::parse(&toml).unwrap();
         assert_eq!(Some(&file), read("", &translation.table).file.as_ref());
         for line in [
-            "bind = [\"127.0.0.1:8443\"]  # stud.conf: frontend, line 3",
-            "    \"/etc/a.pem\",  # stud.conf: pem-file, line 5\n    \"/srv/b.pem\",",
+            "bind = [\"127.0.0.1:8443\"]  # stud.conf:3 frontend",
+            "    \"/etc/a.pem\",  # stud.conf:5 pem-file\n    \"/srv/b.pem\",",
             "proxy-header = \"v1\"",
             "level = \"error\"",
-            "syslog = \"/dev/log\"  # stud.conf: syslog, line 23",
+            "syslog = \"/dev/log\"  # stud.conf:23 syslog",
             "syslog-tag = \"stud\"",
             "table-entries = 1000",
-            "stud-listen = \"127.0.0.1:9\"  # stud.conf: shared-cache-listen, line 26",
+            "stud-listen = \"127.0.0.1:9\"  # stud.conf:26 shared-cache-listen",
             "stud-certificate = \"/srv/b.pem\"",
-            "listen = \"127.0.0.1:10\"  # stud.conf: shared-cache-peer, line 27",
-            "peers = [\"127.0.0.1:11\"]  # stud.conf: shared-cache-peer, line 27",
+            "listen = \"127.0.0.1:10\"  # stud.conf:27 shared-cache-peer",
+            "peers = [\"127.0.0.1:11\"]  # stud.conf:27 shared-cache-peer",
             "secret-from-key = \"/srv/b.pem\"",
         ] {
             assert!(toml.contains(line), "{line} is not in {toml}");

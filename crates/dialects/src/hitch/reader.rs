@@ -125,10 +125,13 @@ impl HitchTranslator {
         };
         let mut verify = scope.held.clone();
         verify.retain(|name, _| POLICY.contains(name));
+        let more = ["private-key", "ocsp-resp-file"].iter();
+        let more = more.filter_map(|name| Some(scope.text(name)?.1));
         Some(CertificateEntry {
             key,
             ocsp,
             verify,
+            more: more.collect(),
             ..CertificateEntry::new(path.to_owned(), origin)
         })
     }
@@ -246,7 +249,7 @@ impl HitchTranslator {
         self.out.put("log.level", level, origin);
         if let Some(origin) = self.global.on("syslog") {
             self.out.put("log.syslog", SYSLOG, origin);
-            self.out.put("log.syslog-tag", self.program, None);
+            self.out.put("log.syslog-tag", self.program, origin);
         }
     }
 
@@ -419,6 +422,9 @@ impl HitchTranslator {
                 address(host, port),
                 origin.or(of_host).or(bind.origin),
             );
+            for origin in of_host.filter(|_| origin.is_some()) {
+                section.add_origin("bind", origin);
+            }
         }
         section.set("backend", MAIN, None);
         if let Some(origin) = self.global.on("client") {
@@ -441,6 +447,9 @@ impl HitchTranslator {
                     self.policy_of_certificate(format!("{name}-{}", index + 1), pem, scope);
                 let entry = self.entry(pem, policy);
                 section.push("certificates", entry, Some(pem.origin));
+                for origin in &pem.more {
+                    section.add_origin("certificates", *origin);
+                }
             }
             if name != MAIN && !POLICY.iter().any(|name| scope.held.contains_key(name)) {
                 section.set("policy", MAIN, None);
@@ -450,7 +459,7 @@ impl HitchTranslator {
         if let Some(origin) = self.global.on("proxy-proxy") {
             section.set("accept-proxy", "v1", origin);
             let all = vec!["0.0.0.0/0", "::/0"];
-            section.set("trusted-networks", all, None);
+            section.set("trusted-networks", all, origin);
         }
         self.socket(&mut section);
         self.out.add(section);
@@ -488,7 +497,7 @@ impl HitchTranslator {
                 .collect();
             section.set("alpn", protocols, origin);
             // hitch closes a connection without a common protocol after the handshake.
-            section.set("alpn-mismatch", "refuse", None);
+            section.set("alpn-mismatch", "refuse", origin);
         }
     }
 

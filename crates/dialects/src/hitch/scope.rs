@@ -15,6 +15,8 @@ pub(in super::super) struct CertificateEntry {
     /// Client verification of this certificate, if its block sets it.
     pub(super) verify: SettingValues,
     pub(super) origin: SettingId,
+    /// Origins of key and OCSP response.
+    pub(super) more: Vec<SettingId>,
 }
 
 impl CertificateEntry {
@@ -26,6 +28,7 @@ impl CertificateEntry {
             ocsp: None,
             verify: SettingValues::new(),
             origin,
+            more: Vec::new(),
         }
     }
 }

@@ -15,7 +15,7 @@ mod tls;
 
 use std::path::Path;
 
-use self::reader::StunnelTranslator;
+use self::reader::{LeftOut, StunnelTranslator};
 pub(super) use self::table::SETTINGS;
 use super::builder::SettingId;
 use super::invocation::{CommandLineError, DialectCommand, Invocation};
@@ -39,7 +39,35 @@ pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLin
 
 /// Reads a configuration of stunnel.
 pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
-    let mut reader = StunnelTranslator::new(folder);
+    read(text, folder, parts, LeftOut::new()).0
+}
+
+/// Reads a configuration of stunnel without services that have faults: they are lost. Returns every
+/// fault if one is outside of services, or if all services have faults.
+pub(super) fn migrated(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
+    let (whole, mut left_out) = read(text, folder, parts, LeftOut::new());
+    if left_out.is_empty() {
+        return whole;
+    }
+    for _ in 0..MOST_PASSES {
+        let (rest, faulty) = read(text, folder, parts, left_out.clone());
+        if rest.problems.is_empty() {
+            return rest;
+        }
+        // A service may depend on one that is left out.
+        left_out.extend(faulty);
+    }
+    whole
+}
+
+/// Reads a configuration without some of its services. Returns the services with faults, too.
+fn read(
+    text: &[u8],
+    folder: &Path,
+    parts: &dyn IncludedFiles,
+    left_out: LeftOut,
+) -> (Translation, LeftOut) {
+    let mut reader = StunnelTranslator::new(folder, left_out);
     let mut included = Included {
         parts,
         depth: 0,
@@ -77,8 +105,15 @@ impl Included<'_> {
                 .and_then(|rest| rest.strip_suffix(']'))
             {
                 reader.begin(name, number);
-            } else if let Some((name, value)) = line.split_once('=') {
-                let (name, value) = (name.trim_end(), value.trim_start());
+                continue;
+            }
+            let given = line.split_once('=');
+            let given = given.map(|(name, value)| (name.trim_end(), value.trim_start()));
+            let includes = given.is_some_and(|(name, _)| name.eq_ignore_ascii_case(INCLUDE));
+            if !reader.owns(number) && !includes {
+                continue;
+            }
+            if let Some((name, value)) = given {
                 match setting(reader, name, number) {
                     Some(setting) if setting.theirs == INCLUDE => {
                         let origin = reader.out.note(setting, Some(number), value);
@@ -163,5 +198,8 @@ const A_FOLDER: &str = "a folder with parts of the configuration";
 /// Maximum depth, because a folder may include itself.
 const DEEPEST: usize = 8;
 const MOST_ENTRIES: usize = 4096;
+/// Maximum number of times that a file is read without some of its services. Two suffice unless it
+/// has more faults than are reported.
+const MOST_PASSES: usize = 4;
 /// Path on Debian.
 const DEFAULT_FILE: &str = "/etc/stunnel/stunnel.conf";

@@ -15,6 +15,9 @@ use becket_config::address::SectionName;
 use becket_config::error::Problem;
 use becket_config::notation::Text;
 
+/// Services that are not translated, by their number in the file, and why.
+pub(super) type LeftOut = BTreeMap<usize, String>;
+
 /// Collects sections in their order.
 #[derive(Debug)]
 pub(super) struct StunnelTranslator {
@@ -23,26 +26,63 @@ pub(super) struct StunnelTranslator {
     /// Defaults for services, set when the first one begins.
     shared: Option<Rc<GivenSettings>>,
     services: Vec<Service>,
+    left_out: LeftOut,
+    /// Number of services so far; those that are left out count.
+    begun: usize,
+    owners: Vec<Owner>,
+}
+
+/// Lines of a service, or of the global part (service 0).
+#[derive(Debug)]
+struct Owner {
+    file: Option<Box<str>>,
+    first: usize,
+    last: usize,
+    service: usize,
 }
 
 impl StunnelTranslator {
-    pub(super) fn new(folder: &Path) -> Self {
+    pub(super) fn new(folder: &Path, left_out: LeftOut) -> Self {
         Self {
             out: TranslationBuilder::new(folder),
             global: Service::default(),
             shared: None,
             services: Vec::new(),
+            left_out,
+            begun: 0,
+            owners: Vec::new(),
         }
     }
 
     /// Returns `true` before the first service.
     pub(super) fn is_global(&self) -> bool {
-        self.services.is_empty()
+        self.begun == 0
+    }
+
+    /// Records the service of a line. Returns `true` if the service is translated.
+    pub(super) fn owns(&mut self, line: usize) -> bool {
+        let (file, service) = (self.out.file(), self.begun);
+        match self.owners.last_mut() {
+            Some(owner) if owner.service == service && owner.file == file => owner.last = line,
+            _ => self.owners.push(Owner {
+                file,
+                first: line,
+                last: line,
+                service,
+            }),
+        }
+        !self.left_out.contains_key(&service)
     }
 
     /// Begins a service.
     pub(super) fn begin(&mut self, name: &str, line: usize) {
         let name = name.trim().to_owned();
+        self.begun += 1;
+        self.owns(line);
+        if let Some(why) = self.left_out.get(&self.begun) {
+            let origin = self.out.note(&LEFT_OUT, Some(line), &name);
+            return self.out.lost(origin, format!("left out: {why}"));
+        }
         if self.services.len() >= MOST_SERVICES {
             let problem = Problem {
                 line: Some(line),
@@ -88,8 +128,8 @@ impl StunnelTranslator {
         }
     }
 
-    /// Returns the whole configuration.
-    pub(super) fn finish(mut self) -> Translation {
+    /// Returns the whole configuration, and the services with faults.
+    pub(super) fn finish(mut self) -> (Translation, LeftOut) {
         let services = std::mem::take(&mut self.services);
         if services.is_empty() {
             let problem = Problem::new("", "no service: inetd mode is not supported");
@@ -147,7 +187,9 @@ impl StunnelTranslator {
         }
         self.times(&services);
         let is_daemon = self.process();
-        self.out.finish(SETTINGS, is_daemon)
+        let translation = self.out.finish(SETTINGS, is_daemon);
+        let faulty = faulty(&self.owners, &translation.problems);
+        (translation, faulty)
     }
 
     /// Adds a listener without TLS: the client mode.
@@ -184,6 +226,9 @@ impl StunnelTranslator {
                 {
                     let entry = self.certificate(service, cert);
                     section.push("certificates", entry, origin);
+                    if let Some((_, origin)) = service.text("key") {
+                        section.add_origin("certificates", origin);
+                    }
                 }
                 Some(_) => {}
             }
@@ -275,8 +320,8 @@ impl StunnelTranslator {
             );
         }
         section.set("starttls", ours, origin);
-        section.set("unknown-names", "default", None);
-        section.set("alpn-mismatch", "continue", None);
+        section.set("unknown-names", "default", origin);
+        section.set("alpn-mismatch", "continue", origin);
     }
 
     fn backend(&mut self, name: &str, service: &Service) {
@@ -348,6 +393,7 @@ impl StunnelTranslator {
                 self.out.refuse(origin, fault, TALKS);
             } else if is_proxy {
                 section.set("proxy-header", "v1", origin);
+                self.out.becomes(origin, "backend.proxy-header");
             }
         }
     }
@@ -367,15 +413,19 @@ impl StunnelTranslator {
                     Ok(seconds) => alive = Some((seconds, *origin)),
                     Err(_) => self.out.refuse(*origin, "not a time", "whole seconds"),
                 },
-                (_, "TCP_NODELAY") if is_on => self.out.amend(*origin, SettingSupport::Same, ""),
-                ("a" | "l" | "r", _) => self.out.amend(
-                    *origin,
-                    SettingSupport::Different,
-                    "not set on becket's sockets",
-                ),
-                _ => self
-                    .out
-                    .refuse(*origin, "not an option", "a|l|r:OPTION=VALUE"),
+                ("a" | "l" | "r", name) => {
+                    let (support, why) = if name == "TCP_NODELAY" && is_on {
+                        (SettingSupport::Same, "")
+                    } else {
+                        (SettingSupport::Different, "not set on becket's sockets")
+                    };
+                    self.out.amend(*origin, support, why);
+                    self.out.becomes(*origin, "");
+                }
+                _ => {
+                    let accepted = "a|l|r:OPTION=VALUE";
+                    self.out.refuse(*origin, "not an option", accepted);
+                }
             }
         }
         if let Some((seconds, origin)) = alive {
@@ -458,7 +508,7 @@ impl StunnelTranslator {
             self.out.put("log.syslog", SYSLOG, origin);
             let (tag, origin) = match global.text("service") {
                 Some((tag, origin)) => (tag, Some(origin)),
-                None => ("stunnel", None),
+                None => ("stunnel", origin),
             };
             self.out.put("log.syslog-tag", tag, origin);
         }
@@ -518,6 +568,25 @@ impl StunnelTranslator {
     }
 }
 
+/// Returns the services with faults.
+fn faulty(owners: &[Owner], problems: &[Problem]) -> LeftOut {
+    let mut faulty = LeftOut::new();
+    for problem in problems {
+        let owners = owners.iter().filter(|it| it.file == problem.file);
+        for owner in owners.filter(|it| {
+            let line = problem.line.unwrap_or_default();
+            (it.first..=it.last).contains(&line) && it.service > 0
+        }) {
+            let why = faulty.entry(owner.service).or_default();
+            if !why.is_empty() {
+                *why += "; ";
+            }
+            *why += &problem.to_string();
+        }
+    }
+    faulty
+}
+
 /// Returns section names for services: their own names, if those are valid and unique.
 fn names(services: &[Service]) -> Vec<String> {
     let mut taken = BTreeSet::new();
@@ -559,3 +628,5 @@ const SYSTEM_KEEPALIVE: u32 = 7200;
 
 /// Maximum number of services; each has a listener, a policy and a backend.
 const MOST_SERVICES: usize = 4096;
+/// Stands for a service that is not translated.
+static LEFT_OUT: Setting = Setting::lost(ValueKind::Text, "section", "");

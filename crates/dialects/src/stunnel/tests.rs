@@ -5,8 +5,11 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
+use super::super::fixture::{errors, migration, outcome};
 use super::super::migration::migrate;
-use super::super::{Dialect, DialectCommand, Invocation, SettingSupport, Translation};
+use super::super::{
+    Dialect, DialectCommand, Invocation, MigrationSource, SettingSupport, Translation,
+};
 use super::SETTINGS;
 use becket_config::file::File;
 use becket_config::parts::{IncludedFiles, TOO_LARGE};
@@ -248,6 +251,57 @@ redirect = 5
     assert_eq!(faults("cert = a\n").len(), 1);
 }
 
+const SOURCE: MigrationSource = MigrationSource::DropIn(Dialect::Stunnel);
+
+#[test]
+fn a_migration_leaves_out_services_with_faults() {
+    let text = "\
+cert = a.pem
+[a]
+accept = 1
+connect = 2
+[b]
+accept = 3
+exec = /bin/sh
+[of-b]
+sni = b:b.test
+connect = 4
+";
+    let partial = migration(SOURCE, text, &[]);
+    assert!(partial.has_lost(), "{}", partial.page());
+    let toml = partial.toml.as_deref().unwrap();
+    let file = File::parse(toml).unwrap();
+    let names = file.listener.iter().map(|it| it.name.to_string());
+    assert_eq!(names.collect::<Vec<_>>(), ["a"]);
+    assert_eq!(file.backend.len(), 1);
+    assert!(toml.contains("# Lost, line 5: section = b: left out: line 5: connect: missing"));
+    let (_, why) = outcome(&partial, "section", 5);
+    assert!(why.contains("line 7: exec"), "{why}");
+    let (_, why) = outcome(&partial, "section", 8);
+    assert!(why.contains("no service has this name"), "{why}");
+    // A fault outside of services, and one of all services.
+    let outside = errors(SOURCE, &format!("fips = yes\n{text}"));
+    assert!(outside[0].starts_with("line 1: fips"), "{outside:?}");
+    let all = errors(SOURCE, "[a]\naccept = 1\nexec = /bin/sh\ncert = a.pem\n");
+    assert!(all[0].contains("connect: missing"), "{all:?}");
+}
+
+#[test]
+fn the_report_has_the_key_that_each_value_becomes_and_fits_the_screen() {
+    let text = format!("{GLOBAL}[https]\n{SERVER}socket = l:TCP_NODELAY=1\n{OTHERS}");
+    let found = migration(SOURCE, &text, &[("conf.d/1", "")]);
+    let becomes = |theirs: &str, value: &str| {
+        let mut all = found.settings.iter();
+        all.find(|it| it.theirs == theirs && it.value == value).unwrap().ours
+    };
+    assert_eq!(becomes("socket", "l:TCP_NODELAY=1"), "");
+    assert_eq!(becomes("socket", "a:TCP_KEEPIDLE=30"), "listener.keepalive");
+    assert_eq!(becomes("protocol", "proxy"), "backend.proxy-header");
+    assert_eq!(becomes("protocol", "imap"), "listener.starttls");
+    let page = found.page();
+    assert!(page.lines().all(|line| line.chars().count() <= 120), "{page}");
+}
+
 #[test]
 fn parts_are_read_in_the_order_of_their_names_as_if_they_stood_there() {
     let text = "cert = a.pem\n[a]\naccept = 1\ninclude = conf.d/\n[z]\naccept = 3\nconnect = 3\n";
@@ -263,7 +317,7 @@ fn parts_are_read_in_the_order_of_their_names_as_if_they_stood_there() {
     let names = file.listener.iter().map(|it| it.name.to_string());
     assert_eq!(names.collect::<Vec<_>>(), ["a", "b", "z"]);
     let from = "\"a.test:1\"\n";
-    let table = "[[backend.server]]  # stunnel.conf: connect, conf.d/10 line 2\n";
+    let table = "[[backend.server]]  # conf.d/10:2 connect\n";
     assert!(toml.contains(from) && toml.contains(table), "{toml}");
     assert!(page.contains("conf.d/20:3  connect = b.test:2"), "{page}");
 }

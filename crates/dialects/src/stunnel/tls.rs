@@ -76,6 +76,7 @@ impl StunnelTranslator {
             }
             // A server always sends a certificate.
             Verified::IfThere(by) | Verified::Always(by) => {
+                self.out.becomes(by, "backend.tls.verify");
                 let is_named = |name| service.one(name).is_some();
                 if !["checkHost", "checkIP"].into_iter().any(is_named) {
                     let key = "backend.tls.verify";
@@ -118,6 +119,7 @@ impl StunnelTranslator {
                 let why =
                     "all suites and groups are offered to servers: ECDHE with AES-GCM or CHACHA20";
                 self.out.amend(origin, SettingSupport::Different, why);
+                self.out.becomes(origin, "");
             }
         }
         self.strength(service);
@@ -303,9 +305,11 @@ impl StunnelTranslator {
                 option if option.starts_with("NO_") => {
                     self.out.amend(*origin, SettingSupport::Same, "");
                 }
-                _ => self
-                    .out
-                    .amend(*origin, SettingSupport::Ignored, "only for OpenSSL"),
+                _ => {
+                    let why = "only for OpenSSL";
+                    self.out.amend(*origin, SettingSupport::Ignored, why);
+                    self.out.becomes(*origin, "");
+                }
             }
         }
         without
