@@ -1,6 +1,4 @@
-//! The answer to a scenario's question: one sentence, computed from its figures.
-
-use std::collections::BTreeMap;
+//! The answer to a scenario's question: sentences, computed from its figures.
 
 use crate::figure::{self, Figure};
 use crate::figures;
@@ -29,7 +27,8 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         .unwrap_or_else(|| "No server could be measured on this machine.".to_owned())
 }
 
-/// Compares becket with the best peer and with other builds or settings of becket. Lists up to [`FEW`] verdicts and counts more.
+/// Compares becket with the best peer and with other builds or settings of becket. Lists up to [`FEW`] verdicts and counts more. Unclear
+/// ones stand last.
 fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     let figures = figure::headlines(outcome);
     let each = outcome.cases.iter().flat_map(|case| {
@@ -38,39 +37,65 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
             standings.map(move |standing| (case, figure, standing))
         })
     });
-    let all: Vec<(&Case, &Figure, Standing)> = each.collect();
+    let mut all: Vec<(&Case, &Figure, Standing)> = each.collect();
+    all.sort_by_key(|(.., standing)| standing.is_unclear());
     if all.len() <= FEW {
-        let told = all.iter().map(|(case, figure, standing)| {
-            let value = verdict::subject(case).and_then(|column| column.median(&figure.name));
-            format!(
-                "{}{} is {}, {} times that of {}: {}",
-                figure.heading,
-                of_case(case),
-                value.map_or("-".to_owned(), |value| figure.show(value)),
-                verdict::show(&standing.interval),
-                standing.against,
-                standing.word
-            )
-        });
-        let told: Vec<String> = told.collect();
-        return (!told.is_empty()).then(|| format!("Becket's {}.", told.join("; its ")));
+        return listed(&all);
     }
-    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    let mut counts: Vec<(&str, usize)> = Vec::new();
     for (.., standing) in &all {
-        *counts.entry(standing.word).or_default() += 1;
+        match counts.iter_mut().find(|(word, _)| *word == standing.word) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((standing.word, 1)),
+        }
     }
-    let counts = counts.iter().map(|(word, count)| format!("{count} {word}"));
+    let counts = counts
+        .iter()
+        .map(|(word, count)| format!("{word} in {count}"));
     let ratios = all.iter().map(|(.., standing)| standing.interval.ratio);
     let (least, most) = spread::range(&ratios.collect::<Vec<f64>>())?;
-    let heading = match figures.as_slice() {
-        [only] => only.heading.as_str(),
-        _ => "figures",
+    let (heading, is) = match figures.as_slice() {
+        [only] => (only.heading.as_str(), "is"),
+        _ => ("figures", "are"),
     };
     Some(format!(
-        "{} comparisons of becket's {heading}: {}; ratios from {least:.2} to {most:.2}.",
-        all.len(),
-        counts.collect::<Vec<_>>().join(", ")
+        "Becket's {heading} {is} {} of {} comparisons: {least:.2} to {most:.2} times the other value.",
+        counts.collect::<Vec<_>>().join(", "),
+        all.len()
     ))
+}
+
+/// Lists verdicts: one sentence for each figure, verdict and peer.
+fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
+    let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
+    for (case, figure, standing) in all {
+        let (interval, against) = (&standing.interval, &standing.against);
+        let times = format!("{} times", verdict::show(interval));
+        let (begin, ratio) = match standing.word {
+            "better" | "worse" => {
+                let is_less = interval.ratio < 1.0;
+                let word = if is_less { "lower" } else { "higher" };
+                let by = (interval.ratio - 1.0).abs() * 100.0;
+                let than = format!("is {word} than that of {against}");
+                (than, format!("{by:.0} % {word}"))
+            }
+            "target met" | "target missed" => (format!("compared with {against}: {}", standing.word), times),
+            word if standing.is_unclear() => (format!("compared with {against} is {word}"), times),
+            word => (format!("is {word} than that of {against}"), times),
+        };
+        let value = verdict::subject(case).and_then(|column| column.median(&figure.name));
+        let value = value.map_or("-".to_owned(), |value| figure.show(value));
+        let begin = format!("Becket's {} {begin}", figure.heading);
+        let one = format!("{ratio}{} ({value})", with(case));
+        match sentences.iter_mut().find(|(known, _)| *known == begin) {
+            Some((_, list)) => list.push(one),
+            None => sentences.push((begin, vec![one])),
+        }
+    }
+    let sentences = sentences.iter();
+    let sentences = sentences.map(|(begin, list)| format!("{begin}: {}.", list.join("; ")));
+    let sentences: Vec<String> = sentences.collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Names the best column of each case if becket cannot be compared with a peer.
@@ -79,14 +104,14 @@ fn medians(outcome: &Outcome) -> Option<String> {
     let best = outcome.cases.iter().filter_map(|case| {
         let (column, value) = figure.best(case)?;
         Some(format!(
-            "{} with {}{}",
+            "{} by {}{}",
             figure.show(value),
             column.peer,
-            of_case(case)
+            with(case)
         ))
     });
     let best: Vec<String> = best.collect();
-    (!best.is_empty()).then(|| format!("Best {}: {}.", figure.heading, best.join("; ")))
+    (!best.is_empty()).then(|| format!("The best {} is {}.", figure.heading, best.join("; ")))
 }
 
 /// Compares becket's figure for each value of a setting with its figure for the first value.
@@ -109,27 +134,32 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
             None => steps.push((to, vec![(before, after)])),
         }
     }
+    let heading = &figure.heading;
+    let from = named(setting, from);
     let told = steps.iter().filter_map(|(to, pairs)| {
         let ratios: Vec<f64> = pairs.iter().map(|(before, after)| after / before).collect();
         let (least, most) = spread::range(&ratios)?;
         let change = match pairs.as_slice() {
             [(before, after)] => {
-                let word = if after < before { "lower" } else { "higher" };
+                let word = if after < before { "less" } else { "more" };
                 let by = figure.show((after - before).abs());
-                format!("{by} {word} ({least:.2} times)")
+                format!("{by} {word} {heading} than {from} ({least:.2} times)")
             }
-            _ => format!("{least:.2} to {most:.2} times as high"),
+            _ => format!("{least:.2} to {most:.2} times the {heading} of {from}"),
         };
-        Some(format!("{change} with {setting} {to}"))
+        let verb = if figure.less_is_better { "costs" } else { "gives" };
+        Some(format!("{} {verb} becket {change}.", named(setting, to)))
     });
     let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| {
-        let told = told.join(", ");
-        format!(
-            "Compared with {setting} {from}, becket's {} is {told}.",
-            figure.heading
-        )
-    })
+    (!told.is_empty()).then(|| told.join(" "))
+}
+
+/// Returns a setting with its value; a group has its usual name alone.
+fn named(setting: &str, value: &str) -> String {
+    match setting {
+        "group" => value.to_uppercase(),
+        _ => format!("`{setting} {value}`"),
+    }
 }
 
 /// Returns the round trips that each way of resumption saves becket's clients.
@@ -142,12 +172,12 @@ fn saved(outcome: &Outcome) -> Option<String> {
         let saved = trips(full)? - trips(case)?;
         // Adding zero avoids a negative zero.
         let saved = (saved * 10.0).round() / 10.0 + 0.0;
-        (way != "never").then(|| format!("{saved:.1}{}", of_case(case)))
+        (way != "never").then(|| format!("{saved:.1}{}", with(case)))
     });
     let told: Vec<String> = told.collect();
     (!told.is_empty()).then(|| {
-        let told = told.join(", ");
-        format!("Round trips to the first byte that resumption saves becket's clients: {told}.")
+        let told = told.join("; ");
+        format!("Resumption saves becket's clients these round trips to the first byte: {told}.")
     })
 }
 
@@ -160,7 +190,7 @@ fn generators(outcome: &Outcome) -> Option<String> {
             .and_then(|ours| ours.median(figures::RATE));
         case.columns.iter().skip(1).filter_map(move |other| {
             let apart = ours? / other.median(figures::RATE)? - 1.0;
-            let (per_cent, case) = (apart * 100.0, of_case(case));
+            let (per_cent, case) = (apart * 100.0, with(case));
             Some((
                 apart,
                 format!("{per_cent:+.1} % compared with {}{case}", other.peer),
@@ -177,14 +207,14 @@ fn generators(outcome: &Outcome) -> Option<String> {
     } else {
         "The rate of becket-load differs from the other generators".to_owned()
     };
-    (!told.is_empty()).then(|| format!("{answer}: {}.", told.join(", ")))
+    (!told.is_empty()).then(|| format!("{answer}: {}.", told.join("; ")))
 }
 
-/// Returns the label of a case in parentheses, or an empty text without a label.
-fn of_case(case: &Case) -> String {
+/// Returns the label of a case as the end of a sentence, or an empty text without a label.
+fn with(case: &Case) -> String {
     match case.label.as_str() {
         "" => String::new(),
-        label => format!(" ({label})"),
+        label => format!(" with {label}"),
     }
 }
 
@@ -235,7 +265,7 @@ mod tests {
         });
         let answer = of(&Run::default(), &outcome("batches", cases.into()));
         assert!(
-            answer.contains("is 0.50 to 0.75 times as high with rsa-batch auto"),
+            answer.starts_with("`rsa-batch auto` costs becket 0.50 to 0.75 times the server CPU"),
             "{answer}"
         );
     }
@@ -257,26 +287,33 @@ mod tests {
         };
         let answer = of(&Run::default(), &outcome);
         assert!(
-            answer.ends_with("1.1 (resume always), 0.0 (resume early)."),
+            answer.ends_with("1.1 with resume always; 0.0 with resume early."),
             "{answer}"
         );
     }
 
     #[test]
     fn few_verdicts_are_listed_and_many_are_counted() {
-        let sure = || {
+        let cases = |nginx: f64| {
             case(vec![
                 column("becket", &[100.0, 100.0, 100.1]),
-                column("nginx", &[200.0, 200.0, 200.1]),
+                column("nginx", &[nginx, nginx, nginx + 0.1]),
             ])
         };
-        let answer = |count: usize| of(&Run::default(), &outcome("key", vec![sure(); count]));
-        assert!(answer(1).contains("nginx: better"), "{}", answer(1));
-        assert!(
-            answer(5).contains("5 better; ratios from 0.50 to 0.50"),
-            "{}",
-            answer(5)
-        );
+        let answer = |cases: Vec<Case>| of(&Run::default(), &outcome("key", cases));
+        let one = answer(vec![cases(200.0)]);
+        let said = "is lower than that of nginx: 50 % lower (100.0 us).";
+        assert!(one.ends_with(said), "{one}");
+        // What cannot be told stands last.
+        let two = answer(vec![cases(100.0), cases(200.0)]);
+        let (sure, unclear) = two.split_once(said).unwrap();
+        assert!(!sure.contains("not distinguishable"), "{two}");
+        assert!(unclear.contains("nginx is not distinguishable"), "{two}");
+        let mut five = vec![cases(100.0)];
+        five.extend(vec![cases(200.0); 4]);
+        let five = answer(five);
+        let said = "better in 4, not distinguishable in 1 of 5 comparisons: 0.50 to 1.00 times";
+        assert!(five.contains(said), "{five}");
     }
 
     #[test]

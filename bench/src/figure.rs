@@ -191,9 +191,9 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             shown
         }
         Measure::Burst => vec![
-            decides(figures::MEAN, "average"),
-            less(figures::P50, "median"),
-            less(figures::MAX, "longest"),
+            decides(figures::MEAN, "mean latency"),
+            less(figures::P50, "median latency (p50)"),
+            less(figures::MAX, "longest latency"),
         ],
         Measure::Delay => delay(),
         Measure::Generators => vec![
@@ -215,10 +215,10 @@ fn delay() -> Vec<Figure> {
             "round trips to the first byte",
         ),
         less(figures::ROUND_TRIPS_TO_LAST, "round trips to the last byte"),
-        less(figures::FIRST_P50, "median to the first byte"),
-        less(figures::FIRST_P99, "p99 to the first byte"),
-        less(figures::P50, "median to the last byte"),
-        less(figures::P99, "p99 to the last byte"),
+        less(figures::FIRST_P50, "time to the first byte (p50)"),
+        less(figures::FIRST_P99, "time to the first byte (p99)"),
+        less(figures::P50, "time to the last byte (p50)"),
+        less(figures::P99, "time to the last byte (p99)"),
         condition(figures::RTT, "round trip of the network"),
     ]
 }

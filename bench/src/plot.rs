@@ -1,10 +1,11 @@
-//! Plots of a run, as SVG files next to its report.
+//! Plots of a run, as SVG files next to its report. They are as wide as the screen of a phone.
 //!
-//! A bar is the median of the rounds, with their range as a thin line. A ramp shows attempted, succeeded and failed transactions by
+//! A bar is the median of the rounds, with their range as a thin line; the bars of a case are below its label. A ramp shows attempted, succeeded and failed transactions by
 //! requested rate. The server is overloaded where the line of succeeded transactions leaves the line of attempted ones.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
+use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::Error;
 use crate::figure::{self, Figure};
@@ -74,7 +75,7 @@ impl Plot<'_> {
     fn draw(&self, svg: &mut String) -> Drawn {
         let height = match &self.content {
             Content::Ramps(columns) => RAMP_HEIGHT * columns.len() as u32,
-            Content::Bars(_, bars) => BAR_HEIGHT * bars.len() as u32 + 2 * MARGIN,
+            Content::Bars(_, bars) => BAR_HEIGHT * rows(bars).len() as u32 + 2 * MARGIN,
         };
         let size = (WIDTH, height + 2 * TITLE);
         let area = SVGBackend::with_string(svg, size).into_drawing_area();
@@ -114,52 +115,75 @@ fn bars<'a>(outcome: &'a Outcome, figure: &Figure) -> Vec<Bar<'a>> {
     bars
 }
 
+/// Row of a plot: the label of a case, or one of its bars.
+enum Row<'a> {
+    Label(&'a str),
+    Bar(&'a Bar<'a>),
+}
+
+fn rows<'a>(bars: &'a [Bar<'a>]) -> Vec<Row<'a>> {
+    let mut rows = Vec::new();
+    let mut label = "";
+    for bar in bars {
+        if bar.case.label != label {
+            label = &bar.case.label;
+            rows.push(Row::Label(label));
+        }
+        rows.push(Row::Bar(bar));
+    }
+    rows
+}
+
 fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
     let most = bars.iter().map(|bar| bar.range.1).fold(0.0, f64::max);
+    let rows = rows(bars);
     let mut chart = ChartBuilder::on(area)
         .margin(8)
         .x_label_area_size(MARGIN)
         .y_label_area_size(LABELS)
-        .build_cartesian_2d(0.0..most * 1.15, (0..bars.len()).into_segmented())?;
-    let name = |n: usize| {
-        // The chart counts rows from the bottom.
-        let bar = bars.len().checked_sub(n + 1).and_then(|n| bars.get(n));
-        bar.map_or_else(String::new, |bar| {
-            format!("{} · {}", bar.case.label, table::heading(&bar.column.peer))
-        })
-    };
+        .build_cartesian_2d(0.0..most * 1.4, 0.0..rows.len() as f64)?;
     chart
         .configure_mesh()
         .disable_y_mesh()
         .max_light_lines(1)
+        .label_style(("sans-serif", SMALL))
+        .axis_desc_style(("sans-serif", SMALL))
         .x_desc(&figure.heading)
+        .x_labels(4)
         .x_label_formatter(&|value| figure.show(*value))
-        .y_labels(bars.len())
-        .y_label_formatter(&|row| match row {
-            SegmentValue::CenterOf(n) => name(*n),
-            _ => String::new(),
-        })
+        .y_labels(0)
         .draw()?;
-    for (n, bar) in bars.iter().rev().enumerate() {
-        let (low, high) = (SegmentValue::Exact(n), SegmentValue::Exact(n + 1));
-        let middle = SegmentValue::CenterOf(n);
-        let mut filled = Rectangle::new(
-            [(0.0, low), (bar.median, high)],
-            colour(&bar.column.peer).filled(),
-        );
+    let left = TextStyle::from(("sans-serif", SMALL)).pos(Pos::new(HPos::Left, VPos::Center));
+    let right = left.pos(Pos::new(HPos::Right, VPos::Center));
+    let bold = ("sans-serif", SMALL, FontStyle::Bold);
+    let bold = TextStyle::from(bold).pos(Pos::new(HPos::Left, VPos::Center));
+    // The chart counts rows from the bottom.
+    for (row, low) in rows.iter().rev().zip(0_u32..) {
+        let (low, middle) = (f64::from(low), f64::from(low) + 0.5);
+        // Texts begin next to a point of the chart, at a distance in pixels.
+        let text = |words: &str, from: f64, distance: i32, style: &TextStyle<'static>| {
+            let words = Text::new(words.to_owned(), (distance, 0), style.clone());
+            EmptyElement::at((from, middle)) + words
+        };
+        let bar = match row {
+            Row::Label(label) => {
+                let start = 8 - LABELS as i32;
+                chart.draw_series([text(label, 0.0, start, &bold)])?;
+                continue;
+            }
+            Row::Bar(bar) => bar,
+        };
+        let peer = table::heading(&bar.column.peer);
+        chart.draw_series([text(peer, 0.0, -6, &right)])?;
+        let corners = [(0.0, low), (bar.median, low + 1.0)];
+        let mut filled = Rectangle::new(corners, colour(&bar.column.peer).filled());
         filled.set_margin(3, 3, 0, 0);
         chart.draw_series([filled])?;
         let (least, most) = bar.range;
-        chart.draw_series([PathElement::new(
-            [(least, middle.clone()), (most, middle.clone())],
-            BLACK,
-        )])?;
-        let place = (most.max(bar.median) * 1.01, middle);
-        chart.draw_series([Text::new(
-            figure.show(bar.median),
-            place,
-            ("sans-serif", SMALL),
-        )])?;
+        let range = [(least, middle), (most, middle)];
+        chart.draw_series([PathElement::new(range, BLACK)])?;
+        let value = figure.show(bar.median);
+        chart.draw_series([text(&value, most.max(bar.median), 4, &left)])?;
     }
     Ok(())
 }
@@ -194,11 +218,17 @@ fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
         chart
             .configure_mesh()
             .max_light_lines(1)
+            .label_style(("sans-serif", SMALL))
+            .axis_desc_style(("sans-serif", SMALL))
+            .x_labels(4)
+            .y_labels(5)
             .x_desc("requested transactions per second")
             .y_desc("transactions per second")
             .draw()?;
         chart
             .configure_secondary_axes()
+            .label_style(("sans-serif", SMALL))
+            .axis_desc_style(("sans-serif", SMALL))
             .y_desc("p99, ms (log scale)")
             .draw()?;
         type Value = fn(&Point) -> f64;
@@ -244,12 +274,12 @@ fn colour(peer: &str) -> RGBColor {
     }
 }
 
-const WIDTH: u32 = 900;
-const TITLE: u32 = 16;
-const SMALL: u32 = 12;
+const WIDTH: u32 = 420;
+const TITLE: u32 = 17;
+const SMALL: u32 = 15;
 /// Space for an axis with its title, in pixels.
 const MARGIN: u32 = 40;
 /// Space for the names of bars, in pixels.
-const LABELS: u32 = 300;
+const LABELS: u32 = 165;
 const BAR_HEIGHT: u32 = 22;
 const RAMP_HEIGHT: u32 = 260;

@@ -25,7 +25,9 @@ pub fn markdown(run: &Run) -> String {
     for warning in warnings(run) {
         text += &format!("> **{warning}**\n\n");
     }
-    for outcome in &run.scenarios {
+    let scenarios = run.scenarios.iter();
+    let (told, others): (Vec<_>, Vec<_>) = scenarios.partition(|it| it.not_available.is_none());
+    for outcome in told.into_iter().chain(others) {
         text += &section(run, outcome);
         text.push('\n');
     }
@@ -59,9 +61,9 @@ fn section(run: &Run, outcome: &Outcome) -> String {
             add(figures_of(run, outcome, &figure));
         }
         add(standings(run, outcome));
+        add(agreed(outcome));
         let notes = table::notes(outcome);
         add(notes.iter().map(|note| format!("* {note}\n")).collect());
-        add(agreed(outcome));
     }
     if is_classic { text } else { text + &then }
 }
@@ -117,7 +119,8 @@ fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     rows.text()
 }
 
-/// Returns a table that compares becket with the best peer and with other builds or settings of becket.
+/// Returns a table that compares becket with the best peer and with other builds or settings of becket. Unclear verdicts stand
+/// last.
 fn standings(run: &Run, outcome: &Outcome) -> String {
     let certainty = run.certainty();
     let mut rows = Rows::new([
@@ -128,19 +131,23 @@ fn standings(run: &Run, outcome: &Outcome) -> String {
         "verdict",
     ]);
     let figures = figure::shown(outcome);
+    let mut all = Vec::new();
     for case in &outcome.cases {
         for figure in figures.iter().filter(|f| f.is_contested) {
-            for standing in verdict::standings(case, figure, certainty) {
-                let interval = verdict::show(&standing.interval);
-                rows.add([
-                    case.label.as_str(),
-                    &figure.heading,
-                    &standing.against,
-                    &interval,
-                    standing.word,
-                ]);
-            }
+            let standings = verdict::standings(case, figure, certainty);
+            all.extend(standings.map(|standing| (case, figure, standing)));
         }
+    }
+    all.sort_by_key(|(.., standing)| standing.is_unclear());
+    for (case, figure, standing) in &all {
+        let interval = verdict::show(&standing.interval);
+        rows.add([
+            case.label.as_str(),
+            &figure.heading,
+            &standing.against,
+            &interval,
+            standing.word,
+        ]);
     }
     rows.text()
 }

@@ -181,6 +181,13 @@ pub struct Standing {
     pub word: &'static str,
 }
 
+impl Standing {
+    /// Returns whether the measurements do not tell.
+    pub fn is_unclear(&self) -> bool {
+        ["not distinguishable", "inconclusive"].contains(&self.word)
+    }
+}
+
 /// Formats an interval as `0.62 (0.60 to 0.64)`.
 pub fn show(interval: &Interval) -> String {
     format!(
