@@ -77,7 +77,7 @@ fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
                 let word = if is_less { "lower" } else { "higher" };
                 let by = (interval.ratio - 1.0).abs() * 100.0;
                 let than = format!("is {word} than that of {against}");
-                (than, format!("{by:.0} % {word}"))
+                (than, format!("by {by:.0} %"))
             }
             "target met" | "target missed" => (format!("compared with {against}: {}", standing.word), times),
             word if standing.is_unclear() => (format!("compared with {against} is {word}"), times),
@@ -302,7 +302,7 @@ mod tests {
         };
         let answer = |cases: Vec<Case>| of(&Run::default(), &outcome("key", cases));
         let one = answer(vec![cases(200.0)]);
-        let said = "is lower than that of nginx: 50 % lower (100.0 us).";
+        let said = "is lower than that of nginx: by 50 % (100.0 us).";
         assert!(one.ends_with(said), "{one}");
         // What cannot be told stands last.
         let two = answer(vec![cases(100.0), cases(200.0)]);
