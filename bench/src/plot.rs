@@ -139,6 +139,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
     let rows = rows(bars);
     let mut chart = ChartBuilder::on(area)
         .margin(8)
+        .margin_right(30)
         .x_label_area_size(MARGIN)
         .y_label_area_size(LABELS)
         .build_cartesian_2d(0.0..most * 1.4, 0.0..rows.len() as f64)?;
