@@ -79,7 +79,9 @@ fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
                 let than = format!("is {word} than that of {against}");
                 (than, format!("by {by:.0} %"))
             }
-            "target met" | "target missed" => (format!("compared with {against}: {}", standing.word), times),
+            "target met" | "target missed" => {
+                (format!("compared with {against}: {}", standing.word), times)
+            }
             word if standing.is_unclear() => (format!("compared with {against} is {word}"), times),
             word => (format!("is {word} than that of {against}"), times),
         };
@@ -147,7 +149,11 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
             }
             _ => format!("{least:.2} to {most:.2} times the {heading} of {from}"),
         };
-        let verb = if figure.less_is_better { "costs" } else { "gives" };
+        let verb = if figure.less_is_better {
+            "costs"
+        } else {
+            "gives"
+        };
         Some(format!("{} {verb} becket {change}.", named(setting, to)))
     });
     let told: Vec<String> = told.collect();

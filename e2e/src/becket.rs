@@ -285,7 +285,9 @@ impl Becket {
         let texts = names.map(|name| {
             // Reading a FIFO could block forever.
             let path = Some(self.folder.join(name)).filter(|path| path.is_file());
-            let text = path.and_then(|path| fs::read_to_string(path).ok()).unwrap_or_default();
+            let text = path
+                .and_then(|path| fs::read_to_string(path).ok())
+                .unwrap_or_default();
             format!("--- {name}\n{}", tail(&text))
         });
         let files = self.open_files().join(" ");

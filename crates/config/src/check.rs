@@ -183,11 +183,19 @@ impl File {
             let fault = "the log cannot be off; log.level sets its verbosity";
             report.refuse(key!("log", log.file), fault, LogTarget::ACCEPTED);
         }
-        let targets = [(key!("log", log.file), &log.file), (key!("log", log.access), &log.access)];
+        let targets = [
+            (key!("log", log.file), &log.file),
+            (key!("log", log.access), &log.access),
+        ];
         for (path, target) in targets {
             let is_nowhere = *target == LogTarget::Syslog && log.syslog.is_none();
             let fault = "log.syslog is not set";
-            report.refuse_if(is_nowhere, path, fault, "the address of the daemon in log.syslog");
+            report.refuse_if(
+                is_nowhere,
+                path,
+                fault,
+                "the address of the daemon in log.syslog",
+            );
         }
         if process.key_log {
             let fault = "TLS secrets are written to the file named by SSLKEYLOGFILE";

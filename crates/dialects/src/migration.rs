@@ -272,7 +272,11 @@ impl TomlWriter<'_> {
                         comment => comment,
                     };
                     let is_default = comment.is_empty() && !is_link && !is_known;
-                    let comment = if is_default { self.default.clone() } else { comment };
+                    let comment = if is_default {
+                        self.default.clone()
+                    } else {
+                        comment
+                    };
                     let _infallible = writeln!(self.text, "{key} = {}{comment}", value);
                 }
             }

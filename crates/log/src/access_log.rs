@@ -174,7 +174,8 @@ impl AccessWriter {
         record.write(self.format, &mut self.lines);
         if let Some(syslog) = &self.syslog {
             let message = syslog.message(INFO, &self.lines.as_bytes()[begin..]);
-            self.lines.replace_range(begin.., &String::from_utf8_lossy(&message));
+            self.lines
+                .replace_range(begin.., &String::from_utf8_lossy(&message));
         }
         if self.lines.len() >= BLOCK_BYTES {
             self.write_out();

@@ -422,7 +422,7 @@ impl HitchTranslator {
                 address(host, port),
                 origin.or(of_host).or(bind.origin),
             );
-            for origin in of_host.filter(|_| origin.is_some()) {
+            if let Some(origin) = of_host.filter(|_| origin.is_some()) {
                 section.add_origin("bind", origin);
             }
         }

@@ -292,14 +292,19 @@ fn the_report_has_the_key_that_each_value_becomes_and_fits_the_screen() {
     let found = migration(SOURCE, &text, &[("conf.d/1", "")]);
     let becomes = |theirs: &str, value: &str| {
         let mut all = found.settings.iter();
-        all.find(|it| it.theirs == theirs && it.value == value).unwrap().ours
+        all.find(|it| it.theirs == theirs && it.value == value)
+            .unwrap()
+            .ours
     };
     assert_eq!(becomes("socket", "l:TCP_NODELAY=1"), "");
     assert_eq!(becomes("socket", "a:TCP_KEEPIDLE=30"), "listener.keepalive");
     assert_eq!(becomes("protocol", "proxy"), "backend.proxy-header");
     assert_eq!(becomes("protocol", "imap"), "listener.starttls");
     let page = found.page();
-    assert!(page.lines().all(|line| line.chars().count() <= 120), "{page}");
+    assert!(
+        page.lines().all(|line| line.chars().count() <= 120),
+        "{page}"
+    );
 }
 
 #[test]

@@ -8,7 +8,9 @@ use crate::socket::ByteCounts;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
 use becket_log::Timestamp;
-use becket_log::access::{AccessRecord, ConnectionTimes, HandshakeRecord, RequestRecord, ResumedBy};
+use becket_log::access::{
+    AccessRecord, ConnectionTimes, HandshakeRecord, RequestRecord, ResumedBy,
+};
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use becket_tls::ja4::Ja4;
