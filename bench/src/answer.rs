@@ -310,7 +310,7 @@ mod tests {
         let one = answer(vec![cases(200.0)]);
         let said = "is lower than that of nginx: by 50 % (100.0 us).";
         assert!(one.ends_with(said), "{one}");
-        // What cannot be told stands last.
+        // Unclear verdicts stand last.
         let two = answer(vec![cases(100.0), cases(200.0)]);
         let (sure, unclear) = two.split_once(said).unwrap();
         assert!(!sure.contains("not distinguishable"), "{two}");

@@ -89,7 +89,7 @@ impl Plot<'_> {
     }
 }
 
-/// Row of a bar chart.
+/// Bar of a chart.
 struct Bar<'a> {
     case: &'a Case,
     column: &'a Column,
@@ -116,20 +116,20 @@ fn bars<'a>(outcome: &'a Outcome, figure: &Figure) -> Vec<Bar<'a>> {
 }
 
 /// Row of a plot: the label of a case, or one of its bars.
-enum Row<'a> {
+enum PlotRow<'a> {
     Label(&'a str),
     Bar(&'a Bar<'a>),
 }
 
-fn rows<'a>(bars: &'a [Bar<'a>]) -> Vec<Row<'a>> {
+fn rows<'a>(bars: &'a [Bar<'a>]) -> Vec<PlotRow<'a>> {
     let mut rows = Vec::new();
     let mut label = "";
     for bar in bars {
         if bar.case.label != label {
             label = &bar.case.label;
-            rows.push(Row::Label(label));
+            rows.push(PlotRow::Label(label));
         }
-        rows.push(Row::Bar(bar));
+        rows.push(PlotRow::Bar(bar));
     }
     rows
 }
@@ -167,12 +167,12 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
             EmptyElement::at((from, middle)) + words
         };
         let bar = match row {
-            Row::Label(label) => {
+            PlotRow::Label(label) => {
                 let start = 8 - LABELS as i32;
                 chart.draw_series([text(label, 0.0, start, &bold)])?;
                 continue;
             }
-            Row::Bar(bar) => bar,
+            PlotRow::Bar(bar) => bar,
         };
         let peer = table::heading(&bar.column.peer);
         chart.draw_series([text(peer, 0.0, -6, &right)])?;

@@ -3,9 +3,10 @@
 //! A file has a global part and `[service]` sections of `name = value` lines. `#` and `;` begin
 //! comments, names are case-insensitive, and the files of a folder may be included. Settings of the
 //! global part are defaults of all services. `table` has the settings, `service` the settings of
-//! one service, `reader` converts them to listeners, policies and backends, and `tls` has what
+//! one service, `lines` their lines, `reader` converts them to listeners, policies and backends, and `tls` has what
 //! concerns TLS.
 
+mod lines;
 mod reader;
 mod service;
 mod table;
@@ -15,7 +16,8 @@ mod tls;
 
 use std::path::Path;
 
-use self::reader::{LeftOut, StunnelTranslator};
+use self::lines::LeftOut;
+use self::reader::StunnelTranslator;
 pub(super) use self::table::SETTINGS;
 use super::builder::SettingId;
 use super::invocation::{CommandLineError, DialectCommand, Invocation};

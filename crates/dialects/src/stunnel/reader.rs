@@ -10,13 +10,11 @@ use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilde
 use super::super::setting::{Setting, SettingSupport, ValueKind};
 use super::super::translation::Translation;
 use super::SETTINGS;
+use super::lines::{LeftOut, LinesOfServices};
 use super::service::{GivenSettings, MOST_VALUES, Service};
 use becket_config::address::SectionName;
 use becket_config::error::Problem;
 use becket_config::notation::Text;
-
-/// Services that are not translated, by their number in the file, and why.
-pub(super) type LeftOut = BTreeMap<usize, String>;
 
 /// Collects sections in their order.
 #[derive(Debug)]
@@ -27,18 +25,9 @@ pub(super) struct StunnelTranslator {
     shared: Option<Rc<GivenSettings>>,
     services: Vec<Service>,
     left_out: LeftOut,
-    /// Number of services so far; those that are left out count.
+    /// Number of services so far, with the ones in `left_out`.
     begun: usize,
-    owners: Vec<Owner>,
-}
-
-/// Lines of a service, or of the global part (service 0).
-#[derive(Debug)]
-struct Owner {
-    file: Option<Box<str>>,
-    first: usize,
-    last: usize,
-    service: usize,
+    lines: LinesOfServices,
 }
 
 impl StunnelTranslator {
@@ -50,7 +39,7 @@ impl StunnelTranslator {
             services: Vec::new(),
             left_out,
             begun: 0,
-            owners: Vec::new(),
+            lines: LinesOfServices::default(),
         }
     }
 
@@ -61,17 +50,8 @@ impl StunnelTranslator {
 
     /// Records the service of a line. Returns `true` if the service is translated.
     pub(super) fn owns(&mut self, line: usize) -> bool {
-        let (file, service) = (self.out.file(), self.begun);
-        match self.owners.last_mut() {
-            Some(owner) if owner.service == service && owner.file == file => owner.last = line,
-            _ => self.owners.push(Owner {
-                file,
-                first: line,
-                last: line,
-                service,
-            }),
-        }
-        !self.left_out.contains_key(&service)
+        self.lines.add(self.out.file(), line, self.begun);
+        !self.left_out.contains_key(&self.begun)
     }
 
     /// Begins a service.
@@ -188,7 +168,7 @@ impl StunnelTranslator {
         self.times(&services);
         let is_daemon = self.process();
         let translation = self.out.finish(SETTINGS, is_daemon);
-        let faulty = faulty(&self.owners, &translation.problems);
+        let faulty = self.lines.faulty(&translation.problems);
         (translation, faulty)
     }
 
@@ -566,25 +546,6 @@ impl StunnelTranslator {
         );
         false
     }
-}
-
-/// Returns the services with faults.
-fn faulty(owners: &[Owner], problems: &[Problem]) -> LeftOut {
-    let mut faulty = LeftOut::new();
-    for problem in problems {
-        let owners = owners.iter().filter(|it| it.file == problem.file);
-        for owner in owners.filter(|it| {
-            let line = problem.line.unwrap_or_default();
-            (it.first..=it.last).contains(&line) && it.service > 0
-        }) {
-            let why = faulty.entry(owner.service).or_default();
-            if !why.is_empty() {
-                *why += "; ";
-            }
-            *why += &problem.to_string();
-        }
-    }
-    faulty
 }
 
 /// Returns section names for services: their own names, if those are valid and unique.
