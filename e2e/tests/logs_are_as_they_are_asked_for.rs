@@ -28,6 +28,6 @@ fn the_journal_gets_priorities_and_a_file_does_not() {
         });
         drop(becket);
         assert_eq!(log.contains("<6>{\"level\":\"INFO\""), is_journal, "{log}");
-        assert_eq!(log.contains("\"timestamp\""), !is_journal, "{log}");
+        assert_eq!(log.contains("\"time\""), !is_journal, "{log}");
     }
 }

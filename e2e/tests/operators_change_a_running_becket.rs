@@ -190,7 +190,7 @@ fn open_connections_are_listed_and_closed_by_their_properties() {
     let top = json(&place, &["connections", "top"]);
     assert_eq!(top["sources"][0]["connections"], 3);
     assert_eq!(top["names"].as_array().unwrap().len(), 3);
-    let ended = json(&place, &["connections", "kill", "--name", names[1]]);
+    let ended = json(&place, &["connections", "kill", "--sni", names[1]]);
     assert_eq!(ended["killed"], 1);
     assert_eq!(becket.next_reason(), "killed");
     assert!(

@@ -47,7 +47,7 @@ fn haproxy_accepts_both_versions() {
                 let mut lines = becket.access().into_iter();
                 lines.find(|line| line["client"] == own.to_string())
             });
-            let id = line["id"].as_str().map(str::to_owned);
+            let id = line["unique_id"].as_str().map(str::to_owned);
             assert_eq!(id.is_some(), version == "v2");
             let name = id.map(|id| format!("named www.example.org id {id}"));
             assert!(answer.ends_with(&name.unwrap_or_default()), "{answer}");

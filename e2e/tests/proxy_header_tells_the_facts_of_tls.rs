@@ -96,7 +96,7 @@ fn version_2_contains_the_properties_of_tls() -> io::Result<()> {
                 let begins = format!("t{}d", version.replace("TLSv", "").replace('.', ""));
                 assert!(ja4.starts_with(begins.as_bytes()), "{version}");
                 assert_eq!(line["ja4"].as_str().unwrap().as_bytes(), ja4);
-                assert_eq!(line["id"].as_str().unwrap().as_bytes(), id);
+                assert_eq!(line["unique_id"].as_str().unwrap().as_bytes(), id);
                 let subject = own.map(|_| "CN=alice");
                 assert_eq!(line["subject"].as_str(), subject);
                 assert_eq!(line["serial"].as_str(), own.map(|_| "0ABC"));

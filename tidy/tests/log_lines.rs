@@ -5,41 +5,51 @@ use std::collections::BTreeSet;
 use crate::parts::{Part, parts};
 use crate::rust::without_tests;
 
-/// Level and text of the lines that a source logs at `info`, `warn` and `error`.
-pub(crate) fn in_source(source: &str) -> BTreeSet<(String, String)> {
+/// Level, name of the event, and text.
+pub(crate) type Line = (String, String, String);
+
+/// Level, event and text of the lines that a source logs at `info`, `warn` and `error`.
+pub(crate) fn in_source(source: &str) -> BTreeSet<Line> {
     let mut found = BTreeSet::new();
-    // Code since the last literal; the call that is being read, with its open brackets and the last text among its arguments.
+    // Code since the last literal or call; the call that is being read, with its open brackets, its name and the last text among its arguments.
     let mut code = String::new();
-    let mut call: Option<(Vec<&str>, usize, &str)> = None;
+    let mut call: Option<(Vec<&str>, usize, &str, &str)> = None;
     for part in parts(without_tests(source)) {
         match (part, &mut call) {
             (Part::Code(text), None) => {
                 code.push_str(text);
-                call = levels(&code).map(|levels| (levels, 1, ""));
+                call = levels(&code).map(|levels| (levels, 1, "", ""));
             }
-            (Part::Code(text), Some((levels, open, line))) => {
+            (Part::Code(text), Some((levels, open, name, line))) => {
+                code.push_str(text);
                 *open += text.matches(['(', '{', '[']).count();
                 *open = open.saturating_sub(text.matches([')', '}', ']']).count());
                 if *open == 0 {
-                    let lines = levels.iter().map(|level| (level.to_string(), plain(line)));
-                    found.extend(lines.filter(|(_, line)| !line.is_empty()));
+                    let line = plain(line);
+                    let lines = levels
+                        .iter()
+                        .map(|level| (level.to_string(), plain(name), line.clone()));
+                    found.extend(lines.filter(|(.., line)| !line.is_empty()));
                     (call, code) = (None, String::new());
                 }
             }
-            (Part::Literal(text), Some((_, 1, line))) => *line = text,
-            _ => code.clear(),
+            (Part::Literal(text), Some((_, 1, name, line))) => {
+                *(if code.ends_with("name: ") { name } else { line }) = text;
+            }
+            (_, None) => code.clear(),
+            (_, Some(_)) => {}
         }
     }
     found
 }
 
-/// Level and text of the rows of the page.
-pub(crate) fn in_page(page: &str) -> BTreeSet<(String, String)> {
+/// Level, event and text of the rows of the page.
+pub(crate) fn in_page(page: &str) -> BTreeSet<Line> {
     let rows = page.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| ")?.split(" | ");
         let level = cells.next().filter(|level| LEVELS.contains(level))?;
-        let text = cells.next()?.strip_prefix('`')?.strip_suffix('`')?;
-        Some((level.to_owned(), text.to_owned()))
+        let mut code = || cells.next()?.strip_prefix('`')?.strip_suffix('`');
+        Some((level.to_owned(), code()?.to_owned(), code()?.to_owned()))
     });
     rows.collect()
 }
@@ -66,15 +76,15 @@ const LEVELS: &[&str] = &["info", "warn", "error"];
 
 #[test]
 fn lines_are_found_in_calls_and_in_tables() {
-    let source = "info!(a = f(\"x\"), %b, \"ready\"); tracing::warn!(\"cannot\"); debug!(\"no\"); my_error!(\"no\"); $level!(\"both\")";
+    let source = "info!(name: \"set\", a = f(\"x\"), %b, \"ready\"); tracing::warn!(\"cannot\"); debug!(\"no\"); my_error!(\"no\"); $level!(name: \"both\", \"of two\")";
     let lines = [
-        ("info", "both"),
-        ("info", "ready"),
-        ("warn", "both"),
-        ("warn", "cannot"),
+        ("info", "both", "of two"),
+        ("info", "set", "ready"),
+        ("warn", "both", "of two"),
+        ("warn", "", "cannot"),
     ];
-    let lines: BTreeSet<_> = lines.map(|(a, b)| (a.to_owned(), b.to_owned())).into();
-    assert_eq!(in_source(source), lines);
-    let page = "| level | line |\n|---|---|\n| warn | `cannot` | It. | Do. |\n";
-    assert!(in_page(page).contains(&("warn".into(), "cannot".into())));
+    let lines = lines.map(|(a, b, c)| (a.to_owned(), b.to_owned(), c.to_owned()));
+    assert_eq!(in_source(source), lines.into());
+    let page = "| level | event | line |\n|---|---|---|\n| warn | `a-b` | `cannot` | It. | Do. |\n";
+    assert!(in_page(page).contains(&("warn".into(), "a-b".into(), "cannot".into())));
 }

@@ -281,12 +281,19 @@ fn each_log_line_is_on_its_page() {
     assert!(code.len() > 100, "the lines were not found: {}", code.len());
     let absent = code
         .difference(&page)
-        .map(|(level, line)| format!("{level} {line}"));
+        .map(|(level, event, line)| format!("{level} {event:?} {line}"));
     demand_none("not in log-lines.md", absent.collect());
     let stale = page
         .difference(&code)
-        .map(|(level, line)| format!("{level} {line}"));
+        .map(|(level, event, line)| format!("{level} {event} {line}"));
     demand_none("logged by no source", stale.collect());
+    let mut texts: BTreeMap<&str, &str> = BTreeMap::new();
+    let twice = page.iter().filter(|(_, event, line)| {
+        let other = texts.insert(event, line);
+        other.is_some_and(|other| other != line)
+    });
+    let twice = twice.map(|(_, event, _)| event.clone());
+    demand_none("event with two texts", twice.collect());
 }
 
 #[test]

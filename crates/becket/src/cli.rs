@@ -374,7 +374,7 @@ mod tests {
             "ctl --socket s servers",
             "ctl servers drain app/a:1 --socket s --json",
             "ctl connections --server a:1 --age 60",
-            "ctl connections kill --name a.test",
+            "ctl connections kill --sni a.test",
             "ctl log debug",
         ] {
             assert!(parse(&format!("becket {line}")).is_ok(), "{line}");

@@ -151,7 +151,7 @@ impl PeerAddresses {
                     peer.take(found.iter().map(|ip| SocketAddr::new(*ip, port)).collect());
                 if changed {
                     let addresses = &peer.addresses;
-                    tracing::info!(name = %peer.name, ?addresses, "peer addresses changed");
+                    tracing::info!(name: "peer-addresses-changed", name = %peer.name, ?addresses, "peer addresses changed");
                 }
                 changed
             }
@@ -193,7 +193,7 @@ impl ConfiguredPeer {
         addresses.truncate(MOST_OF_NAME);
         if self.ignored != ignored && ignored > 0 {
             let used = MOST_OF_NAME;
-            tracing::warn!(name = %self.name, used, ignored, "peer has too many addresses; ignoring the rest");
+            tracing::warn!(name: "peer-addresses-ignored", name = %self.name, used, ignored, "peer has too many addresses; ignoring the rest");
         }
         self.ignored = ignored;
         let changed = self.addresses != addresses;
@@ -205,7 +205,7 @@ impl ConfiguredPeer {
     fn complain(&mut self, why: String) {
         if self.problem.as_ref() != Some(&why) {
             let kept = self.addresses.len();
-            tracing::warn!(name = %self.name, why, kept, "cannot resolve the name of a peer");
+            tracing::warn!(name: "peer-lookup-failed", name = %self.name, error = why, kept, "cannot resolve the name of a peer");
             self.problem = Some(why);
         }
     }

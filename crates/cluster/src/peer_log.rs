@@ -53,7 +53,7 @@ impl PeerLog {
             now.insert(name);
             if !self.live.contains(&name) {
                 lines += 1;
-                tracing::info!(node = peer.node.0, address = %peer.address, "peer joined");
+                tracing::info!(name: "peer-joined", node = peer.node.0, address = %peer.address, "peer joined");
             }
         }
         for gone in self.live.difference(&now) {
@@ -63,9 +63,9 @@ impl PeerLog {
                 (peer.node, peer.boot, peer.state) == (gone.node, gone.boot, PeerState::Left)
             });
             if said {
-                tracing::info!(node = gone.node.0, "peer left");
+                tracing::info!(name: "peer-left", node = gone.node.0, "peer left");
             } else {
-                tracing::warn!(node = gone.node.0, "lost contact with a peer");
+                tracing::warn!(name: "peer-lost", node = gone.node.0, "lost contact with a peer");
             }
         }
         self.live = now;
@@ -76,7 +76,7 @@ impl PeerLog {
         let fresh = status.collisions.iter();
         let fresh = fresh.filter(|node| !self.collisions.contains(node));
         let lines = fresh
-            .inspect(|node| tracing::error!(node = node.0, "two processes use one cluster.node"))
+            .inspect(|node| tracing::error!(name: "peer-duplicate-node", node = node.0, "two processes use one cluster.node"))
             .count();
         self.collisions.clone_from(&status.collisions);
         lines
@@ -96,7 +96,7 @@ impl PeerLog {
                 lines += 1;
                 let secret = format!("{:08x}", refused.secret.0);
                 let (address, cause) = (refused.address, refused.cause.label());
-                tracing::warn!(%address, secret, cause, suppressed, "join of a peer rejected");
+                tracing::warn!(name: "peer-rejected", %address, secret, reason = cause, suppressed, "join of a peer rejected");
             }
         }
         let refused = status.refused.iter();

@@ -173,6 +173,7 @@ impl SessionSink {
         } else if known < MOST_UNKNOWN {
             self.unknown.insert((node, policy), 1);
             tracing::warn!(
+                name: "peer-policy-unknown",
                 node = node.0,
                 policy = format!("{:016x}", policy.0),
                 "peer sends sessions of an unknown policy"

@@ -158,7 +158,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
         runtime.block_on(async {
             let receive = async { tokio::try_join!(over_tcp, over_socket) };
             if let Err(error) = while_open(at_door, receive).await {
-                tracing::error!(%error, "admin pages stopped");
+                tracing::error!(name: "admin-pages-stopped", %error, "admin pages stopped");
             }
             // Accepted clients still get their answers.
             pending::<()>().await;

@@ -212,13 +212,13 @@ impl Responder {
                     )
                 })?;
                 // Logged before the change: the client may disconnect before the outcome.
-                tracing::info!(by = %asker, path, said = %Escaped::new(&*body), "change requested");
+                tracing::info!(name: "change-requested", by = %asker, path, body = %Escaped::new(&*body), "change requested");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {
                     Ok(_) => "done",
                     Err(refused) => &refused.error,
                 };
-                tracing::info!(by = %asker, path, outcome = %Escaped::new(outcome), "change ended");
+                tracing::info!(name: "change-ended", by = %asker, path, outcome = %Escaped::new(outcome), "change ended");
                 done
             }
         }

@@ -137,7 +137,7 @@ pub(super) async fn top(
         for row in rows {
             let bytes = row.client_bytes_in + row.client_bytes_out;
             count(&mut sources, source(row.client, prefixes), bytes);
-            if let Some(name) = row.name {
+            if let Some(name) = row.sni {
                 count(&mut names, name, bytes);
             }
             if let (Some(backend), Some(server)) = (row.backend, row.server) {

@@ -250,7 +250,7 @@ fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Deliv
     };
     if link.follows_a_death {
         let deaths = link.restarts.deaths;
-        tracing::warn!(deaths, "started again: the previous serving process died");
+        tracing::warn!(name: "process-restarted", restarts = deaths, "started again: the previous serving process died");
     }
     link.listen()
 }
@@ -327,7 +327,7 @@ fn bind(
         unix: unix.transpose()?,
     };
     for address in given.unused() {
-        tracing::warn!(%address, "inherited socket matches no listener");
+        tracing::warn!(name: "socket-unused", %address, "inherited socket matches no listener");
     }
     Ok(AllSockets {
         listeners,
@@ -389,7 +389,7 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
 /// Rejects a start as another user than the configured one.
 fn check_user(source: &ConfigSource, config: &Config, is_confined: bool) -> Result<(), StartError> {
     if !is_confined && config.file.process.user.is_none() && privileges::is_root() {
-        tracing::warn!("running as root; set process.user to drop privileges");
+        tracing::warn!(name: "running-as-root", "running as root; set process.user to drop privileges");
     }
     let refused = refused_user(config, is_confined);
     refused.map_or(Ok(()), |problem| Err(rejected(source, vec![problem])))

@@ -34,7 +34,7 @@ impl MemoryWatch {
     pub fn open(limit: MemoryLimit) -> Self {
         let resident = ResidentMemory::open();
         if let (MemoryLimit::Bytes(_), Err(error)) = (limit, &resident) {
-            tracing::warn!(%error, "limits.memory has no effect: cannot open /proc");
+            tracing::warn!(name: "memory-limit-unavailable", %error, "limits.memory has no effect: cannot open /proc");
         }
         Self {
             resident: resident.ok(),
@@ -58,8 +58,12 @@ impl MemoryWatch {
         if shortage != before {
             let label = shortage.label();
             match shortage {
-                Shortage::None => tracing::info!(used, watermark, "memory pressure ended"),
-                _ => tracing::warn!(used, watermark, shortage = label, "memory is short"),
+                Shortage::None => {
+                    tracing::info!(name: "memory-pressure-ended", used, watermark, "memory pressure ended")
+                }
+                _ => {
+                    tracing::warn!(name: "memory-pressure", used, watermark, shortage = label, "memory is short")
+                }
             }
         }
         shared.memory.set(MemoryStatus {

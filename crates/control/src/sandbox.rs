@@ -84,7 +84,7 @@ impl Sandbox {
         for number in call_filter::refused().into_keys() {
             if self.said.insert(number) {
                 let call = call_name(number);
-                tracing::warn!(call, number, "system call refused by process.sandbox");
+                tracing::warn!(name: "system-call-refused", call, number, "system call refused by process.sandbox");
             }
         }
     }
@@ -110,15 +110,15 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
     match done {
         Ok(how) => {
             let how = how.into();
-            tracing::info!(what, how, "sandboxed");
+            tracing::info!(name: "sandboxed", what, how, "sandboxed");
             Some(how)
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-            tracing::warn!(what, "not sandboxed; not supported by the kernel");
+            tracing::warn!(name: "sandbox-unsupported", what, "not sandboxed; not supported by the kernel");
             None
         }
         Err(error) => {
-            tracing::warn!(what, %error, "cannot enter the sandbox");
+            tracing::warn!(name: "sandbox-failed", what, %error, "cannot enter the sandbox");
             None
         }
     }

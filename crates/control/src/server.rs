@@ -205,13 +205,13 @@ impl Control {
                 ended = self.ended.recv() => {
                     left -= 1;
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
-                        tracing::error!(%error, "worker failed");
+                        tracing::error!(name: "worker-failed", %error, "worker failed");
                         outcome = Outcome::Failed;
                         self.workers.stop();
                     }
                 }
                 () = at(self.drain_until), if outcome == Outcome::Done => {
-                    tracing::warn!("timeouts.drain is over; closing the remaining connections");
+                    tracing::warn!(name: "drain-timeout", "timeouts.drain is over; closing the remaining connections");
                     outcome = Outcome::DrainDeadline;
                     self.workers.stop();
                 }
@@ -233,7 +233,7 @@ impl Control {
         }
         drop(self.logs.access);
         self.sandbox.tell();
-        tracing::info!(exit = outcome as u8, "process ended");
+        tracing::info!(name: "process-ended", exit_code = outcome as u8, "process ended");
         outcome
     }
 
@@ -242,7 +242,9 @@ impl Control {
         let workers = self.workers.mailboxes().to_vec();
         match admin::start(&self.admin.sockets, state, changes, workers) {
             Ok(pages) => self.admin.pages = Some(pages),
-            Err(error) => tracing::error!(%error, "cannot serve the admin pages"),
+            Err(error) => {
+                tracing::error!(name: "admin-pages-failed", %error, "cannot serve the admin pages")
+            }
         }
     }
 
@@ -287,9 +289,11 @@ impl Control {
             Ok(false) => {}
             Ok(true) => {
                 self.use_secrets();
-                tracing::info!("ticket keys rotated");
+                tracing::info!(name: "ticket-keys-rotated", "ticket keys rotated");
             }
-            Err(error) => tracing::error!(%error, "cannot rotate the ticket keys"),
+            Err(error) => {
+                tracing::error!(name: "ticket-key-rotation-failed", %error, "cannot rotate the ticket keys")
+            }
         }
     }
 
@@ -301,7 +305,7 @@ impl Control {
 
     fn begin_reload(&mut self, given: ProcessResources) {
         if self.state.is_draining() {
-            tracing::warn!("reload skipped because becket is draining");
+            tracing::warn!(name: "reload-skipped", "reload skipped because becket is draining");
             return;
         }
         self.state.begin_reload();
@@ -323,11 +327,12 @@ impl Control {
         let committed = prepared.and_then(|prepared| self.bind_and_commit(prepared, sockets));
         let errors = committed.err().unwrap_or_default();
         for error in &errors {
-            tracing::error!("reload refused, nothing changed: {error}");
+            tracing::error!(name: "reload-failed", "reload refused, nothing changed: {error}");
         }
         let event = if errors.is_empty() {
             log_ended(&temporary);
             tracing::info!(
+                name: "reloaded",
                 origin = self.config.source.origin(),
                 "configuration reloaded"
             );
@@ -371,7 +376,7 @@ impl Control {
         served.map_err(|error| vec![format!("cannot start the threads of tokens: {error}")])?;
         log_warnings(&prepared.warnings);
         for key in reload::waiting_for_restart(&old, &config) {
-            tracing::warn!(key, "changed; takes effect at the next start");
+            tracing::warn!(name: "restart-required", key, "changed; takes effect at the next start");
         }
         match (membership, &self.peers.cluster, cluster::settings(&config)) {
             (Some(membership), ..) => self.join(membership),
@@ -408,7 +413,7 @@ impl Control {
         if let Some(cluster) = &mut membership {
             cluster.start();
         } else {
-            tracing::info!("replication of sessions ended");
+            tracing::info!(name: "replication-ended", "replication of sessions ended");
         }
         self.state
             .set_node(membership.as_ref().map(Membership::node));
@@ -426,7 +431,7 @@ impl Control {
         }
         self.state.reset_log_level();
         if let Err(error) = self.logs.logging.set_level(&config.log.level) {
-            tracing::error!(%error, "cannot change the log level");
+            tracing::error!(name: "log-level-failed", %error, "cannot change the log level");
         }
         if let Some(stud) = &self.peers.stud {
             stud.reload(cluster::terms(&config));
@@ -464,14 +469,14 @@ impl Control {
         if let Some(access) = &self.logs.access {
             access.reopen();
         }
-        tracing::info!("log files reopened");
+        tracing::info!(name: "log-files-reopened", "log files reopened");
     }
 
     /// Stops accepting. Another process has the sockets of the addresses in `passed_on`.
     async fn drain(&mut self, passed_on: &[SocketAddr]) {
-        tracing::info!("draining");
+        tracing::info!(name: "draining", "draining");
         if self.config.reloading.give_up() {
-            tracing::warn!("reload skipped because becket is draining");
+            tracing::warn!(name: "reload-skipped", "reload skipped because becket is draining");
         }
         let temporary = self.state.temporary();
         log_ended(&temporary);
@@ -490,10 +495,10 @@ impl Control {
         let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
-            tracing::warn!(%error, "cannot release the admin address before the end");
+            tracing::warn!(name: "admin-address-not-released", %error, "cannot release the admin address before the end");
         }
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(%error, "cannot release the admin socket before the end");
+            tracing::warn!(name: "admin-socket-not-released", %error, "cannot release the admin socket before the end");
         }
         self.drain_until = Some(Instant::now() + self.state.config().file.timeouts.drain);
     }
@@ -516,13 +521,13 @@ fn give_back(clock: Clock) {
 /// Logs the TLS features of the kernel, if kernel TLS is enabled.
 fn log_kernel_tls(config: &Config) {
     if let Some(support) = config.kernel_tls() {
-        tracing::info!("kernel TLS: {support}");
+        tracing::info!(name: "kernel-tls", "kernel TLS: {support}");
     }
 }
 
 pub fn log_warnings(warnings: &[Problem]) {
     for warning in warnings {
-        tracing::warn!("{warning}");
+        tracing::warn!(name: "configuration-warning", "{warning}");
     }
 }
 

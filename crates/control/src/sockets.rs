@@ -58,7 +58,7 @@ pub fn bind(
     }
     if problems.is_empty() {
         for bound in all.first().into_iter().flatten() {
-            tracing::info!(address = %bound.address, inherited = bound.inherited, "listening");
+            tracing::info!(name: "listening", address = %bound.address, inherited = bound.inherited, "listening");
         }
         Ok(all)
     } else {

@@ -22,7 +22,7 @@ pub(super) fn temporary(backends: &[RunningBackend], log_level: Option<&str>) ->
 /// Logs the temporary changes that a reload, an upgrade or a drain ends.
 pub fn log_ended(changes: &[String]) {
     for change in changes {
-        tracing::info!(change, "temporary change ended");
+        tracing::info!(name: "temporary-change-ended", change, "temporary change ended");
     }
 }
 

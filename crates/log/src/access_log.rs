@@ -80,7 +80,7 @@ impl Drop for AccessThread {
     fn drop(&mut self) {
         self.reopen = None;
         if let Err(RecvTimeoutError::Timeout) = self.ended.recv_timeout(PATIENCE) {
-            tracing::warn!("cannot write the last lines of the access log in time");
+            tracing::warn!(name: "access-log-unfinished", "cannot write the last lines of the access log in time");
         }
     }
 }

@@ -59,6 +59,37 @@ impl Display for Escaped<'_> {
     }
 }
 
+/// Puts the end of `out`, from `start`, in quotes as JSON does, if it is no plain value of logfmt:
+/// if it is empty, or has a space, a quote, an equals sign or a control character.
+pub(crate) fn quote(out: &mut String, start: usize) -> fmt::Result {
+    let is_special = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
+    if !out[start..].is_empty() && !out[start..].contains(is_special) {
+        return Ok(());
+    }
+    let value = out.split_off(start);
+    out.push('"');
+    for c in value.chars() {
+        if matches!(c, '"' | '\\') {
+            out.push('\\');
+        }
+        put(c, out)?;
+    }
+    out.write_char('"')
+}
+
+/// Appends text without control characters.
+pub(crate) fn escape(text: &str, out: &mut String) -> fmt::Result {
+    text.chars().try_for_each(|c| put(c, out))
+}
+
+fn put(c: char, out: &mut String) -> fmt::Result {
+    match c {
+        '\n' => out.write_str("\\n"),
+        c if c.is_control() => write!(out, "\\u{:04x}", u32::from(c)),
+        c => out.write_char(c),
+    }
+}
+
 /// Maximum number of escaped bytes: the longest server name (RFC 1035, section 2.3.4) and ALPN
 /// protocol (RFC 7301, section 3.1).
 pub(crate) const LONGEST: usize = 255;

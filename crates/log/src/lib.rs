@@ -21,6 +21,7 @@
 pub mod access;
 pub mod access_log;
 mod escape;
+mod line;
 pub mod output;
 mod queue;
 mod rate;
@@ -33,15 +34,14 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use becket_config::choices::LogFormat;
 use becket_config::process::{Log, LogTarget};
 use becket_sys::log_file::{stderr_is_journal, write_if_ready};
 use tracing::Subscriber;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::registry::LookupSpan;
 use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
 
 pub use self::escape::Escaped;
+use self::line::LineFormat;
 pub use self::output::{Output, PATIENCE};
 use self::queue::LineQueue;
 pub use self::rate::{KeyedRateLimit, RateLimit};
@@ -171,22 +171,31 @@ fn report_panics() {
 /// Combines filter, format and output into one subscriber.
 fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Logging), LogError> {
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
-    let colour = colour(&output);
+    let coloured = colour(&output);
     let is_journal = matches!(output, Output::Stderr) && stderr_is_journal();
     let queue = LineQueue::new(output);
+    // Syslog daemons and the journal add a time.
+    let format = |timed| LineFormat {
+        format: log.format,
+        timed,
+        coloured: timed && coloured,
+    };
     let is_elsewhere = matches!(log.file, LogTarget::Off | LogTarget::Syslog);
     let lines = (!is_elsewhere).then(|| {
+        let lines = fmt::layer().event_format(format(!is_journal));
         if is_journal {
-            return unstamped(log.format, SyslogFormat::of_journal(queue.clone()));
-        }
-        let lines = fmt::layer().with_writer(queue.clone());
-        match log.format {
-            LogFormat::Text => lines.with_ansi(colour).boxed(),
-            LogFormat::Json => lines.json().flatten_event(true).boxed(),
+            lines
+                .with_writer(SyslogFormat::of_journal(queue.clone()))
+                .boxed()
+        } else {
+            lines.with_writer(queue.clone()).boxed()
         }
     });
     let (messages, syslog) = SyslogFormat::of(log).unzip();
-    let messages = messages.map(|messages| unstamped(log.format, messages));
+    let messages = messages.map(|messages| {
+        let lines = fmt::layer().event_format(format(false));
+        lines.with_writer(messages)
+    });
     let subscriber = Registry::default().with(filter).with(lines).with(messages);
     let logging = Logging {
         queue,
@@ -194,18 +203,6 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
         filter: handle,
     };
     Ok((subscriber, logging))
-}
-
-/// Formats lines without a time, for readers that add one.
-fn unstamped<S>(format: LogFormat, messages: SyslogFormat) -> Box<dyn Layer<S> + Send + Sync>
-where
-    S: Subscriber + for<'s> LookupSpan<'s>,
-{
-    let lines = fmt::layer().with_writer(messages).without_time();
-    match format {
-        LogFormat::Text => lines.with_ansi(false).boxed(),
-        LogFormat::Json => lines.json().flatten_event(true).boxed(),
-    }
 }
 
 fn filter(level: &str) -> Result<EnvFilter, LogError> {
@@ -226,7 +223,8 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use becket_config::process::LogTarget;
+    use becket_config::choices::LogFormat;
+    use serde_json::json;
 
     fn log(format: LogFormat, level: &str, file: &Path) -> Log {
         Log {
@@ -247,27 +245,49 @@ mod tests {
     }
 
     #[test]
-    fn text_lines_carry_level_and_fields_and_the_filter_holds() {
+    fn text_lines_carry_level_name_and_fields_and_the_filter_holds() {
         let dir = tempfile::tempdir().unwrap();
         let log = log(LogFormat::Text, "info", &dir.path().join("log"));
         let text = written(&log, |_| {
-            tracing::info!(port = 8443, sni = %Escaped::new("a\nb"), "listening");
+            let sni = "a\nb";
+            tracing::info!(name: "ready", port = 8443, sni = %Escaped::new(sni), reason = "tcp", "listening");
+            tracing::warn!(name: "odd", %sni, empty = "", all = ?["x", "y"], is = true, "to {sni}");
+            tracing::error!("no name");
             tracing::debug!("not wanted");
         });
-        assert_eq!(text.lines().count(), 1, "{text}");
-        assert!(text.contains("INFO"), "{text}");
-        assert!(text.contains(r"port=8443 sni=a\x0ab"), "{text}");
+        let lines: Vec<_> = text
+            .lines()
+            .map(|line| line.split_once("Z ").unwrap().1)
+            .collect();
+        assert_eq!(
+            lines,
+            [
+                r" INFO ready: listening port=8443 sni=a\x0ab reason=tcp",
+                r#" WARN odd: to a\nb sni="a\nb" empty="" all="[\"x\", \"y\"]" is=true"#,
+                "ERROR no name",
+            ]
+        );
     }
 
     #[test]
     fn json_lines_are_objects_with_the_fields_on_top() {
         let dir = tempfile::tempdir().unwrap();
         let log = log(LogFormat::Json, "becket=debug", &dir.path().join("log"));
-        let text = written(&log, |_| tracing::debug!(port = 8443, "listening"));
-        let line: serde_json::Value = serde_json::from_str(&text).unwrap();
-        assert_eq!(line["port"], 8443);
-        assert_eq!(line["message"], "listening");
-        assert_eq!(line["level"], "DEBUG");
+        let text = written(&log, |_| {
+            tracing::info!(name: "ready", port = 8443, sni = "\"a\n\"", "listening");
+            tracing::debug!("detail");
+        });
+        let mut lines = text.lines().map(|line| {
+            let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let time = line.as_object_mut().unwrap().remove("time").unwrap();
+            assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
+            line
+        });
+        let expected = json!({"level": "INFO", "event": "ready", "message": "listening", "port": 8443, "sni": "\"a\n\""});
+        assert_eq!(lines.next().unwrap(), expected);
+        let expected =
+            json!({"level": "DEBUG", "target": "becket_log::tests", "message": "detail"});
+        assert_eq!(lines.next().unwrap(), expected);
     }
 
     #[test]

@@ -88,7 +88,7 @@ impl CountedOutput {
             let count = lines.iter().filter(|byte| **byte == b'\n').count();
             self.dropped.fetch_add(count as u64, Relaxed);
             if !std::mem::replace(&mut self.is_failing, true) {
-                tracing::error!(path = %self.output, %error, "cannot write log lines");
+                tracing::error!(name: "log-write-failed", path = %self.output, %error, "cannot write log lines");
             }
             return;
         }
@@ -96,13 +96,13 @@ impl CountedOutput {
         let dropped = self.dropped.load(Relaxed);
         let lines = dropped - std::mem::replace(&mut self.reported, dropped);
         if lines > 0 {
-            tracing::warn!(path = %self.output, lines, "log lines dropped: they could not be written in time");
+            tracing::warn!(name: "log-lines-dropped", path = %self.output, lines, "log lines dropped: they could not be written in time");
         }
     }
 
     pub(super) fn reopen(&mut self) {
         if let Err(error) = self.output.reopen() {
-            tracing::error!(path = %self.output, %error, "cannot reopen the log file; keeping the old one");
+            tracing::error!(name: "log-reopen-failed", path = %self.output, %error, "cannot reopen the log file; keeping the old one");
         }
     }
 }

@@ -137,7 +137,7 @@ impl Child {
         let pushed = serde_json::to_vec(command).map_err(io::Error::from);
         let pushed = pushed.and_then(|text| self.outgoing.push(&text, fds));
         if let Err(error) = pushed {
-            tracing::error!(process = self.id, %error, "cannot send a command");
+            tracing::error!(name: "command-send-failed", process = self.id, %error, "cannot send a command");
         }
         self.flush();
     }
@@ -155,7 +155,7 @@ impl Child {
 
     pub(super) fn kill(&self) {
         if let Err(error) = self.process.kill() {
-            tracing::error!(pid = self.pid(), %error, "cannot kill a process");
+            tracing::error!(name: "kill-failed", pid = self.pid(), %error, "cannot kill a process");
         }
     }
 

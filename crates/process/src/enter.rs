@@ -179,7 +179,7 @@ fn supervise(
     let logging = start_log(seen)?;
     let carried = is_continued.then(Carried::receive).transpose();
     let carried = carried.inspect_err(|error| {
-        tracing::error!(%error, "cannot read the state of the previous program; starting a new serving process");
+        tracing::error!(name: "supervisor-state-lost", %error, "cannot read the state of the previous program; starting a new serving process");
     });
     let carried = carried.ok().flatten();
     let user = carried.as_ref().and_then(|carried| carried.user());
@@ -193,7 +193,7 @@ fn supervise(
             identity,
             program: program().unwrap_or_else(|_| PathBuf::from("/proc/self/exe")),
             notifier: Notifier::from_env().unwrap_or_else(|error| {
-                tracing::error!(%error, "cannot notify the service manager");
+                tracing::error!(name: "notify-failed", %error, "cannot notify the service manager");
                 None
             }),
         };

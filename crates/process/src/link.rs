@@ -168,7 +168,7 @@ fn receive_all(
         let received = receive(stream).and_then(|it| it.ok_or(io::ErrorKind::UnexpectedEof.into()));
         let is_last = received.is_err();
         let received = received.unwrap_or_else(|error| {
-            tracing::error!(%error, "the supervisor exited; draining");
+            tracing::error!(name: "supervisor-exited", %error, "the supervisor exited; draining");
             // In contrast to `Drain`, `Leave` also closes the admin pages, whose address the next
             // becket needs.
             (Command::Leave, Vec::new())

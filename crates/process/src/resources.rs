@@ -335,7 +335,7 @@ impl ResourceOffer {
             if is_root()
                 && let Some(holder) = port_holder(*address)
             {
-                tracing::warn!(%address, "address in use by {holder}");
+                tracing::warn!(name: "address-in-use", %address, "address in use by {holder}");
             }
         }
     }
@@ -387,7 +387,7 @@ impl ResourceOffer {
                 agents
             }
             Err(error) => {
-                tracing::error!(%error, "cannot start the token agents");
+                tracing::error!(name: "token-agents-failed", %error, "cannot start the token agents");
                 Agents::default()
             }
         }

@@ -244,7 +244,7 @@ impl Runner {
             Action::Send(process, command) => {
                 self.send(process, &command);
                 if let Command::Serve(_) = command {
-                    tracing::info!(process, "serve command sent");
+                    tracing::info!(name: "serve-command-sent", process, "serve command sent");
                 }
             }
             Action::Yield(process, next) => {
@@ -313,7 +313,7 @@ impl Runner {
         let mut child = Child::start(process, &program).map_err(|error| {
             io::Error::new(error.kind(), format!("{}: {error}", program.display()))
         })?;
-        tracing::info!(process, pid = child.pid(), program = %program.display(), "process started");
+        tracing::info!(name: "process-started", process, pid = child.pid(), program = %program.display(), "process started");
         let user = self.setup.identity.as_ref();
         let of_agents = is_new.then_some(program.as_path());
         holdings.agents = offer.start_agents(&seen, &needs, user, of_agents);
@@ -482,12 +482,14 @@ impl Runner {
             return;
         };
         if self.setup.identity.is_some() && !seen.is_roots {
-            tracing::warn!("cannot write the pid file: a user other than root can change its path");
+            tracing::warn!(name: "pid-file-refused", "cannot write the pid file: a user other than root can change its path");
             return;
         }
         match PidFile::write(&self.setup.source.folder().join(path)) {
             Ok(file) => self.pid_file = Some(file),
-            Err(error) => tracing::error!(%error, "cannot write the pid file"),
+            Err(error) => {
+                tracing::error!(name: "pid-file-failed", %error, "cannot write the pid file")
+            }
         }
     }
 
@@ -498,7 +500,7 @@ impl Runner {
         };
         for path in self.held.current.logs.iter().filter(which) {
             if let Err(error) = root_only::give(path, identity) {
-                tracing::warn!(path = %path.display(), %error, "cannot create a log file");
+                tracing::warn!(name: "log-create-failed", path = %path.display(), %error, "cannot create a log file");
             }
         }
     }
@@ -507,7 +509,7 @@ impl Runner {
     fn release(&mut self) {
         self.held.release();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(%error, "cannot release the admin socket before the exit");
+            tracing::warn!(name: "admin-socket-not-released", %error, "cannot release the admin socket before the end");
         }
     }
 

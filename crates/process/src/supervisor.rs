@@ -209,7 +209,7 @@ impl Supervisor {
             Input::Event(id, event) => self.event(now, id, event, &mut out),
             Input::Started(id, Ok(times)) => self.started(now, id, times),
             Input::Started(id, Err(error)) => {
-                tracing::error!(%error, "cannot start a process");
+                tracing::error!(name: "process-start-failed", %error, "cannot start a process");
                 let text = error.to_string();
                 self.exited(now, id, &ProcessEnd { code: None, text }, &mut out);
             }
@@ -228,6 +228,7 @@ impl Supervisor {
             }
             Input::NotReplaced(error) => {
                 tracing::error!(
+                    name: "supervisor-outdated",
                     error,
                     "the supervisor cannot execute the new program; the new process serves"
                 );
@@ -266,7 +267,7 @@ impl Supervisor {
                 let reload = self.serves().and_then(|serving| serving.reload.as_ref());
                 let is_late = reload.is_some_and(|reload| reload.late_at.is_none());
                 if is_late && !self.pending.reload {
-                    tracing::warn!("reload postponed: the previous reload has not been answered");
+                    tracing::warn!(name: "reload-postponed", "reload postponed: the previous reload has not been answered");
                 }
                 self.pending.reload = true;
                 self.proceed(now, out);
@@ -387,7 +388,7 @@ impl Supervisor {
         (self.failures, self.restart_at) = (0, None);
         self.is_outdated = true;
         self.restarts.upgrades += 1;
-        tracing::info!(process = id, "upgraded: the new process serves");
+        tracing::info!(name: "upgraded", process = id, "upgraded: the new process serves");
         if let Some(ProcessStage::Serving(Serving { id, times, .. })) = self.serving.take() {
             out.push(Action::Send(id, Command::Leave));
             let ends_by = now + times.drain + GRACE;
@@ -397,17 +398,17 @@ impl Supervisor {
     }
 
     /// Ends a failed upgrade: the serving process continues, or a new one is started.
-    fn give_up(&mut self, now: Duration, reason: &str, out: &mut Vec<Action>) {
+    fn give_up(&mut self, now: Duration, error: &str, out: &mut Vec<Action>) {
         let Some(next) = self.next.take() else {
             return;
         };
         out.push(Action::Discard(next.id));
-        tracing::error!("upgrade failed, nothing changed: {reason}");
+        tracing::error!(name: "upgrade-failed", "upgrade failed, nothing changed: {error}");
         if self.serving.is_none() {
             self.restart_at = Some(now);
             return;
         }
-        self.resume_serving(reason, out);
+        self.resume_serving(error, out);
         out.push(Action::Notify(ServiceNotice::UpgradeRefused));
         self.proceed(now, out);
     }
@@ -425,8 +426,9 @@ impl Supervisor {
 
     fn broken(&mut self, id: u32, fault: &str, out: &mut Vec<Action>) {
         tracing::error!(
+            name: "protocol-violation",
             process = id,
-            fault,
+            error = fault,
             "process violated the control protocol; killing it"
         );
         out.push(Action::Kill(id));
@@ -507,6 +509,7 @@ impl Supervisor {
         {
             let process = serving.id;
             tracing::error!(
+                name: "reload-timeout",
                 process,
                 "reload not answered; the serving process continues with the previous configuration"
             );
@@ -529,7 +532,7 @@ impl Supervisor {
         }
         let kill = |process: u32, ends_by: &mut Duration, out: &mut Vec<Action>| {
             if *ends_by <= now {
-                tracing::error!(process, "process did not exit in time; killing it");
+                tracing::error!(name: "process-exit-timeout", process, "process did not exit in time; killing it");
                 *ends_by = now + GRACE;
                 out.push(Action::Kill(process));
             }

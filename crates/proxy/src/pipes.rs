@@ -98,7 +98,7 @@ impl Pipes {
             Ok(pipe) => pipe,
             Err(error) => {
                 if !self.told.replace(true) {
-                    tracing::warn!(%error, "cannot create pipes; bulk data is copied");
+                    tracing::warn!(name: "pipes-failed", %error, "cannot create pipes; bulk data is copied");
                 }
                 self.pause.set(PAUSE);
                 return self.refuse(PipeRefusal::Kernel);

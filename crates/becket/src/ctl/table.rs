@@ -166,17 +166,27 @@ pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
 /// Formats connections; the last line says if there are more.
 pub(super) fn connections(list: &ConnectionList<Row>) -> String {
     let head = [
-        "ID", "CLIENT", "LISTENER", "NAME", "PHASE", "TLS", "RESUMED", "BACKEND", "SERVER",
-        "SECONDS", "IN", "OUT",
+        "ID",
+        "CLIENT",
+        "LISTENER",
+        "SNI",
+        "PHASE",
+        "TLS",
+        "HANDSHAKE",
+        "BACKEND",
+        "SERVER",
+        "SECONDS",
+        "IN",
+        "OUT",
     ];
     let fields = [
         "id",
         "client",
         "listener",
-        "name",
+        "sni",
         "phase",
         "version",
-        "resumed",
+        "handshake",
         "backend",
         "server",
         "age_seconds",

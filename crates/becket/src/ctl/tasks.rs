@@ -199,7 +199,7 @@ pub struct FilterFlags {
     listener: Option<String>,
     /// Only connections that asked for this server name
     #[arg(long, value_name = "NAME")]
-    name: Option<String>,
+    sni: Option<String>,
     /// Only connections to a server of this backend
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
@@ -221,7 +221,7 @@ impl FilterFlags {
             ("id", &self.id),
             ("client", &self.client),
             ("listener", &self.listener),
-            ("name", &self.name),
+            ("sni", &self.sni),
             ("backend", &self.backend),
             ("server", &self.server),
             ("phase", &self.phase),
@@ -330,7 +330,7 @@ mod tests {
             id: text(),
             client: text(),
             listener: text(),
-            name: text(),
+            sni: text(),
             backend: text(),
             server: text(),
             phase: text(),

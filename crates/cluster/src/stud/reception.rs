@@ -31,7 +31,7 @@ use crate::socket::{NotBound, bind_datagrams};
 pub fn bind(terms: &Terms, given: Option<io::Result<StdSocket>>) -> Result<StdSocket, NotBound> {
     let socket = bind_datagrams("cluster.stud-listen", terms.listen, BUFFER, given)?;
     let policy = &terms.policy_name;
-    tracing::info!(address = %terms.listen, policy, "listening for sessions of stud and hitch");
+    tracing::info!(name: "stud-listening", address = %terms.listen, policy, "listening for sessions of stud and hitch");
     Ok(socket)
 }
 
@@ -111,9 +111,11 @@ impl Reception {
         let watch = self.watch();
         tokio::spawn(async move {
             match task.run().await {
-                Ok(()) => tracing::info!("stopped receiving sessions of stud and hitch"),
+                Ok(()) => {
+                    tracing::info!(name: "stud-stopped", "stopped receiving sessions of stud and hitch")
+                }
                 Err(error) => {
-                    tracing::error!(%error, "cannot receive sessions of stud and hitch");
+                    tracing::error!(name: "stud-failed", %error, "cannot receive sessions of stud and hitch");
                 }
             }
             watch.ended.store(true, Relaxed);

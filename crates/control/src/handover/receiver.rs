@@ -49,7 +49,7 @@ pub fn start(
     let thread = thread::Builder::new().name("becket-handover".into());
     thread.spawn(move || {
         if let Err(error) = receive(&stream, reader, &milestones) {
-            tracing::warn!(%error, "cannot receive more state from the old process");
+            tracing::warn!(name: "state-receive-failed", %error, "cannot receive more state from the old process");
         }
     })?;
     Ok(reached)
@@ -160,6 +160,7 @@ impl HandoverReader {
         self.is_cut = true;
         let servers = std::mem::take(&mut self.servers);
         tracing::info!(
+            name: "state-received",
             sessions = self.sessions,
             sticks = self.sticks,
             servers = servers.len(),

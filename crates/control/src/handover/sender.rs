@@ -66,7 +66,7 @@ impl Sender {
         let thread = thread::Builder::new().name("becket-handover".into());
         thread.spawn(move || {
             if let Err(error) = writer.send_all(&received, &waiting) {
-                tracing::warn!(%error, "cannot send state to the new process");
+                tracing::warn!(name: "state-send-failed", %error, "cannot send state to the new process");
             }
             writer.shared.table.observe(None);
         })?;

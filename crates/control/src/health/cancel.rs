@@ -69,7 +69,7 @@ async fn send(
             cancels.count(outcome.is_ok());
             if let Err(failure) = outcome {
                 let backend = server.backend().name();
-                tracing::debug!(backend, server = %server.name(), %failure, "cannot send a cancel");
+                tracing::debug!(backend, server = %server.name(), error = %failure, "cannot send a cancel");
             }
         });
     }

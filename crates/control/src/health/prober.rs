@@ -382,7 +382,7 @@ impl ServerWatch {
             (None, Err(failure)) => tracing::debug!(
                 backend = &*self.backend.keys.name,
                 server = %self.server.name(),
-                %failure,
+                error = %failure,
                 "check failed"
             ),
         }
@@ -394,9 +394,9 @@ impl ServerWatch {
         let (backend, server) = (&*self.backend.keys.name, self.server.name());
         let (from, to) = (change.from.label(), change.to.label());
         if failing {
-            tracing::warn!(backend, %server, from, to, %reason, "server out of service");
+            tracing::warn!(name: "server-down", backend, %server, from, to, %reason, "server out of service");
         } else {
-            tracing::info!(backend, %server, from, to, %reason, "server in service");
+            tracing::info!(name: "server-up", backend, %server, from, to, %reason, "server in service");
         }
         self.server.note(|found| {
             found.condition = change.to;
@@ -435,15 +435,15 @@ impl Name {
         match found {
             Ok(found) => {
                 if is_news {
-                    tracing::info!(server = %name, "name resolves");
+                    tracing::info!(name: "server-resolved", server = %name, "name resolves");
                 }
                 replace_addresses(server, &found, self.port);
             }
             Err(reason) if is_news && server.has_address() => {
-                tracing::warn!(server = %name, reason, "DNS lookup failed; keeping the last addresses");
+                tracing::warn!(name: "server-lookup-failed", server = %name, error = reason, "DNS lookup failed; keeping the last addresses");
             }
             Err(reason) if is_news => {
-                tracing::warn!(server = %name, reason, "name does not resolve yet");
+                tracing::warn!(name: "server-unresolved", server = %name, error = reason, "name does not resolve yet");
                 // Checks the queue again, because its clients may have no other server.
                 server.backend().settle();
             }
@@ -474,7 +474,7 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     if old.len() == new.len() && new.iter().all(|address| old.contains(address)) {
         return;
     }
-    tracing::info!(server = %server.name(), addresses = ?found, "addresses of the name changed");
+    tracing::info!(name: "server-addresses-changed", server = %server.name(), addresses = ?found, "addresses of the name changed");
     server.set_addresses(&new);
     // Clients that wait for another server may use the new address.
     server.backend().settle();

@@ -116,17 +116,17 @@ impl Control {
         };
         let mut status = self.state.watch();
         if committed.is_ok() && !taken.is_empty() {
-            tracing::info!(what = taken.join(", "), "changed files loaded");
+            tracing::info!(name: "files-loaded", files = taken.join(", "), "changed files loaded");
             status.renewals += 1;
             status.time = Some(Timestamp::from_unix(self.state.shared().clock.now().unix));
         }
         rejected.extend(committed.err());
         let before = mem::take(&mut self.config.watching.rejected);
         for fault in rejected.iter().filter(|it| !before.contains(it)) {
-            tracing::error!("changed file rejected; keeping the previous one: {fault}");
+            tracing::error!(name: "file-rejected", "changed file rejected; keeping the previous one: {fault}");
         }
         for file in mended(&before, &rejected) {
-            tracing::info!("changed file accepted again: {file}");
+            tracing::info!(name: "file-accepted", "changed file accepted again: {file}");
         }
         status.failures += u64::from(!rejected.is_empty());
         status.rejected = rejected.iter().map(ToString::to_string).collect();

@@ -46,7 +46,7 @@ impl Control {
             UpgradeStep::Parked => {
                 self.report(&Event::Ready);
                 if self.handover.before.is_some() {
-                    tracing::info!("ready; waiting for the old process to stop accepting");
+                    tracing::info!(name: "upgrade-ready", "ready; waiting for the old process to stop accepting");
                 }
             }
             UpgradeStep::Reached(Some(Milestone::Cut(secrets, servers))) => {
@@ -103,7 +103,7 @@ impl Control {
         if self.handover.stage == ready && !self.state.is_draining() {
             // From now on this process drains when the supervisor exits.
             if let Err(error) = outlive_parent() {
-                tracing::error!(%error, "cannot outlive the supervisor; the kernel kills this process with it");
+                tracing::error!(name: "supervisor-not-outlived", %error, "cannot outlive the supervisor; the kernel kills this process with it");
             }
             self.serve();
         }
@@ -117,7 +117,7 @@ impl Control {
         self.report(&Event::Serving);
         let connections = self.state.config().connections;
         let (workers, origin) = (self.workers.len(), self.config.source.origin());
-        tracing::info!(workers, connections, origin, "serving");
+        tracing::info!(name: "serving", workers, connections, origin, "serving");
         log_kernel_tls(&self.state.config());
         self.look_first();
         if self.handover.before.is_none() {
@@ -134,7 +134,9 @@ impl Control {
         };
         match SocketFile::bind(&wanted.path, &wanted.access) {
             Ok(socket) => self.admin.sockets.unix = Some(socket),
-            Err(error) => tracing::error!(%error, "cannot listen on the admin socket"),
+            Err(error) => {
+                tracing::error!(name: "admin-socket-failed", %error, "cannot listen on the admin socket")
+            }
         }
     }
 
@@ -150,14 +152,16 @@ impl Control {
 
     /// Starts to send state to the process that will replace this one.
     pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
-        tracing::info!("upgrade: the new process is loading");
+        tracing::info!(name: "upgrade-loading", "upgrade: the new process is loading");
         self.state.begin_upgrade();
         let Some(stream) = fds.pop() else {
             return;
         };
         match Sender::start(stream.into(), self.state.shared()) {
             Ok(sender) => self.handover.after = Some(sender),
-            Err(error) => tracing::error!(%error, "cannot send state to the new process"),
+            Err(error) => {
+                tracing::error!(name: "state-send-failed", %error, "cannot send state to the new process")
+            }
         }
     }
 
@@ -166,7 +170,7 @@ impl Control {
     pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
         self.handover.stage = UpgradeStage::Yielding { next, kept };
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(%error, "cannot pass the admin socket on");
+            tracing::warn!(name: "admin-socket-not-passed", %error, "cannot pass the admin socket on");
         }
         // From now on only the answers of the next process are correct.
         self.open_pages(false);
@@ -188,7 +192,7 @@ impl Control {
             sender.cut(self.rotation.hand_over(now), self.prober.known(now));
         }
         self.report(&Event::Yielded(*next, held));
-        tracing::info!("stopped accepting; the new process accepts clients");
+        tracing::info!(name: "accepting-stopped", "stopped accepting; the new process accepts clients");
     }
 
     fn open_pages(&self, open: bool) {
@@ -208,7 +212,7 @@ impl Control {
             .map(|line| line.replace(char::is_control, "?"))
             .collect();
         for error in &errors {
-            tracing::error!("upgrade failed, nothing changed: {error}");
+            tracing::error!(name: "upgrade-failed", "upgrade failed, nothing changed: {error}");
         }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         self.config.waiting.upgraded(&errors, &[]);

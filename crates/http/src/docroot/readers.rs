@@ -46,7 +46,7 @@ impl Readers {
         let readers = Arc::clone(self);
         let thread = thread::Builder::new().name("becket-reader".into());
         if let Err(error) = thread.spawn(move || readers.work()) {
-            tracing::error!(%error, "cannot start a thread that reads files");
+            tracing::error!(name: "file-thread-failed", %error, "cannot start a thread that reads files");
             let mut state = self.lock();
             state.threads -= 1;
             // Dropping a job ends the wait of its connection, without a result.

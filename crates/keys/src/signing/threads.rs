@@ -33,6 +33,7 @@ impl CryptoThreads {
         queue.note_served();
         if queue.serving() > 0 {
             tracing::info!(
+                name: "crypto-threads-started",
                 crypto_threads = queue.serving(),
                 rsa_batches = queue.batches().is_some(),
                 "crypto threads started"
@@ -50,7 +51,7 @@ impl Drop for CryptoThreads {
 
 fn run(queue: &SigningQueue) {
     if let Err(error) = priority::only_computes().and_then(|()| priority::give_way(STEPS)) {
-        tracing::warn!(%error, "cannot lower the priority of a crypto thread");
+        tracing::warn!(name: "crypto-thread-priority-failed", %error, "cannot lower the priority of a crypto thread");
     }
     while let Some(jobs) = queue.pop() {
         answer(jobs, |requests| sign(requests, queue));

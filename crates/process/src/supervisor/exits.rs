@@ -28,7 +28,7 @@ impl Supervisor {
             self.serving_exited(now, ended, out);
         } else {
             self.leaving.retain(|process| process.id != id);
-            tracing::info!(process = id, how = ended.text, "replaced process exited");
+            tracing::info!(name: "process-replaced", process = id, reason = ended.text, "replaced process exited");
         }
         if let Some(accepting) = self.accepting() {
             out.push(Action::Send(accepting, Command::Released(row)));
@@ -60,9 +60,10 @@ impl Supervisor {
         self.failures = if is_early { self.failures + 1 } else { 1 };
         let deaths = self.restarts.deaths + 1;
         tracing::error!(
+            name: "process-died",
             process = id,
-            how = ended.text,
-            deaths,
+            reason = ended.text,
+            restarts = deaths,
             "the serving process died"
         );
         if !self.has_served || self.failures > MOST_FAILURES && self.next.is_none() {
@@ -71,14 +72,14 @@ impl Supervisor {
                 .code
                 .filter(|code| *code != NO_FAULT)
                 .unwrap_or(FAILED);
-            tracing::error!(code, "exiting without starting another serving process");
+            tracing::error!(name: "supervisor-exiting", exit_code = code, "exiting without starting another serving process");
             self.ending = Some(Ending { ends_by: now, code });
             out.push(Action::Release);
             return;
         }
         self.restarts.deaths = deaths;
         if self.next.is_some() {
-            tracing::info!("waiting for the new process to serve");
+            tracing::info!(name: "new-process-awaited", "waiting for the new process to serve");
         } else {
             let pause = Duration::from_secs((1 << self.failures) - 2);
             self.restart_at = Some(now + pause);

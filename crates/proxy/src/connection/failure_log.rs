@@ -36,9 +36,10 @@ impl FailureLog {
         macro_rules! line {
             ($level:ident) => {
                 tracing::$level!(
+                    name: "connection-failed",
                     client = %facts.client,
                     listener = %facts.listener,
-                    name = facts.server_name.as_deref().map(|name| display(Escaped::new(name))),
+                    sni = facts.server_name.as_deref().map(|name| display(Escaped::new(name))),
                     reason = reason.label(),
                     detail = (!detail.is_empty()).then(|| display(Escaped::new(detail))),
                     suppressed = (suppressed > 0).then_some(suppressed),
@@ -58,7 +59,8 @@ impl FailureLog {
             && let Some(suppressed) = self.refused.admit(network, now.instant)
         {
             tracing::info!(
-                %network,
+                name: "clients-refused",
+                source = %network,
                 listener = %facts.listener,
                 reason = reason.label(),
                 clients = suppressed + 1,
@@ -136,7 +138,7 @@ mod tests {
             first.contains(" INFO ") && !first.contains("detail="),
             "{first}"
         );
-        let refused = "clients refused network=192.0.2.0/24 listener=web reason=\"source-connections\" clients=1";
+        let refused = "clients refused source=192.0.2.0/24 listener=web reason=\"source-connections\" clients=1";
         assert!(text.contains(refused), "{text}");
         assert!(last.contains(" WARN "), "{last}");
         assert!(

@@ -127,7 +127,7 @@ impl Acceptor {
         }
         self.retired_at = Some(now + GRACE);
         if let Err(error) = becket_sys::socket::refuse_new(&self.socket) {
-            tracing::warn!(address = %self.address, %error, "cannot refuse new clients of a closing listener; they may be reset");
+            tracing::warn!(name: "listener-close-failed", address = %self.address, %error, "cannot refuse new clients of a closing listener; they may be reset");
         }
     }
 
@@ -145,7 +145,7 @@ impl Acceptor {
         if mem::take(&mut self.reported)
             && let Err(error) = registry.deregister(&mut self.socket)
         {
-            tracing::warn!(address = %self.address, %error, "cannot remove a listener from the poll; it still wakes the worker");
+            tracing::warn!(name: "poll-remove-failed", address = %self.address, %error, "cannot remove a listener from the poll; it still wakes the worker");
         }
     }
 
@@ -159,7 +159,7 @@ impl Acceptor {
         match registry.register(&mut self.socket, token, Interest::READABLE) {
             Ok(()) => self.reported = true,
             Err(error) => {
-                tracing::warn!(address = %self.address, %error, "cannot add a listener to the poll; checking it periodically");
+                tracing::warn!(name: "poll-add-failed", address = %self.address, %error, "cannot add a listener to the poll; checking it periodically");
             }
         }
     }
@@ -172,7 +172,7 @@ impl Acceptor {
     /// Removes the TTL requirement from a client that connected before the retirement.
     fn admit(&self, socket: &TcpStream) {
         if let Err(error) = becket_sys::socket::admit(socket) {
-            tracing::warn!(address = %self.address, %error, "cannot admit a client of a closing listener; it may hang");
+            tracing::warn!(name: "client-admit-failed", address = %self.address, %error, "cannot admit a client of a closing listener; it may hang");
         }
     }
 
@@ -185,7 +185,7 @@ impl Acceptor {
         let configured = self.listener.config().keys.backlog;
         let backlog = bound.map_or(configured, |bound| bound.min(configured));
         if let Err(error) = becket_sys::socket::bound_queue(&self.socket, backlog) {
-            tracing::warn!(address = %self.address, %error, "cannot change the listen backlog");
+            tracing::warn!(name: "backlog-failed", address = %self.address, %error, "cannot change the listen backlog");
         }
     }
 

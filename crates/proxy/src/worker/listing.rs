@@ -69,7 +69,7 @@ pub struct Filter {
     id: Option<ConnectionId>,
     client: Option<Network>,
     listener: Option<String>,
-    name: Option<String>,
+    sni: Option<String>,
     backend: Option<String>,
     server: Option<String>,
     phase: Option<String>,
@@ -87,7 +87,7 @@ pub struct BadField {
 impl Filter {
     /// Names of the fields.
     pub const FIELDS: [&str; 8] = [
-        "id", "client", "listener", "name", "backend", "server", "phase", "age",
+        "id", "client", "listener", "sni", "backend", "server", "phase", "age",
     ];
 
     /// Sets a field from text.
@@ -107,7 +107,7 @@ impl Filter {
                 self.client = Some(value.parse().map_err(|_| bad(accepted))?);
             }
             "listener" => self.listener = text,
-            "name" => self.name = text.map(|name| name.to_ascii_lowercase()),
+            "sni" => self.sni = text.map(|name| name.to_ascii_lowercase()),
             "backend" => self.backend = text,
             "server" => self.server = text,
             "phase" if PHASES.contains(&value) => self.phase = text,
@@ -141,7 +141,7 @@ impl Filter {
         self.id.is_none_or(|wanted| wanted == id)
             && self.client.is_none_or(|wanted| wanted.contains(client))
             && is(&self.listener, Some(&facts.listener))
-            && is(&self.name, facts.server_name.as_deref())
+            && is(&self.sni, facts.server_name.as_deref())
             && is(&self.backend, server.map(|server| server.backend().name()))
             && is(&self.server, server.map(|server| &**server.name()))
             && is(&self.phase, Some(glance.phase))
@@ -156,12 +156,12 @@ pub struct ConnectionRow {
     pub client: SocketAddr,
     pub listener: Arc<str>,
     /// Server name in the ClientHello.
-    pub name: Option<Box<str>>,
+    pub sni: Option<Box<str>>,
     pub phase: &'static str,
     pub version: Option<&'static str>,
     pub suite: Option<&'static str>,
-    /// Kind of resumption.
-    pub resumed: Option<&'static str>,
+    /// `full`, or the kind of resumption.
+    pub handshake: Option<&'static str>,
     pub backend: Option<String>,
     pub server: Option<Arc<str>>,
     pub age_seconds: u64,
@@ -179,11 +179,11 @@ impl ConnectionRow {
             id,
             client: SocketAddr::new(canonical(facts.client.ip()), facts.client.port()),
             listener: Arc::clone(&facts.listener),
-            name: facts.server_name.clone(),
+            sni: facts.server_name.clone(),
             phase: glance.phase,
             version: tls.and_then(|tls| tls.version).map(names::version),
             suite: tls.and_then(|tls| tls.suite).map(names::suite),
-            resumed: tls.and_then(|tls| tls.resumed).map(|by| by.label()),
+            handshake: tls.map(|tls| tls.resumed.map_or("full", |by| by.label())),
             backend: glance.server.map(|it| it.backend().name().to_owned()),
             server: glance.server.map(|it| Arc::clone(it.name())),
             age_seconds: now.saturating_sub(facts.accepted).as_secs(),
@@ -259,11 +259,11 @@ mod tests {
             id: "1-2-3".parse().unwrap(),
             client: ([192, 0, 2, 1], 1).into(),
             listener: "web".into(),
-            name: None,
+            sni: None,
             phase: PHASES[0],
             version: None,
             suite: None,
-            resumed: None,
+            handshake: None,
             backend: None,
             server: None,
             age_seconds: 0,
@@ -320,7 +320,7 @@ mod tests {
             filter.set(field, value).unwrap();
             assert!(!filter.is_empty());
         }
-        assert_eq!(filter.name.as_deref(), Some("www.example.org"));
+        assert_eq!(filter.sni.as_deref(), Some("www.example.org"));
         for (field, value, accepted) in [
             ("phase", "idle", "relaying"),
             ("age", "1h", "whole seconds"),

@@ -44,7 +44,7 @@ impl Worker {
                 } => {
                     self.served.outbox = outbox;
                     if let Err(error) = self.take_over(&adopted, added) {
-                        tracing::error!(%error, worker = self.number, "cannot apply the new configuration in a worker");
+                        tracing::error!(name: "worker-reload-failed", %error, worker = self.number, "cannot apply the new configuration in a worker");
                     }
                 }
                 WorkerMessage::Secrets(secrets) => {
@@ -54,7 +54,7 @@ impl Worker {
                         Rc::clone(&self.served.pools),
                     );
                     if let Err(error) = self.serve_by(config, pools, Vec::new(), &[]) {
-                        tracing::error!(%error, worker = self.number, "cannot change ticket keys");
+                        tracing::error!(name: "worker-ticket-keys-failed", %error, worker = self.number, "cannot change ticket keys");
                     }
                 }
                 WorkerMessage::Event(BackendEvent::Granted(grant)) => self.pass_on(grant),

@@ -196,7 +196,7 @@ fn run(start: Start, cpu: Option<usize>) -> io::Result<()> {
     if let Some(cpu) = cpu
         && let Err(error) = becket_sys::affinity::pin_current_thread(cpu)
     {
-        tracing::warn!(%error, cpu, worker = start.number, "cannot pin a worker to its core");
+        tracing::warn!(name: "worker-pin-failed", %error, cpu, worker = start.number, "cannot pin a worker to its core");
     }
     Worker::new(start)?.run()
 }

@@ -328,10 +328,10 @@ impl TokenLink {
         let (module, token) = (status.module, status.token);
         let was_away = self.known.is_away.swap(!status.available, Relaxed);
         if status.available && was_away {
-            tracing::info!(module, token, "token available");
+            tracing::info!(name: "token-available", module, token, "token available");
         } else if !status.available && !was_away {
             let error = status.fault;
-            tracing::error!(module, token, error, "token not available");
+            tracing::error!(name: "token-unavailable", module, token, error, "token not available");
         }
     }
 

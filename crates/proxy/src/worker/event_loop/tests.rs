@@ -443,7 +443,7 @@ fn connections_are_listed_page_by_page_each_once() {
         ("client", "127.0.0.0/8", MANY),
         ("client", "192.0.2.1", 0),
         ("listener", "web", MANY),
-        ("name", "a.test", 0),
+        ("sni", "a.test", 0),
         ("phase", "queued", 0),
         ("age", "3600", 0),
     ] {
