@@ -94,7 +94,7 @@ impl Scene {
         }
         stop(parent);
         signal(self.new, Signal::CONT);
-        self.logged("\"serving\"", 2);
+        self.logged("\"event\":\"serving\"", 2);
     }
 
     /// Continues all stopped processes except the killed one.
@@ -215,7 +215,7 @@ fn the_old_process_continues_if_the_new_one_dies_before_it_serves() {
         if step == Step::Serving {
             // The old process has received its command to exit, and a third process starts.
             scene.logged("the serving process died", 1);
-            scene.logged("\"serving\"", 3);
+            scene.logged("\"event\":\"serving\"", 3);
         } else {
             scene.logged(
                 "upgrade failed, nothing changed: the new process exited before it served (signal: 9",
