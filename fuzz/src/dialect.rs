@@ -43,7 +43,11 @@ pub fn run(data: &[u8]) -> usize {
     );
     translation.remarks("fuzzed").for_each(drop);
     let migration = migrate(source, "its.conf", &translation);
-    assert!(!migration.page().is_empty());
+    let lines = migration.page().lines().count();
+    assert!(
+        lines >= migration.settings.len(),
+        "a setting without a line"
+    );
     let Some(toml) = migration.toml else {
         assert!(!migration.errors.is_empty(), "a rejection has a reason");
         return 0;

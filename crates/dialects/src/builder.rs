@@ -1,5 +1,6 @@
 //! Builds a [`Translation`]: the translated table, and the settings that each key comes from.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
@@ -43,17 +44,6 @@ impl SectionBuilder {
     ) {
         self.note_origin(key, origin);
         self.table.insert(key.to_owned(), value.into());
-    }
-
-    /// Sets a key unless it is set. Returns whether it has this value now.
-    pub(super) fn agree(&mut self, key: &str, value: Value, origin: SettingId) -> bool {
-        match self.table.get(key) {
-            Some(first) => *first == value,
-            None => {
-                self.set(key, value, origin);
-                true
-            }
-        }
     }
 
     /// Returns whether it has no key but its name.
@@ -144,6 +134,24 @@ impl TranslationBuilder {
         self.amend(origin, SettingSupport::Lost, why);
     }
 
+    /// Records that a setting has its effect without a key of its own.
+    pub(super) fn used(&mut self, origin: impl Into<Option<SettingId>>) {
+        self.note_origin(String::new(), origin.into());
+    }
+
+    /// Declares settings lost that should have set a key, but that no key comes from.
+    pub(super) fn settle(&mut self) {
+        let used: HashSet<usize> = self.made.origins.values().flatten().copied().collect();
+        for (index, remark) in self.made.report.iter_mut().enumerate() {
+            let verdict = remark.verdict;
+            let is_set = [SettingSupport::Same, SettingSupport::Different].contains(&verdict);
+            if is_set && !remark.ours.is_empty() && !used.contains(&index) {
+                remark.verdict = SettingSupport::Lost;
+                remark.why = "nothing in the result comes from it".to_owned();
+            }
+        }
+    }
+
     /// Counts directives, or names and servers in the output. Returns whether the limit permits more.
     pub(super) fn count(&mut self, more: usize) -> bool {
         let before = self.counted;
@@ -183,6 +191,7 @@ impl TranslationBuilder {
         verdict: SettingSupport,
         why: impl Into<String>,
     ) {
+        self.used(origin);
         let remark = &mut self.made.report[origin.0];
         remark.verdict = verdict;
         remark.why = why.into();

@@ -1,13 +1,13 @@
-//! Directives of HAProxy and nginx, and the translation that both share.
+//! Directives of HAProxy and nginx, and values that translate by their table alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::rc::Rc;
 
-use toml::{Table, Value};
+use toml::Value;
 
 use super::builder::{SectionBuilder, SettingId, TranslationBuilder, address};
-use super::setting::{Setting, ValueKind};
+use super::setting::{Setting, SettingSupport, ValueKind};
 use becket_config::address::{Address, ListenAddress, SectionName, ServerAddress};
 use becket_config::notation::{Text, duration};
 
@@ -31,33 +31,85 @@ impl Directive {
         self.word(0)
     }
 
-    /// Returns name and value of its key, if the key is right below `prefix`, such as `backend.health.`. Returns `None` also if code
-    /// translates the directive, or the value is refused.
+    /// Returns the value by the kind of the row. Returns `None` also if code translates the directive, or no key is needed.
+    fn value(&self, out: &mut TranslationBuilder) -> Option<Value> {
+        let text = self.text();
+        let value: Option<Value> = match self.setting.kind {
+            ValueKind::Text => Some(text.into()),
+            ValueKind::Path => Some(out.place(text).into()),
+            ValueKind::Flag => Some(true.into()),
+            ValueKind::Number => text.parse().ok().map(Value::Integer),
+            ValueKind::Millis | ValueKind::Seconds => {
+                self.time().map(|time| format!("{time}ms").into())
+            }
+            ValueKind::List => Some(text.split(',').collect::<Vec<_>>().into()),
+            ValueKind::Const(value) => Some(constant(value)),
+            ValueKind::Choice(choices) => {
+                let all = self.words.join(" ");
+                let (_, ours) = choices.iter().find(|(theirs, _)| *theirs == all)?;
+                if ours.is_empty() {
+                    out.used(self.origin);
+                    return None;
+                }
+                Some(constant(ours))
+            }
+            _ => return None,
+        };
+        let is_whole = matches!(
+            self.setting.kind,
+            ValueKind::Text | ValueKind::Const(_) | ValueKind::Choice(_)
+        );
+        if value.is_none() {
+            let accepted = "a whole number, or a time such as 30s";
+            out.refuse(self.origin, "not of the shape that is needed", accepted);
+        } else if !is_whole && self.words.len() > 1 {
+            out.lost(self.origin, "without its further words");
+        } else if self.setting.verdict == SettingSupport::Lost {
+            out.same(self.origin);
+        }
+        value
+    }
+
+    /// Returns name and value of its key, if the key is right below `prefix`, such as `backend.health.`.
     pub(super) fn entry(
         &self,
         out: &mut TranslationBuilder,
         prefix: &str,
     ) -> Option<(&'static str, Value)> {
         let key = self.setting.ours.strip_prefix(prefix)?;
-        let text = self.text();
-        let time = |unit| milliseconds(text, unit).map(|time| format!("{time}ms").into());
-        let value: Option<Value> = match self.setting.kind {
-            _ if key.contains('.') => return None,
-            ValueKind::Text => Some(text.into()),
-            ValueKind::Path if key == "crl" => Some(vec![out.place(text)].into()),
-            ValueKind::Path => Some(out.place(text).into()),
-            ValueKind::Flag => Some(true.into()),
-            ValueKind::Number => text.parse().ok().map(Value::Integer),
-            ValueKind::Millis => time(1),
-            ValueKind::Seconds => time(1000),
-            ValueKind::List => Some(text.split(',').collect::<Vec<_>>().into()),
-            _ => return None,
-        };
-        if value.is_none() {
-            let accepted = "a whole number, or a time such as 30s";
-            out.refuse(self.origin, "not of the shape that is needed", accepted);
+        if key.contains('.') {
+            return None;
         }
-        Some((key, value?))
+        if self.text() == "0" && ["passive-failures", "maxconn", "slow-start"].contains(&key) {
+            out.used(self.origin);
+            return None;
+        }
+        let value = self.value(out)?;
+        Some(match key {
+            "crl" => (key, Value::Array(vec![value])),
+            _ => (key, value),
+        })
+    }
+
+    /// Returns milliseconds of a time such as `1h30m`. A number without a unit counts milliseconds or seconds.
+    fn time(&self) -> Option<u64> {
+        let text = self.text();
+        let is_seconds = self.setting.kind == ValueKind::Seconds;
+        if let Ok(number) = text.parse::<u64>() {
+            return number.checked_mul(if is_seconds { 1000 } else { 1 });
+        }
+        if let Some(number) = text.strip_suffix("us") {
+            return Some(number.parse::<u64>().ok()?.div_ceil(1000));
+        }
+        u64::try_from(duration(text).ok()?.as_millis()).ok()
+    }
+}
+
+/// Returns a number or `false` if the text is one.
+fn constant(text: &str) -> Value {
+    match text {
+        "false" => false.into(),
+        _ => text.parse().map_or_else(|_| text.into(), Value::Integer),
     }
 }
 
@@ -126,15 +178,54 @@ pub(super) fn apply<'d>(
     }
 }
 
-/// Sets a key if a directive is given.
-pub(super) fn set_if(
-    section: &mut SectionBuilder,
-    key: &str,
-    value: impl Into<Value>,
-    given: Option<&Directive>,
+/// Sets the keys of tables that exist once. A time is the longest of its key.
+pub(super) fn apply_once<'d>(
+    out: &mut TranslationBuilder,
+    directives: impl Iterator<Item = &'d Directive>,
 ) {
-    if let Some(given) = given {
-        section.set(key, value, given.origin);
+    let mut times: BTreeMap<&str, Vec<(u64, SettingId)>> = BTreeMap::new();
+    for given in directives {
+        let (table, _) = given.setting.ours.split_once('.').unwrap_or_default();
+        if ["", "listener", "policy", "backend"].contains(&table) {
+            continue;
+        }
+        match (given.setting.kind, given.time()) {
+            // HAProxy waits without end.
+            (ValueKind::Millis, Some(0)) => {
+                let found = times.entry(given.setting.ours).or_default();
+                found.push((YEAR, given.origin));
+            }
+            (ValueKind::Millis | ValueKind::Seconds, Some(time)) => {
+                let found = times.entry(given.setting.ours).or_default();
+                found.push((time.min(YEAR), given.origin));
+            }
+            (ValueKind::Millis | ValueKind::Seconds, None) => {
+                out.refuse(given.origin, "not a time", "a time such as 30s");
+            }
+            _ => {
+                if let Some(value) = given.value(out) {
+                    out.put_own(value, given.origin);
+                }
+            }
+        }
+    }
+    for (key, times) in times {
+        let most = times
+            .iter()
+            .map(|(time, _)| *time)
+            .max()
+            .unwrap_or_default();
+        let mut is_set = most == 0;
+        for (time, origin) in times {
+            if time != most {
+                out.differs(origin, format!("{key} is one time for all, the longest"));
+            } else if is_set {
+                out.used(origin);
+            } else {
+                out.put(key, format!("{most}ms"), origin);
+                is_set = true;
+            }
+        }
     }
 }
 
@@ -147,6 +238,19 @@ pub(super) fn named(
         let found = setting.theirs.split('|').find(|one| *one == name)?;
         Some((setting, found))
     })
+}
+
+/// Finds a directive by its first two words, or by the first. Returns its row and name, and the words after the name.
+pub(super) fn lookup<'w>(
+    table: &'static [Setting],
+    words: &'w [String],
+) -> Option<((&'static Setting, &'static str), &'w [String])> {
+    let (first, rest) = words.split_first()?;
+    let two = rest.split_first().and_then(|(second, rest)| {
+        let found = named(table, &format!("{first} {second}"))?;
+        Some((found, rest))
+    });
+    two.or_else(|| Some((named(table, first)?, rest)))
 }
 
 /// Records each option of a line.
@@ -163,18 +267,15 @@ pub(super) fn options<'w>(
             continue;
         };
         let value = match setting.kind {
-            ValueKind::Flag | ValueKind::Mark => "",
+            ValueKind::Flag | ValueKind::Mark | ValueKind::Const(_) => "",
             _ => words.next().unwrap_or_default(),
         };
-        let origin = out.note_as((setting, name), line, value);
-        let words = Rc::new([value.to_owned()]);
-        let inner = Rc::default();
         options.push(Directive {
             name,
             setting,
-            words,
-            origin,
-            inner,
+            words: Rc::new([value.to_owned()]),
+            origin: out.note_as((setting, name), line, value),
+            inner: Rc::default(),
         });
     }
     options
@@ -198,83 +299,6 @@ impl FreeNames {
     }
 }
 
-/// Reads a time such as `1h30m`. A number without a unit counts `unit` milliseconds.
-fn milliseconds(text: &str, unit: u64) -> Option<u64> {
-    if let Ok(number) = text.parse::<u64>() {
-        return number.checked_mul(unit);
-    }
-    if let Some(number) = text.strip_suffix("us") {
-        return Some(number.parse::<u64>().ok()?.div_ceil(1000));
-    }
-    let time = duration(&text.replace(' ', "")).ok()?;
-    u64::try_from(time.as_millis()).ok()
-}
-
-/// Sets a global time to the longest value, and records a difference for the others.
-pub(super) fn longest<'d>(
-    out: &mut TranslationBuilder,
-    key: &str,
-    given: impl Iterator<Item = &'d Directive>,
-) {
-    let mut times = Vec::new();
-    for one in given {
-        let unit = if one.setting.kind == ValueKind::Seconds {
-            1000
-        } else {
-            1
-        };
-        match milliseconds(one.text(), unit) {
-            // HAProxy waits without end.
-            Some(0) if unit == 1 => times.push((YEAR, one.origin)),
-            Some(time) => times.push((time.min(YEAR), one.origin)),
-            None => out.refuse(one.origin, "not a time", "a time such as 30s"),
-        }
-    }
-    let Some((most, origin)) = times.iter().max_by_key(|(time, _)| *time).copied() else {
-        return;
-    };
-    for (_, origin) in times.into_iter().filter(|(time, _)| *time != most) {
-        out.differs(origin, format!("{key} is one time for all, the longest"));
-    }
-    if most > 0 {
-        out.put(key, format!("{most}ms"), origin);
-    }
-}
-
-/// Adds a server with its own options. Options about health are set in the backend. A repeated address is lost.
-pub(super) fn add_server<'d>(
-    out: &mut TranslationBuilder,
-    (section, health): (&mut SectionBuilder, &mut SectionBuilder),
-    (at, server): (Option<String>, &Directive),
-    options: impl Iterator<Item = &'d Directive>,
-    seen: &mut BTreeSet<String>,
-) {
-    let Some(at) = at else {
-        let accepted = "HOST:PORT, [V6]:PORT or the path of a socket";
-        return out.refuse(server.origin, "not the address of a server", accepted);
-    };
-    if !seen.insert(at.clone()) {
-        return out.lost(
-            server.origin,
-            "an earlier server of the backend has this address",
-        );
-    }
-    let mut table = Table::from_iter([("address".to_owned(), at.into())]);
-    for given in options {
-        if let Some((key, value)) = given.entry(out, "backend.server.") {
-            table.insert(key.to_owned(), value);
-        } else if let Some((key, value)) = given.entry(out, "backend.health.")
-            && !health.agree(key, value, given.origin)
-        {
-            out.differs(
-                given.origin,
-                "all servers of the backend have what the first has",
-            );
-        }
-    }
-    section.push("server", table, server.origin);
-}
-
 /// Returns host and port in becket's notation. `[::]` and `*` are every address.
 fn endpoint(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':')?;
@@ -290,10 +314,14 @@ pub(super) fn listen_address(text: &str) -> Option<String> {
     is_usable.then_some(at)
 }
 
-/// Returns the address of a server in becket's notation.
-pub(super) fn server_address(text: &str) -> Option<String> {
-    let path = Some(text.to_owned()).filter(|_| text.starts_with('/'));
-    let at = path.or_else(|| endpoint(text))?;
+/// Returns the address of a server in becket's notation, with `port` by default.
+pub(super) fn server_address(text: &str, port: &str) -> Option<String> {
+    let has_port = text.contains(':') && !text.ends_with(']');
+    let at = match text {
+        path if path.starts_with('/') => path.to_owned(),
+        text if has_port => endpoint(text)?,
+        text => endpoint(&format!("{text}{port}"))?,
+    };
     ServerAddress::parse(&at).is_ok().then_some(at)
 }
 
@@ -308,9 +336,6 @@ pub(super) static UNKNOWN_DIRECTIVE: Setting = Setting::lost(
     "unknown directive",
     "no counterpart: leave it to the server behind becket, or see docs/out-of-scope.md",
 );
-/// A directive in a section or block that is not translated.
-pub(super) static WITHIN: Setting =
-    Setting::lost(ValueKind::Own, "directive", "as the block around it");
 /// Maximum bytes of a configuration file.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 const YEAR: u64 = 365 * 86_400_000;

@@ -27,7 +27,6 @@
 
 mod builder;
 mod ciphers;
-mod client_tls;
 mod command_line;
 mod directive;
 #[cfg(test)]
@@ -38,6 +37,7 @@ mod invocation;
 pub mod migration;
 mod nginx;
 pub mod page;
+mod sections;
 mod setting;
 mod stud;
 mod stunnel;

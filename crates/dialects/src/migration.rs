@@ -99,70 +99,45 @@ impl Migration {
         settings.any(|remark| remark.verdict == SettingSupport::Lost)
     }
 
-    /// Formats the report as a table of [`WIDTH`] columns at most. A difference that does not fit
-    /// next to its setting is below it.
+    /// Formats the report: a line for each setting, wrapped.
     pub fn page(&self) -> String {
-        let mut rows = vec![["", "setting", "becket key", "", "difference"].map(str::to_owned)];
-        for remark in &self.settings {
-            let line = match (&remark.file, remark.line) {
-                (_, None) => String::new(),
-                (None, Some(line)) => line.to_string(),
-                (Some(file), Some(line)) => format!("{file}:{line}"),
-            };
-            rows.push([
-                line,
-                cut(&shown(remark), WIDTH / 3),
-                cut(remark.ours, WIDTH * 3 / 10),
-                remark.verdict.word().to_owned(),
-                remark.why.clone(),
-            ]);
-        }
-        let width = |column: usize| {
-            rows.iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
+        let place = |remark: &Remark| match (&remark.file, remark.line) {
+            (_, None) => String::new(),
+            (None, Some(line)) => line.to_string(),
+            (Some(file), Some(line)) => format!("{file}:{line}"),
         };
-        let widths = [0, 1, 2, 3].map(width);
+        // The place of an included file may be wider.
+        let places = self.settings.iter().filter(|it| it.file.is_none());
+        let places = places.map(|it| place(it).chars().count());
+        let width = places.max().unwrap_or_default();
         let mut page = String::new();
-        for [line, theirs, ours, verdict, why] in &rows {
-            let [a, b, c, d] = widths;
-            let row = format!("{line:>a$}  {theirs:b$}  {ours:c$}  {verdict:d$}");
-            let room = WIDTH.saturating_sub(row.chars().count() + 2);
-            let is_short = why.chars().count() <= room;
-            let (right, below) = if is_short { (&**why, "") } else { ("", &**why) };
-            page += format!("{row}  {right}").trim_end();
-            page += "\n";
-            for part in wrapped(below, WIDTH - a - 4) {
-                let _infallible = writeln!(page, "{:a$}    {part}", "");
+        for remark in &self.settings {
+            let (shown, verdict) = (shown(remark), remark.verdict.word());
+            let mut text = match remark.ours {
+                "" => format!("{shown}: {verdict}"),
+                ours => format!("{shown}: {verdict} ({ours})"),
+            };
+            if !remark.why.is_empty() {
+                text += &format!(": {}", remark.why);
             }
+            let mut line = format!("{:>width$} ", place(remark));
+            for word in text.split(|c: char| c.is_whitespace() || c.is_control()) {
+                let room = COLUMNS - width - 6;
+                for part in word.chars().collect::<Vec<char>>().chunks(room) {
+                    if line.chars().count() + 1 + part.len() > COLUMNS {
+                        page += line.trim_end();
+                        page += "\n";
+                        line = " ".repeat(width + 4);
+                    }
+                    line.push(' ');
+                    line.extend(part);
+                }
+            }
+            page += &line;
+            page += "\n";
         }
         page
     }
-}
-
-/// Returns the text, cut to this number of characters.
-fn cut(text: &str, most: usize) -> String {
-    if text.chars().count() <= most {
-        return text.to_owned();
-    }
-    text.chars().take(most - 1).chain(['…']).collect()
-}
-
-/// Returns lines of at most this number of characters.
-fn wrapped(text: &str, most: usize) -> Vec<String> {
-    let mut lines: Vec<String> = Vec::new();
-    for word in text.split_whitespace() {
-        let word = cut(word, most);
-        match lines.last_mut() {
-            Some(line) if line.chars().count() + 1 + word.chars().count() <= most => {
-                *line += " ";
-                *line += &word;
-            }
-            _ => lines.push(word),
-        }
-    }
-    lines
 }
 
 struct TomlWriter<'a> {
@@ -314,5 +289,5 @@ fn array<'t>(table: &'t Table, key: &str) -> impl Iterator<Item = &'t Table> {
     list.into_iter().flatten().filter_map(Value::as_table)
 }
 
-/// Columns of the report.
-const WIDTH: usize = 120;
+/// Width of the report.
+const COLUMNS: usize = 120;

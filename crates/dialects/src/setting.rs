@@ -60,6 +60,10 @@ pub(super) enum ValueKind {
     List,
     /// No value; the key is set to `true`.
     Flag,
+    /// No value; the key is set to this one.
+    Const(&'static str),
+    /// One of these values, each with that of the key. Without one, no key is needed.
+    Choice(&'static [(&'static str, &'static str)]),
     /// No value; code gives the setting its meaning.
     Mark,
     /// One value; code gives it its meaning.
@@ -121,13 +125,14 @@ impl Setting {
         Self::new(kind, (theirs, ""), SettingSupport::Lost, why)
     }
 
-    /// A setting of which code translates some values; the others are lost.
+    /// A setting of which some values are translated; the others are lost.
     pub(super) const fn partly(
+        kind: ValueKind,
         theirs: &'static str,
         ours: &'static str,
         why: &'static str,
     ) -> Self {
-        Self::new(ValueKind::Own, (theirs, ours), SettingSupport::Lost, why)
+        Self::new(kind, (theirs, ours), SettingSupport::Lost, why)
     }
 }
 

@@ -61,17 +61,13 @@ impl SelectedClients {
                 "ssl_fc_alpn" | "req.ssl_alpn" => &mut alpn,
                 _ => return None,
             };
-            let flags = ["-i", "--"];
-            let values = values.iter().filter(|it| !flags.contains(&it.as_str()));
-            found.extend(values.cloned());
+            found.extend(values.iter().filter(|it| *it != "-i").cloned());
         }
-        // Flags and patterns are not supported.
+        // Neither other flags nor patterns are supported.
         let is_name = |name: &String| !name.starts_with('*') && NamePattern::parse(name).is_ok();
         let is_flag = |word: &String| word.starts_with('-');
-        if names.is_empty() == alpn.is_empty()
-            || !names.iter().all(is_name)
-            || alpn.iter().any(is_flag)
-        {
+        let is_one = names.is_empty() != alpn.is_empty();
+        if !is_one || names.iter().chain(&alpn).any(is_flag) || !names.iter().all(is_name) {
             return None;
         }
         for (kept, found) in [(&mut self.names, names), (&mut self.alpn, alpn)] {

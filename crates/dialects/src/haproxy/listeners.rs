@@ -1,62 +1,76 @@
 //! Frontends as listeners: one for each `bind` line.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
 use toml::{Table, Value};
 
-use super::super::builder::{SectionBuilder, SettingId, TranslationBuilder};
-use super::super::client_tls::ClientTls;
-use super::super::directive::{Directive, Directives, apply, each, find, listen_address, set_if};
+use super::super::builder::{SettingId, TranslationBuilder};
+use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
+use super::super::sections::{ClientProtocol, ClientTls, ListenerPlan};
 use super::super::setting::SettingSupport;
 use super::conditions::selected;
-use super::reader::{HaproxyTranslator, ProxySection};
+use super::reader::{HaproxySection, HaproxyTranslator};
 use super::table::CRT_LIST_ENTRY;
 use becket_config::error::reason;
 
-/// Destinations of the clients of a frontend.
-#[derive(Debug, Default)]
-struct ClientWays {
-    routes: Vec<(Table, SettingId)>,
-    /// TLS ends at the servers.
-    passes: bool,
-    redirect: Option<SettingId>,
-    default: Option<(String, SettingId)>,
-}
-
 impl HaproxyTranslator<'_> {
-    pub(super) fn frontend(&mut self, proxy: &ProxySection) {
-        let ways = self.ways(proxy);
-        if ways.default.is_none() && ways.routes.is_empty() && ways.redirect.is_none() {
+    pub(super) fn frontend(&mut self, proxy: &HaproxySection) {
+        let plan = self.plan(proxy);
+        if plan.backend.is_none() && plan.routes.is_empty() && plan.redirect.is_none() {
             let why = "it leads to no servers; /metrics and /status are at admin.address";
             return self.out.lost(proxy.origin, why);
         }
-        let mut seen = BTreeSet::new();
+        let mut seen: BTreeMap<String, &Directive> = BTreeMap::new();
         for bind in proxy.own.all("bind") {
-            let mut addresses = Vec::new();
+            let mut plan = plan.clone();
             for text in bind.text().split(',') {
                 let text = text.strip_prefix("ipv4@").unwrap_or(text);
                 let text = text.strip_prefix("ipv6@").unwrap_or(text);
                 if text.starts_with('/') || text.contains('@') {
-                    self.out
-                        .lost(bind.origin, "becket listens on TCP addresses only");
+                    let why = "becket listens on TCP addresses only";
+                    self.out.lost(bind.origin, why);
                 } else if let Some(at) = listen_address(text) {
+                    let Some(first) = seen.get(&at) else {
+                        plan.bind.push((at.clone(), bind.origin));
+                        seen.insert(at, bind);
+                        continue;
+                    };
                     // An address without a host includes both families.
-                    addresses.extend(Some(at.clone()).filter(|_| seen.insert(at)));
+                    self.out
+                        .differs(bind.origin, "it is one with an earlier bind");
+                    for option in each(&[&*bind.inner]) {
+                        let same = first.inner.last(option.name);
+                        if same.is_some_and(|it| it.text() == option.text()) {
+                            self.out.used(option.origin);
+                        }
+                    }
                 } else {
                     let accepted = "ADDRESS:PORT with an IP address, * or nothing, and one port";
                     self.out.refuse(bind.origin, "not an address", accepted);
                 }
             }
-            if !addresses.is_empty() {
-                self.listener(proxy, addresses, bind, &ways);
+            if !plan.bind.is_empty() {
+                plan.name = self.names.take(&proxy.name, "listener");
+                self.listener(proxy, bind, plan);
             }
         }
     }
 
-    fn ways(&mut self, proxy: &ProxySection) -> ClientWays {
-        let mut ways = ClientWays::default();
+    /// Returns what the listeners of a frontend share.
+    fn plan(&mut self, proxy: &HaproxySection) -> ListenerPlan {
+        let mut plan = ListenerPlan {
+            name: String::new(),
+            origin: proxy.origin,
+            bind: Vec::new(),
+            protocol: (ClientProtocol::Plain, proxy.origin),
+            routes: Vec::new(),
+            backend: None,
+            redirect: None,
+            certificates: Vec::new(),
+        };
+        let mut passes = false;
         let mut acls: BTreeMap<&str, Vec<&Directive>> = BTreeMap::new();
         for acl in proxy.own.all("acl") {
             acls.entry(acl.text()).or_default().push(acl);
@@ -65,9 +79,8 @@ impl HaproxyTranslator<'_> {
             let mut used = Vec::new();
             let condition = rule.words.get(2..).filter(|_| rule.word(1) == "if");
             let found = condition.and_then(|it| selected(&acls, it, &mut self.out, &mut used));
-            let backend = self.backends.get(rule.text());
             // Otherwise the remark of the table applies.
-            let (Some(found), Some(backend)) = (found, backend) else {
+            let (Some(found), Some(backend)) = (found, self.backends.get(rule.text())) else {
                 continue;
             };
             for origin in used.into_iter().chain([rule.origin]) {
@@ -81,132 +94,63 @@ impl HaproxyTranslator<'_> {
                     }
                 }
                 route.insert("backend".to_owned(), backend.as_str().into());
-                ways.passes |= one.passes;
-                ways.routes.push((route, rule.origin));
+                passes |= one.passes;
+                plan.routes.push((route, rule.origin));
             }
         }
-        let rules = ["redirect", "http-request"].map(|name| proxy.own.all(name));
-        if let Some(rule) = rules.concat().iter().find(|it| redirects(&it.words)) {
-            ways.redirect = Some(rule.origin);
-            self.out.differs(rule.origin, "the status is always 301");
+        for rule in ["redirect", "http-request"]
+            .iter()
+            .flat_map(|it| proxy.own.all(it))
+        {
+            if redirects(&rule.words) {
+                plan.redirect = Some(rule.origin);
+                self.out.differs(rule.origin, "the status is always 301");
+            }
         }
-        for rule in proxy.own.all("tcp-request") {
-            let is_hello = rule.words.iter().any(|it| it.contains("ssl_hello_type"));
-            ways.passes |= is_hello;
-            if is_hello || rule.text() == "inspect-delay" {
+        for rule in ["acl", "tcp-request"]
+            .iter()
+            .flat_map(|it| proxy.own.all(it))
+        {
+            let all = rule.words.join(" ").replace("req_ssl", "req.ssl");
+            let is_hello = all.contains("req.ssl_hello_type");
+            passes |= is_hello;
+            // Acceptance restricts nothing.
+            let mut harmless = ["inspect-delay", "content accept"].iter();
+            let is_ignored = match rule.name {
+                "acl" => is_hello,
+                _ if all == "content reject if !{ req.ssl_hello_type 1 }" => true,
+                _ => harmless.any(|it| all.starts_with(it)),
+            };
+            if is_ignored {
                 let why = "becket reads the whole ClientHello first";
                 self.out.amend(rule.origin, SettingSupport::Ignored, why);
             }
         }
+        if passes {
+            plan.protocol = (ClientProtocol::Passthrough, proxy.origin);
+        }
         let default = proxy.find("default_backend");
+        let has_servers = default.is_some() || !proxy.own.all("server").is_empty();
         let (name, origin) =
             default.map_or((&*proxy.name, proxy.origin), |it| (it.text(), it.origin));
-        let has_servers = default.is_some() || !proxy.own.all("server").is_empty();
-        let default = self.backends.get(name).filter(|_| has_servers);
-        ways.default = default.map(|name| (name.clone(), origin));
-        ways
+        let backend = self.backends.get(name).filter(|_| has_servers);
+        plan.backend = backend.map(|name| (name.clone(), origin));
+        plan
     }
 
-    fn listener(
-        &mut self,
-        proxy: &ProxySection,
-        addresses: Vec<String>,
-        bind: &Directive,
-        ways: &ClientWays,
-    ) {
-        let name = self.names.take(&proxy.name, "listener");
-        let mut section = self.out.section("listener", &name);
-        for at in addresses {
-            section.push("bind", at, bind.origin);
+    fn listener(&mut self, proxy: &HaproxySection, bind: &Directive, mut plan: ListenerPlan) {
+        let ssl = bind.inner.last("ssl");
+        plan.protocol.1 = bind.origin;
+        if let Some(ssl) = ssl {
+            self.out.used(ssl.origin);
+            plan.protocol.0 = ClientProtocol::Tls;
+            plan.certificates = self.certificates(&bind.inner);
+            self.policy(&plan.name, &bind.inner);
         }
-        let is_tls = bind.inner.last("ssl").is_some();
-        if is_tls {
-            self.tls(&mut section, &name, proxy, bind);
-        } else if ways.passes {
-            section.set("mode", "passthrough", bind.origin);
-        } else {
-            section.set("tls", false, bind.origin);
-        }
-        let reads_names = is_tls || ways.passes;
-        match ways.redirect.filter(|_| !reads_names) {
-            Some(origin) => section.set("redirect", "https", origin),
-            None => self.lead(&mut section, proxy, ways, reads_names),
-        }
-        let given = proxy.each().chain(each(&[&*bind.inner]));
-        apply(&mut self.out, &mut section, "listener.", given);
-        let keepalive = proxy.find("option clitcpka").or(proxy.find("option tcpka"));
-        let proxies = bind.inner.last("accept-proxy");
-        set_if(&mut section, "fast-open", 256, bind.inner.last("tfo"));
-        set_if(&mut section, "keepalive", "2h", keepalive);
-        set_if(&mut section, "accept-proxy", "any", proxies);
-        set_if(
-            &mut section,
-            "trusted-networks",
-            vec!["0.0.0.0/0", "::/0"],
-            proxies,
-        );
-        self.out.add(section);
-    }
-
-    /// Sets routes and backend.
-    fn lead(
-        &mut self,
-        section: &mut SectionBuilder,
-        proxy: &ProxySection,
-        ways: &ClientWays,
-        reads_names: bool,
-    ) {
-        for (route, origin) in &ways.routes {
-            let names = route.get("names").and_then(Value::as_array);
-            if !reads_names {
-                let why = "not without TLS, where clients send no server name";
-                self.out.differs(*origin, why);
-            } else if self.out.count(1 + names.map_or(0, Vec::len)) {
-                section.push("route", route.clone(), *origin);
-            }
-        }
-        let last = ways.routes.last().and_then(|(it, _)| it.get("backend"));
-        if let Some((backend, origin)) = &ways.default {
-            section.set("backend", backend.as_str(), *origin);
-        } else if let Some(backend) = last.filter(|_| reads_names) {
-            section.set("backend", backend.clone(), None);
-            section.set("unknown-names", "refuse", None);
-            let why = "without default_backend, unknown names are refused, and clients without a name go to the last use_backend";
-            self.out.differs(proxy.origin, why);
-        } else {
-            let accepted = "default_backend with a backend that has servers";
-            let fault = "missing: where clients go";
-            self.out.refuse(proxy.origin, fault, accepted);
-        }
-    }
-
-    /// Sets certificates and protocols, and adds the policy.
-    fn tls(
-        &mut self,
-        section: &mut SectionBuilder,
-        name: &str,
-        proxy: &ProxySection,
-        bind: &Directive,
-    ) {
-        let options = &bind.inner;
-        let mut files = Vec::new();
-        for crt in options.all("crt") {
-            files.push((self.certificate(crt.text(), crt.origin), crt.origin));
-        }
-        for list in options.all("crt-list") {
-            self.crt_list(&mut files, list);
-        }
-        if files.is_empty() {
-            let accepted = "crt FILE or crt-list FILE with ssl";
-            self.out
-                .refuse(bind.origin, "missing: a certificate", accepted);
-        } else if files.len() > 1 || files[0].0.ends_with('/') {
-            section.set("default-certificate", "first", None);
-        }
-        for (path, origin) in files {
-            section.push("certificates", path, origin);
-        }
-        if let Some(given) = options.last("alpn") {
+        let is_plain = plan.protocol.0 == ClientProtocol::Plain;
+        plan.redirect = plan.redirect.filter(|_| is_plain);
+        let mut section = plan.section(&mut self.out);
+        if let Some(given) = bind.inner.last("alpn").filter(|_| ssl.is_some()) {
             let is_http = proxy.find("mode").is_some_and(|it| it.text() == "http");
             let mut offered: Vec<&str> = given.text().split(',').collect();
             if is_http && offered.contains(&"h2") {
@@ -216,40 +160,61 @@ impl HaproxyTranslator<'_> {
             }
             section.set("alpn", offered, given.origin);
         }
-        set_if(
-            section,
-            "unknown-names",
-            "refuse",
-            options.last("strict-sni"),
-        );
+        let given = proxy.each().chain(each(&[&*bind.inner]));
+        let given = given.filter(|it| ssl.is_some() || it.name != "strict-sni");
+        apply(&mut self.out, &mut section, "listener.", given);
+        if let Some(proxies) = bind.inner.last("accept-proxy") {
+            section.set(
+                "trusted-networks",
+                vec!["0.0.0.0/0", "::/0"],
+                proxies.origin,
+            );
+        }
+        self.out.add(section);
+    }
+
+    /// Adds the policy of a `bind` line, if it is not empty.
+    fn policy(&mut self, name: &str, options: &Directives) {
         let global = &self.global;
         let either = |name: &str, default: &str| options.last(name).or(global.last(default));
-        let mut all = vec![&**options];
-        all.extend(global.last("ssl-default-bind-options").map(|it| &*it.inner));
+        let mut scopes = vec![options];
+        scopes.extend(global.last("ssl-default-bind-options").map(|it| &*it.inner));
         let tls = ClientTls {
-            versions: versions(&mut self.out, &all),
-            ciphers: either("ciphers", "ssl-default-bind-ciphers"),
-            suites: either("ciphersuites", "ssl-default-bind-ciphersuites"),
+            versions: versions(&mut self.out, &scopes),
+            suites: [
+                either("ciphers", "ssl-default-bind-ciphers"),
+                either("ciphersuites", "ssl-default-bind-ciphersuites"),
+            ],
             curves: either("curves", "ssl-default-bind-curves").or(options.last("ecdhe")),
-            verify: options.last("verify"),
-            trust: ["ca-file", "crl-file"].map(|name| options.last(name)),
-            without_tickets: find("no-tls-tickets", &all),
+            scopes,
         };
         tls.add(&mut self.out, name, false);
     }
 
+    fn certificates(&mut self, options: &Directives) -> Vec<(Value, SettingId)> {
+        let mut files = Vec::new();
+        for crt in options.all("crt") {
+            files.push((self.certificate(crt.text(), crt.origin), crt.origin));
+        }
+        for list in options.all("crt-list") {
+            self.out.used(list.origin);
+            self.crt_list(&mut files, list);
+        }
+        files
+    }
+
     /// Returns the path of a certificate, or of a folder of certificates.
-    fn certificate(&mut self, path: &str, origin: SettingId) -> String {
+    fn certificate(&mut self, path: &str, origin: SettingId) -> Value {
         let path = self.out.place(path);
         if !path.ends_with('/') && self.parts.list(Path::new(&path)).is_err() {
-            return path;
+            return path.into();
         }
         self.out.differs(origin, "only files that end with .pem");
-        path.trim_end_matches('/').to_owned() + "/"
+        (path.trim_end_matches('/').to_owned() + "/").into()
     }
 
     /// Adds the certificates of a list.
-    fn crt_list(&mut self, files: &mut Vec<(String, SettingId)>, list: &Directive) {
+    fn crt_list(&mut self, files: &mut Vec<(Value, SettingId)>, list: &Directive) {
         let path = self.out.place(list.text());
         let text = self.parts.text(Path::new(&path), self.bytes);
         let text = match text.and_then(|it| it.ok_or_else(|| io::Error::other("no such file"))) {
@@ -260,6 +225,8 @@ impl HaproxyTranslator<'_> {
             }
         };
         self.bytes = self.bytes.saturating_sub(text.len() as u64);
+        let base = self.global.last("crt-base").map_or("", Directive::text);
+        let base = Path::new(base).to_owned();
         let part: Box<str> = list.text().escape_debug().to_string().into();
         let outer = self.out.enter(Some(part));
         for (index, line) in String::from_utf8_lossy(&text).lines().enumerate() {
@@ -269,7 +236,7 @@ impl HaproxyTranslator<'_> {
             }
             let origin = self.out.note(&CRT_LIST_ENTRY, Some(index + 1), line);
             let (file, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
-            let path = self.certificate(file, origin);
+            let path = self.certificate(&base.join(file).to_string_lossy(), origin);
             if rest.contains('[') {
                 let why = "without its options: write a [[policy]] and name it in listener.certificates.policy";
                 self.out.lost(origin, why);
@@ -290,18 +257,16 @@ pub(super) fn versions(
 ) -> Option<(Vec<&'static str>, SettingId)> {
     let mut served = vec!["1.2", "1.3"];
     let mut origin = None;
-    for name in VERSIONS {
-        let Some(given) = find(name, scopes) else {
-            continue;
-        };
+    for given in VERSIONS.iter().filter_map(|name| find(name, scopes)) {
         let version = given.text().strip_prefix("TLSv").unwrap_or("1.0");
-        served.retain(|served| match name {
+        served.retain(|served| match given.name {
             "ssl-min-ver" => *served >= version,
             "ssl-max-ver" => *served <= version,
             "force-tlsv12" | "no-tlsv13" => *served == "1.2",
             _ => *served == "1.3",
         });
-        if name == "ssl-min-ver" && version < "1.2" {
+        out.used(given.origin);
+        if given.name == "ssl-min-ver" && version < "1.2" {
             let why = "from TLS 1.2 on: older versions do not exist in becket";
             out.differs(given.origin, why);
         }
@@ -317,15 +282,16 @@ pub(super) fn versions(
 
 /// Returns whether a rule redirects requests without TLS to `https`.
 fn redirects(words: &[String]) -> bool {
-    let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let words = words.strip_prefix(&["redirect"]).unwrap_or(&words);
-    let words = words.strip_prefix(&["scheme", "https"]).unwrap_or(&["?"]);
-    let words = match words {
-        ["code", _, rest @ ..] => rest,
-        words => words,
+    let all = words.join(" ");
+    let rule = all.strip_prefix("redirect ").unwrap_or(&all);
+    let Some(rest) = rule.strip_prefix("scheme https") else {
+        return false;
     };
-    let without_tls = ["", "if !{ ssl_fc }", "unless { ssl_fc }"];
-    without_tls.contains(&words.join(" ").as_str())
+    let rest = ["301", "302", "303", "307", "308"]
+        .iter()
+        .find_map(|code| rest.strip_prefix(&format!(" code {code}")))
+        .unwrap_or(rest);
+    ["", " if !{ ssl_fc }", " unless { ssl_fc }"].contains(&rest)
 }
 
 const VERSIONS: [&str; 6] = [

@@ -1,12 +1,10 @@
 //! HAProxy 3 and before: what its file means here.
 //!
-//! `lexer` splits lines, `table` has the directives and options, `reader` the sections. `listeners` makes listeners of
-//! frontends, with routes of the `conditions`; `servers` makes backends, `process` everything else.
+//! `table` has the directives and options, `reader` the sections. `listeners` makes listeners of frontends, with routes of the
+//! `conditions`, and `servers` backends.
 
 mod conditions;
-mod lexer;
 mod listeners;
-mod process;
 mod reader;
 mod servers;
 mod table;
@@ -26,7 +24,7 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -
     let mut reader = HaproxyTranslator::new(folder, parts);
     let text = String::from_utf8_lossy(text);
     for (index, line) in text.lines().enumerate() {
-        let read = match lexer::words(line) {
+        let read = match split(line) {
             _ if text.len() > MOST_TEXT => Err("a file of more than 1 MiB"),
             read => read,
         };
@@ -38,7 +36,7 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -
                     line: Some(index + 1),
                     ..Problem::new("", fault).text(line)
                 };
-                let accepted = "lines of at most 64 words, without variables";
+                let accepted = "the lines and values that apply, in at most 64 words";
                 reader.out.problem(problem.accepted(accepted));
             }
         }
@@ -48,3 +46,56 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -
     }
     reader.finish()
 }
+
+/// Splits a line into words: blanks separate them, `#` begins a comment, a backslash keeps the next character as it is, `'..'`
+/// keeps all, and `".."` all but backslashes and variables of the environment.
+///
+/// # Errors
+/// The line has an unfinished quote or escape, a variable or condition, or too many words.
+fn split(line: &str) -> Result<Vec<String>, &'static str> {
+    let mut words = Vec::new();
+    let mut word: Option<String> = None;
+    let mut quote = None;
+    let mut chars = line.chars();
+    while let Some(c) = chars.next() {
+        match (c, quote) {
+            ('"' | '\'', None) => {
+                quote = Some(c);
+                word.get_or_insert_default();
+            }
+            (c, Some(open)) if c == open => quote = None,
+            ('\\', None | Some('"')) => {
+                let kept = match chars.next() {
+                    Some('n') => '\n',
+                    Some('r') => '\r',
+                    Some('t') => '\t',
+                    Some(c) => c,
+                    None => return Err("a backslash at the end of a line"),
+                };
+                word.get_or_insert_default().push(kept);
+            }
+            ('$', Some('"')) => return Err("variables of the environment are not read"),
+            ('#', None) => break,
+            (c, None) if c.is_whitespace() => words.extend(word.take()),
+            (c, _) => word.get_or_insert_default().push(c),
+        }
+    }
+    if quote.is_some() {
+        return Err("quotes that do not end");
+    }
+    words.extend(word);
+    let conditions = [".if", ".elif", ".else", ".endif"];
+    if words
+        .first()
+        .is_some_and(|it| conditions.contains(&it.as_str()))
+    {
+        return Err("conditions are not read");
+    }
+    if words.len() > MOST_WORDS {
+        return Err("more than 64 words");
+    }
+    Ok(words)
+}
+
+/// HAProxy's own bound.
+const MOST_WORDS: usize = 64;

@@ -1,4 +1,4 @@
-//! Sections of haproxy.cfg and their directives, each noted as it comes.
+//! Sections of haproxy.cfg and their directives, each noted as it comes, and the global settings.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -6,28 +6,38 @@ use std::rc::Rc;
 
 use super::super::builder::{SettingId, TranslationBuilder};
 use super::super::directive::{
-    Directive, Directives, FreeNames, UNKNOWN_DIRECTIVE, WITHIN, each, find, named, options,
+    Directive, Directives, FreeNames, UNKNOWN_DIRECTIVE, apply_once, each, lookup, named, options,
 };
-use super::super::setting::{Setting, SettingSupport};
+use super::super::setting::{Setting, SettingSupport, ValueKind};
 use super::super::translation::Translation;
 use super::table::{BIND, DIRECTIVES, SECTIONS, SERVER, TUNE};
-use becket_config::error::Problem;
+use becket_config::address::SyslogAddress;
+use becket_config::notation::Text;
 use becket_config::parts::{IncludedFiles, MOST_BYTES};
 
-/// A frontend, a backend, or both in one.
+/// A section of the file.
 #[derive(Debug)]
-pub(super) struct ProxySection {
+pub(super) struct HaproxySection {
+    kind: &'static str,
+    setting: &'static Setting,
     pub(super) name: String,
     pub(super) origin: SettingId,
     pub(super) own: Directives,
-    is_backend: bool,
     defaults: Rc<Directives>,
 }
 
-impl ProxySection {
-    /// Returns the directive of a name, from the section or its defaults.
+impl HaproxySection {
+    /// Returns the directives of a name, from the section or its defaults.
+    pub(super) fn all(&self, name: &str) -> &[Directive] {
+        match self.own.all(name) {
+            [] => self.defaults.all(name),
+            own => own,
+        }
+    }
+
+    /// Returns the last directive of a name, from the section or its defaults.
     pub(super) fn find(&self, name: &str) -> Option<&Directive> {
-        find(name, &[&self.own, &self.defaults])
+        self.all(name).last()
     }
 
     /// Returns the last directive of each name.
@@ -36,21 +46,12 @@ impl ProxySection {
     }
 
     /// Returns the options of a server, then those of all servers.
-    pub(super) fn options<'p>(&'p self, server: &'p Directive) -> Vec<&'p Directives> {
+    pub(super) fn options<'s>(&'s self, server: &'s Directive) -> Vec<&'s Directives> {
         let of_all = [&self.own, &*self.defaults].into_iter();
         let of_all = of_all.filter_map(|scope| scope.last("default-server"));
         let all = [server].into_iter().chain(of_all);
         all.map(|it| &*it.inner).collect()
     }
-}
-
-/// Current section.
-enum OpenSection {
-    Global,
-    Defaults(String, Directives),
-    Proxy,
-    /// Not translated.
-    Other(SettingSupport),
 }
 
 pub(super) struct HaproxyTranslator<'p> {
@@ -62,8 +63,7 @@ pub(super) struct HaproxyTranslator<'p> {
     pub(super) names: FreeNames,
     /// Remaining bytes for lists of certificates.
     pub(super) bytes: u64,
-    proxies: Vec<ProxySection>,
-    open: OpenSection,
+    sections: Vec<HaproxySection>,
     defaults: Rc<Directives>,
     named: BTreeMap<String, Rc<Directives>>,
 }
@@ -77,8 +77,7 @@ impl<'p> HaproxyTranslator<'p> {
             backends: BTreeMap::new(),
             names: FreeNames::default(),
             bytes: MOST_BYTES,
-            proxies: Vec::new(),
-            open: OpenSection::Global,
+            sections: Vec::new(),
             defaults: Rc::default(),
             named: BTreeMap::new(),
         }
@@ -89,45 +88,47 @@ impl<'p> HaproxyTranslator<'p> {
         let Some((first, rest)) = words.split_first() else {
             return;
         };
-        let two = rest.first().map(|second| format!("{first} {second}"));
-        let two = two.and_then(|two| named(DIRECTIVES, &two));
-        if [".if", ".elif", ".else", ".endif"].contains(&first.as_str()) {
-            let problem = Problem {
-                line: Some(line),
-                ..Problem::new(first, "conditions are not read")
-            };
-            let accepted = "the lines that apply, without conditions";
-            self.out.problem(problem.accepted(accepted));
-        } else if let Some((section, kind)) = named(SECTIONS, first) {
-            self.begin((section, kind), line, rest);
-        } else if let OpenSection::Other(verdict) = self.open {
-            let origin = self.out.note(&WITHIN, Some(line), &words.join(" "));
-            self.out.amend(origin, verdict, WITHIN.why);
-        } else if let Some(found) = two {
-            self.keep(found, line, &rest[1..]);
-        } else if let Some(found) = named(DIRECTIVES, first) {
-            self.keep(found, line, rest);
+        let is_read = |it: &&HaproxySection| READ.contains(&it.kind);
+        if let Some(found) = named(SECTIONS, first) {
+            self.begin(found, line, rest);
+        } else if let Some(section) = self.sections.last().filter(|it| !is_read(it)) {
+            let within = (section.setting, "directive");
+            self.out.note_as(within, line, &words.join(" "));
+        } else if let Some((found, rest)) = lookup(DIRECTIVES, words) {
+            self.keep(found, line, rest.to_vec());
         } else {
-            let setting = if first.starts_with("tune.") {
-                &TUNE
-            } else {
-                &UNKNOWN_DIRECTIVE
-            };
+            let is_size = first.starts_with("tune.");
+            let setting = if is_size { &TUNE } else { &UNKNOWN_DIRECTIVE };
             self.out.note(setting, Some(line), &words.join(" "));
         }
     }
 
     fn keep(
         &mut self,
-        (setting, name): (&'static Setting, &'static str),
+        (setting, mut name): (&'static Setting, &'static str),
         line: usize,
-        words: &[String],
+        mut words: Vec<String>,
     ) {
-        let origin = self.out.note_as((setting, name), line, &words.join(" "));
-        let is_global = matches!(self.open, OpenSection::Global);
-        if !is_global && ["maxconn", "log"].contains(&name) {
-            let why = "not set: limits.connections and log are one for all listeners";
-            self.out.differs(origin, why);
+        let all = words.join(" ");
+        let origin = self.out.note_as((setting, name), line, &all);
+        let section = self.sections.last_mut().filter(|it| it.kind != "global");
+        let is_default = section.as_ref().is_some_and(|it| it.kind == "defaults");
+        match (name, all.as_str()) {
+            ("mode", "tcp") => self.out.same(origin),
+            ("log", "global") => self.out.used(origin),
+            ("maxconn" | "log", _) if section.is_some() => {
+                let why = "not set: limits.connections and log are one for all listeners";
+                self.out.lost(origin, why);
+            }
+            _ => {}
+        }
+        // One kind of check replaces another.
+        if name.starts_with("option ") && (name.ends_with("chk") || name.ends_with("-check")) {
+            name = CHECK;
+        }
+        if name == "server-template" && words.len() > 1 {
+            words.remove(1);
+            name = "server";
         }
         let (table, begin) = match name {
             "bind" => (BIND, 1),
@@ -142,12 +143,7 @@ impl<'p> HaproxyTranslator<'p> {
             let base = self.global.last(base).map_or("", Directive::text);
             inner.rebase(name, base);
         }
-        let (own, in_defaults) = match (&mut self.open, self.proxies.last_mut()) {
-            (OpenSection::Global, _) => (&mut self.global, false),
-            (OpenSection::Defaults(_, own), _) => (own, true),
-            (_, Some(proxy)) => (&mut proxy.own, false),
-            (_, None) => return,
-        };
+        let own = section.map_or(&mut self.global, |it| &mut it.own);
         if let Some(before) = own.last(name).filter(|_| name == "default-server") {
             let mut all = (*before.inner).clone();
             all.merge(&inner);
@@ -156,11 +152,11 @@ impl<'p> HaproxyTranslator<'p> {
         let directive = Directive {
             name,
             setting,
-            words: words.to_vec().into(),
+            words: words.into(),
             origin,
             inner: Rc::new(inner),
         };
-        if in_defaults {
+        if is_default {
             own.replace(directive);
         } else {
             own.push(directive);
@@ -170,73 +166,128 @@ impl<'p> HaproxyTranslator<'p> {
     /// Begins a section.
     fn begin(
         &mut self,
-        (section, kind): (&'static Setting, &'static str),
+        (setting, kind): (&'static Setting, &'static str),
         line: usize,
         words: &[String],
     ) {
-        let ended = std::mem::replace(&mut self.open, OpenSection::Global);
-        if let OpenSection::Defaults(name, given) = ended {
-            self.defaults = Rc::new(given);
-            self.named.insert(name, Rc::clone(&self.defaults));
+        if let Some(ended) = self.sections.last().filter(|it| it.kind == "defaults") {
+            self.defaults = Rc::new(ended.own.clone());
+            self.named
+                .insert(ended.name.clone(), Rc::clone(&self.defaults));
         }
-        let origin = self.out.note_as((section, kind), line, &words.join(" "));
+        let origin = self.out.note_as((setting, kind), line, &words.join(" "));
         let (name, rest) = match words.split_first() {
             Some((name, rest)) if name != "from" => (name.clone(), rest),
             _ => (String::new(), words),
         };
         let base = match rest {
             [from, base] if from == "from" => self.named.get(base).cloned(),
-            [] if kind == "defaults" => Some(Rc::default()),
-            [] => Some(Rc::clone(&self.defaults)),
+            [] if PROXIES.contains(&kind) => Some(Rc::clone(&self.defaults)),
+            _ if rest.is_empty() || !READ.contains(&kind) => Some(Rc::default()),
             _ => None,
         };
         if base.is_none() {
             let accepted = "from, and a defaults section before it; an address is in bind";
-            self.out
-                .refuse(origin, "unknown words after the name", accepted);
+            let fault = "unknown words after the name";
+            self.out.refuse(origin, fault, accepted);
         }
         let defaults = base.unwrap_or_default();
-        self.open = match kind {
-            "global" => OpenSection::Global,
-            "defaults" => OpenSection::Defaults(name, (*defaults).clone()),
-            "frontend" | "backend" | "listen" => {
-                self.proxies.push(ProxySection {
-                    name,
-                    origin,
-                    own: Directives::default(),
-                    is_backend: kind == "backend",
-                    defaults,
-                });
-                OpenSection::Proxy
-            }
-            _ => OpenSection::Other(section.verdict),
+        let own = match kind {
+            "defaults" => (*defaults).clone(),
+            _ => Directives::default(),
         };
+        self.sections.push(HaproxySection {
+            kind,
+            setting,
+            name,
+            origin,
+            own,
+            defaults,
+        });
     }
 
     /// Returns the translation.
     pub(super) fn finish(mut self) -> Translation {
-        let mut proxies = std::mem::take(&mut self.proxies);
-        proxies.retain(|proxy| proxy.own.last("disabled").is_none());
-        self.process(&proxies);
+        let mut sections = std::mem::take(&mut self.sections);
+        sections.retain(|it| PROXIES.contains(&it.kind));
+        for off in sections.extract_if(.., |it| it.own.last("disabled").is_some()) {
+            let why = "disabled, with all that it has";
+            self.out.amend(off.origin, SettingSupport::Ignored, why);
+        }
+        self.process(&sections);
         let mut names = FreeNames::default();
-        for proxy in &proxies {
-            if !proxy.own.all("server").is_empty() {
-                let name = names.take(&proxy.name, "backend");
-                self.backend(proxy, &name);
-                self.backends.insert(proxy.name.clone(), name);
-            } else if proxy.is_backend {
+        for section in &sections {
+            if !section.own.all("server").is_empty() {
+                let name = names.take(&section.name, "backend");
+                self.backend(section, &name);
+                self.backends.insert(section.name.clone(), name);
+            } else if section.kind == "backend" {
                 let why =
                     "it has no servers: becket connects servers, or serves files (backend.files)";
-                self.out.lost(proxy.origin, why);
+                self.out.lost(section.origin, why);
             }
         }
-        for proxy in proxies.iter().filter(|proxy| !proxy.is_backend) {
-            self.frontend(proxy);
+        for frontend in sections.iter().filter(|it| it.kind != "backend") {
+            self.frontend(frontend);
         }
+        self.out.settle();
         self.out.finish(BIND, false)
+    }
+
+    /// Translates the global section, and global keys that proxies set.
+    fn process(&mut self, proxies: &[HaproxySection]) {
+        let has_user = self.global.last("user").is_some();
+        let is_possible = |given: &&Directive| match given.name {
+            "group" | "chroot" => has_user,
+            "stats socket" => given.text().starts_with('/'),
+            _ => true,
+        };
+        let times = proxies.iter().flat_map(HaproxySection::each);
+        let times = times.filter(|it| it.setting.kind == ValueKind::Millis);
+        let global = each(&[&self.global]).filter(is_possible);
+        apply_once(&mut self.out, global.chain(times));
+        for given in each(&[&self.global]).filter(|it| !is_possible(it)) {
+            let why = "process.group and .chroot need process.user; admin.socket is a path";
+            self.out.lost(given.origin, why);
+        }
+        let logs = ["option tcplog", "option httplog"];
+        let logs = proxies.iter().flat_map(|it| logs.map(|name| it.find(name)));
+        for (index, log) in logs.flatten().enumerate() {
+            self.out.used(log.origin);
+            if index == 0 {
+                self.out.put("log.access", "stderr", log.origin);
+            }
+        }
+        let Some(log) = self.global.all("log").first() else {
+            return;
+        };
+        let with_port = format!("{}:514", log.text());
+        let mut places = [log.text(), with_port.as_str()].into_iter();
+        match places.find(|at| SyslogAddress::parse(at).is_ok()) {
+            Some(at) => self.out.put("log.syslog", at, log.origin),
+            None => return self.out.differs(log.origin, "to standard error: log.file"),
+        }
+        for word in log.words.iter().skip(1).map(String::as_str) {
+            let level = match word {
+                "err" | "crit" | "alert" | "emerg" => "error",
+                "warning" => "warn",
+                "debug" => "debug",
+                _ => "",
+            };
+            if !level.is_empty() {
+                self.out.put("log.level", level, log.origin);
+            } else if word.starts_with("local") || ["daemon", "user"].contains(&word) {
+                self.out.put("log.syslog-facility", word, log.origin);
+            }
+        }
     }
 }
 
+/// Name of every option that chooses the kind of checks.
+pub(super) const CHECK: &str = "option httpchk";
+/// Sections that are read.
+const READ: [&str; 5] = ["global", "defaults", "frontend", "backend", "listen"];
+const PROXIES: [&str; 3] = ["frontend", "backend", "listen"];
 /// Options with paths, and the directives that name their folders.
 const BASES: [(&str, &str); 3] = [
     ("ca-file", "ca-base"),

@@ -61,7 +61,8 @@ fn mail_has_its_certificates_from_a_list() {
     let entries = migration.settings.iter().filter(|it| it.file.is_some());
     let entries: Vec<_> = entries.map(|it| (it.line, it.verdict)).collect();
     assert_eq!(entries, [(Some(2), Different), (Some(3), Lost)]);
-    assert_eq!(outcome(&migration, "server", 14).0, Different);
+    assert_eq!(outcome(&migration, "server", 14).0, Lost);
+    assert_eq!(outcome(&migration, "verify", 14).0, Lost);
     assert_eq!(outcome(&migration, "directive", 17).0, Ignored);
     assert_eq!(outcome(&migration, "directive", 20).0, Lost);
     assert_eq!(outcome(&migration, "no", 6).0, Lost);
@@ -94,7 +95,7 @@ fn errors_have_their_lines() {
         ),
         (
             "global\n.if defined(A)\n",
-            "line 2: .if: conditions are not read",
+            "line 2: \".if defined(A)\": conditions are not read",
         ),
         (
             "frontend f\n bind \"$A\"\n",
@@ -171,4 +172,107 @@ fn times_have_the_units_of_haproxy() {
             "{given}: {toml}"
         );
     }
+}
+
+#[test]
+fn what_restricts_or_changes_connections_is_never_silent() {
+    let frontend = |line: &str| format!("frontend f\n bind :443\n{line}\n default_backend b\n");
+    let backend = |line: &str| format!("backend b\n server s 10.0.0.1:1 check\n{line}\n");
+    for (line, name, verdict) in [
+        (
+            "tcp-request content accept if { req_ssl_hello_type 1 }",
+            "tcp-request",
+            Ignored,
+        ),
+        (
+            "tcp-request content reject if !{ req_ssl_hello_type 1 }",
+            "tcp-request",
+            Ignored,
+        ),
+        (
+            "tcp-request content reject if { req.ssl_hello_type 1 } { src 192.0.2.1 }",
+            "tcp-request",
+            Lost,
+        ),
+        (
+            "tcp-request connection reject if { src 192.0.2.1 }",
+            "tcp-request",
+            Lost,
+        ),
+        ("http-request deny", "http-request", Lost),
+        ("http-request auth", "http-request", Lost),
+        (
+            "redirect scheme https if !{ ssl_fc } !{ path /a }",
+            "redirect",
+            Lost,
+        ),
+        ("acl a req.ssl_sni -m end .test", "acl", Lost),
+        (
+            "use_backend b if { req.ssl_sni -f names }",
+            "use_backend",
+            Lost,
+        ),
+        (
+            "use_backend b if !{ req.ssl_sni a.test }",
+            "use_backend",
+            Lost,
+        ),
+        (
+            "use_backend b unless { req.ssl_sni a.test }",
+            "use_backend",
+            Lost,
+        ),
+        (
+            "use_backend b if { req.ssl_sni a.test } || { req.ssl_sni b.test }",
+            "use_backend",
+            Same,
+        ),
+        ("maxconn 10", "maxconn", Lost),
+        ("server x 10.0.0.9:1", "server", Same),
+    ] {
+        let migration = migration(Haproxy, &(frontend(line) + &backend("")), &[]);
+        assert_eq!(outcome(&migration, name, 3).0, verdict, "{line}");
+    }
+    for (line, name, verdict) in [
+        ("source 10.0.0.9 usesrc clientip", "source", Lost),
+        ("stick on src table other", "stick on", Lost),
+        ("balance uri", "balance", Lost),
+        ("server t 10.0.0.2:1", "server", Different),
+        ("server t 10.0.0.2:1 check ssl verify none", "ssl", Lost),
+        ("server t 10.0.0.2:1 check send-proxy", "send-proxy", Lost),
+        ("server t 10.0.0.2:1 check inter 9s", "inter", Lost),
+        (
+            "server-template t 3 a.test:80 check",
+            "server-template",
+            Different,
+        ),
+        ("option forwardfor", "option forwardfor", Lost),
+        ("http-check expect ! status 500", "http-check expect", Lost),
+    ] {
+        let migration = migration(Haproxy, &(backend(line) + &frontend("")), &[]);
+        assert_eq!(outcome(&migration, name, 3).0, verdict, "{line}");
+        let page = migration.page();
+        assert!(
+            page.lines().all(|line| line.chars().count() <= 120),
+            "{page}"
+        );
+    }
+}
+
+#[test]
+fn a_section_chooses_its_own_kind_of_check() {
+    let text = format!(
+        "defaults\n option httpchk GET /up\n http-check expect status 200\n{WHOLE} option tcp-check\n default-server check\n"
+    );
+    let migration = migration(Haproxy, &text, &[]);
+    let file = File::parse(&migration.toml.unwrap()).unwrap();
+    assert_eq!(file.backend[0].health.check, CheckKind::Connect);
+}
+
+#[test]
+fn a_client_name_towards_servers_is_not_verified_silently() {
+    let text =
+        format!("{WHOLE} default-server ssl verify required ca-file ca.pem sni ssl_fc_sni\n");
+    let migration = migration(Haproxy, &text, &[]);
+    assert_eq!(outcome(&migration, "sni", 6).0, Lost);
 }

@@ -1,14 +1,15 @@
-//! Addresses that `server` blocks listen on: each is a listener, with a route for each server of other names.
+//! Addresses that `server` blocks listen on: each is a listener, with routes for servers of other names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use super::super::builder::{SectionBuilder, SettingId};
-use super::super::client_tls::ClientTls;
-use super::super::directive::{Directive, Directives, apply, each, find, listen_address, set_if};
-use super::reader::{NginxTranslator, redirects};
+use super::super::builder::SettingId;
+use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
+use super::super::sections::{ClientProtocol, ClientTls, ListenerPlan};
+use super::reader::{NginxTranslator, is_on, place, redirects};
 use super::servers::PassScope;
+use super::table::ROW;
 use becket_config::address::NamePattern;
 use becket_config::notation::Text;
 
@@ -19,213 +20,225 @@ struct ListeningServer<'d> {
     listen: &'d Directive,
 }
 
-impl ListeningServer<'_> {
-    fn has(&self, option: &str) -> bool {
-        self.listen.inner.last(option).is_some()
-    }
-}
+/// Names with the rest of their route.
+struct NamedRoute(Vec<String>, Table, SettingId);
 
-impl NginxTranslator {
+impl NginxTranslator<'_> {
     /// Translates the servers of `http` or `stream`.
     pub(super) fn module(&mut self, module: &Directives, is_http: bool) {
         let scope = PassScope::new(module, is_http);
-        let mut order = Vec::new();
         let mut listening: BTreeMap<String, Vec<ListeningServer<'_>>> = BTreeMap::new();
         for block in module.all("server") {
             for listen in block.inner.all("listen") {
-                let server = ListeningServer { block, listen };
-                if listen.text().starts_with("unix:") || server.has("quic") || server.has("udp") {
-                    self.out
-                        .lost(listen.origin, "becket listens on TCP addresses only");
-                    continue;
-                }
-                let Some(at) = address(listen.text()) else {
+                let text = listen.text();
+                let is_udp = ["quic", "udp"]
+                    .iter()
+                    .any(|it| listen.inner.last(it).is_some());
+                if text.starts_with("unix:") || is_udp {
+                    let why = "becket listens on TCP addresses only";
+                    self.out.lost(listen.origin, why);
+                } else if let Some(at) = address(text) {
+                    let servers = listening.entry(at).or_default();
+                    servers.push(ListeningServer { block, listen });
+                } else {
                     let accepted = "PORT, or ADDRESS:PORT with an IP address";
                     self.out.refuse(listen.origin, "not an address", accepted);
-                    continue;
-                };
-                let servers = listening.entry(at.clone()).or_default();
-                if servers.is_empty() {
-                    order.push(at);
-                }
-                // An address without a host includes both families.
-                if servers
-                    .last()
-                    .is_none_or(|last| last.block.origin != block.origin)
-                {
-                    servers.push(server);
                 }
             }
             if block.inner.last("listen").is_none() {
                 self.out.lost(block.origin, "write listen with its address");
             }
         }
-        for at in order {
-            if let Some(servers) = listening.remove(&at) {
-                self.listener(&scope, &at, servers);
-            }
+        for (at, servers) in listening {
+            self.listener(&scope, at, servers);
         }
     }
 
-    fn listener(&mut self, scope: &PassScope<'_>, at: &str, mut servers: Vec<ListeningServer<'_>>) {
+    fn listener(&mut self, scope: &PassScope<'_>, at: String, servers: Vec<ListeningServer<'_>>) {
+        let has = |it: &ListeningServer<'_>, name: &str| it.listen.inner.last(name).is_some();
         // The default first.
-        let default =
-            |server: &ListeningServer<'_>| server.has("default_server") || server.has("default");
-        let default = servers.iter().position(default).unwrap_or_default();
-        servers[..=default].rotate_right(1);
-        let ListeningServer { block, listen } = servers[0];
-        let is_tls = servers.iter().any(|it| it.has("ssl"));
-        let preread = find("ssl_preread", &[&*block.inner, scope.module]);
-        let preread = preread.filter(|it| it.text() == "on" && !is_tls);
-        let port = at.rsplit(':').next().unwrap_or_default();
-        let name = self.listeners.take(&format!("port-{port}"), "listener");
-        let mut section = self.out.section("listener", &name);
-        section.push("bind", at, listen.origin);
-        if let Some(preread) = preread {
-            section.set("mode", "passthrough", preread.origin);
-        } else if !is_tls {
-            section.set("tls", false, listen.origin);
-        }
-        let redirected = redirect(block).filter(|_| scope.is_http && !is_tls);
-        if let Some(rule) = redirected {
-            section.set("redirect", "https", rule);
-            for server in &servers {
-                let rule = redirect(server.block).unwrap_or(server.block.origin);
-                self.out.differs(
-                    rule,
-                    "every request of the address is redirected, with status 301",
-                );
-            }
-        } else if !self.lead(
-            &mut section,
-            scope,
-            &name,
-            &servers,
-            is_tls || preread.is_some(),
-        ) {
-            return;
-        } else if is_tls {
-            self.certificates(&mut section, scope, &servers);
-            if scope.is_http {
-                section.set("alpn", vec!["http/1.1"], None);
-            }
-        }
-        apply(
-            &mut self.out,
-            &mut section,
-            "listener.",
-            each(&[&*listen.inner]),
-        );
-        let keepalive = listen.inner.last("so_keepalive");
-        let keepalive = keepalive.filter(|it| it.text() != "off");
-        set_if(&mut section, "keepalive", "2h", keepalive);
-        if let Some(given) = servers
+        let is_default = |it: &ListeningServer<'_>| has(it, "default_server") || has(it, "default");
+        let default = servers.iter().position(is_default).unwrap_or_default();
+        let ListeningServer { block, listen } = servers[default];
+        let is_tls = servers
             .iter()
-            .find_map(|it| it.listen.inner.last("proxy_protocol"))
-        {
-            section.set("accept-proxy", "any", given.origin);
-            let proxies = [&*block.inner, scope.module].into_iter();
-            let proxies = proxies.flat_map(|it| it.all("set_real_ip_from"));
-            let mut proxies: Vec<&str> = proxies.map(Directive::text).collect();
-            if proxies.is_empty() || !self.out.count(proxies.len()) {
-                proxies = vec!["0.0.0.0/0", "::/0"];
+            .any(|it| has(it, "ssl") || it.block.inner.last("ssl").is_some_and(is_on));
+        let preread = find("ssl_preread", &[&*block.inner, scope.module]).filter(|it| is_on(it));
+        let (protocol, origin) = match preread {
+            _ if is_tls => (ClientProtocol::Tls, listen.origin),
+            Some(preread) => (ClientProtocol::Passthrough, preread.origin),
+            None => (ClientProtocol::Plain, listen.origin),
+        };
+        let listens: Vec<&Directive> = servers.iter().map(|it| it.listen).collect();
+        // An address without a host includes both families, so a block may be there twice.
+        let mut blocks: Vec<&Directive> = servers.iter().map(|it| it.block).collect();
+        blocks.dedup_by_key(|it| it.origin);
+        let first = blocks.iter().position(|it| it.origin == block.origin);
+        blocks[..=first.unwrap_or_default()].rotate_right(1);
+        let port = at.rsplit(':').next().unwrap_or_default();
+        let mut plan = ListenerPlan {
+            name: self.listeners.take(&format!("port-{port}"), "listener"),
+            origin: block.origin,
+            bind: vec![(at, listen.origin)],
+            protocol: (protocol, origin),
+            routes: Vec::new(),
+            backend: None,
+            redirect: None,
+            certificates: Vec::new(),
+        };
+        if scope.is_http && protocol == ClientProtocol::Plain {
+            // Without a server that passes connections on, any redirect is one for all.
+            let passes = blocks.iter().any(|it| scope.pass(it).is_some());
+            let redirecting = &blocks[..if passes { 1 } else { blocks.len() }];
+            plan.redirect = redirecting.iter().find_map(|it| redirect(it));
+        }
+        if plan.redirect.is_some() {
+            let why = "every request of the address is redirected, with status 301";
+            for server in blocks {
+                match redirect(server) {
+                    Some(rule) => self.out.differs(rule, why),
+                    None => self.out.lost(server.origin, why),
+                }
+                self.server_names(server);
+                self.out.used(server.origin);
             }
-            section.set("trusted-networks", proxies, None);
+        } else {
+            self.lead(&mut plan, scope, &blocks);
+            if plan.backend.is_none() && plan.routes.is_empty() {
+                return;
+            }
+            if is_tls {
+                plan.certificates = self.certificates(scope, &blocks);
+                self.policy(block, scope, &plan.name, false);
+            }
+        }
+        let mut section = plan.section(&mut self.out);
+        if scope.is_http && is_tls {
+            section.set("alpn", vec!["http/1.1"], None);
+        }
+        for listen in &listens {
+            self.out.used(listen.origin);
+            for name in ["ssl", "default_server", "default"] {
+                self.out.used(listen.inner.last(name).map(|it| it.origin));
+            }
+            let options = each(&[&*listen.inner]);
+            apply(&mut self.out, &mut section, "listener.", options);
+        }
+        if listens
+            .iter()
+            .any(|it| it.inner.last("proxy_protocol").is_some())
+        {
+            let scopes = [&*block.inner, scope.module].into_iter();
+            let mut proxies = scopes.flat_map(|it| it.all("set_real_ip_from")).peekable();
+            if proxies.peek().is_none() {
+                section.set("trusted-networks", vec!["0.0.0.0/0", "::/0"], None);
+            }
+            for proxy in proxies.take_while(|_| self.out.count(1)) {
+                section.push("trusted-networks", proxy.text(), proxy.origin);
+            }
         }
         self.out.add(section);
     }
 
-    /// Sets backend, routes and policies. Returns whether there is a backend.
-    fn lead(
-        &mut self,
-        section: &mut SectionBuilder,
-        scope: &PassScope<'_>,
-        name: &str,
-        servers: &[ListeningServer<'_>],
-        reads_names: bool,
-    ) -> bool {
-        let mut backend: Option<SettingId> = None;
-        let has_policies = servers.iter().any(|it| has_policy(it.block));
-        for (index, server) in servers.iter().map(|it| it.block).enumerate() {
+    /// Sets backend and routes, and adds the policies of routes.
+    fn lead(&mut self, plan: &mut ListenerPlan, scope: &PassScope<'_>, servers: &[&Directive]) {
+        let (protocol, _) = plan.protocol;
+        let is_tls = protocol == ClientProtocol::Tls;
+        let reads_names = protocol != ClientProtocol::Plain;
+        let has_policies = is_tls && servers.iter().any(|it| has_policy(it));
+        let mut routes = Vec::new();
+        let mut of_default = Vec::new();
+        for (index, server) in servers.iter().enumerate() {
+            let names = self.server_names(server);
             let Some(pass) = scope.pass(server) else {
                 match server.inner.last("ssl_reject_handshake") {
-                    Some(given) => section.set("unknown-names", "refuse", given.origin),
-                    None => self
-                        .out
-                        .lost(server.origin, "it passes no connections on as a whole"),
+                    Some(given) if index == 0 && is_on(given) => self.out.used(given.origin),
+                    _ => {
+                        let why = "it passes no connections on as a whole";
+                        self.out.lost(server.origin, why);
+                    }
                 }
                 continue;
             };
-            let led = match scope.maps.get(pass.text()) {
-                Some(map) => self.mapped(section, scope, server, map),
+            let target = match scope.maps.get(pass.text()) {
+                Some(map) => {
+                    self.out.used(server.origin);
+                    self.out.used(pass.origin);
+                    self.mapped(&mut routes, scope, server, map)
+                }
                 None => self.target(scope, server, pass, pass.text()),
             };
-            let Some(target) = led else {
+            let Some(target) = target else {
                 continue;
             };
-            if backend.is_none() {
+            self.out.used(server.origin);
+            self.out.used(pass.origin);
+            if plan.backend.is_none() && (index == 0 || !reads_names) {
                 if index > 0 {
                     let why = "for other names, too: the default server passes no connections on";
                     self.out.differs(server.origin, why);
                 }
-                backend = Some(pass.origin);
-                section.set("backend", target, pass.origin);
-                self.policy(server, scope, name, false);
-                continue;
-            }
-            let names = self.server_names(server);
-            if !reads_names || names.is_empty() {
+                plan.backend = Some((target, pass.origin));
+                of_default = names;
+            } else if !reads_names || names.is_empty() {
                 let why = "no server name chooses it: becket does not read Host";
                 self.out.lost(server.origin, why);
-                continue;
+            } else {
+                let mut route = to(target);
+                if has_policies {
+                    let own = self.listeners.take("", &plan.name);
+                    self.policy(server, scope, &own, true);
+                    route.insert("policy".to_owned(), own.into());
+                }
+                routes.push(NamedRoute(names, route, server.origin));
             }
-            let mut route = Table::new();
-            if has_policies {
-                let own = self.listeners.take("", name);
-                self.policy(server, scope, &own, true);
-                route.insert("policy".to_owned(), own.into());
-            }
-            route.insert("names".to_owned(), names.into());
-            route.insert("backend".to_owned(), target.into());
-            section.push("route", route, server.origin);
         }
-        backend.is_some()
+        // Names of the default server may be within a wildcard.
+        let has_patterns = routes
+            .iter()
+            .any(|it| it.0.iter().any(|name| is_pattern(name)));
+        if let (Some((backend, origin)), true) = (&plan.backend, has_patterns) {
+            routes.push(NamedRoute(of_default, to(backend.clone()), *origin));
+        }
+        // Exact names precede wildcards.
+        for of_patterns in [false, true] {
+            for NamedRoute(names, route, origin) in &routes {
+                let names = names.iter().filter(|it| is_pattern(it) == of_patterns);
+                let names: Vec<&str> = names.map(String::as_str).collect();
+                if !names.is_empty() {
+                    let mut route = route.clone();
+                    route.insert("names".to_owned(), names.into());
+                    plan.routes.push((route, *origin));
+                }
+            }
+        }
     }
 
-    /// Adds a route for each name of a map. Returns the default backend.
+    /// Adds a route for each row of a map. Returns the default backend.
     fn mapped(
         &mut self,
-        section: &mut SectionBuilder,
+        routes: &mut Vec<NamedRoute>,
         scope: &PassScope<'_>,
         server: &Directive,
         map: &Directive,
     ) -> Option<String> {
+        self.out.same(map.origin);
+        let rows = map.inner.all(ROW.theirs);
+        let has_patterns = rows.iter().any(|it| it.text() == "hostnames");
         let mut default = None;
-        for row in map
-            .inner
-            .all(super::table::ROW.theirs)
-            .iter()
-            .filter(|it| it.words.len() > 1)
-        {
-            let names = names_of(row.text());
-            let is_default = row.text() == "default";
-            let led = (is_default || !names.is_empty()) && self.out.count(2);
-            let led = led.then(|| self.target(scope, server, map, row.word(1)));
+        for row in rows.iter().filter(|it| it.words.len() > 1) {
+            let text = row.text();
+            let is_known = text == "default" || has_patterns || !text.starts_with(['*', '.']);
+            let names = names_of(text);
+            let led = (is_known && !names.is_empty() && self.out.count(2))
+                .then(|| self.target(scope, server, map, row.word(1)));
             match led.flatten() {
-                Some(backend) if is_default => default = Some(backend),
-                Some(backend) => {
-                    let names = ("names".to_owned(), Value::from(names));
-                    let route = [names, ("backend".to_owned(), backend.into())];
-                    section.push("route", Table::from_iter(route), map.origin);
-                }
+                Some(backend) if text == "default" => default = Some(backend),
+                Some(backend) => routes.push(NamedRoute(names, to(backend), map.origin)),
                 None => self
                     .out
-                    .lost(map.origin, format!("without the row of {}", row.text())),
+                    .lost(map.origin, format!("without the row of {text}")),
             }
-        }
-        if default.is_none() {
-            let fault = "missing: where clients of other names go";
-            self.out.refuse(map.origin, fault, "a row of default");
         }
         default
     }
@@ -234,11 +247,16 @@ impl NginxTranslator {
     fn server_names(&mut self, server: &Directive) -> Vec<String> {
         let mut names = Vec::new();
         for given in server.inner.all("server_name") {
-            for word in given.words.iter().filter(|it| *it != "_") {
+            self.out.used(given.origin);
+            let words = given.words.iter().filter(|it| *it != "_" && !it.is_empty());
+            for word in words {
                 let found = names_of(word);
                 if found.is_empty() {
                     let why = format!("without {word}: names are NAME, *.NAME and .NAME");
                     self.out.lost(given.origin, why);
+                } else if word.starts_with('*') {
+                    self.out
+                        .differs(given.origin, "a star stands for one label");
                 }
                 names.extend(found);
             }
@@ -249,61 +267,60 @@ impl NginxTranslator {
 
     fn certificates(
         &mut self,
-        section: &mut SectionBuilder,
         scope: &PassScope<'_>,
-        servers: &[ListeningServer<'_>],
-    ) {
+        servers: &[&Directive],
+    ) -> Vec<(Value, SettingId)> {
         let mut seen = BTreeSet::new();
+        let mut pairs = Vec::new();
         for server in servers {
-            let scopes = [&*server.block.inner, scope.module];
+            let scopes = [&*server.inner, scope.module];
             let all = |name: &str| {
                 let mut found = scopes.iter().map(|scope| scope.all(name));
                 found.find(|it| !it.is_empty()).unwrap_or_default()
             };
             let keys = all("ssl_certificate_key");
             for (chain, key) in all("ssl_certificate").iter().zip(keys) {
-                let [path, key] = [chain, key].map(|it| self.out.place(it.text()));
-                if self.out.count(1) && seen.insert(path.clone()) {
-                    let pair = [("chain", path), ("key", key)];
-                    let pair = pair.map(|(key, path)| (key.to_owned(), path.into()));
-                    section.push("certificates", Table::from_iter(pair), chain.origin);
+                self.out.used(chain.origin);
+                self.out.used(key.origin);
+                if chain.text().contains('$') || key.text().contains(':') {
+                    let why = "a certificate and its key are files: see listener.certificates";
+                    self.out.lost(chain.origin, why);
+                } else if self.out.count(1) && seen.insert((chain.text(), key.text())) {
+                    let pair = [("chain", chain), ("key", key)];
+                    let file = |it: &Directive| Value::from(self.out.place(it.text()));
+                    let pair = pair.map(|(name, it)| (name.to_owned(), file(it)));
+                    pairs.push((Table::from_iter(pair).into(), chain.origin));
                 }
             }
         }
-        if let (true, Some(server)) = (seen.is_empty(), servers.first()) {
-            let accepted = "ssl_certificate and ssl_certificate_key";
-            let fault = "missing: a certificate";
-            self.out.refuse(server.block.origin, fault, accepted);
-        } else if seen.len() > 1 {
-            section.set("default-certificate", "first", None);
-        }
+        pairs
     }
 
     fn policy(&mut self, server: &Directive, scope: &PassScope<'_>, name: &str, is_named: bool) {
-        let scopes = [&*server.inner, scope.module];
+        let scopes = vec![&*server.inner, scope.module];
         let given = |name: &str| find(name, &scopes);
         let versions = given("ssl_protocols").and_then(|it| {
-            let has = |version: &&str| {
-                it.words
-                    .iter()
-                    .any(|word| word[..].ends_with(*version) && word.starts_with("TLSv"))
-            };
+            let has = |version: &&str| it.words.contains(&format!("TLSv{version}"));
             let served: Vec<&str> = ["1.2", "1.3"].into_iter().filter(has).collect();
+            self.out.used(it.origin);
             if it.words.len() > served.len() {
                 let why = "without versions before TLS 1.2, which do not exist in becket";
                 self.out.differs(it.origin, why);
             }
             (served.len() < 2).then_some((served, it.origin))
         });
-        let tickets = given("ssl_session_tickets").filter(|it| it.text() == "off");
+        let is_verified = given("ssl_verify_client").is_some_and(|it| it.text() != "off");
+        if let Some(more) = given("ssl_trusted_certificate").filter(|_| is_verified) {
+            let why = "append its certificates to the file of policy.client-ca";
+            self.out.lost(more.origin, why);
+        }
+        let suites = ["ssl_ciphers", "ssl_conf_command Ciphersuites"].map(given);
+        let curves = given("ssl_ecdh_curve");
         let tls = ClientTls {
             versions,
-            ciphers: given("ssl_ciphers"),
-            suites: given("ssl_conf_command"),
-            curves: given("ssl_ecdh_curve"),
-            verify: given("ssl_verify_client"),
-            trust: ["ssl_client_certificate", "ssl_crl"].map(given),
-            without_tickets: tickets,
+            suites,
+            curves,
+            scopes,
         };
         tls.add(&mut self.out, name, is_named);
     }
@@ -317,13 +334,9 @@ fn has_policy(server: &Directive) -> bool {
 
 /// Returns the rule that redirects every request of a server to `https`.
 fn redirect(server: &Directive) -> Option<SettingId> {
-    let places = server.inner.all("location").iter();
-    let whole = places.filter(|it| it.text() == "/").map(|it| &*it.inner);
-    let mut rules = [&*server.inner]
-        .into_iter()
-        .chain(whole)
-        .flat_map(|it| it.all("return"));
-    rules.find(|it| redirects(&it.words)).map(|it| it.origin)
+    let scopes = [Some(&*server.inner), place(server)].into_iter().flatten();
+    let mut rules = scopes.flat_map(|it| it.all("return"));
+    rules.find(|it| redirects(it)).map(|it| it.origin)
 }
 
 /// Returns the names that a word matches. Returns none for an unsupported pattern.
@@ -345,4 +358,13 @@ fn address(text: &str) -> Option<String> {
         (_, true) => listen_address(text),
         _ => listen_address(&format!("{text}:80")),
     }
+}
+
+/// Returns a route without names.
+fn to(backend: String) -> Table {
+    Table::from_iter([("backend".to_owned(), backend.into())])
+}
+
+fn is_pattern(name: &str) -> bool {
+    name.starts_with('*')
 }

@@ -1,15 +1,13 @@
 //! Backends: upstreams, and single servers in `proxy_pass`.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use toml::{Table, Value};
 
 use super::super::builder::SectionBuilder;
-use super::super::client_tls::server_tls;
-use super::super::directive::{
-    Directive, Directives, add_server, each, find, server_address, set_if,
-};
-use super::reader::NginxTranslator;
+use super::super::directive::{Directive, Directives, apply, each, find, server_address};
+use super::super::sections::{ANY_NAME, PoolServer, add_servers, server_tls};
+use super::reader::{NginxTranslator, is_on, place};
 
 /// Upstreams and maps of a module.
 pub(super) struct PassScope<'d> {
@@ -36,16 +34,15 @@ impl<'d> PassScope<'d> {
 
     /// Returns the `proxy_pass` for all connections of a server.
     pub(super) fn pass<'s>(&self, server: &'s Directive) -> Option<&'s Directive> {
-        let mut places = server.inner.all("location").iter();
-        match places.find(|it| it.text() == "/") {
-            Some(place) if self.is_http => place.inner.last("proxy_pass"),
+        match place(server) {
+            Some(place) if self.is_http => place.last("proxy_pass"),
             _ if self.is_http => None,
             _ => server.inner.last("proxy_pass"),
         }
     }
 }
 
-impl NginxTranslator {
+impl NginxTranslator<'_> {
     /// Returns the name of the backend for `to`. Adds the backend if its settings are new.
     pub(super) fn target(
         &mut self,
@@ -54,13 +51,11 @@ impl NginxTranslator {
         pass: &Directive,
         to: &str,
     ) -> Option<String> {
-        let places = server.inner.all("location").iter();
-        let places = places.filter(|it| it.text() == "/").map(|it| &*it.inner);
-        let scopes: Vec<&Directives> = places.chain([&*server.inner, scope.module]).collect();
-        let is_on = |name: &str| find(name, &scopes).is_some_and(|it| it.text() == "on");
+        let scopes = place(server).into_iter();
+        let scopes: Vec<&Directives> = scopes.chain([&*server.inner, scope.module]).collect();
         let (is_tls, rest) = match to.split_once("://") {
             Some((scheme, rest)) => (scheme == "https", rest),
-            None => (is_on("proxy_ssl"), to),
+            None => (find("proxy_ssl", &scopes).is_some_and(is_on), to),
         };
         let (host, path) = match rest.strip_prefix("unix:") {
             Some(path) => (path.split(':').next().unwrap_or_default(), ""),
@@ -71,12 +66,17 @@ impl NginxTranslator {
             self.out.lost(pass.origin, why);
             return None;
         }
-        let options = NAMES.into_iter().chain(OTHERS);
-        let options = options.map(|name| find(name, &scopes).map_or("", Directive::text));
-        let kind = [host, if is_tls { "tls" } else { "" }]
-            .into_iter()
-            .chain(options);
-        let kind: Vec<String> = kind.map(str::to_owned).collect();
+        let pool = scope.pools.get(host);
+        pool.into_iter().for_each(|it| self.out.same(it.origin));
+        let ssl = find("proxy_ssl", &scopes);
+        self.out.used(ssl.map(|it| it.origin));
+        let mut kind = vec![host.to_owned(), is_tls.to_string()];
+        for name in TLS.iter().chain(&["proxy_protocol"]) {
+            let option = find(name, &scopes);
+            let used = option.filter(|_| is_tls || *name == "proxy_protocol");
+            self.out.used(used.map(|it| it.origin));
+            kind.push(option.map_or("", Directive::text).to_owned());
+        }
         if let Some(name) = self.backends.get(&kind) {
             return Some(name.clone());
         }
@@ -88,33 +88,17 @@ impl NginxTranslator {
         let name = self.names.take(host.trim_start_matches('/'), "backend");
         let mut section = self.out.section("backend", &name);
         let mut health = self.out.nested(&section, "health");
-        let mut seen = BTreeSet::new();
-        if let Some(pool) = scope.pools.get(host) {
-            for server in pool.inner.all("server") {
-                let text = server.text();
-                let at = address(text.strip_prefix("unix:").unwrap_or(text), port);
-                // 0 turns an option off.
-                let options = each(&[&*server.inner]).filter(|it| it.text() != "0");
-                let sections = (&mut section, &mut health);
-                if self.out.count(1) {
-                    add_server(&mut self.out, sections, (at, server), options, &mut seen);
-                }
-            }
-            self.balance(&mut section, pool);
-        } else {
-            let none = [].into_iter();
-            let sections = (&mut section, &mut health);
-            add_server(
-                &mut self.out,
-                sections,
-                (address(host, port), pass),
-                none,
-                &mut seen,
-            );
+        let at = |text: &str| server_address(text.strip_prefix("unix:").unwrap_or(text), port);
+        let servers = pool.map_or(&[][..], |pool| pool.inner.all("server")).iter();
+        let servers = servers.map(|it| PoolServer(it, at(it.text()), vec![&*it.inner]));
+        let mut servers: Vec<PoolServer<'_>> = servers.collect();
+        match pool.map(|pool| each(&[&*pool.inner])) {
+            Some(given) => apply(&mut self.out, &mut section, "backend.", given),
+            None => servers.push(PoolServer(pass, at(host), Vec::new())),
         }
+        add_servers(&mut self.out, &mut section, &mut health, &servers);
         self.out.set_nested(&mut section, "health", health, None);
-        let header = find("proxy_protocol", &scopes).filter(|it| it.text() == "on");
-        set_if(&mut section, "proxy-header", "v1", header);
+        apply(&mut self.out, &mut section, "backend.", each(&scopes));
         if is_tls {
             let tls = self.tls(&section, &scopes, host);
             self.out.set_nested(&mut section, "tls", tls, pass.origin);
@@ -130,63 +114,49 @@ impl NginxTranslator {
         scopes: &[&Directives],
         host: &str,
     ) -> SectionBuilder {
-        let [verify, name, sni, chain, key] = NAMES.map(|name| find(name, scopes));
-        let verified = verify.filter(|it| it.text() == "on");
+        let [verify, name, sni, chain, key, ..] = TLS.map(|name| find(name, scopes));
+        let is_verified = verify.is_some_and(is_on);
         let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-        let of_host = verified.map(|it| (host, it.origin));
-        let name = name.map(|it| (it.text(), it.origin)).or(of_host);
-        let sent = sni.filter(|it| it.text() == "on");
-        let sent = sent.map_or("off", |_| name.map_or(host, |(name, _)| name));
-        let (verify, sni) = ((verify, verified.is_some()), (sent, sni));
-        let mut tls = server_tls(&mut self.out, section, verify, name, sni, each(scopes));
+        let of_client = name.filter(|it| it.text().starts_with('$'));
+        if let Some(given) = of_client.filter(|_| is_verified) {
+            self.out.lost(given.origin, ANY_NAME);
+        }
+        let sent = match (sni.filter(|it| is_on(it)), name) {
+            (None, _) => "off",
+            _ if of_client.is_some() => "client",
+            (_, Some(name)) => name.text(),
+            (_, None) => host,
+        };
+        let name = match name {
+            Some(name) => Some((name.text(), name.origin)).filter(|_| of_client.is_none()),
+            None => verify.map(|it| (host, it.origin)),
+        };
+        let verify = (verify, is_verified);
+        let mut tls = server_tls(
+            &mut self.out,
+            section,
+            verify,
+            name,
+            (sent, sni),
+            each(scopes),
+        );
         if let (Some(chain), Some(key)) = (chain, key) {
             let pair = [("chain", chain), ("key", key)];
-            let place = |it: &Directive| Value::from(self.out.place(it.text()));
-            let pair = pair.map(|(key, it)| (key.to_owned(), place(it)));
+            let file = |it: &Directive| Value::from(self.out.place(it.text()));
+            let pair = pair.map(|(key, it)| (key.to_owned(), file(it)));
             tls.set("client-certificate", Table::from_iter(pair), chain.origin);
         }
         tls
     }
-
-    fn balance(&mut self, section: &mut SectionBuilder, pool: &Directive) {
-        for (name, ours) in [
-            ("least_conn", "least-connections"),
-            ("ip_hash", "source-hash"),
-            ("random", "two-random-choices"),
-        ] {
-            set_if(section, "balance", ours, pool.inner.last(name));
-        }
-        let hash = pool.inner.last("hash");
-        let ours = match hash.map_or("", Directive::text) {
-            "$remote_addr" | "$binary_remote_addr" => "source-hash",
-            "$ssl_server_name" | "$ssl_preread_server_name" => "sni-hash",
-            _ => return,
-        };
-        set_if(section, "balance", ours, hash);
-        hash.into_iter().for_each(|it| self.out.same(it.origin));
-    }
 }
 
-/// Returns the address of a server, with `port` by default.
-fn address(text: &str, port: &str) -> Option<String> {
-    let has_port = text.contains(':') && !text.ends_with(']');
-    if has_port || text.starts_with('/') {
-        return server_address(text);
-    }
-    server_address(&format!("{text}{port}"))
-}
-
-/// Settings of TLS towards servers that code translates.
-const NAMES: [&str; 5] = [
+/// Settings of TLS towards servers.
+const TLS: [&str; 7] = [
     "proxy_ssl_verify",
     "proxy_ssl_name",
     "proxy_ssl_server_name",
     "proxy_ssl_certificate",
     "proxy_ssl_certificate_key",
-];
-/// Further settings that separate backends.
-const OTHERS: [&str; 3] = [
     "proxy_ssl_trusted_certificate",
     "proxy_ssl_crl",
-    "proxy_protocol",
 ];

@@ -1,10 +1,10 @@
 //! Directives of nginx.conf, up to nginx 1.29, and options of their lines. A row has several names between `|`.
 
 use super::super::setting::Setting;
-use super::super::setting::ValueKind::{Flag, Mark, Number, Own, Path, Seconds, Text};
+use super::super::setting::ValueKind::{
+    Choice, Const, Flag, Mark, Number, Own, Path, Seconds, Text,
+};
 
-/// Blocks whose directives are read.
-pub(super) const BLOCKS: [&str; 5] = ["events", "http", "stream", "server", "upstream"];
 /// Blocks of rows that are no directives.
 pub(super) const ROWS: [&str; 5] = ["map", "geo", "split_clients", "types", "charset_map"];
 
@@ -21,12 +21,14 @@ const SIZES: &str = "becket sizes this itself";
 const H2: &str =
     "becket does not translate HTTP/2: add h2 to listener.alpn if the servers speak it";
 const RESPONDER: &str = "responses are not fetched: listener.certificates.ocsp is a file";
+const PATHS: &str = "becket does not read paths: leave them to the server behind becket, or serve a folder (backend.files)";
+const TO_HTTPS: &str = "becket does not read HTTP: leave it to the server behind becket, or redirect all of a listener to https";
 
 #[rustfmt::skip]
 pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Own, "include|events|http|stream", ""),
     Setting::same(Own, "server", "listener"),
-    Setting::same(Own, "upstream", "backend"),
+    Setting::partly(Own, "upstream", "backend", "no server passes all its connections to it"),
     Setting::same(Text, "user", "process.user"),
     Setting::same(Own, "worker_processes", "process.workers"),
     Setting::same(Path, "pid", "process.pid-file"),
@@ -47,21 +49,22 @@ pub(super) const DIRECTIVES: &[Setting] = &[
 
     Setting::same(Own, "listen", "listener.bind"),
     Setting::same(Own, "server_name", "listener.route.names"),
+    Setting::same(Own, "ssl", ""),
     Setting::same(Own, "ssl_certificate", "listener.certificates"),
     Setting::same(Own, "ssl_certificate_key", "listener.certificates.key"),
     Setting::same(Own, "ssl_protocols", "policy.versions"),
-    Setting::same(Own, "ssl_ciphers", "policy.suites"),
-    Setting::partly("ssl_conf_command", "policy.suites", "set policy.suites, .groups and .versions"),
+    Setting::same(Own, "ssl_ciphers|ssl_conf_command Ciphersuites", "policy.suites"),
+    Setting::lost(Own, "ssl_conf_command", "set policy.suites, .groups and .versions"),
     Setting::same(Own, "ssl_ecdh_curve", "policy.groups"),
     Setting::ignored(Own, "ssl_prefer_server_ciphers", "becket's order of suites always counts"),
     Setting::ignored(Own, "ssl_dhparam", "there is no DHE"),
-    Setting::same(Own, "ssl_verify_client", "policy.client-certificates"),
+    Setting::partly(Choice(&[("off", ""), ("on", "required"), ("optional", "optional")]), "ssl_verify_client", "policy.client-certificates", "client certificates are verified, or not requested"),
     Setting::same(Path, "ssl_client_certificate", "policy.client-ca"),
     Setting::same(Path, "ssl_crl", "policy.crl"),
     Setting::ignored(Own, "ssl_trusted_certificate", "it is for OCSP"),
-    Setting::differs(Own, "ssl_verify_depth", "limits.chain-intermediates", "6 at most: set limits.chain-intermediates"),
-    Setting::same(Own, "ssl_session_tickets", "policy.tls12-tickets"),
-    Setting::differs(Own, "ssl_session_cache", "sessions.table-entries", "200000 sessions for all: set sessions.table-entries"),
+    Setting::differs(Own, "ssl_verify_depth", "", "6 at most: set limits.chain-intermediates"),
+    Setting::same(Choice(&[("on", ""), ("off", "false")]), "ssl_session_tickets", "policy.tls12-tickets"),
+    Setting::differs(Own, "ssl_session_cache", "", "200000 sessions for all: set sessions.table-entries"),
     Setting::same(Seconds, "ssl_session_timeout", "sessions.id-lifetime"),
     Setting::lost(Own, "ssl_session_ticket_key", "hosts share tickets by [cluster]: becket secret FILE"),
     Setting::lost(Own, "ssl_early_data", "policy.early-data needs versions = [\"1.3\"] and proxy-header = \"v2\""),
@@ -69,18 +72,19 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::lost(Own, "ssl_password_file", "take the password off the key, and keep the file private"),
     Setting::same(Own, "ssl_reject_handshake", "listener.unknown-names"),
     Setting::same(Own, "ssl_preread", "listener.mode"),
-    Setting::same(Own, "map", "listener.route"),
+    Setting::partly(Own, "map", "listener.route", "only a map of server names that proxy_pass names makes routes"),
     Setting::lost(Own, "split_clients", "balance by weight: backend.server.weight"),
     Setting::lost(Own, "geo|allow|deny", "set listener.allow and listener.deny"),
     Setting::lost(Own, "http2", H2),
     Setting::lost(Own, "http3|quic_retry", "becket does not speak QUIC"),
     Setting::same(Own, "set_real_ip_from", "listener.trusted-networks"),
     Setting::ignored(Own, "real_ip_header", "it is the PROXY header"),
-    Setting::lost(Own, "limit_conn|limit_conn_zone", "set admission.connections-per-source"),
+    Setting::ignored(Own, "limit_conn_zone", "admission.connections-per-source has its own table"),
+    Setting::partly(Own, "limit_conn", "admission.connections-per-source", "connections are limited by address: set admission.connections-per-source"),
     Setting::lost(Own, "limit_req|limit_req_zone", "limit handshakes: admission.source-full-handshakes-per-second"),
 
     Setting::same(Own, "proxy_pass", "listener.backend"),
-    Setting::same(Own, "proxy_protocol", "backend.proxy-header"),
+    Setting::same(Choice(&[("off", ""), ("on", "v1")]), "proxy_protocol", "backend.proxy-header"),
     Setting::same(Seconds, "proxy_timeout|proxy_read_timeout|proxy_send_timeout|keepalive_timeout", "timeouts.idle"),
     Setting::same(Seconds, "proxy_connect_timeout", "timeouts.connect"),
     Setting::same(Seconds, "ssl_handshake_timeout", "timeouts.handshake"),
@@ -93,15 +97,25 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Own, "proxy_ssl_certificate|proxy_ssl_certificate_key", "backend.tls.client-certificate"),
     Setting::ignored(Own, "proxy_ssl_session_reuse", "sessions with servers always resume"),
     Setting::lost(Own, "proxy_set_header", CLIENT),
-    Setting::differs(Own, "proxy_next_upstream", "backend.retries", "another server is tried until one is connected"),
+    Setting::differs(Own, "proxy_next_upstream", "", "another server is tried until one is connected"),
     Setting::lost(Own, "proxy_bind", "set backend.source"),
-    Setting::partly("location", "", "becket does not read paths: leave them to the server behind becket, or serve a folder (backend.files)"),
-    Setting::partly("return", "listener.redirect", "becket does not read HTTP: leave it to the server behind becket, or redirect all of a listener to https"),
+    Setting::partly(Own, "location", "", PATHS),
+    Setting::partly(Own, "return", "listener.redirect", TO_HTTPS),
     Setting::lost(Own, "if|rewrite|add_header|gzip|gzip_types|gzip_vary|gzip_proxied|gzip_comp_level|gzip_min_length|client_max_body_size|auth_basic|auth_basic_user_file|proxy_redirect|proxy_cache|proxy_cache_path|fastcgi_pass|uwsgi_pass|grpc_pass", HTTP),
     Setting::lost(Own, "root|alias|index|try_files|error_page|expires|gzip_static|autoindex", FILES),
 
-    Setting::same(Own, "least_conn|ip_hash|random", "backend.balance"),
-    Setting::partly("hash", "backend.balance", "round-robin instead: becket knows the client's address and server name"),
+    Setting::same(Const("least-connections"), "least_conn", "backend.balance"),
+    Setting::same(Const("source-hash"), "ip_hash", "backend.balance"),
+    Setting::same(Const("two-random-choices"), "random", "backend.balance"),
+    Setting::partly(Choice(HASHES), "hash", "backend.balance", "round-robin instead: becket knows the client's address and server name"),
+];
+
+#[rustfmt::skip]
+const HASHES: &[(&str, &str)] = &[
+    ("$remote_addr", "source-hash"), ("$remote_addr consistent", "source-hash"),
+    ("$binary_remote_addr", "source-hash"), ("$binary_remote_addr consistent", "source-hash"),
+    ("$ssl_server_name", "sni-hash"), ("$ssl_server_name consistent", "sni-hash"),
+    ("$ssl_preread_server_name", "sni-hash"), ("$ssl_preread_server_name consistent", "sni-hash"),
 ];
 
 #[rustfmt::skip]
@@ -110,10 +124,10 @@ pub(super) const LISTEN: &[Setting] = &[
     Setting::same(Mark, "default_server|default", "listener.backend"),
     Setting::lost(Mark, "http2", H2),
     Setting::lost(Mark, "quic|udp", "becket serves TCP"),
-    Setting::differs(Mark, "proxy_protocol", "listener.accept-proxy", "only from listener.trusted-networks (set_real_ip_from, or everywhere)"),
+    Setting::differs(Const("any"), "proxy_protocol", "listener.accept-proxy", "only from listener.trusted-networks (set_real_ip_from, or everywhere)"),
     Setting::same(Number, "backlog", "listener.backlog"),
     Setting::same(Number, "fastopen", "listener.fast-open"),
-    Setting::differs(Own, "so_keepalive", "listener.keepalive", "after 2 hours"),
+    Setting::partly(Choice(&[("off", ""), ("on", "2h")]), "so_keepalive", "listener.keepalive", "set listener.keepalive"),
     Setting::ignored(Mark, "reuseport|deferred|bind", "every worker listens, on every address, for clients that send something"),
     Setting::ignored(Own, "ipv6only", "an address without a host is both families"),
 ];

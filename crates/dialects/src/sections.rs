@@ -1,0 +1,243 @@
+//! Listeners, policies and backends, as HAProxy and nginx both need them.
+
+use std::collections::BTreeSet;
+
+use toml::{Table, Value};
+
+use super::builder::{SectionBuilder, SettingId, TranslationBuilder};
+use super::directive::{Directive, Directives, apply, each, find};
+use super::setting::SettingSupport;
+
+/// Protocol of a listener's clients.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClientProtocol {
+    Tls,
+    /// TLS that ends at the servers.
+    Passthrough,
+    Plain,
+}
+
+/// A `[[listener]]`, without keys that its directives set by their table alone.
+#[derive(Clone, Debug)]
+pub(super) struct ListenerPlan {
+    pub(super) name: String,
+    /// The section or block.
+    pub(super) origin: SettingId,
+    pub(super) bind: Vec<(String, SettingId)>,
+    pub(super) protocol: (ClientProtocol, SettingId),
+    pub(super) routes: Vec<(Table, SettingId)>,
+    pub(super) backend: Option<(String, SettingId)>,
+    /// Only without TLS.
+    pub(super) redirect: Option<SettingId>,
+    /// Only with TLS.
+    pub(super) certificates: Vec<(Value, SettingId)>,
+}
+
+impl ListenerPlan {
+    pub(super) fn section(self, out: &mut TranslationBuilder) -> SectionBuilder {
+        let mut section = out.section("listener", &self.name);
+        out.used(self.origin);
+        for (at, origin) in self.bind {
+            section.push("bind", at, origin);
+        }
+        let (protocol, origin) = self.protocol;
+        match protocol {
+            ClientProtocol::Tls => section.set("tls", true, origin),
+            ClientProtocol::Passthrough => section.set("mode", "passthrough", origin),
+            ClientProtocol::Plain => section.set("tls", false, origin),
+        }
+        if protocol == ClientProtocol::Tls {
+            let is_folder = |it: &Value| it.as_str().is_some_and(|path| path.ends_with('/'));
+            if self.certificates.is_empty() {
+                let accepted = "a certificate and its key for TLS";
+                out.refuse(origin, "missing: a certificate", accepted);
+            } else if self.certificates.len() > 1 || is_folder(&self.certificates[0].0) {
+                section.set("default-certificate", "first", None);
+            }
+            for (certificate, origin) in self.certificates {
+                section.push("certificates", certificate, origin);
+            }
+        }
+        if let Some(origin) = self.redirect {
+            section.set("redirect", "https", origin);
+            return section;
+        }
+        // Clients without TLS send no server name.
+        let routes = self.routes.into_iter();
+        let routes = routes.filter(|_| protocol != ClientProtocol::Plain);
+        let mut last = None;
+        for (route, origin) in routes {
+            let names = route.get("names").and_then(Value::as_array);
+            if out.count(1 + names.map_or(0, Vec::len)) {
+                last = route.get("backend").cloned();
+                section.push("route", route, origin);
+            }
+        }
+        match (self.backend, last) {
+            (Some((backend, origin)), _) => section.set("backend", backend, origin),
+            (None, Some(last)) => {
+                section.set("backend", last, None);
+                section.set("unknown-names", "refuse", None);
+                let why = "it has no default: clients without a name go where the last route leads, and unknown names are refused";
+                out.lost(self.origin, why);
+            }
+            (None, None) => {
+                let accepted = "a default, which is a backend with servers";
+                out.refuse(self.origin, "missing: where clients go", accepted);
+            }
+        }
+        section
+    }
+}
+
+/// TLS settings for clients.
+#[derive(Debug)]
+pub(super) struct ClientTls<'d> {
+    /// `None` is both.
+    pub(super) versions: Option<(Vec<&'static str>, SettingId)>,
+    /// Cipher string for TLS 1.2, and names for TLS 1.3.
+    pub(super) suites: [Option<&'d Directive>; 2],
+    pub(super) curves: Option<&'d Directive>,
+    /// Scopes of further directives.
+    pub(super) scopes: Vec<&'d Directives>,
+}
+
+impl ClientTls<'_> {
+    /// Adds the policy, unless it is empty and no route names it.
+    pub(super) fn add(&self, out: &mut TranslationBuilder, name: &str, is_named: bool) {
+        let mut section = out.section("policy", name);
+        let mut versions = vec!["1.2", "1.3"];
+        if let Some((served, origin)) = &self.versions {
+            versions.clone_from(served);
+            section.set("versions", versions.clone(), *origin);
+        }
+        let [older, newer] = self.suites.map(|list| {
+            let list = list?;
+            if list.text().starts_with("PROFILE=") {
+                let why = "becket's own suites, and no profile of the system";
+                out.differs(list.origin, why);
+                return None;
+            }
+            Some((list.text(), list.origin))
+        });
+        out.suites(&mut section, &versions, older, newer, "DEFAULT");
+        if let Some(curves) = self.curves {
+            out.used(curves.origin);
+            if curves.text() != "auto" {
+                out.curves(&mut section, curves.text(), curves.origin);
+            }
+        }
+        let is_verify = |it: &Directive| {
+            let is_on = ["on", "optional", "required"].contains(&it.text());
+            it.setting.ours == "policy.client-certificates" && is_on
+        };
+        let is_verified = each(&self.scopes).any(is_verify);
+        for given in each(&self.scopes) {
+            if !is_verified && ["policy.client-ca", "policy.crl"].contains(&given.setting.ours) {
+                let why = "no client certificate is requested";
+                out.amend(given.origin, SettingSupport::Ignored, why);
+            } else if let Some((key, value)) = given.entry(out, "policy.") {
+                section.set(key, value, given.origin);
+            }
+        }
+        if is_named || !section.is_bare() {
+            out.add(section);
+        }
+    }
+}
+
+/// Returns the `[backend.tls]` of a backend. A `name` of `None` is any, and `sni` is a name, `client` or `off`.
+pub(super) fn server_tls<'d>(
+    out: &mut TranslationBuilder,
+    backend: &SectionBuilder,
+    (verify, is_verified): (Option<&Directive>, bool),
+    name: Option<(&str, SettingId)>,
+    (sni, sent): (&str, Option<&Directive>),
+    given: impl Iterator<Item = &'d Directive>,
+) -> SectionBuilder {
+    let mut tls = out.nested(backend, "tls");
+    out.used(verify.map(|it| it.origin));
+    match name {
+        _ if !is_verified => tls.set("verify", "none", verify.map(|it| it.origin)),
+        Some((name, origin)) => tls.set("name", name, origin),
+        None => tls.set("verify", "chain", verify.map(|it| it.origin)),
+    }
+    tls.set("sni", sni, sent.map(|it| it.origin));
+    for one in given {
+        match one.entry(out, "backend.tls.") {
+            Some(("ca" | "crl", _)) if !is_verified => {
+                out.amend(one.origin, SettingSupport::Ignored, "nothing is verified");
+            }
+            Some((key, value)) => tls.set(key, value, one.origin),
+            None => {}
+        }
+    }
+    tls
+}
+
+/// A server of a backend: its directive, address and options.
+#[derive(Debug)]
+pub(super) struct PoolServer<'d>(
+    pub(super) &'d Directive,
+    pub(super) Option<String>,
+    pub(super) Vec<&'d Directives>,
+);
+
+/// Adds servers with their own options to a backend, which has the other options of the first. Skips repeated addresses.
+pub(super) fn add_servers(
+    out: &mut TranslationBuilder,
+    section: &mut SectionBuilder,
+    health: &mut SectionBuilder,
+    servers: &[PoolServer<'_>],
+) {
+    let mut seen = BTreeSet::new();
+    let first = servers.first().map_or(&[][..], |it| &it.2[..]);
+    apply(out, section, "backend.", each(first));
+    apply(out, health, "backend.health.", each(first));
+    for PoolServer(server, address, options) in servers {
+        let Some(at) = address else {
+            let accepted = "HOST:PORT, [V6]:PORT or the path of a socket";
+            out.refuse(server.origin, "not the address of a server", accepted);
+            continue;
+        };
+        if !out.count(1) || !seen.insert(at) {
+            let why = "an earlier server of the backend has this address";
+            out.lost(server.origin, why);
+            continue;
+        }
+        let mut others = each(first).filter(|it| is_shared(it));
+        if let Some(other) = others.find(|it| find(it.name, options).is_none()) {
+            let is_check = other.setting.ours.starts_with("backend.health.");
+            let why = format!("it gets {} as the first server does", other.name);
+            let verdict = if is_check {
+                SettingSupport::Different
+            } else {
+                SettingSupport::Lost
+            };
+            out.amend(server.origin, verdict, why);
+        }
+        let mut table = Table::from_iter([("address".to_owned(), at.clone().into())]);
+        for given in each(options) {
+            let same = find(given.name, first).filter(|it| it.text() == given.text());
+            if let Some((key, value)) = given.entry(out, "backend.server.") {
+                out.used(given.origin);
+                table.insert(key.to_owned(), value);
+            } else if is_shared(given) && same.is_none() {
+                out.lost(given.origin, "all servers of the backend are as the first");
+            } else if same.is_some_and(|it| it.origin != given.origin) {
+                out.used(given.origin);
+            }
+        }
+        section.push("server", table, server.origin);
+    }
+}
+
+/// Returns whether all servers of a backend share an option in becket.
+fn is_shared(option: &Directive) -> bool {
+    let ours = option.setting.ours;
+    ours.starts_with("backend.") && !ours.starts_with("backend.server.")
+}
+
+/// Why a name of a client is lost.
+pub(super) const ANY_NAME: &str =
+    "any name in the server's certificate is accepted: set backend.tls.name";
