@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 
-use toml::{Table, Value};
+use toml::Value;
 
 use super::super::builder::{SettingId, TranslationBuilder};
 use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
@@ -86,44 +86,37 @@ impl HaproxyTranslator<'_> {
             for origin in used.into_iter().chain([rule.origin]) {
                 self.out.same(origin);
             }
-            for one in found {
-                let mut route = Table::new();
-                for (key, list) in [("names", one.names), ("alpn", one.alpn)] {
-                    if !list.is_empty() {
-                        route.insert(key.to_owned(), list.into());
-                    }
-                }
+            for mut route in found {
                 route.insert("backend".to_owned(), backend.as_str().into());
-                passes |= one.passes;
                 plan.routes.push((route, rule.origin));
             }
         }
-        for rule in ["redirect", "http-request"]
-            .iter()
-            .flat_map(|it| proxy.own.all(it))
-        {
-            if redirects(&rule.words) {
-                plan.redirect = Some(rule.origin);
-                self.out.differs(rule.origin, "the status is always 301");
-            }
-        }
-        for rule in ["acl", "tcp-request"]
-            .iter()
-            .flat_map(|it| proxy.own.all(it))
-        {
+        let names = [
+            "redirect",
+            "http-request",
+            "acl",
+            "use_backend",
+            "tcp-request",
+        ];
+        for rule in names.iter().flat_map(|it| proxy.own.all(it)) {
             let all = rule.words.join(" ").replace("req_ssl", "req.ssl");
-            let is_hello = all.contains("req.ssl_hello_type");
-            passes |= is_hello;
-            // Acceptance restricts nothing.
-            let mut harmless = ["inspect-delay", "content accept"].iter();
-            let is_ignored = match rule.name {
-                "acl" => is_hello,
-                _ if all == "content reject if !{ req.ssl_hello_type 1 }" => true,
-                _ => harmless.any(|it| all.starts_with(it)),
+            passes |= all.contains("req.ssl_");
+            let is_hello = match rule.name {
+                "acl" => all.contains("req.ssl_hello_type"),
+                // Acceptance restricts nothing.
+                "tcp-request" => {
+                    all == "content reject if !{ req.ssl_hello_type 1 }"
+                        || all.starts_with("inspect-delay")
+                        || all.starts_with("content accept")
+                }
+                _ => false,
             };
-            if is_ignored {
+            if is_hello {
                 let why = "becket reads the whole ClientHello first";
                 self.out.amend(rule.origin, SettingSupport::Ignored, why);
+            } else if redirects(&all) {
+                plan.redirect = Some(rule.origin);
+                self.out.differs(rule.origin, "the status is always 301");
             }
         }
         if passes {
@@ -281,16 +274,13 @@ pub(super) fn versions(
 }
 
 /// Returns whether a rule redirects requests without TLS to `https`.
-fn redirects(words: &[String]) -> bool {
-    let all = words.join(" ");
-    let rule = all.strip_prefix("redirect ").unwrap_or(&all);
+fn redirects(all: &str) -> bool {
+    let rule = all.strip_prefix("redirect ").unwrap_or(all);
     let Some(rest) = rule.strip_prefix("scheme https") else {
         return false;
     };
-    let rest = ["301", "302", "303", "307", "308"]
-        .iter()
-        .find_map(|code| rest.strip_prefix(&format!(" code {code}")))
-        .unwrap_or(rest);
+    let code = rest.strip_prefix(" code 30");
+    let rest = code.and_then(|it| it.get(1..)).unwrap_or(rest);
     ["", " if !{ ssl_fc }", " unless { ssl_fc }"].contains(&rest)
 }
 

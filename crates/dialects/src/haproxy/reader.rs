@@ -246,10 +246,6 @@ impl<'p> HaproxyTranslator<'p> {
         let times = times.filter(|it| it.setting.kind == ValueKind::Millis);
         let global = each(&[&self.global]).filter(is_possible);
         apply_once(&mut self.out, global.chain(times));
-        for given in each(&[&self.global]).filter(|it| !is_possible(it)) {
-            let why = "process.group and .chroot need process.user; admin.socket is a path";
-            self.out.lost(given.origin, why);
-        }
         let logs = ["option tcplog", "option httplog"];
         let logs = proxies.iter().flat_map(|it| logs.map(|name| it.find(name)));
         for (index, log) in logs.flatten().enumerate() {
