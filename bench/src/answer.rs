@@ -67,8 +67,7 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
 
 /// Lists verdicts: one sentence for each figure, verdict and peer.
 fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
-    let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
-    for (case, figure, standing) in all {
+    sentences(all.iter().map(|(case, figure, standing)| {
         let (interval, against) = (&standing.interval, &standing.against);
         let times = format!("{} times", verdict::show(interval));
         let (begin, ratio) = match standing.word {
@@ -88,32 +87,34 @@ fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
         let value = verdict::subject(case).and_then(|column| column.median(&figure.name));
         let value = value.map_or("-".to_owned(), |value| figure.show(value));
         let begin = format!("Becket's {} {begin}", figure.heading);
-        let one = format!("{ratio}{} ({value})", with(case));
-        match sentences.iter_mut().find(|(known, _)| *known == begin) {
-            Some((_, list)) => list.push(one),
-            None => sentences.push((begin, vec![one])),
-        }
-    }
-    let sentences = sentences.iter();
-    let sentences = sentences.map(|(begin, list)| format!("{begin}: {}.", list.join("; ")));
-    let sentences: Vec<String> = sentences.collect();
-    (!sentences.is_empty()).then(|| sentences.join(" "))
+        (begin, format!("{ratio}{} ({value})", with(case)))
+    }))
 }
 
 /// Names the best column of each case if becket cannot be compared with a peer.
 fn medians(outcome: &Outcome) -> Option<String> {
     let figure = figure::headlines(outcome).into_iter().next()?;
-    let best = outcome.cases.iter().filter_map(|case| {
+    sentences(outcome.cases.iter().filter_map(|case| {
         let (column, value) = figure.best(case)?;
-        Some(format!(
-            "{} by {}{}",
-            figure.show(value),
-            column.peer,
-            with(case)
-        ))
-    });
-    let best: Vec<String> = best.collect();
-    (!best.is_empty()).then(|| format!("The best {} is {}.", figure.heading, best.join("; ")))
+        let begin = format!("The best {} is that of {}", figure.heading, column.peer);
+        let value = figure.show(value);
+        Some((begin, format!("{value}{}", with(case))))
+    }))
+}
+
+/// Joins parts with the same begin to a sentence.
+fn sentences(parts: impl Iterator<Item = (String, String)>) -> Option<String> {
+    let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
+    for (begin, part) in parts {
+        match sentences.iter_mut().find(|(known, _)| *known == begin) {
+            Some((_, parts)) => parts.push(part),
+            None => sentences.push((begin, vec![part])),
+        }
+    }
+    let sentences = sentences.iter();
+    let sentences = sentences.map(|(begin, parts)| format!("{begin}: {}.", parts.join("; ")));
+    let sentences: Vec<String> = sentences.collect();
+    (!sentences.is_empty()).then(|| sentences.join(" "))
 }
 
 /// Compares becket's figure for each value of a setting with its figure for the first value.
@@ -199,7 +200,7 @@ fn generators(outcome: &Outcome) -> Option<String> {
             let (per_cent, case) = (apart * 100.0, with(case));
             Some((
                 apart,
-                format!("{per_cent:+.1} % compared with {}{case}", other.peer),
+                format!("{per_cent:+.1} % against {}{case}", other.peer),
             ))
         })
     });

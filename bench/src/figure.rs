@@ -355,7 +355,7 @@ const SCRAPED: &[FigureRow] = &[
     (less, figures::SCRAPE_BYTES, "bytes of all pages"),
 ];
 const FAILOVER: &[FigureRow] = &[
-    (more, figures::RESUMED, "resumed"),
+    (more, figures::RESUMED, "share of resumed handshakes"),
     (less, figures::CPU, "server CPU per transaction"),
 ];
 const CLIENT_BUSY: &str = "CPU use of the client at";

@@ -195,7 +195,9 @@ fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
     let capacities = columns
         .iter()
         .filter_map(|column| column.median(figures::CAPACITY));
-    let bound = capacities.fold(0.0, f64::max) * 2.0;
+    let bound = capacities
+        .reduce(f64::max)
+        .map_or(f64::INFINITY, |most| most * 2.0);
     let asked = points().map(|point| point.asked_per_s);
     let most = asked.filter(|rate| *rate <= bound).fold(1.0, f64::max);
     let slowest = points().map(|point| point.p99_us / 1e3).fold(1.0, f64::max);
@@ -223,6 +225,8 @@ fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
             .axis_desc_style(("sans-serif", SMALL))
             .x_labels(4)
             .y_labels(5)
+            .x_label_formatter(&|rate| format!("{rate:.0}"))
+            .y_label_formatter(&|rate| format!("{rate:.0}"))
             .x_desc("requested transactions per second")
             .y_desc("transactions per second")
             .draw()?;
@@ -257,7 +261,7 @@ fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
         chart
             .configure_series_labels()
             .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
+            .background_style(WHITE.mix(0.3))
             .draw()?;
     }
     Ok(())
