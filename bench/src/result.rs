@@ -9,7 +9,7 @@
 
 use std::collections::BTreeMap;
 
-use becket_stats::report::Negotiated;
+use becket_load::report::Negotiated;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 

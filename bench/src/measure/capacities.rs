@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use becket_stats::report::Negotiated;
+use becket_load::report::Negotiated;
 
 use crate::peer::Kind;
 use crate::result::Point;

@@ -1,6 +1,6 @@
 //! Highest rates of a ramp by the criteria of the articles: with a low mean latency, or with few losses.
 
-use becket_stats::report::LoadStep;
+use becket_load::report::LoadStep;
 
 use super::capacity;
 use super::stage::Stage;

@@ -18,7 +18,7 @@ mod stage;
 mod storm;
 mod transactions;
 
-use becket_stats::report::Negotiated;
+use becket_load::report::Negotiated;
 
 pub use self::capacities::Capacities;
 pub use self::stage::Stage;

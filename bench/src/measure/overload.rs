@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use becket_load::plan::Load;
-use becket_stats::report::LoadStep;
+use becket_load::report::LoadStep;
 
 use super::stage::Stage;
 use super::{capacity, rounds};

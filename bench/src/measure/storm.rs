@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket_load::plan::Load;
 use becket_load::schedule::Stretch;
-use becket_stats::report::LoadStep;
+use becket_load::report::LoadStep;
 
 use super::stage::Stage;
 use super::{capacity, rounds};

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use becket_load::plan::Load;
-use becket_stats::report::LoadStep;
+use becket_load::report::LoadStep;
 
 use super::marks;
 use super::rounds::{Rounds, order};

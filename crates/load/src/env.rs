@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use becket_stats::report::Negotiated;
+use crate::report::Negotiated;
 use mio::Registry;
 
 use crate::plan::Plan;

@@ -2,8 +2,8 @@
 //!
 //! [`cli::Cli`] converts the command line to a [`plan::Plan`], and [`run`] starts one [`worker`] per thread. Each worker has its own
 //! poll and [`slot`]s, and each slot makes one connection after another. A connection is a [`link`]: a state machine over
-//! [`wire`], TLS and [`response`]. The workers record results in [`sample`]s, and [`summary`] converts these to a report of
-//! `becket-stats`. [`serve`] is a minimal HTTP server to use as a backend.
+//! [`wire`], TLS and [`response`]. The workers record results in [`sample`]s, and [`summary`] converts these to a [`report`], which
+//! [`text`] formats. [`serve`] is a minimal HTTP server to use as a backend.
 //!
 //! Do not use this client for real traffic: it verifies no certificates and reuses key shares.
 //!
@@ -35,6 +35,7 @@ pub mod plan;
 pub mod preface;
 pub mod probe;
 pub mod random;
+pub mod report;
 pub mod response;
 pub mod resume;
 pub mod run;
@@ -45,6 +46,7 @@ pub mod slot;
 pub mod source;
 pub mod summary;
 pub mod target;
+pub mod text;
 pub mod tls;
 pub mod wait;
 pub mod wire;

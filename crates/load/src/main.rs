@@ -6,8 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use becket_load::cli::{Cli, Instead};
-use becket_load::{Error, probe, run, serve};
-use becket_stats::text;
+use becket_load::{Error, probe, run, serve, text};
 use clap::Parser;
 
 #[global_allocator]

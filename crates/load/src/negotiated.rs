@@ -1,6 +1,6 @@
 //! Negotiated parameters of a handshake, named as in the becket log: cipher suites and groups by IANA name, versions by OpenSSL name.
 
-use becket_stats::report::Negotiated;
+use crate::report::Negotiated;
 use rustls::client::ClientConnection;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 

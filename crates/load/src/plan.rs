@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use becket_stats::report;
+use crate::report;
 use rustls_pki_types::ServerName;
 
 use crate::Error;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use becket_stats::Histogram;
-use becket_stats::report::{Handshakes, Traffic};
+use crate::report::{Handshakes, Traffic};
 
 use crate::failure::Failure;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_stats::report::{
+use crate::report::{
     Conditions, Generator, Latencies, LoadReport, LoadStep, Negotiated, SCHEMA_VERSION, ServerCpu,
 };
 use becket_stats::units::{show_count, show_rate, show_us};

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use becket_stats::report::Negotiated;
+use crate::report::Negotiated;
 use mio::{Events, Poll};
 
 use crate::Error;

@@ -1,9 +1,8 @@
-//! Measurements and reports of the becket tools.
+//! Measurements of the becket tools.
 //!
 //! It owns [`Histogram`] (latencies in nanoseconds with three significant digits, mergeable across threads),
-//! [`ratio::Interval`] (the ratio of two series of measurements, with its uncertainty) and
-//! [`report::LoadReport`] (the report of `becket-load`, whose JSON form has a committed schema). [`units`]
-//! parses and formats quantities, [`text`] formats a report.
+//! [`ratio::Interval`] (the ratio of two series of measurements, with its uncertainty), and [`units`], which parses
+//! and formats quantities.
 //!
 //! The crate is pure: no clock, no files, no sockets. Programs pass numbers in and write strings out.
 //!
@@ -18,8 +17,6 @@
 
 pub mod histogram;
 pub mod ratio;
-pub mod report;
-pub mod text;
 pub mod units;
 
 pub use histogram::Histogram;

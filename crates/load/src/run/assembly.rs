@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_stats::report::{Conditions, LoadReport, LoadStep, Negotiated};
+use crate::report::{Conditions, LoadReport, LoadStep, Negotiated};
 
 use super::workers::Mark;
 use crate::clock;

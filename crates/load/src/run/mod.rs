@@ -10,7 +10,7 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use becket_stats::report::LoadReport;
+use crate::report::LoadReport;
 
 use self::assembly::{assemble, conditions};
 use self::workers::Workers;

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-use becket_stats::report::LoadReport;
+use becket_load::report::LoadReport;
 
 use super::server::{Server, USUAL, config};
 use super::{Responder, load, report, shown, signal};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_stats::report::Summary;
+use becket_load::report::Summary;
 
 use super::server::{Server, config};
 use super::{Responder, load, report, shown, signal};

@@ -10,7 +10,7 @@ use std::io::{BufRead, BufReader};
 use std::net::SocketAddr;
 use std::process::{Child, Command, Output, Stdio};
 
-use becket_stats::report::LoadReport;
+use becket_load::report::LoadReport;
 
 /// Runs `becket-load` with these space-separated arguments.
 fn load(args: &str) -> Output {

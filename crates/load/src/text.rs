@@ -6,7 +6,7 @@
 use std::fmt::Write;
 
 use crate::report::{Handshakes, LoadReport, LoadStep, Summary};
-use crate::units::{show_bytes, show_count, show_rate, show_us};
+use becket_stats::units::{show_bytes, show_count, show_rate, show_us};
 
 /// Formats the whole page.
 pub fn page(report: &LoadReport) -> String {
