@@ -7,8 +7,8 @@ use std::time::Duration;
 use becket_load::cli::Cli;
 use becket_load::plan::{Load, Plan};
 use becket_load::preface::Preface;
-use becket_load::tls::Tls;
 use becket_load::report::{LoadReport, LoadStep};
+use becket_load::tls::Tls;
 use becket_stats::units::UnitError;
 use clap::Parser;
 

@@ -6,8 +6,8 @@
 use std::time::Duration;
 
 use becket_load::plan::Load;
-use becket_load::schedule::Stretch;
 use becket_load::report::{LoadReport, LoadStep};
+use becket_load::schedule::Stretch;
 
 use super::capacities::Capacity;
 use super::stage::Stage;

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use becket_load::plan::Load;
-use becket_load::schedule::Stretch;
 use becket_load::report::LoadStep;
+use becket_load::schedule::Stretch;
 
 use super::stage::Stage;
 use super::{capacity, rounds};

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_stats::Histogram;
+use crate::histogram::Histogram;
 
 use crate::failure::Failure;
 use crate::sample::Samples;

@@ -28,6 +28,7 @@ pub mod env;
 pub mod failure;
 pub mod findings;
 pub mod hello;
+pub mod histogram;
 pub mod key_share;
 pub mod link;
 pub mod negotiated;

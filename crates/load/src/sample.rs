@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use becket_stats::Histogram;
+use crate::histogram::Histogram;
 use crate::report::{Handshakes, Traffic};
 
 use crate::failure::Failure;

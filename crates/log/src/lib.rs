@@ -37,8 +37,9 @@ use std::time::Duration;
 use becket_config::process::{Log, LogTarget};
 use becket_sys::log_file::{stderr_is_journal, write_if_ready};
 use tracing::Subscriber;
+use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
-use tracing_subscriber::{EnvFilter, Registry, fmt, reload};
+use tracing_subscriber::{Registry, fmt, reload};
 
 pub use self::escape::Escaped;
 use self::line::LineFormat;
@@ -55,7 +56,7 @@ use becket_keys::files::Files;
 pub struct Logging {
     queue: LineQueue,
     syslog: Option<LineQueue>,
-    filter: reload::Handle<EnvFilter, Registry>,
+    filter: reload::Handle<Targets, Registry>,
 }
 
 /// The reason why the log cannot be set up.
@@ -205,10 +206,9 @@ fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Log
     Ok((subscriber, logging))
 }
 
-fn filter(level: &str) -> Result<EnvFilter, LogError> {
-    EnvFilter::builder()
-        .parse(level)
-        .map_err(|error| LogError::Filter(error.to_string()))
+fn filter(level: &str) -> Result<Targets, LogError> {
+    let parsed = level.parse::<Targets>();
+    parsed.map_err(|error| LogError::Filter(error.to_string()))
 }
 
 /// Returns `true` if stderr is a terminal and `NO_COLOR` is not set.

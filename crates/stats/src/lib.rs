@@ -1,8 +1,7 @@
 //! Measurements of the becket tools.
 //!
-//! It owns [`Histogram`] (latencies in nanoseconds with three significant digits, mergeable across threads),
-//! [`ratio::Interval`] (the ratio of two series of measurements, with its uncertainty), and [`units`], which parses
-//! and formats quantities.
+//! It owns [`ratio::Interval`], the ratio of two series of measurements with its uncertainty, and [`units`], which parses and
+//! formats quantities.
 //!
 //! The crate is pure: no clock, no files, no sockets. Programs pass numbers in and write strings out.
 //!
@@ -15,8 +14,5 @@
 //! ```
 #![forbid(unsafe_code)]
 
-pub mod histogram;
 pub mod ratio;
 pub mod units;
-
-pub use histogram::Histogram;
