@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::time::Duration;
 
-use crate::report;
+use crate::report::PlanRecord;
 use rustls_pki_types::ServerName;
 
 use crate::Error;
@@ -187,10 +187,10 @@ impl Plan {
     }
 
     /// Describes the plan for the report.
-    pub fn describe(&self) -> report::Plan {
+    pub fn describe(&self) -> PlanRecord {
         let options = &self.options;
         let is_open = matches!(self.load, Load::Open(_));
-        report::Plan {
+        PlanRecord {
             load_loop: if is_open { "open" } else { "closed" }.to_owned(),
             connections: self.connections,
             threads: self.threads,

@@ -27,7 +27,7 @@ pub struct LoadReport {
     /// The target as given.
     pub target: String,
     /// Plan of the run.
-    pub plan: Plan,
+    pub plan: PlanRecord,
     /// Machine and time of the run.
     pub conditions: Conditions,
     /// Parameters negotiated by TLS; absent for plain targets and if no handshake succeeded.
@@ -43,7 +43,8 @@ pub struct LoadReport {
 /// Plan of the run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
-pub struct Plan {
+#[schemars(rename = "Plan")]
+pub struct PlanRecord {
     /// `closed` (a fixed number of connections, each slot starts again when its last one ended) or `open`
     /// (starts follow a schedule, regardless of the server).
     pub load_loop: String,
