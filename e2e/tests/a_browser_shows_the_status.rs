@@ -1,13 +1,16 @@
-//! Renders the status page in Chromium: narrow and wide, light and dark, without console messages.
+//! Uses the status page in Chromium over the Chrome DevTools Protocol: narrow and wide, light and
+//! dark, with a pointer and with keys, without console messages.
 
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use becket_e2e::{Backend, Becket, Place, Shape, Tool, Trust, eventually};
+use serde_json::{Value, json};
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_page_renders_narrow_and_wide_light_and_dark_without_console_messages() {
+fn the_page_is_usable_narrow_and_wide_light_and_dark_with_a_pointer_and_with_keys() {
     let Some(browser) = Tool::find("chromium") else {
         return;
     };
@@ -18,32 +21,155 @@ fn the_page_renders_narrow_and_wide_light_and_dark_without_console_messages() {
     eventually("the status has recent figures", || {
         becket.status()["recent"].is_object()
     });
-    let picture = |size: &str, scheme: &str| {
-        let picture: PathBuf = place.path(&format!("{size}-{scheme}.png"));
-        let mut command = Command::new(browser.path());
-        command
-            .args(["--headless", "--no-sandbox", "--disable-gpu"])
-            .args(["--hide-scrollbars", "--enable-logging=stderr"])
-            .arg(format!("--window-size={size}"))
-            .arg(format!("--blink-settings=preferredColorScheme={scheme}"))
-            .arg(format!("--user-data-dir={}", place.text("profile")))
-            .arg(format!("--screenshot={}", picture.display()))
-            .arg(format!("http://{}/", becket.admin))
-            .stdin(Stdio::null());
-        let shown = command.output().unwrap();
-        let said = String::from_utf8_lossy(&shown.stderr);
-        assert!(shown.status.success(), "{said}");
-        assert!(
-            !said.contains("CONSOLE"),
-            "the console is not empty:\n{said}"
+    let names = becket.status()["minute"]["names"].clone();
+    assert!(names.as_object().is_some_and(|it| it.len() == 1), "{names}");
+
+    let mut tab = Tab::open(&browser, &place, &format!("http://{}/", becket.admin));
+    for (scheme, background) in [("dark", "rgb(20, 23, 27)"), ("light", "rgb(255, 255, 255)")] {
+        let feature = json!({"name": "prefers-color-scheme", "value": scheme});
+        tab.ask(
+            "Emulation.setEmulatedMedia",
+            &json!({"features": [feature]}),
         );
-        std::fs::read(&picture).unwrap()
-    };
-    let (light, dark) = (picture("420,900", "1"), picture("420,900", "0"));
-    assert!(
-        light.len() > 5_000 && dark.len() > 5_000,
-        "the page is not empty"
+        let shown = tab.value("getComputedStyle(document.body).backgroundColor");
+        assert_eq!(shown, background);
+    }
+    for width in [420, 1000] {
+        tab.ask(
+            "Emulation.setDeviceMetricsOverride",
+            &json!({"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": false}),
+        );
+        let needed = tab.value("document.documentElement.scrollWidth");
+        assert!(needed.as_u64() <= Some(width), "{needed} pixels of {width}");
+    }
+    // The pointer shows the values of a moment, and so do keys.
+    let area = tab.value("(() => { const box = document.querySelector('svg').getBoundingClientRect(); return [box.x + 60, box.y + 60] })()");
+    tab.ask(
+        "Input.dispatchMouseEvent",
+        &json!({"type": "mouseMoved", "x": area[0], "y": area[1]}),
     );
-    assert_ne!(light, dark, "the dark page equals the light one");
-    assert!(picture("1000,700", "1").len() > 5_000);
+    let readout = "document.querySelector('output').textContent";
+    let pointed = tab.value(readout);
+    assert!(is_readout(&pointed), "{pointed}");
+    tab.value("document.querySelectorAll('svg')[1].focus()");
+    for kind in ["rawKeyDown", "keyUp"] {
+        tab.ask("Input.dispatchKeyEvent", &json!({"type": kind, "key": "ArrowLeft", "code": "ArrowLeft", "windowsVirtualKeyCode": 37}));
+    }
+    let stepped = tab.value("document.activeElement.ariaValueText");
+    assert!(is_readout(&stepped), "{stepped}");
+    // A refresh replaces the content, and keeps what is shown, the focus and the script.
+    tab.value("window.before = document.querySelector('h1'); refresh()");
+    eventually("the content is replaced", || {
+        tab.value("!document.contains(window.before)") == true
+    });
+    assert_eq!(tab.value(readout), pointed);
+    let focused = tab.value("document.activeElement === document.querySelectorAll('svg')[1]");
+    assert_eq!(focused, true);
+    assert_eq!(tab.errors, Vec::<Value>::new());
+}
+
+fn is_readout(text: &Value) -> bool {
+    text.as_str().is_some_and(|it| it.contains(" UTC: "))
+}
+
+/// A tab of a browser, which takes commands of the Chrome DevTools Protocol over pipes, each ended
+/// by a zero byte.
+struct Tab {
+    browser: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    session: Option<Value>,
+    last: u64,
+    /// Errors of scripts and lines of the console.
+    errors: Vec<Value>,
+}
+
+impl Tab {
+    fn open(browser: &Tool, place: &Place, address: &str) -> Self {
+        let mut command = Command::new("sh");
+        command
+            .args(["-c", "exec \"$@\" 3<&0 4>&1 >&2 </dev/null", "sh"])
+            .arg(browser.path())
+            .args(["--headless", "--no-sandbox", "--disable-gpu"])
+            .arg("--remote-debugging-pipe")
+            .arg(format!("--user-data-dir={}", place.text("profile")))
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(fs::File::create(place.path("browser.log")).unwrap());
+        let mut browser = command.spawn().unwrap();
+        let (to, from) = (
+            browser.stdin.take().unwrap(),
+            browser.stdout.take().unwrap(),
+        );
+        let mut tab = Self {
+            browser,
+            to,
+            from: BufReader::new(from),
+            session: None,
+            last: 0,
+            errors: Vec::new(),
+        };
+        let target = tab.ask("Target.createTarget", &json!({"url": "about:blank"}));
+        let target = json!({"targetId": target["targetId"], "flatten": true});
+        let session = tab.ask("Target.attachToTarget", &target);
+        tab.session = Some(session["sessionId"].clone());
+        for domain in ["Log", "Runtime", "Page"] {
+            tab.ask(&format!("{domain}.enable"), &json!({}));
+        }
+        tab.ask("Page.navigate", &json!({"url": address}));
+        eventually("the page is loaded", || {
+            tab.value("location.protocol === 'http:' && document.readyState === 'complete'") == true
+        });
+        tab
+    }
+
+    /// Sends a command and returns its result.
+    fn ask(&mut self, method: &str, parameters: &Value) -> Value {
+        self.last += 1;
+        let mut command = json!({"id": self.last, "method": method, "params": parameters});
+        if let Some(session) = &self.session {
+            command["sessionId"] = session.clone();
+        }
+        write!(self.to, "{command}\0").unwrap();
+        loop {
+            let mut message = Vec::new();
+            self.from.read_until(0, &mut message).unwrap();
+            message.pop();
+            let message: Value =
+                serde_json::from_slice(&message).expect("a message of the browser");
+            let event = message["method"].as_str().unwrap_or_default();
+            if [
+                "Runtime.exceptionThrown",
+                "Runtime.consoleAPICalled",
+                "Log.entryAdded",
+            ]
+            .contains(&event)
+            {
+                self.errors.push(message);
+            } else if message["id"] == self.last {
+                assert!(message["error"].is_null(), "{method}: {message}");
+                return message["result"].clone();
+            }
+        }
+    }
+
+    /// Evaluates an expression.
+    fn value(&mut self, expression: &str) -> Value {
+        let parameters =
+            json!({"expression": expression, "returnByValue": true, "awaitPromise": true});
+        let result = self.ask("Runtime.evaluate", &parameters);
+        assert!(
+            result["exceptionDetails"].is_null(),
+            "{expression}: {result}"
+        );
+        result["result"]["value"].clone()
+    }
+}
+
+impl Drop for Tab {
+    fn drop(&mut self) {
+        // Its process is a child of this one; the others end with it.
+        self.browser.kill().ok();
+        self.browser.wait().ok();
+    }
 }

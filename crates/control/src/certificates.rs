@@ -5,6 +5,7 @@
 //! certificates that cannot be parsed.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -49,6 +50,19 @@ pub fn certificates(config: &Config) -> Arc<[CertificateStatus]> {
     let mut list: Vec<_> = config.listeners.iter().flat_map(|l| of(l)).collect();
     list.sort_by(|a, b| (&a.listener, &a.name, &a.key).cmp(&(&b.listener, &b.name, &b.key)));
     list.into()
+}
+
+/// Returns the number of handshakes since the last reload by name, over all listeners. Names without
+/// a handshake are left out.
+pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
+    let mut counts = BTreeMap::new();
+    let names = config.listeners.iter();
+    for (name, keys) in names.flat_map(|it| it.certificates.names()) {
+        if keys.handshakes() > 0 {
+            *counts.entry(name.to_string()).or_default() += keys.handshakes();
+        }
+    }
+    counts
 }
 
 fn of(listener: &Listener) -> Vec<CertificateStatus> {
@@ -125,5 +139,9 @@ mod tests {
             list.iter()
                 .all(|c| c.not_after.to_string().starts_with("2040-01-01T"))
         );
+        let map = &config.listeners[0].certificates;
+        map.keys_for(Some("a.example.net")).count_handshake();
+        let counted = [("*.example.net".to_owned(), 1)];
+        assert_eq!(handshakes(&config), counted.into());
     }
 }

@@ -290,6 +290,11 @@ impl Snapshot {
                 = servers(|one| one.dns_stale().into());
         }
         page.histogram(
+            "becket_connect_seconds",
+            "Time of successful connects to servers, TLS included",
+            &[(None, self.histogram(|c| &c.connect_time))],
+        )?;
+        page.histogram(
             "becket_queue_wait_seconds",
             "Time from asking for a slot to getting one, of connections that waited",
             &[(None, self.histogram(|c| &c.queue_waited))],

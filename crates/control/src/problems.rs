@@ -6,62 +6,78 @@ use std::collections::BTreeMap;
 use becket_log::Timestamp;
 use becket_proxy::memory::Shortage;
 
+use self::Severity::{Failure, Warning};
 use super::status::{BackendStatus, Status};
 
-pub fn problems(status: &Status) -> Vec<String> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Severity {
+    /// Clients are served.
+    Warning,
+    /// Clients fail, or will be rejected.
+    Failure,
+}
+
+pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     let (process, changes) = (&status.process, &status.changes);
     let mut problems = expiring(status);
     let since = &changes.since_reload;
     let (failed, completed) = (since.failed_by_name, since.completed);
     // Scanners do not send a configured name.
     if failed >= MANY_FAILED && failed > completed {
-        problems.push(format!(
+        problems.push((Failure, format!(
             "handshakes: {failed} failed and {completed} succeeded since the last reload, of clients that sent a configured name; see the log"
-        ));
+        )));
     }
     let repeated = status.signing.rsa_batches.map_or(0, |it| it.repeated);
     if repeated > 0 {
-        problems.push(format!(
+        problems.push((Warning, format!(
             "RSA: {repeated} batch signatures were invalid and were made again: a fault of this machine or of becket; set process.rsa-batch = \"off\" to disable batches"
-        ));
+        )));
     }
     if let Some(memory) = &process.memory
         && memory.shortage != Shortage::None
     {
         let (used, watermark) = (memory.used, memory.watermark);
-        problems.push(format!(
+        let text = format!(
             "memory: {used} bytes in use, above limits.memory ({watermark}): {}",
             memory.shortage.label()
+        );
+        let rejects = memory.shortage == Shortage::Refusing;
+        problems.push((if rejects { Failure } else { Warning }, text));
+    }
+    let mut warn = |text: String| problems.push((Warning, text));
+    for (call, count) in &process.refused_calls {
+        warn(format!(
+            "process.sandbox refused the system call {call}, {count} times: an attack, or a call missing in becket's list"
         ));
     }
-    problems.extend(process.refused_calls.iter().map(|(call, count)| {
-        format!(
-            "process.sandbox refused the system call {call}, {count} times: an attack, or a call missing in becket's list"
-        )
-    }));
     if let Some(reload) = &changes.reload {
         let time = reload.time;
-        let errors = reload.errors.iter();
-        problems.extend(
-            errors.map(|error| format!("reload at {time} refused, nothing changed: {error}")),
-        );
+        for error in &reload.errors {
+            warn(format!(
+                "reload at {time} refused, nothing changed: {error}"
+            ));
+        }
     }
-    let rejected = changes.watch.rejected.iter();
-    problems.extend(
-        rejected.map(|it| format!("changed file rejected; keeping the previous one: {it}")),
-    );
+    for file in &changes.watch.rejected {
+        warn(format!(
+            "changed file rejected; keeping the previous one: {file}"
+        ));
+    }
     problems.extend(status.backends.iter().flat_map(out_of_service));
-    let tokens = status.signing.tokens.iter().filter(|it| !it.available);
-    problems.extend(tokens.map(|it| format!("token {}: not available: {}", it.token, it.fault)));
+    for it in status.signing.tokens.iter().filter(|it| !it.available) {
+        let text = format!("token {}: not available: {}", it.token, it.fault);
+        problems.push((Failure, text));
+    }
     let cluster = status.sessions.cluster.iter();
     let faults = cluster.flat_map(|it| &it.faults);
-    problems.extend(faults.map(|fault| format!("cluster: {fault}")));
+    problems.extend(faults.map(|fault| (Warning, format!("cluster: {fault}"))));
     problems
 }
 
 /// Returns certificates that expire soon. Names of one listener with the same expiry are one
 /// problem.
-fn expiring(status: &Status) -> Vec<String> {
+fn expiring(status: &Status) -> Vec<(Severity, String)> {
     let now = status.process.now;
     let mut soon: BTreeMap<(Timestamp, &str), (String, Vec<&str>)> = BTreeMap::new();
     let all = status.certificates.iter();
@@ -71,7 +87,7 @@ fn expiring(status: &Status) -> Vec<String> {
         names.push(&it.name);
     }
     let each = soon.into_iter();
-    each.map(|((_, listener), (expiry, mut names))| {
+    each.map(|((not_after, listener), (expiry, mut names))| {
         names.dedup();
         let more = match names.len().saturating_sub(MOST_NAMES) {
             0 => String::new(),
@@ -79,25 +95,26 @@ fn expiring(status: &Status) -> Vec<String> {
         };
         names.truncate(MOST_NAMES);
         let names = names.join(", ");
-        format!("certificate of {names}{more} at listener {listener} {expiry}")
+        let severity = if not_after <= now { Failure } else { Warning };
+        let text = format!("certificate of {names}{more} at listener {listener} {expiry}");
+        (severity, text)
     })
     .collect()
 }
 
-fn out_of_service(backend: &BackendStatus) -> Vec<String> {
+fn out_of_service(backend: &BackendStatus) -> Vec<(Severity, String)> {
     let (name, servers) = (&backend.name, &backend.servers);
     let out = servers.iter().filter(|it| it.health.is_out_of_service());
-    let mut problems: Vec<String> = out
+    let mut problems: Vec<_> = out
         .map(|it| {
             let why = it.health.condition_reason.as_deref().unwrap_or("?");
-            format!(
-                "backend {name}: server {} is out of service: {why}",
-                it.name
-            )
+            let server = &it.name;
+            let text = format!("backend {name}: server {server} is out of service: {why}");
+            (Warning, text)
         })
         .collect();
     if !servers.is_empty() && !servers.iter().any(|it| it.health.is_usable()) {
-        problems.push(format!("backend {name}: no server is in service"));
+        problems.push((Failure, format!("backend {name}: no server is in service")));
     }
     problems
 }
@@ -115,7 +132,13 @@ mod tests {
     use super::*;
 
     fn found(status: serde_json::Value) -> Vec<String> {
-        problems(&serde_json::from_value(status).unwrap())
+        let found = problems(&serde_json::from_value(status).unwrap()).into_iter();
+        found
+            .map(|(severity, text)| match severity {
+                Failure => format!("failure: {text}"),
+                Warning => text,
+            })
+            .collect()
     }
 
     #[test]
@@ -129,7 +152,7 @@ mod tests {
             certificate("gone.test", "2026-11-20T09:59:59.000000Z", "2026-11-06T09:59:59.000000Z"),
         ]});
         let expected = [
-            "certificate of gone.test at listener web expired 2 days ago",
+            "failure: certificate of gone.test at listener web expired 2 days ago",
             "certificate of a.test, *.a.test at listener web expires in 4 days",
         ];
         assert_eq!(found(status), expected);
@@ -144,7 +167,7 @@ mod tests {
             assert_eq!(since(completed, by_name), [""; 0]);
         }
         let found = since(14, 40);
-        assert!(found[0].starts_with("handshakes: 40 failed and 14 succeeded"));
+        assert!(found[0].starts_with("failure: handshakes: 40 failed and 14 succeeded"));
     }
 
     #[test]
@@ -158,7 +181,7 @@ mod tests {
         let expected = [
             "reload at 2026-11-22T10:00:00.000000Z refused, nothing changed: bad",
             "backend app: server b:1 is out of service: refused",
-            "backend app: no server is in service",
+            "failure: backend app: no server is in service",
             "cluster: two of 8",
         ];
         assert_eq!(found(status), expected);

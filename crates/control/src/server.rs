@@ -255,7 +255,7 @@ impl Control {
         shared.table.sweep(now.mono, SWEEP);
         shared.early.sweep(now.mono, SWEEP);
         self.rotate(now);
-        self.state.tick(now.mono);
+        self.state.tick(now);
         self.sandbox.tell();
         let config = self.state.config();
         self.prober.tick(&config, &shared.backends, now);

@@ -13,7 +13,7 @@ use becket_tls::config::{Config, Listener, Route, Server};
 use becket_tls::names;
 use serde_json::{Value, json};
 
-use super::history::Moment;
+use super::history::{Mark, Moment};
 use super::page_refusals::PageRefusal;
 use super::process::ProcessUsage;
 use super::status::{
@@ -40,12 +40,16 @@ pub struct Snapshot {
     pub counters: Vec<Arc<Counters>>,
 }
 
-pub(super) fn backend(running: &RunningBackend) -> BackendStatus {
+pub(super) fn backend(running: &RunningBackend, mark: &Mark) -> BackendStatus {
     let (config, state) = (&running.config, &running.state);
     let states = state.servers();
     let servers = config.servers.iter().filter_map(|config| {
         let state = states.iter().find(|state| *state.name() == config.name)?;
-        Some(server(config, state))
+        let minute = Some(mark.server(state));
+        Some(ServerStatus {
+            minute,
+            ..server(config, state)
+        })
     });
     let files = config.docroot.as_ref();
     BackendStatus {
@@ -87,6 +91,7 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
         maxconn: state.maxconn(),
         connections: state.connections(),
         failures: state.failures(),
+        minute: None,
         node: config.keys.node,
         health: ServerHealth {
             state: word.into(),
@@ -95,6 +100,7 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
             condition_reason: why.map(|why| why.to_string()),
             checks: watched.checks,
             check_failures: watched.check_failures,
+            check_error: watched.check_error.map(|why| why.to_string()),
             outages: watched.outages,
             dns_stale: state.dns_stale(),
         },

@@ -2,13 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use becket_cluster::stud::ReceptionStatus;
 use becket_cluster::{ClusterStatus, Node};
 
 use super::certificates::{CertificateStatus, certificates};
-use super::history::History;
+use super::history::{History, Mark};
 use super::page_refusals::{PageRefusal, PageRefusals};
 use super::problems::problems;
 use super::process::ProcessUsage;
@@ -27,6 +26,7 @@ use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
 use becket_proxy::shared::SharedState;
 use becket_sys::clock::Now;
+use becket_sys::process;
 use becket_tls::config::Config;
 
 /// The state that control writes and the admin pages read.
@@ -157,8 +157,13 @@ impl AdminState {
     }
 
     /// Updates the history for the pages.
-    pub fn tick(&self, now: Duration) {
-        self.history().tick(&self.shared.counters, now);
+    pub fn tick(&self, now: Now) {
+        let mark = |totals: &Totals| {
+            let current = self.current();
+            let backends = current.backends(&self.shared);
+            Mark::of(totals, &current.config, &backends, now.mono)
+        };
+        self.history().tick(&self.shared.counters, mark, now);
     }
 
     fn history(&self) -> MutexGuard<'_, History> {
@@ -272,7 +277,7 @@ impl AdminState {
         let (shared, current) = (&self.shared, self.current());
         let (config, now) = (&current.config, shared.clock.now());
         let backends = current.backends(shared);
-        let history = self.history().moments();
+        let (history, mark) = self.history().read();
         let cluster = current.node.as_ref().map(|node| node.status(now));
         let totals = Totals::of(&shared.counters);
         let listeners = config.listeners.iter();
@@ -282,6 +287,7 @@ impl AdminState {
             process: self.process_status(config, now),
             changes: current.change_status(&backends, &totals),
             traffic: TrafficStatus {
+                minute: mark.minute(&Mark::of(&totals, config, &backends, now.mono)),
                 totals,
                 recent: history.last().copied(),
                 trials: trials
@@ -312,10 +318,14 @@ impl AdminState {
             listeners: listeners
                 .map(|one| snapshot::listener(config, one))
                 .collect(),
-            backends: backends.iter().map(snapshot::backend).collect(),
+            backends: backends
+                .iter()
+                .map(|it| snapshot::backend(it, &mark))
+                .collect(),
             certificates: current.certificates,
         };
-        status.problems = problems(&status);
+        let found = problems(&status).into_iter();
+        status.problems = found.map(|(_, text)| text).collect();
         Snapshot {
             status,
             cluster,
@@ -333,6 +343,7 @@ impl AdminState {
         let shared = &self.shared;
         ProcessStatus {
             version: env!("CARGO_PKG_VERSION").into(),
+            host: process::host_name(),
             state: if self.is_draining() {
                 ServingState::Draining
             } else {

@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use super::certificates::CertificateStatus;
-use super::history::Moment;
+use super::history::{Minute, Moment, ServerCounts};
 use super::totals::Totals;
 use crate::sandbox::SandboxStatus;
 
@@ -52,6 +52,8 @@ pub struct Status {
 #[serde(default)]
 pub struct ProcessStatus {
     pub version: Cow<'static, str>,
+    /// Name of this host.
+    pub host: String,
     pub state: ServingState,
     /// Time of this status.
     pub now: Timestamp,
@@ -178,6 +180,7 @@ pub struct TrafficStatus {
     pub totals: Totals,
     /// The last complete interval of ten seconds.
     pub recent: Option<Moment>,
+    pub minute: Minute,
     pub admission: AdmissionCounts,
     /// Handshakes of each policy that has a trial, by result.
     pub trials: BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>,
@@ -355,6 +358,9 @@ pub struct ServerStatus {
     pub maxconn: Option<u32>,
     pub connections: u64,
     pub failures: u64,
+    /// Connects in the last minute; absent in the answer to a change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub minute: Option<ServerCounts>,
     pub node: Option<u16>,
     #[serde(flatten)]
     pub health: ServerHealth,
@@ -373,6 +379,8 @@ pub struct ServerHealth {
     pub condition_reason: Option<String>,
     pub checks: u64,
     pub check_failures: u64,
+    /// Why the last check failed; `None` if it passed.
+    pub check_error: Option<String>,
     pub outages: u64,
     /// The name did not resolve at the last lookup.
     pub dns_stale: bool,

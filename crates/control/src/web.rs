@@ -1,328 +1,265 @@
-//! The status page for browsers: problems, plots of the last hour, servers, certificates, peers.
+//! The status page for browsers: problems, plots of the last hour, failures, servers, certificates
+//! and peers.
 //!
-//! The page has no script, loads nothing, and refreshes itself every ten seconds. It fits on a
-//! telephone, and is dark if the browser is. All text from outside is escaped.
+//! The page loads nothing but itself. Its script fetches it every ten seconds and replaces the
+//! content of `<main>`; without scripts, the browser reloads it. All text of peers and of the
+//! configuration is escaped, and the policy in the answer admits only the style and the script with
+//! its nonce. The page fits a width of 420 pixels.
 
-use std::fmt::{self, Display, Write};
+mod plots;
+mod tables;
+mod text;
+
+use std::collections::BTreeSet;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
-use becket_config::choices::ServerMode;
-
-use super::certificates::CertificateStatus;
+use self::text::{Escape, first};
 use super::history::Moment;
-use super::status::{ClusterReport, ServerStatus, Status};
+use super::problems::{Severity, problems};
+use super::status::{ListenerStatus, Status};
 
-/// Writes the page of a status and of the previous hour.
-pub(super) fn web(status: &Status, hour: &[Moment]) -> Result<String, fmt::Error> {
+pub use self::text::span;
+
+/// Writes the page of a status, with the last hour. The nonce is that of the policy.
+pub(super) fn web(status: &Status, hour: &[Moment], nonce: &str) -> Result<String, fmt::Error> {
     let mut page = String::new();
-    let (process, totals) = (&status.process, &status.traffic.totals);
-    let (version, state) = (Escape(&process.version), process.state.label());
-    let uptime = span(Duration::from_secs(process.uptime_seconds));
-    let (open, accepted) = (totals.connections, totals.accepted);
-    writeln!(
+    let found = problems(status);
+    let title = match found.len() {
+        0 => "becket".to_owned(),
+        count => format!("({count}) becket"),
+    };
+    let host = Escape(&status.process.host);
+    write!(
         page,
-        "{HEAD}<h1>becket {version}</h1>\n<p>{state} for {uptime}, {open} connections open, {accepted} accepted</p>"
+        "{START}<title>{title} on {host}</title>\n<style nonce={nonce}>{STYLE}</style>\n{HEADER}"
     )?;
-    for problem in &status.problems {
-        writeln!(page, "<p class=problem>{}</p>", Escape(problem))?;
-    }
-    plots(&mut page, hour)?;
-    servers(&mut page, status)?;
-    certificates(&mut page, status)?;
+    head(&mut page, status)?;
+    problem_list(&mut page, &found)?;
+    plots::plots(&mut page, status, hour)?;
+    tables::failures(&mut page, status)?;
+    tables::servers(&mut page, status)?;
+    tables::certificates(&mut page, status)?;
     if let Some(cluster) = &status.sessions.cluster {
-        peers(&mut page, cluster)?;
+        tables::peers(&mut page, cluster)?;
     }
-    page.write_str(LINKS)?;
+    write!(page, "</main>\n<script nonce={nonce}>{SCRIPT}</script>\n")?;
     Ok(page)
 }
 
-/// One line of a plot.
-struct PlotLine<'a> {
-    name: &'a str,
-    class: &'a str,
-    values: Vec<f64>,
-}
-
-fn plots(page: &mut String, hour: &[Moment]) -> fmt::Result {
-    let rate = |of: fn(&Moment) -> u64| -> Vec<f64> {
-        let each = hour.iter();
-        each.map(|it| of(it) as f64 / it.seconds.max(1.0)).collect()
-    };
-    let line = |name, class, values| PlotLine {
-        name,
-        class,
-        values,
-    };
-    let milliseconds = |of: fn(&Moment) -> Option<u64>| -> Vec<f64> {
-        let each = hour.iter();
-        each.map(|it| of(it).unwrap_or(0) as f64 / 1000.0).collect()
-    };
-    let open = hour.iter().map(|it| it.connections as f64).collect();
-    page.write_str("<div class=plots>\n")?;
-    let handshakes = [
-        line("full", "a", rate(|it| it.handshakes_full)),
-        line("resumed", "b", rate(|it| it.handshakes_resumed)),
-        line("failed", "c", rate(|it| it.handshakes_failed)),
-    ];
-    plot(page, "Handshakes per second", &handshakes)?;
-    let times = [
-        line("p99", "c", milliseconds(|it| it.handshake_p99_us)),
-        line("p50", "a", milliseconds(|it| it.handshake_p50_us)),
-    ];
-    plot(page, "Handshake time, ms", &times)?;
-    plot(page, "Open connections", &[line("open", "b", open)])?;
-    page.write_str("</div>\n")
-}
-
-/// Draws lines over an hour, with the newest value at the right.
-fn plot(page: &mut String, title: &str, lines: &[PlotLine<'_>]) -> fmt::Result {
-    let values = lines.iter().flat_map(|line| line.values.iter().copied());
-    let most = values.fold(0.0, f64::max);
-    let scale = if most > 0.0 { HEIGHT / most } else { 0.0 };
-    write!(page, "<figure><figcaption>{title}")?;
-    for line in lines {
-        let last = line.values.last().copied().unwrap_or(0.0);
-        write!(
-            page,
-            " <b class={}>{} {}</b>",
-            line.class,
-            line.name,
-            short(last)
-        )?;
-    }
-    write!(
+fn head(page: &mut String, status: &Status) -> fmt::Result {
+    let (process, totals) = (&status.process, &status.traffic.totals);
+    let (version, host) = (Escape(&process.version), Escape(&process.host));
+    let uptime = span(Duration::from_secs(process.uptime_seconds));
+    let (state, workers, open) = (process.state.label(), process.workers, totals.connections);
+    writeln!(
         page,
-        "</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=none role=img aria-label=\"{title}\">"
+        "<h1>becket {version} on {host}</h1>\n<p>{state} for {uptime}, {workers} workers, {open} connections open, {} accepted</p>",
+        totals.accepted
     )?;
-    for line in lines {
-        let begin = WIDTH - line.values.len() as f64;
-        write!(page, "<polyline class={} points=\"", line.class)?;
-        for (index, value) in line.values.iter().enumerate() {
-            let (x, y) = (begin + index as f64, HEIGHT - value * scale);
-            write!(page, "{x:.0},{y:.1} ")?;
-        }
-        page.write_str("\"/>")?;
-    }
+    let listeners = status.listeners.iter().map(|it| {
+        let bind = it.bind.iter().map(ToString::to_string);
+        format!("{} on {}", it.name, first(bind, "becket status"))
+    });
+    let listeners = first(listeners, "becket status");
+    let policies: BTreeSet<String> = status.listeners.iter().flat_map(policies).collect();
+    let policies = first(policies, "becket status");
+    let (listeners, policies) = (Escape(&listeners), Escape(&policies));
     writeln!(
         page,
-        "</svg><small>an hour, up to {}</small></figure>",
-        short(most)
+        "<dl><dt>Listeners<dd>{listeners}<dt>Policies<dd>{policies}</dl>"
     )
 }
 
-fn servers(page: &mut String, status: &Status) -> fmt::Result {
-    page.write_str("<h2>Servers</h2>\n<table><tr><th>backend, server<th>state<th class=n>open<th class=n>weight\n")?;
-    for backend in &status.backends {
-        let waiting = match backend.waiting {
-            0 => String::new(),
-            count => format!(", {count} waiting"),
-        };
-        let name = Escape(&backend.name);
-        writeln!(page, "<tr><td colspan=4><b>{name}</b>{waiting}")?;
-        for server in &backend.servers {
-            server_row(page, server)?;
-        }
-    }
-    page.write_str("</table>\n")
+fn policies(listener: &ListenerStatus) -> impl Iterator<Item = String> {
+    let policies = listener.routes.iter().filter_map(|it| it.policy.as_ref());
+    policies.map(|it| format!("{} ({})", it.name, it.versions.join(", ")))
 }
 
-fn server_row(page: &mut String, server: &ServerStatus) -> fmt::Result {
-    let health = &server.health;
-    let is_bad = health.is_out_of_service() || health.state == "unresolved";
-    let state = match server.mode {
-        ServerMode::Ready => health.label(),
-        mode => mode.word(),
-    };
-    let changed = if server.in_file.is_some() {
-        " (changed)"
-    } else {
-        ""
-    };
-    let limit = server.maxconn.map(|limit| format!(" of {limit}"));
-    let (class, name, state) = (class(is_bad), Escape(&server.name), Escape(state));
-    let (open, limit, weight) = (server.in_use, limit.unwrap_or_default(), server.weight);
-    writeln!(
-        page,
-        "<tr{class}><td>{name}<td>{state}{changed}<td class=n>{open}{limit}<td class=n>{weight}"
-    )
-}
-
-fn class(is_bad: bool) -> &'static str {
-    if is_bad { " class=bad" } else { "" }
-}
-
-/// Writes the certificates that expire first: a host may have thousands.
-fn certificates(page: &mut String, status: &Status) -> fmt::Result {
-    if status.certificates.is_empty() {
+fn problem_list(page: &mut String, found: &[(Severity, String)]) -> fmt::Result {
+    if found.is_empty() {
         return Ok(());
     }
-    let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
-    all.sort_by_key(|it| it.not_after);
-    page.write_str("<h2>Certificates</h2>\n<table><tr><th>name<th>listener<th>key<th>expiry\n")?;
-    for it in all.iter().take(MOST_CERTIFICATES) {
-        let now = status.process.now;
-        let (class, expiry) = (class(it.renew_by <= now), it.expiry(now));
-        let [name, listener, key] = [&it.name, &it.listener, &*it.key].map(Escape);
-        writeln!(
-            page,
-            "<tr{class}><td>{name}<td>{listener}<td>{key}<td>{expiry}"
-        )?;
+    page.write_str("<ul class=problems aria-label=Problems>\n")?;
+    for (severity, text) in found.iter().take(tables::MOST_ROWS) {
+        let (class, word) = match severity {
+            Severity::Failure => ("red", "Failure"),
+            Severity::Warning => ("amber", "Warning"),
+        };
+        writeln!(page, "<li class={class}>{word}: {}", Escape(text))?;
     }
-    match all.len().saturating_sub(MOST_CERTIFICATES) {
-        0 => page.write_str("</table>\n"),
-        more => writeln!(
-            page,
-            "<tr><td colspan=4>and {more} that expire later</table>"
-        ),
+    match found.len().saturating_sub(tables::MOST_ROWS) {
+        0 => page.write_str("</ul>\n"),
+        more => writeln!(page, "<li>{more} more: <code>becket status</code></ul>"),
     }
 }
 
-fn peers(page: &mut String, cluster: &ClusterReport) -> fmt::Result {
-    page.write_str(
-        "<h2>Cluster</h2>\n<table><tr><th>peer<th>state<th class=n>node<th class=n>last heard, s ago\n",
-    )?;
-    for peer in &cluster.peers {
-        let (address, state) = (Escape(&peer.address), Escape(&peer.state));
-        let (node, heard) = (peer.node, peer.heard_seconds_ago);
-        writeln!(
-            page,
-            "<tr><td>{address}<td>{state}<td class=n>{node}<td class=n>{heard:.1}"
-        )?;
-    }
-    page.write_str("</table>\n")
-}
-
-/// Writes a time in its two largest units.
-pub fn span(time: Duration) -> String {
-    let seconds = time.as_secs();
-    match seconds {
-        0..60 => format!("{seconds} s"),
-        60..3600 => format!("{} min {} s", seconds / 60, seconds % 60),
-        3600..86_400 => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
-        _ => format!("{} d {} h", seconds / 86_400, seconds / 3600 % 24),
-    }
-}
-
-/// Formats a number for a caption.
-fn short(value: f64) -> String {
-    match value {
-        value if value >= 100.0 || value == 0.0 => format!("{value:.0}"),
-        value => format!("{value:.1}"),
-    }
-}
-
-/// Escapes text for HTML, and for terminals as well, because curl may print the page.
-struct Escape<'a>(&'a str);
-
-impl Display for Escape<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.chars().try_for_each(|char| match char {
-            '&' => f.write_str("&amp;"),
-            '<' => f.write_str("&lt;"),
-            '>' => f.write_str("&gt;"),
-            '"' => f.write_str("&quot;"),
-            '\'' => f.write_str("&#39;"),
-            char if char.is_control() => write!(f, "{}", char.escape_unicode()),
-            char => f.write_char(char),
-        })
-    }
-}
-
-const WIDTH: f64 = 360.0;
-const HEIGHT: f64 = 80.0;
-const MOST_CERTIFICATES: usize = 20;
-const LINKS: &str = "<p><a href=\"/status\">/status</a> <a href=\"/metrics\">/metrics</a> <a href=\"/healthz\">/healthz</a></p>\n";
-const HEAD: &str = "<!doctype html>
+const STYLE: &str = include_str!("web/page.css");
+const SCRIPT: &str = include_str!("web/page.js");
+const START: &str = "<!doctype html>
 <html lang=en>
 <meta charset=utf-8>
-<meta name=viewport content=\"width=device-width\">
+<meta name=viewport content=\"width=device-width,initial-scale=1\">
 <meta name=color-scheme content=\"light dark\">
-<meta http-equiv=refresh content=10>
+<noscript><meta http-equiv=refresh content=10></noscript>
 <link rel=icon href=\"data:,\">
-<title>becket</title>
-<style>
-:root{--bg:#fff;--fg:#1b1f24;--dim:#68707a;--line:#d8dce1;--a:#0b62b8;--b:#1c7c54;--c:#b3261e}
-@media(prefers-color-scheme:dark){:root{--bg:#14171b;--fg:#e4e7eb;--dim:#98a1ab;--line:#30363d;--a:#6cb0f5;--b:#63c99b;--c:#f2867d}}
-*{box-sizing:border-box}
-body{margin:0 auto;padding:12px;max-width:1000px;background:var(--bg);color:var(--fg);font:15px/1.4 system-ui,sans-serif}
-h1{font-size:20px;margin:0}h2{font-size:16px;margin:20px 0 4px}p{margin:4px 0}
-.problem{border-left:4px solid var(--c);padding:2px 8px;overflow-wrap:anywhere}
-.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(280px,1fr));gap:12px;margin:12px 0}
-figure{margin:0;border:1px solid var(--line);padding:8px}figcaption{font-size:13px}
-small{color:var(--dim)}
-svg{display:block;width:100%;height:80px}
-polyline{fill:none;stroke-width:1.5;vector-effect:non-scaling-stroke}
-polyline.a{stroke:var(--a)}polyline.b{stroke:var(--b)}polyline.c{stroke:var(--c)}
-b.a{color:var(--a)}b.b{color:var(--b)}b.c{color:var(--c)}
-table{width:100%;border-collapse:collapse}td,th{text-align:left;padding:3px 6px 3px 0;border-bottom:1px solid var(--line);overflow-wrap:anywhere}
-th{font-weight:normal;color:var(--dim)}.n{text-align:right;white-space:nowrap}.bad td{color:var(--c)}
-a{color:var(--a)}
-</style>
+";
+const HEADER: &str = "<header><a class=skip href=\"#main\">Skip to the status</a><nav aria-label=Pages><a href=\"/\">Reload</a><a href=\"/status\">/status</a><a href=\"/metrics\">/metrics</a><a href=\"/healthz\">/healthz</a></nav>
+<p id=notice class=red role=status></p></header>
+<main id=main tabindex=-1>
 ";
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use becket_log::Timestamp;
+    use serde_json::{Value, json};
 
-    use super::super::problems::problems;
     use super::*;
 
-    fn hour() -> Vec<Moment> {
+    fn status(status: Value) -> Status {
+        serde_json::from_value(status).unwrap()
+    }
+
+    #[track_caller]
+    fn has(page: &str, parts: &[&str]) {
+        for part in parts {
+            assert!(page.contains(part), "{part} is not in\n{page}");
+        }
+    }
+
+    #[test]
+    fn the_time_axis_begins_at_the_start_and_times_are_on_a_logarithmic_axis() {
+        let time = |text: &str| -> Timestamp { serde_json::from_value(text.into()).unwrap() };
         let moment = |number: u64| Moment {
+            time: time(&format!("2026-11-22T10:00:{number}0Z")),
             seconds: 10.0,
             connections: number,
             handshakes_full: 10 * number,
-            handshake_p99_us: Some(2500),
+            handshake_p99_us: Some(2500).filter(|_| number != 3),
             ..Moment::default()
         };
-        (0..=4).map(moment).collect()
-    }
-
-    #[test]
-    fn an_hour_becomes_lines_whose_newest_value_is_to_the_right() {
-        let page = web(&Status::default(), &hour()).unwrap();
-        let full = "<polyline class=a points=\"355,80.0 356,60.0 357,40.0 358,20.0 359,0.0 \"/>";
-        assert!(page.contains(full), "{page}");
-        assert!(page.contains("<b class=a>full 4.0</b>"), "{page}");
-        assert!(page.contains("<b class=c>p99 2.5</b>"), "{page}");
-        // Without data, there is no division by zero.
-        let page = web(&Status::default(), &[]).unwrap();
-        assert!(
-            page.contains("points=\"\"") && !page.contains("NaN"),
-            "{page}"
+        let hour: Vec<Moment> = (0..=4).map(moment).collect();
+        let mut status = Status::default();
+        status.process.started = time("2026-11-22T10:00:00Z");
+        status.process.now = time("2026-11-22T10:00:40Z");
+        let page = web(&status, &hour, "").unwrap();
+        let full = "data-n=\"full\" data-v=\"0/s,1/s,2/s,3/s,4/s\" d=\"M50.0 128.0h0L125.5 104.0L201.0 80.0L276.5 56.0L352.0 32.0\"/>";
+        let times = "d=\"M50.0 80.2h0L125.5 80.2L201.0 80.2M352.0 80.2h0\"/>";
+        has(
+            &page,
+            &[
+                full,
+                times,
+                "data-x=\"50.0,125.5,201.0,276.5,352.0\" data-t=\"10:00:00,10:00:10,",
+                "text-anchor=end>1 ms</text>",
+                "text-anchor=end>10 ms</text>",
+                "text-anchor=start>10:00:00</text>",
+                "text-anchor=end>10:00:40 UTC</text>",
+                "<span class=a>full 4/s</span>",
+                "<span class=d>p99 2.5 ms</span>",
+                "aria-label=\"Handshake time over 40 s; p50: last none, highest none; p99: last 2.5 ms, highest 2.5 ms\"",
+            ],
         );
+        // After an hour, the axis ends at the present.
+        status.process.now = time("2026-11-22T11:00:30Z");
+        let page = web(&status, &hour, "").unwrap();
+        has(&page, &["data-x=\"50.0,50.8\"", "start>10:00:30</text>"]);
+        // Nothing is known at the start, nothing is divided by 0, and the clock may be set back.
+        status.process.now = Timestamp::default();
+        let page = web(&status, &[], "").unwrap();
+        has(&page, &["data-x=\"\"", "d=\"\""]);
+        assert!(!page.contains("NaN") && !page.contains("inf"), "{page}");
     }
 
     #[test]
-    fn what_somebody_has_to_look_at_is_marked_and_all_text_is_escaped() {
-        let status = json!({
-            "version": "<b>\"'&\u{1b}", "now": "2026-11-22T10:00:00.000000Z",
-            "backends": [{"name": "app", "waiting": 3, "servers": [
-                {"name": "a:1", "condition": "out-of-service", "mode": "ready", "in_file": null},
+    fn problems_are_marked_and_all_text_is_escaped() {
+        let status = status(json!({
+            "version": "<b>\"'&\u{1b}", "host": "<h>", "now": "2026-11-22T10:00:00.000000Z",
+            "listeners": [{"name": "<l>", "bind": ["[::1]:443"], "routes": [
+                {"policy": {"name": "<p>", "versions": ["TLSv1.3"]}}]}],
+            "minute": {"seconds": 60.0, "closed": {"not-tls": 30, "connect-failed": 6, "finished": 9}, "names": {"<soon>": 90, "late.test": 3}},
+            "totals": {"closed": {"not-tls": 40, "connect-failed": 8, "finished": 90, "queue-full": 1}},
+            "backends": [{"name": "<app>", "waiting": 3, "queue_length": 5, "servers": [
+                {"name": "a:1", "condition": "out-of-service", "condition_since": "2026-11-22T09:57:00.000000Z",
+                    "condition_reason": "<why>", "checks": 9, "check_error": "<error>", "mode": "ready", "in_file": null,
+                    "connections": 700, "failures": 20, "minute": {"connections": 90, "failures": 2}},
                 {"name": "<i>", "condition": "unchecked", "state": "disabled", "mode": "maintenance",
-                    "in_file": {"mode": "ready"}, "maxconn": 9, "in_use": 2},
+                    "in_file": {"mode": "ready"}, "maxconn": 9, "in_use": 2, "weight": 1},
+                {"name": "c:1", "condition": "in-service", "checks": 1},
             ]}],
             "certificates": [
                 {"name": "late.test", "not_after": "2027-11-22T10:00:00.000000Z", "renew_by": "2027-11-08T10:00:00.000000Z"},
-                {"name": "soon.test", "not_after": "2026-11-26T11:00:00.000000Z", "renew_by": "2026-11-12T11:00:00.000000Z"},
+                {"name": "<soon>", "not_after": "2026-11-26T11:00:00.000000Z", "renew_by": "2026-11-12T11:00:00.000000Z"},
+                {"name": "old.test", "not_after": "2026-11-20T10:00:00.000000Z", "renew_by": "2026-11-12T11:00:00.000000Z"},
             ],
-            "cluster": {"peers": [{"address": "192.0.2.1:1", "state": "live", "node": 2}]},
-        });
-        let mut status: Status = serde_json::from_value(status).unwrap();
-        status.problems = problems(&status);
-        let page = web(&status, &[]).unwrap();
-        for part in [
-            "becket &lt;b&gt;&quot;&#39;&amp;\\u{1b}</h1>",
-            "<b>app</b>, 3 waiting",
-            "<tr class=bad><td>a:1<td>out-of-service<td",
-            "<td>&lt;i&gt;<td>maintenance (changed)<td class=n>2 of 9",
-            "<tr class=bad><td>soon.test",
-            "<tr><td>late.test",
-            "<td>192.0.2.1:1<td>live<td class=n>2",
-            "<p class=problem>",
-        ] {
-            assert!(page.contains(part), "{part} is not in\n{page}");
+            "cluster": {"peers": [{"address": "<peer>", "state": "live", "node": 2}]},
+        }));
+        let page = web(&status, &[], "").unwrap();
+        has(
+            &page,
+            &[
+                "<title>(4) becket on &lt;h&gt;</title>",
+                "becket &lt;b&gt;&quot;&#39;&amp;\\u{1b} on &lt;h&gt;</h1>",
+                "<dt>Listeners<dd>&lt;l&gt; on [::1]:443<dt>Policies<dd>&lt;p&gt; (TLSv1.3)",
+                "<li class=red>Failure: certificate of old.test",
+                "<li class=amber>Warning: certificate of &lt;soon&gt;",
+                "<tr><th scope=row>not-tls<td class=n>30<td class=n>40\n<tr class=red><th scope=row>connect-failed<td class=n>6<td class=n>8\n<tr><th scope=row>queue-full<td class=n>0<td class=n>1",
+                "<tr class=amber><th scope=rowgroup colspan=6>&lt;app&gt;: 3 of 5 in the queue",
+                "<tr class=red><th scope=row>a:1<td>out-of-service for 3 min 0 s: &lt;why&gt;; last check failed: &lt;error&gt;<td class=n>1.5<td class=n>0<td class=n>20 (2 in the last minute)",
+                "<tr class=amber><th scope=row>&lt;i&gt;<td>maintenance (changed); not checked<td class=n>0<td class=n>2 of 9<td class=n>0<td class=n>1\n",
+                "<tr><th scope=row>c:1<td>in-service; last check passed",
+                "<tr class=red><th scope=row>old.test<td>expired 2 days ago",
+                "<tr class=amber><th scope=row>&lt;soon&gt;<td>expires in 4 days<td class=n>1.5",
+                "<tr><th scope=row>late.test<td>expires in 365 days<td class=n>0.05",
+                "<tr><th scope=row>&lt;peer&gt;<td>live<td class=n>2",
+            ],
+        );
+        assert!(!page.contains("finished"), "{page}");
+    }
+
+    #[test]
+    fn a_large_configuration_has_a_small_page_that_names_the_commands() {
+        let now = "2026-11-22T10:00:00.000000Z";
+        let certificate = |number: u64| json!({"name": format!("{number}.test"), "listener": number.to_string(), "not_after": now, "renew_by": now});
+        let certificates: Vec<Value> = (0..5000).map(certificate).collect();
+        let servers: Vec<Value> = (0..5000)
+            .map(|it| json!({"name": it.to_string()}))
+            .collect();
+        let listeners: Vec<Value> = (0..5000)
+            .map(|it| json!({"name": it.to_string()}))
+            .collect();
+        let status = status(
+            json!({"now": now, "certificates": certificates, "listeners": listeners,
+            "backends": [{"name": "app", "servers": servers}], "cluster": {"peers": listeners}}),
+        );
+        let moment = Moment {
+            time: status.process.now,
+            handshake_p50_us: Some(123_456),
+            ..Moment::default()
+        };
+        let page = web(&status, &[moment; 360], "").unwrap();
+        has(
+            &page,
+            &[
+                "<li>4901 more: <code>becket status</code>",
+                "<p>4901 more: <code>becket ctl servers</code>",
+                "<p>4900 more: <code>becket ctl certificates</code>",
+                "<p>4900 more: <code>becket status</code>",
+                ", 4992 more: becket status<dt>",
+            ],
+        );
+        assert_eq!(page.matches("<tr><th scope=row>").count(), 99);
+        assert!(page.len() < 200_000, "{} bytes", page.len());
+    }
+
+    #[test]
+    fn only_the_style_and_the_script_have_the_nonce() {
+        let page = web(&Status::default(), &[], "abc").unwrap();
+        for (tag, text) in [("style", STYLE), ("script", SCRIPT)] {
+            assert_eq!(page.matches(&format!("<{tag}")).count(), 1);
+            has(&page, &[&format!("<{tag} nonce=abc>{text}</{tag}>")]);
+            assert_eq!(text.matches("</").count(), 0);
         }
-        assert!(page.find("soon.test") < page.rfind("late.test"), "{page}");
+        assert!(!page.contains(" style=") && !page.contains("src="));
     }
 }

@@ -8,6 +8,7 @@
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use becket_config::address::NamePattern;
 use becket_proto::ticket::UnixSeconds;
@@ -140,6 +141,8 @@ pub struct KeySet {
     keys: Vec<HeldKey>,
     /// Policy name of the certificates.
     policy: Option<Arc<str>>,
+    /// Completed handshakes of clients of this name. Clones share it.
+    handshakes: Arc<AtomicU64>,
 }
 
 /// A chain and its properties.
@@ -236,6 +239,16 @@ impl KeySet {
     /// Returns `true` if there is no chain.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
+    }
+
+    /// Counts a completed handshake of a client of this name.
+    pub fn count_handshake(&self) {
+        self.handshakes.fetch_add(1, Relaxed);
+    }
+
+    /// Returns the number of completed handshakes.
+    pub fn handshakes(&self) -> u64 {
+        self.handshakes.load(Relaxed)
     }
 }
 

@@ -6,10 +6,10 @@
 //!
 //! Source: RFC 5424, section 6; RFC 3164, section 4.1.
 
-use std::fs;
 use std::io::{self, Write};
 
 use becket_config::process::Log;
+use becket_sys::process;
 use tracing::{Level, Metadata};
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::fmt::format::Writer;
@@ -138,7 +138,7 @@ impl Write for SyslogWriter<'_> {
 
 /// Returns the name of this host, or `-` if it is unknown.
 fn host_name() -> String {
-    let name = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+    let name = process::host_name();
     match name.trim_ascii() {
         "" => "-".to_owned(),
         name => name.to_owned(),

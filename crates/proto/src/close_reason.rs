@@ -196,6 +196,23 @@ impl CloseReason {
         )
     }
 
+    /// Returns whether a peer or an operator ended the connection, or no data moved: nothing failed.
+    pub const fn is_expected(self) -> bool {
+        matches!(
+            self,
+            Self::Finished
+                | Self::ClientTruncated
+                | Self::ClientReset
+                | Self::HealthCheck
+                | Self::Cancel
+                | Self::IdleTimeout
+                | Self::HalfClosedTimeout
+                | Self::Drained
+                | Self::Killed
+                | Self::Stopped
+        )
+    }
+
     /// Returns whether a server, or the path to it, is at fault and needs repair.
     pub const fn is_fault_of_servers(self) -> bool {
         matches!(

@@ -135,6 +135,8 @@ others {
     signature: AtomicHistogram,
     /// Time from requesting a slot to getting it, for connections that had to wait.
     queue_waited: AtomicHistogram,
+    /// Time of successful connects to servers, TLS included.
+    connect_time: AtomicHistogram,
     /// Pipes lent to directions with bulk data. Currently lent pipes are `lent - returned`.
     pipes_lent: Counter,
     /// Pipes returned or closed.

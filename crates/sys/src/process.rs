@@ -30,6 +30,14 @@ pub fn begin_session() -> io::Result<()> {
     Ok(())
 }
 
+/// Returns the name of this host: uname(2).
+pub fn host_name() -> String {
+    rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned()
+}
+
 /// Exits at once: neither destructors nor functions registered with atexit(3) run, which may belong to
 /// foreign code.
 pub fn exit_at_once(code: u8) -> ! {

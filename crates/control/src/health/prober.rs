@@ -208,7 +208,10 @@ impl Prober {
             watch.server.set_failing(false);
             watch.server.set_weight_percent(100);
             let unchecked = Condition::Unchecked;
-            watch.server.note(|found| found.condition = unchecked);
+            watch.server.note(|found| {
+                found.condition = unchecked;
+                found.check_error = None;
+            });
         }
     }
 
@@ -370,6 +373,7 @@ impl ServerWatch {
         self.server.note(|found| {
             found.checks += 1;
             found.check_failures += u64::from(!good);
+            found.check_error = outcome.as_ref().err().map(|it| it.to_string().into());
         });
         let change = self.health.handle_check(good, &self.rules, now.mono);
         if let Some(checks) = &self.rules.checks {

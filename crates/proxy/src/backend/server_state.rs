@@ -77,6 +77,8 @@ pub struct Watched {
     pub change: Option<(Duration, Arc<str>)>,
     pub checks: u64,
     pub check_failures: u64,
+    /// Why the last check failed; `None` if it passed.
+    pub check_error: Option<Arc<str>>,
     /// Number of times that the server went out of service.
     pub outages: u64,
 }

@@ -240,6 +240,7 @@ impl<N: Net> Connecting<N> {
         let took = cx.turn.now.running.saturating_sub(self.began);
         cx.core.facts.connect = Some(took);
         cx.turn.counters.connects.add(1);
+        cx.turn.counters.connect_time.record(took);
         let Self { pending, slot, .. } = self;
         slot.server().note_connect();
         let hint = pick_hint(pending.origin, cx.core);

@@ -375,6 +375,12 @@ impl<N: Net> Negotiating<N> {
         };
         cx.turn.counters.handshakes_ended.add(1);
         completed::count(&agreed, cx.turn.counters);
+        if let Some(handshake) = &client.handshake {
+            let certificates = &client.listener.config().certificates;
+            certificates
+                .keys_for(handshake.certificate.name())
+                .count_handshake();
+        }
         completed::count_offer(client, cx.turn.counters);
         completed::count_early(client, received.early, cx.turn.counters);
         let trial = client.served.trial.take();
