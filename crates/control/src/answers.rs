@@ -319,7 +319,7 @@ fn home(snapshot: Snapshot) -> Response {
     let nonce = format!("{:032x}", u128::from_ne_bytes(nonce));
     let body = filled.and_then(|()| web(&snapshot.status, &snapshot.history, &nonce));
     let policy = format!(
-        "default-src 'none'; style-src 'nonce-{nonce}'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+        "default-src 'none'; style-src 'unsafe-inline'; script-src 'nonce-{nonce}'; connect-src 'self'; img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     );
     let policy = [(header::CONTENT_SECURITY_POLICY, policy)];
     (policy, page("text/html; charset=utf-8", body)).into_response()
