@@ -9,7 +9,7 @@ use becket_proxy::memory::Shortage;
 use self::Severity::{Failure, Warning};
 use super::status::{BackendStatus, Status};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
     /// Clients are served.
     Warning,

@@ -10,6 +10,7 @@ mod plots;
 mod tables;
 mod text;
 
+use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::fmt::{self, Write};
 use std::time::Duration;
@@ -24,7 +25,8 @@ pub use self::text::span;
 /// Writes the page of a status, with the last hour. The nonce is that of the policy.
 pub(super) fn web(status: &Status, hour: &[Moment], nonce: &str) -> Result<String, fmt::Error> {
     let mut page = String::new();
-    let found = problems(status);
+    let mut found = problems(status);
+    found.sort_by_key(|(severity, _)| Reverse(*severity));
     let title = match found.len() {
         0 => "becket".to_owned(),
         count => format!("({count}) becket"),
@@ -143,8 +145,8 @@ mod tests {
         status.process.started = time("2026-11-22T10:00:00Z");
         status.process.now = time("2026-11-22T10:00:40Z");
         let page = web(&status, &hour, "").unwrap();
-        let full = "data-n=\"full\" data-v=\"0/s,1/s,2/s,3/s,4/s\" d=\"M50.0 128.0h0L125.5 104.0L201.0 80.0L276.5 56.0L352.0 32.0\"/>";
-        let times = "d=\"M50.0 80.2h0L125.5 80.2L201.0 80.2M352.0 80.2h0\"/>";
+        let full = "data-n=\"full\" data-v=\"0/s,1/s,2/s,3/s,4/s\" d=\"M50.0 128.0h1L125.5 104.0L201.0 80.0L276.5 56.0L352.0 32.0\"/>";
+        let times = "d=\"M50.0 80.2h1L125.5 80.2L201.0 80.2M352.0 80.2h1\"/>";
         has(
             &page,
             &[

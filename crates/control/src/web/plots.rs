@@ -185,8 +185,8 @@ fn plot(
         for (at, value) in time.at.iter().zip(values) {
             if let Some(value) = value {
                 let (x, y) = (time.x(*at), axis.y(*value));
-                // A value between gaps is a dot: a line of no length.
-                let (from, dot) = if is_drawn { ("L", "") } else { ("M", "h0") };
+                // A value between gaps is a dot.
+                let (from, dot) = if is_drawn { ("L", "") } else { ("M", "h1") };
                 write!(path, "{from}{x:.1} {y:.1}{dot}")?;
             }
             is_drawn = value.is_some();
