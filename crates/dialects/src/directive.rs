@@ -141,6 +141,10 @@ impl Directives {
         }
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.values().map(Vec::len).sum()
+    }
+
     pub(super) fn all(&self, name: &str) -> &[Directive] {
         self.0.get(name).map_or(&[], Vec::as_slice)
     }
@@ -261,7 +265,7 @@ pub(super) fn options<'w>(
     line: usize,
 ) -> Directives {
     let mut options = Directives::default();
-    while let Some(word) = words.next() {
+    while let Some(word) = words.next().filter(|_| out.count(1)) {
         let Some((setting, name)) = named(table, word) else {
             out.note(&UNKNOWN_OPTION, Some(line), word);
             continue;

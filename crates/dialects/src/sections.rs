@@ -63,15 +63,11 @@ impl ListenerPlan {
             return section;
         }
         // Clients without TLS send no server name.
-        let routes = self.routes.into_iter();
-        let routes = routes.filter(|_| protocol != ClientProtocol::Plain);
+        let is_plain = protocol == ClientProtocol::Plain;
         let mut last = None;
-        for (route, origin) in routes {
-            let names = route.get("names").and_then(Value::as_array);
-            if out.count(1 + names.map_or(0, Vec::len)) {
-                last = route.get("backend").cloned();
-                section.push("route", route, origin);
-            }
+        for (route, origin) in self.routes.into_iter().filter(|_| !is_plain) {
+            last = route.get("backend").cloned();
+            section.push("route", route, origin);
         }
         match (self.backend, last) {
             (Some((backend, origin)), _) => section.set("backend", backend, origin),
@@ -200,7 +196,7 @@ pub(super) fn add_servers(
             out.refuse(server.origin, "not the address of a server", accepted);
             continue;
         };
-        if !out.count(1) || !seen.insert(at) {
+        if !seen.insert(at) {
             let why = "an earlier server of the backend has this address";
             out.lost(server.origin, why);
             continue;

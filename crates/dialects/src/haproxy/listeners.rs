@@ -24,6 +24,9 @@ impl HaproxyTranslator<'_> {
         }
         let mut seen: BTreeMap<String, &Directive> = BTreeMap::new();
         for bind in proxy.own.all("bind") {
+            if !self.out.count(1 + plan.routes.len()) {
+                return;
+            }
             let mut plan = plan.clone();
             for text in bind.text().split(',') {
                 let text = text.strip_prefix("ipv4@").unwrap_or(text);

@@ -30,6 +30,10 @@ impl NginxTranslator<'_> {
         let mut listening: BTreeMap<String, Vec<ListeningServer<'_>>> = BTreeMap::new();
         for block in module.all("server") {
             for listen in block.inner.all("listen") {
+                // Each listener reads all of its servers.
+                if !self.out.count(1 + block.inner.len() / 64) {
+                    return;
+                }
                 let text = listen.text();
                 let is_udp = ["quic", "udp"]
                     .iter()
@@ -230,7 +234,10 @@ impl NginxTranslator<'_> {
             let text = row.text();
             let is_known = text == "default" || has_patterns || !text.starts_with(['*', '.']);
             let names = names_of(text);
-            let led = (is_known && !names.is_empty() && self.out.count(2))
+            if !self.out.count(2) {
+                return None;
+            }
+            let led = (is_known && !names.is_empty())
                 .then(|| self.target(scope, server, map, row.word(1)));
             match led.flatten() {
                 Some(backend) if text == "default" => default = Some(backend),
@@ -250,6 +257,9 @@ impl NginxTranslator<'_> {
             self.out.used(given.origin);
             let words = given.words.iter().filter(|it| *it != "_" && !it.is_empty());
             for word in words {
+                if !self.out.count(1) {
+                    return names;
+                }
                 let found = names_of(word);
                 if found.is_empty() {
                     let why = format!("without {word}: names are NAME, *.NAME and .NAME");
@@ -261,7 +271,6 @@ impl NginxTranslator<'_> {
                 names.extend(found);
             }
         }
-        names.retain(|_| self.out.count(1));
         names
     }
 
@@ -285,7 +294,9 @@ impl NginxTranslator<'_> {
                 if chain.text().contains('$') || key.text().contains(':') {
                     let why = "a certificate and its key are files: see listener.certificates";
                     self.out.lost(chain.origin, why);
-                } else if self.out.count(1) && seen.insert((chain.text(), key.text())) {
+                } else if !self.out.count(1) {
+                    return pairs;
+                } else if seen.insert((chain.text(), key.text())) {
                     let pair = [("chain", chain), ("key", key)];
                     let file = |it: &Directive| Value::from(self.out.place(it.text()));
                     let pair = pair.map(|(name, it)| (name.to_owned(), file(it)));

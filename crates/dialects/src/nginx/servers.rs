@@ -89,8 +89,11 @@ impl NginxTranslator<'_> {
         let mut section = self.out.section("backend", &name);
         let mut health = self.out.nested(&section, "health");
         let at = |text: &str| server_address(text.strip_prefix("unix:").unwrap_or(text), port);
-        let servers = pool.map_or(&[][..], |pool| pool.inner.all("server")).iter();
-        let servers = servers.map(|it| PoolServer(it, at(it.text()), vec![&*it.inner]));
+        let servers = pool.map_or(&[][..], |pool| pool.inner.all("server"));
+        self.out.count(1 + servers.len()).then_some(())?;
+        let servers = servers
+            .iter()
+            .map(|it| PoolServer(it, at(it.text()), vec![&*it.inner]));
         let mut servers: Vec<PoolServer<'_>> = servers.collect();
         match pool.map(|pool| each(&[&*pool.inner])) {
             Some(given) => apply(&mut self.out, &mut section, "backend.", given),
