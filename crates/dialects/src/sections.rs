@@ -34,6 +34,19 @@ pub(super) struct ListenerPlan {
 }
 
 impl ListenerPlan {
+    pub(super) fn new(origin: SettingId) -> Self {
+        Self {
+            name: String::new(),
+            origin,
+            bind: Vec::new(),
+            protocol: (ClientProtocol::Plain, origin),
+            routes: Vec::new(),
+            backend: None,
+            redirect: None,
+            certificates: Vec::new(),
+        }
+    }
+
     pub(super) fn section(self, out: &mut TranslationBuilder) -> SectionBuilder {
         let mut section = out.section("listener", &self.name);
         out.used(self.origin);
@@ -86,59 +99,49 @@ impl ListenerPlan {
     }
 }
 
-/// TLS settings for clients.
-#[derive(Debug)]
-pub(super) struct ClientTls<'d> {
-    /// `None` is both.
-    pub(super) versions: Option<(Vec<&'static str>, SettingId)>,
-    /// Cipher string for TLS 1.2, and names for TLS 1.3.
-    pub(super) suites: [Option<&'d Directive>; 2],
-    pub(super) curves: Option<&'d Directive>,
-    /// Scopes of further directives.
-    pub(super) scopes: Vec<&'d Directives>,
-}
-
-impl ClientTls<'_> {
-    /// Adds the policy, unless it is empty and no route names it.
-    pub(super) fn add(&self, out: &mut TranslationBuilder, name: &str, is_named: bool) {
-        let mut section = out.section("policy", name);
-        let mut versions = vec!["1.2", "1.3"];
-        if let Some((served, origin)) = &self.versions {
-            versions.clone_from(served);
-            section.set("versions", versions.clone(), *origin);
+/// Adds the policy of clients, unless it is empty and no route names it: versions, of which `None` is both; a cipher string for
+/// TLS 1.2, names for TLS 1.3, and curves; and directives in scopes.
+pub(super) fn add_policy(
+    out: &mut TranslationBuilder,
+    (name, is_named): (&str, bool),
+    versions: Option<(Vec<&'static str>, SettingId)>,
+    [older, newer, curves]: [Option<&Directive>; 3],
+    scopes: &[&Directives],
+) {
+    let mut section = out.section("policy", name);
+    let mut served = vec!["1.2", "1.3"];
+    if let Some((versions, origin)) = versions {
+        section.set("versions", versions.clone(), origin);
+        served = versions;
+    }
+    let [older, newer] = [older, newer].map(|list| {
+        let list = list?;
+        if list.text().starts_with("PROFILE=") {
+            let why = "becket's own suites, and no profile of the system";
+            out.differs(list.origin, why);
+            return None;
         }
-        let [older, newer] = self.suites.map(|list| {
-            let list = list?;
-            if list.text().starts_with("PROFILE=") {
-                let why = "becket's own suites, and no profile of the system";
-                out.differs(list.origin, why);
-                return None;
-            }
-            Some((list.text(), list.origin))
-        });
-        out.suites(&mut section, &versions, older, newer, "DEFAULT");
-        if let Some(curves) = self.curves {
-            out.used(curves.origin);
-            if curves.text() != "auto" {
-                out.curves(&mut section, curves.text(), curves.origin);
-            }
+        Some((list.text(), list.origin))
+    });
+    out.suites(&mut section, &served, older, newer, "DEFAULT");
+    out.used(curves.map(|it| it.origin));
+    if let Some(curves) = curves.filter(|it| it.text() != "auto") {
+        out.curves(&mut section, curves.text(), curves.origin);
+    }
+    let is_verified = each(scopes).any(|it| {
+        let is_on = ["on", "optional", "required"].contains(&it.text());
+        it.setting.ours == "policy.client-certificates" && is_on
+    });
+    for given in each(scopes) {
+        if !is_verified && ["policy.client-ca", "policy.crl"].contains(&given.setting.ours) {
+            let why = "no client certificate is requested";
+            out.amend(given.origin, SettingSupport::Ignored, why);
+        } else if let Some((key, value)) = given.entry(out, "policy.") {
+            section.set(key, value, given.origin);
         }
-        let is_verify = |it: &Directive| {
-            let is_on = ["on", "optional", "required"].contains(&it.text());
-            it.setting.ours == "policy.client-certificates" && is_on
-        };
-        let is_verified = each(&self.scopes).any(is_verify);
-        for given in each(&self.scopes) {
-            if !is_verified && ["policy.client-ca", "policy.crl"].contains(&given.setting.ours) {
-                let why = "no client certificate is requested";
-                out.amend(given.origin, SettingSupport::Ignored, why);
-            } else if let Some((key, value)) = given.entry(out, "policy.") {
-                section.set(key, value, given.origin);
-            }
-        }
-        if is_named || !section.is_bare() {
-            out.add(section);
-        }
+    }
+    if is_named || !section.is_bare() {
+        out.add(section);
     }
 }
 

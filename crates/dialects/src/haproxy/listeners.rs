@@ -8,7 +8,7 @@ use toml::Value;
 
 use super::super::builder::{SettingId, TranslationBuilder};
 use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
-use super::super::sections::{ClientProtocol, ClientTls, ListenerPlan};
+use super::super::sections::{ClientProtocol, ListenerPlan, add_policy};
 use super::super::setting::SettingSupport;
 use super::conditions::selected;
 use super::reader::{HaproxySection, HaproxyTranslator};
@@ -63,16 +63,8 @@ impl HaproxyTranslator<'_> {
 
     /// Returns what the listeners of a frontend share.
     fn plan(&mut self, proxy: &HaproxySection) -> ListenerPlan {
-        let mut plan = ListenerPlan {
-            name: String::new(),
-            origin: proxy.origin,
-            bind: Vec::new(),
-            protocol: (ClientProtocol::Plain, proxy.origin),
-            routes: Vec::new(),
-            backend: None,
-            redirect: None,
-            certificates: Vec::new(),
-        };
+        let mut plan = ListenerPlan::new(proxy.origin);
+        let is_http = proxy.find("mode").is_some_and(|it| it.text() == "http");
         let mut passes = false;
         let mut acls: BTreeMap<&str, Vec<&Directive>> = BTreeMap::new();
         for acl in proxy.own.all("acl") {
@@ -82,6 +74,8 @@ impl HaproxyTranslator<'_> {
             let mut used = Vec::new();
             let condition = rule.words.get(2..).filter(|_| rule.word(1) == "if");
             let found = condition.and_then(|it| selected(&acls, it, &mut self.out, &mut used));
+            // becket does not translate HTTP/2.
+            let found = found.filter(|it| !is_http || it.iter().all(|it| !it.contains_key("alpn")));
             // Otherwise the remark of the table applies.
             let (Some(found), Some(backend)) = (found, self.backends.get(rule.text())) else {
                 continue;
@@ -175,16 +169,12 @@ impl HaproxyTranslator<'_> {
         let either = |name: &str, default: &str| options.last(name).or(global.last(default));
         let mut scopes = vec![options];
         scopes.extend(global.last("ssl-default-bind-options").map(|it| &*it.inner));
-        let tls = ClientTls {
-            versions: versions(&mut self.out, &scopes),
-            suites: [
-                either("ciphers", "ssl-default-bind-ciphers"),
-                either("ciphersuites", "ssl-default-bind-ciphersuites"),
-            ],
-            curves: either("curves", "ssl-default-bind-curves").or(options.last("ecdhe")),
-            scopes,
-        };
-        tls.add(&mut self.out, name, false);
+        let older = either("ciphers", "ssl-default-bind-ciphers");
+        let newer = either("ciphersuites", "ssl-default-bind-ciphersuites");
+        let curves = either("curves", "ssl-default-bind-curves").or(options.last("ecdhe"));
+        let versions = versions(&mut self.out, &scopes);
+        let lists = [older, newer, curves];
+        add_policy(&mut self.out, (name, false), versions, lists, &scopes);
     }
 
     fn certificates(&mut self, options: &Directives) -> Vec<(Value, SettingId)> {

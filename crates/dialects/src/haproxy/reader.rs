@@ -210,7 +210,9 @@ impl<'p> HaproxyTranslator<'p> {
     pub(super) fn finish(mut self) -> Translation {
         let mut sections = std::mem::take(&mut self.sections);
         sections.retain(|it| PROXIES.contains(&it.kind));
-        for off in sections.extract_if(.., |it| it.own.last("disabled").is_some()) {
+        for off in sections.extract_if(.., |it| {
+            it.find("disabled").is_some() && it.own.last("enabled").is_none()
+        }) {
             let why = "disabled, with all that it has";
             self.out.amend(off.origin, SettingSupport::Ignored, why);
         }

@@ -160,7 +160,7 @@ pub(super) const SERVER: &[Setting] = &[
     Setting::same(Number, "maxconn", "backend.server.maxconn"),
     Setting::same(Flag, "backup", "backend.server.backup"),
     Setting::same(Flag, "disabled", "backend.server.disabled"),
-    Setting::differs(Own, "maxqueue", "", "one queue for all servers of the backend: set backend.queue-length"),
+    Setting::lost(Own, "maxqueue", "one queue for all servers of the backend: set backend.queue-length"),
     Setting::same(Mark, "check|check-ssl", "backend.health.check"),
     Setting::same(Millis, "inter", "backend.health.interval"),
     Setting::same(Millis, "fastinter", "backend.health.fast-interval"),

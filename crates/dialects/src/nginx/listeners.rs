@@ -6,7 +6,7 @@ use toml::{Table, Value};
 
 use super::super::builder::SettingId;
 use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
-use super::super::sections::{ClientProtocol, ClientTls, ListenerPlan};
+use super::super::sections::{ClientProtocol, ListenerPlan, add_policy};
 use super::reader::{NginxTranslator, is_on, place, redirects};
 use super::servers::PassScope;
 use super::table::ROW;
@@ -80,16 +80,10 @@ impl NginxTranslator<'_> {
         let first = blocks.iter().position(|it| it.origin == block.origin);
         blocks[..=first.unwrap_or_default()].rotate_right(1);
         let port = at.rsplit(':').next().unwrap_or_default();
-        let mut plan = ListenerPlan {
-            name: self.listeners.take(&format!("port-{port}"), "listener"),
-            origin: block.origin,
-            bind: vec![(at, listen.origin)],
-            protocol: (protocol, origin),
-            routes: Vec::new(),
-            backend: None,
-            redirect: None,
-            certificates: Vec::new(),
-        };
+        let mut plan = ListenerPlan::new(block.origin);
+        plan.name = self.listeners.take(&format!("port-{port}"), "listener");
+        plan.bind.push((at, listen.origin));
+        plan.protocol = (protocol, origin);
         if scope.is_http && protocol == ClientProtocol::Plain {
             // Without a server that passes connections on, any redirect is one for all.
             let passes = blocks.iter().any(|it| scope.pass(it).is_some());
@@ -308,7 +302,7 @@ impl NginxTranslator<'_> {
     }
 
     fn policy(&mut self, server: &Directive, scope: &PassScope<'_>, name: &str, is_named: bool) {
-        let scopes = vec![&*server.inner, scope.module];
+        let scopes = [&*server.inner, scope.module];
         let given = |name: &str| find(name, &scopes);
         let versions = given("ssl_protocols").and_then(|it| {
             let has = |version: &&str| it.words.contains(&format!("TLSv{version}"));
@@ -325,15 +319,13 @@ impl NginxTranslator<'_> {
             let why = "append its certificates to the file of policy.client-ca";
             self.out.lost(more.origin, why);
         }
-        let suites = ["ssl_ciphers", "ssl_conf_command Ciphersuites"].map(given);
-        let curves = given("ssl_ecdh_curve");
-        let tls = ClientTls {
-            versions,
-            suites,
-            curves,
-            scopes,
-        };
-        tls.add(&mut self.out, name, is_named);
+        let lists = [
+            "ssl_ciphers",
+            "ssl_conf_command Ciphersuites",
+            "ssl_ecdh_curve",
+        ];
+        let lists = lists.map(given);
+        add_policy(&mut self.out, (name, is_named), versions, lists, &scopes);
     }
 }
 
