@@ -250,7 +250,7 @@ fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Deliv
     };
     if link.follows_a_death {
         let deaths = link.restarts.deaths;
-        tracing::warn!(name: "process-restarted", restarts = deaths, "started again: the previous serving process died");
+        tracing::warn!(name: "process-restarted", restarts = deaths, "serving process started again: the previous one died");
     }
     link.listen()
 }

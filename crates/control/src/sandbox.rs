@@ -114,7 +114,7 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
             Some(how)
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-            tracing::warn!(name: "sandbox-unsupported", what, "not sandboxed; not supported by the kernel");
+            tracing::warn!(name: "sandbox-unsupported", what, "the kernel does not support this part of the sandbox");
             None
         }
         Err(error) => {

@@ -202,7 +202,7 @@ impl Runner {
         let carried = Carried::of(self, state);
         let replaced = carried.and_then(|carried| replace(&self.setup.program, &carried));
         if let Err(error) = signals.release() {
-            tracing::error!(name: "signals-failed", %error, "cannot take signals");
+            tracing::error!(name: "signals-failed", %error, "cannot handle signals");
         }
         replaced
             .err()

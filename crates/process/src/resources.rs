@@ -387,7 +387,7 @@ impl ResourceOffer {
                 agents
             }
             Err(error) => {
-                tracing::error!(name: "token-agents-failed", %error, "cannot start the token agents");
+                tracing::error!(name: "token-agents-failed", %error, "cannot start the agents of the PKCS#11 tokens");
                 Agents::default()
             }
         }

@@ -244,7 +244,7 @@ impl Runner {
             Action::Send(process, command) => {
                 self.send(process, &command);
                 if let Command::Serve(_) = command {
-                    tracing::info!(name: "serve-command-sent", process, "serve command sent");
+                    tracing::info!(name: "serve-command-sent", process, "serve command sent to the process");
                 }
             }
             Action::Yield(process, next) => {

@@ -209,7 +209,7 @@ impl Supervisor {
             Input::Event(id, event) => self.event(now, id, event, &mut out),
             Input::Started(id, Ok(times)) => self.started(now, id, times),
             Input::Started(id, Err(error)) => {
-                tracing::error!(name: "process-start-failed", %error, "cannot start a process");
+                tracing::error!(name: "process-start-failed", %error, "cannot start a serving process");
                 let text = error.to_string();
                 self.exited(now, id, &ProcessEnd { code: None, text }, &mut out);
             }

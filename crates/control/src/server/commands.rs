@@ -64,7 +64,7 @@ impl Control {
         let link = self.supervision.link.as_ref()?;
         let given = ProcessResources::new(listing, fds, &link.opener);
         let failed = |error: &io::Error| {
-            tracing::error!(name: "too-many-open-files", %error, "cannot receive all files of the supervisor: too many open files");
+            tracing::error!(name: "too-many-open-files", %error, "cannot receive all descriptors from the supervisor: too many open files");
             link.report(ended);
         };
         given.inspect_err(failed).ok()

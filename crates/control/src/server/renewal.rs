@@ -126,7 +126,7 @@ impl Control {
             tracing::error!(name: "file-rejected", "changed file rejected; keeping the previous one: {fault}");
         }
         for file in mended(&before, &rejected) {
-            tracing::info!(name: "file-accepted", "changed file accepted again: {file}");
+            tracing::info!(name: "file-accepted", "file accepted after a rejection: {file}");
         }
         status.failures += u64::from(!rejected.is_empty());
         status.rejected = rejected.iter().map(ToString::to_string).collect();

@@ -170,7 +170,7 @@ impl Control {
     pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
         self.handover.stage = UpgradeStage::Yielding { next, kept };
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(name: "admin-socket-not-passed", %error, "cannot pass the admin socket on");
+            tracing::warn!(name: "admin-socket-not-passed", %error, "cannot pass the admin socket to the new process");
         }
         // From now on only the answers of the next process are correct.
         self.open_pages(false);

@@ -127,7 +127,7 @@ impl Acceptor {
         }
         self.retired_at = Some(now + GRACE);
         if let Err(error) = becket_sys::socket::refuse_new(&self.socket) {
-            tracing::warn!(name: "listener-close-failed", address = %self.address, %error, "cannot refuse new clients of a closing listener; they may be reset");
+            tracing::warn!(name: "listener-close-failed", address = %self.address, %error, "cannot stop a closing listener from accepting; new clients may be reset");
         }
     }
 

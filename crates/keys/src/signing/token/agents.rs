@@ -107,7 +107,7 @@ impl Agents {
         agent.since = Stopwatch::start();
         let spawned = self.spawn(&self.agents.get(index)?.token);
         let spawned = spawned.inspect_err(|error| {
-            tracing::error!(name: "token-agent-failed", %error, "cannot start a token agent");
+            tracing::error!(name: "token-agent-failed", %error, "cannot start the agent of a PKCS#11 token");
         });
         let (pid, socket) = spawned.ok()?;
         self.agents.get_mut(index)?.pid = Some(pid);
