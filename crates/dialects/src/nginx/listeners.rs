@@ -127,7 +127,8 @@ impl NginxTranslator<'_> {
             .any(|it| it.inner.last("proxy_protocol").is_some())
         {
             let scopes = [&*block.inner, scope.module].into_iter();
-            let mut proxies = scopes.flat_map(|it| it.all("set_real_ip_from")).peekable();
+            let proxies = scopes.flat_map(|it| it.all("set_real_ip_from"));
+            let mut proxies = proxies.filter(|it| it.text() != "unix:").peekable();
             if proxies.peek().is_none() {
                 section.set("trusted-networks", vec!["0.0.0.0/0", "::/0"], None);
             }
