@@ -1,6 +1,7 @@
 //! Backends: upstreams, and single servers in `proxy_pass`.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use toml::{Table, Value};
 
@@ -70,7 +71,7 @@ impl NginxTranslator<'_> {
         pool.into_iter().for_each(|it| self.out.same(it.origin));
         let ssl = find("proxy_ssl", &scopes);
         self.out.used(ssl.map(|it| it.origin));
-        let mut kind = vec![host.to_owned(), is_tls.to_string()];
+        let mut kind = vec![host.to_owned(), format!("{is_tls} {}", scope.is_http)];
         for name in TLS.iter().chain(&["proxy_protocol"]) {
             let option = find(name, &scopes);
             let used = option.filter(|_| is_tls || *name == "proxy_protocol");
@@ -128,6 +129,7 @@ impl NginxTranslator<'_> {
             (None, _) => "off",
             _ if of_client.is_some() => "client",
             (_, Some(name)) => name.text(),
+            (_, None) if host.parse::<IpAddr>().is_ok() => "off",
             (_, None) => host,
         };
         let name = match name {

@@ -190,3 +190,11 @@ fn a_default_server_that_passes_nothing_leads_nobody_elsewhere() {
     assert_eq!(outcome(&migration, "server", 1).0, Lost);
     assert!(migration.toml.unwrap().contains("redirect = \"https\""));
 }
+
+#[test]
+fn upstreams_of_one_name_are_of_their_module() {
+    let text = "http { upstream u { server 10.0.0.1:1; } server { listen 1; location / { proxy_pass http://u; } } }\n\
+                stream { upstream u { server 10.0.0.2:1; } server { listen 2; proxy_pass u; } }";
+    let file = File::parse(&migration(Nginx, text, &[]).toml.unwrap()).unwrap();
+    assert_eq!(file.backend.len(), 2);
+}
