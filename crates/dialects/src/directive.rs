@@ -126,13 +126,6 @@ impl Directives {
         self.0.insert(directive.name, vec![directive]);
     }
 
-    /// Replaces directives by the last one of each name in `others`.
-    pub(super) fn merge(&mut self, others: &Self) {
-        for last in each(&[others]) {
-            self.replace(last.clone());
-        }
-    }
-
     /// Puts relative paths of a name below `base`.
     pub(super) fn rebase(&mut self, name: &str, base: &str) {
         for given in self.0.get_mut(name).into_iter().flatten() {
@@ -193,25 +186,22 @@ pub(super) fn apply_once<'d>(
         if ["", "listener", "policy", "backend"].contains(&table) {
             continue;
         }
-        match (given.setting.kind, given.time()) {
-            // HAProxy waits without end.
-            (ValueKind::Millis, Some(0)) => {
-                let found = times.entry(given.setting.ours).or_default();
-                found.push((YEAR, given.origin));
+        let unit = given.setting.kind;
+        if ![ValueKind::Millis, ValueKind::Seconds].contains(&unit) {
+            if let Some(value) = given.value(out) {
+                out.put_own(value, given.origin);
             }
-            (ValueKind::Millis | ValueKind::Seconds, Some(time)) => {
-                let found = times.entry(given.setting.ours).or_default();
-                found.push((time.min(YEAR), given.origin));
-            }
-            (ValueKind::Millis | ValueKind::Seconds, None) => {
-                out.refuse(given.origin, "not a time", "a time such as 30s");
-            }
-            _ => {
-                if let Some(value) = given.value(out) {
-                    out.put_own(value, given.origin);
-                }
-            }
+            continue;
         }
+        let Some(time) = given.time() else {
+            out.refuse(given.origin, "not a time", "a time such as 30s");
+            continue;
+        };
+        // HAProxy waits without end.
+        let is_endless = time == 0 && unit == ValueKind::Millis;
+        let time = if is_endless { YEAR } else { time.min(YEAR) };
+        let found = times.entry(given.setting.ours).or_default();
+        found.push((time, given.origin));
     }
     for (key, times) in times {
         let most = times

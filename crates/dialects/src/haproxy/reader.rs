@@ -145,8 +145,8 @@ impl<'p> HaproxyTranslator<'p> {
         }
         let own = section.map_or(&mut self.global, |it| &mut it.own);
         if let Some(before) = own.last(name).filter(|_| name == "default-server") {
-            let mut all = (*before.inner).clone();
-            all.merge(&inner);
+            let mut all = Directives::default();
+            each(&[&inner, &*before.inner]).for_each(|it| all.push(it.clone()));
             inner = all;
         }
         let directive = Directive {
