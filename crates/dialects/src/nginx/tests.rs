@@ -192,7 +192,7 @@ fn a_default_server_that_passes_nothing_leads_nobody_elsewhere() {
 }
 
 #[test]
-fn upstreams_of_one_name_are_of_their_module() {
+fn a_name_of_servers_belongs_to_its_module() {
     let text = "http { upstream u { server 10.0.0.1:1; } server { listen 1; location / { proxy_pass http://u; } } }\n\
                 stream { upstream u { server 10.0.0.2:1; } server { listen 2; proxy_pass u; } }";
     let file = File::parse(&migration(Nginx, text, &[]).toml.unwrap()).unwrap();
