@@ -17,7 +17,7 @@ use crate::demo::folder::FilesFlags;
 use crate::secret_command::SecretFlags;
 use becket_prepare::flags::Flags;
 
-/// Output of `--version`; `-V` prints only the version number. Packages set the commit.
+/// Output of `--version`; `-V` prints only the version number. `build.rs` finds the commit.
 const VERSION: &str = concat!(
     env!("CARGO_PKG_VERSION"),
     "\ncommit: ",
@@ -302,6 +302,20 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_version_names_the_commit_of_a_clone() {
+        let head = std::process::Command::new("git")
+            .args(["-C", "../..", "rev-parse", "--short=12", "HEAD"])
+            .output();
+        let is_clone = std::path::Path::new("../../.git").exists();
+        let Some(head) = head.ok().filter(|git| git.status.success() && is_clone) else {
+            return;
+        };
+        let head = String::from_utf8(head.stdout).unwrap();
+        let commit = option_env!("BECKET_COMMIT").unwrap_or(head.trim());
+        assert!(VERSION.contains(&format!("\ncommit: {commit}\n")), "{VERSION}");
     }
 
     #[test]
