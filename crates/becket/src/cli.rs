@@ -285,6 +285,8 @@ Examples:
   becket files --listen :443 --certificate site.pem /srv/www
       Serve /srv/www to all clients, with a certificate that they trust.";
 
+Each request is a line: method, path, status, size, time.";
+
 const DEMO: &str = "\
 The certificate is for localhost and is kept in the user's state directory.";
 

@@ -219,12 +219,17 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
 }
 
 fn files(flags: FilesFlags) -> anyhow::Result<ExitCode> {
+    let json = flags.json;
     #[expect(clippy::disallowed_methods, reason = "read once, before anything runs")]
     let site = folder::prepare(flags, std::time::SystemTime::now())?;
     let source = ConfigSource::new(site.flags()).context("cannot find the current directory")?;
     match launch(source, ProcessResources::default(), None) {
         Ok(server) => {
-            say(site.banner())?;
+            if json {
+                eprint!("{}", site.banner());
+            } else {
+                say(site.banner())?;
+            }
             Ok(ExitCode::from(server.run() as u8))
         }
         Err(error) => {

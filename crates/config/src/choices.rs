@@ -69,6 +69,8 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
+    /// As text, with brief lines of requests for files and of failed handshakes in the access log.
+    Short,
 }
 
 /// Facility of syslog messages (RFC 5424, table 1).

@@ -456,7 +456,7 @@ format = "jason"
             "line 15: policy[p].versions[0] = \"1.1\": not a version (did you mean \"1.2\"?); accepted: \"1.2\", \"1.3\"",
             "line 16: policy[p].suites[0] = \"TLS_AES_128_GCM_SHA265\": not a suite (did you mean \"TLS_AES_128_GCM_SHA256\"?)",
             "line 18: process.pin = \"yes\": wrong type; accepted: true or false",
-            "line 20: log.format = \"jason\": not one of the choices (did you mean json?); accepted: text or json",
+            "line 20: log.format = \"jason\": not one of the choices (did you mean json?); accepted: text, json, short",
         ];
         assert_eq!(found.len(), expected.len(), "{found:#?}");
         for (found, expected) in found.iter().zip(expected) {

@@ -22,6 +22,7 @@ use becket_sys::{call_filter, file_reach};
 use serde::{Deserialize, Serialize};
 
 use becket_keys::files::{Files, Reach};
+use becket_log::Output;
 use becket_tls::config::Config;
 
 /// Confinement of this process.
@@ -151,7 +152,10 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
         .as_ref()
         .map(|socket| socket.path.clone());
     let key_log = std::env::var_os("SSLKEYLOGFILE").map(PathBuf::from);
-    let logs = [&config.log.file, &config.log.access].map(|log| log.file().map(Path::to_owned));
+    let logs = [&config.log.file, &config.log.access].map(|log| {
+        let opened = log.file().filter(|path| !Output::is_stream(path));
+        opened.map(Path::to_owned)
+    });
     let null = Some("/dev/null".into());
     for path in [pid_file, socket, key_log, null]
         .into_iter()

@@ -6,14 +6,15 @@
 //! bytes (server name, protocol); quotes in JSON and text escape the backslash once more.
 //!
 //! A text line has the time of accept, then pairs of logfmt separated by spaces. A missing value
-//! is `-`. A JSON line is one object, with `null` for a missing value.
+//! is `-`. A JSON line is one object, with `null` for a missing value. A short line is for people:
+//! method, target, status, size and time of a request, or a failed handshake.
 
 use std::fmt::{self, Display, Write};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Escaped, Timestamp};
+use super::{Escaped, Timestamp, figures};
 use becket_config::choices::LogFormat;
 use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
@@ -130,13 +131,14 @@ impl From<Box<RequestRecord>> for AccessLine {
 type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 
 impl AccessLine {
-    /// Appends the line and its line break to `out`. Allocates only to grow `out` and, in JSON, to
-    /// escape a value.
+    /// Appends the line and its line break to `out`, or nothing for most connections in the short
+    /// format. Allocates only to grow `out`, to escape a value in JSON, and for units.
     pub fn write(&self, format: LogFormat, out: &mut String) {
         let before = out.len();
         let written = match format {
             LogFormat::Text => self.write_text(out),
             LogFormat::Json => self.write_json(out),
+            LogFormat::Short => self.write_short(out),
         };
         // A write to a `String` cannot fail, so an error here is a bug in a `Display`.
         if written.is_err() {
@@ -181,6 +183,17 @@ impl AccessLine {
         })?;
         out.write_str("}\n")
     }
+
+    fn write_short(&self, out: &mut String) -> fmt::Result {
+        match self {
+            Self::Request(record) => record.write_short(out),
+            Self::Connection(record) if record.reason.is_failed_handshake() => {
+                let (client, reason) = (record.client, record.reason.label());
+                writeln!(out, "{client} handshake failed: {reason}")
+            }
+            Self::Connection(_) => Ok(()),
+        }
+    }
 }
 
 fn plain(field: Field<'_>, out: &mut String) -> fmt::Result {
@@ -209,6 +222,19 @@ impl RequestRecord {
         each("status", text(status))?;
         each("bytes", Field::Count(self.bytes))?;
         each("request_us", Field::Count(micros(self.took)))
+    }
+
+    /// Writes such as `GET /a.txt 200 6 B 0.312 ms`.
+    fn write_short(&self, out: &mut String) -> fmt::Result {
+        let method = self.method.as_deref().map(Escaped::word);
+        let target = self.target.as_deref().map(Escaped::word);
+        let status = Some(&self.status).filter(|status| !status.is_empty());
+        for field in [text(method.as_ref()), text(target.as_ref()), text(status)] {
+            plain(field, out)?;
+            out.push(' ');
+        }
+        let (size, time) = (figures::bytes(self.bytes), figures::time(self.took));
+        writeln!(out, "{size} {time}")
     }
 }
 
@@ -409,6 +435,23 @@ pub(crate) mod tests {
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=- unique_id=- method=GET \
              path=\"/a b\\\\x0astatus=200\" status=404 bytes=14 request_us=30\n"
         );
+    }
+
+    #[test]
+    fn a_short_line_is_for_people_and_connections_have_none_unless_they_fail() {
+        let short = |line: AccessLine| {
+            let mut out = String::new();
+            line.write(LogFormat::Short, &mut out);
+            out
+        };
+        let mut asked = request();
+        let line = short(Box::new(asked.clone()).into());
+        assert_eq!(line, "GET /a\\x20b\\x0astatus=200 404 14 B 0.030 ms\n");
+        (asked.method, asked.target, asked.status) = (None, None, "");
+        assert_eq!(short(Box::new(asked).into()), "- - - 14 B 0.030 ms\n");
+        assert_eq!(short(record().into()), "");
+        let failed = short(empty().into());
+        assert_eq!(failed, "192.0.2.1:4711 handshake failed: not-tls\n");
     }
 
     #[test]

@@ -141,6 +141,11 @@ impl Output {
         }
     }
 
+    /// Returns `true` if the path names a standard stream, which is not opened.
+    pub fn is_stream(path: &Path) -> bool {
+        Self::stream(path).is_some()
+    }
+
     fn stream(path: &Path) -> Option<Self> {
         match path.to_str() {
             Some("/dev/stderr" | "/dev/fd/2" | "/proc/self/fd/2") => Some(Self::Stderr),
@@ -353,5 +358,6 @@ mod tests {
         let open = |path: &str| Output::open(Some(Path::new(path)), &Files::default()).unwrap();
         assert!(matches!(open("/dev/stderr"), Output::Stderr));
         assert!(matches!(open("/proc/self/fd/1"), Output::Stdout));
+        assert!(!Output::is_stream(Path::new("/dev/null")));
     }
 }

@@ -141,7 +141,7 @@ pub struct LogFlags {
 
     /// Format of log lines
     #[serde(rename = "format")]
-    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json"])]
+    #[arg(long, value_name = "FORMAT", value_parser = ["text", "json", "short"])]
     pub log_format: Option<String>,
 
     /// Log output: stderr or a file, reopened on SIGUSR1

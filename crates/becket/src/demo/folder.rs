@@ -35,9 +35,13 @@ pub struct FilesFlags {
     #[arg(long, value_name = "CHAIN.pem,KEY.pem")]
     pub certificate: Vec<String>,
 
-    /// Access log: off, stderr or a file
-    #[arg(long, value_name = "FILE", default_value = "stderr")]
+    /// Output for a line per request and failed handshake: off, stdout, stderr or a file
+    #[arg(long, value_name = "FILE", default_value = "stdout")]
     pub access_log: String,
+
+    /// Print the access log as JSON, and the address on stderr
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// A folder and the address that serves it.
@@ -86,6 +90,11 @@ impl ServedFolder {
             .made
             .as_ref()
             .map(|files| files.bundle.to_string_lossy());
+        let access_log = match self.asked.access_log.as_str() {
+            "stdout" => "/dev/stdout",
+            target => target,
+        };
+        let format = if self.asked.json { "json" } else { "short" };
         Flags {
             service: ServiceFlags {
                 frontend: vec![self.listen.clone()],
@@ -97,7 +106,8 @@ impl ServedFolder {
             },
             logs: LogFlags {
                 log_level: Some("warn".to_owned()),
-                access_log: Some(self.asked.access_log.clone()),
+                log_format: Some(format.to_owned()),
+                access_log: Some(access_log.to_owned()),
                 ..LogFlags::default()
             },
             ..Flags::default()
@@ -145,7 +155,8 @@ mod tests {
             listen: Some(listen.to_owned()),
             plain,
             certificate: vec!["site.pem".to_owned()],
-            access_log: "off".to_owned(),
+            access_log: "stdout".to_owned(),
+            json: !plain,
         };
         prepare(asked, SystemTime::UNIX_EPOCH).unwrap()
     }
@@ -169,5 +180,14 @@ mod tests {
             "{banner}"
         );
         assert!(banner.contains("curl http://localhost:8000/\n"), "{banner}");
+    }
+
+    #[test]
+    fn lines_go_to_standard_output_for_people_or_as_json() {
+        for (plain, format) in [(true, "short"), (false, "json")] {
+            let logs = site(":1", plain).flags().logs;
+            assert_eq!(logs.log_format.as_deref(), Some(format));
+            assert_eq!(logs.access_log.as_deref(), Some("/dev/stdout"));
+        }
     }
 }
