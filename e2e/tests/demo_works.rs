@@ -49,15 +49,24 @@ fn the_printed_command_works_and_the_counters_include_it() {
     let bytes = line(&banner, "some bytes:").replace("1000000000", "1000000");
     let bytes = run(&format!("{bytes} -w '%{{size_download}}'"));
     assert!(bytes.stdout.contains("1000000"), "{}", bytes.all());
-    until("a line that counts two connections", || {
+    let twice = run(line(&banner, "resumed:"));
+    assert_eq!(twice.code, 0, "{banner}\n{}", twice.all());
+    let page = run(&format!("curl -sS {}", line(&banner, "status page:")));
+    assert!(page.stdout.contains("<html"), "{}", page.all());
+    until("a line that counts four connections", || {
         let text = place.read("stdout.log");
         text.lines()
             .filter_map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok())
-            .any(|in_all| in_all == 2)
+            .any(|total| total == 4)
             .then_some(())
     });
     becket.signal(Signal::INT);
     assert_eq!(becket.ended(), Some(0));
+    let text = place.read("stdout.log");
+    let summary = "\ntotal: connections 4; handshakes: full 3, resumed 1, failed 0; bytes: in ";
+    assert!(text.contains(summary), "{text}");
+    let log = place.read("stderr.log");
+    assert!(!log.contains("running as root"), "{log}");
 }
 
 #[test]

@@ -288,7 +288,8 @@ Examples:
 Each request is a line: method, path, status, size, time.";
 
 const DEMO: &str = "\
-The certificate is for localhost and is kept in the user's state directory.";
+The certificate is for localhost and is kept in the user's state directory. The status page is at
+http://127.0.0.1:9443/, or the next free port. Ctrl-C ends the demo with a summary.";
 
 #[cfg(test)]
 mod tests {

@@ -10,6 +10,7 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -244,7 +245,9 @@ fn demo(flags: &DemoFlags) -> anyhow::Result<ExitCode> {
     let demo = becket::demo::prepare(flags.port, std::time::SystemTime::now())?;
     let source = ConfigSource::new(demo.flags()).context("cannot find the current directory")?;
     let server = launch(source, ProcessResources::default(), None)?;
-    println!("{}", demo.banner());
+    let program = std::env::args_os().next();
+    let program = program.map_or_else(|| PathBuf::from("becket"), PathBuf::from);
+    say(demo.banner(&program) + "\n")?;
     let counters = server.counters();
     let (stop, stopped) = std::sync::mpsc::channel();
     let lines = std::thread::spawn(move || becket::demo::display(counters, stopped));

@@ -1,4 +1,4 @@
-//! Output of the demo: one line per second about becket's traffic.
+//! Output of the demo: one line per second about becket's traffic, and a summary at the end.
 //!
 //! [`CounterSums`] sums the workers' counters at one moment; a line shows the difference between
 //! two readings. Handshake times cover only the last second, from the difference of the histograms.
@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use becket_stats::units::{show_bytes, show_count, show_us};
 
 use becket_control::totals::Totals;
+use becket_control::web::span;
 use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
-/// Prints one line per second until `stop` receives a message or its sender is dropped.
+/// Prints one line per second until `stop` receives a message or its sender is dropped, and then a
+/// summary.
 ///
 /// # Errors
 /// Standard output is closed.
@@ -24,7 +26,8 @@ use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 )]
 pub fn display(counters: Vec<Arc<Counters>>, stop: Receiver<()>) -> io::Result<()> {
     let mut out = io::stdout();
-    let (mut before, mut then) = (CounterSums::of(&counters), Instant::now());
+    let start = Instant::now();
+    let (mut before, mut then) = (CounterSums::of(&counters), start);
     for number in 0_u64.. {
         if stop.recv_timeout(SECOND) != Err(RecvTimeoutError::Timeout) {
             break;
@@ -36,7 +39,22 @@ pub fn display(counters: Vec<Arc<Counters>>, stop: Receiver<()>) -> io::Result<(
         writeln!(out, "{}", line(&before, &after, now - then))?;
         (before, then) = (after, now);
     }
-    Ok(())
+    let totals = Totals::of(&counters);
+    writeln!(out, "\n{}", summary(&totals, start.elapsed()))
+}
+
+/// Formats the totals since the start.
+fn summary(totals: &Totals, elapsed: Duration) -> String {
+    format!(
+        "total: connections {}; handshakes: full {}, resumed {}, failed {}; bytes: in {}, out {}; time {}",
+        show_count(totals.accepted),
+        show_count(totals.handshakes_full),
+        show_count(totals.handshakes_resumed),
+        show_count(totals.handshakes_failed),
+        show_bytes(totals.client_bytes_in as f64),
+        show_bytes(totals.client_bytes_out as f64),
+        span(elapsed),
+    )
 }
 
 /// Sums over all workers at one moment.
@@ -60,10 +78,11 @@ impl CounterSums {
     }
 }
 
-/// Formats the column names.
+/// Formats the names of the column groups and of the columns.
 fn heading() -> String {
-    let columns = COLUMNS.map(|(name, width)| format!("{name:>width$}"));
-    columns.join("  ")
+    let cell = |(name, width): (&str, usize)| format!("{name:>width$}");
+    let (groups, columns) = (GROUPS.map(cell), COLUMNS.map(cell));
+    format!("{}\n{}", groups.join("  "), columns.join("  "))
 }
 
 /// Formats the changes between two readings.
@@ -95,8 +114,15 @@ fn line(before: &CounterSums, after: &CounterSums, elapsed: Duration) -> String 
 const SECOND: Duration = Duration::from_secs(1);
 /// Number of lines between headings, so that every screen shows the column names.
 const LINES_PER_HEADING: u64 = 20;
+/// Column groups; each is as wide as its columns.
+const GROUPS: [(&str, usize); 4] = [
+    ("connections", 26),
+    ("handshakes", 28),
+    ("bytes of clients", 20),
+    ("handshake time", 18),
+];
 const COLUMNS: [(&str, usize); 10] = [
-    ("conns/s", 7),
+    ("new/s", 7),
     ("open", 6),
     ("total", 9),
     ("full/s", 7),
@@ -104,7 +130,7 @@ const COLUMNS: [(&str, usize); 10] = [
     ("failed/s", 8),
     ("in/s", 9),
     ("out/s", 9),
-    ("p50", 8),
+    ("median", 8),
     ("p99", 8),
 ];
 
@@ -159,5 +185,20 @@ mod tests {
         ];
         assert_eq!(line, expected);
         assert_eq!(quantile(&before.times, &after.times, 1.0), Some(9_216));
+        assert_eq!(
+            summary(&after.totals, Duration::from_secs(75)),
+            "total: connections 1 200; handshakes: full 99, resumed 2, failed 4; bytes: in 0 B, out 4.0 MiB; time 1 min 15 s"
+        );
+    }
+
+    #[test]
+    fn a_group_is_as_wide_as_its_columns() {
+        let heading = heading();
+        let (groups, columns) = heading.split_once('\n').unwrap();
+        assert_eq!(groups.len(), columns.len());
+        let end = |line: &str, name: &str| line.find(name).map(|at| at + name.len());
+        for (group, last) in [("connections", "total"), ("handshakes", "failed/s")] {
+            assert_eq!(end(groups, group), end(columns, last));
+        }
     }
 }

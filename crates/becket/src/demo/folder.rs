@@ -71,7 +71,7 @@ pub fn prepare(asked: FilesFlags, now: SystemTime) -> Result<ServedFolder, DemoE
     let first = if asked.plain { FIRST_PLAIN } else { FIRST_PORT };
     let listen = match &asked.listen {
         Some(address) => address.clone(),
-        None => free(first, first + MORE_PORTS)
+        None => free(first..=first + MORE_PORTS)
             .map_err(DemoError::Port)?
             .to_string(),
     };

@@ -1,7 +1,7 @@
 //! `becket demo`: a terminator to try without any setup.
 //!
 //! [`prepare`] provides what a real deployment has already: a certificate ([`certificate`]), a
-//! server to relay to ([`backend`]) and a free port. [`Demo::flags`] is the equivalent command
+//! server to relay to ([`backend`]) and free ports. [`Demo::flags`] is the equivalent command
 //! line; the rest is `becket run`. [`display()`] prints the traffic. `becket files` ([`folder`])
 //! uses the same certificate.
 
@@ -10,7 +10,6 @@ mod certificate;
 mod display;
 pub mod folder;
 
-use std::fmt::Write;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::Path;
@@ -19,7 +18,7 @@ use std::time::SystemTime;
 pub use self::display::display;
 
 use self::certificate::{CertificateFiles, ensure, state_folder};
-use becket_prepare::flags::{Flags, LogFlags, ServiceFlags};
+use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
 use tempfile::TempDir;
 
 /// Address, backend and certificate of the demo.
@@ -27,6 +26,10 @@ use tempfile::TempDir;
 pub struct Demo {
     /// Address to listen on; it was free when it was probed.
     listen: SocketAddr,
+    /// Port to listen on unless it is in use.
+    wanted: u16,
+    /// Address of the status page; it was free when it was probed.
+    admin: SocketAddr,
     /// Address of the built-in server.
     backend: SocketAddr,
     files: CertificateFiles,
@@ -49,19 +52,20 @@ pub enum DemoError {
     Backend(#[source] io::Error),
 }
 
-/// Prepares certificate, backend and address. The port defaults to 8443 or the next free one.
+/// Prepares certificate, backend and addresses. The port defaults to 8443 or the next free one.
 ///
 /// # Errors
 /// See [`DemoError`]; no thread is running then.
 pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
     let (files, temporary) = made(now).map_err(DemoError::Certificate)?;
-    let listen = match port {
-        Some(port) => free(port, port),
-        None => free(FIRST_PORT, FIRST_PORT + MORE_PORTS),
-    };
-    let listen = listen.map_err(DemoError::Port)?;
+    let wanted = port.unwrap_or(FIRST_PORT);
+    let last = port.unwrap_or(FIRST_PORT + MORE_PORTS);
+    let listen = free(wanted..=last).map_err(DemoError::Port)?;
+    let pages = (FIRST_ADMIN..=FIRST_ADMIN + MORE_PORTS).filter(|port| *port != listen.port());
     Ok(Demo {
         listen,
+        wanted,
+        admin: free(pages).map_err(DemoError::Port)?,
         backend: backend::start().map_err(DemoError::Backend)?,
         files,
         _temporary: temporary,
@@ -69,8 +73,8 @@ pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
 }
 
 impl Demo {
-    /// Returns the equivalent flags of `becket run`: address, certificate, backend and PROXY
-    /// header. Only warnings are logged, because the display shows the rest.
+    /// Returns the equivalent flags of `becket run`: addresses, certificate, backend and PROXY
+    /// header. Only warnings are logged, because the display shows the rest, and none about root.
     pub fn flags(&self) -> Flags {
         Flags {
             service: ServiceFlags {
@@ -81,32 +85,42 @@ impl Demo {
                 proxy_header: Some("v2".to_owned()),
                 ..ServiceFlags::default()
             },
+            process: ProcessFlags {
+                admin: Some(self.admin.to_string()),
+                ..ProcessFlags::default()
+            },
             logs: LogFlags {
-                log_level: Some("warn".to_owned()),
+                log_level: Some("warn,becket_control::launch=error".to_owned()),
                 ..LogFlags::default()
             },
             ..Flags::default()
         }
     }
 
-    /// Returns the text for the user: the address and a command line to try.
-    pub fn banner(&self) -> String {
-        let certificate = quoted(&self.files.certificate);
-        let address = self.listen;
-        let url = format!("https://localhost:{}/", address.port());
-        let mut text = format!(
-            "becket demo: https://{address}/ in front of http://{}/\n\n",
-            self.backend
-        );
-        // Writing to a `String` does not fail.
-        writeln!(text, "try it:      curl --cacert {certificate} {url}").ok();
-        writeln!(
-            text,
-            "some bytes:  curl --cacert {certificate} -o /dev/null {url}bytes/1000000000"
+    /// Returns the text for the user: addresses, and commands to paste. `program` is the name by which
+    /// the user started becket.
+    pub fn banner(&self, program: &Path) -> String {
+        let (listen, admin, backend) = (self.listen, self.admin, self.backend);
+        let port = match listen.port() {
+            port if port == self.wanted || self.wanted == 0 => port.to_string(),
+            port => format!("{port}, because {} is in use", self.wanted),
+        };
+        let url = format!("https://localhost:{}/", listen.port());
+        let curl = format!("curl --cacert {}", quoted(&self.files.certificate));
+        let (becket, load) = (quoted(program), load_command(program));
+        format!(
+            "becket demo: port {port}\n\
+             \n\
+             web site:     {url} in front of http://{backend}/\n\
+             status page:  http://{admin}/\n\
+             \n\
+             try it:       {curl} {url}\n\
+             resumed:      {curl} {url} {url}\n\
+             some bytes:   {curl} -o /dev/null {url}bytes/1000000000\n\
+             some load:    {load} https://{listen}/ -c 10 -d 5s --resume every=4\n\
+             watch it:     {becket} top --admin {admin}\n\
+             end it:       Ctrl-C\n"
         )
-        .ok();
-        text.push_str("end it:      Ctrl-C\n");
-        text
     }
 }
 
@@ -121,17 +135,26 @@ fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     Ok((files, Some(temporary)))
 }
 
-/// Returns the first free loopback address with a port from `first` to `last`. The probe does not
-/// share ports, so a port that another becket uses is not free.
-fn free(first: u16, last: u16) -> io::Result<SocketAddr> {
+/// Returns the first free loopback address with one of these ports. The probe does not share ports,
+/// so a port that another becket uses is not free.
+fn free(ports: impl IntoIterator<Item = u16>) -> io::Result<SocketAddr> {
     let mut refusal = io::ErrorKind::AddrInUse.into();
-    for port in first..=last {
+    for port in ports {
         match TcpListener::bind((Ipv4Addr::LOCALHOST, port)) {
             Ok(listener) => return listener.local_addr(),
             Err(error) => refusal = error,
         }
     }
     Err(refusal)
+}
+
+/// Returns the command of the load generator: next to becket, or in a clone by cargo.
+fn load_command(program: &Path) -> String {
+    let load = program.with_file_name("becket-load");
+    if program.components().count() == 1 || load.exists() {
+        return quoted(&load);
+    }
+    "cargo run --release -p becket-load --".to_owned()
 }
 
 /// Quotes a path as one word for a shell.
@@ -145,12 +168,58 @@ fn quoted(path: &Path) -> String {
 }
 
 const FIRST_PORT: u16 = 8443;
+const FIRST_ADMIN: u16 = 9443;
 /// Number of further ports to try.
 const MORE_PORTS: u16 = 99;
 
 #[cfg(test)]
-#[test]
-fn a_path_is_one_word_of_a_shell() {
-    assert_eq!(quoted(Path::new("/a/b-c.pem")), "/a/b-c.pem");
-    assert_eq!(quoted(Path::new("/it's here")), r"'/it'\''s here'");
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_one_word_of_a_shell() {
+        assert_eq!(quoted(Path::new("/a/b-c.pem")), "/a/b-c.pem");
+        assert_eq!(quoted(Path::new("/it's here")), r"'/it'\''s here'");
+    }
+
+    #[test]
+    fn the_banner_has_lines_to_paste_and_says_why_the_port_is_another() {
+        let address = |text: &str| text.parse::<SocketAddr>().unwrap();
+        let mut demo = Demo {
+            listen: address("127.0.0.1:8444"),
+            wanted: FIRST_PORT,
+            admin: address("127.0.0.1:9443"),
+            backend: address("127.0.0.1:1"),
+            files: CertificateFiles {
+                certificate: "/c.pem".into(),
+                bundle: "/b.pem".into(),
+            },
+            _temporary: None,
+        };
+        let banner = demo.banner(Path::new("becket"));
+        for line in [
+            "becket demo: port 8444, because 8443 is in use",
+            "status page:  http://127.0.0.1:9443/",
+            "try it:       curl --cacert /c.pem https://localhost:8444/",
+            "resumed:      curl --cacert /c.pem https://localhost:8444/ https://localhost:8444/",
+            "some load:    becket-load https://127.0.0.1:8444/ -c 10 -d 5s --resume every=4",
+            "watch it:     becket top --admin 127.0.0.1:9443",
+        ] {
+            assert!(banner.lines().any(|it| it == line), "{line}\n{banner}");
+        }
+        demo.wanted = 8444;
+        let banner = demo.banner(Path::new("nowhere/becket"));
+        assert!(banner.starts_with("becket demo: port 8444\n"), "{banner}");
+        assert!(banner.contains("    cargo run --release -p becket-load -- https:"));
+        let admin = demo.flags().process.admin;
+        assert_eq!(admin.as_deref(), Some("127.0.0.1:9443"));
+    }
+
+    #[test]
+    fn a_port_that_is_taken_is_passed_over() {
+        let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let port = taken.local_addr().unwrap().port();
+        assert!(free([port]).is_err());
+        assert_ne!(free([port, 0]).unwrap().port(), port);
+    }
 }
