@@ -20,7 +20,8 @@ pub(super) fn sample(second: u64) -> Sample {
         "problems": ["backend app: server 10.0.0.3:80 is out of service: refused"],
         "totals": {"connections": 42, "accepted": 30 * second, "handshakes_full": 10 * second,
             "handshakes_resumed": 20 * second, "handshakes_failed": second / 2, "handshakes_in_flight": 3,
-            "client_bytes_in": 1_500_000 * second, "client_bytes_out": 3_000 * second},
+            "client_bytes_in": 1_500_000 * second, "client_bytes_out": 3_000 * second,
+            "closed": {"finished": 25 * second, "hello-timeout": second}},
         "recent": {"seconds": 10.0, "handshake_p50_us": 1200, "handshake_p99_us": 8100},
         "backends": [{"name": "app", "waiting": 5, "servers": [
             server("10.0.0.1:80", 7, 20, 0), server("10.0.0.2:80", 35, 10, 1), out]}],

@@ -4,7 +4,8 @@ use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Style, Stylize};
 use ratatui::text::{Line, Span};
-use ratatui::widgets::{Cell, Paragraph, Row, Sparkline, Table};
+use ratatui::widgets::{Cell, Paragraph, RenderDirection, Row, Sparkline, Table};
+use std::cmp::Reverse;
 use std::time::Duration;
 
 use super::sample::TopRefused;
@@ -12,12 +13,13 @@ use super::screen::{Screen, ServerRow, SortBy};
 use crate::status::escaped;
 use becket_control::history::Moment;
 use becket_control::replies::TopConnections;
+use becket_control::status::Status;
 use becket_control::totals::Totals;
 use becket_control::web::span;
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let head = head(screen);
-    let [above, plot, servers, most, keys] = Layout::vertical([
+    let [above, plot, servers, mut most, keys] = Layout::vertical([
         Constraint::Length(head.len() as u16),
         Constraint::Length(3),
         Constraint::Fill(3),
@@ -26,14 +28,16 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     ])
     .areas(frame.area());
     frame.render_widget(Paragraph::new(head), above);
-    // The newest value is at the right edge.
-    let mut latest: Vec<u64> = screen.handshakes().rev().take(plot.width.into()).collect();
-    latest.reverse();
-    frame.render_widget(Sparkline::default().data(latest).cyan(), plot);
+    draw_plot(frame, screen, plot);
     draw_servers(frame, screen, servers);
+    if most.width >= CLOSED_SINCE {
+        let parts = Layout::horizontal([Constraint::Fill(2), Constraint::Fill(1)]).spacing(2);
+        let [left, right] = parts.areas(most);
+        draw_closed(frame, screen, right);
+        most = left;
+    }
     draw_most(frame, screen.most(), most);
-    let help =
-        "q quit   n name  o open  r rate  f failures (again: reverse)   p pause   arrows scroll";
+    let help = "q quit  sort: n name o open r rate f failures (again: reverse)  p pause  arrows";
     frame.render_widget(Line::from(help).dim(), keys);
 }
 
@@ -63,7 +67,20 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
     lines
 }
 
-fn traffic(screen: &Screen) -> [String; 3] {
+/// Draws handshakes per second with a scale. The newest value is at the right edge.
+fn draw_plot(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    let columns = [Constraint::Length(SCALE_WIDTH), Constraint::Fill(1)];
+    let [scale, plot] = Layout::horizontal(columns).areas(area);
+    let latest: Vec<u64> = screen.handshakes().rev().take(plot.width.into()).collect();
+    let most = latest.iter().copied().max().unwrap_or_default().max(1);
+    let marks = [format!("{most}/s "), String::new(), "0/s ".to_owned()];
+    let marks: Vec<_> = marks.map(|mark| Line::from(mark).right_aligned()).into();
+    frame.render_widget(Paragraph::new(marks).dim(), scale);
+    let bars = Sparkline::default().data(latest).max(most).cyan();
+    frame.render_widget(bars.direction(RenderDirection::RightToLeft), plot);
+}
+
+fn traffic(screen: &Screen) -> [String; 4] {
     let traffic = &screen.status().traffic;
     let of = |of: fn(&Totals) -> u64| screen.rate_of(|status| of(&status.traffic.totals));
     let each = |count: fn(&Totals) -> u64| per_second(of(count));
@@ -82,9 +99,12 @@ fn traffic(screen: &Screen) -> [String; 3] {
     );
     [
         format!(
-            "connections  {} open  {waiting} waiting for a server  accepted {}  bytes in {}  out {}",
+            "connections  {} open  {waiting} waiting for a server  accepted {}",
             traffic.totals.connections,
             each(|it| it.accepted),
+        ),
+        format!(
+            "bytes        in {}  out {}",
             bytes_per_second(of(|it| it.client_bytes_in)),
             bytes_per_second(of(|it| it.client_bytes_out)),
         ),
@@ -95,63 +115,65 @@ fn traffic(screen: &Screen) -> [String; 3] {
             each(|it| it.handshakes_failed),
             traffic.totals.handshakes_in_flight,
         ),
-        format!("             p50 {p50}  p99 {p99} over the last 10 s; handshakes per second:"),
+        format!("             p50 {p50}  p99 {p99} over the last 10 s; plot: handshakes/s"),
     ]
 }
 
 fn draw_servers(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
     let rows = screen.servers();
     screen.above = screen.above.min(rows.len().saturating_sub(1));
-    let columns = [
-        ("BACKEND/SERVER", Some(SortBy::Name)),
-        ("MODE", None),
-        ("CONDITION", None),
-        ("WEIGHT", None),
-        ("OPEN", Some(SortBy::Open)),
-        ("MAXCONN", None),
-        ("RATE", Some(SortBy::Rate)),
-        ("FAILURES", Some(SortBy::Failures)),
-    ];
-    let head = columns.map(|(name, sort)| {
-        if sort == Some(screen.sort) {
-            Cell::from(format!(
-                "{name}{}",
-                if screen.is_reversed { "-" } else { "+" }
-            ))
+    let columns = server_columns(area.width);
+    let head = columns.iter().map(|column| {
+        let name = column.name;
+        if column.sort == Some(screen.sort) {
+            let order = if screen.is_reversed { "-" } else { "+" };
+            Cell::from(format!("{name}{order}"))
         } else {
             Cell::from(name)
         }
     });
-    let widths = [
-        Constraint::Fill(1),
-        Constraint::Length(11),
-        Constraint::Length(14),
-        Constraint::Length(6),
-        Constraint::Length(9),
-        Constraint::Length(9),
-        Constraint::Length(10),
-        Constraint::Length(9),
-    ];
-    let shown = rows.iter().skip(screen.above).map(server_row);
+    let widths = columns.iter().map(|column| match column.width {
+        0 => Constraint::Fill(1),
+        width => Constraint::Length(width),
+    });
+    let shown = rows.iter().skip(screen.above).map(|server| {
+        let row = Row::new(columns.iter().map(|column| (column.text)(server)));
+        if server.is_out { row.red() } else { row }
+    });
     let table = Table::new(shown, widths).header(Row::new(head).style(HEAD));
     frame.render_widget(table, area);
 }
 
-fn server_row(server: &ServerRow) -> Row<'static> {
-    let maxconn = server
-        .maxconn
-        .map_or_else(|| "-".to_owned(), |most| most.to_string());
-    let row = Row::new([
-        server.name.clone(),
-        server.mode.to_owned(),
-        server.condition.clone(),
-        server.weight.to_string(),
-        server.open.to_string(),
-        maxconn,
-        per_second(server.rate),
-        server.failures.to_string(),
-    ]);
-    if server.is_out { row.red() } else { row }
+/// Returns the columns that leave the name at least [`NAME_WIDTH`].
+fn server_columns(width: u16) -> Vec<&'static ServerColumn> {
+    let mut columns: Vec<_> = SERVER_COLUMNS.iter().collect();
+    for dropped in LEAST_USEFUL {
+        let taken: u16 = columns[1..].iter().map(|it| it.width + 1).sum();
+        if taken + NAME_WIDTH <= width {
+            break;
+        }
+        columns.retain(|it| it.name != dropped);
+    }
+    columns
+}
+
+/// Draws the close reasons of connections, the most frequent first.
+fn draw_closed(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
+    let closed = &screen.status().traffic.totals.closed;
+    let mut closed: Vec<_> = closed.iter().collect();
+    closed.sort_by_key(|(_, count)| Reverse(**count));
+    let rows = closed.into_iter().map(|(reason, count)| {
+        let of = |status: &Status| status.traffic.totals.closed.get(reason).copied();
+        let rate = screen.rate_of(|status| of(status).unwrap_or_default());
+        Row::new([escaped(reason), count.to_string(), per_second(rate)])
+    });
+    let widths = [
+        Constraint::Fill(1),
+        Constraint::Length(11),
+        Constraint::Length(10),
+    ];
+    let head = Row::new(["CLOSE REASON", "CONNECTIONS", "RATE"]).style(HEAD);
+    frame.render_widget(Table::new(rows, widths).header(head), area);
 }
 
 fn draw_most(frame: &mut Frame<'_>, most: &Result<TopConnections, TopRefused>, area: Rect) {
@@ -179,10 +201,10 @@ fn draw_most(frame: &mut Frame<'_>, most: &Result<TopConnections, TopRefused>, a
         });
         let widths = [
             Constraint::Fill(1),
-            Constraint::Length(11),
-            Constraint::Length(9),
+            Constraint::Length(6),
+            Constraint::Length(8),
         ];
-        let head = Row::new([name, "CONNECTIONS", "BYTES"]).style(HEAD);
+        let head = Row::new([name, "OPEN", "BYTES"]).style(HEAD);
         frame.render_widget(Table::new(rows, widths).header(head), half);
     }
 }
@@ -207,6 +229,50 @@ fn bytes_of(count: f64) -> String {
     format!("{count:.digits$} {}", units[unit])
 }
 
+/// A column of the table of servers.
+struct ServerColumn {
+    name: &'static str,
+    /// Zero for the name, which gets the remaining width.
+    width: u16,
+    sort: Option<SortBy>,
+    text: fn(&ServerRow) -> String,
+}
+
+const fn column(
+    name: &'static str,
+    width: u16,
+    sort: Option<SortBy>,
+    text: fn(&ServerRow) -> String,
+) -> ServerColumn {
+    ServerColumn {
+        name,
+        width,
+        sort,
+        text,
+    }
+}
+
+static SERVER_COLUMNS: [ServerColumn; 8] = [
+    column("BACKEND/SERVER", 0, Some(SortBy::Name), |it| it.name.clone()),
+    column("MODE", 11, None, |it| it.mode.to_owned()),
+    column("CONDITION", 14, None, |it| it.condition.clone()),
+    column("WEIGHT", 6, None, |it| it.weight.to_string()),
+    column("OPEN", 9, Some(SortBy::Open), |it| it.open.to_string()),
+    column("MAXCONN", 9, None, |it| {
+        it.maxconn.map_or_else(|| "-".to_owned(), |most| most.to_string())
+    }),
+    column("RATE", 10, Some(SortBy::Rate), |it| per_second(it.rate)),
+    column("FAILURES", 9, Some(SortBy::Failures), |it| it.failures.to_string()),
+];
+/// Columns that a narrow terminal lacks, in the order in which they are dropped: settings first, then
+/// counts. With 80 columns, the first two are dropped.
+const LEAST_USEFUL: [&str; 6] = ["WEIGHT", "MAXCONN", "MODE", "FAILURES", "RATE", "OPEN"];
+/// Minimum width of names. Fits the name of a short backend and an IPv4 address with a port.
+const NAME_WIDTH: u16 = 20;
+/// Width of the scale, equal to the first column of the lines above it.
+const SCALE_WIDTH: u16 = 13;
+/// Minimum width of a terminal that shows close reasons.
+const CLOSED_SINCE: u16 = 120;
 /// Maximum number of problems shown; further problems are only counted.
 const MOST_PROBLEMS: usize = 3;
 const HEAD: Style = Style::new().bold().underlined();
@@ -237,9 +303,13 @@ mod tests {
         for part in [
             "becket 1.2.3  serving for 1 h 0 min  4 workers  process 77",
             "problem: backend app: server 10.0.0.3:80 is out of service: refused",
-            "42 open  5 waiting for a server  accepted 30.0/s  bytes in 1.5 MB/s  out 3.0 kB/s",
+            "42 open  5 waiting for a server  accepted 30.0/s",
+            "in 1.5 MB/s  out 3.0 kB/s",
             "full 10.0/s  resumed 20.0/s  failed 0.5/s  3 in flight",
             "p50 1.2 ms  p99 8.1 ms",
+            " 30/s ",
+            " 0/s ",
+            "█\"",
             "BACKEND/SERVER+",
             "app/10.0.0.2:80",
             "192.0.2.0/24",
@@ -248,6 +318,34 @@ mod tests {
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
+    }
+
+    #[test]
+    fn a_small_terminal_has_names_and_lines_in_full() {
+        let name = format!("app/{}", "s".repeat(16));
+        let mut sample = sample(12);
+        sample.status.backends[0].servers[0].name = name[4..].to_owned();
+        let mut screen = Screen::new(sample);
+        let text = drawn(&mut screen, 80, 24);
+        for part in [
+            &*name, "MODE", "CONDITION", "RATE", "FAILURES", "192.0.2.0/24", "p pause  arrows",
+        ] {
+            assert!(text.contains(part), "{part} is not in\n{text}");
+        }
+        for part in ["WEIGHT", "MAXCONN", "CLOSE REASON"] {
+            assert!(!text.contains(part), "{part} is in\n{text}");
+        }
+        let names = |width| server_columns(width).len();
+        assert_eq!([1, 40, 80, 200].map(names), [2, 2, 6, 8]);
+    }
+
+    #[test]
+    fn a_large_terminal_shows_why_connections_ended() {
+        let text = drawn(&mut screen(), 200, 50);
+        let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
+        assert!(at("CLOSE REASON") < at("finished"));
+        assert!(at("finished") < at("hello-timeout"));
+        assert!(text.contains("25.0/s") && text.contains("MAXCONN"), "{text}");
     }
 
     #[test]
