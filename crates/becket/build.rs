@@ -46,7 +46,11 @@ fn checked_out() -> Option<String> {
 /// Returns what git prints in the root of the sources; `None` if it fails or prints nothing.
 fn git(arguments: &[&str]) -> Option<String> {
     let mut command = Command::new("git");
-    let output = command.args(["-C", "../.."]).args(arguments).output().ok()?;
+    let output = command
+        .args(["-C", "../.."])
+        .args(arguments)
+        .output()
+        .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
     let text = text.trim().to_owned();
     (output.status.success() && !text.is_empty()).then_some(text)

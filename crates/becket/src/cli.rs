@@ -318,7 +318,10 @@ mod tests {
         };
         let head = String::from_utf8(head.stdout).unwrap();
         let commit = option_env!("BECKET_COMMIT").unwrap_or(head.trim());
-        assert!(VERSION.contains(&format!("\ncommit: {commit}\n")), "{VERSION}");
+        assert!(
+            VERSION.contains(&format!("\ncommit: {commit}\n")),
+            "{VERSION}"
+        );
     }
 
     #[test]

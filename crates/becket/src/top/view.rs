@@ -253,16 +253,21 @@ const fn column(
 }
 
 static SERVER_COLUMNS: [ServerColumn; 8] = [
-    column("BACKEND/SERVER", 0, Some(SortBy::Name), |it| it.name.clone()),
+    column("BACKEND/SERVER", 0, Some(SortBy::Name), |it| {
+        it.name.clone()
+    }),
     column("MODE", 11, None, |it| it.mode.to_owned()),
     column("CONDITION", 14, None, |it| it.condition.clone()),
     column("WEIGHT", 6, None, |it| it.weight.to_string()),
     column("OPEN", 9, Some(SortBy::Open), |it| it.open.to_string()),
     column("MAXCONN", 9, None, |it| {
-        it.maxconn.map_or_else(|| "-".to_owned(), |most| most.to_string())
+        it.maxconn
+            .map_or_else(|| "-".to_owned(), |most| most.to_string())
     }),
     column("RATE", 10, Some(SortBy::Rate), |it| per_second(it.rate)),
-    column("FAILURES", 9, Some(SortBy::Failures), |it| it.failures.to_string()),
+    column("FAILURES", 9, Some(SortBy::Failures), |it| {
+        it.failures.to_string()
+    }),
 ];
 /// Columns that a narrow terminal lacks, in the order in which they are dropped: settings first, then
 /// counts. With 80 columns, the first two are dropped.
@@ -328,7 +333,13 @@ mod tests {
         let mut screen = Screen::new(sample);
         let text = drawn(&mut screen, 80, 24);
         for part in [
-            &*name, "MODE", "CONDITION", "RATE", "FAILURES", "192.0.2.0/24", "p pause  arrows",
+            &*name,
+            "MODE",
+            "CONDITION",
+            "RATE",
+            "FAILURES",
+            "192.0.2.0/24",
+            "p pause  arrows",
         ] {
             assert!(text.contains(part), "{part} is not in\n{text}");
         }
@@ -345,7 +356,10 @@ mod tests {
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
         assert!(at("CLOSE REASON") < at("finished"));
         assert!(at("finished") < at("hello-timeout"));
-        assert!(text.contains("25.0/s") && text.contains("MAXCONN"), "{text}");
+        assert!(
+            text.contains("25.0/s") && text.contains("MAXCONN"),
+            "{text}"
+        );
     }
 
     #[test]
