@@ -12,8 +12,12 @@ pub(crate) fn bytes(count: u64) -> String {
     scaled(count as f64 / 1e3, &["kB", "MB", "GB", "TB", "PB", "EB"])
 }
 
-/// Formats a time: `0.312 ms`, `12.3 ms`, `1.50 s`.
+/// Formats a time: `0.312 ms`, `12.3 ms`, `1.50 s`. Zero is `0 ms`, because a worker reads its clock
+/// once per turn of its loop.
 pub(crate) fn time(time: Duration) -> String {
+    if time.is_zero() {
+        return "0 ms".to_owned();
+    }
     scaled(time.as_secs_f64() * 1e3, &["ms", "s"])
 }
 
@@ -56,7 +60,7 @@ mod tests {
     #[test]
     fn times_have_three_figures() {
         for (micros, text) in [
-            (0, "0.000 ms"),
+            (0, "0 ms"),
             (312, "0.312 ms"),
             (999, "0.999 ms"),
             (1_234, "1.23 ms"),
