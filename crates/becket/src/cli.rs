@@ -283,7 +283,7 @@ Examples:
   becket files --plain dist
       Serve the directory dist at http://localhost:8000/.
   becket files --listen :443 --certificate site.pem /srv/www
-      Serve /srv/www to all clients, with a certificate that they trust.";
+      Serve /srv/www to all clients, with a certificate that they trust.
 
 Each request is a line: method, path, status, size, time.";
 
