@@ -14,7 +14,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{Escaped, Timestamp, figures};
+use super::{Escaped, Timestamp};
 use becket_config::choices::LogFormat;
 use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
@@ -132,7 +132,7 @@ type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 
 impl AccessLine {
     /// Appends the line and its line break to `out`, or nothing for most connections in the short
-    /// format. Allocates only to grow `out`, to escape a value in JSON, and for units.
+    /// format. Allocates only to grow `out`, to escape a value in JSON, and for a size with unit.
     pub fn write(&self, format: LogFormat, out: &mut String) {
         let before = out.len();
         let written = match format {
@@ -224,7 +224,7 @@ impl RequestRecord {
         each("request_us", Field::Count(micros(self.took)))
     }
 
-    /// Writes such as `GET /a.txt 200 6 B 0.312 ms`.
+    /// Writes a line such as `GET /a.txt 200 6 B 0.3 ms`.
     fn write_short(&self, out: &mut String) -> fmt::Result {
         let method = self.method.as_deref().map(Escaped::word);
         let target = self.target.as_deref().map(Escaped::word);
@@ -233,8 +233,8 @@ impl RequestRecord {
             plain(field, out)?;
             out.push(' ');
         }
-        let (size, time) = (figures::bytes(self.bytes), figures::time(self.took));
-        writeln!(out, "{size} {time}")
+        let milliseconds = self.took.as_secs_f64() * 1e3;
+        writeln!(out, "{} {milliseconds:.1} ms", size(self.bytes as f64))
     }
 }
 
@@ -323,6 +323,19 @@ impl AccessRecord {
 
 fn text<T: Display>(value: Option<&T>) -> Field<'_> {
     value.map_or(Field::Absent, |value| Field::Text(value))
+}
+
+/// Formats a number of bytes with a decimal unit, such as `14 B` or `1.5 MB`.
+pub fn size(mut bytes: f64) -> String {
+    let mut unit = "B";
+    for larger in ["kB", "MB", "GB", "TB"] {
+        if bytes < 999.95 {
+            break;
+        }
+        (bytes, unit) = (bytes / 1000.0, larger);
+    }
+    let digits = usize::from(unit != "B");
+    format!("{bytes:.digits$} {unit}")
 }
 
 fn micros(time: Duration) -> u64 {
@@ -446,9 +459,9 @@ pub(crate) mod tests {
         };
         let mut asked = request();
         let line = short(Box::new(asked.clone()).into());
-        assert_eq!(line, "GET /a\\x20b\\x0astatus=200 404 14 B 0.030 ms\n");
-        (asked.method, asked.target, asked.status) = (None, None, "");
-        assert_eq!(short(Box::new(asked).into()), "- - - 14 B 0.030 ms\n");
+        assert_eq!(line, "GET /a\\x20b\\x0astatus=200 404 14 B 0.0 ms\n");
+        (asked.method, asked.target, asked.status, asked.bytes) = (None, None, "", 1_499_950);
+        assert_eq!(short(Box::new(asked).into()), "- - - 1.5 MB 0.0 ms\n");
         assert_eq!(short(record().into()), "");
         let failed = short(empty().into());
         assert_eq!(failed, "192.0.2.1:4711 handshake failed: not-tls\n");

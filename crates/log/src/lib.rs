@@ -21,7 +21,6 @@
 pub mod access;
 pub mod access_log;
 mod escape;
-mod figures;
 mod line;
 pub mod output;
 mod queue;

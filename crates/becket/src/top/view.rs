@@ -16,6 +16,7 @@ use becket_control::replies::TopConnections;
 use becket_control::status::Status;
 use becket_control::totals::Totals;
 use becket_control::web::span;
+use becket_log::access::size;
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let head = head(screen);
@@ -196,7 +197,7 @@ fn draw_most(frame: &mut Frame<'_>, most: &Result<TopConnections, TopRefused>, a
             Row::new([
                 escaped(&row.of),
                 row.connections.to_string(),
-                bytes_of(row.bytes as f64),
+                size(row.bytes as f64),
             ])
         });
         let widths = [
@@ -214,19 +215,7 @@ fn per_second(rate: Option<f64>) -> String {
 }
 
 fn bytes_per_second(rate: Option<f64>) -> String {
-    rate.map_or_else(|| "-".to_owned(), |rate| bytes_of(rate) + "/s")
-}
-
-/// Formats a byte count, such as `1.5 MB`.
-fn bytes_of(count: f64) -> String {
-    let units = ["B", "kB", "MB", "GB", "TB"];
-    let mut count = count;
-    let mut unit = 0;
-    while count >= 1000.0 && unit + 1 < units.len() {
-        (count, unit) = (count / 1000.0, unit + 1);
-    }
-    let digits = usize::from(unit > 0);
-    format!("{count:.digits$} {}", units[unit])
+    rate.map_or_else(|| "-".to_owned(), |rate| size(rate) + "/s")
 }
 
 /// A column of the table of servers.
