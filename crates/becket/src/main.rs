@@ -37,6 +37,11 @@ use becket_process::{ProcessRole, StartTask, enter};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
+/// The allocator of musl, hence of the static program, has one lock for all threads.
+#[cfg(target_env = "musl")]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     if agent::is_agent() {
         agent::run();

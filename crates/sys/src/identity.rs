@@ -1,8 +1,8 @@
 //! Users and groups, looked up by name or number in the system's databases.
 //!
-//! Lookups go through the C library (getpwnam_r, getgrnam_r, getgrouplist), hence through NSS. They may
-//! read files or query a directory service, so use them at start-up only. Module `privileges` applies an
-//! identity.
+//! Lookups go through the C library (getpwnam_r, getgrnam_r, getgrouplist), hence through NSS; with musl,
+//! `/etc/passwd` and `/etc/group`. They may read files or query a directory service, so use them at
+//! start-up only. Module `privileges` applies an identity.
 
 use std::ffi::CString;
 use std::io;

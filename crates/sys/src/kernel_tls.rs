@@ -320,9 +320,9 @@ pub fn send_record(socket: impl AsFd, kind: u8, bytes: &[u8]) -> io::Result<()> 
         let header = libc::CMSG_FIRSTHDR(&raw const message);
         (*header).cmsg_level = libc::SOL_TLS;
         (*header).cmsg_type = libc::TLS_SET_RECORD_TYPE;
-        (*header).cmsg_len = libc::CMSG_LEN(1) as usize;
+        (*header).cmsg_len = libc::CMSG_LEN(1) as _;
         *libc::CMSG_DATA(header) = kind;
-        message.msg_controllen = libc::CMSG_SPACE(1) as usize;
+        message.msg_controllen = libc::CMSG_SPACE(1) as _;
         libc::sendmsg(
             socket.as_fd().as_raw_fd(),
             &raw const message,
@@ -445,13 +445,14 @@ fn set(socket: impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<(
     }
 }
 
+/// Describes a message with one part. The types of its lengths differ between C libraries.
 fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr {
     // SAFETY: all fields are integers and pointers, for which zero is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = part;
     message.msg_iovlen = 1;
     message.msg_control = control.0.as_mut_ptr().cast();
-    message.msg_controllen = control.0.len();
+    message.msg_controllen = control.0.len() as _;
     message
 }
 

@@ -21,11 +21,13 @@ pub fn give_way(steps: i32) -> io::Result<()> {
 /// a thread does not preempt other threads when it wakes up. Its priority stays unchanged.
 ///
 /// # Errors
-/// If the C library has no such call, e.g. musl: lowering a priority needs no privilege.
+/// None: lowering a priority needs no privilege.
 pub fn only_computes() -> io::Result<()> {
-    let parameters = libc::sched_param { sched_priority: 0 };
-    // SAFETY: 0 is the calling thread; the parameters are read during the call.
-    match unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &raw const parameters) } {
+    let priority: libc::c_int = 0;
+    let (call, policy) = (libc::SYS_sched_setscheduler, libc::SCHED_BATCH);
+    // SAFETY: 0 is the calling thread; the kernel reads the priority during the call. musl has no such
+    // function.
+    match unsafe { libc::syscall(call, 0, policy, &raw const priority) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }

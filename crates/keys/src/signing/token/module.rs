@@ -46,6 +46,9 @@ impl Module {
         pin: Option<Zeroizing<Vec<u8>>>,
     ) -> Result<(Self, Session), TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
+        if cfg!(target_feature = "crt-static") {
+            return refused("a static program cannot load PKCS#11 modules; use the program of a package");
+        }
         let library = Pkcs11::new(&id.module)?;
         library.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK))?;
         let slot = find_slot(&library, id)?;
