@@ -32,9 +32,8 @@ fn checked_out() -> Option<String> {
         return None;
     }
     let commit = git(&["rev-parse", "--short=12", "HEAD"])?;
-    // The branch is missing for a detached head, and its file for packed branches; the log of HEAD then shows a change.
-    let branch = git(&["symbolic-ref", "--quiet", "HEAD"]);
-    for name in ["HEAD", "logs/HEAD"].into_iter().chain(branch.as_deref()) {
+    // Every commit and checkout is in the log of HEAD.
+    for name in ["HEAD", "logs/HEAD"] {
         let path = git(&["rev-parse", "--git-path", name]).map(|path| root.join(path));
         if let Some(path) = path.filter(|path| path.exists()) {
             println!("cargo::rerun-if-changed={}", path.display());
