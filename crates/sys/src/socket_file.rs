@@ -8,13 +8,14 @@
 //! Sources: unix(7), path_resolution(7); chmod and chown through `/proc/self/fd` reach the file of an
 //! `O_PATH` descriptor, proc(5).
 
-use std::fs::{self, File, Metadata, OpenOptions, Permissions};
+use std::fs::{self, File, Metadata, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt, chown};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, chown};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags};
 use socket2::{Domain, SockAddr, Socket, Type};
 
 /// Permissions for connecting to a socket by its path.
@@ -169,11 +170,9 @@ fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
 /// Opens the socket at a path without following a link. Also returns a path that leads to it as long as
 /// it is open.
 fn open(path: &Path) -> io::Result<(File, PathBuf)> {
-    let flags = libc::O_PATH | libc::O_NOFOLLOW;
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(flags)
-        .open(path)?;
+    // On musl, `OpenOptions` drops O_PATH from custom flags.
+    let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = File::from(rustix::fs::open(path, flags, Mode::empty())?);
     if !file.metadata()?.file_type().is_socket() {
         return Err(io::Error::from_raw_os_error(libc::EEXIST));
     }

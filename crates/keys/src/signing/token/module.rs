@@ -47,7 +47,9 @@ impl Module {
     ) -> Result<(Self, Session), TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
         if cfg!(target_feature = "crt-static") {
-            return refused("a static program cannot load PKCS#11 modules; use the program of a package");
+            return refused(
+                "a static program cannot load PKCS#11 modules; use the program of a package",
+            );
         }
         let library = Pkcs11::new(&id.module)?;
         library.initialize(CInitializeArgs::new(CInitializeFlags::OS_LOCKING_OK))?;
