@@ -355,17 +355,21 @@ impl File {
     /// Checks that idle connections are closed early only if becket can distinguish them from
     /// connections that wait for an answer.
     fn check_idle_reclaim(&self, report: &mut Report) {
+        let listeners: Vec<_> = self.listener.iter().map(|it| (it, it.ways())).collect();
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             let path = key!(path, backend.idle_reclaim);
             let is_limited = backend.server.iter().any(|server| server.maxconn.is_some());
-            for listener in &self.listener {
-                let ways = listener.ways().into_iter();
+            if backend.idle_reclaim.is_none() && !is_limited {
+                continue;
+            }
+            for (listener, ways) in &listeners {
                 let here: Vec<_> = ways
+                    .iter()
                     .filter(|way| way.backend == Some(&*backend.name))
                     .collect();
-                let passes = |way: &Way<'_>| listener.tls && !way.ends_tls;
+                let passes = |way: &&Way<'_>| listener.tls && !way.ends_tls;
                 let offers = |protocol: &[u8]| {
-                    let offered = |way: &Way<'_>| {
+                    let offered = |way: &&Way<'_>| {
                         let alpn = way.route.and_then(|(_, route)| route.alpn.as_ref());
                         let mut alpn = alpn.unwrap_or(&listener.alpn).iter();
                         way.ends_tls && alpn.any(|one| one == protocol)
