@@ -169,7 +169,7 @@ fn named(setting: &str, value: &str) -> String {
     }
 }
 
-/// Returns the round trips that each way of resumption saves becket's clients.
+/// Returns the round trips that each method of resumption saves becket's clients.
 fn saved(outcome: &Outcome) -> Option<String> {
     let trips = |case: &Case| verdict::subject(case)?.median(figures::ROUND_TRIPS_TO_FIRST);
     let told = outcome.cases.iter().filter_map(|case| {

@@ -208,7 +208,7 @@ fn take(mut from: File, held: &SyncSender<Held>, line: &Line) {
 fn deliver(mut to: File, due: &Receiver<Held>) {
     for (arrives, packet) in due {
         thread::sleep(arrives.saturating_duration_since(clock::now()));
-        // If the device has no room, the packet is lost, as in a real network.
+        // If the queue of the device is full, the packet is lost, as in a real network.
         drop(to.write(&packet));
     }
 }

@@ -176,7 +176,7 @@ pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     pub against: String,
-    /// Ratio of becket's figure to the other one.
+    /// Ratio of becket's figure to the figure of the compared server.
     pub interval: Interval,
     pub word: &'static str,
 }

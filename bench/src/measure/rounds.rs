@@ -1,4 +1,4 @@
-//! Decides when a case has had enough rounds.
+//! Determines how many rounds a case needs.
 //!
 //! After the minimum number of rounds, the case is checked. It ends if all deciding figures distinguish becket from the best peer, or if its
 //! time is over. Otherwise half as many rounds follow before the next check. Each round begins with the control.

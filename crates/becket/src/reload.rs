@@ -66,8 +66,8 @@ fn cause(error: &io::Error) -> String {
 }
 
 /// Requests a reload or an upgrade from the becket at `place`. Returns the temporary changes that
-/// this ended, one per line. Blocks until there is an outcome, or for about [`MOST_TRIES`] times
-/// [`STEP`].
+/// the reload or upgrade ended, one per line. Blocks until there is an outcome, or for about
+/// [`MOST_TRIES`] times [`STEP`].
 ///
 /// # Errors
 /// The request was refused, or its outcome is not known.

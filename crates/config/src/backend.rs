@@ -141,8 +141,8 @@ section! {
 pub struct ServerSection {
     /// Address of the server; its absence is an error.
     pub address: Option<ServerAddress>,
-    /// Share of new connections; with 0 the server gets only clients that stick to it. The range is
-    /// HAProxy's: enough steps for any pair of machines.
+    /// Weight relative to the other servers; with 0 the server gets only clients that stick to it.
+    /// The range is HAProxy's.
     #[serde(with = "Whole::<0, 256>")]
     pub weight: u32 = 1,
     /// Maximum number of connections; absent means no limit.
@@ -188,7 +188,7 @@ pub struct HealthSection {
         .iter()
         .filter_map(|one| one.parse().ok())
         .collect(),
-    /// Time for which a returning server gets less than its share.
+    /// Time after a recovery during which the server gets fewer clients than its weight allows.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub slow_start: Option<Duration>,
     /// Failed connects in a row that take a server out of service; absent is off.

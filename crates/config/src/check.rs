@@ -24,7 +24,7 @@ use crate::process::LogTarget;
 use crate::read::labels;
 use crate::suites::ServedVersion;
 
-/// A way of a listener's clients: a route, or the listener's own settings as the last one.
+/// Path of clients from a listener to a backend: a route, or the listener's own settings.
 #[derive(Clone, Copy, Debug)]
 pub struct Way<'a> {
     /// The route and its index; `None` for the listener's own settings.
@@ -218,7 +218,7 @@ impl File {
         }
     }
 
-    /// Checks that policy and backend of a way exist.
+    /// Checks that the policy and the backend of `way` exist.
     fn check_way(&self, path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
         let route = way.route.map(|(_, route)| route);
         let at = match (way.route, way.certificate) {
@@ -278,7 +278,7 @@ impl File {
     }
 
     /// Early data may be a replay. Only a server knows which requests may be repeated, so becket
-    /// must mark early data, and only a PROXY header of version 2 can do that.
+    /// must mark early data for it, which requires a PROXY header of version 2.
     fn check_early_data(&self, report: &mut Report) {
         let mut seen = HashSet::new();
         for listener in &self.listener {
@@ -510,7 +510,7 @@ impl File {
     }
 }
 
-/// Checks that a way to a backend of files has readable HTTP requests.
+/// Checks that becket can read HTTP requests on a path to a backend that serves files.
 fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
     let fault = match listener.speaks() {
         ListenMode::StartTls(_) => "the protocol is not HTTP, and the backend serves files",

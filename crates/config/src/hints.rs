@@ -8,7 +8,8 @@ pub(crate) fn foreign(key: &str) -> Option<&'static str> {
     row.map(|(_, setting)| *setting)
 }
 
-/// Keys in lower case without `-` and `_`, and what they are here.
+/// Keys of foreign configurations, in lower case without `-` and `_`, with their becket
+/// equivalents.
 const FOREIGN: [(&[&str], &str); 15] = [
     (
         &["sslcertificate", "certfile", "certificate", "cert", "crt"],
@@ -99,8 +100,8 @@ pub(crate) fn opened(text: &str, until: usize) -> Option<(usize, &'static str)> 
     open.pop()
 }
 
-/// Returns the length of the string at the start, with its quotes. One that does not end is longer
-/// than the text.
+/// Returns the length of the string at the start of `text`, including its quotes. Without a closing
+/// quote the result exceeds the length of `text`.
 fn string_length(text: &[u8], quote: &str) -> usize {
     let mut at = quote.len();
     loop {

@@ -24,7 +24,7 @@ pub struct Policy {
     pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
     /// Cipher suites, most preferred first; the default depends on the machine.
     pub suites: Option<Vec<Suites>>,
-    /// Key exchange groups; the client's order decides.
+    /// Accepted key exchange groups; becket follows the client's order of preference.
     pub groups: Vec<KeyExchangeGroup> = vec![
         KeyExchangeGroup::X25519MlKem768,
         KeyExchangeGroup::X25519,

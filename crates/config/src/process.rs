@@ -117,8 +117,8 @@ pub struct Sessions {
     /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
     #[serde(with = "Whole::<0, 100_000_000>")]
     pub table_entries: usize = 200_000,
-    /// Maximum size of these sessions in bytes. The table has 64 parts, and each must have room for
-    /// the longest chain.
+    /// Maximum size of these sessions in bytes. The table has 64 parts, and the longest certificate
+    /// chain must fit into each part.
     #[serde(with = "Bytes::<{ 8 << 20 }, { 1 << 40 }>")]
     pub table_size: usize = 128 << 20,
     /// Lifetime of a session ID.
@@ -135,8 +135,8 @@ pub struct Sessions {
 }
 
 section! {
-/// `[admission]`: limits of new clients; an absent limit is off. The maximum of ten million is more
-/// than any machine handles per second; a token then takes 100 ns to grow.
+/// `[admission]`: limits of new clients; an absent limit is off. A rate is at most ten million per
+/// second, more than any machine accepts; at this rate a token takes 100 ns to grow.
 pub struct Admission {
     /// Full handshakes per second of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]

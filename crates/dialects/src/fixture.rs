@@ -25,7 +25,8 @@ pub(crate) fn migration(source: MigrationSource, text: &str, parts: &[(&str, &st
     migration
 }
 
-/// Compares what a fixture becomes with the file next to it, which `BLESS` in the environment writes.
+/// Compares the translation of a fixture with the expected file next to it. Writes this file first
+/// if the environment has `BLESS`.
 #[track_caller]
 pub(crate) fn compare(
     source: MigrationSource,
@@ -47,7 +48,7 @@ pub(crate) fn compare(
     migration
 }
 
-/// The outcome of the directive in a line: its verdict, and what is said of it.
+/// Returns the verdict and the explanation for directive `theirs` in line `line`.
 pub(crate) fn outcome(
     migration: &Migration,
     theirs: &str,

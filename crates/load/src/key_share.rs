@@ -132,7 +132,7 @@ impl Share {
     }
 }
 
-/// Key exchange of one handshake, which uses the thread's share.
+/// Key exchange of one handshake with the thread's [`Share`].
 struct Exchange(Arc<Share>);
 
 impl ActiveKeyExchange for Exchange {

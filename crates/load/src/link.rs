@@ -295,7 +295,7 @@ impl LoadConnection {
         }
     }
 
-    /// Writes the request as early data if the offered session has enough room for it.
+    /// Writes the request as early data if the request fits into the early data limit of the offered session.
     fn ask_early(&mut self, env: &Env) -> Result<(), Failure> {
         let request = env.request(self.requests_left);
         let data = self.tls.as_mut().and_then(ClientConnection::early_data);

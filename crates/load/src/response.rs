@@ -97,7 +97,7 @@ impl Response {
         Ok(())
     }
 
-    /// Handles the end of the stream.
+    /// Checks at the end of the stream whether the response is complete.
     ///
     /// # Errors
     /// [`Failure::ClosedEarly`] before the response header is complete, [`Failure::ShortBody`] within the body.

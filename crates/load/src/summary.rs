@@ -217,11 +217,11 @@ pub fn shortfall(step: &LoadStep) -> Option<String> {
 const HELD_P99_US: f64 = 100_000.0;
 /// Share of the requested rate that must succeed. It is below 1 because of the edges of a step.
 const HELD_SHARE: f64 = 0.97;
-/// Share of time above which a thread that ran or waited for its CPU had no time left.
+/// A thread that ran or waited for its CPU for a larger fraction of the time was overloaded.
 const BUSY: f64 = 0.95;
 /// Number of CPUs in use above which a server counts as busy. A server that only stalls uses less.
 const BUSY_SERVER: f64 = 0.7;
-/// Share of time above which a thread whose transactions start late is the bottleneck.
+/// A thread whose transactions start late is the bottleneck above this fraction of busy time.
 const BUSY_AND_LATE: f64 = 0.80;
 /// Delay of the 99th percentile of starts, in microseconds, above which transactions start late.
 const LATE_START_US: f64 = 10_000.0;

@@ -378,7 +378,7 @@ impl Worker {
     }
 }
 
-/// Returns the share of `total` that belongs to thread number `thread` of `threads`.
+/// Divides `total` evenly among `threads` threads and returns the part of thread number `thread`.
 fn share(total: usize, thread: usize, threads: usize) -> usize {
     total / threads + usize::from(thread < total % threads)
 }

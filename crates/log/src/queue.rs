@@ -25,7 +25,7 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::output::{CountedOutput, Output};
 
-/// A handle of the queue. Clones share one queue and one thread.
+/// Handle of the queue of log lines. All clones share the queue and its thread.
 #[derive(Clone, Debug)]
 pub(super) struct LineQueue(Arc<Inner>);
 

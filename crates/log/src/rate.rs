@@ -1,9 +1,9 @@
-//! A limit on the lines that one place in the code logs.
+//! Limits the log lines of a call site.
 //!
 //! Each call site that a peer can trigger owns a [`RateLimit`]. The first N lines of a second are
-//! written, the rest is counted, and the next written line reports the number of suppressed lines.
-//! The code is pure: `now` is an argument. Each limit belongs to one thread, so workers share no
-//! lock for suppressed lines.
+//! written, later ones are only counted, and the next written line reports the number of suppressed
+//! lines. The code does not read the clock: `now` is an argument. Each limit belongs to one thread,
+//! so workers share no lock for suppressed lines.
 
 use std::collections::HashMap;
 use std::hash::Hash;

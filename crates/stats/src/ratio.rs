@@ -57,8 +57,8 @@ impl Interval {
         }
     }
 
-    /// Returns an interval that is wider by a share on both sides: the change of a control that had no reason
-    /// to change.
+    /// Returns this interval with both bounds extended by the factor `1 + share`. `share` is the change of a
+    /// control measurement whose conditions stayed the same.
     #[must_use]
     pub fn widened(self, share: f64) -> Self {
         let by = 1.0 + share.max(0.0);
@@ -84,8 +84,8 @@ impl Interval {
     }
 }
 
-/// Returns the spread of values around their geometric mean, as a share: the standard deviation of their
-/// logarithms. Zero for fewer than two values.
+/// Returns the spread of values around their geometric mean, as a fraction of it: the standard deviation of
+/// their logarithms. Zero for fewer than two values.
 pub fn spread(values: &[f64]) -> f64 {
     let logs = values.iter().filter(|v| **v > 0.0).map(|v| v.ln());
     Moments::of(logs).map_or(0.0, |of| of.variance.sqrt())

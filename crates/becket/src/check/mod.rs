@@ -1,8 +1,8 @@
 //! `becket check`: shows what `run` would load, as TOML or JSON, with all problems.
 //!
 //! It runs the same `prepare` as a start and a reload, so that a configuration that passes here
-//! also starts there. It also resolves the names of servers and peers, makes a handshake for every
-//! name ([`self_test`]), and tests what depends on the running machine, such as addresses in use.
+//! also starts there. It also resolves the names of servers and peers, performs a handshake for
+//! every name ([`self_test`]), and checks whether the addresses of listeners can be bound now.
 //! An address in use is only a warning, because it may belong to a becket that is about to be
 //! reloaded. On request it also connects to every server.
 
@@ -44,7 +44,7 @@ pub struct Findings {
     pub origin: String,
     /// Problems for which `run` rejects the configuration.
     pub errors: Vec<Problem>,
-    /// Problems for which it does not.
+    /// Problems despite which `run` accepts the configuration.
     pub warnings: Vec<Problem>,
     /// Effective configuration; `None` if it cannot be loaded.
     #[serde(flatten)]
@@ -187,7 +187,7 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     probed.collect()
 }
 
-/// Effective configuration: all keys with their values, and facts from files, DNS and the clock.
+/// Effective configuration: all keys with their values, and results from files, DNS and the clock.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct CheckedConfiguration {

@@ -67,7 +67,7 @@ pub struct TestedHandshake {
     pub backend: String,
     /// Resumption of the second handshake; `None` if resumption is not possible or not tested.
     pub resumes: Option<&'static str>,
-    /// Rejected because the client has no certificate, as the policy demands.
+    /// The server rejected the client for lack of the certificate that the policy requires.
     pub refused: bool,
 }
 

@@ -22,7 +22,7 @@ pub enum NotDone {
 /// Answer of a becket, as JSON and as text.
 pub(super) type Printed = (Value, String);
 
-/// Pairs an answer with the text that `text` makes of it.
+/// Stores an answer with the text that `text` returns for it.
 pub(super) fn shown<T: DeserializeOwned>(
     object: Value,
     text: impl FnOnce(&T) -> String,

@@ -80,12 +80,12 @@ pub enum ServerTask {
     Drain(ServerFlags),
     /// Stop new connections and health checks
     Maintenance(ServerFlags),
-    /// Change its share of new clients
+    /// Change the weight relative to the other servers
     Weight {
         /// Server to change.
         #[command(flatten)]
         server: ServerFlags,
-        /// 0 to 256
+        /// Weight relative to the other servers, 0 to 256
         #[arg(value_name = "WEIGHT")]
         weight: u32,
     },
@@ -125,7 +125,7 @@ pub struct AddFlags {
     /// Backend and address of the server: IP:PORT, NAME:PORT or /unix/path
     #[arg(value_name = "BACKEND/ADDRESS", value_parser = server_name)]
     pub(super) server: ServerPath,
-    /// Share of new clients, 0 to 256
+    /// Weight relative to the other servers, 0 to 256
     #[arg(long, value_name = "WEIGHT")]
     pub(super) weight: Option<u32>,
     /// Maximum number of connections
@@ -238,7 +238,7 @@ impl FilterFlags {
 /// Task for connections.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ConnectionTask {
-    /// Close them: peers see a reset, or an end without close_notify
+    /// Close the selected connections: peers see a reset, or an end without close_notify
     Kill {
         /// Selects connections.
         #[command(flatten)]
@@ -247,7 +247,7 @@ pub enum ConnectionTask {
         #[arg(long)]
         all: bool,
     },
-    /// Count them by source, server name and server
+    /// Count the selected connections by source, server name and server
     Top {
         /// Selects connections.
         #[command(flatten)]

@@ -1,9 +1,8 @@
 //! Drop-in replacement for hitch, stud and stunnel: started by their names, with their command
 //! lines and files.
 //!
-//! [`becket_dialects`] translates their settings; the rest is shared with becket's own
-//! configuration. This module has what is specific to these programs: exit codes, the test option,
-//! and the background process.
+//! [`becket_dialects`] translates their settings into becket's configuration. This module
+//! implements their exit codes, their test option and the background process.
 
 mod background;
 
@@ -132,7 +131,8 @@ impl DropInCall {
         }
     }
 
-    /// Checks as `becket check` does. The last line on success imitates the other program.
+    /// Checks the configuration as `becket check` does. On success the last line of output
+    /// is that of the replaced program.
     fn test(&self, source: &ConfigSource) -> io::Result<ExitCode> {
         let mut given = match enter(source, StartTask::Check)? {
             ProcessRole::Ended(code) => return Ok(code),

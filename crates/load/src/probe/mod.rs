@@ -154,7 +154,7 @@ impl Asked {
         Ok(())
     }
 
-    /// Makes a full handshake, then a second one that offers its session by the method `way`.
+    /// Performs a full handshake, then a second handshake that offers the session of the first by the method `way`.
     fn try_way(
         &self,
         way: &Way,
