@@ -37,7 +37,8 @@ use becket_process::{ProcessRole, StartTask, enter};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
-/// The allocator of musl, hence of the static program, has one lock for all threads.
+/// Replaces the allocator of musl, which the static program would use: it has one lock for all
+/// threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;

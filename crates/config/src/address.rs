@@ -130,7 +130,7 @@ addresses! {
     };
 }
 
-/// Adds to a fault the address that was meant, if only its port is there.
+/// Adds the probable address to a fault if `text` is only a port.
 fn refusal(
     text: &str,
     fault: &'static str,

@@ -42,7 +42,7 @@ pub struct Backend {
     /// never.
     #[serde(with = "TimeOr::<Off, { 100 * MILLISECOND }, DAY>")]
     pub idle_reclaim: Option<Duration>,
-    /// A client that closes its stream while it waits loses its place.
+    /// Remove a client from the queue if it closes its stream while it waits.
     pub abort_on_close: bool,
     /// Maximum number of further servers or addresses to try after a failed connect; each may take
     /// `timeouts.connect`.

@@ -24,8 +24,8 @@ pub struct LimitsSection {
     /// Maximum number of connections, over all workers; absent means as many as descriptors allow.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub connections: Option<usize>,
-    /// Memory use above which idle connections are closed; beyond that, clients wait, and then are
-    /// rejected.
+    /// Memory use above which idle connections are closed; at higher levels new clients first wait
+    /// and are later rejected.
     pub memory: MemoryLimit,
     /// Maximum number of unfinished handshakes, over all workers.
     #[serde(with = "Whole::<1, 100_000_000>")]
@@ -87,7 +87,7 @@ pub struct Timeouts {
     /// Without data in either direction.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub idle: Duration = Duration::from_secs(600),
-    /// Without data after one side has finished sending.
+    /// Maximum time without data after one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub half_closed: Duration = Duration::from_secs(60),
     /// From the first byte of a request for a file to its complete head.
@@ -102,10 +102,11 @@ pub struct Timeouts {
     /// Until the client has read the last bytes and closed.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub linger: Duration = Duration::from_secs(2),
-    /// From SIGTERM to the exit of the process.
+    /// Maximum time from SIGTERM to the exit of the process.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain: Duration = Duration::from_secs(30),
-    /// For the new process of an upgrade to load everything, and again until it serves.
+    /// Maximum time for the new process of an upgrade to load everything, and the same time again
+    /// until this process serves clients.
     #[serde(with = "Time::<SECOND, { 3600 * SECOND }>")]
     pub upgrade: Duration = Duration::from_secs(20),
 }
@@ -141,7 +142,7 @@ pub struct Admission {
     /// Full handshakes per second of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// Handshakes at once; absent means one second's worth.
+    /// Maximum burst of full handshakes; absent means the number of one second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
     /// Unfinished full handshakes of all clients.
@@ -150,7 +151,7 @@ pub struct Admission {
     /// Full handshakes per second of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_full_handshakes_per_second: Option<NonZeroU32>,
-    /// Handshakes at once of one source; absent means one second's worth.
+    /// Maximum burst of full handshakes of one source; absent means the number of one second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_burst: Option<NonZeroU32>,
     /// Unfinished full handshakes of one source.
@@ -187,7 +188,7 @@ pub struct NameLimits {
     /// Full handshakes per second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// Handshakes at once; absent means one second's worth.
+    /// Maximum burst of full handshakes; absent means the number of one second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
     /// Maximum share of a backend's `queue-length`, in percent.
@@ -205,7 +206,7 @@ pub struct Ja4Limits {
     /// Full handshakes per second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// Handshakes at once; absent means one second's worth.
+    /// Maximum burst of full handshakes; absent means the number of one second.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
     /// Fingerprints of rejected clients.
@@ -443,7 +444,7 @@ pub struct Process {
     pub crypto_threads: Option<usize>,
     /// Sign with RSA in batches of eight.
     pub rsa_batch: RsaBatch,
-    /// Sessions with a token, each of which makes one signature at a time.
+    /// Number of sessions with a token; each session creates one signature at a time.
     #[serde(with = "Whole::<1, 256>")]
     pub pkcs11_sessions: u16 = 8,
     /// Pin each worker to a core.

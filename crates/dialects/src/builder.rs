@@ -46,7 +46,7 @@ impl SectionBuilder {
         self.table.insert(key.to_owned(), value.into());
     }
 
-    /// Returns whether it has no key but its name.
+    /// Returns whether the table has no key except its name.
     pub(super) fn is_bare(&self) -> bool {
         self.table.len() < 2
     }
@@ -139,7 +139,7 @@ impl TranslationBuilder {
         self.note_origin(String::new(), origin.into());
     }
 
-    /// Declares settings lost that should have set a key, but that no key comes from.
+    /// Records that settings which should have set a key are lost if no key comes from them.
     pub(super) fn settle(&mut self) {
         let used: HashSet<usize> = self.made.origins.values().flatten().copied().collect();
         for (index, remark) in self.made.report.iter_mut().enumerate() {
@@ -227,7 +227,7 @@ impl TranslationBuilder {
 
     /// Returns an absolute path, starting at the folder in which the program was started.
     pub(super) fn place(&self, path: &str) -> String {
-        // The path is valid UTF-8, so nothing is lost.
+        // The path is valid UTF-8, so the conversion replaces no bytes.
         self.folder.join(path).to_string_lossy().into_owned()
     }
 

@@ -17,7 +17,8 @@ use super::setting::ValueKind::{Number, Switch, Text};
 use super::translation::Translation;
 use becket_config::error::Problem;
 
-/// Settings of stud in the order of the page: those with the same meaning in hitch, and its own.
+/// Settings of stud in the order of the page: settings with the same meaning in hitch, and settings
+/// that differ.
 pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     let own = |name: &str| OWN.iter().find(|setting| setting.theirs == name);
     let of_hitch = |name: &str| {
@@ -31,7 +32,7 @@ pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     found.flatten().copied().collect()
 });
 
-/// Options of stud: those of hitch that it supports, and its own.
+/// Options of stud: the supported options of hitch, and options that hitch lacks.
 pub(super) static OPTIONS: LazyLock<Vec<ProgramOption>> = LazyLock::new(|| {
     let does = [CONFIG, DEFAULTS, HELP, TEST, VERSION];
     let known =

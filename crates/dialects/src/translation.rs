@@ -16,7 +16,7 @@ pub struct Translation {
     pub problems: Vec<Problem>,
     /// A remark on each setting of the input.
     pub report: Vec<Remark>,
-    /// The program would run in the background.
+    /// `true` if the original program would run in the background.
     pub is_daemon: bool,
     pub(crate) settings: &'static [Setting],
     pub(crate) origins: HashMap<String, Vec<usize>>,

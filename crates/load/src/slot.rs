@@ -1,4 +1,4 @@
-//! A slot that makes one connection after another and keeps sessions and the resumption count between them.
+//! A slot opens one connection after another and stores sessions and the resumption count between connections.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -214,7 +214,7 @@ impl Worker {
         }
     }
 
-    /// Drops the starts that the warm-up did not make, because they would delay the starts of the first step.
+    /// Drops the overdue starts of the warm-up, because they would delay the starts of the first step.
     fn skip_warm_up(&mut self, now: Instant) {
         let begin = self.env.timeline.begin();
         while now >= begin && self.next_start().is_some_and(|intended| intended < begin) {
@@ -405,7 +405,7 @@ const STARTS_PER_TURN: usize = 64;
 const REST: Duration = Duration::from_millis(10);
 /// Interval between checks for expired connections.
 const SWEEP: Duration = Duration::from_millis(50);
-/// Time before the end of the run in which missed starts are still made after the end.
+/// Starts that became due within this time before the end of the run may still occur after the end.
 const MISSED: Duration = Duration::from_millis(20);
 /// Maximum time to wait for transactions in progress at the end of the run.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);

@@ -524,7 +524,8 @@ fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// Returns how a client with tickets resumes; `None` if nothing is kept.
+/// Returns how a client with tickets resumes; `None` if becket issues no tickets and stores no
+/// sessions.
 fn resumption(
     policy: &Policy,
     version: &SupportedProtocolVersion,

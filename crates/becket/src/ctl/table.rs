@@ -110,7 +110,8 @@ fn state(server: &ServerStatus) -> &'static str {
     }
 }
 
-/// Returns the differences from the file.
+/// Returns the keys of a server that differ from the configuration file, with their values in the
+/// file.
 fn changes(server: &ServerStatus) -> String {
     let mut changes = Vec::new();
     if server.added {

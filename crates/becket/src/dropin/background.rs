@@ -76,7 +76,7 @@ pub(super) fn detach() -> io::Result<ExitCode> {
 fn pass(mut said: impl Read) {
     let mut bytes = [0; 4096];
     while let Ok(length @ 1..) = said.read(&mut bytes) {
-        // The caller may have closed our standard error.
+        // Errors are ignored because the caller may have closed this standard error.
         io::stderr().write_all(&bytes[..length]).ok();
     }
 }
