@@ -162,7 +162,7 @@ pub enum KernelTls {
     /// No connections.
     #[default]
     Off,
-    /// Connections that have carried `limits.kernel-tls-after`.
+    /// Connections that have carried at least `limits.kernel-tls-after` bytes.
     Bulk,
 }
 
@@ -194,7 +194,7 @@ pub enum CheckKind {
     Http,
 }
 
-/// Handling of the clients' TLS.
+/// Termination or passthrough of the clients' TLS.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
@@ -237,9 +237,9 @@ pub enum ClientCertificates {
     /// No certificate is requested.
     #[default]
     Off,
-    /// A client without a certificate is accepted.
+    /// A certificate is requested; a client without one is accepted.
     Optional,
-    /// A client without a certificate is rejected.
+    /// A certificate is requested; a client without one is rejected.
     Required,
 }
 

@@ -18,7 +18,7 @@ use crate::notation::{
 use crate::section::section;
 
 section! {
-/// `[[listener]]`: addresses for clients.
+/// `[[listener]]`: addresses at which clients connect, and the settings of these clients.
 pub struct ListenerSection {
     /// Unique; a label of metrics and logs.
     pub name: SectionName,
@@ -26,13 +26,13 @@ pub struct ListenerSection {
     pub bind: Vec<ListenAddress>,
     /// Clients use TLS.
     pub tls: bool = true,
-    /// Handling of TLS, unless a route has its own.
+    /// Termination or passthrough of TLS, unless a route sets its own mode.
     pub mode: Mode,
     /// Protocol in which clients request TLS.
     pub starttls: Option<Protocol>,
     /// Pass on unencrypted PostgreSQL cancels; absent means yes.
     pub cancel_requests: Option<bool>,
-    /// Bundles, directories and pairs.
+    /// Certificates with their keys: bundles, directories, or pairs of chain and key.
     pub certificates: Vec<Certificate>,
     /// Certificate for clients without a known name.
     pub default_certificate: DefaultCertificate,
@@ -131,7 +131,7 @@ pub enum ListenMode {
 
 impl ListenMode {
     /// Returns `true` if becket connects to the server before it reads from the client, because the
-    /// server may send first. Then no name can select the server.
+    /// server may send first. The name in the hello cannot select this server.
     pub fn connects_first(self) -> bool {
         match self {
             Self::Tls => false,
@@ -208,7 +208,7 @@ section! {
 pub struct Route {
     /// Server names, exact or `*.name`; empty matches any name, and clients without one.
     pub names: Vec<NamePattern>,
-    /// Handling of their TLS; absent means as for the listener.
+    /// Termination or passthrough of TLS; absent means as for the listener.
     pub mode: Option<Mode>,
     /// Protocols; the route is for clients that offer one of them.
     #[serde(with = "maybe_list")]

@@ -270,7 +270,7 @@ impl KeyLocations {
         cut.any(|place| leads_to(path, &place.path) || leads_to(&place.path, path))
     }
 
-    /// Returns the path in the original text, in which removed elements of a list count.
+    /// Returns the path in the original text: list indices include the removed elements.
     fn original(&self, path: &str) -> String {
         let Some((list, rest)) = path.rsplit_once('[') else {
             return path.to_owned();

@@ -20,9 +20,9 @@ use super::escape::{escape, quote};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineFormat {
     pub(super) format: LogFormat,
-    /// A line has its time.
+    /// Each line contains the time.
     pub(super) timed: bool,
-    /// Text has colours.
+    /// Lines in text format are coloured.
     pub(super) coloured: bool,
 }
 

@@ -236,9 +236,9 @@ impl SyslogDaemon {
         if let Some(socket) = &self.socket {
             match socket.send(line) {
                 Ok(_) => return Ok(()),
-                // The daemon is busy.
+                // The daemon is busy: a new socket would not help.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // The daemon was restarted.
+                // The daemon was restarted, so its socket is connected again.
                 Err(_) => {}
             }
         }
@@ -252,7 +252,7 @@ impl SyslogDaemon {
         let address = match &self.address.address {
             Address::Unix(path) => SockAddr::unix(path)?,
             Address::Ip(ip, port) => SocketAddr::new(*ip, *port).into(),
-            // The configuration rejects both for syslog.
+            // Unreachable: the configuration rejects these addresses for syslog.
             Address::Any(_) | Address::Name(..) => return Err(io::ErrorKind::InvalidInput.into()),
         };
         let socket = Socket::new(address.domain(), Type::DGRAM, None)?;
