@@ -114,13 +114,15 @@ fn too_few_descriptors_cause_an_error_with_advice() {
 fn a_busy_machine_is_refused_without_busy_ok() {
     let directory = tempfile::tempdir().unwrap();
     let out = directory.path().join("run");
-    // The spinning process is not a child of the bench and exits by itself.
-    let spin = "timeout 10 sh -c 'while :; do :; done'";
-    let mut spinning = Command::new("sh").args(["-c", spin]).spawn().unwrap();
-    let place = format!("--out={}", out.display());
-    let args = ["run", "pq", "--quick", "--peers=becket", &built(), &place];
-    fails(&args, 6, "--busy-ok");
+    let (built, place) = (built(), format!("--out={}", out.display()));
+    // The spinning process is not a child of the bench.
+    let spin = ["120", "sh", "-c", "while :; do :; done"];
+    let mut spinning = Command::new("timeout").args(spin).spawn().unwrap();
+    let args = ["run", "pq", "--quick", "--peers=becket", &built, &place];
+    let refused = std::panic::catch_unwind(|| fails(&args, 6, "--busy-ok"));
+    signal(&spinning, Signal::TERM);
     spinning.wait().unwrap();
+    refused.unwrap();
     assert!(!out.join("run.json").exists());
 }
 

@@ -23,7 +23,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "sys",
         ],
     ),
-    ("becket-log", &["config", "keys", "proto", "sys", "tls"]),
+    (
+        "becket-log",
+        &["config", "keys", "proto", "stats", "sys", "tls"],
+    ),
     (
         "becket-prepare",
         &[

@@ -47,8 +47,8 @@ pub(crate) struct PairKeys {
 }
 
 impl ClusterVault {
-    /// Takes the secrets, the one for joins first, and derives one key from each. Returns `None` if the library
-    /// fails, which does not happen.
+    /// Derives a key from each secret. This node joins others with the first one. Returns `None` if AWS-LC cannot
+    /// derive a key.
     pub(crate) fn new(secrets: &[Secret]) -> Option<Self> {
         let (ids, secrets) = secrets
             .iter()

@@ -87,12 +87,15 @@ impl Mark {
     /// Reads the present counts.
     pub fn of(totals: &Totals, config: &Config, backends: &[RunningBackend], at: Duration) -> Self {
         let servers = backends.iter().flat_map(|it| it.state.servers().to_vec());
-        let nothing = Self::default();
+        let counts = |it: &ServerState| ServerCounts {
+            connections: it.connections(),
+            failures: it.failures(),
+        };
         Self {
             at,
             closed: totals.closed.clone(),
             names: handshakes(config),
-            servers: servers.map(|it| (it.tag(), nothing.server(&it))).collect(),
+            servers: servers.map(|it| (it.tag(), counts(&it))).collect(),
         }
     }
 

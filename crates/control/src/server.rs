@@ -233,7 +233,7 @@ impl Control {
         }
         drop(self.logs.access);
         self.sandbox.tell();
-        tracing::info!(name: "process-ended", exit_code = outcome as u8, "process ended");
+        tracing::info!(name: "process-ended", exit_code = outcome as u8, "serving process exits");
         outcome
     }
 

@@ -12,7 +12,7 @@ use super::setting::SettingSupport;
 pub(super) struct CipherChoice {
     /// IANA names, in the order of the string.
     pub(super) suites: Vec<&'static str>,
-    /// The string may also name unsupported suites.
+    /// `true` if the string also selects suites that becket does not support.
     pub(super) more: bool,
 }
 

@@ -18,6 +18,7 @@ use super::{Escaped, Timestamp};
 use becket_config::choices::LogFormat;
 use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
+use becket_stats::units::show_bytes;
 use becket_tls::ja4::Ja4;
 
 /// A closed connection. A value is `None` if the connection ended before it was known.
@@ -234,7 +235,11 @@ impl RequestRecord {
             out.push(' ');
         }
         let milliseconds = self.took.as_secs_f64() * 1e3;
-        writeln!(out, "{} {milliseconds:.1} ms", size(self.bytes as f64))
+        writeln!(
+            out,
+            "{} {milliseconds:.1} ms",
+            show_bytes(self.bytes as f64)
+        )
     }
 }
 
@@ -323,19 +328,6 @@ impl AccessRecord {
 
 fn text<T: Display>(value: Option<&T>) -> Field<'_> {
     value.map_or(Field::Absent, |value| Field::Text(value))
-}
-
-/// Formats a number of bytes with a decimal unit, such as `14 B` or `1.5 MB`.
-pub fn size(mut bytes: f64) -> String {
-    let mut unit = "B";
-    for larger in ["kB", "MB", "GB", "TB"] {
-        if bytes < 999.95 {
-            break;
-        }
-        (bytes, unit) = (bytes / 1000.0, larger);
-    }
-    let digits = usize::from(unit != "B");
-    format!("{bytes:.digits$} {unit}")
 }
 
 fn micros(time: Duration) -> u64 {
@@ -461,7 +453,7 @@ pub(crate) mod tests {
         let line = short(Box::new(asked.clone()).into());
         assert_eq!(line, "GET /a\\x20b\\x0astatus=200 404 14 B 0.0 ms\n");
         (asked.method, asked.target, asked.status, asked.bytes) = (None, None, "", 1_499_950);
-        assert_eq!(short(Box::new(asked).into()), "- - - 1.5 MB 0.0 ms\n");
+        assert_eq!(short(Box::new(asked).into()), "- - - 1.4 MiB 0.0 ms\n");
         assert_eq!(short(record().into()), "");
         let failed = short(empty().into());
         assert_eq!(failed, "192.0.2.1:4711 handshake failed: not-tls\n");

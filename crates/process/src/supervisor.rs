@@ -267,7 +267,7 @@ impl Supervisor {
                 let reload = self.serves().and_then(|serving| serving.reload.as_ref());
                 let is_late = reload.is_some_and(|reload| reload.late_at.is_none());
                 if is_late && !self.pending.reload {
-                    tracing::warn!(name: "reload-postponed", "reload postponed: the previous reload has not been answered");
+                    tracing::warn!(name: "reload-postponed", "reload postponed: the previous reload is still running");
                 }
                 self.pending.reload = true;
                 self.proceed(now, out);

@@ -16,7 +16,7 @@ use becket_control::replies::TopConnections;
 use becket_control::status::Status;
 use becket_control::totals::Totals;
 use becket_control::web::span;
-use becket_log::access::size;
+use becket_stats::units::show_bytes;
 
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let head = head(screen);
@@ -197,7 +197,7 @@ fn draw_most(frame: &mut Frame<'_>, most: &Result<TopConnections, TopRefused>, a
             Row::new([
                 escaped(&row.of),
                 row.connections.to_string(),
-                size(row.bytes as f64),
+                show_bytes(row.bytes as f64),
             ])
         });
         let widths = [
@@ -215,7 +215,7 @@ fn per_second(rate: Option<f64>) -> String {
 }
 
 fn bytes_per_second(rate: Option<f64>) -> String {
-    rate.map_or_else(|| "-".to_owned(), |rate| size(rate) + "/s")
+    rate.map_or_else(|| "-".to_owned(), |rate| show_bytes(rate) + "/s")
 }
 
 /// A column of the table of servers.
@@ -298,7 +298,7 @@ mod tests {
             "becket 1.2.3  serving for 1 h 0 min  4 workers  process 77",
             "problem: backend app: server 10.0.0.3:80 is out of service: refused",
             "42 open  5 waiting for a server  accepted 30.0/s",
-            "in 1.5 MB/s  out 3.0 kB/s",
+            "in 1.4 MiB/s  out 2.9 KiB/s",
             "full 10.0/s  resumed 20.0/s  failed 0.5/s  3 in flight",
             "p50 1.2 ms  p99 8.1 ms",
             " 30/s ",

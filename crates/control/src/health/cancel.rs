@@ -80,7 +80,7 @@ async fn send(
 /// as health checks.
 const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
-/// Maximum number of servers that get a request.
+/// Maximum number of servers to which one cancel request is sent.
 const MAX_SERVERS: usize = 64;
 /// Pause after a request, for each [`MAX_CONNECTS`] of its servers. 50 requests a second with TLS
 /// to a few servers take milliseconds of control's time.

@@ -78,7 +78,7 @@ pub enum Failure {
     Connect(io::Error),
     /// The server does not accept the data, or closes before its answer is complete.
     Broken(io::Error),
-    /// The server does not begin TLS after an unencrypted request.
+    /// The server did not start TLS after STARTTLS, or the like in its protocol.
     NoTls(NoTls),
     Tls(rustls::Error),
     /// An unexpected status.

@@ -1,12 +1,12 @@
 //! Loads changed certificate files without a command.
 //!
-//! A check of the files runs on a separate thread. Its result is committed if the configuration has
-//! not changed since the check began. Each check renews the watches, because links may have other
-//! targets. The first check follows the start and each reload, because files may have changed
-//! between reading and watching.
+//! A check reads the files on a separate thread. Its result is committed if the configuration has
+//! not changed since the check began. Each check sets up the watches again, because a symbolic link may
+//! now lead to another file. A check also follows the start and each reload, because a file may have
+//! changed between reading and watching.
 //!
-//! With a supervisor, the supervisor commands each check, because only it can open all files. This
-//! process then reports changes of the files that it opens with its own rights.
+//! A supervisor starts each check, because only it can open all files. This process then reports
+//! to it changes of the files that it can open itself.
 
 use std::mem;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Control {
             tracing::error!(name: "file-rejected", "changed file rejected; keeping the previous one: {fault}");
         }
         for file in mended(&before, &rejected) {
-            tracing::info!(name: "file-accepted", "file accepted after a rejection: {file}");
+            tracing::info!(name: "file-accepted", "file is valid again and in use: {file}");
         }
         status.failures += u64::from(!rejected.is_empty());
         status.rejected = rejected.iter().map(ToString::to_string).collect();

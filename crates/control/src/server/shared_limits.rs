@@ -51,8 +51,9 @@ impl SharedLimits {
         self.settle(shared, connections);
     }
 
-    /// Keeps the counts in use. With `keeps_queues`, also keeps half of the free connections until
-    /// retiring sockets are empty. Returns the kept counts.
+    /// Gives the limits to the new process, except for open connections. With `keeps_queues`, also
+    /// keeps half of the unused connections until the accept queues of the old sockets are empty.
+    /// Returns the counts that this process keeps.
     pub fn leave(
         &mut self,
         shared: &SharedState,

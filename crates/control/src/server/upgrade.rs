@@ -103,7 +103,7 @@ impl Control {
         if self.handover.stage == ready && !self.state.is_draining() {
             // From now on this process drains when the supervisor exits.
             if let Err(error) = outlive_parent() {
-                tracing::error!(name: "supervisor-not-outlived", %error, "cannot outlive the supervisor; the kernel kills this process with it");
+                tracing::error!(name: "supervisor-not-outlived", %error, "cannot clear the parent-death signal; the kernel kills this process when the supervisor exits");
             }
             self.serve();
         }

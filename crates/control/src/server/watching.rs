@@ -48,7 +48,7 @@ impl Watching {
             () = watch.settled() => WatchResult::Changed,
             Some(looked) = async { Some(running.as_mut()?.await) } => {
                 *running = None;
-                let looked = looked.inspect_err(|error| tracing::error!(name: "file-check-failed", %error, "cannot check the files"));
+                let looked = looked.inspect_err(|error| tracing::error!(name: "file-check-failed", %error, "cannot check certificates and keys for changes; keeping the loaded ones"));
                 WatchResult::Look(looked.ok().map(Box::new))
             }
         }

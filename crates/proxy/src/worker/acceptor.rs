@@ -145,7 +145,7 @@ impl Acceptor {
         if mem::take(&mut self.reported)
             && let Err(error) = registry.deregister(&mut self.socket)
         {
-            tracing::warn!(name: "poll-remove-failed", address = %self.address, %error, "cannot remove a listener from the poll; it still wakes the worker");
+            tracing::warn!(name: "poll-remove-failed", address = %self.address, %error, "cannot remove a listener from epoll; it still wakes the worker");
         }
     }
 
@@ -159,7 +159,7 @@ impl Acceptor {
         match registry.register(&mut self.socket, token, Interest::READABLE) {
             Ok(()) => self.reported = true,
             Err(error) => {
-                tracing::warn!(name: "poll-add-failed", address = %self.address, %error, "cannot add a listener to the poll; checking it periodically");
+                tracing::warn!(name: "poll-add-failed", address = %self.address, %error, "cannot add a listener to epoll; checking it periodically");
             }
         }
     }
@@ -172,7 +172,7 @@ impl Acceptor {
     /// Removes the TTL requirement from a client that connected before the retirement.
     fn admit(&self, socket: &TcpStream) {
         if let Err(error) = becket_sys::socket::admit(socket) {
-            tracing::warn!(name: "client-admit-failed", address = %self.address, %error, "cannot admit a client of a closing listener; it may hang");
+            tracing::warn!(name: "client-admit-failed", address = %self.address, %error, "cannot accept a pending client of a closing listener; the client may hang");
         }
     }
 

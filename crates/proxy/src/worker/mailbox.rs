@@ -116,7 +116,7 @@ impl Mailbox {
             return;
         }
         if let Err(error) = self.waker.wake() {
-            tracing::error!(name: "worker-wake-failed", %error, "cannot wake a worker");
+            tracing::error!(name: "worker-wake-failed", %error, "cannot wake a worker thread; it reads its messages at its next event");
         }
     }
 
