@@ -7,7 +7,7 @@ use crate::scenario::Measure;
 use crate::spread;
 use crate::verdict::{self, Standing};
 
-/// Returns the answer for an outcome.
+/// Returns sentences that answer the question of a scenario.
 pub fn of(run: &Run, outcome: &Outcome) -> String {
     if let Some(reason) = &outcome.not_available {
         return format!("Not available: {reason}.");
@@ -27,8 +27,8 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         .unwrap_or_else(|| "No server could be measured on this machine.".to_owned())
 }
 
-/// Compares becket with the best peer and with other builds or settings of becket. Lists up to [`FEW`] verdicts and counts more. Unclear
-/// ones stand last.
+/// Compares becket with the best peer and with other builds or settings of becket. Lists up to [`FEW`] verdicts,
+/// unclear verdicts last. More verdicts are only counted.
 fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     let figures = figure::headlines(outcome);
     let each = outcome.cases.iter().flat_map(|case| {
@@ -65,7 +65,7 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// Lists verdicts: one sentence for each figure, verdict and peer.
+/// Returns one sentence for each combination of figure, verdict and peer.
 fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
     sentences(all.iter().map(|(case, figure, standing)| {
         let (interval, against) = (&standing.interval, &standing.against);
@@ -102,7 +102,7 @@ fn medians(outcome: &Outcome) -> Option<String> {
     }))
 }
 
-/// Joins parts with the same begin to a sentence.
+/// Joins the parts that have the same beginning into one sentence.
 fn sentences(parts: impl Iterator<Item = (String, String)>) -> Option<String> {
     let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
     for (begin, part) in parts {
@@ -161,7 +161,7 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     (!told.is_empty()).then(|| told.join(" "))
 }
 
-/// Returns a setting with its value; a group has its usual name alone.
+/// Returns a setting and its value as text. For a key exchange group, returns only its name in upper case.
 fn named(setting: &str, value: &str) -> String {
     match setting {
         "group" => value.to_uppercase(),
@@ -217,7 +217,7 @@ fn generators(outcome: &Outcome) -> Option<String> {
     (!told.is_empty()).then(|| format!("{answer}: {}.", told.join("; ")))
 }
 
-/// Returns the label of a case as the end of a sentence, or an empty text without a label.
+/// Returns the label of a case as the end of a sentence, or an empty string if the case has no label.
 fn with(case: &Case) -> String {
     match case.label.as_str() {
         "" => String::new(),
@@ -225,7 +225,7 @@ fn with(case: &Case) -> String {
     }
 }
 
-/// Scenarios that ask for the cost or gain of a setting, with the setting.
+/// Scenarios that ask what a setting costs or saves, each with the name of that setting.
 const STEPS: &[(&str, &str)] = &[
     ("batches", "rsa-batch"),
     ("cipher", "suite"),
@@ -240,7 +240,7 @@ const STEPS: &[(&str, &str)] = &[
 ];
 /// Maximum number of verdicts to list.
 const FEW: usize = 4;
-/// Maximum relative difference of rates that agree.
+/// Maximum relative difference at which the rates of two load generators count as equal.
 const CLOSE: f64 = 0.05;
 
 #[cfg(test)]

@@ -1,13 +1,12 @@
 //! Articles with the experiments that the suite repeats. A scenario's `[[then.source]]` refers to them by ID.
 
-/// A published article.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Article {
-    /// ID that scenarios use.
+    /// ID by which scenarios cite the article.
     pub id: &'static str,
     pub by: &'static str,
     pub title: &'static str,
-    /// Year of publication, if the article gives it.
+    /// Year of publication, if the article states it.
     pub year: Option<u16>,
     pub link: &'static str,
 }

@@ -7,7 +7,8 @@ use crate::result::{Case, Column, Outcome};
 use crate::scenario::{Scenario, Settings, Source, Today};
 use crate::table::{self, Rows};
 
-/// Returns a table of an article with a heading that names the article, the table and the link.
+/// Returns a table of an article with additional columns for today's figures, below a line with the article's name and
+/// link.
 pub fn show(scenario: &Scenario, source: &Source, outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(article) = Article::find(&source.article) {
@@ -41,7 +42,8 @@ pub fn show(scenario: &Scenario, source: &Source, outcome: &Outcome) -> String {
     text + "\n" + &rows.text()
 }
 
-/// Finds the case with these settings. Cases of an earlier run have fewer settings.
+/// Finds the case with these settings. Compares only settings that the case has, because cases of earlier runs lack
+/// some.
 fn find<'a>(outcome: &'a Outcome, settings: &Settings) -> Option<&'a Case> {
     let is_that = |case: &&Case| {
         let mut known = case.settings.iter();
@@ -50,8 +52,8 @@ fn find<'a>(outcome: &'a Outcome, settings: &Settings) -> Option<&'a Case> {
     outcome.cases.iter().find(is_that)
 }
 
-/// Returns a cell: the rate and the server CPU per transaction. The rate is `figure` or, by default, the highest rate of the ramp within
-/// the articles' limit, or the rate of the closed loop if there was no ramp.
+/// Returns a cell with the rate and the server CPU per transaction. The rate is `figure` if given. Otherwise it is the
+/// highest rate of the ramp with a mean latency below 100 ms, or the rate of the closed loop if the case has no ramp.
 fn cell(case: &Case, column: &Column, figure: Option<&str>) -> String {
     if let Some(words) = column.missing() {
         let reason = column.not_available.iter();

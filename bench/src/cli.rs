@@ -16,7 +16,6 @@ use crate::{Error, catalog, conditions};
 #[derive(Debug, Parser)]
 #[command(name = "becket-bench", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
-    /// Subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -76,7 +75,7 @@ pub struct RunArgs {
     /// List the cases and measure nothing
     #[arg(long)]
     pub plan: bool,
-    /// Measure although other processes use the CPUs; the report then has a warning
+    /// Measure even if other processes use the CPUs; the report then has a warning
     #[arg(long)]
     pub busy_ok: bool,
     /// Use shorter measurements and fewer values: half an hour for all scenarios
@@ -133,7 +132,7 @@ impl RunArgs {
         })
     }
 
-    /// Returns the scenarios that have a case within the limits of `--only`.
+    /// Returns the requested scenarios that still have a case after `--only` is applied.
     fn scenarios(&self, effort: &Effort) -> Result<Vec<Scenario>, Error> {
         let mut left = Vec::new();
         for scenario in catalog::find(&self.scenarios)? {

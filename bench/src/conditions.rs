@@ -72,7 +72,6 @@ fn filters() -> impl Iterator<Item = (String, String)> {
     files.map(move |(name, file)| (name.to_owned(), or_absent(read(file))))
 }
 
-/// Returns the load averages.
 pub fn load() -> String {
     read("/proc/loadavg")
         .split(' ')
@@ -81,7 +80,7 @@ pub fn load() -> String {
         .join(" ")
 }
 
-/// Raises the limit on open files as far as possible. Child processes inherit it.
+/// Raises the limit on open files to the hard limit, but not above `MOST_FILES`. Child processes inherit the limit.
 pub fn raise_open_files() -> Result<u64, Error> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(u64::MAX);
@@ -161,5 +160,5 @@ const SETTINGS: &[&str] = &[
 pub const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 /// Minimum limit on open files: open loops have up to 4000 connections, and a server needs two descriptors for each.
 const LEAST_FILES: u64 = 9_000;
-/// Maximum limit on open files, because some programs allocate tables of this size.
+/// Upper bound for the limit on open files, because some programs allocate a table with as many entries.
 const MOST_FILES: u64 = 65_536;

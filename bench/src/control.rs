@@ -19,7 +19,7 @@ use crate::peer::Server;
 use crate::result::{Run, Sample};
 use crate::turns;
 
-/// The relay and its backend. They run during the whole run.
+/// Relay and backend of the control. Both processes run until the bench exits.
 #[derive(Debug)]
 pub struct Control {
     relay: Server,
@@ -27,7 +27,7 @@ pub struct Control {
     client: Vec<usize>,
     /// Samples so far, one per round.
     pub samples: Vec<Sample>,
-    /// Turns of the current round.
+    /// Samples of the turns of the current round.
     turns: Vec<Sample>,
 }
 
@@ -64,7 +64,7 @@ impl Control {
         Ok(())
     }
 
-    /// Joins the turns since the last round into a round.
+    /// Joins the turns measured since the last call into the sample of one round.
     pub fn end_round(&mut self) {
         let turns = std::mem::take(&mut self.turns);
         let round = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);
@@ -89,15 +89,16 @@ pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
     values.collect()
 }
 
-/// Returns the relative spread of the control from round to round, reduced by the square root of `rounds` as for a mean of as many
-/// rounds.
+/// Returns the relative spread of the control's CPU time from round to round, divided by the square root of `rounds`.
+/// The result is the standard error of a mean over this number of rounds.
 pub fn movement(samples: &[Sample], rounds: usize) -> f64 {
     let spread = ratio::spread(&values(samples, figures::CPU));
     spread / (rounds.max(1) as f64).sqrt()
 }
 
-/// Returns the relative spread of the control from turn to turn, for rounds in turns. The spread of half rounds is reduced by the
-/// square root of two to the spread of whole rounds. Falls back to [`movement`].
+/// Returns the relative spread between the odd and the even turns of the control, divided by the square root of
+/// `rounds`. Odd or even turns are only half a round, so the divisor also contains the square root of two. Without
+/// turns, returns [`movement`].
 pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
     let moved = values(samples, figures::MOVED);
     if moved.len() < 2 {

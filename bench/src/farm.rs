@@ -1,4 +1,4 @@
-//! A farm: several becket nodes that serve the same name, for the loss of a node.
+//! A farm: several becket nodes that serve the same name. The measure of failover kills one of them.
 //!
 //! With a cluster the nodes share a secret and replicate TLS 1.2 sessions over UDP on loopback. Without a cluster each node is
 //! independent. All other settings are equal.
@@ -11,7 +11,7 @@ use crate::Error;
 use crate::peer::{Peer, Server, Site};
 use crate::process::free_address;
 
-/// Starts the number of nodes that the case requires. `site` has the common settings.
+/// Starts as many nodes as the case requires, all with the settings of `site`.
 pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Vec<Server>, Error> {
     let count = site.settings.nodes;
     let sections = if clustered {
@@ -52,7 +52,7 @@ fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
     )))
 }
 
-/// Returns the configuration section of each node of a new cluster.
+/// Returns the `[cluster]` section of each node of a new cluster.
 pub fn sections(peer: &Peer, directory: &Path, count: usize) -> Result<Vec<String>, Error> {
     Ok(sections_of(
         &secret(peer, directory)?,
@@ -74,7 +74,7 @@ fn sections_of(secret: &Path, addresses: &[SocketAddr]) -> Vec<String> {
     addresses.iter().enumerate().map(section).collect()
 }
 
-/// Returns different free UDP addresses of 127.0.0.1.
+/// Returns `count` different addresses of 127.0.0.1 with free UDP ports.
 fn udp_addresses(count: usize) -> Result<Vec<SocketAddr>, Error> {
     let failed = |e| Error::os("cannot find a free UDP port of 127.0.0.1", e);
     let sockets = (0..count).map(|_| UdpSocket::bind("127.0.0.1:0").map_err(failed));

@@ -1,4 +1,5 @@
-//! Properties of figures in reports: heading, unit, better direction, use in verdicts. Also the limit of a case.
+//! Properties of the figures in reports: heading, unit, whether lower values are better, and use in verdicts. This
+//! module also computes the limit of a case: the CPU time that no server can avoid.
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
@@ -9,15 +10,14 @@ use crate::result::{Case, Column, Outcome};
 use crate::scenario::Measure;
 use crate::spread;
 
-/// Figure of a table.
+/// Kind of number in a table of the report, such as the server CPU per transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
     /// Name in [`crate::result::Sample::figures`].
     pub name: String,
     pub heading: String,
-    /// A lower value is better.
     pub less_is_better: bool,
-    /// The figure compares servers. A load or the client's share of a latency does not.
+    /// The figure is used to compare servers. An offered load, for example, is only a condition of the measurement.
     pub is_contested: bool,
     /// Rounds are repeated until this figure distinguishes becket from the best peer.
     pub decides: bool,
@@ -53,7 +53,7 @@ fn condition(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns a deciding figure whose lower values are better.
+/// Returns a figure whose lower values are better and that determines the number of rounds.
 fn decides(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -65,7 +65,7 @@ impl Figure {
     /// Formats a value with its unit.
     pub fn show(&self, value: f64) -> String {
         let name = self.name.as_str();
-        // The names must contain `_us_` or end in `_us`; `cpus_used` is not a time.
+        // A search for `us` alone would also match `cpus_used`, which is not a time.
         if name.ends_with("_us") || name.contains("_us_") {
             let sign = if value < 0.0 { "-" } else { "" };
             return format!("{sign}{}", show_us(value.abs()));
@@ -84,13 +84,13 @@ impl Figure {
         }
     }
 
-    /// Returns the best peer and its median; `None` for a condition, which is not compared.
+    /// Returns the column of the best server with its median, or `None` if this figure does not compare servers.
     pub fn best<'a>(&self, case: &'a Case) -> Option<(&'a Column, f64)> {
         self.best_of(case.columns.iter())
             .filter(|_| self.is_contested)
     }
 
-    /// Returns the best of these columns and its median. Floors are excluded.
+    /// Returns the best of these columns with its median. Skips floors, which are not servers.
     pub fn best_of<'a>(
         &self,
         columns: impl Iterator<Item = &'a Column>,
@@ -117,7 +117,8 @@ pub fn deciding(measure: Measure) -> Vec<Figure> {
     figures
 }
 
-/// Returns the figures that answer a scenario's question: the deciding ones, or the first one if there are none.
+/// Returns the figures that answer a scenario's question: the figures with `decides`, or the first figure if no figure
+/// decides.
 pub fn headlines(outcome: &Outcome) -> Vec<Figure> {
     let shown = shown(outcome);
     let (deciding, others): (Vec<Figure>, Vec<Figure>) = shown.into_iter().partition(|f| f.decides);
@@ -130,8 +131,8 @@ pub fn headlines(outcome: &Outcome) -> Vec<Figure> {
     deciding
 }
 
-/// Returns the figures of a scenario's tables, the main figure first. Figures without a value are left out, since earlier runs have
-/// other figures of some measures.
+/// Returns the figures of a scenario's tables, the main figure first. Skips figures without a value, because stored
+/// runs of earlier versions lack some figures.
 pub fn shown(outcome: &Outcome) -> Vec<Figure> {
     let columns = || outcome.cases.iter().flat_map(|case| &case.columns);
     let mut shown = of_measure(outcome.measure);
@@ -240,7 +241,7 @@ fn overload() -> Vec<Figure> {
     shown
 }
 
-/// Returns all figures for the first load, then all for the next one.
+/// Returns all figures for the first load, then all figures for the next load.
 fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let mut all = Vec::new();
     for load in loads {
@@ -249,7 +250,7 @@ fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     all
 }
 
-/// Returns the first figure for all loads, then the next figure.
+/// Returns the first figure for all loads, then the next figure for all loads.
 fn by_row(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let rows = rows.iter();
     rows.flat_map(|row| under(loads, std::slice::from_ref(row)))
@@ -339,7 +340,8 @@ const QUEUED: &[FigureRow] = &[
     (less, figures::P50, "another listener's median while"),
     (less, figures::P99, "another listener's p99 while"),
 ];
-/// Figures of `scraped`. The effect of scrapes on clients decides; the cost and the size of the scrapes follow.
+/// Figures of `scraped`. The deciding figures show the effect of scrapes on clients. The last three show the cost and
+/// the size of the scrapes.
 const SCRAPED: &[FigureRow] = &[
     (decides, figures::CPU, "workers' CPU per transaction"),
     (decides, figures::P50, "transactions' p50"),
@@ -360,7 +362,7 @@ const FAILOVER: &[FigureRow] = &[
 ];
 const CLIENT_BUSY: &str = "CPU use of the client at";
 
-/// Returns a deciding figure for the goodput under a flood.
+/// Returns a figure for the goodput under a flood, which determines the number of rounds.
 fn kept(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -368,8 +370,8 @@ fn kept(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns the limit of a case in a round: the server CPU of a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the server CPU of the
-/// library in memory. If [`ROUND_TRIP`] needed less than [`RELAY`], its CPU time also limits [`RELAY`].
+/// Returns the limit of a case in one round: the server CPU of a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the CPU time
+/// of the TLS library in memory. Uses the CPU of [`ROUND_TRIP`] instead of [`RELAY`] if it was lower.
 fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     let cpu = |column: &Column| column.at(round, figures::CPU);
     let relays = [RELAY, ROUND_TRIP].map(|name| case.column(name));
@@ -383,8 +385,8 @@ fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     Some(relay + cpu(case.column(LIBRARY)?)?)
 }
 
-/// Returns limit / measured as the median of the rounds; `None` above 1, because a value that a server has beaten is not a limit. See
-/// [`beaten`].
+/// Returns the median over all rounds of limit / measured CPU time. Returns `None` if the result is above 1, because a
+/// limit that a server has beaten is not a limit. See [`beaten`].
 pub fn eta(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     share_of_limit(case, column, relay).filter(|eta| *eta <= 1.0)
 }
@@ -412,8 +414,9 @@ pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
     ))
 }
 
-/// Returns a remark with the loads for which the client contributed to the latency: its starts (p99) were later than a tenth of the
-/// p99 of latency, or its CPU (which the backend may share) was busy for more than nine tenths of the time.
+/// Returns a remark that lists the loads at which the client itself added latency. Its late starts exceeded a tenth of
+/// the latency (both p99), or one of its CPUs, which it shares with the backend, was busy for more than nine tenths of
+/// the time.
 pub fn client_was_slow(column: &Column) -> Option<String> {
     let mut loads = LATENCY_LOADS.to_vec();
     loads.extend(
@@ -441,9 +444,9 @@ pub fn client_was_slow(column: &Column) -> Option<String> {
 
 /// Start of the remark of [`client_was_slow`].
 pub const CLIENT_WAS_SLOW: &str = "the client was slow";
-/// Share of the p99 above which a late start counts.
+/// Late starts above this share of the p99 latency cause a remark.
 const LATE: f64 = 0.1;
-/// Share of the time above which a CPU counts as busy.
+/// A CPU that is busy for more than this share of the time causes a remark.
 const BUSY: f64 = 0.9;
 
 #[cfg(test)]

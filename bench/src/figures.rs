@@ -19,13 +19,13 @@ pub const P999: &str = "p999_us";
 pub const MAX: &str = "max_us";
 /// Share of attempted transactions that failed, 0 to 1.
 pub const FAILED: &str = "failed_share";
-/// Share of handshakes that were resumed, counted from handshakes, 0 to 1.
+/// Share of handshakes that were resumed, 0 to 1.
 pub const RESUMED: &str = "resumed_share";
 /// Share of the time in which the busiest client thread ran or waited for a CPU, 0 to 1.
 pub const CLIENT_BUSY: &str = "client_busy";
 /// Client CPU time per transaction.
 pub const CLIENT_CPU: &str = "client_cpu_us";
-/// Transactions per second that should start.
+/// Transactions per second that the client is asked to start.
 pub const OFFERED: &str = "offered_per_s";
 /// 99th percentile of the delay between the intended and the actual start in an open loop, caused by the client.
 pub const LATE: &str = "late_start_p99_us";
@@ -37,11 +37,11 @@ pub const MB_PER_CPU_S: &str = "mb_per_cpu_s";
 pub const MB_PER_S: &str = "mb_per_s";
 /// Proportional set size of all processes of the server, bytes.
 pub const PSS: &str = "pss_bytes";
-/// Number of turns in the round.
+/// Number of turns (short interleaved measurements) in a round.
 pub const TURNS: &str = "turns";
 /// Ratio of the control's CPU time per transaction in odd turns to that in even turns of a round.
 pub const MOVED: &str = "cpu_moved_ratio";
-/// Threads of all processes of the server.
+/// Number of threads of all server processes.
 pub const THREADS: &str = "threads";
 /// Growth of the proportional set size per idle connection, bytes.
 pub const PSS_PER_CONNECTION: &str = "pss_per_connection_bytes";
@@ -65,7 +65,7 @@ pub const MARK_500: &str = "mark_mean_500ms_per_s";
 pub const MARK_LOST: &str = "mark_lost_per_s";
 /// Rate of served clients under a flood, as a share of the mean rate of the closed loops before and after.
 pub const KEPT: &str = "goodput_kept_share";
-/// Seconds from the end of the flood until a quarter of a second met the capacity criteria again.
+/// Seconds from the end of a flood until the server met the capacity criteria again, in steps of a quarter of a second.
 pub const RECOVERY: &str = "recovery_s";
 
 /// Server CPU time per served client under a flood, as a share of that in the closed loops before and after.
@@ -80,19 +80,19 @@ pub const SOFTIRQ: &str = "softirq_share";
 pub const DROPS: &str = "listen_drops";
 /// Closed-loop rate after the floods, as a share of the rate before.
 pub const AFTER: &str = "capacity_after_share";
-/// Full handshakes of a storm that started per second.
+/// Full handshakes per second that the flood of `storm` started.
 pub const FLOOD: &str = "flood_rate_per_s";
-/// Microseconds of CPU time per second.
+/// Server CPU time in microseconds per second.
 pub const CPU_PER_S: &str = "cpu_us_per_s";
-/// Microseconds of CPU time per second, of threads other than workers.
+/// CPU time of all threads except workers, in microseconds per second.
 pub const OTHER_THREADS: &str = "other_threads_us_per_s";
 /// Time from the first request of a scrape to its last response.
 pub const SCRAPE: &str = "scrape_us";
 /// Total bytes of the pages of a scrape.
 pub const SCRAPE_BYTES: &str = "scrape_bytes";
-/// Prefix of the figures of a probe.
+/// Prefix of the figures of the probe, which sends requests on connections that are already open.
 pub const PROBE: &str = "probe_";
-/// Prefix of the figures of a returning client.
+/// Prefix of the figures of the returning client, which reconnects and resumes a session during a flood.
 pub const RETURNING: &str = "returning_";
 
 /// Time from the start of a transaction to the first byte of the response, median and 99th percentile.

@@ -28,7 +28,7 @@ pub struct Floors {
     pub relays: Vec<Server>,
     /// Flights that the client sends to the `round-trip` relay before each request.
     pub preface: Option<Preface>,
-    /// Handshakes in memory, if the servers make the same ones.
+    /// TLS library in memory; `None` if it does not support the handshakes of the case.
     pub library: Option<Library>,
 }
 
@@ -50,7 +50,7 @@ impl Floors {
         Ok(Some(sample))
     }
 
-    /// Returns the names of the relays of a case. `answers` states whether there is a preface.
+    /// Returns the names of the relays of a case. `answers` is true if the case has a preface.
     pub fn names(files: Files, answers: bool) -> &'static [&'static str] {
         match (files, answers) {
             (Files::None, true) => &[RELAY, ROUND_TRIP],

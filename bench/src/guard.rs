@@ -17,7 +17,7 @@ use crate::Error;
 
 static PIPE: OnceLock<Mutex<ChildStdin>> = OnceLock::new();
 
-/// Starts the guard, which will remove `directory`.
+/// Starts the guard, which removes `directory` after the bench has exited.
 pub fn start(directory: &Path) -> Result<(), Error> {
     let failed = |e| Error::os("cannot start the guard process", e);
     let program = std::env::current_exe().map_err(failed)?;
@@ -49,7 +49,7 @@ pub fn forget(group: u32) {
 fn tell(line: &str) {
     let Some(pipe) = PIPE.get() else { return };
     let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
-    // Without a guard, an orderly end still stops all processes.
+    // Ignore errors: without a guard, the bench still stops all processes at an orderly end.
     drop(writeln!(pipe, "{line}"));
 }
 
@@ -70,7 +70,7 @@ pub fn run() {
         .into_iter()
         .for_each(|group| kill(group, Signal::KILL));
     if let Some(directory) = directory {
-        // After an orderly end the directory does not exist any more.
+        // Ignore errors: after an orderly end, the directory does not exist any more.
         drop(std::fs::remove_dir_all(directory));
     }
 }

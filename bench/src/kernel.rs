@@ -26,7 +26,7 @@ impl Kernel {
 
     fn parse(stat: &str, netstat: &str) -> Self {
         let cpus = stat.lines().filter_map(|line| {
-            // The line without a CPU number is the total.
+            // The line without a CPU number has the totals. It is skipped because its number cannot be parsed.
             let (number, rest) = line.strip_prefix("cpu")?.split_once(' ')?;
             let mut ticks = [0; 8];
             for (tick, text) in ticks.iter_mut().zip(rest.split_ascii_whitespace()) {
@@ -79,7 +79,7 @@ impl Kernel {
     }
 }
 
-/// Returns a description of the required kernel if this kernel cannot take over the TLS of a case.
+/// Returns a description of the required kernel if the kernel TLS of this machine lacks the version or suite of a case.
 pub fn without_tls(settings: &Settings) -> Option<String> {
     let version = match settings.tls.as_str() {
         "1.2" => TlsVersion::Tls12,
@@ -97,7 +97,8 @@ pub fn without_tls(settings: &Settings) -> Option<String> {
     })
 }
 
-/// Returns the number of connections whose sending the kernel has taken over since boot; `None` without kernel TLS.
+/// Returns the number of connections since boot for which the kernel encrypts sent data (kernel TLS). Returns `None`
+/// without kernel TLS.
 pub fn taken_over() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/tls_stat").ok()?;
     let counted = text.lines().filter_map(|line| {
@@ -108,7 +109,7 @@ pub fn taken_over() -> Option<u64> {
     Some(counted.sum())
 }
 
-/// Finds a counter in text that alternates between lines of names and lines of values.
+/// Finds a counter in the format of `/proc/net/netstat`: lines of names alternate with lines of values.
 fn counter(netstat: &str, wanted: &str) -> Option<u64> {
     let lines: Vec<&str> = netstat.lines().collect();
     lines.chunks_exact(2).find_map(|pair| {

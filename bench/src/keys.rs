@@ -28,14 +28,14 @@ pub struct Keyring {
 }
 
 impl Keyring {
-    /// Creates an empty keyring with files in `directory`.
+    /// Creates a keyring that stores its files in `directory`.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),
         }
     }
 
-    /// Returns the file for a key. Creates it on first use, which takes seconds for RSA-4096.
+    /// Returns the file with a certificate and its key. Creates it on first use, which takes seconds for RSA-4096.
     pub fn file(&self, key: &str) -> Result<PathBuf, Error> {
         let path = self.directory.join(format!("{key}.pem"));
         if path.exists() {
@@ -103,7 +103,7 @@ fn private_key(key: &str, pair: &KeyPair) -> String {
     }
 }
 
-/// Position of the seed, the same in both versions.
+/// Position of the seed in the DER form of an Ed25519 key, the same in versions 1 and 2 of PKCS#8.
 const ED25519_SEED: std::ops::Range<usize> = 16..48;
 /// PKCS#8 version 1 header of an Ed25519 key.
 const ED25519_HEAD: &[u8] = &[

@@ -1,12 +1,14 @@
 //! Runs scenarios of `becket-load` against becket and its peers, side by side, and writes a report.
 //!
-//! [`scenario::Scenario`] is a question with a list of cases, and [`catalog`] contains the built-in ones. For each case, [`runner`] starts the
-//! [`peer`]s with equal settings on pinned CPUs ([`place`], [`process`]). A [`measure`] then puts load on them in interleaved rounds
-//! until the peers can be distinguished ([`verdict`]). [`control`] and [`others`] monitor the machine. The result is a
-//! [`result::Run`], the input of [`report`] and [`readme`]. [`figure::Figure`] defines how a number is read.
+//! [`scenario::Scenario`] is a question with a list of cases, and [`catalog`] contains the built-in ones. For each
+//! case, [`runner`] starts the [`peer`]s with equal settings on pinned CPUs ([`place`], [`process`]). A [`measure`]
+//! then puts load on them in interleaved rounds until the peers can be distinguished ([`verdict`]). [`control`] and
+//! [`others`] monitor the machine. The result is a [`result::Run`], the input of [`report`] and [`readme`].
+//! [`figure::Figure`] defines the heading, the unit and the better direction of a number.
 //!
-//! A run also measures lower bounds: [`relay`] relays bytes without TLS, and [`library`] makes the same handshakes in memory. If
-//! the bench is killed, [`guard`] stops its processes. The bench does not judge stored runs; this is left to the reader of the report.
+//! A run also measures lower bounds: [`relay`] relays bytes without TLS, and [`library`] makes the same handshakes in
+//! memory. If the bench is killed, [`guard`] stops its processes. A run neither passes nor fails: the reader of its
+//! report judges the figures.
 //!
 //! A new scenario is a TOML file. A new peer is a file in `peer/`. A new measure is a file in `measure/`, a variant of
 //! [`scenario::Measure`] and its figures in [`figure`].

@@ -21,7 +21,7 @@ use crate::keys::NAME;
 use crate::scenario::Settings;
 use crate::{Error, load, place};
 
-/// Handshakes of a case in memory.
+/// TLS server and clients that make the handshakes of a case in memory.
 #[derive(Debug)]
 pub struct Library {
     server: Arc<ServerConfig>,
@@ -75,7 +75,7 @@ impl Library {
         let [(_, full), (_, resumed)] = &self.clients;
         let of = |client| {
             let mut flights = one(0, &self.server, client)?.flights;
-            // If the server sends the last flight, an empty flight announces the request.
+            // If the last flight is the server's, the client announces its request with an empty flight.
             if flights.last().is_some_and(|last| last.answer > 0) {
                 flights.push(Flight {
                     sent: Flight::HEAD,
@@ -140,7 +140,7 @@ fn one(
         .write_all(&[b'q'; REQUEST])
         .map_err(|e| Error::os("cannot write to the client in memory", e))?;
     server.input = said(&mut client)?;
-    // The cost of a body is proportional to its length, so a large one is measured in part.
+    // The cost of a body is proportional to its length, so the time for a large body is extrapolated from a part of it.
     let part = body.min(LARGEST);
     let begin = clock::now();
     server.turn(part + HEAD)?;
@@ -277,7 +277,7 @@ fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig
     Ok(config)
 }
 
-/// Returns a client configuration equal to the one of the load tool.
+/// Returns the client configuration of the load tool, with or without resumption.
 fn client_config(settings: &Settings, resumes: bool) -> Result<Arc<ClientConfig>, Error> {
     let tls = load::tls(settings)?;
     let mut config = Arc::unwrap_or_clone(tls.config());
@@ -303,7 +303,7 @@ const CHUNK: usize = 64 * 1024;
 static PLAIN: [u8; CHUNK] = [b'b'; CHUNK];
 /// Size of the output buffer: a chunk with the overhead of its records.
 const ROOM: usize = CHUNK + 1024;
-/// Maximum bytes of a body that are measured.
+/// Maximum bytes of a body to encrypt. The time for a longer body is extrapolated.
 const LARGEST: u64 = 1024 * 1024;
 
 #[cfg(test)]

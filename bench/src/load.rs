@@ -22,7 +22,7 @@ use crate::scenario::{EARLY, Settings};
 #[derive(Clone, Debug)]
 pub struct Ask {
     args: Vec<String>,
-    /// Flights before each request, and the resumption plan that determines their kind.
+    /// Flights to exchange before each request, and the resumption plan that selects the full or the resumed handshake.
     preface: Option<(Preface, String)>,
 }
 
@@ -80,7 +80,7 @@ impl Ask {
         self
     }
 
-    /// Makes the client exchange flights before each request, in the shape of these handshakes.
+    /// Makes the client exchange flights with the sizes of these handshakes before each request.
     #[must_use]
     pub fn preface(self, preface: Preface, resume: &str) -> Self {
         Self {
@@ -180,7 +180,7 @@ pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
 /// Records the latencies and failures of a step; `name` converts the names of the figures.
 pub fn latencies(sample: &mut Sample, step: &LoadStep, name: impl Fn(&str) -> String) {
     let whole = step.latency.from_intended();
-    // Without a served client there is no latency.
+    // If no client was served, there is no latency to record.
     if whole.count > 0 {
         sample.put(&name(figures::P50), whole.p50_us);
         sample.put(&name(figures::P99), whole.p99_us);
@@ -199,7 +199,7 @@ pub fn share(part: u64, whole: u64) -> f64 {
 }
 
 const EARLY_DATA: [&str; 3] = ["--resume", "always", "--early-data"];
-/// Minimum CPU seconds for a figure, because the kernel counts in steps of 10 ms.
+/// Minimum CPU time in seconds. A shorter time is not recorded, because the kernel counts in steps of 10 ms.
 const LEAST_CPU_S: f64 = 0.03;
-/// Body size in bytes above which throughput figures are recorded.
+/// Body size in bytes from which throughput is recorded.
 const BULK: u64 = 16 * 1024;

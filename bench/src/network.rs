@@ -39,7 +39,7 @@ struct Line {
     dropped: AtomicU64,
 }
 
-/// Packet with its arrival time.
+/// Packet with the time at which it is delivered.
 type Held = (Instant, Vec<u8>);
 
 impl Network {
@@ -76,7 +76,8 @@ impl Network {
         self.line.dropped.load(Ordering::Relaxed)
     }
 
-    /// Runs `work` with the calling thread in the client's namespace. Its sockets, threads and programs stay there.
+    /// Runs `work` with the calling thread in the client's namespace. Sockets, threads and processes that `work`
+    /// creates stay in this namespace.
     pub fn at_client<T>(&self, work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
         within(&self.client, work)
     }
@@ -156,7 +157,7 @@ fn host(address: Ipv4Addr) -> io::Result<(File, File)> {
         ip(&format!(
             "link set delay up mtu 1500 txqueuelen {MOST_HELD}"
         ))?;
-        // Metrics of earlier connections must not accelerate later ones.
+        // Otherwise, metrics that the kernel saved from earlier connections would speed up later connections.
         std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")?;
         Ok((File::open(NAMESPACE)?, device))
     };

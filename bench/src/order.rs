@@ -9,7 +9,7 @@ use crate::Error;
 use crate::peer::{Kind, Peer};
 use crate::scenario::{Scenario, Settings};
 
-/// Amount of measurement in a run.
+/// Number and duration of the measurements in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// `full`, `quick` or `smoke`.
@@ -26,12 +26,12 @@ pub struct Effort {
     pub open_files: u64,
     /// Use the values of a quick run for each axis.
     pub few: bool,
-    /// Values to which settings are limited.
+    /// Settings that a case must have, each with its accepted values (`--only`).
     pub only: Vec<(String, Vec<String>)>,
 }
 
 impl Effort {
-    /// Returns the effort for figures that are kept.
+    /// Returns the default effort, which produces reliable figures.
     pub fn full() -> Self {
         Self {
             name: "full",
@@ -45,7 +45,7 @@ impl Effort {
         }
     }
 
-    /// Returns the effort for a first look.
+    /// Returns the effort for a first look, with measurements too short for reliable figures.
     pub fn quick() -> Self {
         Self {
             name: "quick",
@@ -71,7 +71,7 @@ impl Effort {
         }
     }
 
-    /// Returns the cases of a scenario for this effort. A smoke run has only the first and the last one.
+    /// Returns the cases of a scenario for this effort. A smoke run has only the first and the last case.
     pub fn cases(&self, scenario: &Scenario) -> Result<Vec<(String, Settings)>, Error> {
         let mut cases = scenario.cases(self.few)?;
         for (setting, values) in &self.only {
@@ -86,7 +86,7 @@ impl Effort {
         Ok(cases)
     }
 
-    /// Returns the maximum number of checks per case.
+    /// Returns how many times a case may be checked for clear verdicts.
     pub fn looks(&self) -> u32 {
         if self.patience.is_zero() { 1 } else { LOOKS }
     }
@@ -111,13 +111,12 @@ impl Effort {
     }
 }
 
-/// Complete order of a run.
 #[derive(Clone, Debug)]
 pub struct Order {
     pub scenarios: Vec<Scenario>,
     pub peers: Vec<Peer>,
     pub effort: Effort,
-    /// Run although other processes use the CPUs.
+    /// Run even if other processes use the CPUs.
     pub busy_ok: bool,
     /// Directory for the result.
     pub out: PathBuf,
@@ -125,7 +124,8 @@ pub struct Order {
 }
 
 impl Order {
-    /// Returns the peers of a scenario, with becket again for each column under `beside` that is not a separate build.
+    /// Returns the peers to measure in a scenario. Adds becket once more for each column under `beside`, unless a peer
+    /// already has the name of that column.
     pub fn asked(&self, scenario: &Scenario) -> Vec<Peer> {
         let named = self.peers.iter().filter(|peer| {
             let named = || scenario.peers.iter().any(|name| name == peer.kind.name());
@@ -143,10 +143,11 @@ impl Order {
 
 /// Body size in bytes from which a single connection keeps a core busy.
 pub const LARGE: u64 = 64 * 1024 * 1024;
-/// Total bytes of large bodies per second of a measurement.
+/// Bytes to transfer per second of measurement, if bodies are large.
 const BYTES_PER_S: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 
-/// Maximum number of checks. Each adds half as many rounds: 3, 5, 8, 12 and 18 rounds.
+/// Maximum number of checks of a case for clear verdicts. After a check, the number of rounds increases by half: 3, 5,
+/// 8, 12, 18.
 const LOOKS: u32 = 5;
 
 #[cfg(test)]

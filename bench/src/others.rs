@@ -54,20 +54,20 @@ impl Others {
         }
     }
 
-    /// Records the CPU use since the last reading, if enough time has passed for the clocks' ticks.
+    /// Records the CPU use since the last reading, unless too few clock ticks have passed for a precise value.
     pub fn note(&mut self) {
         if clock::now() - self.last.at >= SHORTEST {
             self.worst = self.share().max(self.worst);
         }
     }
 
-    /// Returns the highest recorded CPU use since the last call.
+    /// Returns the highest CPU use of other processes that was recorded since the last call.
     pub fn worst(&mut self) -> f64 {
         self.note();
         std::mem::take(&mut self.worst)
     }
 
-    /// Returns the CPU use since the last reading, as a share of all CPUs of the run.
+    /// Returns the CPU use of other processes since the last reading, as a share of all CPUs of the run.
     pub fn share(&mut self) -> f64 {
         let now = read(&self.cpus);
         let share = between(&self.last, &now, self.cpus.len());
@@ -98,7 +98,7 @@ fn between(before: &Reading, after: &Reading, cpus: usize) -> f64 {
 
 /// Minimum time between readings, in which two CPUs count about fifty ticks.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// CPU use above which a run counts as disturbed.
+/// CPU use of other processes, as a share, above which a run counts as disturbed.
 pub const LIMIT: f64 = 0.05;
 
 #[cfg(test)]

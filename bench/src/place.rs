@@ -1,8 +1,8 @@
 //! Assignment of CPUs to server, client and backend.
 //!
-//! On one CPU all share it. On two CPUs the server has the first, and client and backend share the second. On more, the server
-//! has as many cores as workers, at most half of all cores. It uses one CPU of each core, and the other hyper-threads stay idle
-//! unless a case uses them.
+//! With one CPU, all processes share it. With two CPUs, the server uses the first, and client and backend share the
+//! second. With more CPUs, the server uses one core per worker, but at most half of all cores. It uses one CPU of each
+//! core, and the other hyper-threads stay idle unless a case uses them.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 

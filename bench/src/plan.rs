@@ -4,12 +4,12 @@ use crate::Error;
 use crate::order::Order;
 use crate::place::Place;
 
-/// Case of a plan.
+/// Case of a run, as listed by `--plan`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     pub scenario: String,
     pub label: String,
-    /// Number of servers.
+    /// Number of servers that can be measured in this case.
     pub servers: usize,
 }
 

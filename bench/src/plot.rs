@@ -1,7 +1,8 @@
 //! Plots of a run, as SVG files next to its report. They are as wide as the screen of a phone.
 //!
-//! A bar is the median of the rounds, with their range as a thin line; the bars of a case are below its label. A ramp shows attempted, succeeded and failed transactions by
-//! requested rate. The server is overloaded where the line of succeeded transactions leaves the line of attempted ones.
+//! A bar is the median of the rounds, with their range as a thin line. The bars of a case are below its label. A ramp
+//! shows attempted, succeeded and failed transactions by requested rate. The server is overloaded where the line of
+//! succeeded transactions leaves the line of attempted ones.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -13,7 +14,6 @@ use crate::figures;
 use crate::result::{Case, Column, Outcome, Point};
 use crate::{spread, table};
 
-/// Plot of an outcome.
 pub struct Plot<'a> {
     pub file: String,
     pub title: String,
@@ -89,7 +89,6 @@ impl Plot<'_> {
     }
 }
 
-/// Bar of a chart.
 struct Bar<'a> {
     case: &'a Case,
     column: &'a Column,
@@ -161,7 +160,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
     // The chart counts rows from the bottom.
     for (row, low) in rows.iter().rev().zip(0_u32..) {
         let (low, middle) = (f64::from(low), f64::from(low) + 0.5);
-        // Texts begin next to a point of the chart, at a distance in pixels.
+        // Returns a text that is drawn `distance` pixels to the right of a point of the chart.
         let text = |words: &str, from: f64, distance: i32, style: &TextStyle<'static>| {
             let words = Text::new(words.to_owned(), (distance, 0), style.clone());
             EmptyElement::at((from, middle)) + words

@@ -24,7 +24,7 @@ pub struct Launch {
     pub env: Vec<(String, String)>,
     /// CPUs to which the program is pinned.
     pub cpus: Vec<usize>,
-    /// File for its output.
+    /// File for the program's output.
     pub log: PathBuf,
 }
 
@@ -114,7 +114,6 @@ impl Process {
         guard::kill(self.child.id(), Signal::KILL);
     }
 
-    /// Returns the process ID.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -201,7 +200,7 @@ fn field(text: &str, name: &str) -> u64 {
     number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Replaces the directory of the run in a configuration, for the report.
+/// Replaces the directory of the run with `DIR` in a configuration, for the report.
 pub fn without_places(text: &str, directory: &Path) -> String {
     text.replace(&directory.display().to_string(), "DIR")
 }

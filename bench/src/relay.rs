@@ -1,9 +1,9 @@
 //! The floor: a TCP relay without TLS, with the event loop of an event-driven terminator.
 //!
-//! It has one thread, registers each socket once (edge-triggered), and reads up to 64 KiB into one buffer. It does not splice, because
-//! a terminator must process the bytes, so its floor copies them too. A client is accepted after its first bytes have arrived
-//! (`TCP_DEFER_ACCEPT`). After the server's end of stream and the last byte to the client, both sockets are closed, as
-//! a terminator does after its close_notify.
+//! It has one thread, registers each socket once (edge-triggered), and reads up to 64 KiB into one buffer. It does not
+//! splice: a terminator must process the bytes, so the relay copies them too. A client is accepted after its first
+//! bytes have arrived (`TCP_DEFER_ACCEPT`). After the server's end of stream and the last byte to the client, both
+//! sockets are closed, as a terminator does after its close_notify.
 //!
 //! With `answers`, the relay also makes the round trips of TLS: it receives the client's [`Flight`]s, answers each with the requested
 //! number of bytes, and connects to its backend only after the last one.
@@ -73,9 +73,9 @@ struct Half {
     left: Vec<u8>,
     /// Number of bytes of `left` that have been sent.
     sent: usize,
-    /// The source has ended.
+    /// The source has sent its end of stream.
     ended: bool,
-    /// The end has been forwarded to the destination.
+    /// The end of stream has been forwarded to the destination.
     told: bool,
 }
 
@@ -157,7 +157,7 @@ impl Relay {
 }
 
 impl Pair {
-    /// Moves the bytes that an event allows. Returns whether the connection continues.
+    /// Relays bytes after an event. Returns whether the connection stays open.
     fn carry(&mut self, of_client: bool, event: &Event, buffer: &mut [u8]) -> io::Result<bool> {
         let (client, Some(server)) = (&self.client, &self.server) else {
             return Ok(true);
@@ -189,7 +189,7 @@ impl Pair {
 }
 
 impl Pair {
-    /// Answers flights. Bytes after the last flight are for the backend.
+    /// Answers the client's flights. Queues bytes after the last flight for the backend.
     fn talk(&mut self, event: &Event, buffer: &mut [u8]) -> io::Result<Talk> {
         if !(event.is_readable() || event.is_read_closed()) {
             return Ok(Talk::GoesOn);
@@ -214,7 +214,7 @@ impl Pair {
                     return Ok(Talk::Over);
                 }
                 let answer = buffer.get(..flight.answer).unwrap_or(&[]);
-                // The send buffer is empty, so it accepts a flight completely.
+                // The send buffer is empty, so the kernel accepts a whole flight.
                 if client.write(answer)? < answer.len() {
                     return Ok(Talk::Gone);
                 }
@@ -247,7 +247,7 @@ impl Half {
         self.ended && self.left.is_empty()
     }
 
-    /// Sends the remaining bytes, then continues to read if there were any.
+    /// Sends bytes that were read but not sent completely. If all are sent, reads and sends more.
     fn flush(&mut self, from: &TcpStream, mut to: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
         if self.left.is_empty() {
             return Ok(());

@@ -119,8 +119,8 @@ fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     rows.text()
 }
 
-/// Returns a table that compares becket with the best peer and with other builds or settings of becket. Unclear verdicts stand
-/// last.
+/// Returns a table that compares becket with the best peer and with other builds or settings of becket. Unclear
+/// verdicts are the last rows.
 fn standings(run: &Run, outcome: &Outcome) -> String {
     let certainty = run.certainty();
     let mut rows = Rows::new([

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::Error;
 use crate::articles::{ARTICLES, Article};
 
-/// Question with its method.
+/// Question, with the cases and the measure that answer it.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Scenario {
@@ -87,9 +87,8 @@ pub enum Measure {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Then {
-    /// Parameters of the published measurement, and differences to this one.
+    /// Parameters of the published measurement, and its differences from today's.
     pub text: String,
-    /// Sources in articles.
     #[serde(default)]
     pub source: Vec<Source>,
 }
@@ -115,7 +114,7 @@ pub struct Source {
     pub figures: Vec<String>,
 }
 
-/// Row of an article's table today.
+/// Measurement of today for a row of an article's table.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged)]
 pub enum Today {
@@ -166,7 +165,7 @@ pub struct Settings {
     pub resume_kind: String,
     /// Body size of each response in bytes.
     pub body: u64,
-    /// Server of the response bodies as files, if any.
+    /// Program that serves the response bodies from files, if any.
     pub files: Files,
     /// Requests per connection.
     pub requests: u64,
@@ -178,7 +177,7 @@ pub struct Settings {
     pub rsa_batch: String,
     /// Number of cores of the server; `None` for one per worker.
     pub cores: Option<u64>,
-    /// Each worker needs its own CPU.
+    /// Each worker requires a core of its own that no client uses.
     pub spread: bool,
     /// Parallel connections of a closed loop.
     pub connections: usize,
@@ -186,9 +185,9 @@ pub struct Settings {
     pub mask: String,
     /// Count the bytes per transaction.
     pub bytes: bool,
-    /// Run a ramp after the rounds and record its marks.
+    /// Run a ramp after the rounds, and record the highest rates that meet the criteria of the articles.
     pub marks: bool,
-    /// Run workers on the hyper-threads of a core.
+    /// Run workers on both hyper-threads of a core.
     pub smt: bool,
     /// Keep Nagle's algorithm enabled on the client.
     pub nagle: bool,
@@ -206,26 +205,25 @@ pub struct Settings {
     pub cluster: bool,
     /// The kernel takes over the TLS of bulk connections.
     pub ktls: bool,
-    /// Handling of the clients' TLS.
     pub front: Front,
-    /// Number of pipes per worker for bytes that pass through; `None` for the server's default.
+    /// Number of pipes per worker, with which bytes are spliced; `None` for the server's default.
     pub pipes: Option<u64>,
     /// All settings as text, for the report.
     pub text: BTreeMap<String, String>,
 }
 
-/// Server that serves files.
+/// Program that serves the response bodies from files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Files {
     /// No files: the backend generates responses.
     None,
     /// The peer, or a file server behind it if the peer cannot serve files.
     Peer,
-    /// This server itself, behind another server that terminates TLS.
+    /// The server itself, without TLS, behind another server that terminates TLS.
     Behind,
 }
 
-/// Handling of the clients' TLS.
+/// TLS mode of the server's listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Front {
     /// The server terminates TLS.
@@ -478,7 +476,7 @@ pub fn is_setting(name: &str) -> bool {
     SETTINGS.iter().any(|(known, _)| *known == name)
 }
 
-/// Changes an existing setting.
+/// Changes a setting. Fails if no setting has this name.
 fn set(text: &mut BTreeMap<String, String>, name: &str, value: &toml::Value) -> Result<(), Error> {
     if text.insert(name.to_owned(), plain(value)).is_some() {
         return Ok(());
@@ -497,7 +495,8 @@ fn plain(value: &toml::Value) -> String {
         .map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// All settings. The first value is the default; more values are the only ones that are accepted.
+/// All settings with their default, followed by the other accepted values. A setting with only a default also accepts
+/// other values.
 const SETTINGS: &[(&str, &[&str])] = &[
     ("tls", &["1.3", "1.2"]),
     (

@@ -1,4 +1,4 @@
-//! Medians and ranges. With few rounds, only statistics without assumptions are shown.
+//! Medians and ranges. A run has few rounds, so reports show only statistics that assume no distribution.
 
 /// Returns the median, which is the mean of the middle two values for an even count.
 pub fn median(values: &[f64]) -> Option<f64> {

@@ -58,7 +58,7 @@ pub fn column_head(run: &Run, peer: &str) -> String {
     }
 }
 
-/// Returns the name of a column, with a readable text for a floor.
+/// Returns the name of a column for a table. Floors have a description instead of their short name.
 pub fn heading(peer: &str) -> &str {
     match peer {
         figures::RELAY => "plain TCP relay",
@@ -69,7 +69,7 @@ pub fn heading(peer: &str) -> &str {
     }
 }
 
-/// Returns the peers of an outcome in order.
+/// Returns the names of all columns of an outcome, floors last.
 pub fn peers(outcome: &Outcome) -> Vec<&str> {
     let mut peers: Vec<&str> = Vec::new();
     for column in outcome.cases.iter().flat_map(|case| &case.columns) {
@@ -101,7 +101,7 @@ pub(crate) fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     format!("{mark}{value}{mark}{eta}")
 }
 
-/// Returns the share of the limit that a column reaches, and the share of the true limit if it was measured.
+/// Returns the eta of a column (limit / measured CPU time) as text, with the true eta if it was measured.
 pub fn etas(case: &Case, column: &Column) -> Option<String> {
     let eta = |relay| figure::eta(case, column, relay).map(|eta| format!("{eta:.2}"));
     let true_eta =
@@ -122,8 +122,8 @@ pub fn value(column: &Column, figure: &Figure) -> Option<String> {
     Some(format!("{least}{}{spread}", figure.show(median)))
 }
 
-/// Returns reasons and remarks, each once, with the peers and cases to which it applies. Remarks that differ only in their numbers are
-/// merged into the first one.
+/// Returns all remarks, and the reasons for missing figures, each once with its peers and cases. If remarks differ only
+/// in their numbers, lists only the first.
 pub fn notes(outcome: &Outcome) -> Vec<String> {
     let mut remarks: Vec<Remark<'_>> = Vec::new();
     for case in &outcome.cases {
@@ -177,7 +177,8 @@ fn note<'a>(list: &mut Vec<&'a str>, name: &'a str) {
     }
 }
 
-/// Returns a remark without its digits, for comparison. Reasons and loads keep their digits, which are essential.
+/// Returns a remark without its digits, for comparison. Reasons and lists of loads are returned unchanged, because
+/// their digits distinguish them.
 fn shape(text: &str) -> String {
     if text.starts_with("not ") || text.starts_with(figure::CLIENT_WAS_SLOW) {
         return text.to_owned();
@@ -185,7 +186,7 @@ fn shape(text: &str) -> String {
     text.chars().filter(|c| !c.is_ascii_digit()).collect()
 }
 
-/// Returns the number of open connections of a memory measurement. The limit on descriptors may reduce it.
+/// Returns a remark with the number of open connections, because the limit on open files may have reduced it.
 fn held(column: &Column) -> Option<String> {
     let count = column.median(figures::HELD)?;
     Some(format!("{count:.0} connections held"))

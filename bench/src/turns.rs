@@ -1,4 +1,5 @@
-//! Rounds in turns: the servers of a case are measured one after another for a quarter of a second, until each has its round.
+//! Rounds in turns: the servers of a case are measured one after another for a quarter of a second each. This repeats
+//! until each server has been measured for a whole round.
 //!
 //! The speed of a machine changes within seconds, which would affect one server's round and not the next one's. Turns are shorter than these
 //! changes, so both servers are affected and their ratio is stable. A turn begins with new connections, so it must be long
@@ -18,8 +19,8 @@ pub fn of_round(time: Duration, slowest_per_s: f64, connections: usize) -> u32 {
     turns.clamp(1.0, most) as u32
 }
 
-/// Joins the figures of turns to those of a round: weighted means for ratios, the maximum for the longest time, and the mean for
-/// quantiles.
+/// Joins the figures of several turns into the figures of a round: the maximum for the longest latency, and weighted
+/// means for all other figures.
 pub fn join(round: u32, turns: &[Sample]) -> Option<Sample> {
     let mut joined = Sample {
         round,
@@ -41,11 +42,11 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for turn in turns {
         let of = |name: &str| turn.figures.get(name).copied();
-        // The library in memory has no rate.
+        // The library in memory has no rate, so all of its turns have the same weight.
         let rate = of(figures::RATE).unwrap_or(1.0);
         let weight = match name {
             figures::RATE | figures::CPUS_USED | figures::CLIENT_BUSY => 1.0,
-            // Weight by CPU seconds.
+            // Bytes per CPU second are weighted by CPU time.
             figures::MB_PER_CPU_S => of(figures::CPU).unwrap_or(0.0) * rate,
             _ => rate,
         };
@@ -59,7 +60,8 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
 
 /// Minimum duration of a turn: shorter than changes of the machine's speed, and 25 of the kernel's 10 ms ticks.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// Minimum transactions per connection in a turn, so that the ones cut at its ends count for about a tenth.
+/// Minimum transactions per connection in a turn, so that transactions cut off at its start or end are only about a
+/// tenth.
 const PER_CONNECTION: f64 = 10.0;
 
 #[cfg(test)]

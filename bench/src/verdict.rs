@@ -14,7 +14,7 @@ use crate::scenario::BECKETS;
 /// Properties of a run that determine the certainty of its verdicts.
 #[derive(Clone, Copy, Debug)]
 pub struct Certainty<'a> {
-    /// Maximum number of checks per case.
+    /// Maximum number of checks per case. More checks widen the intervals.
     pub looks: u32,
     /// Samples of the control.
     pub control: &'a [Sample],
@@ -44,7 +44,7 @@ impl Run {
     }
 }
 
-/// Returns the column of the current build of becket, which verdicts are about.
+/// Returns the column of the current build of becket, which verdicts compare with the other columns.
 pub fn subject(case: &Case) -> Option<&Column> {
     case.column("becket").filter(|c| !c.samples.is_empty())
 }
@@ -61,8 +61,9 @@ pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
     figure.best_of(others).map(|(column, _)| column)
 }
 
-/// Returns whether the verdicts of a case are clear, so that it needs no more rounds. Each figure must distinguish becket from the best peer,
-/// and from a result that is worse than another becket by [`TOLERATED`].
+/// Returns whether the verdicts of a case are clear, so that it needs no more rounds. Each figure must show a
+/// difference between becket and the best peer. Each figure must also show whether becket is worse than its other
+/// columns by more than [`TOLERATED`].
 pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) -> bool {
     let Some(subject) = subject(case) else {
         return true;
@@ -157,7 +158,7 @@ pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option
     let is_of = |percent: &str| figure.name == figures::at(figures::KEPT, percent);
     let (_, mark) = figures::FLOODS.iter().find(|(percent, _)| is_of(percent))?;
     let kept = subject(case)?.values(&figure.name);
-    // Each value is already a ratio within a round.
+    // Each value is already a ratio to a closed loop of the same round, so the second value of a pair is 1.
     let pairs: Vec<(f64, f64)> = kept.into_iter().map(|kept| (kept, 1.0)).collect();
     let interval = Interval::paired(&pairs, level(certainty.looks))?;
     let interval = interval.widened(control::movement(certainty.control, pairs.len()));
@@ -182,7 +183,7 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Returns whether the measurements do not tell.
+    /// Returns whether the measurements allow no verdict.
     pub fn is_unclear(&self) -> bool {
         ["not distinguishable", "inconclusive"].contains(&self.word)
     }

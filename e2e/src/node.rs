@@ -117,7 +117,7 @@ impl<'n> Node<'n> {
     #[track_caller]
     pub fn start(&mut self, keys: &str) {
         let shape = self.shape_of(keys);
-        // Lines of an earlier process must not be read as lines of this one.
+        // The log of an earlier process must not be read as the log of the new process.
         fs::remove_file(self.place.path("access.log")).ok();
         let (host, place, launcher) = (self.host, &self.place, &self.launcher);
         self.becket = Some(host.within(|| Becket::start_by(place, &shape, launcher)));

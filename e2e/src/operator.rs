@@ -15,7 +15,7 @@ pub fn becket(place: &Place, words: &[&str]) -> Finished {
     finish(command, "")
 }
 
-/// Runs `becket ctl` in the same way.
+/// Runs `becket ctl` with these arguments and `becket.toml`, in the folder of `place`.
 #[track_caller]
 pub fn ctl(place: &Place, words: &[&str]) -> Finished {
     becket(place, &[&["ctl"], words].concat())

@@ -42,7 +42,7 @@ fn the_page_is_usable_narrow_and_wide_light_and_dark_with_a_pointer_and_with_key
         let needed = tab.value("document.documentElement.scrollWidth");
         assert!(needed.as_u64() <= Some(width), "{needed} pixels of {width}");
     }
-    // The pointer shows the values of a moment, and so do keys.
+    // Pointer and keys show the values of one point in time.
     let area = tab.value("(() => { const box = document.querySelector('svg').getBoundingClientRect(); return [box.x + 60, box.y + 60] })()");
     tab.ask(
         "Input.dispatchMouseEvent",
@@ -57,7 +57,7 @@ fn the_page_is_usable_narrow_and_wide_light_and_dark_with_a_pointer_and_with_key
     }
     let stepped = tab.value("document.activeElement.ariaValueText");
     assert!(is_readout(&stepped), "{stepped}");
-    // A refresh replaces the content, and keeps what is shown, the focus and the script.
+    // A refresh replaces the content, but keeps the displayed values, the focus and the script.
     tab.value("window.before = document.querySelector('h1'); refresh()");
     eventually("the content is replaced", || {
         tab.value("!document.contains(window.before)") == true
@@ -72,15 +72,14 @@ fn is_readout(text: &Value) -> bool {
     text.as_str().is_some_and(|it| it.contains(" UTC: "))
 }
 
-/// A tab of a browser, which takes commands of the Chrome DevTools Protocol over pipes, each ended
-/// by a zero byte.
+/// Browser tab that receives commands of the Chrome DevTools Protocol over a pipe. A zero byte ends each command.
 struct Tab {
     browser: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
     session: Option<Value>,
     last: u64,
-    /// Errors of scripts and lines of the console.
+    /// Script errors and console messages.
     errors: Vec<Value>,
 }
 
@@ -168,7 +167,7 @@ impl Tab {
 
 impl Drop for Tab {
     fn drop(&mut self) {
-        // Its process is a child of this one; the others end with it.
+        // The test started only Chromium's main process. The other processes exit with it.
         self.browser.kill().ok();
         self.browser.wait().ok();
     }

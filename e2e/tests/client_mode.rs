@@ -4,7 +4,7 @@ use becket_e2e::{Backend, Becket, Place, Shape, Tool, finish};
 
 /// Starts another becket that terminates TLS in front of a plain server.
 fn terminator(place: &Place, backend: &Backend) -> (Becket, Place) {
-    // It has its own folder, with a certificate of the same authority.
+    // The terminating becket has its own folder, with a certificate of the same authority.
     let own = Place::new();
     place
         .authority

@@ -40,7 +40,7 @@ fn fill(pipe: &Path) {
 fn garbage(becket: &Becket, clients: usize) {
     for _ in 0..clients {
         let mut client = TcpStream::connect(becket.web).unwrap();
-        // It may be closed already.
+        // Becket may have closed the connection already.
         client.write_all(b"nonsense").ok();
     }
 }
@@ -139,7 +139,7 @@ fn a_full_fifo_stops_no_client_and_later_shows_the_number_of_dropped_lines() {
     });
     let (mut text, mut lines) = (Vec::new(), Vec::new());
     eventually("the number of dropped lines is logged", || {
-        // Ignore errors: the lines may not be there yet.
+        // Ignore errors: becket may not have written the lines yet.
         log.read_to_end(&mut text).ok();
         access.read_to_end(&mut lines).ok();
         String::from_utf8_lossy(&text).contains("log lines dropped")

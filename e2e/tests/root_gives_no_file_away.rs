@@ -137,7 +137,7 @@ fn a_fifo_as_log_does_not_block_the_start_and_works_with_a_reader() {
     let _becket = trap.spawn(&text(&trap.shape()));
     let mut read = Vec::new();
     eventually("lines arrive", || {
-        // Ignore errors: the lines may not be there yet.
+        // Ignore errors: becket may not have written the lines yet.
         std::io::Read::read_to_end(&mut reader, &mut read).ok();
         String::from_utf8_lossy(&read).contains("listening")
     });

@@ -72,7 +72,7 @@ fn in_records(body: &[u8], fragment: usize) -> Vec<u8> {
     stream
 }
 
-/// Makes the body of a hello with these extensions after the one that rustls requires.
+/// Returns the body of a hello with the `signature_algorithms` extension, which rustls requires, and these extensions.
 fn in_hello(extensions: &[u8]) -> Vec<u8> {
     let signature_algorithms = [0, 13, 0, 4, 0, 2, 4, 3];
     let mut body = vec![3, 3];
@@ -170,7 +170,7 @@ fn compare(answer: &Peek<'_>, accepted: &Accepted) {
     assert!(peeked.groups().eq(groups), "groups");
 }
 
-/// Returns `true` for rules of the peek that rustls does not have.
+/// Returns `true` if the peek rejects a hello by a rule that rustls does not have.
 fn is_stricter_by_intent(not_hello: NotHello) -> bool {
     matches!(
         not_hello,

@@ -59,7 +59,7 @@ pub fn run(script: &[u8], heap: impl Fn() -> usize) -> usize {
     })
 }
 
-/// The rest of a script.
+/// Events of a script that are not played yet.
 struct Events<'a>(&'a [u8]);
 
 impl Events<'_> {
@@ -75,7 +75,7 @@ impl Events<'_> {
     }
 }
 
-/// One client, honest or not.
+/// Client that a script plays.
 struct Play {
     end: Option<End>,
     tls: Option<ClientConnection>,
@@ -92,7 +92,7 @@ enum Clear {
     Greeting(&'static [u8]),
     /// Requests TLS.
     Request(&'static [u8]),
-    /// Waits for the answer.
+    /// Waits for the answer to the request.
     Answer,
     /// Ready for TLS.
     Done,
@@ -108,12 +108,12 @@ impl Play {
         };
         let listener =
             [OPEN, COSTLY, PASSING, PLAIN, ASKING, MAIL, DATABASE, BEHIND][usize::from(kind >> 5)];
-        // The capacity also chooses a key whose signatures may be made in batches.
+        // The bits of the capacity also select an RSA key, whose signatures may be computed in batches.
         let listener = match (listener, kind >> 3 & 3) {
             (COSTLY, 1 | 3) => BATCHED,
             (listener, _) => listener,
         };
-        // Passthrough relays by copy or by splice.
+        // Select whether passthrough copies or splices.
         place.stage.splice(usize::from(kind >> 3 & 1) * 2);
         let mut end = place
             .stage
@@ -263,7 +263,7 @@ impl Play {
         }
     }
 
-    /// Lets the connection reach its timeouts, then asserts that it has ended.
+    /// Waits for all timeouts, then asserts that the connection has ended.
     fn run_out(self, place: &mut Place) -> usize {
         let relaying = place.stage.net.dialled.len().min(1);
         let timeouts = &place.stage.timeouts;
@@ -302,7 +302,7 @@ impl Play {
     }
 }
 
-/// Returns bytes from clients, to clients, from servers and to servers.
+/// Returns the numbers of bytes from clients, to clients, from servers and to servers.
 fn traffic(counters: &Counters) -> [u64; 4] {
     let servers = counters.server_traffic();
     [
@@ -313,7 +313,7 @@ fn traffic(counters: &Counters) -> [u64; 4] {
     ]
 }
 
-/// Completes a signature as a crypto thread would. The client may have left before.
+/// Completes a signature as a crypto thread would, even if the client has disconnected.
 fn sign(place: &Place, works: bool) {
     place.stage.sign(|request| {
         if works {
@@ -389,7 +389,7 @@ impl Place {
             rcgen::generate_simple_self_signed(["a.test".to_owned()]).expect("a certificate");
         let bundle = made.cert.pem() + &made.signing_key.serialize_pem();
         std::fs::write(folder.path().join("a.pem"), bundle).expect("written");
-        // This key is slow enough for crypto threads.
+        // Signatures with this key are slow enough to be computed on crypto threads.
         let key = rcgen::KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384).expect("a key");
         let params = rcgen::CertificateParams::new(["a.test".to_owned()]).expect("a name");
         let costly = params.self_signed(&key).expect("a certificate");
@@ -422,7 +422,7 @@ impl Place {
         let now = Clock::start().now();
         let mut stage = Stage::new(config.file.limits, config.file.timeouts.clone(), now, 1);
         let queue = Arc::new(SigningQueue::new(1, config.batches));
-        // Pretends that many signatures are queued, so that all of them may be batched.
+        // Pretend that many signatures are queued, so that all of them may be batched.
         stage.defer_to(&queue, usize::MAX / 2);
         Self {
             listeners: [

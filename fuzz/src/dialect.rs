@@ -8,8 +8,9 @@ use becket_config::read::read;
 use becket_dialects::migration::migrate;
 use becket_dialects::{Dialect, DialectCommand, Invocation, MigrationSource};
 
-/// Checks one input: a byte that chooses the program, and its file. For a dialect, a command line of words separated by NUL, and an
-/// empty word, come before the file. Returns 1 if it is a valid configuration.
+/// Checks one input. The first byte selects the program, and the rest is its configuration file. For hitch, stud and
+/// stunnel, a command line precedes the file: words separated by NUL, ended by an empty word. Returns 1 if the result
+/// is a valid configuration.
 ///
 /// # Panics
 ///

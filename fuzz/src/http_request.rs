@@ -14,7 +14,7 @@ use becket_http::status::StatusCode;
 ///
 /// # Panics
 ///
-/// If one of these properties is violated.
+/// If a property in the description of this module is violated.
 pub fn run(data: &[u8]) -> usize {
     let [file, said @ ..] = data else {
         return 0;

@@ -90,7 +90,7 @@ fn joined() -> (Replica<Clear>, Replica<Clear>) {
     (one, two)
 }
 
-/// Returns the first bytes of a datagram of the pair: a deletion that node two would send.
+/// Returns the first eight bytes of a datagram that node two sends to node one to delete a session.
 fn envelope(two: &mut Replica<Clear>, now: Duration) -> Option<[u8; 8]> {
     let record = PeerRecord::Del {
         policy: becket_proto::session::PolicyTag(1),

@@ -4,7 +4,7 @@ use becket_proto::server_hello::{ServerHelloPeek, peek};
 
 /// Checks one input twice: as the bytes of a stream, and as the body of a hello in records.
 ///
-/// Returns the number of these in which it found a hello.
+/// Returns in how many of the two forms the peek found a hello.
 ///
 /// # Panics
 ///

@@ -26,13 +26,13 @@ pub fn run(data: &[u8]) -> usize {
     if told_at_once(end) || told_at_once(end_of_pieces) {
         return 0;
     }
-    // Pieces only decide if bytes after the request arrived together with it.
+    // The size of pieces only affects whether bytes after the request arrive together with it.
     let began = |end| matches!(end, Progress::Begin | Progress::Over(Over::Injected));
     assert!(
         end == end_of_pieces || began(end) && began(end_of_pieces),
         "{end:?} became {end_of_pieces:?}"
     );
-    // A PostgreSQL client that is rejected at once does not receive the answer that TLS begins.
+    // A PostgreSQL client that is rejected at once does not receive the byte that accepts TLS.
     assert!(
         end != end_of_pieces || whole == pieces,
         "{whole:?} became {pieces:?}"
@@ -40,7 +40,8 @@ pub fn run(data: &[u8]) -> usize {
     usize::from(began(end))
 }
 
-/// Requests TLS from a server with these answers. The size of pieces only decides if bytes after the last answer are noticed.
+/// Requests TLS from a server that sends these answers. Asserts that the size of pieces only affects whether bytes
+/// after the last answer are detected.
 fn asks(protocol: Protocol, said: &[u8], each: usize) {
     let run = |each: usize| {
         let mut out = Vec::new();
@@ -63,7 +64,8 @@ fn asks(protocol: Protocol, said: &[u8], each: usize) {
     assert!(is_long || whole == pieces || began(whole.0) && began(pieces.0));
 }
 
-/// Returns `true` for a greeting that is too long or has data after it. Both are noticed earlier if all bytes arrive at once.
+/// Returns `true` for a greeting that is too long or has data after it. Both are detected earlier if all bytes arrive
+/// at once.
 fn told_at_once(end: Progress) -> bool {
     matches!(end, Progress::Over(Over::BadGreeting | Over::Refused))
 }

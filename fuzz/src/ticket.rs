@@ -12,8 +12,8 @@ use becket_tls::sessions::context::{HandshakeContext, lend};
 use becket_tls::sessions::tickets::Ticketer;
 use rustls::server::ProducesTickets;
 
-/// Decodes the input as a secret file, offers it as a ticket, then XORs it over a genuine ticket and offers that. Returns
-/// `true` if the second ticket opened, which is correct only if it is unchanged.
+/// Decodes the input as a secret file, and offers it as a ticket. Then XORs the input over a genuine ticket and offers
+/// the result. Returns `true` if the second ticket opened, which is correct only if it is unchanged.
 ///
 /// # Panics
 ///

@@ -1,7 +1,8 @@
-//! Helpers for tests of several crates: the programs that they run, and a list of skipped tests.
+//! Functions for tests of several crates: they build programs, find installed ones, and list skipped tests.
 //!
-//! The house rules are this crate's own tests. They run last in `cargo test --workspace`, and one of them lists what all tests
-//! of that run have skipped: each leaves a line in a file that bears the number of the process that runs them all.
+//! The house rules are tests of this crate. They run last in `cargo test --workspace`, and one of them lists all
+//! skipped tests of that run. Each skipped test appends a line to a file, whose name is the process ID of the `cargo`
+//! process that runs all tests.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, OpenOptions};
@@ -10,10 +11,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::{env, os::unix::process::parent_id, thread};
 
-/// Notes that the test that calls this, or a part of it, is skipped.
+/// Records that the calling test, or a part of it, is skipped.
 ///
 /// # Panics
-/// When `CI` is set: there everything is installed.
+/// If `CI` is set, because CI must have all programs installed.
 #[track_caller]
 pub fn skip(why: &str) {
     assert!(
@@ -23,7 +24,7 @@ pub fn skip(why: &str) {
     lacks(why);
 }
 
-/// Notes that the calling test, or a part of it, is skipped because the processor lacks an instruction.
+/// Records that the calling test, or a part of it, is skipped because the processor lacks an instruction.
 pub fn lacks(why: &str) {
     println!("skipped: {why}");
     if let Err(error) = note(why) {
@@ -36,11 +37,11 @@ fn note(why: &str) -> io::Result<()> {
     fs::create_dir_all(path.parent().unwrap_or(&path))?;
     let mut file = OpenOptions::new().create(true).append(true).open(path)?;
     let test = thread::current();
-    // One call, so that lines of tests that run side by side stay whole.
+    // Write each line with one call, because parallel tests append to the same file.
     file.write_all(format!("{}: {why}\n", test.name().unwrap_or("a test")).as_bytes())
 }
 
-/// Takes what this run has skipped so far.
+/// Returns the tests that this run has skipped so far, and deletes their list.
 pub fn take_skipped() -> Vec<String> {
     let text = fs::read_to_string(list()).unwrap_or_default();
     drop(fs::remove_file(list()));
@@ -52,14 +53,14 @@ fn list() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(name)
 }
 
-/// Finds a program; without it, the test is skipped.
+/// Finds an installed program. If it is missing, records that the test is skipped.
 ///
 /// # Panics
-/// When it is not installed and `CI` is set.
+/// If the program is missing and `CI` is set.
 #[track_caller]
 pub fn find(name: &str) -> Option<PathBuf> {
     let path = env::var_os("PATH").unwrap_or_default();
-    // Servers live in folders that are not on everybody's path.
+    // Servers may be installed in directories that are not in the user's `PATH`.
     let folders = env::split_paths(&path).chain(["/usr/sbin", "/sbin"].map(PathBuf::from));
     let found = folders
         .map(|folder| folder.join(name))
@@ -70,11 +71,11 @@ pub fn find(name: &str) -> Option<PathBuf> {
     found
 }
 
-/// A program of ours, as the sources are now. `BECKET_PROGRAMS` is a folder with programs that are built already;
-/// `BECKET_E2E_PROFILE` chooses another profile than `dev`.
+/// Builds a program of this workspace and returns its path. `BECKET_PROGRAMS` names a directory with programs that are
+/// already built. `BECKET_E2E_PROFILE` selects another profile than `dev`.
 ///
 /// # Panics
-/// When it does not build.
+/// If the build fails.
 pub fn build(program: &str) -> PathBuf {
     if let Some(folder) = env::var_os("BECKET_PROGRAMS") {
         return Path::new(&folder).join(program);

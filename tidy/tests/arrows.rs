@@ -1,6 +1,6 @@
 //! Allowed imports of crates, from their `Cargo.toml`; see `docs/architecture.md`.
 
-/// Crates, and which others of ours each may import; the tests of each also what tests share.
+/// Each crate with the crates of this workspace that it may import. Every crate may also import `becket-tidy`.
 const CRATES: &[(&str, &[&str])] = &[
     ("becket-proto", &[]),
     ("becket-sys", &[]),
@@ -115,7 +115,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Imports of ours in a manifest that no arrow allows.
+/// Returns the imports of workspace crates in a manifest that [`CRATES`] does not allow.
 pub(crate) fn of_crate(manifest: &str) -> Vec<String> {
     let manifest: toml::Table = manifest.parse().expect("a manifest is TOML");
     let Some(package) = manifest.get("package") else {

@@ -1,4 +1,5 @@
-//! Circles of imports: within a crate no file, and no folder right below `src`, imports itself through others.
+//! Circles of imports: within a crate, no file and no folder directly below `src` may import itself through other
+//! files.
 //!
 //! An import is a `use`, or a path in the code that begins with `crate`, `super`, `self` or a module of the file. Unit tests may
 //! import everything.
@@ -12,7 +13,8 @@ use crate::rust::without_tests;
 type Module = Vec<String>;
 type Imports = BTreeMap<Module, BTreeSet<Module>>;
 
-/// The files of one crate that are part of a circle; each file by its path from the workspace, with its source.
+/// Returns the files of one crate that are part of a circle. `files` has their paths from the workspace, with their
+/// sources.
 pub(crate) fn in_files(files: &[(&str, &str)]) -> BTreeSet<String> {
     let modules: BTreeMap<Module, (&str, &str)> = files
         .iter()
@@ -55,7 +57,7 @@ fn module_of(path: &str) -> Module {
     module
 }
 
-/// The imports between the folders and files right below `src`.
+/// Returns the imports between the folders and files directly below `src`.
 fn folders(imports: &Imports) -> Imports {
     let mut folders = Imports::new();
     for (from, to) in imports {
@@ -72,7 +74,7 @@ fn folders(imports: &Imports) -> Imports {
     folders
 }
 
-/// The modules from which imports lead back to themselves.
+/// Returns the modules that import themselves through other modules.
 fn circular(imports: &Imports) -> BTreeSet<&Module> {
     let reaches_itself = |start: &&Module| {
         let mut seen = BTreeSet::new();
@@ -86,7 +88,7 @@ fn circular(imports: &Imports) -> BTreeSet<&Module> {
     imports.keys().filter(reaches_itself).collect()
 }
 
-/// The other modules of the crate that a source names.
+/// Returns the other modules of the crate that a source imports.
 fn imports(module: &Module, source: &str, known: &BTreeSet<Module>) -> BTreeSet<Module> {
     let code = code_of(without_tests(source));
     let mut found = BTreeSet::new();
@@ -122,7 +124,7 @@ fn imports(module: &Module, source: &str, known: &BTreeSet<Module>) -> BTreeSet<
     found
 }
 
-/// The module whose file defines the end of a path.
+/// Returns the module whose file defines the end of a path.
 fn file_of(mut path: Module, known: &BTreeSet<Module>) -> Module {
     while !path.is_empty() && !known.contains(&path) {
         path.pop();
@@ -130,7 +132,8 @@ fn file_of(mut path: Module, known: &BTreeSet<Module>) -> Module {
     path
 }
 
-/// All paths that begin with `base` and continue in `rest`, which may be a `{group}`. Returns the length of what it has read.
+/// Adds all paths that begin with `base` and continue in `rest`, which may be a `{group}`. Returns the number of bytes
+/// parsed.
 fn expand(base: &Module, rest: &str, paths: &mut Vec<Module>) -> usize {
     let mut path = base.clone();
     let mut at = 0;

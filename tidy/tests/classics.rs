@@ -1,6 +1,7 @@
-//! The table of what the classic articles measured: each row has a state, and what it names as proof is there.
+//! Checks the tables of published measurements in `docs/classics.md`: each row has a state, and the files that prove it
+//! exist.
 
-/// Rows that are not as `docs/classics.md` promises. `has` says whether a path of the tree exists.
+/// Returns the rows without a known state or an existing proof. `has` returns whether a path of the tree exists.
 pub(crate) fn faults(text: &str, has: impl Fn(&str) -> bool) -> Vec<String> {
     let mut faults = Vec::new();
     let mut halves = 0;

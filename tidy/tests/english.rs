@@ -6,7 +6,7 @@
 use crate::parts::{Part, parts};
 use crate::rust::without_tests;
 
-/// The faults in the comments of a Rust source.
+/// Returns the faults in the comments of a Rust source.
 pub(crate) fn in_comments(source: &str) -> Vec<String> {
     // Code between two comments ends a paragraph, as an empty line does.
     let mut text = String::new();
@@ -21,7 +21,7 @@ pub(crate) fn in_comments(source: &str) -> Vec<String> {
     in_markdown(&text)
 }
 
-/// The faults in the strings of a Rust source, without its unit tests: logs, errors, help.
+/// Returns the faults in the strings of a Rust source, without its unit tests: logs, errors, help.
 pub(crate) fn in_literals(source: &str) -> Vec<String> {
     let literals = parts(without_tests(source));
     let texts = literals.iter().filter_map(|part| match part {
@@ -32,18 +32,18 @@ pub(crate) fn in_literals(source: &str) -> Vec<String> {
     paragraphs.flat_map(|text| faults(&plain(text))).collect()
 }
 
-/// The faults in `#` comments of a TOML file or a script.
+/// Returns the faults in `#` comments of a TOML file or a script.
 pub(crate) fn in_hash_comments(text: &str) -> Vec<String> {
     let lines = text.lines().map(|line| {
         let mut marks = line.match_indices('#').map(|(at, _)| at);
-        // A mark within quotes begins no comment.
+        // A `#` within quotes begins no comment.
         let begins = marks.find(|at| line[..*at].matches('"').count() % 2 == 0);
         begins.map_or("", |at| &line[at + 1..])
     });
     in_markdown(&lines.collect::<Vec<_>>().join("\n"))
 }
 
-/// The faults in a Markdown text.
+/// Returns the faults in a Markdown text.
 pub(crate) fn in_markdown(text: &str) -> Vec<String> {
     let (mut found, mut paragraph, mut is_fenced) = (Vec::new(), String::new(), false);
     for line in text.lines().chain([""]) {
@@ -82,7 +82,7 @@ fn without_bullet(line: &str) -> &str {
     }
 }
 
-/// The text without code marks, targets of links and emphasis, on one line.
+/// Returns the text without code marks, targets of links and emphasis, on one line.
 fn plain(text: &str) -> String {
     let outside = text.split('`').step_by(2).collect::<Vec<_>>().join("x");
     let mut kept = String::new();
@@ -96,7 +96,7 @@ fn plain(text: &str) -> String {
     kept.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The openings and words in a paragraph that are not used here.
+/// Returns the banned openings of sentences and the banned words in a paragraph.
 fn faults(text: &str) -> Vec<String> {
     let mut sentences = Vec::new();
     let mut begin = 0;
@@ -126,7 +126,7 @@ fn words(text: &str) -> Vec<String> {
     let is_word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
     let whole = |at: usize, length: usize| {
         let (before, after) = (&lower[..at], &lower[at + length..]);
-        // The name of a user or file, which is quoted, is no word.
+        // A quoted name of a user or file is not prose.
         let is_name = before.ends_with('"') && after.starts_with('"');
         !before.ends_with(is_word) && !after.starts_with(is_word) && !is_name
     };
@@ -156,7 +156,7 @@ const OPENINGS: &[&str] = &[
     "Likewise", "The same",
 ];
 
-/// Words that stand for a named thing, or that the field does not use.
+/// Banned words: they replace the name of a thing, or engineers do not use them.
 const PHRASES: &[&str] = &[
     "anew",
     "are gone",

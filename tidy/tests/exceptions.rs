@@ -1,11 +1,13 @@
-//! The ratchet: faults that the house lives with for now, one a line in `exceptions.txt`, each with its reason before it.
+//! The ratchet: known violations of the rules, one per line in `exceptions.txt`, each group after its reason.
 //!
-//! A fault that is not on the list fails. In CI a line of the list that excuses nothing fails as well, so that a gain is kept.
+//! A violation that is not in the list fails the test. In CI, an entry without a violation fails as well, so that the
+//! list only becomes shorter.
 
 use std::collections::BTreeSet;
 use std::env;
 
-/// Fails with all faults of one kind that have no exception, and in CI all exceptions that excuse nothing, a line each.
+/// Panics if faults of one kind have no exception, and in CI also if exceptions have no fault. The message lists all of
+/// them.
 pub(crate) fn demand_none(kind: &str, faults: Vec<String>) {
     let is_ci = env::var_os("CI").is_some();
     let verdict = verdict(include_str!("../exceptions.txt"), kind, faults, is_ci);

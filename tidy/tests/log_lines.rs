@@ -1,4 +1,4 @@
-//! Log lines of the terminator, as the code and as `docs/reference/log-lines.md` has them.
+//! Parses the log lines in the code and in `docs/reference/log-lines.md`.
 
 use std::collections::BTreeSet;
 
@@ -8,10 +8,11 @@ use crate::rust::without_tests;
 /// Level, name of the event, and text.
 pub(crate) type Line = (String, String, String);
 
-/// Level, event and text of the lines that a source logs at `info`, `warn` and `error`.
+/// Returns level, event and text of the lines that a source logs at `info`, `warn` and `error`.
 pub(crate) fn in_source(source: &str) -> BTreeSet<Line> {
     let mut found = BTreeSet::new();
-    // Code since the last literal or call; the call that is being read, with its open brackets, its name and the last text among its arguments.
+    // `code` is the code since the last literal or call. `call` is the macro call being parsed: its levels, the number
+    // of open brackets, the event name, and the last text among its arguments.
     let mut code = String::new();
     let mut call: Option<(Vec<&str>, usize, &str, &str)> = None;
     for part in parts(without_tests(source)) {
@@ -43,7 +44,7 @@ pub(crate) fn in_source(source: &str) -> BTreeSet<Line> {
     found
 }
 
-/// Level, event and text of the rows of the page.
+/// Returns level, event and text of the rows of the page.
 pub(crate) fn in_page(page: &str) -> BTreeSet<Line> {
     let rows = page.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| ")?.split(" | ");
@@ -54,7 +55,7 @@ pub(crate) fn in_page(page: &str) -> BTreeSet<Line> {
     rows.collect()
 }
 
-/// The levels of the macro of which `code` ends with the opening bracket.
+/// Returns the log levels of the macro whose opening bracket is the end of `code`.
 fn levels(code: &str) -> Option<Vec<&'static str>> {
     let call = code.strip_suffix("!(")?;
     if call.ends_with("$level") {

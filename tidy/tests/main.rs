@@ -1,16 +1,16 @@
-//! The house rules that no compiler knows, held for the whole workspace.
+//! The project's own rules that no compiler checks, as tests of the whole workspace.
 //!
-//! * [`rust`]: what Rust sources look like: lengths, headers, words, names of types, where `unsafe` lives;
-//! * [`prose`]: what all text looks like: no unfinished business, no paths of one machine, links that resolve;
-//! * [`english`]: openings of sentences and words that no prose here has;
-//! * [`log_lines`]: each line of the log is on its page;
-//! * [`arrows`]: which crate may import which;
-//! * [`classics`]: each row of what the classic articles measured has a state and a proof;
+//! * [`rust`]: Rust sources: lengths, headers, words, names of types, and where `unsafe` is allowed;
+//! * [`prose`]: all text: no unfinished marks, no paths of one machine, valid links;
+//! * [`english`]: banned openings of sentences and banned words;
+//! * [`log_lines`]: every log line is in the reference;
+//! * [`arrows`]: allowed imports between crates;
+//! * [`classics`]: every row about the classic articles has a state and a proof;
 //! * [`circles`]: no circle of imports within a crate;
-//! * [`exceptions`]: the few faults that are excused, and may only become fewer.
+//! * [`exceptions`]: known violations, which may only become fewer.
 //!
-//! Every rule is a function from text to faults and is shown, next to its definition, to find what it looks for. The tests in
-//! this file run the rules over the workspace.
+//! Every rule is a function from text to faults, with a test next to its definition. The tests in this file apply the
+//! rules to the workspace.
 #![forbid(unsafe_code)]
 
 mod arrows;
@@ -34,7 +34,7 @@ use workspace::{File, Workspace};
 
 static WORKSPACE: LazyLock<Workspace> = LazyLock::new(Workspace::find);
 
-/// The faults that `rule` finds in each file, the file's name before each.
+/// Returns the faults that `rule` finds, each after the name of its file.
 fn faults<'a>(
     files: impl Iterator<Item = &'a File>,
     rule: impl Fn(&File) -> Vec<String>,
@@ -79,7 +79,7 @@ fn identifiers_and_file_names_keep_to_the_lexicon() {
     demand_none("a name says", faults);
 }
 
-/// systemd(1) is a service manager, and calls itself so; `hyper_util` is the name of a crate.
+/// Accepts words in names of other software: systemd(1) is a service manager, and `hyper_util` is a crate.
 fn is_excepted(path: &str, word: &str) -> bool {
     match word {
         "manager" => {
@@ -90,7 +90,7 @@ fn is_excepted(path: &str, word: &str) -> bool {
     }
 }
 
-/// The crates of the terminator are one program, with one name for each type.
+/// Crates of the terminator. They are one program, in which each type has a unique name.
 const PROGRAM: &[&str] = &[
     "becket",
     "cluster",
@@ -149,7 +149,7 @@ fn no_imports_of_a_crate_are_a_circle() {
     demand_none("circle", circular.collect());
 }
 
-/// The sources of all crates, without files of unit tests, each with the folder of its crate.
+/// Returns the sources of all crates, without files of unit tests, each with the folder of its crate.
 fn sources() -> impl Iterator<Item = (&'static str, &'static File)> {
     WORKSPACE.rust().filter_map(|file| {
         let (krate, _) = file.path.split_once("/src/")?;
@@ -216,7 +216,7 @@ fn prose_is_plain_english() {
     demand_none("English", faults);
 }
 
-/// Sources of what operators run.
+/// Returns whether a source is part of a program that operators run.
 fn is_product(path: &str) -> bool {
     let is_ours = path.starts_with("crates/") || path.starts_with("bench/");
     is_ours && path.contains("/src/") && !is_of_tests(path)
@@ -226,8 +226,8 @@ fn is_of_tests(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/")
 }
 
-/// Limits of length, so that pages are read to their end. Tables that are looked up, and held to the code by tests, do not count: those of
-/// the reference, of the architecture and of the classic articles.
+/// Limits the length of documents. Tables of the reference, of the architecture and of the classic articles do not
+/// count: readers look up single rows, and tests compare the tables with the code.
 #[test]
 fn documents_are_short() {
     let words = |file: &File| {
@@ -261,9 +261,9 @@ fn documents_are_short() {
     demand_none("long document", faults);
 }
 
-/// Words of a decision.
+/// Maximum words of a decision.
 const DECISION_WORDS: usize = 400;
-/// Words of all documents.
+/// Maximum words of all documents together.
 const ALL_WORDS: usize = 50_000;
 
 #[test]
@@ -314,7 +314,7 @@ fn each_page_is_in_the_book() {
     );
 }
 
-/// A test that is ignored says why, and how to run it.
+/// Every ignored test states the reason and the command that runs it.
 #[test]
 fn tests_are_ignored_for_being_slow_alone() {
     let faults = faults(WORKSPACE.rust(), |file| {
@@ -330,7 +330,7 @@ fn tests_are_ignored_for_being_slow_alone() {
 
 const SLOW: &str = "#[ignore = \"slow: .ci/run test\"]";
 
-/// Written past libtest's capture, which keeps to itself what a test that succeeds prints.
+/// Writes directly to standard error, because libtest hides the output of successful tests.
 #[test]
 fn tests_that_did_not_run_are_listed_at_the_end() {
     let mut text = String::new();
@@ -366,7 +366,8 @@ fn crates_import_along_the_arrows() {
     demand_none("arrow", faults.collect());
 }
 
-/// The tables of `docs/architecture.md` are how a reader finds a file: each path of a first column is in the crate of its heading.
+/// Readers find files by the tables of `docs/architecture.md`. Each path in a first column must exist in the crate of
+/// its heading.
 #[test]
 fn the_architecture_names_files_that_exist() {
     let workspace = &*WORKSPACE;

@@ -1,8 +1,7 @@
 //! The lexical parts of a Rust source: code, comments and literals.
 //!
-//! Not a compiler: it knows the lexical forms and nothing of their meaning.
+//! The scanner recognizes lexical forms only; it does not parse the language.
 
-/// A stretch of a source.
 pub(crate) enum Part<'a> {
     Code(&'a str),
     Comment(&'a str),
@@ -22,7 +21,7 @@ pub(crate) fn parts(source: &str) -> Vec<Part<'_>> {
     scanner.parts
 }
 
-/// Replaces comments, strings and characters by spaces. Line breaks stay, so lengths can be counted.
+/// Replaces comments, strings and characters with spaces. Keeps line breaks, so that lines can be counted.
 pub(crate) fn code_of(source: &str) -> String {
     let mut code = String::with_capacity(source.len());
     for part in parts(source) {
@@ -64,7 +63,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Takes an identifier whole, so that its `r` or `b` does not begin a string; otherwise one character.
+    /// Consumes a whole identifier, so that an `r` or `b` within it does not begin a raw or byte string. Otherwise
+    /// consumes one character.
     fn take_word(&mut self) {
         let word = self
             .rest
@@ -100,7 +100,7 @@ impl<'a> Scanner<'a> {
     }
 }
 
-/// The number of `#` of a raw string that begins here.
+/// Returns the number of `#` in the raw string at the start of `text`.
 fn raw_string(text: &str) -> Option<usize> {
     let after = ["br", "cr", "r"]
         .iter()
@@ -111,7 +111,7 @@ fn raw_string(text: &str) -> Option<usize> {
         .then(|| after.len() - unhashed.len())
 }
 
-/// A character, and not a lifetime.
+/// Returns whether a character literal, not a lifetime, is at the start of `text`.
 fn is_character(text: &str) -> bool {
     let mut chars = text.chars();
     if chars.next() != Some('\'') {
@@ -124,7 +124,7 @@ fn is_character(text: &str) -> bool {
     }
 }
 
-/// Bytes up to and with the closing quote.
+/// Returns the number of bytes up to and including the closing quote.
 fn quoted(text: &str, quote: char) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices().skip(1) {

@@ -1,6 +1,6 @@
-//! Paths that documents and comments name: each is the end of a path of the tree.
+//! Finds paths in documents and comments. Each must be the end of a path of the tree.
 
-/// Paths in the code marks of a document. Fenced blocks are commands and examples, and are left out.
+/// Returns the paths in code marks of a document. Skips fenced blocks, which are commands and examples.
 pub(crate) fn in_document(text: &str) -> Vec<&str> {
     let mut is_fenced = false;
     let lines = text.lines().filter(move |line| {
@@ -11,7 +11,7 @@ pub(crate) fn in_document(text: &str) -> Vec<&str> {
     lines.flat_map(in_marks).collect()
 }
 
-/// Paths in the code marks of `//!` and `///` comments.
+/// Returns the paths in code marks of `//!` and `///` comments.
 pub(crate) fn in_comments(source: &str) -> Vec<&str> {
     let comments = source.lines().filter_map(|line| {
         let line = line.trim_start();

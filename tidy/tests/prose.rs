@@ -28,12 +28,12 @@ fn words(line: &str) -> impl Iterator<Item = &str> {
     line.split(|c: char| !c.is_alphanumeric() && c != '_')
 }
 
-/// `/x/` within `a/x/` is relative.
+/// Returns whether an absolute path begins at `at`. The `/x/` in `a/x/` belongs to a relative path.
 fn begins_a_path(line: &str, at: usize) -> bool {
     !line[..at].ends_with(|c: char| c.is_alphanumeric() || matches!(c, '.' | '_' | '-' | '}'))
 }
 
-/// Targets of Markdown links that are not addresses of the network. Code is left out.
+/// Returns the targets of relative Markdown links. Skips code.
 pub(crate) fn relative_links(text: &str) -> Vec<&str> {
     let mut links = Vec::new();
     let mut fenced = false;
@@ -45,7 +45,7 @@ pub(crate) fn relative_links(text: &str) -> Vec<&str> {
             continue;
         }
         for (at, _) in line.match_indices("](") {
-            // An even number of ticks before it: not inside of inline code.
+            // After an even number of backticks, the link is not within inline code.
             let target = line[at + 2..]
                 .split_once(')')
                 .map_or("", |(target, _)| target);
@@ -72,7 +72,7 @@ pub(crate) fn anchors(text: &str) -> impl Iterator<Item = String> {
     })
 }
 
-// Written so that this file does not find itself.
+// Each word is split, so that the rule does not find it in this file.
 const UNFINISHED: &[&str] = &[
     concat!("TO", "DO"),
     concat!("FIX", "ME"),

@@ -1,12 +1,12 @@
-//! Rules for Rust sources, each a function from text to what was found.
+//! Rules for Rust sources. Each is a function from the text to its faults.
 
 use crate::parts::code_of;
 
-/// Lines of a file before its unit tests.
+/// Maximum lines of a file, without its unit tests.
 const LONGEST_FILE: usize = 600;
-/// Lines of a function, from `fn` to its last brace.
+/// Maximum lines of a function, from `fn` to its last brace.
 const LONGEST_FUNCTION: usize = 100;
-/// Fields of a struct.
+/// Maximum fields of a struct.
 const MOST_FIELDS: usize = 15;
 
 struct Function {
@@ -14,7 +14,7 @@ struct Function {
     lines: usize,
 }
 
-/// The source up to its unit tests.
+/// Returns the source up to its unit tests.
 pub(crate) fn without_tests(source: &str) -> &str {
     [
         "\n#[cfg(test)]\nmod ",
@@ -27,7 +27,7 @@ pub(crate) fn without_tests(source: &str) -> &str {
     .map_or(source, |at| &source[..=at])
 }
 
-/// Files and functions that are longer than the rule.
+/// Returns the functions, and the file itself, if they exceed the maximum length.
 pub(crate) fn too_long(path: &str, source: &str) -> Vec<String> {
     let functions = functions(source)
         .into_iter()
@@ -39,7 +39,7 @@ pub(crate) fn too_long(path: &str, source: &str) -> Vec<String> {
     faults
 }
 
-/// Names of the types that a file defines. Associated types are none.
+/// Returns the names of the types that a file defines, without associated types.
 pub(crate) fn types(source: &str) -> Vec<String> {
     let code = code_of(without_tests(source));
     let names = code.lines().filter_map(|line| {
@@ -48,11 +48,11 @@ pub(crate) fn types(source: &str) -> Vec<String> {
         let is_alias = kind == "type" && !line.starts_with(' ');
         (kinds.contains(&kind) || is_alias).then(|| name_of(rest))
     });
-    // A macro's `$name` is none.
+    // A `$name` in a macro is not a name.
     names.filter(|name| !name.is_empty()).collect()
 }
 
-/// Structs with more fields than the rule.
+/// Returns the names of structs with more than [`MOST_FIELDS`] fields.
 pub(crate) fn wide_structs(source: &str) -> Vec<String> {
     let code = code_of(without_tests(source));
     let starts = code.match_indices("struct ").map(|(at, _)| &code[at..]);
@@ -86,7 +86,7 @@ fn is_name(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// All functions with a body.
+/// Returns all functions with a body.
 fn functions(source: &str) -> Vec<Function> {
     let code = code_of(source);
     let mut found = Vec::new();
@@ -107,7 +107,8 @@ fn functions(source: &str) -> Vec<Function> {
     found
 }
 
-/// The text from here to the brace that closes what begins here; nothing if a semicolon comes first.
+/// Returns the text up to the brace that closes the item at the start of `code`, or `None` if a semicolon ends the item
+/// first.
 fn body(code: &str) -> Option<&str> {
     let (mut braces, mut brackets) = (0, 0);
     for (at, c) in code.char_indices() {
@@ -134,7 +135,7 @@ pub(crate) fn has_header(source: &str) -> bool {
         .is_some_and(|line| line.starts_with("//!"))
 }
 
-/// Words of identifiers in `code` that the lexicon forbids.
+/// Returns the words of identifiers in `code` that the lexicon forbids.
 pub(crate) fn forbidden_words(code: &str) -> Vec<String> {
     let mut found: Vec<String> = words(code)
         .into_iter()
@@ -145,7 +146,7 @@ pub(crate) fn forbidden_words(code: &str) -> Vec<String> {
     found
 }
 
-/// Splits `snake_case`, `CamelCase` and everything else into lower-case words.
+/// Splits identifiers at underscores and capitals, and everything else at non-letters, into lower-case words.
 fn words(code: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut before = ' ';

@@ -1,6 +1,6 @@
-//! The workspace as text: which files the rules look at, and what a link in one of them points to.
+//! Reads the files that the rules examine, and resolves links between documents.
 //!
-//! Only folders that belong to the project are walked, so that build output and fuzzing corpora are not read.
+//! Reads only folders of the project, so that build output and fuzzing corpora are skipped.
 
 use std::fs;
 use std::path::{Component, Path, PathBuf};
@@ -9,16 +9,14 @@ use crate::prose;
 
 /// A text file.
 pub(crate) struct File {
-    /// From the root, with `/`.
+    /// Path from the root, with `/` as the separator.
     pub(crate) path: String,
-    /// Whole.
     pub(crate) text: String,
 }
 
-/// All text of the project.
+/// All text files of the project.
 pub(crate) struct Workspace {
     root: PathBuf,
-    /// In no particular order.
     pub(crate) files: Vec<File>,
 }
 
@@ -46,7 +44,7 @@ impl Workspace {
         workspace
     }
 
-    /// The Rust files among them.
+    /// Returns the Rust files.
     pub(crate) fn rust(&self) -> impl Iterator<Item = &File> {
         self.files.iter().filter(|file| file.path.ends_with(".rs"))
     }
@@ -96,14 +94,14 @@ impl Workspace {
         if !ENDINGS.iter().any(|ending| name.ends_with(ending)) {
             return;
         }
-        // A file that an editor or a test has just removed is no fault.
+        // Ignore a file that an editor or a test has just removed.
         if let Ok(text) = fs::read_to_string(self.root.join(path)) {
             self.files.push(File { path: name, text });
         }
     }
 }
 
-/// Resolves `.` and `..` by name.
+/// Resolves `.` and `..` without access to the file system.
 fn normal(path: &Path) -> PathBuf {
     let mut out = PathBuf::new();
     for part in path.components() {

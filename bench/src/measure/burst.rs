@@ -1,7 +1,7 @@
 //! Measures a single burst of requests against a backend whose service time grows with concurrency.
 //!
-//! Idle clients keep their connections from before the burst until after it. The scenario defines the formula of the service time
-//! before the run, and the runner starts the backend with it.
+//! Idle clients connect before the burst and stay connected until its end. The scenario defines the formula of the
+//! service time, and the runner starts the backend with it.
 
 use std::thread;
 use std::time::Duration;
@@ -32,9 +32,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         column.negotiated.clone_from(&report.negotiated);
         let mut step = load::only_step(report)?;
         *sample = load::sample(sample.round, &step, stage.settings.body);
-        // A burst of a few hundred requests is too short for the kernel's CPU ticks.
+        // The kernel counts CPU time in ticks of 10 ms, which is too imprecise for a burst of a few hundred requests.
         sample.figures.remove(figures::CPU);
-        // Requests that wait for a slot can take about 40 ms, which is not a Nagle stall.
+        // The load tool reports waits of about 40 ms as Nagle stalls, but here requests wait for a slot.
         step.findings.clear();
         transactions::remark(column, &step);
         Ok(())

@@ -32,9 +32,9 @@ impl Capacities {
         self.0.insert(key(server, settings), found);
     }
 
-    /// Returns the lowest capacity measured with these settings, or 0. Ignores the settings in `OWN`: if only becket has such a
-    /// setting, the capacities of the others come from the case without it. Excludes stunnel if there are others: its thread
-    /// model makes it too slow to determine the load of all servers.
+    /// Returns the lowest capacity measured with these settings, or 0. Ignores the settings in `OWN`: if only becket
+    /// supports such a setting, the capacities of the other servers come from the case without it. Excludes stunnel
+    /// unless it is the only server, because its thread model makes it too slow to determine the load of all servers.
     pub fn least(&self, settings: &BTreeMap<String, String>) -> f64 {
         let alike = |other: &BTreeMap<String, String>| {
             let own = |(name, _): &(&String, &String)| !OWN.contains(&name.as_str());

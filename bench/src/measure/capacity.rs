@@ -1,7 +1,7 @@
 //! Measures the capacity: the highest confirmed rate with at most 1 failure in 1000 and a p99 below 100 ms.
 //!
-//! A closed loop gives an estimate, and an open loop climbs in steps around it. The highest step before the first failing one is
-//! repeated for a longer time, with lower rates until it holds.
+//! A closed loop estimates the rate. An open loop then increases its rate in steps around this estimate. The highest
+//! step before the first failing one is repeated for a longer time, at lower rates until it meets the criteria.
 
 use std::time::Duration;
 
@@ -148,11 +148,11 @@ pub(super) fn holds(step: &LoadStep) -> bool {
     step.completed > 0 && becket_load::summary::shortfall(step).is_none()
 }
 
-/// Share of the lowest capacity for the common rate.
+/// Common rate of all servers, as a share of the lowest capacity.
 const SHARE: f64 = 0.8;
 /// Rates of the ramp, as shares of the closed loop's rate.
 const STEPS: &[f64] = &[0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05, 1.1];
 const CONFIRMATIONS: u32 = 4;
 const LOWER: f64 = 0.95;
-/// Maximum parallel connections of an open loop: 2 s at a rate that no core reaches.
+/// Maximum parallel connections of an open loop.
 const MOST_AT_ONCE: usize = 4000;

@@ -114,5 +114,6 @@ fn is_whole(got: &[u8], body: u64) -> bool {
     head.is_some_and(|head| (got.len() - head - 4) as u64 >= body)
 }
 
-/// Connections opened before the measurement, because caches and pools of the first connections are not part of the memory per connection.
+/// Connections opened before the measurement. They fill caches and pools, whose memory is not part of the memory per
+/// connection.
 pub(super) const WARM_UP: usize = 200;

@@ -27,7 +27,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         let report = network.at_client(|| ask.run(Load::ClosedFor(time), stage.stop))?;
         column.negotiated = report.negotiated.clone().or(column.negotiated.take());
         let mut step = load::only_step(report)?;
-        // Two round trips take 40 ms, which is not a Nagle stall.
+        // The load tool reports waits of about 40 ms as Nagle stalls, but here two round trips take as long.
         step.findings
             .retain(|finding| !finding.starts_with("Nagle"));
         let (first, last) = (&step.latency.answered, &step.latency.whole);

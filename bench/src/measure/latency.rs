@@ -41,7 +41,7 @@ fn at(
         through.latency.from_intended(),
         direct.latency.from_intended(),
     );
-    // Without a served client there is no latency.
+    // If no client was served, there is no latency to record.
     if whole.count == 0 || direct.count == 0 {
         return Ok(());
     }

@@ -7,7 +7,8 @@ use super::stage::Stage;
 use crate::result::Column;
 use crate::{Error, figures};
 
-/// Runs a ramp around the rate of the closed loops, and adds its marks to the first round.
+/// Runs a ramp around the rate of the closed loops. Adds the highest rate within each criterion to the sample of the
+/// first round.
 pub(super) fn put(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
     let Some(about) = column.median(figures::RATE) else {
         return Ok(());

@@ -138,7 +138,7 @@ fn flood(
         );
     }
     let whole = step.latency.from_intended();
-    // Without a served client there is no latency.
+    // If no client was served, there is no latency to record.
     if whole.count > 0 {
         if let Some(queued) = &step.latency.since_queued {
             put(figures::QUEUED_P99, queued.p99_us);
@@ -164,11 +164,11 @@ fn flood(
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Duration of a flood as a multiple of a measurement: twice the clients' patience.
 const LENGTH: u32 = 5;
-/// Share of its rate that a flood must reach.
+/// Minimum share of its intended rate that a flood must reach to have figures.
 const MISSED: f64 = 0.97;
 /// Number of intervals in which the recovery is measured.
 const QUARTERS: usize = 8;
-/// Duration of an interval.
+/// Duration of an interval in which the recovery is measured.
 const QUARTER: Duration = Duration::from_millis(250);
 /// Source addresses, because one address has too few ports for a flood.
 const SOURCES: &str = "127.0.0.2-127.0.0.50";

@@ -1,9 +1,9 @@
 //! Measures clients that wait in a queue: memory, CPU time of the idle server, and the effect on other clients.
 //!
-//! The server has a second listener without a limit, at the same port of [`ASIDE`]. One client takes the only slot and keeps it. With an
-//! empty queue and again with a full one, the server is first left idle, and then receives requests through the second listener at a
-//! low rate. The first client in the queue sends its request at once and must receive the response only after the slot
-//! is free, which proves that clients really waited.
+//! The server has a second listener without a limit, on the same port of the address [`ASIDE`]. One client occupies the
+//! only slot. With an empty queue and again with a full one, the server is first left idle, and then receives requests
+//! through the second listener at a low rate. The first client in the queue sends its request at once and must receive
+//! the response only after the slot is free, which proves that clients really waited.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -108,5 +108,5 @@ pub(crate) fn sections(
 const ASIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Transactions per second through the second listener, far below any capacity.
 const RATE: f64 = 200.0;
-/// Duration as a multiple of a measurement, because an idle server uses little CPU time.
+/// Multiple of the usual duration, because an idle server uses little CPU time.
 const LONG: u32 = 15;

@@ -52,7 +52,7 @@ impl Rounds {
         if !self.is_next(time_left, || decided(stage, columns)) {
             return Ok(None);
         }
-        // Closed loops run in turns, and the control takes part in each turn.
+        // Closed loops run in turns, and each turn already measures the control.
         if stage.measure != Measure::Transactions {
             stage.control.measure(stage.effort.time, stage.stop)?;
         }

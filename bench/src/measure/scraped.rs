@@ -194,7 +194,7 @@ struct Scrapes {
     bytes: usize,
 }
 
-/// Page of `/connections`.
+/// Response to `/connections`.
 #[derive(Deserialize)]
 struct Listed {
     connections: Vec<IgnoredAny>,
@@ -216,10 +216,10 @@ pub(crate) fn sections(directory: &Path, address: SocketAddr) -> String {
 const ALONE: &str = ", not scraped";
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Share of the capacity used as load, so that CPU time for the scrapes is left.
+/// Load as a share of the capacity, which leaves CPU time for the scrapes.
 const SHARE: f64 = 0.5;
 /// Requests of the probe per second.
 const PROBES: f64 = 200.0;
 const SOURCES: &str = "127.0.0.2-127.0.0.9";
-/// Duration as a multiple of a measurement, so that it includes several scrapes.
+/// Multiple of the usual duration, so that each measurement includes several scrapes.
 pub(crate) const LONG: u32 = 5;

@@ -1,4 +1,4 @@
-//! Everything that a measure needs.
+//! The running servers of a case, with the settings and tools that a measure needs.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::peer::{Peer, Server, Site};
 use crate::result::Column;
 use crate::scenario::{Front, Measure, Settings};
 
-/// Running servers and backend of a case, with all that a measure needs.
+/// Running servers and backend of a case, with the settings and tools that a measure needs.
 pub struct Stage<'a> {
     pub measure: Measure,
     pub settings: &'a Settings,

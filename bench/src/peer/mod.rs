@@ -51,7 +51,7 @@ pub struct Server {
     pub name: String,
     pub address: SocketAddr,
     pub process: Process,
-    /// Its configuration, for the report.
+    /// Configuration of the server, for the report.
     pub configuration: String,
     /// Another server that the measured one needs: a cluster node or a file server.
     pub companion: Option<Box<Self>>,

@@ -5,18 +5,17 @@ use std::path::{Path, PathBuf};
 
 use crate::scenario::Settings;
 
-/// Settings of a server in one case.
 #[derive(Clone, Debug)]
 pub struct Site<'a> {
     pub address: SocketAddr,
-    /// Address of its backend.
+    /// Address of the server's backend.
     pub backend: SocketAddr,
     pub certificate: &'a Path,
     pub settings: &'a Settings,
     pub directory: &'a Path,
-    /// Maximum connections that it must support.
+    /// Number of connections that the server must support.
     pub connections: u64,
-    /// CPUs to which it is pinned.
+    /// CPUs to which the server is pinned.
     pub cpus: &'a [usize],
     /// Additional configuration sections, used only for becket.
     pub extra: &'a str,
@@ -28,7 +27,7 @@ impl Site<'_> {
         self.directory.join("files")
     }
 
-    /// Returns the addresses of the backends: a single program that listens on as many loopback addresses.
+    /// Returns the addresses of all backend servers: loopback addresses on which a single program listens.
     pub(super) fn backends(&self) -> Vec<SocketAddr> {
         let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         let at = |number| {

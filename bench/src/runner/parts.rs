@@ -30,7 +30,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Starts the servers of a case. Servers that cannot be measured are returned as columns with their index.
+    /// Starts the servers of a case. For a server that cannot be measured, returns its index and a column with the
+    /// reason.
     #[expect(
         clippy::type_complexity,
         reason = "two lists that are created together and used at once"
@@ -99,7 +100,7 @@ impl Parts {
         Ok((servers, reasons))
     }
 
-    /// Returns a case that requires another machine.
+    /// Returns a case without figures, whose columns describe the machine that the case requires.
     pub(super) fn not_measured(
         &self,
         scenario: &Scenario,
@@ -229,7 +230,7 @@ impl Parts {
     ) -> Result<Server, Error> {
         let service = match measure {
             Measure::Burst => SERVICE,
-            // The long service time makes the cost of the generators irrelevant and compares how they count.
+            // The long service time hides the cost of the generators, so that only their counting is compared.
             Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
             _ => &[],
         };
@@ -336,7 +337,8 @@ fn own(
     })
 }
 
-/// Creates the requested file. It is sparse and uses no disk space. Reading it once loads it into the page cache.
+/// Creates the file that clients request. The file is sparse and uses no disk space. Reads it once, so that it is in
+/// the page cache.
 fn write_file(site: &Site<'_>) -> Result<(), Error> {
     let path = site.files().join(format!("bytes/{}", site.settings.body));
     let failed = |e| Error::os(format!("cannot write {}", path.display()), e);

@@ -1,9 +1,10 @@
-//! Measurements of the becket tools.
+//! Statistics and units for the measurements of the becket tools.
 //!
-//! It owns [`ratio::Interval`], the ratio of two series of measurements with its uncertainty, and [`units`], which parses and
-//! formats quantities.
+//! [`ratio::Interval`] is the ratio of two series of measurements with its uncertainty. [`units`]
+//! parses and formats quantities.
 //!
-//! The crate is pure: no clock, no files, no sockets. Programs pass numbers in and write strings out.
+//! The crate is pure: it uses no clock, no files and no sockets. Programs pass numbers in and write
+//! strings out.
 //!
 //! ```
 //! use becket_stats::ratio::{Interval, Verdict};

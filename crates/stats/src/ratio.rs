@@ -1,42 +1,43 @@
 //! The ratio of two series of measurements, with its uncertainty.
 //!
-//! Measurements of a machine are positive and vary by factors, not by amounts: a round that is 3 % slow is so
-//! for a figure of 80 as well as of 1600. So all calculations use logarithms, where a ratio is a difference,
-//! and Student's t distribution, which is correct for three rounds as well as for thirty. A bootstrap of
-//! three to ten rounds would be overconfident, since it cannot show a spread that these few rounds did not
-//! have.
+//! Measurements are positive and vary by factors, not by amounts: a slow round changes a figure of
+//! 80 and a figure of 1600 by the same 3 %. All calculations therefore use logarithms, in which a
+//! ratio is a difference. They use Student's t distribution, which is correct for three rounds as
+//! well as for thirty. A bootstrap of three to ten rounds would be overconfident, since it cannot
+//! show a spread that these few rounds did not have.
 //!
-//! [`Interval::paired`] is for rounds in which both were measured one after the other, so that the machine's
-//! influence on both cancels out.
+//! [`Interval::paired`] compares rounds in which both series were measured one after the other, so
+//! that the machine's influence on both cancels out.
 //!
-//! Repeated looks until a difference appears will find one where there is none: five looks at 95 % are wrong
-//! in 14 of 100 cases. So each look needs a higher confidence ([`level`]): the error probabilities add up at
-//! most (Bonferroni), however the looks are spaced.
+//! If a comparison is repeated until a difference appears, it finds differences that do not exist:
+//! five checks at 95 % are wrong in 14 of 100 cases. Each check therefore needs a higher confidence
+//! ([`level`]). The total probability of an error is at most the sum over all checks (Bonferroni).
 
 /// A ratio, with the confidence interval of the true value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The ratio of the geometric means.
     pub ratio: f64,
-    /// Lower bound.
+    /// Lower bound of the confidence interval.
     pub low: f64,
-    /// Upper bound.
+    /// Upper bound of the confidence interval.
     pub high: f64,
 }
 
 /// Result of comparing an interval with a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The first is less.
+    /// The first series is lower.
     Less,
-    /// The first is more.
+    /// The first series is higher.
     More,
     /// The difference is not significant.
     Unclear,
 }
 
 impl Interval {
-    /// Returns the interval of first / second over pairs of one round each, with a confidence such as 0.95.
+    /// Returns the interval of the ratio first / second over pairs of one round each, with a
+    /// confidence such as 0.95.
     ///
     /// Pairs with a value that is not positive have no logarithm and do not count. Returns `None` for fewer
     /// than two pairs.
@@ -69,7 +70,7 @@ impl Interval {
         }
     }
 
-    /// Returns whether the first is less or more than `times` the second.
+    /// Returns whether the first series is lower or higher than `times` the second series.
     pub fn against(&self, times: f64) -> Verdict {
         match self {
             Self { high, .. } if *high < times => Verdict::Less,
@@ -78,7 +79,7 @@ impl Interval {
         }
     }
 
-    /// Returns whether the first is less or more than the second.
+    /// Returns whether the first series is lower or higher than the second series.
     pub fn verdict(&self) -> Verdict {
         self.against(1.0)
     }
@@ -91,7 +92,7 @@ pub fn spread(values: &[f64]) -> f64 {
     Moments::of(logs).map_or(0.0, |of| of.variance.sqrt())
 }
 
-/// Returns the confidence that each of `looks` looks needs for 95 % in total.
+/// Returns the confidence that each of `looks` checks needs for a confidence of 95 % in total.
 pub fn level(looks: u32) -> f64 {
     1.0 - 0.05 / f64::from(looks.max(1))
 }

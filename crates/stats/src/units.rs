@@ -147,9 +147,9 @@ pub fn show_count(count: u64) -> String {
     shown
 }
 
-/// A year: far beyond any run, well within the range of `Duration`.
+/// Maximum duration: a year, which is longer than any run and within the range of `Duration`.
 const LONGEST_SECONDS: f64 = 31_536_000.0;
-/// Up to this number, every integer has its own `f64`.
+/// 2^53: an `f64` is exact for every integer up to this number.
 const EXACT_IN_F64: f64 = 9_007_199_254_740_992.0;
 
 #[cfg(test)]
