@@ -55,7 +55,7 @@ pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
 pub const WIRE: &str = "wire_bytes";
 /// Overhead of TLS and HTTP, as a share of the body.
 pub const OVERHEAD: &str = "overhead_share";
-/// Highest rate of a ramp.
+/// Highest rate of successful transactions in a ramp.
 pub const MARK_MOST: &str = "mark_most_per_s";
 /// Highest rate of a ramp with a mean latency below 100 ms and at most 1 in 1000 lost.
 pub const MARK_100: &str = "mark_mean_100ms_per_s";

@@ -53,7 +53,7 @@ impl Keyring {
         let certificate = params.self_signed(&pair).map_err(failed)?;
         let text = certificate.pem() + &private_key(key, &pair);
         fs::write(&path, text)
-            // Some peers read the file after they have changed to the user `nobody`.
+            // All users can read the file, because some peers read it after they have changed to the user `nobody`.
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)))
             .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))?;
         Ok(path)

@@ -23,7 +23,7 @@ pub struct Scenario {
     pub question: String,
     /// Measure that answers the question.
     pub measure: Measure,
-    /// Results of the articles.
+    /// Published results, which the report shows next to today's.
     pub then: Then,
     /// Reason why the scenario cannot run at all.
     pub not_available: Option<String>,
@@ -83,7 +83,7 @@ pub enum Measure {
     Delay,
 }
 
-/// Results of the articles.
+/// Published results, which the report shows next to today's.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Then {
@@ -109,7 +109,7 @@ pub struct Source {
     /// Case that measures each row today, or the reason why there is none. Empty if the table has no column for today.
     #[serde(default)]
     pub today: Vec<Today>,
-    /// Name of each row's figure today; empty if it is the rate for all rows.
+    /// Name of the figure that each row shows for today; empty if all rows show the rate.
     #[serde(default)]
     pub figures: Vec<String>,
 }
@@ -120,7 +120,7 @@ pub struct Source {
 pub enum Today {
     /// Case with these settings in addition to the base.
     Settings(BTreeMap<String, toml::Value>),
-    /// Reason why there is no case.
+    /// Reason why no case measures the row today.
     Out(String),
 }
 

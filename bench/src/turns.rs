@@ -1,9 +1,10 @@
 //! Rounds in turns: the servers of a case are measured one after another for a quarter of a second each. This repeats
 //! until each server has been measured for a whole round.
 //!
-//! The speed of a machine changes within seconds, which would affect one server's round and not the next one's. Turns are shorter than these
-//! changes, so both servers are affected and their ratio is stable. A turn begins with new connections, so it must be long
-//! compared to a transaction: slow servers have fewer and longer turns.
+//! The speed of a machine changes within seconds, which could affect one server's round and not the next server's.
+//! Turns are shorter than these changes, so they affect all servers equally, and the ratio of two servers is stable. A
+//! turn begins with new connections, so it must be long compared to a transaction: slow servers have fewer and longer
+//! turns.
 
 use std::time::Duration;
 

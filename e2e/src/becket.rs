@@ -118,8 +118,8 @@ impl Becket {
         self.child.id()
     }
 
-    /// Returns the PID of the worker process, which is a child of the supervisor, without token agents. During an upgrade, this is the old
-    /// process.
+    /// Returns the PID of the worker process: the oldest child of the supervisor that is not a token agent. During an
+    /// upgrade, this is the old process.
     ///
     /// # Panics
     /// Panics if there is none before the deadline.
@@ -341,7 +341,7 @@ fn is_alive(pid: u32) -> bool {
     !state.is_empty() && !state.starts_with(" Z")
 }
 
-/// Returns the children except token agents.
+/// Returns the child processes except token agents.
 fn serving_children(pid: u32) -> Vec<u32> {
     let name = |pid: &u32| fs::read_to_string(format!("/proc/{pid}/comm"));
     let mut children = children(pid);

@@ -1,7 +1,7 @@
 //! A DNS server with configurable answers, which a test can change while the server runs.
 //!
-//! It supports what a stub resolver needs: UDP, class IN, A and AAAA. It uses no compression except for the name of the question,
-//! and no EDNS. Unknown names do not exist.
+//! It supports what a stub resolver needs: UDP, class IN, A and AAAA. It uses no compression except for the name of the
+//! question, and no EDNS. It answers NXDOMAIN for unknown names.
 //!
 //! Source: RFC 1035, sections 4.1.1 to 4.1.3; RFC 3596 for AAAA.
 
@@ -80,8 +80,9 @@ impl Dns {
         self.set(name, Answer::Addresses(to.to_vec()));
     }
 
-    /// Returns a launcher for [`Becket::start_by`](crate::Becket::start_by) that makes this the only DNS server. The process runs in its own
-    /// mount namespace with its own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Prints the skip if this is not possible.
+    /// Returns a launcher for [`Becket::start_by`](crate::Becket::start_by) that makes this the only DNS server. The
+    /// process runs in its own mount namespace with its own `/etc/resolv.conf` and `/etc/nsswitch.conf`. Records the
+    /// test as skipped if this is not possible.
     #[track_caller]
     pub fn launcher(&self, place: &Place) -> Option<Vec<String>> {
         let unshare = Tool::find("unshare")?;

@@ -14,7 +14,7 @@ use crate::run_user::open_to_all;
 use crate::time::until;
 use crate::tool::{Finished, Kept, Tool, finish};
 
-/// One of two programs that should behave alike.
+/// The original program, or becket as its replacement.
 #[derive(Clone, Debug)]
 pub struct Either {
     program: std::path::PathBuf,
@@ -27,7 +27,7 @@ pub struct Either {
 pub struct Running(Kept);
 
 impl Either {
-    /// Returns the original program and becket. Prints the skip if the original is not installed.
+    /// Returns the original program and becket. Records the test as skipped if the original is not installed.
     pub fn both(name: &'static str, dialect: &'static str) -> Option<[Self; 2]> {
         let theirs = Tool::find(name)?;
         let program = theirs.path().to_owned();

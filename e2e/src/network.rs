@@ -22,7 +22,7 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::tool::Tool;
 use becket_tidy::skip;
 
-/// Bridge with hosts.
+/// Hosts that are connected by a bridge.
 #[derive(Debug)]
 pub struct Network {
     /// Host of the bridge. It sees every frame between hosts and has its own address.
@@ -40,7 +40,7 @@ pub struct Host {
 }
 
 impl Network {
-    /// Creates a network with this number of hosts. Prints the skip without the required privileges.
+    /// Creates a network with this number of hosts. Records the test as skipped without the required privileges.
     #[track_caller]
     pub fn of(hosts: usize) -> Option<Self> {
         let ip = Tool::find("ip")?;
@@ -184,7 +184,7 @@ fn run(mut command: Command) -> io::Result<()> {
     }
 }
 
-/// Captured frames since the start.
+/// Frames that crossed the bridge since the start of the capture.
 #[derive(Debug)]
 pub struct Capture {
     frames: Arc<Mutex<Vec<Vec<u8>>>>,

@@ -9,7 +9,7 @@ use crate::tool::{Finished, Tool};
 pub struct OpenSsl(pub Tool);
 
 impl OpenSsl {
-    /// Finds openssl. Prints the skip if it is not installed.
+    /// Finds openssl. Records the test as skipped if it is not installed.
     pub fn find() -> Option<Self> {
         Tool::find("openssl").map(Self)
     }

@@ -9,7 +9,7 @@ use becket_tidy::skip;
 /// Keys of `[process]` that make becket change to the user `nobody`.
 pub const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
 
-/// Returns the ID of the user `nobody`. Prints the skip without root or such a user.
+/// Returns the ID of the user `nobody`. Records the test as skipped without root or such a user.
 pub fn nobody() -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
         skip("needs root");

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-/// Deadline of a test on a busy machine.
+/// Time limit for an awaited event, long enough for a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Interval between polls: short compared with the awaited events, long compared with the cost of a poll.
@@ -62,7 +62,8 @@ pub fn holds_for(time: Duration, what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-/// Sets a flag on drop, also after a panic, so that waiting for threads that run until the flag is set cannot block forever.
+/// Sets a flag on drop, also after a panic. Otherwise, a test would wait forever for threads that run until the flag is
+/// set.
 #[derive(Debug)]
 pub struct Over<'a>(pub &'a AtomicBool);
 

@@ -1,8 +1,8 @@
 //! The life of a connection under any script of bytes, readiness, closes, faults and time.
 //!
-//! A script is a list of two-byte events. Its first byte chooses the client. The first kind of client sends raw bytes,
-//! the second uses TLS. The third uses TLS until it has keys, then seals arbitrary content into records. Such records
-//! pass decryption with content that no honest client sends.
+//! A script is a list of two-byte events after a first byte, which selects the client. The first kind of client sends
+//! raw bytes. The second uses TLS. The third uses TLS until it has keys, then seals arbitrary content into records.
+//! Such records pass decryption with content that no honest client sends.
 
 use std::cell::RefCell;
 use std::io::{ErrorKind, Read, Write};

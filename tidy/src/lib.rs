@@ -1,8 +1,8 @@
 //! Functions for tests of several crates: they build programs, find installed ones, and list skipped tests.
 //!
-//! The house rules are tests of this crate. They run last in `cargo test --workspace`, and one of them lists all
-//! skipped tests of that run. Each skipped test appends a line to a file, whose name is the process ID of the `cargo`
-//! process that runs all tests.
+//! The project's own rules are tests of this crate. They run last in `cargo test --workspace`, and one of them lists
+//! all skipped tests of that run. Each skipped test appends a line to a file, whose name is the process ID of the
+//! `cargo` process that runs all tests.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, OpenOptions};

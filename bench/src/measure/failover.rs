@@ -132,7 +132,7 @@ fn wait_until_joined(stage: &Stage<'_>, tls: &Tls, nodes: &[SocketAddr]) -> Resu
     Ok(())
 }
 
-/// Client with a session.
+/// Client that stores its session and offers it in its next handshake.
 struct Visitor {
     config: Arc<ClientConfig>,
 }

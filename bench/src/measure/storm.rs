@@ -23,7 +23,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     rounds::each(stage, &mut columns, |stage, index, column, sample| {
         let same = capacity::same_for_all(stage)?;
-        // With a limit on full handshakes, the capacity cannot be measured.
+        // With a limit on full handshakes, the capacity cannot be measured. It is known from the case without a limit.
         let found = match stage.settings.full_handshakes {
             0 => Some(capacity::of(stage, index)?),
             _ => capacity::known(stage, index),

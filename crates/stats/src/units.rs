@@ -7,7 +7,7 @@
 use std::fmt;
 use std::time::Duration;
 
-/// A text that is not the expected quantity.
+/// Error for a text that is not the expected quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     text: String,
