@@ -2,18 +2,18 @@
 //!
 //! The kernel's queue is first in, first out, and becket cannot answer a client in it. Under
 //! overload it must therefore hold no more clients than the worker accepts within [`TARGET`], the
-//! delay target of the queue that follows. If a client does not fit, its SYN is dropped, which costs
-//! a few microseconds, and the client retries after a second. Without overload the queue has its
-//! configured length, to absorb bursts.
+//! longest wait that does not mean overload. If a client does not fit, its SYN is dropped, which
+//! costs a few microseconds, and the client retries after a second. Without overload the queue has
+//! its configured length, to absorb bursts.
 //!
 //! Reads no clock. Call [`Backlog::handle_look`] after each pass over the listening sockets, then
-//! [`Backlog::poll`], which changes the bound at most once per [`TARGET`].
+//! [`Backlog::poll`], which changes the bound on the queue's length at most once per [`TARGET`].
 
 use std::time::Duration;
 
 use crate::fresh_queue::TARGET;
 
-/// Bound on the accept queues of one worker's listening sockets.
+/// Bound on the length of the accept queues of one worker's listening sockets.
 #[derive(Debug, Default)]
 pub struct Backlog {
     /// Time since which every pass has left clients in the kernel's queue.
@@ -25,8 +25,8 @@ pub struct Backlog {
 }
 
 impl Backlog {
-    /// Records a pass over the listening sockets that accepted `accepted` clients; `emptied` tells
-    /// whether it left no client in the queues.
+    /// Records that a pass over the listening sockets accepted `accepted` clients. `emptied` is
+    /// `true` if the pass left no client in the accept queues.
     pub fn handle_look(&mut self, now: Duration, accepted: u64, emptied: bool) {
         self.accepted += accepted;
         if emptied {
@@ -36,12 +36,13 @@ impl Backlog {
         }
     }
 
-    /// Returns whether clients have been left in the queue for longer than [`TARGET`].
+    /// Returns whether clients have been left in the accept queue for longer than [`TARGET`].
     pub fn is_behind(&self, now: Duration) -> bool {
         self.has_been_behind(now, TARGET)
     }
 
-    /// Returns whether clients have been left in the queue for longer than half of [`TARGET`].
+    /// Returns whether clients have been left in the accept queue for longer than half of
+    /// [`TARGET`].
     pub fn is_falling_behind(&self, now: Duration) -> bool {
         self.has_been_behind(now, TARGET / 2)
     }
@@ -51,18 +52,18 @@ impl Backlog {
         since.is_some_and(|since| now.saturating_sub(since) > time)
     }
 
-    /// Returns when [`Self::poll`] is due even if no client connects, since it may then remove the
-    /// bound. Returns `None` without a bound.
+    /// Returns the time at which [`Self::poll`] must be called even if no client connects, because
+    /// it may remove the bound on the accept queue. Returns `None` if the queue has no bound.
     pub fn deadline(&self) -> Option<Duration> {
         self.bound.map(|_| self.counted_from + TARGET)
     }
 
-    /// Returns the bound, or `None` if the queue has its configured length.
+    /// Returns the maximum length of the accept queue, or `None` if the configured length applies.
     pub fn bound(&self) -> Option<u32> {
         self.bound
     }
 
-    /// Updates the bound and returns whether it changed.
+    /// Updates the bound on the accept queue and returns whether it changed.
     ///
     /// `over` tells whether clients wait too long, in the accept queue or in the worker.
     pub fn poll(&mut self, now: Duration, over: bool) -> bool {

@@ -44,7 +44,7 @@ impl Candidate {
 /// chosen as often as its weight says, evenly spread.
 #[derive(Clone, Debug)]
 pub struct Wheel {
-    /// Credit of each server in units of weight; the sum is zero while the same servers are open.
+    /// Credit of each server, in units of weight. The server with the most credit is chosen next.
     owed: Box<[i64]>,
 }
 
@@ -56,7 +56,7 @@ impl Wheel {
         }
     }
 
-    /// Chooses a server and advances the wheel. Candidates must come in the same order each time.
+    /// Chooses a server. The candidates must be in the same order at each call.
     pub fn turn(&mut self, candidates: &[Candidate]) -> Option<usize> {
         let mut total = 0;
         let mut best: Option<(usize, i64)> = None;
@@ -83,8 +83,8 @@ impl Wheel {
 
 /// Chooses the server with the fewest connections for its weight.
 ///
-/// A tie goes to the first of the equal servers from index `start` on, so a caller that increments
-/// `start` spreads them.
+/// Among equal servers, chooses the first from index `start` on, so a caller that increments
+/// `start` alternates between them.
 pub fn least_connections(candidates: &[Candidate], start: usize) -> Option<usize> {
     let count = candidates.len();
     let start = start.checked_rem(count)?;
@@ -100,7 +100,8 @@ pub fn least_connections(candidates: &[Candidate], start: usize) -> Option<usize
     best.map(|(index, _)| index)
 }
 
-/// Draws two different servers by weight and takes the one that is less busy for its weight. `random` is uniform.
+/// Draws two different servers at random by weight, and chooses the one with fewer connections for
+/// its weight. `random` must be uniform.
 pub fn two_choices(candidates: &[Candidate], random: u64) -> Option<usize> {
     let one = draw(candidates, None, random as u32)?;
     let Some(other) = draw(candidates, Some(one), (random >> 32) as u32) else {
@@ -110,7 +111,7 @@ pub fn two_choices(candidates: &[Candidate], random: u64) -> Option<usize> {
     Some(if second.is_lighter(first) { other } else { one })
 }
 
-/// Draws by weight among the eligible servers other than `without`.
+/// Draws a server at random by weight from the eligible servers except `without`.
 fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option<usize> {
     let takes_part = |(index, candidate): &(usize, &Candidate)| {
         candidate.is_eligible() && Some(*index) != without
@@ -131,15 +132,15 @@ fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option
     })
 }
 
-/// Chooses the first eligible server, which fills one server before it uses the next.
+/// Chooses the first eligible server, so one server is filled before the next is used.
 pub fn first(candidates: &[Candidate]) -> Option<usize> {
     candidates.iter().position(Candidate::is_eligible)
 }
 
 /// Rendezvous hash: maps a `key` to the same server for as long as that server is eligible.
 ///
-/// When a server becomes ineligible, only its keys move, spread over the others by weight. When a
-/// weight changes, only the difference moves.
+/// When a server becomes ineligible, only its keys move, to the other servers in proportion to
+/// their weights. When a weight changes, only the keys that the change requires move.
 pub fn rendezvous(candidates: &[Candidate], key: u64) -> Option<usize> {
     let mut eligible = candidates.iter().filter(|one| one.is_eligible());
     let weight = eligible.next()?.weight;

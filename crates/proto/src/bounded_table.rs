@@ -1,15 +1,16 @@
 //! A table with a bound on its entries and on their bytes, for state that clients and peers create.
 //!
-//! Entries are in places of a vector, linked in a list, with an index of place numbers: the index
-//! costs 5 bytes per entry, whereas a map with its own keys would store each key twice. The caller
-//! supplies hash and comparison. Each place keeps 32 bits of the hash, so that neither eviction nor
-//! growth hashes again. [`Order`] determines which entry makes room for a new one.
+//! Entries are stored in places, which are the elements of a vector. A list links the places, and a
+//! hash table of place numbers finds them. The hash table costs 5 bytes per entry; a `HashMap`
+//! would store each key twice, since the entry contains it. The caller supplies hash and
+//! comparison. Each place stores 32 bits of the hash, so that neither eviction nor growth hashes
+//! again. [`Order`] selects the entry that is evicted for a new one.
 //!
 //! Keys come from peers, so the hash must be keyed with a secret. Otherwise a peer could choose keys
 //! that collide and slow the table down.
 //!
-//! [`Sharded`] spreads tables over locks. There is no order across shards: each shard bounds and
-//! evicts its own entries.
+//! [`Sharded`] divides a table into shards, each with its own lock. There is no order across
+//! shards: each shard bounds and evicts its own entries.
 //!
 //! Invariants: each place is either in the list and the index, or in the chain of free places;
 //! entries and bytes never exceed the bounds (except with [`Order::Idle`] after the bound was
@@ -19,7 +20,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-/// Entry of a table. Free places hold the default value, which must own nothing.
+/// Entry of a table. Free places hold the default value, which must own no memory.
 pub trait Entry: Default {
     /// Bytes that count against the bound. They must not change while the entry is in the table.
     fn bytes(&self) -> usize {
@@ -34,21 +35,22 @@ pub enum Order {
     Inserted,
     /// Evicts the least recently used entry.
     Used,
-    /// Evicts nothing: a full table refuses new entries until [`BoundedTable::look_over`] removes an
-    /// idle one. Each call of it continues after the last entry that it checked.
+    /// Evicts nothing: a full table rejects new entries until [`BoundedTable::look_over`] removes
+    /// an idle one. Each call of `look_over` starts after the last entry that the previous call
+    /// checked.
     Idle,
 }
 
 /// Capacity of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
-    /// Maximum number of entries; with 0 nothing is stored.
+    /// Maximum number of entries; a table with 0 stores nothing.
     pub entries: usize,
     /// Maximum bytes of all entries.
     pub bytes: usize,
 }
 
-/// Number of a place in a table.
+/// Place of an entry: an index into the table's vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(u32);
 
@@ -59,7 +61,7 @@ pub struct BoundedTable<E> {
     index: HashTable<u32>,
     first: u32,
     last: u32,
-    /// First free slot; further free slots follow through `newer`.
+    /// First free slot; further free slots are linked through `newer`.
     free: u32,
     order: Order,
     bounds: Bounds,
@@ -70,7 +72,7 @@ pub struct BoundedTable<E> {
 struct Slot<E> {
     entry: E,
     hash: u32,
-    /// Neighbour towards the front of the list; [`FREE`] in a free slot.
+    /// Next entry towards the front of the list; [`FREE`] in a free slot.
     older: u32,
     newer: u32,
 }
@@ -151,8 +153,8 @@ impl<E: Entry> BoundedTable<E> {
         Some(entry)
     }
 
-    /// Checks up to `at_most` entries from the front, removes every one for which `is_dead` holds, and returns
-    /// their number.
+    /// Checks up to `at_most` entries from the front of the list, removes each for which `is_dead`
+    /// returns `true`, and returns the number of removed entries.
     pub fn look_over(&mut self, at_most: usize, mut is_dead: impl FnMut(&E) -> bool) -> usize {
         let (mut dropped, mut at) = (0, self.first);
         for _ in 0..at_most.min(self.len()) {
@@ -170,8 +172,8 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Changes the bounds and returns the number of evicted entries. A lower bound frees memory, for
-    /// which entries move.
+    /// Changes the bounds and returns the number of evicted entries. If `entries` is lowered, the
+    /// remaining entries move to a smaller vector, which frees memory.
     pub fn set_bounds(&mut self, bounds: Bounds) -> usize {
         self.bounds = capped(bounds);
         if self.order == Order::Idle {
@@ -231,7 +233,7 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Appends an entry. The caller has evicted others if the table was full.
+    /// Appends an entry. The caller must have evicted others if the table was full.
     fn attach(&mut self, hash: u32, entry: E) -> u32 {
         self.bytes += entry.bytes();
         let at = self.vacant();
@@ -326,8 +328,8 @@ impl<E: Entry> BoundedTable<E> {
     }
 }
 
-/// A value in parts, each behind its own lock. The locks are two cache lines apart, since x86
-/// fetches lines in pairs.
+/// A value in parts, each with its own lock. The locks are two cache lines apart, since x86
+/// processors fetch cache lines in pairs.
 #[derive(Debug)]
 pub struct Sharded<T>(Box<[Shard<T>]>);
 
@@ -356,7 +358,8 @@ impl<T> Sharded<T> {
         self.0.len()
     }
 
-    /// Returns the number of the part for a hash. A [`BoundedTable`] uses the other half of the hash.
+    /// Returns the number of the part for a hash, from its upper half. [`BoundedTable`] uses the
+    /// lower half.
     pub fn number(&self, hash: u64) -> usize {
         (hash >> 32) as usize & (self.0.len() - 1)
     }
@@ -410,12 +413,13 @@ impl<E: Entry> Sharded<BoundedTable<E>> {
     }
 }
 
-/// Returns the size of part `number` out of `parts`; all sizes add up to `whole`.
+/// Divides `whole` into `parts` almost equal parts and returns the size of part `number`.
 pub fn share(whole: usize, number: usize, parts: usize) -> usize {
     whole / parts + usize::from(number < whole % parts)
 }
 
-/// Repeats the hash: the index takes a bucket from the lowest bits and a tag from the highest seven.
+/// Copies the hash into both halves, because `HashTable` selects the bucket by the lowest bits and
+/// stores the highest seven.
 fn spread(hash: u32) -> u64 {
     u64::from(hash) << 32 | u64::from(hash)
 }

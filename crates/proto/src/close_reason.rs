@@ -25,7 +25,8 @@ pub enum CloseReason {
     ProxyHeader = "proxy-header",
     /// The client left before the end of the handshake.
     HandshakeAborted = "handshake-aborted",
-    /// The client left without a byte except for a PROXY header: a health check, not a failure.
+    /// The client closed the connection without sending a byte except for a PROXY header: a health
+    /// check, not a failure.
     HealthCheck = "health-check",
     /// No complete hello arrived within `timeouts.hello`, which includes a PROXY header before it, or
     /// within `timeouts.handshake` if that is shorter.
@@ -128,9 +129,10 @@ pub enum CloseReason {
     ServerTruncated = "server-truncated",
     /// The server reset the connection; the client saw no clean end.
     ServerReset = "server-reset",
-    /// The kernel rejected a key when TLS moved to it.
+    /// The kernel rejected a key when the connection switched to kernel TLS.
     KernelTls = "kernel-tls",
-    /// With kernel TLS, a KeyUpdate arrived or a key wore out, but the kernel cannot replace keys.
+    /// With kernel TLS, a KeyUpdate arrived or a key reached its usage limit, but the kernel cannot
+    /// replace keys.
     KeyUpdate = "key-update",
     /// The server went out of service, and its backend has `connections-on-failure = "close"`.
     ServerDown = "server-down",
@@ -196,7 +198,8 @@ impl CloseReason {
         )
     }
 
-    /// Returns whether a peer or an operator ended the connection, or no data moved: nothing failed.
+    /// Returns whether the end is no failure: a peer or an operator ended the connection, or no
+    /// data moved.
     pub const fn is_expected(self) -> bool {
         matches!(
             self,

@@ -5,7 +5,7 @@
 
 use crate::reader::Reader;
 
-/// Reader of consecutive elements.
+/// Reader of consecutive DER elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Der<'a> {
     rest: Reader<'a>,
@@ -19,12 +19,12 @@ impl<'a> Der<'a> {
         }
     }
 
-    /// Returns whether every element was taken.
+    /// Returns whether every element was read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
 
-    /// Takes the next element of any kind: its tag and its contents.
+    /// Reads the next element of any type. Returns its tag and its contents.
     #[expect(
         clippy::should_implement_trait,
         reason = "both the end and a malformed element return `None`"
@@ -40,24 +40,25 @@ impl<'a> Der<'a> {
         Some((tag, self.rest.take(len)?))
     }
 
-    /// Takes the next element, which must have this tag.
+    /// Reads the next element and returns its contents, or `None` if it has a tag other than `tag`.
     pub fn element(&mut self, tag: u8) -> Option<&'a [u8]> {
         self.next()
             .filter(|(found, _)| *found == tag)
             .map(|(_, contents)| contents)
     }
 
-    /// Takes a SEQUENCE.
+    /// Reads a SEQUENCE and returns a reader of its elements.
     pub fn sequence(&mut self) -> Option<Self> {
         self.element(SEQUENCE).map(Self::new)
     }
 
-    /// Takes an OCTET STRING.
+    /// Reads an OCTET STRING.
     pub fn octets(&mut self) -> Option<&'a [u8]> {
         self.element(OCTET_STRING)
     }
 
-    /// Takes a non-negative INTEGER: its bytes without a leading zero, so none for zero.
+    /// Reads a non-negative INTEGER. Returns its bytes without a leading zero, so no bytes for
+    /// zero.
     pub fn integer(&mut self) -> Option<&'a [u8]> {
         match self.element(INTEGER)? {
             [] | [0x80..=0xff, ..] | [0, 0..=0x7f, ..] => None,
@@ -65,7 +66,7 @@ impl<'a> Der<'a> {
         }
     }
 
-    /// Takes a non-negative INTEGER of at most 64 bits.
+    /// Reads a non-negative INTEGER of at most 64 bits.
     pub fn unsigned(&mut self) -> Option<u64> {
         let digits = self.integer().filter(|digits| digits.len() <= 8)?;
         let join = |number: u64, digit: &u8| number << 8 | u64::from(*digit);
@@ -73,7 +74,7 @@ impl<'a> Der<'a> {
     }
 }
 
-/// X.690, section 8.1.2.4: the tag continues in the next byte.
+/// Low bits of a tag that continues in the next byte (X.690, section 8.1.2.4).
 const LONG_TAG: u8 = 0x1f;
 const INTEGER: u8 = 0x02;
 const OCTET_STRING: u8 = 0x04;

@@ -1,6 +1,6 @@
-//! Epochs of the wall clock: the current one, the start of the next, and the accepted ones.
+//! Epochs of ticket keys by wall-clock time: the current epoch, its end, and the accepted epochs.
 //!
-//! Nodes of a cluster do not agree on an epoch: each node reads its own clock. Epochs start at
+//! Nodes of a cluster do not negotiate the epoch: each node reads its own clock. Epochs start at
 //! multiples of their length since 1970, so equal lengths give equal epochs. If the clock of a node
 //! differs by less than one length, its epoch is the previous or the next one of the other nodes,
 //! which they accept as well. This module contains only the arithmetic, with the time as an argument:
@@ -22,14 +22,15 @@ pub struct EpochLength(NonZeroU32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EpochNumber(pub u32);
 
-/// Epochs whose tickets are accepted at some moment, by one clock.
+/// Epochs whose tickets a node accepts at a given time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Epochs {
-    /// Peers may still be in it, and its tickets stay valid for one length after its end.
+    /// Peers may still use this epoch, and its tickets stay valid for one epoch length after its
+    /// end.
     pub previous: Option<EpochNumber>,
-    /// Seals new tickets.
+    /// Epoch whose key seals new tickets.
     pub current: EpochNumber,
-    /// Peers may already be in it.
+    /// Peers whose clocks are ahead may already use this epoch.
     pub next: Option<EpochNumber>,
 }
 
@@ -54,7 +55,8 @@ impl EpochLength {
         EpochNumber(now / self.0.get())
     }
 
-    /// Returns the start of an epoch. An epoch beyond the 32-bit range has the start of the last one in it.
+    /// Returns the start of an epoch. If the start exceeds 32 bits, returns the start of the last
+    /// epoch that does not.
     pub fn start(self, number: EpochNumber) -> Epoch {
         let length = self.0.get();
         Epoch(number.0.min(u32::MAX / length).saturating_mul(length))
@@ -66,7 +68,7 @@ impl EpochLength {
         UnixSeconds(starts + u64::from(self.0.get()))
     }
 
-    /// Returns the epochs around `now`.
+    /// Returns the epochs whose tickets are accepted at `now`.
     pub fn epochs_at(self, now: UnixSeconds) -> Epochs {
         let current = self.number_at(now);
         let last = u32::MAX / self.0.get();
@@ -81,7 +83,7 @@ impl EpochLength {
 }
 
 impl Epochs {
-    /// Iterates over all of them, oldest first.
+    /// Iterates over the epochs, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = EpochNumber> {
         let current = std::iter::once(self.current);
         self.previous.into_iter().chain(current).chain(self.next)

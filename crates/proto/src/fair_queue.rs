@@ -26,8 +26,8 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
 
     /// Appends an item. If the queue is full, returns the item that is dropped.
     ///
-    /// That is the newest item of the source with the most items, if it has more than `source`
-    /// would have; otherwise it is `item` itself.
+    /// The dropped item is the newest one of the source with the most items, if that source has
+    /// more items than `source` would have with `item`; otherwise it is `item` itself.
     pub fn push(&mut self, source: S, item: T) -> Option<T> {
         let mut out = None;
         if self.waiting.len() >= self.most {
@@ -40,7 +40,8 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
         out
     }
 
-    /// Removes the first item whose source was not served last; otherwise the first item.
+    /// Removes the first item of a source other than the last one served. Without such an item,
+    /// removes the first item.
     pub fn pop(&mut self) -> Option<T> {
         let other = |(source, _): &(S, T)| Some(*source) != self.served;
         let place = self.waiting.iter().position(other).unwrap_or(0);
@@ -56,7 +57,8 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
             .count()
     }
 
-    /// Returns the newest place of the largest source if that source has at least `least` items.
+    /// Returns the index of the newest item of the source with the most items, if that source has
+    /// at least `least`.
     fn newest_of_largest(&self, least: usize) -> Option<usize> {
         let places = self.waiting.iter().enumerate();
         let counts = places.map(|(place, (source, _))| (self.count(*source), place));

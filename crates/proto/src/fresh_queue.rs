@@ -6,8 +6,8 @@
 //!
 //! * serves the oldest client first while it has waited for no longer than [`PATIENCE`];
 //! * serves the newest client first after that, so that the served clients are still connected;
-//! * during that time, keeps three new clients for every two served, and [`SPARE`] more, since
-//!   further clients would only wait until they are dropped;
+//! * while it serves the newest client first, keeps three new clients for every two served, and
+//!   [`SPARE`] more, since further clients would only wait until they are dropped;
 //! * drops clients that have waited for [`LIMIT`], oldest first, so that they can try another
 //!   server.
 //!
@@ -28,8 +28,8 @@ use crate::index_queue::IndexQueue;
 pub struct FreshQueue {
     waiting: IndexQueue,
     arrived: Vec<Duration>,
-    /// Number of arrivals beyond those to keep, in half clients, while the newest client is served
-    /// first. Negative while more clients may arrive.
+    /// Arrivals above the number that the queue keeps, in half clients; negative while the queue
+    /// keeps further arrivals.
     excess: i32,
 }
 
@@ -125,17 +125,18 @@ impl FreshQueue {
     }
 }
 
-/// Target for the waiting time; a longer wait means overload. People notice a tenth of a second, and
-/// random arrivals below the capacity cause far shorter waits.
+/// Target for the waiting time; a longer wait means overload. People notice a tenth of a second,
+/// and random arrivals below the capacity cause far shorter waits.
 pub const TARGET: Duration = Duration::from_millis(100);
-/// Wait of the oldest client beyond which the newest goes first. With a shorter time the oldest
-/// clients of a crowd that always reconnects would never be served, although all could be in turn.
+/// Waiting time of the oldest client above which the newest client is served first. With a shorter
+/// time, a crowd that always reconnects would starve its oldest clients, although all could be
+/// served in turn.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Number of clients that may arrive at once during overload without a drop.
 pub const SPARE: i32 = 32;
 /// One client in [`FreshQueue::excess`].
 const ONE: i32 = 2;
-/// Maximum wait: short enough for a client with any timeout to try once more.
+/// Maximum waiting time, short enough that a dropped client can retry before its own timeout.
 pub const LIMIT: Duration = Duration::from_millis(500);
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub enum Next {
     Write,
     /// Send the end of the stream to the sink, then call [`HalfPipe::finish`].
     Finish,
-    /// Nothing until the next readiness event.
+    /// Wait for the next readiness event.
     Wait,
     /// The end of the source has reached the sink, or the sink is closed.
     Done,
@@ -42,7 +42,7 @@ pub enum Next {
 /// One direction between two sockets. `P` is the type of a pipe that may be lent to it.
 pub struct HalfPipe<P> {
     waiting: Waiting<P>,
-    /// Bytes that passed recently; halved whenever the source runs dry.
+    /// Bytes that passed recently; halved whenever the source has no more bytes.
     run: u32,
     source_readable: bool,
     sink_writable: bool,
@@ -60,7 +60,7 @@ enum Waiting<P> {
     Pipe { pipe: P, filled: usize },
 }
 
-/// Omits the bytes.
+/// Debug output omits the waiting bytes.
 impl<P> fmt::Debug for HalfPipe<P> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = match &self.waiting {
@@ -75,14 +75,15 @@ impl<P> fmt::Debug for HalfPipe<P> {
     }
 }
 
-/// A direction whose source has an unknown state and whose sink is assumed to be writable.
+/// A direction without waiting bytes. The sink counts as writable until a call blocks; the source
+/// is not read before it is reported as readable.
 impl<P> Default for HalfPipe<P> {
     fn default() -> Self {
         Vec::new().into()
     }
 }
 
-/// A direction in which these bytes wait.
+/// A direction in which `bytes` wait for the sink.
 impl<P> From<Vec<u8>> for HalfPipe<P> {
     fn from(bytes: Vec<u8>) -> Self {
         Self {
@@ -145,8 +146,8 @@ impl<P> HalfPipe<P> {
         self.sink_writable = false;
     }
 
-    /// Stores bytes that the sink did not accept, after the bytes that already wait. Copies them once. Bytes
-    /// that the sink accepted directly are never offered.
+    /// Stores bytes that the sink did not accept, after the bytes that already wait. Must not be
+    /// called with bytes that the sink has accepted.
     ///
     /// # Panics
     ///
@@ -190,7 +191,7 @@ impl<P> HalfPipe<P> {
         matches!(self.waiting, Waiting::Held(_))
     }
 
-    /// Makes the held bytes wait for the sink from now on.
+    /// Moves the held bytes to the bytes that wait for the sink.
     pub fn release(&mut self) {
         let held = self.take_held();
         if !held.is_empty() {
@@ -243,7 +244,8 @@ impl<P> HalfPipe<P> {
         self.waiting = Waiting::none();
     }
 
-    /// Returns whether bytes can go to the sink directly: it is writable, and no bytes are before them.
+    /// Returns whether bytes can be sent to the sink directly: it is writable, and no bytes wait or
+    /// are held.
     pub fn is_clear(&self) -> bool {
         self.is_empty() && self.sink_writable
     }
@@ -258,7 +260,7 @@ impl<P> HalfPipe<P> {
         self.finished
     }
 
-    /// Reports that `n` bytes of the source have passed, on any path.
+    /// Counts `n` bytes of the source as relayed, for [`Self::is_bulk`].
     pub fn passed(&mut self, n: usize) {
         let run = u32::try_from(n).map_or(MOST_RUN, |n| self.run.saturating_add(n));
         self.run = run.min(MOST_RUN);
@@ -292,7 +294,8 @@ impl<P> HalfPipe<P> {
         self.passed(n);
     }
 
-    /// Takes the pipe back; `bytes` then wait instead of its contents.
+    /// Returns the lent pipe; `bytes` wait for the sink instead of its contents. Returns `None` if
+    /// no pipe is lent.
     pub fn take_pipe(&mut self, bytes: Vec<u8>) -> Option<P> {
         match mem::replace(&mut self.waiting, Waiting::none()) {
             Waiting::Pipe { pipe, .. } => {
@@ -316,8 +319,8 @@ impl<P> Waiting<P> {
     }
 }
 
-/// Maximum of `run`. It is low enough that a source whose data is no longer bulk is seen as such
-/// after it has run dry a few times.
+/// Maximum of `run`, low enough that [`HalfPipe::is_bulk`] returns `false` after the source has run
+/// dry a few times.
 const MOST_RUN: u32 = 256 * 1024;
 
 #[cfg(test)]

@@ -21,10 +21,11 @@ use crate::ticket::{Epoch, SecretId, TicketHeader};
 pub const HEAD: [u8; 8] = *b"becket\x03\x01";
 const _: () = assert!(HEAD[7] == TicketHeader::VERSION);
 
-/// Bytes of the length in front of a record.
+/// Bytes of the length prefix of a record.
 pub const LENGTH: usize = 4;
 
-/// Bytes of the longest record: a session has a chain of 64 KiB at most.
+/// Maximum length of a record in bytes: a session, the longest, has a certificate chain of at most
+/// 64 KiB.
 pub const LONGEST: usize = 256 * 1024;
 
 /// One piece of state. New kinds are added at the end. Debug output omits secrets.
@@ -39,7 +40,7 @@ pub enum Record {
         /// Remaining lifetime.
         remaining: Duration,
     },
-    /// A session that was sent and has ended.
+    /// A session that was sent before and has been removed since.
     Forgotten(SessionName),
     /// Ticket secrets of a host that is not in a cluster.
     Secrets(Secrets),
@@ -65,7 +66,7 @@ pub struct Server {
     pub backend: String,
     /// Name of the server.
     pub name: String,
-    /// Health.
+    /// Health state of the server.
     pub known: Known,
     /// Connects that have failed in a row.
     pub failures: u32,
@@ -110,7 +111,8 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Returns the length of the record that follows, or `None` if the record is too long.
+/// Returns the length of the record that follows its length prefix `head`, or `None` if it exceeds
+/// [`LONGEST`].
 pub fn length(head: [u8; LENGTH]) -> Option<usize> {
     let length = usize::try_from(u32::from_be_bytes(head)).ok()?;
     (length <= LONGEST).then_some(length)

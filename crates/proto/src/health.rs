@@ -41,7 +41,8 @@ pub struct Rules {
 pub struct Checks {
     /// Interval between checks while the condition is certain.
     pub interval: Duration,
-    /// Interval while outcomes contradict the condition, or none is known.
+    /// Interval between checks while outcomes contradict the condition, and before the first
+    /// outcome.
     pub fast_interval: Duration,
     /// Number of good checks in a row that return a server to service; at least 1.
     pub rise: u32,
@@ -54,7 +55,8 @@ pub struct Checks {
 pub struct Passive {
     /// Number of failures in a row that take a server out of service; at least 1.
     pub failures: u32,
-    /// Time out of service, if no check can bring the server back.
+    /// Time out of service if there are no checks. After that time the server is used again, on
+    /// trial.
     pub pause: Duration,
 }
 
@@ -64,11 +66,11 @@ pub enum Condition {
     /// Not checked, and always used.
     #[default]
     Unchecked,
-    /// Used. The next outcome puts the server in service or out of service.
+    /// Clients are sent to the server. The next outcome puts it in service or out of service.
     OnTrial,
-    /// Used.
+    /// Clients are sent to the server.
     InService,
-    /// Not used.
+    /// No clients are sent to the server.
     OutOfService,
 }
 
@@ -104,13 +106,14 @@ pub struct Change {
 pub struct Known {
     /// Condition of the server.
     pub condition: Condition,
-    /// Checks in a row that contradict the condition.
+    /// Number of checks in a row whose outcomes contradict the condition.
     pub against: u32,
-    /// Time until the server is tried again without a check.
+    /// Time until the server is used again, on trial.
     pub paused: Option<Duration>,
-    /// Connects that had failed in a row when it went on trial.
+    /// Number of failed connects in a row up to the last change of the condition; only later ones
+    /// count.
     pub failures_before: u32,
-    /// Time since the server came back.
+    /// Time since the server's return to service.
     pub returned: Option<Duration>,
 }
 
@@ -118,19 +121,18 @@ pub struct Known {
 #[derive(Clone, Debug)]
 pub struct Health {
     condition: Condition,
-    /// Checks in a row that contradict the condition.
     against: u32,
-    /// Time at which the server is tried again without a check.
+    /// Time from which the server is used again, on trial.
     paused_until: Option<Duration>,
-    /// Connects that had failed in a row when it went on trial or was taken out; only later ones count.
+    /// Failed connects in a row when the server went on trial or was taken out; only later ones count.
     failures_before: u32,
-    /// A time, and how long the server had been back at that time: zero, unless another process
-    /// recorded the return.
+    /// A clock reading, and the time since the server's return at that reading: zero, unless the
+    /// old process sent the state.
     returned: Option<(Duration, Duration)>,
 }
 
 impl Health {
-    /// Creates the state of an unknown server.
+    /// Creates the state of a server without any outcome.
     pub fn new(rules: &Rules) -> Self {
         let condition = match (rules.checks, rules.passive) {
             (Some(_), _) => Condition::OnTrial,
@@ -146,7 +148,7 @@ impl Health {
         }
     }
 
-    /// Returns the state for another process.
+    /// Returns the state to send to the new process.
     pub fn known(&self, now: Duration) -> Known {
         let since = |(at, had)| now.saturating_sub(at).saturating_add(had);
         Known {
@@ -158,8 +160,8 @@ impl Health {
         }
     }
 
-    /// Continues with the state of another process. Returns `None` if no outcome under these rules could
-    /// ever change that state.
+    /// Continues with the state that the old process sent. Returns `None` if no outcome under these
+    /// rules could ever change that state.
     pub fn of(known: Known, rules: &Rules, now: Duration) -> Option<Self> {
         let enough = rules.checks.map(|checks| match known.condition {
             Condition::InService => checks.fall,
@@ -178,7 +180,7 @@ impl Health {
         };
         ends.then(|| Self {
             condition: known.condition,
-            // New rules may require fewer outcomes: the next outcome can then change the condition.
+            // If the new rules require fewer outcomes, the next outcome can change the condition.
             against: known.against.min(enough.unwrap_or(1).saturating_sub(1)),
             paused_until: paused.map(|left| now.saturating_add(left)),
             failures_before: known.failures_before,
@@ -272,8 +274,8 @@ impl Health {
         interval.mul_f64(0.9 + 0.2 * spread)
     }
 
-    /// Returns the percentage of its weight that the server has, 1 to 100. It is below 100 only during
-    /// `slow_start` after a return.
+    /// Returns the server's current weight as a percentage of its configured weight, 1 to 100. It
+    /// is below 100 only during `slow_start` after a return to service.
     pub fn weight_percent(&self, rules: &Rules, now: Duration) -> u8 {
         let Some((at, had)) = self.returned.filter(|_| !rules.slow_start.is_zero()) else {
             return 100;

@@ -1,4 +1,5 @@
-//! A queue of small numbers in order of arrival, from which any number can leave in constant time.
+//! A queue of small numbers in order of arrival, from which any number can be removed in constant
+//! time.
 //!
 //! Numbers are indices of a slab, so the links between them are an array, and adding or removing a
 //! number neither searches nor allocates. The terminator queues its clients without a complete
@@ -16,7 +17,6 @@ pub struct IndexQueue {
     len: usize,
 }
 
-/// The neighbours of one number.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     before: u32,
@@ -118,7 +118,6 @@ impl Default for IndexQueue {
 }
 
 impl Link {
-    /// Link of a number that is not in the queue.
     const ABSENT: Self = Self {
         before: ABSENT,
         after: ABSENT,

@@ -1,4 +1,4 @@
-//! Enums whose values have a word for metrics and logs: variant, word and meaning in one place.
+//! A macro for enums whose variants have a word for metrics and logs.
 
 /// Declares an enum with `label` and `ALL`, where `ALL[value as usize] == value`.
 #[macro_export]

@@ -1,8 +1,8 @@
 //! The pure part of becket: codecs, tables and policies.
 //!
-//! Nothing here does I/O, reads a clock, draws a random number or contains `unsafe`: bytes, times and
-//! seeds are arguments, so that every rule can be tested without a socket and every parser can be
-//! fuzzed. The other crates own the sockets and call this one; it depends on none of them.
+//! Nothing here does I/O, reads a clock, draws a random number or contains `unsafe`: bytes, times
+//! and seeds are arguments, so that every rule can be tested without a socket and every parser can
+//! be fuzzed. The other crates own the sockets and call this crate, which depends on none of them.
 //!
 //! Parsers of peer bytes share one contract: the input is the bytes received so far, the result is
 //! "incomplete", the value, or the reason for refusing it. A final result never changes when more

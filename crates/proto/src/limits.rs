@@ -54,8 +54,8 @@ impl SharedCount {
         count < share.min(most)
     }
 
-    /// Adds one to the number in use, unless it has reached `most` or the share. Returns whether it
-    /// did.
+    /// Adds one to the number in use, unless that number has reached `most` or the share. Returns
+    /// whether one was added.
     pub fn take(&self, most: u32) -> bool {
         let more = |before| {
             let (share, count) = parts(before);

@@ -78,7 +78,8 @@ impl FromStr for Network {
         };
         let address: IpAddr = address.parse().map_err(|_| NotNetwork::Address)?;
         if address.to_canonical() != address {
-            // The prefix length of an IPv4-mapped address would count the bits of the IPv6 form.
+            // Rejects IPv4-mapped addresses, because their prefix length would count bits of the
+            // IPv6 form.
             return Err(NotNetwork::Address);
         }
         let whole = if address.is_ipv4() { 32 } else { 128 };

@@ -37,7 +37,8 @@ pub const PLAIN_HTTP_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     \r\n\
     This port speaks HTTPS, and a plain HTTP request came. Use https:// to reach it.\n";
 
-/// First bytes of requests. The methods are those of RFC 9110 9 and PATCH (RFC 5789).
+/// First bytes of requests: the methods of RFC 9110 (section 9), PATCH (RFC 5789) and HTTP/2's
+/// preface.
 const REQUEST_STARTS: [&[u8]; 10] = [
     b"GET ",
     b"POST ",

@@ -1,4 +1,4 @@
-//! Alerts and handshake messages of a peer on an established connection whose records the kernel opens.
+//! Alerts and handshake messages of a peer on an established connection that the kernel decrypts.
 //!
 //! For each record without data, the kernel delivers only the type and the content. A record may
 //! contain several messages, and a long message may span several records ([`Messages`]); an alert is a
@@ -40,7 +40,7 @@ impl Alert {
 /// A handshake message after the end of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// The peer has a new sending key.
+    /// The peer encrypts with a new key from now on.
     KeyUpdate {
         /// `true` if the peer requests a new sending key from the receiver as well.
         requested: bool,
@@ -55,20 +55,21 @@ pub enum Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unexpected;
 
-/// Reader of messages, with the beginning of a message that continues in the next record.
+/// Reader of handshake messages. Stores the beginning of a message that continues in the next
+/// record.
 #[derive(Debug, Default)]
 pub struct Messages {
     begun: Vec<u8>,
 }
 
 impl Messages {
-    /// Takes the content of a record and passes each complete message to `each`.
+    /// Parses the content of a record and passes each complete message to `each`.
     ///
     /// # Errors
     ///
     /// Returns the error of `each`, or [`Unexpected`]: for a message that is not a [`Message`], for
     /// a message longer than [`MOST`] bytes, and for a KeyUpdate that is not the end of its record,
-    /// since another key seals whatever follows it (RFC 8446, section 5.1).
+    /// since the bytes after it would be encrypted with the new key (RFC 8446, section 5.1).
     pub fn take<E: From<Unexpected>>(
         &mut self,
         content: &[u8],
@@ -104,13 +105,13 @@ impl Messages {
         Ok(())
     }
 
-    /// Returns whether a message is incomplete.
+    /// Returns whether the last message is incomplete.
     pub fn is_begun(&self) -> bool {
         !self.begun.is_empty()
     }
 }
 
-/// Splits off the first message: its type, its body, and the rest.
+/// Splits off the first message. Returns its type, its body, and the bytes after it.
 fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     let ([kind, len @ ..], rest) = bytes.split_first_chunk::<4>()?;
     let [high, middle, low] = *len;

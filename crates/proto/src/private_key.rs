@@ -1,7 +1,7 @@
 //! The secret numbers of a private key, which are the same in every encoding of a key file.
 //!
-//! Reads PKCS#1 (RFC 8017), SEC1 (RFC 5915) and PKCS#8 (RFC 5208 and 5958), and borrows the numbers. It
-//! does not check that they form a key: the provider does, when it loads the same file.
+//! Reads PKCS#1 (RFC 8017), SEC1 (RFC 5915) and PKCS#8 (RFC 5208 and 5958), and borrows the
+//! numbers. The crypto provider, not this module, checks that the numbers form a key.
 
 use crate::der::Der;
 use crate::rsa_key::{RSA_ENCRYPTION, RsaKey, pkcs8};

@@ -1,8 +1,8 @@
 //! A queue in order of arrival, which a waiter may leave at any time and rejoin at its position.
 //!
-//! A waiter does not accept servers whose connections have failed for it: it has *tried* them. If a
-//! waiter that has tried nothing cannot use the available servers, no other such waiter can. So the
-//! search for a waiter ends at the first one if none has tried anything, which is almost always true.
+//! A waiter is not offered servers that it has *tried*: those to which its connect has failed. If a
+//! waiter that has tried no server cannot use the available servers, no other such waiter can. So
+//! the search ends at the first waiter if none has tried a server, which is almost always true.
 //!
 //! A waiter that rejoins keeps its [`Arrival`], even if it was served at once the first time.
 //! Waiters may rejoin in any order, so the queue is a tree, in which a position in the middle is
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: BTreeMap<Stay, QueuedItem<T>>,
-    /// Number of waiting items that have tried nothing.
+    /// Number of waiting items that have tried no server.
     novices: usize,
     arrivals: Arrival,
     stays: u64,
@@ -32,8 +32,8 @@ struct QueuedItem<T> {
     tried: Box<[u64]>,
 }
 
-/// Position of a waiter's first arrival among all arrivals. Waiters in the queue have even numbers. A
-/// client served at once arrived between two of them, and has the odd number.
+/// Position of a waiter's first arrival among all arrivals. Waiters in the queue have even numbers.
+/// A client that was served at once has an odd number, between the waiters before and after it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arrival(pub u64);
 
@@ -58,7 +58,8 @@ pub struct Taken<T, S> {
 }
 
 impl Arrival {
-    /// Returns the arrival of a client served at once, if `self` is that of the newest waiter.
+    /// Returns the arrival of a client that is served at once. `self` must be the arrival of the
+    /// newest waiter.
     pub fn served_at_once(self) -> Self {
         Self(self.0 | 1)
     }
@@ -91,7 +92,7 @@ impl<T> Queue<T> {
         self.arrivals
     }
 
-    /// Returns whether any waiter has tried nothing.
+    /// Returns whether any waiter has tried no server.
     pub fn holds_novices(&self) -> bool {
         self.novices > 0
     }
@@ -111,11 +112,11 @@ impl<T> Queue<T> {
         stay
     }
 
-    /// Removes and returns the longest waiter for which `find` returns something.
+    /// Removes and returns the longest waiter for which `find` returns a value.
     ///
     /// `find` receives the servers that a waiter has tried, and is called once for all waiters that
-    /// have tried nothing. The search passes over further such waiters only if the queue also
-    /// contains other waiters.
+    /// have tried none. The search continues past those waiters only if others in the queue have
+    /// tried servers.
     pub fn take_first<S>(
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,

@@ -5,8 +5,9 @@
 //! which is charged to the current turn of its connection. Records without data also use up an
 //! [`Allowance`], which data restores: a peer that keeps sending them must send data as well.
 //!
-//! The TLS engine asks here for each record, since it knows the content. This module reads only headers
-//! and validates none; TLS refuses invalid records. Source: RFC 8446 sections 4.6, 5.1 and 6.
+//! The TLS engine calls this module for each record, since the engine knows the content. This
+//! module reads only headers and validates none; TLS rejects invalid records. Source: RFC 8446
+//! sections 4.6, 5.1 and 6.
 
 /// Returns the length of the first record, header included, or `None` if the record is incomplete.
 pub fn first(bytes: &[u8]) -> Option<usize> {

@@ -5,7 +5,7 @@
 //! rested before, either change is a single store, since the order is repaired only when it is
 //! read. So a place is listed under a time that may be earlier than the true one, but never later.
 //! While the first place of a group has a wrong time, [`RestQueue::longest`] lists it again under
-//! its true time. Each such step pays for one earlier change.
+//! its true time. Each such step repairs one earlier change.
 //!
 //! Owns 40 bytes for each place up to the largest that ever rested, and a tree node for each listed
 //! place. Invariant: a place is listed once or not at all, and every place that rests is listed.

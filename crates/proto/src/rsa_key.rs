@@ -38,13 +38,13 @@ impl<'a> RsaKey<'a> {
     }
 }
 
-/// Returns the PKCS#1 key inside a PKCS#8 one, or `None` if it is not an RSA key.
+/// Returns the PKCS#1 key inside a PKCS#8 key, or `None` if it is not an RSA key.
 pub fn pkcs1_of(der: &[u8]) -> Option<&[u8]> {
     let (algorithm, key) = pkcs8(der)?;
     (algorithm == RSA_ENCRYPTION).then_some(key)
 }
 
-/// Returns the object identifier of a PKCS#8 private key, and the key inside.
+/// Returns the algorithm's object identifier of a PKCS#8 private key, and the encoded key inside.
 pub(crate) fn pkcs8(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut whole = Der::new(der);
     let mut info = whole.sequence()?;

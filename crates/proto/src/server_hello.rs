@@ -121,8 +121,8 @@ fn announced(message: &[u8]) -> Option<usize> {
     Some(usize::from(high) << 16 | usize::from(low))
 }
 
-/// Maximum ServerHello that is read. The largest in use has about 1.3 KB, with a post-quantum key
-/// share.
+/// Maximum length of a parsed ServerHello, in bytes. The largest in use has about 1.3 KB, with a
+/// post-quantum key share.
 pub const MAX_HELLO_BYTES: usize = 4096;
 /// Maximum content of a plaintext record in bytes (RFC 8446 5.1).
 const MAX_RECORD_BYTES: usize = 1 << 14;

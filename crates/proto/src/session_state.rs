@@ -29,7 +29,7 @@ pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> 
     let parts = parts(state).ok_or(NotAState)?;
     let kept = places.iter().map(|at| parts.chain.get(*at).copied());
     let kept: Vec<&[u8]> = kept.collect::<Option<_>>().ok_or(NotAState)?;
-    // Must not be reallocated, since it contains the master secret.
+    // Allocated in full: growing would leave a copy of the master secret in the freed memory.
     let mut out = Vec::with_capacity(state.len());
     out.extend(parts.before);
     if parts.is_shown {

@@ -37,7 +37,6 @@ use crate::session::{PolicyTag, Session, SessionName};
 pub struct SessionTable<S = RandomState> {
     seed: S,
     shards: Sharded<BoundedTable<Stored>>,
-    /// `true` if there is an observer.
     is_observed: AtomicBool,
     observer: Mutex<Option<SessionObserver>>,
 }
@@ -102,7 +101,8 @@ pub enum Lookup {
     Miss,
     /// The session had expired and was removed.
     Expired,
-    /// The ID exists only under another policy: a client changed names, or probes for sessions.
+    /// The ID exists only under another policy: the client used another server name, or probes for
+    /// sessions.
     OtherPolicy,
 }
 
@@ -119,7 +119,6 @@ pub struct Visited<'a> {
     pub remaining: Duration,
 }
 
-/// A session with its name.
 #[derive(Default)]
 struct Stored {
     name: SessionName,
@@ -265,9 +264,9 @@ impl<S: BuildHasher> SessionTable<S> {
         was_there
     }
 
-    /// Removes the expired ones of the `at_most` oldest sessions in each shard, and returns their number.
-    /// Takes every lock in turn. Call it periodically: without new sessions nothing else erases the old
-    /// secrets.
+    /// Removes expired sessions among the `at_most` oldest of each shard, and returns their number.
+    /// Takes every lock in turn. Call it periodically: without new sessions nothing else erases the
+    /// old secrets.
     pub fn sweep(&self, now: Duration, at_most: usize) -> usize {
         let now = now.as_secs();
         let shards = self.shards.all();
@@ -333,8 +332,8 @@ impl<S: BuildHasher> SessionTable<S> {
         self.shards.all().for_each(|shard| shard.check_invariants());
     }
 
-    /// Returns hash and name, or `None` if no session can have this ID. Only the ID is hashed, so that one
-    /// shard has all policies of an ID.
+    /// Returns hash and name, or `None` if no session can have this ID. Only the ID is hashed, so
+    /// the sessions of all policies under one ID are in the same shard.
     fn key(&self, policy: PolicyTag, id: &[u8]) -> Option<(u64, SessionName)> {
         let name = SessionName::new(policy, id)?;
         Some((self.seed.hash_one(id), name))
@@ -349,7 +348,7 @@ impl<S> fmt::Debug for SessionTable<S> {
     }
 }
 
-/// Time of storing a session, and its lifetime.
+/// Time at which a session is stored, and its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lives {
     /// Time of the call, since the caller's origin.

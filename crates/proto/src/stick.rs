@@ -34,7 +34,7 @@ pub struct Stick<S = RandomState> {
 struct StuckClient {
     client: u64,
     server: u64,
-    /// In nanoseconds.
+    /// Time of expiry, in nanoseconds.
     expires: u64,
     /// Second in which the entry was last reported as news.
     news: u32,
@@ -105,7 +105,8 @@ impl<S: BuildHasher> Stick<S> {
         let hash = self.seed.hash_one(client);
         let is_known = |known: &StuckClient| known.client == client && known.expires > nanos(now);
         let known = self.shards.of(hash).find(hash, is_known).is_some();
-        // If another thread adds the client in between, the client is known as well.
+        // Another thread may add the client between the two calls; `learn` then replaces that
+        // entry.
         !known && self.learn(client, server, now, life)
     }
 
@@ -126,19 +127,20 @@ impl<S: BuildHasher> Stick<S> {
         })
     }
 
-    /// Changes the maximum number of entries and evicts the least recently used. Takes every lock.
+    /// Changes the maximum number of entries and evicts the least recently used. Takes every lock
+    /// in turn.
     pub fn set_limit(&self, entries: usize) {
         for mut shard in self.shards.all() {
             shard.set_bounds(bounds(entries));
         }
     }
 
-    /// Number of entries, expired ones included. Takes every lock.
+    /// Number of entries, expired ones included. Takes every lock in turn.
     pub fn len(&self) -> usize {
         self.shards.len()
     }
 
-    /// Returns whether the table is empty. Takes every lock.
+    /// Returns whether the table is empty. Takes every lock in turn.
     pub fn is_empty(&self) -> bool {
         self.shards.is_empty()
     }

@@ -11,10 +11,10 @@
 //! origin = id u64 | at u64
 //! ```
 //!
-//! Invariants: a ring belongs to one policy, so none of its keys can open a ticket of another policy
-//! (as in CVE-2025-23419). The header identifies its key exactly, so at most one AEAD open is tried, and
-//! a ticket without a key here is counted by its cause. Everything in a header is an unverified claim of
-//! the peer until that open succeeds.
+//! Invariants: a ring belongs to one policy, so none of its keys can open a ticket of another
+//! policy (the fault of CVE-2025-23419). The header identifies its key exactly, so at most one AEAD
+//! open is tried. If no key matches, the cause is counted. Everything in a header is an unverified
+//! claim of the peer until that open succeeds.
 //!
 //! Source: RFC 5077 section 4 and RFC 8446 section 4.6.1, which leave the format of a ticket to the server.
 
@@ -52,7 +52,7 @@ pub enum Selection<'a, K> {
     /// Not sealed by becket, or in a layout or with a state encoding that this build does not
     /// support.
     UnknownVersion,
-    /// Sealed with a secret that is not accepted here, or no longer.
+    /// Sealed with a secret that is not accepted here.
     UnknownSecret,
     /// Sealed for another policy.
     OtherPolicy,
@@ -75,8 +75,8 @@ impl<K> KeyRing<K> {
         }
     }
 
-    /// Adds a key that only opens tickets: of another accepted secret, or of an epoch in which a
-    /// peer may be.
+    /// Adds a key that only opens tickets: one of another accepted secret, or of an epoch that a
+    /// peer may use.
     ///
     /// Replaces an opening key with the same ID, but never the key that seals.
     pub fn accept(&mut self, id: KeyId, key: K) {
@@ -223,8 +223,8 @@ impl Origin {
         Some((origin, state))
     }
 
-    /// Returns whether a session of this origin is too old for resumption at `now`; at exactly `max_age` it
-    /// is.
+    /// Returns whether a session of this origin is `max_age` old or older at `now`, and so must not
+    /// be resumed.
     ///
     /// An origin can be in the future if the clock was set back, or if the node that issued the ticket has
     /// a clock that is ahead. Up to `max_age` ahead, it counts as new. Beyond that, the clock was wrong by

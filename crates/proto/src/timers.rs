@@ -102,8 +102,8 @@ impl<K: Copy> Timers<K> {
 
     /// Takes one key whose deadline is not after `now`, in no particular order.
     ///
-    /// Returns `None` if none is left, or if `looks` entries were checked, each of which lowers `looks` by
-    /// one. A `now` before that of an earlier call has no effect.
+    /// Returns `None` if none is left, or if `looks` entries were checked; each check lowers
+    /// `looks` by one. A `now` before that of an earlier call has no effect.
     ///
     /// Costs O(1) for each check, and a scan of 16 words for each slot.
     pub fn poll_expired(&mut self, now: Duration, looks: &mut usize) -> Option<K> {

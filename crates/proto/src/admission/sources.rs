@@ -5,10 +5,11 @@
 //! RFC 8981).
 //!
 //! The table is bounded. A source without connections and handshakes and with a full bucket is
-//! equivalent to one that was never seen, so it is removed. Each new source checks a few others for
-//! that. If the table is full and none of the checked sources is idle, the new source is not tracked
-//! ([`Claim::Untracked`]): an attacker with more networks than entries must not lock the other
-//! clients out, and the limits over all clients still apply. The caller counts untracked sources.
+//! equivalent to one that was never seen, so it is removed. For each new source, a few others are
+//! checked for that. If the table is full and none of the checked sources is idle, the new source
+//! is not tracked ([`Claim::Untracked`]): an attacker with more networks than entries must not lock
+//! the other clients out, and the limits over all clients still apply. The caller counts untracked
+//! sources.
 //!
 //! The key `K` is generic, so the same table also counts by other attributes of clients, such as the
 //! server name.
@@ -75,10 +76,11 @@ pub struct Share {
     pub in_flight: Option<u32>,
 }
 
-/// Result of a request.
+/// Result of [`Sources::connect`] and [`Sources::begin_full`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
-    /// Counted until the caller calls [`Sources::disconnect`] or [`Sources::end_full`].
+    /// The connection or handshake is counted until [`Sources::disconnect`] or
+    /// [`Sources::end_full`].
     Granted,
     /// The source has reached its limit.
     Refused,
@@ -86,7 +88,7 @@ pub enum Claim {
     Untracked,
 }
 
-/// Table of the sources that are in use. Needs a lock if it is shared.
+/// Table of the sources that are in use. Needs a lock if threads share it.
 #[derive(Debug)]
 pub struct Sources<S, K = Source> {
     seed: S,
@@ -108,7 +110,6 @@ pub struct Holding<K = Source> {
     pub refused: u32,
 }
 
-/// Table entry of one source.
 #[derive(Debug, Default)]
 struct Held<K> {
     source: K,
@@ -129,7 +130,7 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         }
     }
 
-    /// Changes the limit. Sources above it stay until they are idle.
+    /// Changes the limit. Sources above a lower limit stay tracked until they are idle.
     pub fn set_limit(&mut self, limit: usize) {
         self.table.set_bounds(bounds(limit));
     }
@@ -190,7 +191,7 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         may
     }
 
-    /// Gives back a handshake that [`Self::begin_full`] granted. The token stays spent.
+    /// Gives back a handshake that [`Self::begin_full`] granted. The token is not returned.
     pub fn end_full(&mut self, source: &K) {
         if let Some(held) = self.held(source) {
             held.in_flight = held.in_flight.saturating_sub(1);
@@ -268,8 +269,8 @@ impl<K> Held<K> {
     }
 }
 
-/// Entries that each new source checks. With eight removed per new source, a table of idle entries
-/// empties in an eighth of the time that it took to fill.
+/// Number of entries that are checked for each new source. With eight removed per new source, a
+/// table of idle entries empties in an eighth of the time that it took to fill.
 const LOOKS: usize = 8;
 
 fn bounds(limit: usize) -> Bounds {

@@ -13,7 +13,8 @@
 //! that it does not read (compression methods, key shares, extensions without a getter), and rustls
 //! then refuses those.
 //!
-//! The caller must limit the bytes of an unfinished hello that a connection may hold; nothing here does.
+//! The caller must limit the bytes of an unfinished hello; this module does not.
+//!
 //! Files: `not_hello` (refusals), `records` (record layer), `parse` (hello to spans), `hello`
 //! (getters), `server_name` (SNI).
 //! Sources: RFC 8446 4.1.2, 4.2 and 5.1; RFC 5246 7.4.1; RFC 6066 3; RFC 7301 3.1; RFC 5077 3.2.

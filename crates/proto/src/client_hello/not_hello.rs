@@ -57,7 +57,7 @@ pub enum Malformed {
     /// More bytes after the hello in its last record (RFC 8446 5.1: a key change follows the hello).
     #[error("more data after it in the same record")]
     TrailingBytes,
-    /// A length inside the hello that does not fit its surroundings, or an impossible length of a list.
+    /// A length that contradicts the enclosing structure, or an impossible length of a list.
     #[error("inconsistent length")]
     Length,
     /// An extension that occurs twice.

@@ -1,6 +1,6 @@
 //! Parser of the ClientHello body: one pass that checks every length and records where the parts are.
 //!
-//! Keeps [`Span`]s instead of slices, so that an owned hello costs no more than a borrowed one. An
+//! Stores [`Span`]s instead of slices, so that an owned hello costs no more than a borrowed one. An
 //! extension is checked as far as a getter of `ClientHello` reads it, by the grammar that rustls
 //! applies. Extensions without a getter are skipped, but none may occur twice. Any version, suite
 //! or group is accepted: policy and rustls choose among them.
@@ -31,7 +31,7 @@ pub(super) struct Extensions {
     pub(super) psk_identities: Option<Span>,
     pub(super) supported_versions: Option<Span>,
     pub(super) early_data: bool,
-    /// The whole list, types and lengths included.
+    /// Content of the list of extensions, with their types and lengths.
     pub(super) all: Option<Span>,
 }
 
@@ -130,8 +130,8 @@ impl Extensions {
     }
 }
 
-/// Extension types of one hello so far. A hello has about 20, and a linear search in so few beats any
-/// set; [`MAX_EXTENSIONS`] bounds the cost of a hostile hello.
+/// Extension types of one hello so far. A hello has about 20, for which a linear search is faster
+/// than a set; [`MAX_EXTENSIONS`] bounds the cost of a hostile hello.
 struct Seen {
     kinds: [u16; MAX_EXTENSIONS],
     count: usize,
@@ -193,7 +193,8 @@ fn identity_list(mut list: Reader<'_>) -> Option<Span> {
     Some(span)
 }
 
-/// Checks `PskBinderEntry binders<33..2^16-1>`, RFC 8446 4.2.11. Lengths are as lax as in rustls.
+/// Checks `PskBinderEntry binders<33..2^16-1>`, RFC 8446 4.2.11. Like rustls, accepts shorter
+/// binders.
 fn binder_list(mut list: Reader<'_>) -> Option<()> {
     non_empty(list)?;
     while !list.is_empty() {

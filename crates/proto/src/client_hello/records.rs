@@ -151,7 +151,8 @@ struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// Takes the missing bytes from the next content. Fails if the message is not a ClientHello.
+    /// Copies the missing bytes from the next record's content. Fails if the message is no
+    /// ClientHello.
     fn feed(&mut self, content: &[u8]) -> Result<(), NotHello> {
         let missing = self.bytes.iter_mut().skip(self.filled);
         for (slot, byte) in missing.zip(content) {

@@ -1,10 +1,11 @@
 //! The host name of the server_name extension (SNI): validation and comparison.
 //!
-//! The rules for a name are those of rustls, since rustls' name selects the certificate and this one
-//! the policy: labels of 1 to 63 letters, digits, hyphens and underscores, without a hyphen at either
-//! end; a last label that is not all digits; 253 bytes in total. One trailing dot is allowed and kept.
-//! RFC 6066 3 forbids address literals, but clients send them: they count as no name. Anything else
-//! refuses the hello. Source: RFC 6066 3, RFC 1035 2.3.1.
+//! The rules for a name are those of rustls, since rustls selects the certificate and becket
+//! selects the policy by the name: labels of 1 to 63 letters, digits, hyphens and underscores,
+//! without a hyphen at either end; a last label that is not all digits; 253 bytes in total. One
+//! trailing dot is allowed and kept. RFC 6066 3 forbids address literals, but clients send them:
+//! they count as no name. A hello with any other invalid name is refused. Source: RFC 6066 3, RFC
+//! 1035 2.3.1.
 
 use std::net::IpAddr;
 
@@ -33,7 +34,7 @@ impl<'a> ServerName<'a> {
         std::str::from_utf8(lower).unwrap_or_default()
     }
 
-    /// Takes the name from a span that [`read`] has checked.
+    /// Returns the name in a span that [`read`] has checked.
     pub(super) fn of(span: Span, body: &'a [u8]) -> Option<Self> {
         std::str::from_utf8(span.of(body)).ok().map(Self)
     }

@@ -1,8 +1,8 @@
-//! A header as a value, and the reasons for refusing one.
+//! A PROXY header as a value, and the reasons for refusing one.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A header: the addresses of the connection and further information about it.
+/// A PROXY header: the addresses of the connection and further information about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyHeader<'a> {
     /// Addresses of the client's connection.
@@ -52,7 +52,8 @@ pub struct Tlvs<'a> {
 /// Information about the TLS of the client's connection, with OpenSSL's names by convention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SslTlv<'a> {
-    /// The client used TLS (bit 0x01). If false, the rest has no meaning, but can be encoded.
+    /// The client used TLS (bit 0x01). If false, the other fields have no meaning, but can be
+    /// encoded.
     pub is_tls: bool,
     /// The client sent a certificate in this connection (bit 0x02).
     pub cert_in_connection: bool,

@@ -5,9 +5,9 @@
 //! headers can claim any address (section 5 of the specification). [`decode`] therefore has no result
 //! "no header".
 //!
-//! Decoding borrows everything. [`decode`] reads back everything that [`ProxyHeader::encode`] writes,
-//! so each end tests the other. Modules `v1`, `v2` and `tlv` describe choices that the specification
-//! leaves open. Source: HAProxy's doc/proxy-protocol.txt.
+//! Decoding borrows everything. [`decode`] reads back everything that [`ProxyHeader::encode`]
+//! writes, so each is tested with the other. Modules `v1`, `v2` and `tlv` describe choices that the
+//! specification leaves open. Source: HAProxy's doc/proxy-protocol.txt.
 
 mod header;
 mod tlv;
@@ -83,8 +83,8 @@ impl ProxyHeader<'_> {
 
 /// Reads the header at the start of `input`, given the bytes received so far.
 ///
-/// A result other than [`Decoded::Incomplete`] stays the same when more bytes arrive. Never allocates,
-/// never panics. A decision needs at most [`MAX_V2_BYTES`].
+/// A result other than [`Decoded::Incomplete`] stays the same when more bytes arrive; at most
+/// [`MAX_V2_BYTES`] are needed for it. Never allocates, never panics.
 pub fn decode(input: &[u8], accept: Accept) -> Decoded<'_> {
     let v1 = match accept {
         Accept::V1 | Accept::Either => prefix(input, v1::SIGNATURE),

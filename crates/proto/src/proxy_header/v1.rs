@@ -49,7 +49,8 @@ fn line_len(input: &[u8]) -> Result<Option<usize>, Refusal> {
     let line = input.get(..MAX_V1_BYTES).unwrap_or(input);
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return match line.len() {
-            // If the second-to-last byte is not a CR, the CRLF can no longer fit.
+            // If `LAST_CR + 1` bytes contain no CR, the line with its CRLF is longer than
+            // [`MAX_V1_BYTES`].
             0..=LAST_CR => Ok(None),
             _ => Err(Refusal::LineEnd),
         };

@@ -5,7 +5,7 @@
 
 use super::progress::{LONGEST_COMMAND, MOST_COMMANDS, Over, Progress};
 
-/// An incomplete line, and the number of lines so far.
+/// An incomplete line, and the number of commands received so far.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Lines {
     begun: Vec<u8>,

@@ -60,7 +60,8 @@ impl Dialog {
         }
     }
 
-    /// Returns whether the server's greeting is still missing; until then nothing is read from the client.
+    /// Returns whether the server's greeting is still incomplete; until then nothing is read from
+    /// the client.
     pub fn awaits_greeting(&self) -> bool {
         match self {
             Self::Smtp(dialog) => dialog.awaits_greeting(),
@@ -70,8 +71,8 @@ impl Dialog {
         }
     }
 
-    /// Returns whether the client starts TLS at once, according to its first byte. If so, there is no clear
-    /// text, and the byte belongs to TLS and not to [`Dialog::handle_client`].
+    /// Returns whether the client starts TLS at once, according to its first byte. If so, the byte
+    /// must be passed to TLS and not to [`Dialog::handle_client`].
     pub fn begins_with_tls(&self, first: u8) -> bool {
         matches!(self, Self::Postgresql(dialog) if dialog.begins_with_tls(first))
     }

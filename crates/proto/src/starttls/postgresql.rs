@@ -15,7 +15,7 @@ use super::progress::{Over, Progress};
 #[derive(Clone, Debug, Default)]
 pub struct Postgresql {
     begun: Vec<u8>,
-    /// GSSAPI encryption was requested and declined.
+    /// `true` if the client requested GSSAPI encryption, which the dialog declined.
     declined: bool,
 }
 
@@ -26,13 +26,14 @@ impl Postgresql {
         (self.begun.len() == length).then_some(&self.begun)
     }
 
-    /// Returns length and code, once they have arrived.
+    /// Returns length and code of the client's message, once they have arrived.
     fn head(&self) -> Option<u64> {
         let head = self.begun.first_chunk::<REQUEST_BYTES>()?;
         Some(u64::from_be_bytes(*head))
     }
 
-    /// Returns the length of the request, as far as it is known.
+    /// Returns the bytes to wait for: those of a CancelRequest, or of the length and code of any
+    /// message.
     fn wanted(&self) -> usize {
         let length = self.head().and_then(cancel_length);
         length.unwrap_or(REQUEST_BYTES)

@@ -1,6 +1,6 @@
-//! Protocols that begin in clear, the progress of a dialog, and its limits.
+//! Protocols that begin in clear text, the progress of a dialog, and its limits.
 
-/// A protocol that begins in clear.
+/// A protocol that begins in clear text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -15,7 +15,7 @@ pub enum Protocol {
 }
 
 impl Protocol {
-    /// Returns whether the client sends first, so that a silent client does not wait for a greeting.
+    /// Returns whether the client sends first, so that no greeting is needed before its first byte.
     pub fn client_speaks_first(self) -> bool {
         self == Self::Postgresql
     }

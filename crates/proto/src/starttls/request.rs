@@ -198,8 +198,8 @@ impl TlsRequest {
     }
 }
 
-/// Removes the capabilities from a greeting: they are valid before TLS only, and the client can request
-/// those after it.
+/// Removes the capabilities from a greeting: they are valid only before TLS, and the client can
+/// request the later ones itself.
 fn without_capabilities(text: &[u8]) -> &[u8] {
     let code = text.get(..12).unwrap_or_default().to_ascii_uppercase();
     let end = text.iter().position(|byte| *byte == b']');
