@@ -14,9 +14,11 @@ pub struct Answer<'a> {
     pub date: &'a str,
     /// Complete field lines, including their line ends.
     pub fields: &'a [&'a str],
-    /// Bytes of the body, for HEAD of the body that GET would have; `None` if there can be none.
+    /// Length of the body; for HEAD, of the body that GET would return. `None` if no body is
+    /// allowed.
     pub length: Option<u64>,
-    /// Range of the body and total length of the file. The range is `None` if the file has none of its bytes.
+    /// Range of the body and total length of the file. The range is `None` if the requested one is
+    /// not in the file.
     pub range: Option<(Option<Range<u64>>, u64)>,
     /// State of the connection after the response.
     pub after: After,
@@ -67,7 +69,7 @@ impl Answer<'_> {
     }
 }
 
-/// Returns the body of a response without a file: its status as readable text.
+/// Returns the body of a response without a file: the status code and its reason phrase.
 #[must_use]
 pub fn note(status: StatusCode) -> String {
     format!("{} {}\n", status.label(), status.reason())

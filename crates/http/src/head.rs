@@ -43,7 +43,7 @@ impl Request<'_> {
         format!("{}/{}", self.path, query.unwrap_or_default())
     }
 
-    /// Returns the same target at `https`, if the request contains a host.
+    /// Returns the URL of the target with the scheme `https`, if the request contains a host.
     #[must_use]
     pub fn location(&self, port: u16) -> Option<String> {
         let authority = self.authority?;
@@ -115,7 +115,7 @@ pub fn too_long(bytes: &[u8]) -> StatusCode {
 /// `searched` bytes were checked before.
 ///
 /// # Errors
-/// The status for bytes with which no request begins.
+/// Returns the status if no request begins with these bytes.
 pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, StatusCode> {
     let searched = searched.min(bytes.len());
     let is_of_line = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\r');
@@ -131,7 +131,7 @@ pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, StatusCode> {
 /// Parses a complete head.
 ///
 /// # Errors
-/// The status for an invalid head. The connection must be closed after the response.
+/// Returns the status for an invalid head. The connection must be closed after the response.
 pub fn parse(bytes: &[u8]) -> Result<Head<'_>, StatusCode> {
     let mut parts = bytes.splitn(2, |byte| *byte == b'\n');
     let (line, rest) = (parts.next(), parts.next());
@@ -197,10 +197,11 @@ impl<'b> Head<'b> {
         self.values(name).next().is_some()
     }
 
-    /// Returns the request, if it can be for a file.
+    /// Converts the head to a request for a file.
     ///
     /// # Errors
-    /// Refuses bodies, other methods, and everything that makes a request ambiguous.
+    /// Refuses bodies, methods other than GET and HEAD, and everything that makes a request
+    /// ambiguous.
     pub fn request(&self) -> Result<Request<'b>, HeadRefusal> {
         let body = self.body()?;
         let host = self.host()?;
@@ -231,7 +232,8 @@ impl<'b> Head<'b> {
         })
     }
 
-    /// Returns the status for a body, if the head announces one. Fails if the end of the request is ambiguous.
+    /// Returns the status that refuses the body, if the head announces one. Fails if the end of the
+    /// request is ambiguous.
     fn body(&self) -> Result<Option<StatusCode>, HeadRefusal> {
         let coded = self.has("transfer-encoding");
         if coded && (self.is_old || self.has("content-length")) {

@@ -59,7 +59,8 @@ pub fn select(head: &Head<'_>, head_only: bool, file: &Representation<'_>, now: 
     }
 }
 
-/// Returns whether the client's partial copy is of this file, as far as If-Range tells.
+/// Returns whether If-Range permits a partial response: the client's partial copy must be of this
+/// file.
 fn may_be_partial(head: &Head<'_>, file: &Representation<'_>, now: u64) -> bool {
     let mut values = head.values("if-range");
     let Some(value) = values.next() else {

@@ -11,8 +11,8 @@ use rustls_pki_types::CertificateDer;
 use super::keys::{read, shown};
 use crate::files::Files;
 
-/// Loads the certificates of a bundle, or of a folder with hashed file names. `path` is the key
-/// path for problems.
+/// Loads the certificates of a bundle, or of a folder with hashed file names. `path` is the
+/// configuration key that problems name.
 pub fn certificates(
     files: &Files,
     path: &str,
@@ -54,7 +54,7 @@ pub fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<Path
     Ok(found)
 }
 
-/// Loads CA certificates as trust anchors. `path` is the key path for problems.
+/// Loads CA certificates as trust anchors. `path` is the configuration key that problems name.
 pub fn authorities(
     files: &Files,
     path: &str,

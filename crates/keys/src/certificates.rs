@@ -19,14 +19,14 @@ use super::ocsp::OcspStatus;
 use super::presented::Presented;
 use crate::signing::Offload;
 
-/// Chains and keys by name.
+/// Certificate chains and their keys, by server name.
 #[derive(Clone, Debug)]
 pub struct CertificateMap {
     exact: HashMap<String, KeySet>,
     wildcard: HashMap<String, KeySet>,
     default: KeySet,
-    /// A certificate has an IP address. Addresses are stored as exact names that no client can
-    /// send.
+    /// `true` if a certificate has an IP address. Addresses are stored as exact names, which no
+    /// client can send as a server name.
     has_addresses: bool,
 }
 
@@ -141,17 +141,16 @@ pub struct KeySet {
     keys: Vec<HeldKey>,
     /// Policy name of the certificates.
     policy: Option<Arc<str>>,
-    /// Completed handshakes of clients of this name. Clones share it.
+    /// Number of completed handshakes of clients of this name. Clones share the counter.
     handshakes: Arc<AtomicU64>,
 }
 
-/// A chain and its properties.
 #[derive(Clone, Debug)]
 struct HeldKey {
     key: Arc<CertifiedKey>,
     offload: Offload,
     presented: Arc<Presented>,
-    /// Expiry of the OCSP response, and the chain without it.
+    /// Expiry of the OCSP response, and the chain without the response.
     bare: Option<(UnixSeconds, Arc<CertifiedKey>)>,
 }
 
@@ -211,8 +210,8 @@ impl KeySet {
             .find(|key| key.key.choose_scheme(accepted).is_some())
     }
 
-    /// Returns the signatures of a handshake that go to other threads, if it may use any of these
-    /// keys.
+    /// Returns which signatures of a handshake are sent to other threads: the highest value of any
+    /// of these keys, because the handshake may use each of them.
     pub fn offload(&self) -> Offload {
         let each = self.keys.iter().map(|held| held.offload);
         each.max().unwrap_or(Offload::Pointless)
@@ -228,8 +227,8 @@ impl KeySet {
         self.keys.get(place).map(|held| &held.presented)
     }
 
-    /// Returns the chain to send at `now`, by its index in [`Self::iter`]: without an expired OCSP
-    /// response.
+    /// Returns the chain at an index of [`Self::iter`], without its OCSP response if that has
+    /// expired at `now`.
     pub fn sent(&self, place: usize, now: UnixSeconds) -> Option<&Arc<CertifiedKey>> {
         let held = self.keys.get(place)?;
         let over = held.bare.as_ref().filter(|(until, _)| *until <= now);

@@ -63,7 +63,7 @@ impl fmt::Debug for Files {
     }
 }
 
-/// A path as found by the supervisor.
+/// State of a path as the supervisor found it.
 #[derive(Debug)]
 pub enum FileAt {
     /// A regular file, with its index in the supervisor's list.
@@ -117,7 +117,7 @@ impl Files {
         }
     }
 
-    /// Sets the paths that the sandbox permits, if there is one.
+    /// Sets the paths that the sandbox permits; `None` without a sandbox.
     pub fn within(self, reach: Option<&Arc<Reach>>) -> Self {
         let reach = reach.cloned();
         Self { reach, ..self }
@@ -275,7 +275,7 @@ pub fn part(file: &File, most: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Returns a path without `.`, and without `..` where that follows no link.
+/// Removes `.` from a path, and also `..` unless the shorter path leads to another file.
 pub fn clean(path: &Path) -> PathBuf {
     let plain: PathBuf = path.components().collect();
     let mut clean = PathBuf::new();
@@ -310,8 +310,8 @@ fn denied(path: &Path) -> Option<io::Error> {
     Some(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Follows a path as far as this process may: to its target, or to the first folder without search
-/// permission.
+/// Returns the target of a path with its metadata, or the first folder on the path that this
+/// process may not search.
 fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
     let mut path = path.to_owned();
     for _ in 0..MOST_STEPS {

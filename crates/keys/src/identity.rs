@@ -10,7 +10,7 @@ use std::fmt::Write;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
 
-/// A verified identity.
+/// Identity from a verified client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Subject in the form of RFC 4514, most specific part first; truncated after 512 bytes with
@@ -23,7 +23,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the client's own certificate.
+    /// Reads the identity from the client's own certificate.
     pub fn of(leaf: &CertificateDer<'_>) -> Option<Box<Self>> {
         let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
         let common_name = leaf.subject().iter_common_name().last();

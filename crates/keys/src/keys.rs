@@ -33,7 +33,7 @@ use crate::signing::token::{PublicKey, TokenKey, Tokens};
 use becket_config::error::{Problem, Report};
 use becket_config::key_source::KeyUri;
 
-/// One chain with its key.
+/// A certificate chain with its private key.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub key: Arc<CertifiedKey>,
@@ -72,10 +72,10 @@ struct Private {
 pub struct Loader {
     /// Loads private keys and verifies signatures.
     pub provider: CryptoProvider,
-    /// Time for which certificates must be valid.
+    /// Time at which certificates must be valid.
     pub now: UnixTime,
     pub files: Files,
-    /// Keys may sign in batches.
+    /// `true` if RSA keys may sign in batches.
     pub batches: bool,
     pub tokens: Tokens,
     /// Chains that are already loaded, by digest, including chains of the running configuration.
@@ -84,7 +84,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Loads chain and key from one file. `path` is the key path for problems.
+    /// Loads chain and key from one file. `path` is the configuration key that problems name.
     pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
         if needs_password(path, file, &pem, report) {
@@ -95,7 +95,7 @@ impl Loader {
         self.check(path, (file, digest), pem, report)
     }
 
-    /// Loads chain and key from two files. `path` is the key path for problems.
+    /// Loads chain and key from two files. `path` is the configuration key that problems name.
     pub fn pair(
         &self,
         path: &str,
@@ -131,7 +131,7 @@ impl Loader {
     }
 
     /// Loads a chain with its key on a token. The token proves that it has the key. `path` is the
-    /// key path for problems.
+    /// configuration key that problems name.
     pub fn on_token(
         &self,
         path: &str,

@@ -197,7 +197,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 const TAG_0: u8 = 0xa0;
 const TAG_1: u8 = 0xa1;
 const TAG_2: u8 = 0xa2;
-/// Status `good`: the context tag `[0]` in place of NULL.
+/// Status `good`: the context tag `[0]` instead of the tag of NULL.
 const GOOD: u8 = 0x80;
 /// id-pkix-ocsp-basic, 1.3.6.1.5.5.7.48.1.1.
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];

@@ -30,7 +30,7 @@ pub struct WatchedPlaces {
 }
 
 impl WatchedPlaces {
-    /// Checks these files and folders. Blocks.
+    /// Reads the metadata of these files and folders. Blocks.
     pub fn of(paths: Vec<PathBuf>) -> Self {
         let places = Self {
             paths: paths.into(),
@@ -151,7 +151,7 @@ fn pause(places: &WatchedPlaces) -> Duration {
     (places.took * 100).clamp(BETWEEN_LOOKS, LONGEST_PAUSE)
 }
 
-/// Maximum time between checks. A check may include the wait for a stalled disk.
+/// Maximum time between checks, reached if a stalled disk delays the checks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Minimum time between checks. Certificate renewal programs write their files within milliseconds.

@@ -110,8 +110,8 @@ pub struct Known {
     pub against: u32,
     /// Time until the server is used again, on trial.
     pub paused: Option<Duration>,
-    /// Number of failed connects in a row up to the last change of the condition; only later ones
-    /// count.
+    /// Number of failed connects in a row when the server went on trial or was taken out of
+    /// service; only later failures count.
     pub failures_before: u32,
     /// Time since the server's return to service.
     pub returned: Option<Duration>,

@@ -28,7 +28,7 @@ pub use self::open_file::OpenFile;
 /// A folder whose files are served.
 #[derive(Debug)]
 pub struct Docroot {
-    /// Keys in the configuration file.
+    /// Configuration of the docroot.
     pub keys: Files,
     /// Path of the folder.
     pub path: PathBuf,
@@ -104,7 +104,7 @@ impl Docroot {
         }
     }
 
-    /// Returns the key of the page for an error.
+    /// Returns the file that is configured as the error page for a status.
     pub fn page(&self, status: StatusCode) -> Option<FileKey> {
         let mut pages = self.keys.error_page.iter();
         let page = pages.find(|page| {

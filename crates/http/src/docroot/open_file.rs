@@ -76,7 +76,7 @@ impl OpenFile {
         self.etag == other.etag && self.content == other.content
     }
 
-    /// Reads the part at `at` that is in memory. Returns 0 at the end of the file.
+    /// Reads the bytes from offset `at` on that are in memory. Returns 0 at the end of the file.
     ///
     /// # Errors
     /// Returns the errors of [`read_cached`].

@@ -22,7 +22,7 @@ pub struct Batches {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct BatchCounts {
     pub made: u64,
-    /// Signatures from batches that were used.
+    /// Number of valid signatures that were computed in batches.
     pub signatures: u64,
     /// Signatures that were repeated singly because the batch signature did not verify.
     pub repeated: u64,

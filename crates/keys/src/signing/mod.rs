@@ -12,9 +12,9 @@
 //! For a key on a token ([`token`]), the request goes to the agent of the token, and the answer
 //! arrives in the same way.
 //!
-//! The worker itself signs with keys that are as fast as a handover: see [`Offload`] and
-//! docs/decisions/0029. RSA signatures of the same key length may be made eight at a time
-//! ([`batches`]; docs/decisions/0031).
+//! If a signature costs no more than passing the request to a thread, the worker itself signs: see
+//! [`Offload`] and docs/decisions/0029. RSA signatures of the same key length may be made eight at
+//! a time ([`batches`]; docs/decisions/0031).
 
 pub mod batches;
 pub mod queue;

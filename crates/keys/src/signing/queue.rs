@@ -28,7 +28,8 @@ pub struct SigningJob {
     pub answers: Arc<dyn Answers>,
 }
 
-/// Answers each job. `sign` receives the requests that a handshake still waits for.
+/// Signs the requests that a handshake still waits for, with `sign`, and sends the answers of all
+/// jobs.
 pub fn answer(
     jobs: Vec<SigningJob>,
     sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>,
@@ -74,7 +75,7 @@ pub struct Asker {
     pub number: u64,
 }
 
-/// Result of a request.
+/// Result of a signature request.
 #[derive(Debug)]
 pub struct Signed {
     pub asker: Asker,
@@ -84,7 +85,7 @@ pub struct Signed {
     pub signature: Option<Result<Vec<u8>, Error>>,
     /// Time until a thread took the request.
     pub waited: Duration,
-    /// Time of signing.
+    /// Duration of signing.
     pub took: Duration,
 }
 
@@ -126,7 +127,7 @@ impl SigningQueue {
         }
     }
 
-    /// Returns the number of threads that are started for the first job.
+    /// Returns the number of crypto threads to start.
     pub fn threads(&self) -> usize {
         self.threads
     }

@@ -33,15 +33,16 @@ impl SignatureRequest {
     }
 }
 
-/// Selects the signatures that go to crypto threads, if there are any; sorted by the cost of the
-/// key.
+/// Signatures that a worker sends to crypto threads, if there are any, by kind of key; in ascending
+/// order of the cost of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Offload {
-    /// No signature, and the worker signs at once if no client waits. A P-256 or Ed25519 signature
-    /// costs about as much as a handover to a thread, 15 us.
+    /// No signature: the worker signs at once if no client waits. Passing a P-256 or Ed25519
+    /// signature to a thread costs about as much as the signature itself, 15 us.
     Pointless,
-    /// No signature, and the worker queues its clients. An RSA-2048 signature takes a quarter of a
-    /// millisecond, and handing over a single one costs 15 to 22 % more CPU per handshake.
+    /// No signature: the worker signs, and its clients wait in a queue. An RSA-2048 signature takes
+    /// a quarter of a millisecond, and passing a single one to a thread costs 15 to 22 % more CPU
+    /// per handshake.
     Never,
     /// Signatures that fill a batch: RSA-2048, if there are batches.
     Batches,
@@ -52,8 +53,7 @@ pub enum Offload {
 }
 
 impl Offload {
-    /// Returns the best choice for a key by its kind. docs/decisions/0029 and 0031 have the
-    /// figures.
+    /// Returns the value for a kind of key. docs/decisions/0029 and 0031 have the measurements.
     pub fn of(key: &dyn SigningKey, in_batches: bool) -> Self {
         let is_short_rsa = || {
             key.algorithm() == SignatureAlgorithm::RSA

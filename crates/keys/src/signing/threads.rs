@@ -12,7 +12,7 @@ use rustls::Error;
 use super::queue::{PAYS, SigningQueue, answer};
 use super::request::SignatureRequest;
 
-/// Threads that sign. Dropping this ends them without waiting.
+/// Handle of the crypto threads. Dropping it ends the threads, without waiting for them.
 #[derive(Debug)]
 pub struct CryptoThreads(Arc<SigningQueue>);
 
@@ -58,7 +58,7 @@ fn run(queue: &SigningQueue) {
     }
 }
 
-/// Signs jobs that were taken together, in a batch if it still pays off.
+/// Signs requests that were taken together, in a batch if enough of them are still wanted.
 pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
     match queue.batches() {
         Some(batches) if requests.len() >= PAYS => batches.sign(requests),
@@ -66,7 +66,8 @@ pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<
     }
 }
 
-/// Nice steps below the workers: next to a busy worker, a crypto thread gets a tenth of the core.
+/// Difference in nice value to the workers: next to a busy worker, a thread gets a tenth of the
+/// core.
 const STEPS: i32 = 10;
 
 #[cfg(test)]

@@ -43,12 +43,13 @@ pub struct WorkerSigning {
 /// Counts a worker's requests in progress to crypto threads, or to tokens.
 #[derive(Debug)]
 struct SigningLane {
-    /// Maximum number in progress for a new handshake that needs a signature.
+    /// Number of requests in progress from which on no handshake starts that needs a signature.
     most: usize,
     under_way: Cell<usize>,
 }
 
-/// Shows if crypto threads, or tokens, can receive another request of this worker.
+/// Result of [`WorkerSigning::room`]: `true` if crypto threads, or tokens, can receive another
+/// request.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
     pub threads: bool,
@@ -108,7 +109,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns the offload, without crypto threads if there are none.
+    /// Returns `offload`, or [`Offload::Never`] if it requires crypto threads and there are none.
     pub fn limit(&self, offload: Offload) -> Offload {
         match offload {
             Offload::Batches | Offload::Always if self.queue.threads() == 0 => Offload::Never,
@@ -138,7 +139,8 @@ impl WorkerSigning {
         }
     }
 
-    /// Runs a step that may need a signature.
+    /// Runs a handshake step on its own stack, so that it can be suspended until a signature
+    /// arrives.
     ///
     /// # Errors
     /// Fails if there is no memory for a stack.
@@ -199,7 +201,7 @@ impl WorkerSigning {
         (self.last.get(), self.tokens.under_way.get())
     }
 
-    /// Counts an answer.
+    /// Records that a request was answered.
     pub fn note_answer(&self, signed: &Signed) {
         let under_way = &self.lane(signed.by_token).under_way;
         under_way.set(under_way.get().saturating_sub(1));

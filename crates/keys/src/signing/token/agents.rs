@@ -23,7 +23,7 @@ use serde::{Deserialize, Serialize};
 use super::agent::{NAME, REFUSED};
 use super::wire::{Setup, TokenSpec, write};
 
-/// The agents of one configuration. They keep running when this is dropped.
+/// The agents of one configuration. They keep running when this value is dropped.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub struct Agents {
     agents: Vec<Agent>,

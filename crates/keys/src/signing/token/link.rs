@@ -120,8 +120,8 @@ impl OpenedAgent {
         }
     }
 
-    /// Makes a key sign a challenge. Returns the schemes of the key. No other request may be in
-    /// flight.
+    /// Requests the signature of a challenge, which proves that the token has the key. Returns the
+    /// schemes of the key. No other request may be in flight.
     fn prove(&self, key: usize, public: &PublicKey) -> Result<Vec<SignatureScheme>, TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
         match self.token.faults.get(key) {
@@ -359,15 +359,15 @@ impl TokenLink {
 
 impl Drop for TokenLink {
     fn drop(&mut self) {
-        // Requests in flight refer to their key and so to the link: there are none when it is
-        // dropped.
+        // No request can be in flight here, because each one refers to its key and so to the link.
         if let Ok(agent) = &self.lock().agent {
             agent.socket.end();
         }
     }
 }
 
-/// Receives the answers of consecutive agents. Returns `None` after the link was dropped.
+/// Receives the answers of the agent, then of its replacements. Returns `None` after the link was
+/// dropped.
 fn run(link: &Weak<TokenLink>, replacements: &Receiver<Seqpacket>) -> Option<()> {
     loop {
         let agent = link.upgrade()?.lock().agent.clone();

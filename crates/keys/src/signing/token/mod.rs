@@ -49,15 +49,14 @@ pub struct TokenKey(Arc<ProvedKey>);
 #[derive(Debug)]
 struct ProvedKey {
     link: Arc<TokenLink>,
-    /// Index of the key.
     key: usize,
     public: PublicKey,
     schemes: Vec<SignatureScheme>,
 }
 
 impl Tokens {
-    /// Takes the sockets of agents for the next configuration. `before` contains the tokens of the
-    /// previous one.
+    /// Stores the sockets of the agents for the next configuration. `before` contains the tokens of
+    /// the previous configuration.
     pub fn adopt(sockets: Vec<OwnedFd>, before: &Self) -> Self {
         Self {
             links: before.links.clone(),
@@ -83,8 +82,8 @@ impl Tokens {
         }
     }
 
-    /// Makes a key prove that it belongs to a certificate. Blocks during the loading of a
-    /// configuration, because a token may take seconds.
+    /// Proves that a key on a token belongs to a certificate. Blocks while a configuration loads,
+    /// because a token may take seconds.
     ///
     /// # Errors
     /// Returns the reason if the key cannot be used.

@@ -1,8 +1,8 @@
 //! A PKCS#11 module with one token: finds private keys and signs.
 //!
-//! Tokens sign with the simplest mechanisms, which every module supports: they receive the digest,
-//! and this module converts the signature to TLS format. Source: PKCS#11 Specification 3.1; RFC
-//! 8017, section 9.2; RFC 5480.
+//! Tokens sign with the simplest mechanisms, which every PKCS#11 module supports: the token
+//! receives the digest, and [`Module::sign`] converts the signature to TLS format. Source: PKCS#11
+//! Specification 3.1; RFC 8017, section 9.2; RFC 5480.
 
 use becket_config::key_source::{Attribute as Names, KeyUri, TokenId};
 use cryptoki::context::{CInitializeArgs, CInitializeFlags, Pkcs11};

@@ -45,7 +45,7 @@ pub struct Setup {
 pub struct TokenRequest {
     /// Request number, repeated in the answer.
     pub number: u64,
-    /// Index of the key.
+    /// Index of the key in [`TokenSpec::keys`].
     pub key: usize,
     /// TLS `SignatureScheme`.
     pub scheme: u16,
