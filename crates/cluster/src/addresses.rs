@@ -85,12 +85,10 @@ impl PeerAddresses {
         }
     }
 
-    /// Returns the configured peers.
     pub(crate) fn peers(&self) -> impl Iterator<Item = &ConfiguredPeer> {
         self.entries.iter().map(|entry| &entry.peer)
     }
 
-    /// Returns all addresses of all peers.
     pub(crate) fn all(&self) -> Vec<SocketAddr> {
         let addresses = self.peers().flat_map(|peer| &peer.addresses);
         addresses.copied().collect()
@@ -211,8 +209,8 @@ impl ConfiguredPeer {
     }
 }
 
-/// Maximum number of addresses of one name that are used. Each is sent HELLOs until a node answers there,
-/// and a host has only a few.
+/// Maximum number of addresses of one name that are used. Each is sent HELLOs until a node answers
+/// there, and a host has only a few addresses.
 const MOST_OF_NAME: usize = 8;
 
 #[cfg(test)]

@@ -4,7 +4,8 @@
 //! [`DATAGRAMS_PER_TURN`], then yields the thread, so that a flood of datagrams delays a reload only by
 //! milliseconds.
 //!
-//! Takes events of workers as described in [`crate::outbox`]: at once when idle, every [`BATCH`] when busy.
+//! Processes events of workers as described in [`crate::outbox`]: at once when idle, every
+//! [`BATCH`] when busy.
 
 use std::io;
 use std::net::UdpSocket as StdSocket;
@@ -23,7 +24,7 @@ use crate::replica::{DATAGRAMS_PER_TURN, MAX_DATAGRAM};
 use crate::settings::Settings;
 use crate::socket::{PeerSocket, SocketRead};
 
-/// Parts of the task before it runs.
+/// State of the task before [`Self::run`].
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) node: Arc<Node>,
@@ -33,7 +34,7 @@ pub(crate) struct Exchange {
     pub(crate) clock: Clock,
 }
 
-/// Reason for the end of a sleep.
+/// Event that ended the sleep of the task.
 enum Woken {
     Datagrams,
     Events,
@@ -43,7 +44,7 @@ enum Woken {
 }
 
 impl Exchange {
-    /// Communicates with peers until control has ended, then says goodbye.
+    /// Exchanges datagrams with the peers until control has ended, then sends a goodbye.
     ///
     /// # Errors
     /// Fails if the runtime cannot watch the sockets.

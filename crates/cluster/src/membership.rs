@@ -60,8 +60,8 @@ impl Membership {
         self.outboxes.clone()
     }
 
-    /// Starts to communicate with the peers, as a task of the current runtime. When the membership is dropped,
-    /// the task says goodbye, closes its sockets and ends.
+    /// Starts to communicate with the peers, as a task of the current runtime. When the membership
+    /// is dropped, the task sends a goodbye, closes its sockets and ends.
     pub fn start(&mut self) {
         let Some(exchange) = self.exchange.take() else {
             return;
@@ -73,7 +73,7 @@ impl Membership {
         }));
     }
 
-    /// Says goodbye to the peers, and waits until that is sent. Call it before the runtime ends.
+    /// Sends a goodbye to the peers, and waits until it is sent. Call it before the runtime ends.
     pub async fn leave(self) {
         drop(self.reloads);
         if let Some(task) = self.task {

@@ -99,8 +99,8 @@ impl OutboxReader {
         }
         self.shared.asleep.store(true, SeqCst);
         fence(SeqCst);
-        // Looks again: an event sent before its worker could see that control sleeps has caused no
-        // wakeup.
+        // Checks the queues again, because an event that was queued before `asleep` was set has
+        // caused no wakeup.
         let taken = self.take_waiting(&mut take);
         if taken > 0 {
             self.shared.asleep.store(false, SeqCst);

@@ -41,7 +41,7 @@ pub(crate) struct SessionSink {
 pub struct SinkCounts {
     /// New sessions of this host, offered to peers.
     pub told: u64,
-    /// New sessions, ends and sticks that were not offered, because control was behind.
+    /// New sessions, ends and sticks that were not offered, because a worker's queue was full.
     pub untold: u64,
     /// Ends of sessions of this host, offered to peers.
     pub ends_told: u64,
@@ -181,8 +181,8 @@ impl SessionSink {
         }
     }
 
-    /// Stores the server to which a peer has sent a client. The origin of its session identifies
-    /// the client.
+    /// Stores the server to which a peer has sent a client. The origin of the client's session
+    /// identifies the client.
     fn remember(&mut self, stick: PeerStick, late: bool) -> SinkOutcome {
         let stick = PeerStick {
             life: stick.life.min(self.settings.stick_lifetime),

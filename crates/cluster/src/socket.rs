@@ -46,7 +46,7 @@ pub struct NotBound {
     pub accepted: &'static str,
 }
 
-/// Binds the socket of these settings, or uses the given one.
+/// Binds the socket of these settings, or uses the socket `given`.
 ///
 /// # Errors
 /// Fails if the socket cannot be bound.
@@ -64,8 +64,8 @@ pub fn bind(
     Ok(socket)
 }
 
-/// Binds a socket for datagrams with a buffer of `buffer` bytes, or uses the given one. An error names the
-/// configuration key `key`.
+/// Binds a socket for datagrams with a buffer of `buffer` bytes, or uses the socket `given`. An
+/// error names the configuration key `key`.
 pub(crate) fn bind_datagrams(
     key: &'static str,
     listen: SocketAddr,
@@ -89,10 +89,10 @@ pub(crate) fn bind_datagrams(
 }
 
 impl PeerSocket {
-    /// Passes a bound socket to the current runtime.
+    /// Registers a bound socket with the current runtime.
     ///
     /// # Errors
-    /// Fails if the runtime cannot watch it.
+    /// Fails if the runtime cannot watch the socket.
     pub(crate) fn register(bound: StdSocket) -> io::Result<Self> {
         let maps_v4 = matches!(bound.local_addr()?, SocketAddr::V6(v6) if v6.ip().is_unspecified());
         Ok(Self {

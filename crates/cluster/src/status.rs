@@ -1,8 +1,8 @@
 //! Status of the cluster, for `/status` and `/metrics`.
 //!
-//! The serialized names of the fields are the names in the JSON: fields may be added, but not renamed. Keys,
-//! states and session IDs are not included. [`ClusterStatus::faults`] describes problems that an operator has
-//! to solve; the rest is numbers.
+//! The serialized names of the fields are the names in the JSON: fields may be added, but not
+//! renamed. Keys, states and session IDs are not included. [`ClusterStatus::faults`] describes
+//! problems that an operator has to solve.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub struct ClusterStatus {
     pub replica: ReplicaStatus,
     /// Address for datagrams of peers.
     pub listen: SocketAddr,
-    /// Ids of the accepted secrets; joins are made under the first.
+    /// Ids of the accepted secrets; this node joins others with the first one.
     #[serde(serialize_with = "secrets")]
     pub secrets: Vec<SecretId>,
     /// Problems that an operator has to solve, as text.

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use crate::replica::{PeerStick, StickCursor};
 
-/// Tables of the last server of each client, in the terminator.
+/// The terminator's tables of the last server of each client.
 pub trait StickMemory: fmt::Debug + Send + Sync {
-    /// Stores a stick of a peer. A `late` stick comes from a dump, and replaces none. Returns
-    /// whether the stick is news here and its server is known.
+    /// Stores a stick of a peer. A `late` stick comes from a dump, and replaces no other stick.
+    /// Returns whether the stick is news here and its server is known.
     fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool;
 
     /// Calls `show` with sticks and their age, from `from` on. Returns the position to continue

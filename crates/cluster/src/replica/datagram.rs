@@ -8,7 +8,8 @@ use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN};
 use becket_proto::reader::Reader;
 use becket_proto::ticket::{NodeId, SecretId};
 
-/// Identifies a pair, or a join in progress, for the node that receives under it. Random, never 0.
+/// Key id that a node draws for the datagrams that it receives: of a pair, or of a join in
+/// progress. Random, never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairId(pub(super) u32);
 
@@ -49,7 +50,7 @@ pub(super) enum JoinKind {
 }
 
 impl Header {
-    /// Reads the header. Returns it with the number of bytes before the sealed rest.
+    /// Reads the header. Returns it with the offset of the sealed part.
     pub(super) fn decode(datagram: &[u8]) -> Result<(Self, usize), DropCause> {
         if datagram.len() > MAX_DATAGRAM {
             return Err(DropCause::Oversized);

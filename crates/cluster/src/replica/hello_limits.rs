@@ -2,8 +2,8 @@
 //!
 //! Each source address has a rate. All addresses outside the list of peers also share one rate, so
 //! that a flood from invented addresses does not keep listed peers out. The number of sources is
-//! limited: the source that has been idle longest makes room, and only an admitted HELLO adds a
-//! source.
+//! limited: a new source replaces the one that has been idle longest, and only an admitted HELLO
+//! adds a source.
 
 use std::net::IpAddr;
 use std::time::Duration;

@@ -30,7 +30,7 @@ struct OpenedJoin {
 }
 
 impl<V: Vault> Replica<V> {
-    /// Checks the list, begins missing joins, and gives up expired ones.
+    /// Checks the listed addresses, begins missing joins, and gives up expired ones.
     pub(super) fn plan_joins(&mut self, now: Duration) {
         let before = self.joins.begun.len();
         self.joins.begun.retain(|_, begun| begun.ends > now);
@@ -303,7 +303,7 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Returns when another process of this node was last heard, if there is one.
+    /// Returns the time at which another process of the peer's node was last heard.
     fn process_before(&self, name: PeerName) -> Option<Duration> {
         let of_node = self.peers.values();
         let of_node = of_node.filter(|peer| peer.name.node == name.node && peer.name != name);
@@ -346,8 +346,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Retires the other processes of a node. A new process replaces them, until one of them is heard or joins
-    /// again: then two are live.
+    /// Retires the other processes of a node, which the new process replaces. If a retired process
+    /// is heard later or joins again, both are live.
     fn replace_others(&mut self, name: PeerName, now: Duration) {
         for peer in self.peers.values_mut() {
             if peer.name.node == name.node && peer.name != name && peer.is_live() {

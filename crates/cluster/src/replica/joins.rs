@@ -30,7 +30,8 @@ pub(super) struct Joins<S> {
 /// An address in the list.
 pub(super) struct ListedAddress {
     pub(super) address: SocketAddr,
-    /// Nothing is sent there before this time: the address is our own, or a join there cannot succeed.
+    /// Time before which no HELLO is sent, because the address is our own, or a join there cannot
+    /// succeed.
     pub(super) rest: Duration,
     own: bool,
     hellos: u32,

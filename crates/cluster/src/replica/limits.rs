@@ -15,7 +15,8 @@ pub struct ReplicaLimits {
     /// Bytes of datagrams sent per second to all peers together. The excess waits in the queues. Joins and
     /// keep-alives are charged but never wait.
     pub bytes_per_second: u64,
-    /// Part of these bytes that dumps to joining nodes may use; with 0, dumps are empty.
+    /// Bytes of dumps sent per second to joining nodes, as part of `bytes_per_second`; with 0,
+    /// dumps are empty.
     pub sync_bytes_per_second: u64,
     /// Maximum bytes of records that wait for one peer. Further records are dropped and counted.
     pub queue_bytes: usize,

@@ -1,7 +1,7 @@
 //! Encoded records that wait for one peer: a byte queue that never grows and leaves no secrets behind.
 //!
-//! Owns one allocation, made when the peer becomes live. Erases bytes that leave. Knows only where the length
-//! of a record is.
+//! Owns one allocation, made when the peer becomes live. Erases the bytes of each record that is
+//! sent or dropped. Parses only the length of a record.
 
 use std::collections::VecDeque;
 

@@ -1,7 +1,7 @@
 //! A rate with a burst, in integers: the generic cell rate algorithm.
 //!
-//! Instead of tokens it stores one time: the end of the time that all charges take at this rate. A charge may
-//! exceed the burst; the next one then waits.
+//! Instead of tokens, a [`Pace`] stores the time until which all charges so far take at this rate.
+//! A charge may exceed the burst; the next one then waits.
 //!
 //! Source: ITU-T I.371, the virtual scheduling form.
 

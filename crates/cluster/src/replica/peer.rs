@@ -28,13 +28,13 @@ pub(super) struct KeyedPair<K> {
     pub(super) stage: PairStage,
     /// Id of the pair at the other side.
     pub(super) theirs: PairId,
-    /// Destination of its datagrams.
+    /// Address to which datagrams of the pair are sent.
     pub(super) address: SocketAddr,
     /// Nonce of the HELLO.
     pub(super) hello: [u8; NONCE_LEN],
     /// Nonce of the WELCOME, which the sender of the HELLO must echo.
     pub(super) welcome: [u8; NONCE_LEN],
-    /// Last sequence that was sealed. None is used twice.
+    /// Sequence of the last sealed datagram. No sequence is used twice.
     pub(super) sequence: u64,
     pub(super) window: Window,
     pub(super) made: Duration,
@@ -66,27 +66,27 @@ pub(super) enum PairStage {
 pub(super) struct ReplicaPeer {
     pub(super) name: PeerName,
     pub(super) address: SocketAddr,
-    /// Listed addresses at which it was reached, the latest last.
+    /// Listed addresses at which the peer was reached, the latest last.
     pub(super) reached_by: Vec<SocketAddr>,
-    /// Its pairs, newest last.
+    /// Pairs with the peer, newest last.
     pub(super) pairs: Vec<PairId>,
     pub(super) since: Duration,
     pub(super) heard: Duration,
-    /// Reason why nothing is sent to it any more.
+    /// Reason why nothing is sent to the peer any more.
     pub(super) retired: Option<Retired>,
     pub(super) outbox: SendQueue,
-    /// Number of sessions that it reported.
+    /// Number of sessions that the peer reported.
     pub(super) held: Option<u32>,
     pub(super) dump: Option<Dump>,
     pub(super) traffic: PeerTraffic,
 }
 
-/// Reason why a peer is only received from: its datagrams may still be on their way.
+/// Reason why nothing is sent to a peer. Datagrams from the peer may still arrive and are accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retired {
-    /// Another process of its node replaced it at this time.
+    /// Another process of the node replaced the peer at this time.
     Replaced(Duration),
-    /// It said goodbye.
+    /// The peer sent a goodbye.
     Left,
 }
 
@@ -144,7 +144,8 @@ impl<K> KeyedPair<K> {
         self.stale || now >= self.made.saturating_add(limits.rejoin_after)
     }
 
-    /// Returns when a datagram is due under this very pair: our echo, a WELCOME, or the confirmation of an echo.
+    /// Returns when a datagram of this pair is due: our echo, a WELCOME, or the confirmation of an
+    /// echo.
     pub(super) fn due(&self) -> Option<Duration> {
         match self.stage {
             PairStage::Candidate { due, .. } => due.then_some(Duration::ZERO),
@@ -181,14 +182,15 @@ impl ReplicaPeer {
         self.retired.is_none()
     }
 
-    /// Records that a genuine datagram arrived. For a peer that has left, this does not extend its stay.
+    /// Records the arrival of a genuine datagram, except from a peer that has left, so that it is
+    /// removed.
     pub(super) fn hear(&mut self, now: Duration) {
         if !self.has_left() {
             self.heard = now;
         }
     }
 
-    /// Returns whether it said goodbye. It never returns: the next process of its node is a different peer.
+    /// Returns whether the peer sent a goodbye. The next process of its node is a different peer.
     pub(super) fn has_left(&self) -> bool {
         self.retired == Some(Retired::Left)
     }
@@ -206,19 +208,21 @@ impl ReplicaPeer {
         self.address = address;
     }
 
-    /// Stops sending to this process, because another one of its node replaced it, or because it has ended.
+    /// Stops sending to this peer, because another process of its node replaced it, or because it
+    /// has ended.
     pub(super) fn retire(&mut self, why: Retired) {
         self.retired = Some(why);
         self.outbox = SendQueue::new(0);
         self.dump = None;
     }
 
-    /// Returns whether its replacement is so long ago that a datagram from it now proves that it is alive.
+    /// Returns whether the peer was replaced so long ago that a datagram from it now proves that it
+    /// is alive.
     pub(super) fn outlived_its_replacement(&self, now: Duration) -> bool {
         matches!(self.retired, Some(Retired::Replaced(since)) if now >= since + REPLACED_GRACE)
     }
 
-    /// Makes it live again, next to the process that replaced it.
+    /// Makes the peer live again, alongside the process that replaced it.
     pub(super) fn revive(&mut self, limits: &ReplicaLimits) {
         if self.retired.take().is_some() {
             self.outbox = SendQueue::new(limits.queue_bytes);
@@ -271,5 +275,6 @@ const REPLACED_GRACE: Duration = Duration::from_secs(5);
 /// Time after which an unconfirmed echo is repeated.
 const ECHO_AGAIN: Duration = Duration::from_millis(500);
 
-/// Maximum number of processes of one node that are received from. More than two mean a misconfiguration.
+/// Maximum number of processes of one node from which datagrams are accepted. More than two mean a
+/// misconfiguration.
 pub(super) const MAX_BOOTS_OF_NODE: usize = 4;

@@ -59,7 +59,8 @@ impl<V: Vault> Replica<V> {
         self.send_pairs(now, source, send);
     }
 
-    /// Says goodbye to every live peer, so that peers need not detect the end by silence. Drop the node after this.
+    /// Sends a goodbye to every live peer, so that peers need not detect the end by silence. Drop
+    /// the node after this.
     pub fn leave(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
         for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
@@ -70,7 +71,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Returns when [`poll`](Self::poll) has work, unless something arrives earlier. A past time means at once.
+    /// Returns when [`poll`](Self::poll) has work, unless a datagram or a record arrives earlier. A
+    /// past time means at once.
     pub fn next_deadline(&self) -> Option<Duration> {
         let pace = self.pace.when();
         let sync = self.sync_pace.when();
@@ -187,7 +189,8 @@ impl<V: Vault> Replica<V> {
         source: &impl DumpSource,
         send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
     ) {
-        // Read only for a keep-alive, and once for all of them, since it takes every lock of the table.
+        // Counted at most once, and only for a keep-alive, since it takes every lock of the session
+        // table.
         let held = OnceCell::new();
         let alive = || Frame::Alive {
             held: *held.get_or_init(|| source.held()),

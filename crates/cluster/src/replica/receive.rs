@@ -101,8 +101,8 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Applies the records of a decrypted datagram. A truncated record ends it; earlier records
-    /// count.
+    /// Applies the records of a decrypted datagram. Stops at a truncated record; the records before
+    /// it are applied.
     fn take_text(
         &mut self,
         (to, from): (PairId, SocketAddr),

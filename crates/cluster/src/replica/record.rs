@@ -44,7 +44,7 @@ pub enum PeerRecord<'a> {
     /// A session in a dump for a joining node. The receiver may have a newer one, so this must not replace
     /// anything.
     Sync(SessionRecord<'a>),
-    /// The server of a client, in such a dump.
+    /// Assignment of a client to a server, in a dump for a joining node.
     Stuck(PeerStick),
 }
 
@@ -59,7 +59,7 @@ pub struct SessionRecord<'a> {
     pub ttl: Duration,
     /// Time since its full handshake.
     pub age: Duration,
-    /// Identifies the full handshake from which it descends.
+    /// Identifies the full handshake from which the session descends.
     pub origin: OriginId,
     /// rustls' encoding of the session. Contains a master secret; debug output omits it.
     pub state: &'a [u8],
@@ -72,7 +72,7 @@ pub struct PeerStick {
     pub origin: OriginId,
     /// The server.
     pub server: ServerTag,
-    /// Time for which to remember it.
+    /// Time for which the assignment is remembered.
     pub life: Duration,
 }
 
@@ -102,7 +102,7 @@ pub(super) enum Frame<'a> {
     Bye,
 }
 
-/// Result of reading the start of a text.
+/// Result of reading one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parsed<'a> {
     Frame(Frame<'a>),

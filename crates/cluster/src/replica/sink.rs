@@ -8,12 +8,12 @@ use becket_proto::bounded_table::Cursor;
 use super::names::PeerName;
 use super::record::{PeerRecord, PeerStick, SessionRecord};
 
-/// Position in a walk over sticks: there is one memory for each backend. The default is the start.
+/// Position in a walk over the sticks of all backends. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StickCursor {
     /// Number of the backend, in an order that the caller chooses.
     pub backend: usize,
-    /// Position in its memory.
+    /// Position in the table of the backend.
     pub at: Cursor,
 }
 
@@ -26,7 +26,7 @@ pub trait Sink {
 /// Result of applying a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkOutcome {
-    /// The record was used.
+    /// The record was applied.
     Taken,
     /// The policy of the record is unknown here. Counted for the peer.
     UnknownPolicy,
@@ -51,8 +51,8 @@ pub trait DumpSource {
         show: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor>;
 
-    /// Calls `show` with sticks in the same way: of clients that were last sent to a server within
-    /// `youngest`. Shown sticks are sent as [`PeerRecord::Stuck`].
+    /// Calls `show` with the sticks of clients that were last sent to a server within `youngest`,
+    /// in the manner of [`visit`](Self::visit). Shown sticks are sent as [`PeerRecord::Stuck`].
     fn visit_sticks(
         &mut self,
         from: StickCursor,
@@ -61,7 +61,7 @@ pub trait DumpSource {
         show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor>;
 
-    /// Number of sessions held, by which other nodes choose the node to ask. Called for keep-alives, at most once
-    /// per poll.
+    /// Returns the number of sessions in the table, by which other nodes choose the node to request
+    /// a dump from. Called for keep-alives, at most once per poll.
     fn held(&self) -> u32;
 }

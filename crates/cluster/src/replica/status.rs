@@ -58,7 +58,7 @@ pub enum DropCause {
     QueueFull = "queue-full",
     /// A sealed datagram that the socket did not accept.
     Unsent = "unsent",
-    /// The vault failed to create or seal something.
+    /// The vault failed to create a key or to seal a datagram.
     VaultFailed = "vault-failed",
     /// An address beyond the limit of addresses.
     TooManyAddresses = "too-many-addresses",
@@ -130,28 +130,28 @@ pub struct PeerStatus {
     /// State of the peer.
     #[serde(serialize_with = "state")]
     pub state: PeerState,
-    /// Number of its node.
+    /// Number of the peer's node.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
-    /// Its process.
+    /// Process of the node.
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
-    /// Secret of its newest pair.
+    /// Secret of the newest pair with the peer.
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
-    /// Time since it became a peer.
+    /// Time since the process became a peer.
     #[serde(rename = "peer_for_seconds", serialize_with = "seconds")]
     pub peer_for: Duration,
     /// The time since the last genuine datagram.
     #[serde(rename = "heard_seconds_ago", serialize_with = "seconds")]
     pub heard_ago: Duration,
-    /// Number of sessions that it reported.
+    /// Number of sessions that the peer reported.
     pub sessions_held: u32,
     /// Bytes of records that wait to be sent.
     pub queued_bytes: usize,
-    /// `true` while our sessions are dumped to it.
+    /// `true` while our sessions are dumped to the peer.
     pub dumping: bool,
-    /// Traffic with it.
+    /// Traffic with the peer.
     #[serde(flatten)]
     pub traffic: PeerTraffic,
 }
@@ -159,11 +159,12 @@ pub struct PeerStatus {
 labelled! {
 /// State of a peer.
 pub enum PeerState {
-    /// Records are sent to it and accepted from it.
+    /// Records are sent to the peer and accepted from it.
     Live = "live",
-    /// Another process of the same node has replaced it; its datagrams are accepted for as long as it may live.
+    /// Another process of the same node has replaced the peer, whose datagrams are accepted while
+    /// it may be alive.
     Replaced = "replaced",
-    /// It said goodbye; shown for as long as a silent peer would be.
+    /// The peer sent a goodbye. It is shown for as long as a silent peer would be.
     Left = "left",
 }
 }

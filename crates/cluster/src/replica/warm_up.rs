@@ -33,7 +33,7 @@ struct WantedDump {
     peer: Option<PeerName>,
     /// Sessions created within this many seconds.
     youngest: u32,
-    /// Peers that were asked in vain.
+    /// Peers that were asked, but did not send the whole dump.
     tried: Vec<PeerName>,
 }
 
@@ -96,7 +96,7 @@ impl Warming {
         }
     }
 
-    /// Ends the requested dump.
+    /// Records that a peer has sent the whole requested dump.
     pub(super) fn ended(&mut self, from: PeerName) {
         self.asked.take_if(|asked| asked.peer == from);
     }
@@ -142,8 +142,9 @@ impl Warming {
         }
     }
 
-    /// Returns a time soon after the first peer became live, since other peers may hold more; a later time if some
-    /// have not reported their number of sessions.
+    /// Returns the time at which a peer is chosen for a dump of everything: soon after the first
+    /// peer became live, since other peers may hold more sessions; later if some have not reported
+    /// their number of sessions.
     fn when_to_choose(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         let mut live = peers.values().filter(|peer| peer.is_live()).peekable();
         live.peek()?;

@@ -20,12 +20,12 @@ pub(super) enum Freshness {
     TooOld,
 }
 
-/// Information that a new number gives about others.
+/// Result of [`Window::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedSequence {
-    /// Count of numbers that it skipped.
+    /// Count of numbers between the highest number before and this one.
     pub(super) missed: u64,
-    /// The number itself was skipped before.
+    /// `true` if the number was counted as missed before.
     pub(super) late: bool,
 }
 

@@ -7,31 +7,31 @@ use becket_proto::labelled;
 labelled! {
 /// Outcome of a datagram.
 pub enum StudOutcome {
-    /// Its session was stored in the table.
+    /// The session was stored in the table.
     Stored = "stored",
-    /// Its session was already in the table, and stays unchanged.
+    /// The session was already in the table, and stays unchanged.
     Known = "known",
-    /// It is no datagram of stud, or contains no valid session.
+    /// The datagram is not one of stud or hitch, or contains no valid session.
     Malformed = "malformed",
-    /// Its HMAC was not made with the configured key.
+    /// The HMAC was not made with the configured key.
     BadSeal = "bad-seal",
-    /// Its session is of a version other than TLS 1.2.
+    /// The session is of a version other than TLS 1.2.
     Version = "version",
-    /// The policy does not have the cipher suite of its session.
+    /// The policy does not have the cipher suite of the session.
     Suite = "suite",
-    /// Its session lacks the extended master secret that the policy requires.
+    /// The session lacks the extended master secret that the policy requires.
     NoExtendedMasterSecret = "no-extended-master-secret",
-    /// The client of its session sent a certificate.
+    /// The client of the session sent a certificate.
     ClientCertificate = "client-certificate",
-    /// Its session uses a feature that becket does not support, such as compression.
+    /// The session uses a feature that becket does not support, such as compression.
     Unsupported = "unsupported",
-    /// The server name of its session is not a host name.
+    /// The server name of the session is not a host name.
     ServerName = "server-name",
-    /// Its session is too old to resume, here or at the sender.
+    /// The session is too old to resume, here or at the sender.
     TooOld = "too-old",
-    /// Its session was created further in the future than clocks may differ.
+    /// The session was created further in the future than clocks may differ.
     Clock = "clock",
-    /// The table did not accept its session.
+    /// The table did not accept the session.
     NotKept = "not-kept",
 }
 }

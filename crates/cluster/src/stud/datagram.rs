@@ -29,8 +29,8 @@ pub struct Datagram<'a> {
 }
 
 impl<'a> Datagram<'a> {
-    /// Splits a datagram into its parts. Returns `None` if it is too short or too long. Does not check the
-    /// contents, which has to wait for the HMAC.
+    /// Splits a datagram into its parts. Returns `None` if it is too short or too long. Does not
+    /// check the contents, which must not be parsed before the HMAC is verified.
     pub fn parse(datagram: &'a [u8]) -> Option<Self> {
         if datagram.len() > MAX_DATAGRAM {
             return None;

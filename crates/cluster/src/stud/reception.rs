@@ -24,7 +24,7 @@ use super::intake::{Intake, Terms};
 use crate::replica::DATAGRAMS_PER_TURN;
 use crate::socket::{NotBound, bind_datagrams};
 
-/// Binds the socket, or uses the given one.
+/// Binds the socket, or uses the socket `given`.
 ///
 /// # Errors
 /// Fails if the socket cannot be bound.

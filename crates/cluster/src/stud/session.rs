@@ -22,7 +22,7 @@ pub struct StudSession<'a> {
     pub master_secret: &'a [u8; 48],
     /// Time of the full handshake by the sender's clock, in seconds since 1970.
     pub time: Option<u64>,
-    /// Seconds for which the sender would resume it.
+    /// Lifetime of the session at the sender, in seconds.
     pub timeout: Option<u64>,
     /// Name that the client requested and the server knew.
     pub server_name: Option<&'a [u8]>,
