@@ -34,7 +34,6 @@ pub(crate) struct ClusterVault {
     broken: bool,
 }
 
-/// One secret and its join key.
 struct JoinSecret {
     replication: Zeroizing<[u8; 32]>,
     join: LessSafeKey,
@@ -47,8 +46,8 @@ pub(crate) struct PairKeys {
 }
 
 impl ClusterVault {
-    /// Derives a key from each secret. This node joins others with the first one. Returns `None` if AWS-LC cannot
-    /// derive a key.
+    /// Derives a key from each secret. This node joins others with the first key. Returns `None` if
+    /// AWS-LC cannot derive a key.
     pub(crate) fn new(secrets: &[Secret]) -> Option<Self> {
         let (ids, secrets) = secrets
             .iter()
@@ -111,8 +110,8 @@ impl Vault for ClusterVault {
     ) -> Option<PairKeys> {
         let secret = self.secret(transcript.secret)?;
         let theirs = UnparsedPublicKey::new(&X25519, transcript.their_share(role));
-        // Two values of 32 bytes. The secret is not used as salt, since the library does not erase
-        // a salt.
+        // Contains the secret and the agreement, 32 bytes each. The secret is not used as salt,
+        // since the library does not erase a salt.
         let mut material = Zeroizing::new([0; 2 * KEY_LEN]);
         let (known, fresh) = material.split_at_mut(KEY_LEN);
         known.copy_from_slice(&secret.replication[..]);
@@ -195,7 +194,7 @@ impl Vault for ClusterVault {
     }
 }
 
-/// Omits the keys.
+/// Debug output omits the keys.
 impl fmt::Debug for ClusterVault {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.debug_struct("ClusterVault")
@@ -204,7 +203,7 @@ impl fmt::Debug for ClusterVault {
     }
 }
 
-/// Omits the keys.
+/// Debug output omits the keys.
 impl fmt::Debug for PairKeys {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("PairKeys")

@@ -57,7 +57,7 @@ pub struct AccessRecord {
 pub struct ConnectionTimes {
     /// Time spent in queues of backends.
     pub queued: Duration,
-    /// Time of the successful connect to the server, its TLS included.
+    /// Time of the successful connect to the server, including the TLS handshake with the server.
     pub connect: Option<Duration>,
     /// Time from accept to close.
     pub total: Duration,

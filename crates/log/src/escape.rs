@@ -59,8 +59,9 @@ impl Display for Escaped<'_> {
     }
 }
 
-/// Puts the end of `out`, from `start`, in quotes as JSON does, if it is no plain value of logfmt:
-/// if it is empty, or has a space, a quote, an equals sign or a control character.
+/// Quotes the text in `out` from `start` on as JSON does, unless it is a plain logfmt value. An
+/// empty text, or a text with a space, a quote, an equals sign or a control character, is not
+/// plain.
 pub(crate) fn quote(out: &mut String, start: usize) -> fmt::Result {
     let is_special = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
     if !out[start..].is_empty() && !out[start..].contains(is_special) {
@@ -77,7 +78,7 @@ pub(crate) fn quote(out: &mut String, start: usize) -> fmt::Result {
     out.write_char('"')
 }
 
-/// Appends text without control characters.
+/// Appends text and escapes its control characters.
 pub(crate) fn escape(text: &str, out: &mut String) -> fmt::Result {
     text.chars().try_for_each(|c| put(c, out))
 }

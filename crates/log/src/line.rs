@@ -16,7 +16,6 @@ use tracing_subscriber::registry::LookupSpan;
 
 use super::escape::{escape, quote};
 
-/// Formats events.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineFormat {
     pub(super) format: LogFormat,

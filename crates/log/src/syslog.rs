@@ -18,7 +18,7 @@ use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 use super::output::{Output, SyslogDaemon};
 use super::queue::LineQueue;
 
-/// Formats the lines that are written to it as messages.
+/// Converts written lines to syslog messages, and queues them.
 #[derive(Debug)]
 pub(super) struct SyslogFormat {
     queue: LineQueue,

@@ -176,7 +176,8 @@ impl Hierarchy {
         let Some(group) = own_group(groups, self.version, controller) else {
             return Vec::new();
         };
-        // Outside the root (a bind mount, a namespace's `/..`), only the mount point is visible.
+        // If the group is outside the mounted root (a bind mount, `/..` in a namespace), only the
+        // mount point is visible.
         let below = Path::new(group)
             .strip_prefix(&self.root)
             .unwrap_or(Path::new(""));

@@ -20,8 +20,8 @@ use std::rc::Rc;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// Stacks of one thread for suspended bodies. Never frees memory: it keeps as many stacks as were in use
-/// at once.
+/// Stacks of one thread for suspended bodies. Never frees memory: unused stacks are stored for
+/// later bodies.
 #[derive(Clone)]
 pub struct Stacks {
     free: Rc<RefCell<Vec<DefaultStack>>>,

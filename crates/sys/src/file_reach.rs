@@ -82,7 +82,7 @@ fn rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<PathFd>> 
     Some(PathBeneath::new(fd, access))
 }
 
-/// Newest version that is requested: Linux 6.12.
+/// Newest version of Landlock that is requested, from Linux 6.12.
 const NEWEST: ABI = ABI::V6;
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
 /// Further rights for writing: create, write and remove files and sockets, but no folders, links or

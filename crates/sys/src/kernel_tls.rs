@@ -374,7 +374,7 @@ fn probe() -> Support {
     support
 }
 
-/// Sends one record from `near`, which has the kernel's TLS layer, to `far`, and back.
+/// Sends one record from `near`, which has the kernel's TLS layer, to `far`, and one in return.
 fn try_cipher(
     mut near: &TcpStream,
     mut far: TcpStream,
@@ -445,7 +445,8 @@ fn set(socket: impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<(
     }
 }
 
-/// Describes a message with one part. The types of its lengths differ between C libraries.
+/// Creates the header of a message with one part. Its lengths are cast, since their types differ
+/// between C libraries.
 fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr {
     // SAFETY: all fields are integers and pointers, for which zero is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -460,10 +461,10 @@ fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr
 #[repr(align(8))]
 struct ControlMessage([u8; CONTROL]);
 
-/// Buffer for the longest of the structures; wiped on drop.
+/// Buffer for the longest structure with a key that the kernel expects; wiped on drop.
 type Info = Zeroizing<[u8; Cipher::Aes256Gcm.info_len()]>;
 
-/// A header of 16 bytes, and one byte padded to eight.
+/// Size of a control message in bytes: a header of 16 bytes, and one byte padded to eight.
 const CONTROL: usize = 24;
 /// `TLS_CIPHER_CHACHA20_POLY1305` of linux/tls.h.
 const CHACHA20_POLY1305: u16 = 54;

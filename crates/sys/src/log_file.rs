@@ -88,7 +88,7 @@ pub fn try_append(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Access for the run user, and reading for its group.
+/// Read and write access for the owner, read access for the group.
 const MODE: u32 = 0o640;
 
 #[cfg(test)]

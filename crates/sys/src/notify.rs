@@ -2,7 +2,7 @@
 //!
 //! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in
 //! `NOTIFY_SOCKET`, a path or, after `@`, an abstract name. In addition, `fd:0` means standard
-//! input, so that only the process that started this one receives them. A failure is no reason to
+//! input, through which only the parent process receives the messages. A failure is no reason to
 //! stop: the caller logs the error and continues. The supervisor sends the messages
 //! (`crates/process/src/run.rs`).
 

@@ -35,7 +35,7 @@ fn listens_on(line: &str, address: SocketAddr) -> Option<(u32, u64)> {
     Some((fields.get(7)?.parse().ok()?, fields.get(9)?.parse().ok()?))
 }
 
-/// Parses an address of words in the byte order of this host.
+/// Parses an address in hexadecimal digits, whose 32-bit words have the byte order of this host.
 fn ip(text: &str) -> Option<IpAddr> {
     let mut bytes = Vec::new();
     for word in text.as_bytes().chunks(8) {

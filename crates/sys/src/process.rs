@@ -195,10 +195,10 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     Ok(started)
 }
 
-/// Replaces this process with another program. It gets the arguments and environment of this one, one
-/// more variable, and `input` as standard input. Children, descriptors without close-on-exec and the
-/// signal mask stay; other threads end. Returns only on failure; standard input is then `input`, and
-/// nothing else has changed.
+/// Replaces this process with another program. The program gets the arguments and environment of
+/// this process, one more variable, and `input` as standard input. Children, descriptors without
+/// close-on-exec and the signal mask stay; other threads end. Returns only on failure; standard
+/// input is then `input`, and nothing else has changed.
 pub fn become_program(program: &Path, variable: (&str, &str), input: impl AsFd) -> io::Error {
     match prepare(program, variable, input) {
         Ok(never) => match never {},

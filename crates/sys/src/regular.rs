@@ -11,8 +11,8 @@ use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file for reading, without waiting. Bound reads by the length in the metadata, which
-/// was read after opening.
+/// Opens a regular file for reading, without waiting. Limit reads to the length in the metadata,
+/// which was read after opening.
 ///
 /// # Errors
 /// Returns the errors of open(2); `InvalidInput` if it is not a regular file.

@@ -108,7 +108,7 @@ pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     }
 }
 
-/// Returns `true` if root alone can create something at a path.
+/// Returns `true` if root alone can create a file at a path.
 pub fn is_roots(path: &Path) -> io::Result<bool> {
     Ok(walk(path)?.is_some())
 }

@@ -182,7 +182,7 @@ fn open(path: &Path) -> io::Result<(File, PathBuf)> {
 
 const SUFFIX: &str = ".new";
 const STICKY: u32 = 0o1000;
-/// Only one or two tools connect at a time.
+/// Maximum number of connections that wait to be accepted: only one or two tools connect at a time.
 const BACKLOG: i32 = 64;
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ impl Tree {
         if !metadata.is_file() {
             return Ok((found, metadata));
         }
-        // Through the descriptor, since the path may lead to another file by now.
+        // Opened through the descriptor, since the path may lead to another file by now.
         let link = format!("/proc/self/fd/{}", found.as_raw_fd());
         let file = match rustix::fs::open(link, READ, Mode::empty()) {
             // A chroot has no /proc, so the path is resolved again.

@@ -28,9 +28,9 @@ use super::state;
 /// Conditions for accepting sessions of stud and hitch.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Address for their datagrams.
+    /// Address for datagrams of stud and hitch.
     pub listen: SocketAddr,
-    /// Key of their HMAC.
+    /// Key of the HMAC of their datagrams.
     pub key: StudKey,
     /// Name of the policy in the configuration.
     pub policy_name: String,

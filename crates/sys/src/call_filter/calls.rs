@@ -160,7 +160,7 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_ioctl 1 Is(TIOCGWINSZ as u32);
 };
 
-/// Refused calls whose names are worth logging.
+/// Refused calls whose names [`name`] returns.
 const REFUSED: &[Call] = calls! {
     SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_pidfd_open SYS_pidfd_getfd
     SYS_pidfd_send_signal SYS_kill SYS_tkill SYS_rt_sigqueueinfo SYS_wait4 SYS_waitid SYS_setuid SYS_setgid SYS_setresuid SYS_setresgid

@@ -52,7 +52,7 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     Ok(rules)
 }
 
-/// Matches if each of the arguments, counted from zero, compares as given.
+/// Returns a rule that matches if each of the arguments, counted from zero, compares as given.
 fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendError> {
     let conditions = arguments.iter().map(|(argument, comparison, value)| {
         SeccompCondition::new(*argument, Dword, comparison.clone(), *value)
@@ -60,7 +60,7 @@ fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendErro
     SeccompRule::new(conditions.collect::<Result<_, _>>()?)
 }
 
-/// Devices announce themselves through netlink; enclaves communicate through vsock.
+/// Allowed address families. Netlink announces devices, and enclaves communicate through vsock.
 const FAMILIES: [c_int; 5] = [AF_UNIX, AF_INET, AF_INET6, AF_NETLINK, AF_VSOCK];
 
 /// asm-generic/fcntl.h.

@@ -117,8 +117,8 @@ pub fn listen_on(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpList
     Ok(socket)
 }
 
-/// First half of [`listen_on`]. A socket that does not listen yet accepts no connection before
-/// [`bound_queue`] is called.
+/// Sets all options of a bound socket, the first step of [`listen_on`]. A socket that does not
+/// listen yet accepts no connection before [`bound_queue`] is called.
 ///
 /// # Errors
 /// Returns the kernel's error for an option out of its range.

@@ -24,8 +24,8 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
-/// Sends bytes that more bytes will follow at once: the kernel may keep the last of them back until then
-/// (`MSG_MORE`). Returns how many it accepted.
+/// Sends bytes that are followed by more bytes at once, until which the kernel may delay the last
+/// ones (`MSG_MORE`). Returns the number of bytes that the kernel accepted.
 ///
 /// # Errors
 /// As for send(2).
