@@ -16,7 +16,7 @@ use crate::fresh_queue::TARGET;
 /// Bound on the length of the accept queues of one worker's listening sockets.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// Time since which every pass has left clients in the kernel's queue.
+    /// Time since which each pass over the listening sockets has left clients in the accept queue.
     behind_since: Option<Duration>,
     /// Start of the interval in which `accepted` is counted.
     counted_from: Duration,
@@ -79,7 +79,8 @@ impl Backlog {
     }
 }
 
-/// Minimum bound: workers accept in batches, and the queue must not run dry between two batches.
+/// Minimum bound on the accept queue: workers accept in batches, and the queue must not run dry
+/// between two batches.
 const LEAST: u32 = 16;
 
 #[cfg(test)]

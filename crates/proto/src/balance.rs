@@ -15,7 +15,7 @@
 
 use std::net::IpAddr;
 
-/// State of one server as input for a choice.
+/// State of one server, by which a server is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Number derived from the server's name by [`name_key`], the same in every process.
@@ -120,7 +120,8 @@ fn draw(candidates: &[Candidate], without: Option<usize>, random: u32) -> Option
     let total: u64 = all()
         .map(|(_, candidate)| u64::from(candidate.weight))
         .sum();
-    // A number below `total`. The probability of each value is off by less than 2^-32.
+    // Maps `random` to a number below `total`. The probability of each value is off by less than
+    // 2^-32.
     let mut mark = ((u128::from(random) * u128::from(total)) >> 32) as u64;
     all().find_map(|(index, candidate)| {
         let weight = u64::from(candidate.weight);

@@ -222,7 +222,8 @@ impl<E: Entry> BoundedTable<E> {
         self.slots.capacity() * size_of::<Slot<E>>() + self.index.allocation_size()
     }
 
-    /// Evicts from the front until at most `entries` and `bytes` are left. Returns the number evicted.
+    /// Evicts entries from the front of the list until at most `entries` and `bytes` are left.
+    /// Returns the number of evicted entries.
     fn shrink(&mut self, entries: usize, bytes: usize) -> usize {
         let mut dropped = 0;
         while (self.len() > entries || self.bytes > bytes)
@@ -253,7 +254,7 @@ impl<E: Entry> BoundedTable<E> {
         }
         let len = self.slots.len();
         if len == self.slots.capacity() {
-            // Doubles like a vector, but never beyond the bound.
+            // Doubles the capacity like a vector, but not beyond the bound on entries.
             let left = self.bounds.entries.saturating_sub(len).max(1);
             self.slots.reserve_exact(len.max(FIRST_SLOTS).min(left));
         }

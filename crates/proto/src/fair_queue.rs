@@ -15,7 +15,7 @@ pub struct FairQueue<S, T> {
 }
 
 impl<S: Copy + Eq, T> FairQueue<S, T> {
-    /// Creates an empty queue for `most` items. Allocates nothing.
+    /// Creates an empty queue for at most `most` items. Allocates nothing.
     pub fn new(most: usize) -> Self {
         Self {
             most,

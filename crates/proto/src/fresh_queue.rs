@@ -28,8 +28,8 @@ use crate::index_queue::IndexQueue;
 pub struct FreshQueue {
     waiting: IndexQueue,
     arrived: Vec<Duration>,
-    /// Arrivals above the number that the queue keeps, in half clients; negative while the queue
-    /// keeps further arrivals.
+    /// Surplus of arrivals, in halves of a client. [`Self::pop_excess`] drops clients while it is
+    /// positive.
     excess: i32,
 }
 
@@ -134,7 +134,7 @@ pub const TARGET: Duration = Duration::from_millis(100);
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Number of clients that may arrive at once during overload without a drop.
 pub const SPARE: i32 = 32;
-/// One client in [`FreshQueue::excess`].
+/// Value of one client in `excess`, which counts in halves of a client.
 const ONE: i32 = 2;
 /// Maximum waiting time, short enough that a dropped client can retry before its own timeout.
 pub const LIMIT: Duration = Duration::from_millis(500);

@@ -70,7 +70,7 @@ pub struct Server {
     pub known: Known,
     /// Connects that have failed in a row.
     pub failures: u32,
-    /// Time of the last change, since 1970; 0 if there was none.
+    /// Time of the last change of the server's state, since 1970; 0 if there was none.
     pub since: Duration,
     /// Reason for the state.
     pub reason: String,
@@ -81,9 +81,9 @@ pub struct Server {
 /// Assignment of a client to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickEntry {
-    /// Number that stands for the client.
+    /// Number that identifies the client.
     pub client: u64,
-    /// Number that stands for the server.
+    /// Number that identifies the server.
     pub server: u64,
     /// Remaining lifetime.
     pub remaining: Duration,

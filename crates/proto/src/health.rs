@@ -36,10 +36,10 @@ pub struct Rules {
     pub slow_start: Duration,
 }
 
-/// Rules of checks.
+/// Rules for health checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// Interval between checks while the condition is certain.
+    /// Interval between checks if the last outcome agrees with the condition.
     pub interval: Duration,
     /// Interval between checks while outcomes contradict the condition, and before the first
     /// outcome.
@@ -50,7 +50,7 @@ pub struct Checks {
     pub fall: u32,
 }
 
-/// Rules of connects.
+/// Rules for failed connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passive {
     /// Number of failures in a row that take a server out of service; at least 1.

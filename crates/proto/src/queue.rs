@@ -92,7 +92,7 @@ impl<T> Queue<T> {
         self.arrivals
     }
 
-    /// Returns whether any waiter has tried no server.
+    /// Returns whether the queue contains a waiter that has tried no server.
     pub fn holds_novices(&self) -> bool {
         self.novices > 0
     }

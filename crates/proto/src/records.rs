@@ -63,11 +63,11 @@ pub const HANDSHAKE: u8 = 22;
 pub const APPLICATION_DATA: u8 = 23;
 /// Bytes of type, version and length.
 const HEADER: usize = 5;
-/// Minimum weight of a record with data: opening one takes as long as opening this many more bytes of
-/// a long record.
+/// Minimum weight of a record with data: the fixed cost of a record equals that of decrypting this
+/// many bytes.
 const LEAST: usize = 1024;
-/// Minimum weight of a record without data. A KeyUpdate takes two and a half microseconds, less than
-/// opening that much data on slower machines, and no peer needs many.
+/// Minimum weight of a record without data. A KeyUpdate takes two and a half microseconds; on
+/// slower machines, decrypting this many bytes takes longer. No peer needs many KeyUpdates.
 const LEAST_DATALESS: usize = 4096;
 /// Weight per byte of a record without data. A record may contain many messages: 900 tickets take
 /// milliseconds.

@@ -13,7 +13,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Resting places, by group.
+/// Places that rest, by group.
 #[derive(Debug, Default)]
 pub struct RestQueue {
     /// Group, time and place.

@@ -24,7 +24,7 @@ pub struct RunningTime {
 }
 
 impl RunningTime {
-    /// Starts at a reading of the monotonic clock.
+    /// Creates a clock that starts at a reading of the monotonic clock.
     pub fn new(now: Duration) -> Self {
         Self {
             read: now,

@@ -85,13 +85,13 @@ pub struct Inserted {
     pub stored: bool,
     /// `true` if a session with the same policy and ID was replaced.
     pub replaced: bool,
-    /// Number of the oldest live sessions that made room.
+    /// Number of live sessions that were evicted, oldest first.
     pub evicted: usize,
     /// Number of expired sessions removed.
     pub expired: usize,
 }
 
-/// Result of [`SessionTable::get`] and [`SessionTable::take`]. Each has a counter.
+/// Result of [`SessionTable::get`] and [`SessionTable::take`]. The caller counts each result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Lookup {

@@ -12,20 +12,20 @@
 
 use std::time::Duration;
 
-/// Time credit of the second kind of work.
+/// Time credit that guarantees work of lower priority a part of a thread's time.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeShare {
-    /// Nanoseconds; negative after a step that took longer than the credit.
+    /// Credit in nanoseconds; negative after a step that took longer than the credit.
     credit: i64,
-    /// The second kind earns the time of the first kind divided by this number.
+    /// Divisor of the time of work with priority, which gives the credit earned for the other work.
     part: i64,
     /// Maximum credit in nanoseconds.
     most: i64,
 }
 
 impl TimeShare {
-    /// Creates a credit of `most`. The second kind earns the time of the first kind divided by
-    /// `part`, and saves at most `most`, which it can use at once after a pause.
+    /// Creates a credit of `most`. Work of the second kind (without priority) earns the time of the
+    /// first kind divided by `part`, and saves at most `most`.
     pub const fn one_of(part: i64, most: Duration) -> Self {
         let most = most.as_nanos() as i64;
         Self {
@@ -35,8 +35,8 @@ impl TimeShare {
         }
     }
 
-    /// Records that the first kind took `took`; `waits` tells whether it has more work. Returns whether
-    /// the second kind runs now.
+    /// Records that work of the first kind (with priority) took `took`; `waits` is `true` if more
+    /// of it waits. Returns whether work of the second kind may run now.
     pub fn pay(&mut self, took: Duration, waits: bool) -> bool {
         let paid = nanos(took) / self.part;
         self.credit = self.credit.saturating_add(paid).min(self.most);
@@ -47,7 +47,7 @@ impl TimeShare {
         self.credit > 0
     }
 
-    /// Records that the second kind took `took`.
+    /// Records that work of the second kind (without priority) took `took`.
     pub fn spend(&mut self, took: Duration) {
         let credit = self.credit.saturating_sub(nanos(took));
         self.credit = credit.max(-nanos(MOST_OWED));

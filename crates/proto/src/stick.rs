@@ -29,7 +29,6 @@ pub struct Stick<S = RandomState> {
     shards: Sharded<BoundedTable<StuckClient>>,
 }
 
-/// A client and its server.
 #[derive(Default)]
 struct StuckClient {
     client: u64,

@@ -9,7 +9,6 @@
 use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;
 
-/// Appends the TLVs.
 pub(super) fn encode(tlvs: &Tlvs<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     if tlvs
         .unique_id

@@ -9,7 +9,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use super::header::{Endpoints, ProxyHeader, Refusal, Tlvs, one_family};
 
-/// Appends the line.
 pub(super) fn encode(endpoints: &Endpoints, out: &mut Vec<u8>) {
     let line = match *endpoints {
         Endpoints::Tcp {
@@ -36,7 +35,7 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
         [b'T', b'C', b'P', b'6', b' ', rest @ ..] => {
             tcp::<Ipv6Addr>(rest).ok_or(Refusal::Address)?
         }
-        // "the receiver must ignore anything presented before the CRLF is found"
+        // Section 2.1: "the receiver must ignore anything presented before the CRLF is found".
         b"UNKNOWN" | [b'U', b'N', b'K', b'N', b'O', b'W', b'N', b' ', ..] => Endpoints::Unknown,
         _ => return Err(Refusal::Protocol),
     };
@@ -105,7 +104,7 @@ fn address<A: std::str::FromStr + Into<IpAddr>>(word: &str) -> Option<IpAddr> {
     word.parse::<A>().ok().map(Into::into)
 }
 
-/// Reads a port: "heading zeroes are not permitted in front of numbers".
+/// Parses a port. Section 2.1: "heading zeroes are not permitted in front of numbers".
 fn port(word: &str) -> Option<u16> {
     let is_canonical = word == "0" || !word.starts_with(['0', '+']);
     word.parse().ok().filter(|_| is_canonical)

@@ -19,7 +19,8 @@ pub(super) fn encode(header: &ProxyHeader<'_>, out: &mut Vec<u8>) -> Result<(), 
     out.extend_from_slice(&[VERSION | PROXY, UNSPEC, 0, 0]);
     let family = push_addresses(&header.endpoints, out);
     match header.endpoints {
-        // "When a sender presents a LOCAL connection, it should not present any address so it sets this field to zero."
+        // Section 2.2: "When a sender presents a LOCAL connection, it should not present any
+        // address so it sets this field to zero."
         Endpoints::Local => put(out, start + COMMAND_AT, &[VERSION | LOCAL]),
         _ => tlv::encode(&header.tlvs, out)?,
     }
@@ -147,7 +148,8 @@ fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
 
 pub(super) const SIGNATURE: &[u8] = b"\r\n\r\n\0\r\nQUIT\n";
 
-/// Maximum header that is read, in bytes. The format allows 64 KiB; usual headers have a few hundred.
+/// Maximum length of an accepted header, in bytes. The format allows 64 KiB; usual headers have a
+/// few hundred bytes.
 pub const MAX_V2_BYTES: usize = 4096;
 
 const HEADER_LEN: usize = 16;

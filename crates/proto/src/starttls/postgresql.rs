@@ -32,8 +32,8 @@ impl Postgresql {
         Some(u64::from_be_bytes(*head))
     }
 
-    /// Returns the bytes to wait for: those of a CancelRequest, or of the length and code of any
-    /// message.
+    /// Returns the number of bytes to wait for: the whole message if it is a CancelRequest,
+    /// otherwise its length and code.
     fn wanted(&self) -> usize {
         let length = self.head().and_then(cancel_length);
         length.unwrap_or(REQUEST_BYTES)
@@ -50,7 +50,7 @@ impl Postgresql {
             self.begun.extend_from_slice(part);
             bytes = rest;
             if self.begun.len() < self.wanted() {
-                // A CancelRequest needs more bytes once its head is complete.
+                // If the complete head is that of a CancelRequest, more bytes follow.
                 continue;
             }
             let Some(head) = self.head() else {

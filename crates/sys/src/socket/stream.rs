@@ -24,8 +24,8 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
-/// Sends bytes that are followed by more bytes at once, until which the kernel may delay the last
-/// ones (`MSG_MORE`). Returns the number of bytes that the kernel accepted.
+/// Sends bytes with `MSG_MORE`: the kernel may hold back the last ones until the caller sends more,
+/// which must follow at once. Returns the number of bytes that the kernel accepted.
 ///
 /// # Errors
 /// As for send(2).
