@@ -99,7 +99,7 @@ impl Turns {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Does the work that is due. Returns whether work is left for the next turn.
+    /// Processes the event, and sends what is due. Returns whether work is left for the next turn.
     fn turn(&mut self, woken: Woken, now: Now) -> bool {
         let mut node = self.node.lock();
         let mut left = false;

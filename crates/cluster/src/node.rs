@@ -158,7 +158,7 @@ impl NodeState {
         told > 0
     }
 
-    /// Sends everything that is due, and logs changes.
+    /// Sends the datagrams that are due, and logs changes of the peers.
     pub(crate) fn send(&mut self, now: Now, mut send: impl FnMut(SocketAddr, &[u8]) -> bool) {
         self.sink.now = now;
         self.replica.poll(now.mono, &mut self.sink, &mut send);

@@ -62,8 +62,8 @@ impl Outbox {
         if let Err(TrySendError::Full(_)) = self.queue.try_send(event) {
             self.shared.untold.fetch_add(1, Relaxed);
         }
-        // Together with the fence in `drain`: either this thread sees that control sleeps, or control sees the
-        // event. Without both fences, each could miss the other.
+        // Pairs with the fence in `drain`: either this thread sees that control sleeps, or control
+        // sees the event. Without both fences, each could miss the other.
         fence(SeqCst);
         if self.shared.asleep.load(Relaxed) && self.shared.asleep.swap(false, SeqCst) {
             self.shared.wakeup.notify_one();

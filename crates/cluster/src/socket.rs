@@ -12,7 +12,7 @@ use tokio::net::UdpSocket;
 use crate::replica::SIGNATURE;
 use crate::settings::Settings;
 
-/// The socket of one node.
+/// The UDP socket of a node.
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     socket: UdpSocket,
@@ -36,7 +36,7 @@ pub(crate) enum SocketRead {
 /// Reason why a socket could not be bound: a fault of the configuration, or a temporary one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBound {
-    /// Path of the key.
+    /// Path of the configuration key.
     pub key: &'static str,
     /// Value of the key, in the notation of the file.
     pub value: String,

@@ -5,9 +5,9 @@ use becket_proto::labelled;
 labelled! {
 /// Status of a response: its label is the number.
 pub enum StatusCode {
-    /// The whole file.
+    /// The body is the whole file.
     Ok = "200",
-    /// The requested part.
+    /// The body is the requested part of the file.
     PartialContent = "206",
     /// The resource has another location: a folder whose trailing slash is missing, or `https`.
     MovedPermanently = "301",

@@ -17,7 +17,7 @@ use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
-/// Source of files. The default uses only the file system.
+/// Source of the files of a configuration. The default opens each file by its path.
 #[derive(Clone, Default)]
 pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
@@ -70,7 +70,7 @@ pub enum FileAt {
     Listed(u32),
     /// A folder, with the paths in it.
     Folder(Vec<PathBuf>),
-    /// The path cannot be opened, for this error number.
+    /// Error number of the failure to open the path.
     Error(i32),
 }
 

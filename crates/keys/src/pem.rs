@@ -61,8 +61,8 @@ impl Pem {
         if meta.len() > LARGEST_FILE {
             return Err(PemError::TooLarge);
         }
-        // One byte more than the file size, so that the buffer is never reallocated, which would
-        // leave a copy behind.
+        // One byte more than the file size, so that the buffer is never reallocated: a freed buffer
+        // would still contain private keys.
         let room = usize::try_from(meta.len()).unwrap_or_default() + 1;
         let mut text = Zeroizing::new(Vec::with_capacity(room));
         file.by_ref().take(meta.len()).read_to_end(&mut text)?;

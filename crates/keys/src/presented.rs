@@ -8,7 +8,7 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-/// Names of algorithms.
+/// Algorithm names of the server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presented {
     /// Signature algorithm of the certificate, such as `SHA256`; `None` without a short name.

@@ -86,7 +86,7 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Replaces the watched places. A change that was noted stays pending.
+    /// Replaces the watched places. A change that is not reported yet stays pending.
     pub fn replace(&mut self, places: WatchedPlaces) {
         *self = Self {
             looks_at: Some(Instant::now() + pause(&places)),

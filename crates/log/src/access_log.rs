@@ -43,7 +43,7 @@ impl AccessSender {
     }
 }
 
-/// The thread's end of all channels: receives records and writes lines.
+/// The writer thread's end of all channels: receives records and writes lines.
 #[derive(Debug)]
 pub struct AccessWriter {
     receivers: Vec<Receiver<AccessLine>>,

@@ -124,7 +124,7 @@ impl Link {
     };
 }
 
-/// Link to no number: the first has nothing before it, the last nothing after it.
+/// End of the links: the first number has no number before it, and the last has none after it.
 const NONE: u32 = u32::MAX;
 /// Link of a number that is not in the queue.
 const ABSENT: u32 = u32::MAX - 1;

@@ -38,7 +38,7 @@ impl Default for SharedCount {
 }
 
 impl SharedCount {
-    /// Returns the number in use.
+    /// Returns the number of connections in use.
     pub fn count(&self) -> u32 {
         parts(self.0.load(SeqCst)).1
     }
@@ -48,14 +48,15 @@ impl SharedCount {
         parts(self.0.load(SeqCst)).0
     }
 
-    /// Returns whether the number in use is less than `most` and less than the share.
+    /// Returns whether the number of connections in use is less than `most` and less than the
+    /// share.
     pub fn has_room(&self, most: u32) -> bool {
         let (share, count) = parts(self.0.load(SeqCst));
         count < share.min(most)
     }
 
-    /// Adds one to the number in use, unless that number has reached `most` or the share. Returns
-    /// whether one was added.
+    /// Adds one to the connections in use, unless their number has reached `most` or the share.
+    /// Returns whether one was added.
     pub fn take(&self, most: u32) -> bool {
         let more = |before| {
             let (share, count) = parts(before);
@@ -64,19 +65,19 @@ impl SharedCount {
         self.0.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 
-    /// Adds one to the number in use, without a limit.
+    /// Adds one to the connections in use, without a limit.
     pub fn add(&self) {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// Subtracts one from the number in use. Each call must match a successful [`Self::take`] or an
-    /// [`Self::add`].
+    /// Subtracts one from the connections in use. Each call must match a successful [`Self::take`]
+    /// or an [`Self::add`].
     pub fn give_back(&self) {
         self.0.fetch_sub(1, SeqCst);
     }
 
-    /// Sets the share and returns the number in use. If the share is below that number,
-    /// [`Self::take`] fails until enough connections were given back.
+    /// Sets the share and returns the number of connections in use. If the share is below that
+    /// number, [`Self::take`] fails until enough connections were given back.
     pub fn set_share(&self, share: u32) -> u32 {
         let other = |before| Some(word(share, parts(before).1));
         let before = self.0.fetch_update(SeqCst, SeqCst, other);

@@ -130,10 +130,11 @@ impl<K: Copy> Timers<K> {
         None
     }
 
-    /// Returns the time of the next poll: never after the earliest deadline, rounded up to its tick.
+    /// Returns the time at which [`Self::poll_expired`] must be called: at the earliest deadline,
+    /// rounded up to its tick, or before.
     ///
-    /// It can be before that: an entry that is due later than one turn of the wheel wakes the caller once
-    /// per turn. Returns `None` if there are no entries. Costs a scan of 16 words.
+    /// An entry that is due later than one turn of the wheel wakes the caller once per turn.
+    /// Returns `None` if there are no entries. Costs a scan of 16 words.
     pub fn next_deadline(&self) -> Option<Duration> {
         if self.taken != NONE {
             return Some(self.time(self.cursor.saturating_sub(1)));

@@ -1,15 +1,15 @@
 //! Computations that can be suspended in the middle of foreign code.
 //!
-//! A body runs on its own stack until a function far below it calls [`suspend`]. [`Stacks::run`]
-//! then returns to its caller, and [`Suspended::resume`] continues the body later. The crate
-//! `corosensei` switches stacks. This module connects [`suspend`] with the running body through a
-//! thread-local variable, since there is foreign code in between. It also ends a body whose result
-//! is no longer wanted: it resumes the body a last time, [`suspend`] returns `false`, and the body
-//! must return by itself. The stack is not unwound, since unwinding does not work where a panic
-//! aborts.
+//! A coroutine runs on its own stack until a function far below its body calls [`suspend`].
+//! [`Stacks::run`] then returns to its caller, and [`Suspended::resume`] continues the coroutine
+//! later. The crate `corosensei` switches stacks. This module connects [`suspend`] with the running
+//! coroutine through a thread-local variable, since there is foreign code in between. It also ends
+//! a coroutine whose result is no longer wanted: it resumes the coroutine a last time, [`suspend`]
+//! returns `false`, and the body must return by itself. The stack is not unwound, since unwinding
+//! does not work where a panic aborts.
 //!
-//! A guard page lies below each stack. A used stack is kept for the next body, with the memory that it
-//! has touched.
+//! A guard page lies below each stack. A used stack is kept for the next coroutine, with the memory
+//! that it has touched.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -20,8 +20,8 @@ use std::rc::Rc;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// Stacks of one thread for suspended bodies. Never frees memory: unused stacks are stored for
-/// later bodies.
+/// Stacks of one thread for coroutines. Never frees memory: unused stacks are stored for later
+/// coroutines.
 #[derive(Clone)]
 pub struct Stacks {
     free: Rc<RefCell<Vec<DefaultStack>>>,
@@ -38,13 +38,13 @@ impl Stacks {
         }
     }
 
-    /// Runs a body until it is done or suspended. Allocates only for a new stack.
+    /// Runs a coroutine until it is done or suspended. Allocates only for a new stack.
     ///
     /// # Errors
-    /// If there is no memory for a stack. The body is then dropped without having started.
+    /// If there is no memory for a stack. `body` is then dropped without having started.
     ///
     /// # Panics
-    /// If the body panics.
+    /// If `body` panics.
     pub fn run<T: 'static>(
         &self,
         body: impl FnOnce() -> T + 'static,
@@ -86,16 +86,16 @@ impl fmt::Debug for Stacks {
     }
 }
 
-/// Result of running a body.
+/// Result of running a coroutine.
 #[derive(Debug)]
 pub enum CoroutineState<T: 'static> {
-    /// The body has returned.
+    /// The coroutine has returned.
     Done(T),
-    /// The body waits in a call of [`suspend`].
+    /// The coroutine waits in a call of [`suspend`].
     Suspended(Suspended<T>),
 }
 
-/// A suspended body. Dropping it ends the body: see [`suspend`].
+/// A suspended coroutine. Dropping it ends the coroutine: see [`suspend`].
 pub struct Suspended<T: 'static> {
     /// `None` after [`Suspended::resume`].
     coroutine: Option<Body<T>>,
@@ -103,10 +103,10 @@ pub struct Suspended<T: 'static> {
 }
 
 impl<T: 'static> Suspended<T> {
-    /// Continues the body until it is done or suspended again.
+    /// Continues the coroutine until it is done or suspended again.
     ///
     /// # Panics
-    /// If the body panics.
+    /// If the coroutine panics.
     #[must_use]
     pub fn resume(mut self) -> CoroutineState<T> {
         let coroutine = self.coroutine.take().expect("it waits until now");
@@ -117,7 +117,8 @@ impl<T: 'static> Suspended<T> {
 impl<T: 'static> Drop for Suspended<T> {
     fn drop(&mut self) {
         if let Some(coroutine) = self.coroutine.take() {
-            // The body cannot be suspended again, so `drive` returns its value, which is dropped.
+            // The coroutine cannot be suspended again, so `drive` returns its value, which is
+            // dropped.
             drop(self.stacks.drive(coroutine, Resumed::ToEnd));
         }
     }
@@ -129,16 +130,16 @@ impl<T> fmt::Debug for Suspended<T> {
     }
 }
 
-/// Returns whether this thread runs a body, which [`suspend`] would suspend.
+/// Returns whether this thread runs a coroutine, which [`suspend`] would suspend.
 #[must_use]
 pub fn can_suspend() -> bool {
     RUNNING.get().is_some()
 }
 
-/// Suspends the body that runs on this thread. Returns `true` to continue.
+/// Suspends the coroutine that runs on this thread. Returns `true` to continue.
 ///
-/// Returns `false` if the body must return because its value is not wanted any more, or if no body
-/// is running.
+/// Returns `false` if the coroutine must return because its value is not wanted any more, or if no
+/// coroutine is running.
 #[must_use]
 pub fn suspend() -> bool {
     let Some(yielder) = RUNNING.take() else {
@@ -156,14 +157,14 @@ pub fn suspend() -> bool {
 
 type Body<T> = Coroutine<Resumed, (), T, DefaultStack>;
 
-/// Reason for resuming a body.
+/// Reason for resuming a coroutine.
 #[derive(Clone, Copy, Debug)]
 enum Resumed {
     ToGoOn,
     ToEnd,
 }
 
-/// The body that resumes another one. On drop, `RUNNING` refers to it again.
+/// The coroutine that resumes another one. On drop, `RUNNING` refers to it again.
 struct Outer(Option<NonNull<Yielder<Resumed, ()>>>);
 
 impl Drop for Outer {

@@ -20,7 +20,7 @@ use landlock::{
 /// `read` for reading, `write` for reading and writing. Ignores paths that do not exist. Returns the
 /// version of Landlock in force, or `None` if the kernel has none.
 ///
-/// Forbid new privileges first.
+/// Call [`forbid_new_privileges`](crate::privileges::forbid_new_privileges) first.
 ///
 /// # Errors
 /// Returns the system's error. Nothing is restricted then.
@@ -57,7 +57,7 @@ pub fn confine<P: AsRef<Path>>(
 /// signalling or tracing processes outside this confinement, as far as the kernel supports that. Access
 /// to files does not change.
 ///
-/// Forbid new privileges first.
+/// Call [`forbid_new_privileges`](crate::privileges::forbid_new_privileges) first.
 ///
 /// # Errors
 /// Returns the system's error. Nothing is restricted then.

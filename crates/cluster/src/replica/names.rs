@@ -13,7 +13,7 @@ pub struct Boot(pub u64);
 pub struct PeerName {
     /// Configured number of the node.
     pub node: NodeId,
-    /// Process of the node.
+    /// Identifies the process of the node.
     pub boot: Boot,
 }
 

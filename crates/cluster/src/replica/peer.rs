@@ -138,8 +138,8 @@ impl<K> KeyedPair<K> {
         matches!(self.stage, PairStage::Candidate { .. })
     }
 
-    /// Returns whether to join again: the secret is no longer the first, or the keys are old. Stolen keys decrypt
-    /// everything that they sealed.
+    /// Returns whether the pair must be joined again: its secret is no longer the first, or its
+    /// keys are old. New keys limit the traffic that stolen keys can decrypt.
     pub(super) fn is_to_be_replaced(&self, limits: &ReplicaLimits, now: Duration) -> bool {
         self.stale || now >= self.made.saturating_add(limits.rejoin_after)
     }
@@ -182,8 +182,8 @@ impl ReplicaPeer {
         self.retired.is_none()
     }
 
-    /// Records the arrival of a genuine datagram, except from a peer that has left, so that it is
-    /// removed.
+    /// Records when a genuine datagram arrived. Ignores datagrams of a peer that has left, so that
+    /// the peer expires.
     pub(super) fn hear(&mut self, now: Duration) {
         if !self.has_left() {
             self.heard = now;

@@ -157,7 +157,7 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Retires a peer that said goodbye under this pair: nothing more is sent to it, and it does
+    /// Retires a peer that sent a goodbye under this pair: nothing more is sent to it, and it does
     /// not count towards the limit of peers.
     fn farewell(&mut self, id: PairId) {
         let Some(pair) = self.pairs.get_mut(&id) else {

@@ -307,7 +307,7 @@ fn ceiling(time: Duration) -> u32 {
 /// Maximum text in a datagram in bytes, without header and tag.
 pub(super) const MAX_TEXT: usize = MAX_DATAGRAM - HEADER_LEN - TAG_LEN;
 
-/// Maximum record in bytes: an echo must fit before it.
+/// Maximum length of a record in bytes: a datagram with it must also have space for an echo.
 pub(super) const MAX_RECORD: usize = MAX_TEXT - (3 + NONCE_LEN);
 
 const NEW: u8 = 1;

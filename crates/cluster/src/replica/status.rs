@@ -99,7 +99,7 @@ pub struct ReplicaStatus {
     /// Number of this node.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
-    /// This process.
+    /// Identifies this process.
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
     /// Progress of this node in getting the sessions of the other nodes.
@@ -133,7 +133,7 @@ pub struct PeerStatus {
     /// Number of the peer's node.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
-    /// Process of the node.
+    /// Identifies the process of the node.
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
     /// Secret of the newest pair with the peer.

@@ -166,7 +166,8 @@ impl Warming {
                 (Reverse(times.count()), peer.held)
             }),
         };
-        // A peer that was lost before the request is in `departed`.
+        // If the peer was lost meanwhile, it is in `departed`, and a dump is requested when it
+        // returns.
         let Some(peer) = peer else { return };
         let mut frame = [0; 16];
         let youngest = wanted.youngest;

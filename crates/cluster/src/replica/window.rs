@@ -5,7 +5,7 @@
 //!
 //! Source: the anti-replay window of RFC 4303 section 3.4.3.
 
-/// Received numbers. Numbers begin at 1.
+/// Received sequence numbers of a pair, which begin at 1.
 pub(super) struct Window {
     highest: u64,
     /// Bit `n % 1024` stands for number `n`, for the last 1024 numbers up to `highest`.

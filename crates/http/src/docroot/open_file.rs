@@ -117,9 +117,9 @@ impl OpenFile {
     }
 }
 
-/// Returns a digest that differs between contents of a path. Length and modification time are not enough,
-/// since archives and copies set that time; no program sets the change time of an inode. A digest reveals
-/// nothing about the file system to clients.
+/// Returns a digest of a file's metadata that changes with the contents. Length and modification
+/// time are not enough, since archives and copies set the modification time; no program can set the
+/// change time of an inode. A digest reveals nothing about the file system to clients.
 fn version(metadata: &Metadata) -> String {
     let facts = [
         metadata.dev(),

@@ -64,7 +64,7 @@ pub struct PendingSignature {
 }
 
 impl WorkerSigning {
-    /// Creates the access of one worker, of `workers` in total. Answers are delivered to `answers`.
+    /// Creates the state of one worker, of `workers` in total. Answers are delivered to `answers`.
     pub fn new(queue: Arc<SigningQueue>, workers: usize, answers: Arc<dyn Answers>) -> Self {
         let share = (PER_THREAD * queue.threads()).div_ceil(workers);
         Self {

@@ -25,7 +25,7 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// Continues when more bytes arrive.
+    /// The dialog continues when more bytes arrive.
     Talking,
     /// The next byte of the client begins TLS.
     Begin,
@@ -55,8 +55,9 @@ pub enum Over {
 
 /// Maximum number of commands before the request for TLS; a client needs two.
 pub const MOST_COMMANDS: u32 = 32;
-/// Maximum line of a client in bytes, including its end: RFC 5321 4.5.3.1.4 requires 512, and no other
-/// command before TLS is longer.
+/// Maximum length of a client's line in bytes, including its end: RFC 5321 4.5.3.1.4 requires 512,
+/// and no other command before TLS is longer.
 pub const LONGEST_COMMAND: usize = 1024;
-/// Maximum greeting in bytes, all lines together: an IMAP server's capabilities take about 500.
+/// Maximum length of a greeting in bytes, all lines together: an IMAP server's capabilities take
+/// about 500.
 pub const LONGEST_GREETING: usize = 8192;

@@ -18,7 +18,7 @@ use super::progress::{LONGEST_GREETING, Protocol};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Asked {
-    /// Continues when the server sends more.
+    /// The dialog continues when the server sends more.
     Waiting,
     /// The next byte to send begins TLS.
     Begin,

@@ -22,8 +22,9 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, sock_filter};
 
 pub use self::calls::name;
 
-/// Refuses all calls except the listed ones from now on, in all threads. Forbid new privileges first.
-/// This cannot be undone, and executed programs inherit it.
+/// Refuses all calls except the listed ones from now on, in all threads. This cannot be undone, and
+/// executed programs inherit it. Call
+/// [`forbid_new_privileges`](crate::privileges::forbid_new_privileges) first.
 ///
 /// # Errors
 /// `Unsupported` if the kernel has no filters; otherwise the error of the system call.
@@ -34,9 +35,10 @@ pub fn restrict() -> io::Result<()> {
     install(&compile(rules, SeccompAction::Trap, SeccompAction::Allow)?)
 }
 
-/// Restricts a process that runs foreign code: it cannot start processes, affect other processes, or
-/// administer the system ([`denials`]). Such calls fail with EPERM and are not counted. All other calls
-/// are allowed. Forbid new privileges first.
+/// Restricts a process that runs foreign code: it cannot start processes, affect other processes,
+/// or administer the system ([`denials`]). Such calls fail with EPERM and are not counted. All
+/// other calls are allowed. Call
+/// [`forbid_new_privileges`](crate::privileges::forbid_new_privileges) first.
 ///
 /// # Errors
 /// As for [`restrict`].

@@ -209,8 +209,8 @@ pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(clamp(DEFAULT_BACKLOG.into()))?;
     choose_second(&socket)?;
-    // If a third socket joins, it gets the connections: IPv4 prefers the newest that does not
-    // share.
+    // Stops sharing, since IPv4 prefers the newest socket that does not share: a third socket that
+    // joins gets the connections.
     socket.set_reuse_port(false)?;
     Ok(socket.into())
 }

@@ -36,7 +36,7 @@ pub fn is_agent() -> bool {
     std::env::args_os().next().is_some_and(|name| name == NAME)
 }
 
-/// Serves until the socket is closed.
+/// Answers requests until the socket is closed, then exits.
 pub fn run() -> ! {
     let code = serve().unwrap_or_else(|error| {
         eprintln!("{NAME}: {error}");
@@ -92,7 +92,7 @@ fn serve() -> io::Result<u8> {
 /// dumps.
 fn secure(setup: &Setup) -> io::Result<()> {
     // Sets the process name, which the kernel copied from the executed link. Core dumps are
-    // forbidden after this, because then root owns this file.
+    // forbidden later, because that makes root the owner of `/proc/self/comm`.
     std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
     if let Some((uid, gid, groups)) = setup.user.clone() {

@@ -47,7 +47,7 @@ pub(super) struct TokenLink {
 pub(super) struct TokenFacts {
     /// Keys that have signed a challenge, by URI, with their schemes.
     proved: Mutex<BTreeMap<String, (PublicKey, Vec<SignatureScheme>)>>,
-    /// The log reported the token as not available.
+    /// `true` if the log has reported the token as not available.
     is_away: AtomicBool,
     pub(super) signatures: AtomicU64,
     pub(super) failures: AtomicU64,
