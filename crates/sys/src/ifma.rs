@@ -1,11 +1,12 @@
 //! Products of 52-bit limbs, eight at a time: safe functions for instructions of AVX-512 F and IFMA.
 //!
-//! An [`Ifma`] proves that this processor has them: only [`Ifma::detect`] creates one. Each operation
-//! takes it and is one or two instructions, without branches or addresses that depend on the numbers.
+//! An [`Ifma`] proves that this processor has these instructions: only [`Ifma::detect`] creates
+//! one. Each operation takes an [`Ifma`] and is one or two instructions, without branches or
+//! addresses that depend on the numbers.
 //!
-//! Operations are inlined as instructions only within [`Lanes::run`], whose function is compiled for such
-//! processors; elsewhere each is a function call. So all their callers must be inlined into that
-//! function.
+//! Operations are inlined as instructions only within [`Lanes::run`], whose function is compiled
+//! for such processors; elsewhere each is a function call. So all callers of operations must be
+//! inlined into that function.
 //!
 //! Source: Intel's Intrinsics Guide, VPMADD52LUQ and VPMADD52HUQ.
 

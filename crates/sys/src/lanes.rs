@@ -1,7 +1,7 @@
 //! Operations on eight words at a time.
 //!
-//! [`Lanes`] defines them. [`ifma`](crate::ifma) implements them with AVX-512 instructions, and tests
-//! implement them with ordinary integers.
+//! [`Lanes`] defines the operations. [`ifma`](crate::ifma) implements them with AVX-512
+//! instructions, and tests implement them with ordinary integers.
 
 /// Operations on eight words at a time. None of them branches on a word, or uses it as an address.
 pub trait Lanes: Copy {

@@ -1,4 +1,4 @@
-//! Safe functions for Linux calls, and for the wide multiplications of one kind of processor.
+//! Safe functions for Linux calls, and for multiplications with AVX-512 instructions.
 //!
 //! This is the only crate of the workspace with `unsafe` code. Every function that calls Linux
 //! takes borrowed or owned descriptors, returns [`std::io::Result`] and does one thing. The caller

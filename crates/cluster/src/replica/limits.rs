@@ -28,8 +28,9 @@ pub struct ReplicaLimits {
     pub keep_alive: Duration,
     /// Silence after which a peer is considered dead.
     pub dead_after: Duration,
-    /// Age at which a pair is joined again and its keys are erased. An attacker that reads this node's memory
-    /// can decrypt at most this much recorded traffic. Many times [`dead_after`](Self::dead_after).
+    /// Age at which a pair is joined again and its keys are erased. An attacker that reads this
+    /// node's memory can decrypt at most the recorded traffic of this time. The default is many
+    /// times [`dead_after`](Self::dead_after).
     pub rejoin_after: Duration,
 }
 

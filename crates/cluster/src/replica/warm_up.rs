@@ -2,11 +2,11 @@
 //!
 //! A process that has just started requests everything from one peer: the peer with the most
 //! sessions. From a peer that was lost for a while, with both processes alive, it requests the
-//! sessions created during that time; also from a process that replaces another one, since it sent
-//! nothing here before it became a peer. Only one dump is requested at a time, so that the traffic
-//! stays within the rate of one peer. A dump without an end is requested again a few times; a dump
-//! of everything is then requested from another peer, if there is one. Records that are lost during
-//! a dump are not requested again.
+//! sessions created during that time. From a process that replaces another one, it requests the
+//! recent sessions, since that process sent nothing here before it became a peer. Only one dump is
+//! requested at a time, so that the traffic stays within the rate of one peer. A dump without an
+//! end is requested again a few times; a dump of everything is then requested from another peer, if
+//! there is one. Records that are lost during a dump are not requested again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
