@@ -124,7 +124,8 @@ pub struct Health {
     against: u32,
     /// Time from which the server is used again, on trial.
     paused_until: Option<Duration>,
-    /// Failed connects in a row when the server went on trial or was taken out; only later ones count.
+    /// Failed connects in a row when the server went on trial or was taken out; only later failures
+    /// count.
     failures_before: u32,
     /// A clock reading, and the time since the server's return at that reading: zero, unless the
     /// old process sent the state.
