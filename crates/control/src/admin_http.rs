@@ -26,7 +26,7 @@ use super::api::PageClient;
 use super::page_refusals::PageRefusal;
 
 /// Accepts connections forever. Each connection is closed after `deadline`, and drops its clone of
-/// `present` when it ends. `client_of` returns its client.
+/// `present` when it ends. `client_of` identifies the client of a connection.
 pub(super) async fn receive<L: Listener>(
     mut listener: L,
     answers: Arc<Responder>,
@@ -51,7 +51,7 @@ pub(super) async fn receive<L: Listener>(
             drop(present);
         });
         held.push_back(served.abort_handle());
-        // Answers a request that has already arrived before more connections are accepted.
+        // Requests that have already arrived are answered before the next connection is accepted.
         tokio::task::yield_now().await;
     }
 }
@@ -83,7 +83,8 @@ async fn attend(
 /// Maximum number of connections of a socket. Scrapers, health probes and browsers need about ten.
 /// Each may hold one page in memory.
 pub(super) const MOST: usize = 32;
-/// Timeout of a complete header, which fits into one segment.
+/// Time limit for receiving the header, which usually fits into one segment.
 const HEADER: Duration = Duration::from_secs(1);
-/// Size of the buffers for the received header and for the sent page. A browser sends a kilobyte.
+/// Size in bytes of the buffers for the received header and the sent page. The header of a browser
+/// has about one kilobyte.
 const BUFFER: usize = 16 * 1024;

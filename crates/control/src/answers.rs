@@ -31,7 +31,7 @@ use becket_log::Escaped;
 use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::mailbox::Mailbox;
 
-/// All routes. Methods of one path are adjacent.
+/// All routes. Routes with the same path must be adjacent.
 pub(super) const ROUTES: [AdminRoute; 17] = [
     route("/", "GET", RouteAction::Page(home)),
     route("/metrics", "GET", RouteAction::Page(metrics)),
@@ -131,11 +131,10 @@ impl Responder {
         self.state.refusals().of(refusal).add(1);
     }
 
-    /// Answers a request.
     pub(super) async fn answer(&self, request: Request<Incoming>, asker: PageClient) -> Response {
         let path = request.uri().path();
-        // Health reveals nothing of value to a foreign site, and load balancers send their own host
-        // names.
+        // `/healthz` accepts every host name: load balancers send their own, and the answer reveals
+        // nothing of value to a foreign web site.
         if path != "/healthz"
             && let PageClient::Network(_) = asker
             && let Some(answer) = self.misdirected(&request)
@@ -176,7 +175,7 @@ impl Responder {
         answer_of(done.unwrap_or_else(late))
     }
 
-    /// Returns a list, or makes a change.
+    /// Returns a list, or carries out a change.
     async fn act(
         &self,
         action: RouteAction,
@@ -358,8 +357,8 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
 
 /// Number of threads that create pages.
 pub(super) const MAKERS: usize = 2;
-/// Timeout of lists and changes: longer than the timeouts of a reload or an upgrade, and than
-/// `becket reload` waits.
+/// Timeout of lists and changes. It exceeds the timeouts of a reload, of an upgrade, and of the
+/// command `becket reload`.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
 /// Maximum length of a change in bytes.
 const LONGEST_CHANGE: usize = 64 * 1024;

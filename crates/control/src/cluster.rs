@@ -1,4 +1,4 @@
-//! The interface between the terminator and replication: settings, sticks, and names.
+//! The interface between the terminator and replication: settings, stick entries, and names.
 
 use std::io;
 use std::net::UdpSocket;
@@ -52,7 +52,7 @@ pub fn settings(config: &Config) -> Option<Settings> {
     })
 }
 
-/// Returns the settings for sessions of stud and hitch; `None` if they are not received.
+/// Returns the settings for receiving sessions from stud and hitch; `None` if that is disabled.
 pub fn terms(config: &Config) -> Option<Terms> {
     let stud = config.stud()?;
     Some(Terms {
@@ -67,11 +67,11 @@ pub fn terms(config: &Config) -> Option<Terms> {
     })
 }
 
-/// Returns the socket of replication: the given one, or a newly bound one. Returns `None` if
+/// Returns the socket of replication: `given`, or a newly bound socket. Returns `None` if
 /// replication is not configured.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// Fails if the address cannot be bound.
 pub fn bind(
     config: &Config,
     given: Option<io::Result<UdpSocket>>,
@@ -81,11 +81,11 @@ pub fn bind(
     bound.transpose().map_err(problem)
 }
 
-/// Returns the socket for sessions of stud and hitch: the given one, or a newly bound one. Returns
-/// `None` if they are not received.
+/// Returns the socket for sessions from stud and hitch: `given`, or a newly bound socket. Returns
+/// `None` if such sessions are not received.
 ///
 /// # Errors
-/// The address cannot be bound.
+/// Fails if the address cannot be bound.
 pub fn bind_stud(
     config: &Config,
     given: Option<io::Result<UdpSocket>>,
@@ -94,8 +94,8 @@ pub fn bind_stud(
     socket.transpose().map_err(problem)
 }
 
-/// Creates the reception of sessions of stud and hitch, which starts later; `None` without a
-/// socket.
+/// Creates the receiver of sessions from stud and hitch, without starting it. Returns `None` without
+/// a socket.
 pub fn reception(
     socket: Option<UdpSocket>,
     config: &Config,
@@ -115,7 +115,7 @@ fn problem(of: NotBound) -> Problem {
 /// Returns this host's membership in a cluster; `None` without a socket.
 ///
 /// # Errors
-/// The system has no random bytes.
+/// Fails if the system provides no random bytes.
 pub fn membership(
     socket: Option<UdpSocket>,
     config: &Config,
@@ -134,7 +134,7 @@ pub fn membership(
     Membership::new(socket, settings, host).map(Some)
 }
 
-/// Resolves the names of peers, as often as names of servers.
+/// Resolves the names of peers, on the same schedule as names of servers.
 #[derive(Debug)]
 struct PeerResolver(HostResolver);
 

@@ -4,20 +4,20 @@ use becket_proto::labelled;
 use becket_proxy::metrics::Counter;
 
 labelled! {
-/// Reason why a connection to the admin pages ended without an answer.
+/// Reason why a connection to the admin pages was not served.
 pub enum PageRefusal {
     /// The oldest connection was closed to accept a newer one.
     Evicted = "evicted",
     /// The request or the answer took too long.
     Timeout = "timeout",
-    /// The request named a foreign host.
+    /// The host name of the request is not accepted.
     ForeignHost = "foreign-host",
-    /// The request needs the unix socket.
+    /// The request is allowed only over the unix socket.
     Forbidden = "forbidden",
 }
 }
 
-/// One counter per [`PageRefusal`]. Only the thread of the pages counts.
+/// One counter per [`PageRefusal`]. Only the HTTP thread of the admin pages increments them.
 #[derive(Debug, Default)]
 pub struct PageRefusals([Counter; PageRefusal::ALL.len()]);
 

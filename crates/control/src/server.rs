@@ -1,4 +1,4 @@
-//! The control loop: signals, reloads, ticks, and the end.
+//! The control loop: signals, reloads, periodic work, and shutdown.
 //!
 //! | signal | what it does |
 //! |---|---|
@@ -8,7 +8,7 @@
 //! | SIGTERM | drain: accept no new clients, finish, exit 0, or 3 at `timeouts.drain` |
 //! | SIGINT | stop now, exit 0 |
 //!
-//! The loop runs on the main thread. Nothing on the data path ever waits for it.
+//! The loop runs on the main thread. Workers never wait for it.
 
 mod changes;
 mod commands;
@@ -68,11 +68,11 @@ use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
 use becket_tls::config::Config;
 
-/// Result of a server; the number is the exit code.
+/// Reason why the server stopped; the number is the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// An operator ended the server, and all connections ended or were closed on demand.
+    /// An operator requested it: all connections ended, or the operator had them closed.
     Done = 0,
     /// A worker failed.
     Failed = 1,
@@ -80,7 +80,6 @@ pub enum Outcome {
     DrainDeadline = 3,
 }
 
-/// A running server.
 #[derive(Debug)]
 pub struct Terminator {
     pub runtime: Runtime,
@@ -88,15 +87,14 @@ pub struct Terminator {
 }
 
 impl Terminator {
-    /// Counters of each worker.
     pub fn counters(&self) -> Vec<Arc<Counters>> {
         self.control.state.shared().counters.clone()
     }
 
-    /// Serves until a signal ends it.
+    /// Serves clients until an operator stops becket or a worker fails.
     pub fn run(self) -> Outcome {
         let outcome = self.runtime.block_on(self.control.run());
-        // A reload may still be blocked on a disk that does not answer.
+        // Does not wait for a reload that is blocked on a failed disk.
         self.runtime.shutdown_background();
         outcome
     }
@@ -108,7 +106,7 @@ pub struct Control {
     /// State that the admin pages read.
     pub state: Arc<AdminState>,
     pub workers: Workers,
-    /// Reports each worker that has ended.
+    /// Receives the result of each worker that has exited.
     pub ended: UnboundedReceiver<WorkerEnded>,
     pub prober: Prober,
     pub rotation: Rotation,
@@ -120,11 +118,11 @@ pub struct Control {
     pub memory: MemoryTasks,
     pub supervision: Supervision,
     pub sandbox: Sandbox,
-    /// End of `timeouts.drain`, once this process drains.
+    /// Time at which `timeouts.drain` ends; `None` unless this process drains.
     pub drain_until: Option<Instant>,
 }
 
-/// The configuration, and all tasks that replace it.
+/// The source of the configuration, and the tasks that replace the running configuration.
 #[derive(Debug)]
 pub struct ConfigTasks {
     pub source: ConfigSource,
@@ -137,7 +135,7 @@ pub struct ConfigTasks {
 #[derive(Debug)]
 pub struct PeerTasks {
     pub cluster: Option<Membership>,
-    /// Sessions of stud and hitch.
+    /// Receiver of sessions from stud and hitch.
     pub stud: Option<Reception>,
 }
 
@@ -150,9 +148,9 @@ pub struct LogThreads {
 #[derive(Debug)]
 pub struct AdminThreads {
     pub sockets: AdminSockets,
-    /// Threads of the admin pages, from the start of serving.
+    /// Threads of the admin pages; `None` until this process serves.
     pub pages: Option<Pages>,
-    /// Changes from the admin pages.
+    /// Channel for changes that operators request over the admin pages.
     pub changes: (Sender<ChangeRequest>, Receiver<ChangeRequest>),
 }
 
@@ -162,18 +160,18 @@ pub struct MemoryTasks {
     pub ebb: Ebb,
 }
 
-/// Commands from a supervisor, or signals without one.
+/// Requests of operators: commands from the supervisor, or signals if there is no supervisor.
 #[derive(Debug)]
 pub struct Supervision {
     pub signals: Signals,
     pub link: Option<SupervisorLink>,
-    /// The channel is closed without a supervisor.
+    /// Commands from the supervisor; the channel is closed if there is no supervisor.
     pub commands: UnboundedReceiver<Delivered>,
 }
 
 impl Control {
     async fn run(mut self) -> Outcome {
-        // The workers were started before, so they keep their priority.
+        // Lowers the priority of this thread only: the workers were started earlier.
         if let Err(error) = priority::give_way(NICENESS) {
             tracing::debug!(%error, "cannot lower the priority of the control thread");
         }
@@ -191,8 +189,8 @@ impl Control {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
                 Some(delivered) = self.supervision.commands.recv() => self.obey(delivered).await,
-                // Under a supervisor, signals have no effect here: it sends them as commands, and a
-                // service manager may send a signal to all processes of the service.
+                // Signals are ignored under a supervisor, which forwards them as commands: a service
+                // manager may signal all processes of a service, and a signal would then act twice.
                 request = self.supervision.signals.next(), if self.supervision.link.is_none() => self.carry_out(request).await,
                 Some(asked) = self.admin.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
@@ -222,8 +220,7 @@ impl Control {
 
     /// Shuts the process down after all workers have exited.
     async fn end(mut self, outcome: Outcome) -> Outcome {
-        // Dropping these channels answers clients that wait for an outcome, or make a request now,
-        // with an error.
+        // Dropping these channels sends an error to each client that still waits for an outcome.
         drop((self.admin.changes, self.config.waiting));
         if let Some(cluster) = self.peers.cluster {
             cluster.leave().await;
@@ -248,7 +245,7 @@ impl Control {
         }
     }
 
-    /// Does the regular work of each [`TICK`].
+    /// Runs the periodic work, once per [`TICK`].
     fn tick(&mut self) {
         let shared = Arc::clone(self.state.shared());
         let now = shared.clock.now();
@@ -279,7 +276,7 @@ impl Control {
         }
     }
 
-    /// Rotates the ticket keys if they are due.
+    /// Rotates the ticket keys if a rotation is due.
     fn rotate(&mut self, now: Now) {
         if !self.handover.keeps_secrets() {
             return;
@@ -297,7 +294,7 @@ impl Control {
         }
     }
 
-    /// Sends the ticket secrets of [`Self::rotation`] to the workers and the pages.
+    /// Sends the current ticket secrets to the workers, and their status to the admin pages.
     fn use_secrets(&self) {
         self.workers.rotate(self.rotation.secrets());
         self.state.set_rotation(self.rotation.standing());
@@ -395,7 +392,8 @@ impl Control {
         Ok(())
     }
 
-    /// Creates the membership in a cluster with its socket; `None` without replication.
+    /// Binds the socket of the cluster and creates the membership; returns `None` if replication is
+    /// not configured.
     fn membership(
         &self,
         config: &Config,
@@ -408,7 +406,7 @@ impl Control {
         membership.map_err(|error| vec![format!("cluster.listen: {error}")])
     }
 
-    /// Replaces the membership in a cluster. The replaced one says goodbye to its peers.
+    /// Replaces the membership in the cluster. The old membership sends a goodbye to its peers.
     fn join(&mut self, mut membership: Option<Membership>) {
         if let Some(cluster) = &mut membership {
             cluster.start();
@@ -420,7 +418,7 @@ impl Control {
         self.peers.cluster = membership;
     }
 
-    /// Replaces the configuration. An error in this function leaves no partial change.
+    /// Replaces the configuration, and applies the settings that outlive it: table sizes, log level.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<BoundListener>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);
@@ -438,19 +436,19 @@ impl Control {
         }
     }
 
-    /// Replaces the configuration of control and of the workers. `added` has new sockets for each
-    /// worker, or is empty.
+    /// Replaces the configuration of control and of the workers. `added` contains the new sockets of
+    /// each worker, or is empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);
-        // Limits the slots of new servers before a worker takes one.
+        // Sets the limits of new servers before a worker connects to them.
         self.settle_limits();
         let cluster = self.peers.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(adopted, added, &outboxes);
     }
 
-    /// Replaces the configuration with one that needs no new sockets.
+    /// Replaces the configuration with an edited one, which needs no new sockets.
     fn exchange_edited(
         &mut self,
         config: Config,
@@ -472,7 +470,7 @@ impl Control {
         tracing::info!(name: "log-files-reopened", "log files reopened");
     }
 
-    /// Stops accepting. Another process has the sockets of the addresses in `passed_on`.
+    /// Stops accepting. `passed_on` lists the addresses whose sockets the next process has.
     async fn drain(&mut self, passed_on: &[SocketAddr]) {
         tracing::info!(name: "draining", "draining");
         if self.config.reloading.give_up() {
@@ -483,15 +481,15 @@ impl Control {
         self.state.set_draining();
         self.config.waiting.drains(&temporary);
         self.workers.drain(passed_on);
-        // The next becket binds the addresses of the cluster, and this process makes few sessions
-        // from now on.
+        // The next becket needs the addresses of the cluster, and a draining process creates few
+        // further sessions.
         drop(self.peers.stud.take());
         self.state.set_node(None);
         if let Some(cluster) = self.peers.cluster.take() {
             cluster.leave().await;
         }
-        // The next becket serves the pages from its start; without a next becket, they show the
-        // progress of the drain.
+        // A becket that is started now can take over the admin address. Until then, this process
+        // serves the pages, which show the progress of the drain.
         let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
@@ -504,7 +502,7 @@ impl Control {
     }
 }
 
-/// Gives memory back on a new thread, because that may take milliseconds.
+/// Returns freed memory to the system on a new thread, because that may take milliseconds.
 fn give_back(clock: Clock) {
     let thread = std::thread::Builder::new().name("becket-ebb".into());
     let began = thread.spawn(move || {
@@ -531,12 +529,12 @@ pub fn log_warnings(warnings: &[Problem]) {
     }
 }
 
-/// Returns the result of a worker that exited without one.
+/// Returns the error for a worker thread that exited without a result.
 fn gone() -> io::Result<()> {
     Err(io::Error::other("worker thread exited unexpectedly"))
 }
 
-/// Sleeps until `instant`, or forever.
+/// Sleeps until `instant`, or forever if it is `None`.
 async fn at(instant: Option<Instant>) {
     match instant {
         Some(instant) => sleep_until(instant).await,
@@ -544,13 +542,13 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Niceness of the control thread: on a core that it shares with a worker, control gets a quarter
-/// of the time. That is enough for checks and rotation with a few milliseconds of delay, and a
-/// flood of datagrams takes no more time from clients.
+/// Niceness of the control thread. On a core shared with a worker, control gets a quarter of the
+/// time: enough for health checks and rotation, and a flood of datagrams cannot slow down clients
+/// more than that.
 const NICENESS: i32 = 5;
-/// Interval of the regular work.
+/// Interval of the periodic work.
 const TICK: Duration = Duration::from_millis(100);
-/// Maximum number of changes that wait for control; each takes microseconds.
+/// Maximum number of queued changes from the admin pages; each takes microseconds.
 pub const WAITING_CHANGES: usize = 16;
-/// Expired sessions removed per shard and tick.
+/// Maximum number of sessions checked for expiry per shard and tick.
 const SWEEP: usize = 64;

@@ -16,17 +16,17 @@ use zeroize::Zeroizing;
 
 use becket_proxy::shared::SharedState;
 
-/// Records of the stream on which control acts. The channel closes with the stream.
+/// A record that control must act on. The channel of milestones closes when the stream ends.
 #[derive(Debug)]
 pub enum Milestone {
     /// The old process has stopped accepting, and has sent these secrets and servers.
     Cut(Option<Secrets>, Vec<Server>),
-    /// The old process has closed the addresses of the cluster.
+    /// The old process has closed its sockets for the cluster.
     Left,
 }
 
-/// Starts to receive. Sessions of the old process's last handshakes go to the cluster through
-/// `outbox`, because the old process has left the cluster at that time.
+/// Starts the receiving thread. It sends sessions of the old process's last handshakes to the
+/// cluster, through `outbox`, because the old process leaves the cluster.
 ///
 /// # Errors
 /// Fails if no thread can be started.
@@ -77,7 +77,7 @@ fn receive(
 
 struct HandoverReader {
     shared: Arc<SharedState>,
-    /// Outbox to the peers of a cluster.
+    /// Queue of events for the peers of the cluster.
     outbox: Option<Outbox>,
     is_cut: bool,
     has_left: bool,
@@ -88,7 +88,7 @@ struct HandoverReader {
 }
 
 impl HandoverReader {
-    /// Stores the contents of a record. Returns the milestone for control, if the record is one.
+    /// Stores the contents of a record. Returns a milestone if control must act on the record.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
         let is_late = |record: &Record| match record {
             Record::Session { .. } | Record::Forgotten(_) => false,
@@ -136,15 +136,15 @@ impl HandoverReader {
     }
 
     /// Sends session events of the old process's last connections to the peers. Before the cut, the
-    /// old process sends them.
+    /// old process sends its events itself.
     fn pass_to_cluster(&self, event: SessionEvent) {
         if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_cut) {
             outbox.leave(event);
         }
     }
 
-    /// Stores the sticks of a backend that is configured here, too. Its servers need not be known
-    /// yet.
+    /// Stores stick entries, if their backend is configured here. The servers of the entries need
+    /// not exist yet.
     fn learn(&mut self, backend: &str, sticks: &[StickEntry]) {
         let Some(backend) = self.shared.backends.by_name(backend) else {
             return;
@@ -170,7 +170,7 @@ impl HandoverReader {
     }
 }
 
-/// Returns the next readable record; `None` at the end.
+/// Returns the next record of a known kind; `None` at the end of the stream.
 fn next_record(mut stream: &UnixStream) -> io::Result<Option<Record>> {
     loop {
         let mut head = [0; LENGTH];
@@ -193,5 +193,5 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Maximum number of servers kept until the cut; each takes a few KiB at most.
+/// Maximum number of server records stored until the cut; each takes at most a few KiB.
 const MOST_SERVERS: usize = 100_000;

@@ -1,10 +1,10 @@
 //! The old process's end: a thread that sends existing and new state.
 //!
-//! Sessions by ID and sticks are copied once. Sessions that are created or removed in the meantime
-//! follow at once, and sticks used in the meantime follow at the cut. Sessions that allow early
-//! data are not sent, because each may be used only once, in the process that made it. If the new
-//! process does not read, a write blocks until the upgrade is given up, and sessions in the queue
-//! are dropped beyond [`MOST_WAITING`].
+//! Sessions by ID and stick entries are copied once. Sessions that are created or removed in the
+//! meantime follow at once, and entries used in the meantime follow before the cut. Sessions that
+//! allow early data are not sent, because each may be used only once, in the process that created
+//! it. If the new process does not read, writes block until the upgrade ends, and further sessions
+//! are dropped while [`MOST_WAITING`] are queued.
 
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -34,7 +34,7 @@ pub struct Sender {
 /// An item for the sending thread.
 #[derive(Debug)]
 enum Item {
-    /// A session was made, or has ended.
+    /// A session was created or removed.
     Session(SessionName),
     /// Last state of a process that has stopped accepting.
     Cut(Option<Secrets>, Vec<Server>),
@@ -43,7 +43,7 @@ enum Item {
 }
 
 impl Sender {
-    /// Starts to send.
+    /// Starts the sending thread.
     ///
     /// # Errors
     /// Fails if no thread or no descriptor is available.
@@ -89,11 +89,11 @@ impl Sender {
     }
 
     fn leave(&self, item: Item) {
-        // Fails if the thread has exited, which has logged the reason.
+        // Fails if the thread has exited; it has logged the reason.
         let _ended = self.items.send(item);
     }
 
-    /// Stops sending, because there will be no new process.
+    /// Stops sending after a failed upgrade.
     pub fn give_up(self) {
         self.shared.table.observe(None);
         // Ends a write in which the thread may be blocked.
@@ -105,7 +105,7 @@ impl Sender {
 struct Writer {
     stream: UnixStream,
     shared: Arc<SharedState>,
-    /// Encoded records that are sent next.
+    /// Encoded records to be sent.
     frames: Zeroizing<Vec<u8>>,
 }
 
@@ -155,7 +155,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends sticks: all of them, or only those used since that time.
+    /// Sends all stick entries, or only entries that were used since a time.
     fn copy_sticks(&mut self, since: Option<Duration>) -> io::Result<()> {
         for backend in self.shared.backends.all() {
             let life = backend.stick_life();
@@ -164,7 +164,8 @@ impl Writer {
                 let now = self.shared.clock.mono();
                 let mut sticks = Vec::with_capacity(AT_ONCE);
                 next = backend.visit_sticks(from, now, AT_ONCE, |client, server, remaining| {
-                    // Each use renews the full lifetime of a stick.
+                    // Each use restarts the lifetime of an entry, so the remaining lifetime shows
+                    // the time of its last use.
                     if since.is_none_or(|since| now + remaining >= since + life) {
                         sticks.push(StickEntry {
                             client,
@@ -183,7 +184,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes the current state of a session, or that it has ended.
+    /// Encodes the current state of a session, or its removal.
     fn write_session(&mut self, name: SessionName) {
         match self.shared.table.copy(&name, self.shared.clock.mono()) {
             Some((session, remaining)) => self.write(name, session, remaining),
@@ -202,14 +203,15 @@ impl Writer {
 
     fn send(&mut self) -> io::Result<()> {
         let sent = self.stream.write_all(&self.frames);
-        // Only the used part is erased: a table is sent in thousands of steps, most of them empty.
+        // Erases only the used part of the buffer, because most of the thousands of steps encode
+        // nothing.
         self.frames.as_mut_slice().zeroize();
         self.frames.clear();
         sent
     }
 }
 
-/// Maximum number of queued sessions, 48 bytes each: as many as one core makes in a minute.
+/// Maximum number of queued sessions, 48 bytes each. One core creates as many in about a minute.
 const MOST_WAITING: usize = 100_000;
 /// Maximum number of table entries visited per lock.
 const AT_ONCE: usize = 64;

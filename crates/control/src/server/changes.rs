@@ -1,7 +1,7 @@
 //! Changes of a running becket by an operator.
 //!
-//! Each change is made as a whole or refused, and `/status` shows it next to the value of the file.
-//! It lasts until the next reload, upgrade or restart.
+//! Each change is applied as a whole or refused. `/status` shows the changed value next to that of
+//! the file. A change lasts until the next reload, upgrade or restart.
 
 use std::sync::Arc;
 
@@ -24,12 +24,12 @@ use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Config, Server};
 
 impl Control {
-    /// Makes a change and answers the client.
+    /// Applies a change and sends the outcome to the client.
     pub(super) async fn change(&mut self, asked: ChangeRequest) {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             OperatorChange::Asked(request) => return self.asked(request, outcome).await,
-            // The list of changes that the upgrade ends is already complete.
+            // The upgrade would end this change without listing it, because the list is complete.
             _ if self.handover.is_followed() => Err(Refused::new(
                 StatusCode::CONFLICT,
                 "an upgrade is in progress, nothing changed",
@@ -58,7 +58,6 @@ impl Control {
         as_json(&snapshot::server(&server, &state))
     }
 
-    /// Finds a server by names.
     fn find(&self, backend: &str, server: &str) -> Result<(Server, Arc<ServerState>), Refused> {
         let config = self.state.config();
         let found = &config.backends[place_of(&config, backend)?];
@@ -83,7 +82,7 @@ impl Control {
         let (backend, server) = (&removal.backend, &removal.server);
         let (_, state) = self.find(backend, server)?;
         self.commit_edited(without_server(&self.state.config(), backend, server)?)?;
-        // A server of this name that is added later has no overrides.
+        // Resets the overrides, because a server of this name may be added again.
         state.set_overrides(Overrides::default());
         as_json(&RemovedServer {
             removed: state.name().to_string(),
@@ -126,7 +125,7 @@ impl Control {
         })
     }
 
-    /// Removes all sessions kept by this process. Tickets are kept by clients, and expire with
+    /// Removes all sessions stored in this process. Tickets are stored by clients, and expire with
     /// their keys.
     fn forget_sessions(&self) -> ForgottenSessions {
         let (shared, config) = (self.state.shared(), self.state.config());

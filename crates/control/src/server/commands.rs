@@ -48,13 +48,13 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // This process has started already, and the opener receives opened files.
+            // `Start` was read at the start of this process, and the opener reads `Opened`.
             Command::Start(_) | Command::Opened(..) => {}
         }
     }
 
-    /// Creates the resources of a listing and its descriptors. On failure, reports `ended`, the
-    /// event that ends the command.
+    /// Creates resources from a listing and its descriptors. On failure, reports `ended`, so that
+    /// the supervisor does not wait for the outcome of its command.
     fn given(
         &self,
         listing: Resources,
@@ -70,8 +70,8 @@ impl Control {
         given.inspect_err(failed).ok()
     }
 
-    /// Acts on a request as on the corresponding signal. The client gets its answer when the work
-    /// is done.
+    /// Carries out the request of an admin client as if its signal had arrived. The client receives
+    /// the outcome when the work is done.
     pub(super) async fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) {
         if self.state.is_draining() {
             return outcome.tell(match request {
@@ -81,14 +81,14 @@ impl Control {
         }
         let is_first = self.config.waiting.add(request, outcome);
         match &self.supervision.link {
-            // A second command to drain would cut connections off.
+            // A second drain command would close connections.
             Some(_) if request == OperatorRequest::Drain && !is_first => {}
             Some(link) => link.report(&Event::Asked(request)),
             None => self.carry_out(request).await,
         }
     }
 
-    /// Carries out an operator's request in a process without a supervisor.
+    /// Carries out an operator's request in this process.
     pub(super) async fn carry_out(&mut self, request: OperatorRequest) {
         match request {
             OperatorRequest::Reload => self.begin_reload(ProcessResources {
@@ -102,14 +102,15 @@ impl Control {
         }
     }
 
-    /// Reports an event to the supervisor, if there is one.
+    /// Sends an event to the supervisor, if there is one.
     pub(super) fn report(&self, event: &Event) {
         if let Some(link) = &self.supervision.link {
             link.report(event);
         }
     }
 
-    /// Grants, releases and requests connections of the limits that processes share.
+    /// Grants, releases and requests connections under the limits that processes share during an
+    /// upgrade.
     pub(super) fn settle_limits(&mut self) {
         let (shared, config) = (self.state.shared(), self.state.config());
         for event in self.handover.limits.settle(shared, config.connections) {
@@ -118,6 +119,6 @@ impl Control {
     }
 }
 
-/// The reason why a process without a supervisor is not replaced.
+/// Error of an upgrade without a supervisor.
 const NO_SUPERVISOR: &str =
     "this becket has no supervisor to start the new program; use becket run";

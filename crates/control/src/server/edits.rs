@@ -35,14 +35,14 @@ pub(super) fn with_server(
     backend.servers.push(Server {
         keys: keys.clone(),
         name: Arc::clone(&written.text),
-        // The prober resolves a name later.
+        // A host name has no address yet; the prober resolves it later.
         addresses: ServerAddress::fixed(&written.address).into_iter().collect(),
         added: true,
     });
     exchanged(config, at, backend)
 }
 
-/// Returns the configuration without a server, whether it is from the file or was added.
+/// Returns the configuration without a server, which the file or an operator may have added.
 pub(super) fn without_server(
     config: &Config,
     backend: &str,
@@ -60,8 +60,8 @@ pub(super) fn without_server(
     exchanged(config, at, backend)
 }
 
-/// Returns the configuration with a changed backend, in the file as well. Rejects a change that
-/// would be invalid in the file.
+/// Returns the configuration with a changed backend, also in its `file`. Rejects a backend that
+/// would be invalid in the configuration file.
 fn exchanged(config: &Config, at: usize, backend: Backend) -> Result<Config, Refused> {
     if backend.docroot.is_none() && backend.servers.is_empty() {
         let accepted = "another server first, or becket ctl servers maintenance";
@@ -83,7 +83,7 @@ fn exchanged(config: &Config, at: usize, backend: Backend) -> Result<Config, Ref
     Err(Refused::unusable(faults.join("; "), accepted))
 }
 
-/// Finds a backend by its name.
+/// Returns the index of a backend.
 pub(super) fn place_of(config: &Config, backend: &str) -> Result<usize, Refused> {
     let names = || config.backends.iter().map(|one| &*one.keys.name.0);
     let at = names().position(|name| name == backend);
@@ -94,7 +94,7 @@ pub(super) fn no_server(backend: &Backend) -> Refused {
     missing("server", backend.servers.iter().map(|it| &*it.name))
 }
 
-/// Rejects a name, and lists the existing names.
+/// Returns the error for an unknown name, with a list of the existing names.
 fn missing<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Refused {
     let error = format!("no such {what}");
     let names: Vec<&str> = names.collect();

@@ -1,7 +1,7 @@
 //! Clients of the admin pages that wait for the outcome of a reload, a drain or an upgrade.
 //!
-//! A reload in progress may have read files that are older than the client's request. So each
-//! requested reload has a number, and is answered by a reload whose files were opened after the
+//! A reload in progress may have read its files before a client's request. So requested reloads are
+//! numbered, and a client gets its answer only from a reload whose files were opened after the
 //! request (`Resources::asked`).
 
 use axum::http::StatusCode;
@@ -14,7 +14,8 @@ use becket_process::protocol::OperatorRequest;
 pub struct PendingOutcomes {
     /// Number of requested reloads so far.
     pub(super) reloads: u64,
-    /// Each request, the number of reloads at that time, and the receiver of its outcome.
+    /// Waiting requests, each with the number of reloads requested until then, and the channel for
+    /// its outcome.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
@@ -28,8 +29,8 @@ impl PendingOutcomes {
         is_first
     }
 
-    /// Answers the first `asked` reloads. Without errors, `ended` are the temporary changes that
-    /// the reload ended.
+    /// Sends the outcome of a reload to the clients of the first `asked` reload requests. `ended`
+    /// lists the temporary changes that a successful reload ended.
     pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
             |request, number| request == OperatorRequest::Reload && number <= asked,
@@ -37,7 +38,8 @@ impl PendingOutcomes {
         );
     }
 
-    /// Answers upgrades: the next process serves, or with errors it does not.
+    /// Sends the outcome of an upgrade to the clients that requested it. A successful upgrade has no
+    /// errors.
     pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Upgrade,
@@ -45,7 +47,7 @@ impl PendingOutcomes {
         );
     }
 
-    /// Answers drains, and refuses every other request.
+    /// Reports success to clients that requested a drain, and an error to all other clients.
     pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Drain,
@@ -89,7 +91,7 @@ pub(super) fn too_late() -> Refused {
     Refused::new(StatusCode::CONFLICT, text, "a becket that is not draining")
 }
 
-/// Name of the request, and the accepted input.
+/// Name of a request, and the accepted input, for the error message.
 const RELOAD: (&str, &str) = (
     "reload",
     "a configuration without errors (see becket check)",

@@ -5,8 +5,9 @@
 //! now lead to another file. A check also follows the start and each reload, because a file may have
 //! changed between reading and watching.
 //!
-//! A supervisor starts each check, because only it can open all files. This process then reports
-//! to it changes of the files that it can open itself.
+//! Under a supervisor, each check is a command of the supervisor, because only the supervisor can
+//! open all files. This process watches the files that it can open itself, and reports changes to
+//! the supervisor.
 
 use std::mem;
 use std::sync::Arc;
@@ -27,7 +28,7 @@ use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
 
 impl Control {
-    /// Starts the first check with this configuration, unless the supervisor commands it.
+    /// Starts the first check of a configuration, unless the supervisor commands the checks.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.config.watching.watch.stop();
@@ -36,7 +37,7 @@ impl Control {
         }
     }
 
-    /// Starts a check, or schedules it after the running one.
+    /// Starts a check, or schedules it for the end of the running check.
     pub(super) fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {
@@ -94,7 +95,7 @@ impl Control {
             self.config.watching.watch.replace(places);
         }
         if !Arc::ptr_eq(&look.config, &config) {
-            // A reload or an operator has changed the configuration meanwhile.
+            // Repeats the check, because the configuration was changed in the meantime.
             self.config.watching.again.get_or_insert(look.files);
             return;
         }
@@ -109,7 +110,7 @@ impl Control {
             (Some(_), Some(fault)) => Err(fault),
             (Some(new), None) => {
                 log_warnings(&warnings);
-                // Servers, and changes by operators, remain.
+                // Keeps the state of each server, with the changes of operators.
                 let exchanged = self.exchange_edited(new, Backends::keep);
                 exchanged.map_err(|error| Problem::new("", error.to_string()))
             }
@@ -135,7 +136,7 @@ impl Control {
     }
 }
 
-/// Returns what earlier faults are about and current ones are not: key paths with their files.
+/// Returns the key paths and files of earlier faults that no current fault names.
 fn mended(before: &[Problem], now: &[Problem]) -> Vec<String> {
     let mut mended: Vec<String> = before.iter().map(Problem::subject).collect();
     let is_current = |it: &String| now.iter().any(|fault| fault.subject() == *it);

@@ -1,9 +1,10 @@
-//! Limits that processes share: connections per server, and in total. [`Counts`] are the
-//! connections that a process may use; [`becket_proto::limits`] determines which counts move.
+//! Limits that the old and the new process share during an upgrade: connections per server, and in
+//! total. [`Counts`] are the connections that a process may use; [`becket_proto::limits`]
+//! determines which counts move between processes.
 //!
 //! With a single process, a worker claims a connection by one atomic operation, and control has no
-//! timer. With several processes, control settles every [`BETWEEN`], so a freed connection reaches
-//! another process within two intervals.
+//! timer. With several processes, control exchanges counts every [`BETWEEN`], so another process can
+//! use a freed connection after at most two intervals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,7 +14,7 @@ use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 use becket_process::protocol::Event;
 use becket_proxy::shared::SharedState;
 
-/// Role of this process in the limits.
+/// Role of this process in the exchange of limits.
 #[derive(Debug, Default)]
 pub enum SharedLimits {
     /// The process does not serve yet, or has no supervisor.
@@ -29,10 +30,10 @@ pub struct Leaving {
     borrower: Borrower,
     /// Counts in the last [`Event::Wanted`].
     wanted: Counts,
-    /// Connections reserved for clients in the queues of addresses that the next process lacks;
-    /// released after [`RETIRING`].
+    /// Connections reserved for clients in the accept queues of addresses that the next process does
+    /// not serve; released after [`RETIRING`].
     spare: u32,
-    /// Number of settlements so far; it rotates the order of servers in requests.
+    /// Number of exchanges so far; rotates which servers get the remainder of a division.
     settlements: usize,
 }
 
@@ -45,15 +46,15 @@ impl SharedLimits {
         }
     }
 
-    /// Takes the limits, except for the counts that leaving processes hold.
+    /// Takes over the limits, except for the counts that leaving processes hold.
     pub fn serve(&mut self, held: Counts, shared: &SharedState, connections: usize) {
         *self = Self::Serving(Lender::new(held));
         self.settle(shared, connections);
     }
 
-    /// Gives the limits to the new process, except for open connections. With `keeps_queues`, also
-    /// keeps half of the unused connections until the accept queues of the old sockets are empty.
-    /// Returns the counts that this process keeps.
+    /// Passes the limits to the new process, except for open connections. With `keeps_queues`, also
+    /// reserves half of the unused connections until the accept queues of the old sockets are empty.
+    /// Returns the counts that this process still holds.
     pub fn leave(
         &mut self,
         shared: &SharedState,
@@ -182,7 +183,7 @@ impl Leaving {
         if !released.is_empty() {
             events.push(Event::Released(released));
         }
-        // Repeated while clients wait, because another process may serve now.
+        // Repeats the request while clients wait, because another process may have begun to serve.
         if !wanted.is_empty() || wanted != self.wanted {
             self.wanted.clone_from(&wanted);
             events.push(Event::Wanted(wanted));
@@ -191,8 +192,8 @@ impl Leaving {
     }
 }
 
-/// Returns the number of waiting clients to request for each server. Each backend divides its
-/// clients among its servers; `turn` rotates the remainder.
+/// Returns the number of connections to request for each server: the waiting clients of a backend
+/// are divided among its servers. `turn` rotates which servers get the remainder.
 fn waiting(shared: &SharedState, turn: usize) -> Counts {
     let mut waiting = Counts::new();
     for backend in shared.backends.all() {
@@ -208,9 +209,9 @@ fn waiting(shared: &SharedState, turn: usize) -> Counts {
     waiting
 }
 
-/// Interval of settlements.
+/// Interval between two exchanges of counts.
 pub const BETWEEN: Duration = Duration::from_millis(20);
-/// Number of settlements in 2 s, after which retiring sockets are empty.
+/// Number of exchanges in 2 s, after which the accept queues of old sockets are empty.
 const RETIRING: usize = 100;
 /// Key of `limits.connections`; keys of servers are higher.
 const CONNECTIONS: u64 = 1;

@@ -1,10 +1,9 @@
-//! An upgrade from either side: this process is replaced, or replaces another one.
+//! Both sides of an upgrade: this process replaces an old process, or a new process replaces it.
 //!
-//! The old process serves until [`Command::Yield`](becket_process::protocol::Command::Yield). Then
-//! it stops accepting, until the next process serves and it leaves, or until there is no next
-//! process and it resumes. The new process serves on command, after it has received the old
-//! process's state or the transfer has failed. The supervisor determines the order of these steps
-//! (`crates/process/src/supervisor.rs`).
+//! The old process accepts until [`Command::Yield`](becket_process::protocol::Command::Yield). It
+//! drains as soon as the new process serves; if the upgrade fails, it accepts again. The new process
+//! serves on command, after it has received the old process's state or the transfer has failed. The
+//! supervisor determines the order of these steps (`crates/process/src/supervisor.rs`).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -24,7 +23,8 @@ use becket_log::Timestamp;
 use becket_process::protocol::Event;
 
 impl Control {
-    /// Serves at once without a supervisor; otherwise parks the workers until the command to serve.
+    /// Serves at once if there is no supervisor. Otherwise stops the workers from accepting until the
+    /// supervisor's command to serve.
     pub(super) fn begin(&mut self) {
         if self.supervision.link.is_some() {
             self.park();
@@ -39,7 +39,7 @@ impl Control {
         self.handover.parking = Some(wait);
     }
 
-    /// Acts on a step towards serving or leaving.
+    /// Continues an upgrade after one of its steps.
     pub(super) fn advance(&mut self, step: UpgradeStep) {
         match step {
             UpgradeStep::Parked if self.handover.is_followed() => self.yielded(),
@@ -67,7 +67,7 @@ impl Control {
     fn take_over(&mut self, secrets: Option<Secrets>, servers: &[Server]) {
         let shared = self.state.shared();
         let now = shared.clock.now();
-        // The prober must watch the servers first.
+        // The prober must know the servers before it adopts their health.
         self.prober
             .tick(&self.state.config(), &shared.backends, now);
         self.prober.take_over(servers, now);
@@ -76,10 +76,10 @@ impl Control {
         }
     }
 
-    /// Takes the limits, except for the counts in `held`. Serves as soon as the old process has
-    /// stopped.
+    /// Takes over the limits, except for the counts in `held`. Serves as soon as the old process has
+    /// stopped accepting.
     pub(super) fn serve_on_command(&mut self, held: Counts) {
-        // Called at once: counts that leaving processes release from now on must be added.
+        // Must not wait for the old process, because counts released from now on must be added.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
         if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {
@@ -101,7 +101,8 @@ impl Control {
             is_preceded: false,
         };
         if self.handover.stage == ready && !self.state.is_draining() {
-            // From now on this process drains when the supervisor exits.
+            // Clears the parent-death signal: from now on, this process drains when the supervisor
+            // exits.
             if let Err(error) = outlive_parent() {
                 tracing::error!(name: "supervisor-not-outlived", %error, "cannot clear the parent-death signal; the kernel kills this process when the supervisor exits");
             }
@@ -125,7 +126,7 @@ impl Control {
         }
     }
 
-    /// Creates the unix socket of the admin pages at the path that the old process has released.
+    /// Creates the unix socket of the admin pages, whose path the old process has released.
     fn take_admin_socket(&mut self) {
         let config = self.state.config();
         let wanted = config.admin.socket.as_ref();
@@ -140,7 +141,7 @@ impl Control {
         }
     }
 
-    /// Joins the cluster after the old process has released its addresses. Called once.
+    /// Joins the cluster. Called once, after the old process has released the cluster's addresses.
     fn join_cluster(&mut self) {
         if let Some(cluster) = &mut self.peers.cluster {
             cluster.start();
@@ -172,7 +173,7 @@ impl Control {
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
             tracing::warn!(name: "admin-socket-not-passed", %error, "cannot pass the admin socket to the new process");
         }
-        // From now on only the answers of the next process are correct.
+        // Stops serving the admin pages, because only the next process has the current state.
         self.open_pages(false);
         self.park();
     }
@@ -201,8 +202,8 @@ impl Control {
         }
     }
 
-    /// Continues to serve, because there is no next process. Takes the limits, except for the
-    /// counts in `held`.
+    /// Continues to serve after a failed upgrade. Takes the limits back, except for the counts in
+    /// `held`.
     pub(super) fn resume(&mut self, reason: &str, held: Counts) {
         if let Some(sender) = self.handover.after.take() {
             sender.give_up();

@@ -11,19 +11,19 @@ use crate::handover::sender::Sender;
 
 /// An event during an upgrade.
 pub(super) enum UpgradeStep {
-    /// All workers are parked.
+    /// All workers have stopped accepting.
     Parked,
-    /// The old process has reached this milestone, or its stream has ended.
+    /// The old process has reached a milestone; `None` if its stream has ended.
     Reached(Option<Milestone>),
 }
 
-/// Progress of an upgrade from the previous process, and to the next one.
+/// State of the upgrade that started this process, and of the upgrade that replaces this process.
 #[derive(Debug)]
 pub struct Handover {
     pub(super) stage: UpgradeStage,
-    /// Progress of the old process; `None` after it has left the addresses of the cluster.
+    /// Milestones of the old process; `None` after it has released the addresses of the cluster.
     pub(super) before: Option<UnboundedReceiver<Milestone>>,
-    /// Task that waits for the workers to park.
+    /// Task that waits until all workers have stopped accepting.
     pub(super) parking: Option<JoinHandle<()>>,
     /// Sender of state to the next process.
     pub(super) after: Option<Sender>,
@@ -39,17 +39,16 @@ pub(super) enum UpgradeStage {
         is_preceded: bool,
     },
     Serving,
-    /// The next process has the secrets, or will have them soon.
+    /// This process has stopped accepting, or is about to, so that the next process can serve.
     Yielding {
-        /// Number of the next process.
         next: u32,
-        /// Addresses whose sockets the next process has.
+        /// Addresses whose listening sockets the next process has.
         kept: Vec<SocketAddr>,
     },
 }
 
 impl Handover {
-    /// Creates the state, with or without an old process to replace.
+    /// Creates the state; `before` is `None` if this process replaces no other.
     pub fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
             stage: UpgradeStage::Loading {
@@ -80,7 +79,7 @@ impl Handover {
         } = self;
         tokio::select! {
             Some(reached) = async { Some(before.as_mut()?.recv().await) } => UpgradeStep::Reached(reached),
-            // Parking always ends: each worker answers, or has exited.
+            // The task always ends, because each worker stops accepting or has exited.
             Some(_) = async { Some(parking.as_mut()?.await) } => {
                 *parking = None;
                 UpgradeStep::Parked

@@ -14,13 +14,13 @@ use tokio::task::JoinHandle;
 pub struct Watching {
     pub(super) watch: Watch,
     pub(super) running: Option<JoinHandle<Look>>,
-    /// Files of the next check.
+    /// Files of a check that is due after the running check.
     pub(super) again: Option<Files>,
     /// Faults that the last check found.
     pub(super) rejected: Vec<Problem>,
 }
 
-/// Result of a check.
+/// Result of a check of changed files.
 #[derive(Debug)]
 pub(super) struct Look {
     /// The configuration at the start of the check.
@@ -29,7 +29,7 @@ pub(super) struct Look {
     /// Places to watch from now on; `None` if this process opens none of the files.
     pub(super) places: Option<WatchedPlaces>,
     pub(super) renewal: Renewal,
-    /// Reason why the renewal cannot be used as a whole.
+    /// Reason why the renewed configuration cannot be used.
     pub(super) fault: Option<Problem>,
 }
 
@@ -41,7 +41,7 @@ pub(super) enum WatchResult {
 }
 
 impl Watching {
-    /// Waits for the next event. Nothing is lost when the future is dropped.
+    /// Waits for the next event. Cancel safe.
     pub(super) async fn next(&mut self) -> WatchResult {
         let Self { watch, running, .. } = self;
         tokio::select! {
