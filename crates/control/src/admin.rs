@@ -7,8 +7,8 @@
 //!
 //! The pages have their own threads. One thread accepts clients, receives their requests
 //! ([`admin_http`]), answers `/healthz` and collects lists; two more create the other pages, from a
-//! [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood delays other pages, but health
-//! checks, signals, reloads and rotation do not wait for pages.
+//! [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood of requests delays pages, but
+//! not `/healthz`, signals, reloads or rotation.
 //!
 //! [`host`](super::host) checks the host names of requests.
 
@@ -36,22 +36,20 @@ use becket_proxy::worker::mailbox::Mailbox;
 /// Sockets for clients of the pages.
 #[derive(Debug, Default)]
 pub struct AdminSockets {
-    /// TCP socket.
     pub tcp: Option<std::net::TcpListener>,
-    /// Unix socket.
     pub unix: Option<SocketFile>,
 }
 
-/// The served pages.
+/// Control of the threads that serve the pages.
 #[derive(Debug)]
 pub struct Pages {
-    /// Dropping it closes the pages.
+    /// Starts and stops accepting; dropping the sender closes the pages.
     door: Option<watch::Sender<Door>>,
-    /// Receives nothing, and closes when all accepted clients have disconnected.
+    /// Carries no messages, and closes when all accepted clients have disconnected.
     clients: Receiver<Infallible>,
 }
 
-/// Shows if clients of the pages are accepted.
+/// Acceptance of clients of the pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
@@ -94,7 +92,7 @@ impl Pages {
 /// Serves the pages. Changes go to `control`, lists come from `workers`.
 ///
 /// # Errors
-/// No thread can be started, or no descriptor is available for its event loop.
+/// Fails if no thread can be started, or if no descriptor is available for its event loop.
 pub fn start(
     sockets: &AdminSockets,
     state: Arc<AdminState>,
@@ -160,7 +158,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
             if let Err(error) = while_open(at_door, receive).await {
                 tracing::error!(name: "admin-pages-stopped", %error, "admin pages stopped");
             }
-            // Accepted clients still get their answers.
+            // Accepted clients still get their answers, from this runtime.
             pending::<()>().await;
         });
     })?;
@@ -196,13 +194,13 @@ async fn while_open<T, E>(
     Ok(())
 }
 
-/// Time limit of a TCP connection, which only gets pages; each takes milliseconds.
+/// Time limit of a TCP connection. It can only request pages, and a page takes milliseconds.
 const OF_A_PAGE: Duration = Duration::from_secs(10);
 /// Time limit of a connection over the unix socket, which may wait for the outcome of an upgrade.
 const OF_AN_UPGRADE: Duration = Duration::from_secs(75);
 /// Time limit for clients in the kernel's queues when the pages are closed.
 const LAST_CALL: Duration = Duration::from_millis(50);
-/// Time limit for the last answers. Silent clients are closed earlier.
+/// Time limit for the last answers before the exit. Clients that send nothing are closed earlier.
 pub const LAST_MOMENT: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests;

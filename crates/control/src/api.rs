@@ -50,22 +50,16 @@ pub(super) enum RouteAction {
     Change(fn(&[u8]) -> Result<OperatorChange, Refused>),
 }
 
-/// A change to be made by control.
+/// A change that control carries out.
 #[derive(Debug, PartialEq)]
 pub enum OperatorChange {
-    /// Changes a server.
     Server(ServerChange),
-    /// Adds a server.
     AddServer(ServerAddition),
-    /// Removes a server.
     RemoveServer(ServerRemoval),
-    /// Changes the log level.
     Log(LogChange),
-    /// Rotates the ticket keys early.
     RotateTickets,
-    /// Forgets kept sessions.
     ForgetSessions,
-    /// Acts as on the signal of this request.
+    /// A request that an operator can also send by a signal.
     Asked(OperatorRequest),
 }
 
@@ -117,7 +111,7 @@ pub enum FieldChange<T> {
 }
 
 impl<T: Clone> FieldChange<T> {
-    /// Changes an override.
+    /// Applies the change to an override of the configuration file.
     pub fn apply(&self, to: &mut Option<T>) {
         match self {
             Self::Keep => {}
@@ -186,7 +180,6 @@ impl ServerChange {
     }
 }
 
-/// A server to add.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerAddition {
@@ -203,11 +196,10 @@ pub struct ServerRemoval {
     pub server: String,
 }
 
-/// Change of the log level.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LogChange {
-    /// A filter; `null` is the filter of the file.
+    /// A log filter; `null` restores the filter of the configuration file.
     pub level: Option<String>,
 }
 
@@ -296,7 +288,7 @@ impl From<BadField> for Refused {
     }
 }
 
-/// Receiver of an outcome. The client may have disconnected.
+/// Channel that sends the outcome of a change to its client, unless the client has disconnected.
 #[derive(Debug)]
 pub struct ChangeOutcome(pub oneshot::Sender<Result<Value, Refused>>);
 
@@ -305,7 +297,7 @@ impl ChangeOutcome {
         self.0.send(outcome).ok();
     }
 
-    /// Returns `true` if the client does not wait for it any more.
+    /// Returns `true` if the client no longer waits for the outcome.
     pub fn is_unwanted(&self) -> bool {
         self.0.is_closed()
     }

@@ -19,7 +19,7 @@ use becket_keys::ocsp::OcspStatus;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
-/// A name of a listener, with the certificate of one kind of key.
+/// A server name of a listener, and its certificate for one kind of key.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CertificateStatus {
@@ -29,9 +29,9 @@ pub struct CertificateStatus {
     /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
     pub key: Cow<'static, str>,
     pub not_after: Timestamp,
-    /// Time from which the certificate is a problem.
+    /// Time after which the certificate is reported as a problem.
     pub renew_by: Timestamp,
-    /// Expiry of its OCSP response.
+    /// Expiry of the certificate's OCSP response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
 }

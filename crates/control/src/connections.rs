@@ -80,7 +80,7 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     shared.admission.visit(&rules, now, |holding| {
         tracked += 1;
         held.push(holding);
-        // Keeps memory small, because the table may have millions of entries.
+        // Drops entries with few connections, because the table may have millions of entries.
         if held.len() >= 2 * wanted.limit + 1000 {
             held.select_nth_unstable_by(wanted.limit, by_most);
             held.truncate(wanted.limit);
@@ -191,7 +191,8 @@ fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) ->
     rows.into_iter().map(row).collect()
 }
 
-/// Reads pages until there are as many rows as wanted. Returns `true` if there are no more.
+/// Reads pages of rows from the workers, up to the limit in `wanted`. Returns `true` if the rows are
+/// complete.
 async fn walk(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,

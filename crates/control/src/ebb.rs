@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use becket_tls::config::Config;
 
-/// The data from which [`Ebb::has_come`] determines the time.
+/// Data from which [`Ebb::has_come`] determines when memory is returned.
 #[derive(Debug, Default)]
 pub struct Ebb {
     /// Maximum number of connections since memory was given back.
@@ -25,7 +25,7 @@ pub struct Ebb {
 }
 
 impl Ebb {
-    /// Records that a configuration was replaced. Workers may still use it.
+    /// Records that the configuration `old` was replaced. Workers may still use it.
     pub fn replace(&mut self, old: &Arc<Config>) {
         self.replaced = Some(Arc::downgrade(old));
     }

@@ -1,12 +1,11 @@
-//! `/metrics`: all metrics in the text format of Prometheus. OpenMetrics would name a counter without
-//! its `_total` in HELP and TYPE, and readers of the older format, such as promtool, miss its help.
+//! `/metrics`: all metrics in the text format of Prometheus. OpenMetrics names a counter without
+//! `_total` in HELP and TYPE, so readers of the older format, such as promtool, do not find its help.
 //!
 //! The page is created from a [`Snapshot`]; counters of workers are summed. Only
-//! `becket_connections` is shown per worker, to reveal the balance between workers. The number of
-//! series does not depend on peers' behaviour: labels are names of the configuration, fixed words,
-//! and node numbers of peers with the secret, which are as many as remembered peers at most.
-//! Histograms are coarsened to powers of two of microseconds. These limits coincide with limits of
-//! the counting buckets, so no value is estimated.
+//! `becket_connections` is shown per worker, to reveal the balance between workers. Clients cannot
+//! increase the number of series: labels are names of the configuration, fixed words, and the node
+//! numbers of a limited number of peers that have the cluster's secret. The buckets of histograms
+//! end at powers of two of microseconds, where internal buckets end too, so no value is estimated.
 //!
 //! `docs/reference/metrics.md` has every name with its meaning; a test compares page and text.
 //! Source: Prometheus, "Exposition formats", text-based format 0.0.4.
@@ -45,7 +44,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Writes the page.
 ///
 /// # Errors
-/// A value cannot be formatted, which is a fault of becket.
+/// Fails if a value cannot be formatted, which is a fault of becket.
 pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
@@ -54,8 +53,8 @@ pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Writes metric families to a page, one per line: kind, name without `_total`, help, label names
-/// if there are any, and the value or the values of each label set.
+/// Writes metric families to a page. Each line contains the kind, the name without `_total`, the
+/// help, the label names if there are any, and the value, or one value per label set.
 macro_rules! families {
     ($page:ident: $($kind:ident $name:ident $help:literal $([$($label:ident),+])? = $values:expr;)+) => {
         $(families!(@one $page $kind $name $help $([$($label),+])? = $values);)+
@@ -113,7 +112,7 @@ impl Snapshot {
     fn connections(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let (traffic, sessions) = (&self.status.traffic, &self.status.sessions);
         let open = self.counters.iter().enumerate().map(|(worker, c)| {
-            // Closed connections are read first, so that they never outnumber the accepted ones.
+            // Must be read before `accepted`, so that the difference is never negative.
             let closed = c.closed.total();
             let open = c.accepted.value().saturating_sub(closed);
             ([worker.to_string()], open)
@@ -388,7 +387,6 @@ fn by_node<T: Copy>(
         .map(|(node, value)| ([node.to_string()], value))
 }
 
-/// A page being written.
 struct MetricsPage<'a>(DescriptorEncoder<'a>);
 
 impl MetricsPage<'_> {
@@ -421,7 +419,7 @@ impl MetricsPage<'_> {
         Ok(())
     }
 
-    /// Writes one or more histograms, each with the label `kind` if it has one.
+    /// Writes a family of histograms, each with its value of the label `kind`, if there is one.
     fn histogram(
         &mut self,
         name: &str,
@@ -444,7 +442,7 @@ impl MetricsPage<'_> {
     }
 }
 
-/// Returns the name as queried.
+/// Returns the name as it appears in queries: the name of a counter ends in `_total`.
 fn queried_name(kind: MetricType, name: &str) -> String {
     let is_counter = matches!(kind, MetricType::Counter);
     format!("{name}{}", if is_counter { "_total" } else { "" })
@@ -457,7 +455,7 @@ enum MetricValue {
 }
 
 impl MetricValue {
-    /// Writes the value under the name of its family, as the library does for gauges alone.
+    /// Writes the value as that of a gauge, because the library adds `_total` to names of counters.
     fn encode(self, metric: MetricEncoder<'_>) -> fmt::Result {
         match self {
             Self::Whole(value) => ConstGauge::new(value).encode(metric),
@@ -500,8 +498,8 @@ fn kind(resumed: bool) -> &'static str {
     if resumed { "resumed" } else { "full" }
 }
 
-/// Sums counting buckets between powers of two of microseconds. Returns the limits in seconds; the
-/// last bucket is open.
+/// Combines the internal buckets between two powers of two of microseconds. Returns the upper limit
+/// of each bucket in seconds, and its count; the last limit is infinite.
 fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> = (FIRST_POWER..=LAST_POWER)
         .map(|power| ((1_u64 << power) as f64 / 1e6, 0))
@@ -516,9 +514,9 @@ fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
     buckets
 }
 
-/// Exponent of the first limit in microseconds: 64 us. No handshake is faster.
+/// Exponent of the first bucket's limit: 2^6 us = 64 us. No handshake is faster.
 const FIRST_POWER: u32 = 6;
-/// Exponent of the last limit in microseconds: 16.8 s, more than the default handshake timeout.
+/// Exponent of the last finite limit: 2^24 us = 16.8 s, more than the default handshake timeout.
 const LAST_POWER: u32 = 24;
 
 #[cfg(test)]

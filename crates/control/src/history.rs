@@ -1,9 +1,9 @@
 //! The last hour in memory, for the plots of the status page, and the last minute, for rates in
 //! `/status`.
 //!
-//! Control records a [`Moment`] every ten seconds, with the numbers of these ten seconds. 360
-//! moments take about 50 KiB. A [`Mark`] keeps the counts of an earlier moment; the oldest mark is
-//! about a minute old. Six marks take about 600 bytes per name and server with connections.
+//! Control records a [`Moment`] every ten seconds, with measurements of these ten seconds. 360
+//! moments take about 50 KiB. A [`Mark`] stores the counters at an earlier time; the oldest mark is
+//! about a minute old. Six marks take about 600 bytes per server and per name with handshakes.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -22,28 +22,25 @@ use super::temporary::RunningBackend;
 use super::totals::Totals;
 use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
-/// Numbers of about ten seconds. A quantile is `None` if nothing was measured.
+/// Measurements of an interval of about ten seconds. A quantile is `None` if nothing was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moment {
-    /// Time at the end.
+    /// End of the interval.
     pub time: Timestamp,
-    /// Length.
+    /// Length of the interval.
     pub seconds: f64,
-    /// Open connections at the end.
+    /// Open connections at the end of the interval.
     pub connections: u64,
-    /// Accepted connections.
     pub accepted: u64,
-    /// Full handshakes.
     pub handshakes_full: u64,
-    /// Resumed handshakes.
     pub handshakes_resumed: u64,
     /// Handshakes that failed because of the client.
     pub handshakes_failed: u64,
     /// Median time of handshakes.
     pub handshake_p50_us: Option<u64>,
     pub handshake_p99_us: Option<u64>,
-    /// Median wait for a slot of connections that waited.
+    /// Median time in the queue, of connections that waited for a slot.
     pub queue_p50_us: Option<u64>,
     pub queue_p99_us: Option<u64>,
     /// Median time of successful connects to servers.
@@ -55,15 +52,15 @@ pub struct Moment {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Minute {
-    /// Length.
+    /// Length of that time.
     pub seconds: f64,
-    /// Closed connections by reason.
+    /// Closed connections by close reason.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
     /// Completed handshakes by name of a certificate, over all listeners.
     pub names: BTreeMap<String, u64>,
 }
 
-/// Connects to a server.
+/// Numbers of connects to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerCounts {
@@ -73,7 +70,7 @@ pub struct ServerCounts {
     pub failures: u64,
 }
 
-/// Counts at a moment; all 0 at the start of the process.
+/// Counters at one time; all are 0 at the start of the process.
 #[derive(Debug, Default)]
 pub struct Mark {
     /// Time since the start of the process.
@@ -84,7 +81,7 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Reads the present counts.
+    /// Reads the current counters.
     pub fn of(totals: &Totals, config: &Config, backends: &[RunningBackend], at: Duration) -> Self {
         let servers = backends.iter().flat_map(|it| it.state.servers().to_vec());
         let counts = |it: &ServerState| ServerCounts {
@@ -121,13 +118,13 @@ impl Mark {
 fn growth<K: Clone + Ord>(before: &BTreeMap<K, u64>, later: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     let each = later.iter().map(|(key, count)| {
         let before = before.get(key).copied().unwrap_or(0);
-        // Names are counted from 0 after a reload.
+        // A reload resets the count of a name, so a smaller count has grown from 0.
         (key.clone(), count.checked_sub(before).unwrap_or(*count))
     });
     each.filter(|(_, count)| *count > 0).collect()
 }
 
-/// The last hour.
+/// Moments of the last hour, and marks of the last minute.
 #[derive(Debug)]
 pub struct History {
     moments: VecDeque<Moment>,
@@ -200,7 +197,7 @@ fn push<T>(to: &mut VecDeque<T>, item: T, most: usize) {
     to.push_back(item);
 }
 
-/// Returns the times of handshakes, of waits for slots, and of connects, over all workers.
+/// Returns the histograms of handshake times, queue times and connect times, over all workers.
 fn times(counters: &[Arc<Counters>]) -> [[u64; BUCKETS]; 3] {
     let each = || counters.iter();
     let handshakes = each().flat_map(|it| [&it.handshake_full, &it.handshake_resumed]);
@@ -212,9 +209,9 @@ fn times(counters: &[Arc<Counters>]) -> [[u64; BUCKETS]; 3] {
 }
 
 const INTERVAL: Duration = Duration::from_secs(10);
-/// An hour.
+/// Number of moments in an hour.
 const MOMENTS: usize = 360;
-/// The oldest mark is 50 to 60 seconds old.
+/// Number of marks, of which the oldest is 50 to 60 seconds old.
 const MARKS: usize = 6;
 
 #[cfg(test)]

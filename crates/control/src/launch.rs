@@ -66,7 +66,7 @@ use becket_proxy::worker::workers::WorkerEnded;
 use becket_proxy::worker::workers::Workers;
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
 
-/// Reason why a server did not start. No change remains.
+/// Reason why the server did not start. A failed start leaves no change behind.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
@@ -92,11 +92,12 @@ pub enum StartError {
     },
 }
 
-/// Starts a server. Call it before any other thread exists, because it changes limits and identity.
+/// Starts the server. Call it before any other thread exists, because the sandbox applies only to
+/// the calling thread and to threads that it starts later.
 ///
 /// # Errors
 ///
-/// All errors of the configuration, or the first failed system call.
+/// Returns all errors of the configuration, or the first failed system call.
 pub fn launch(
     source: ConfigSource,
     given: ProcessResources,
@@ -192,9 +193,9 @@ fn launch_parts(
     Ok(Terminator { runtime, control })
 }
 
-/// Checks the user of this process, sets its limits and confines it, before it binds sockets and
-/// has threads. [`MemoryWatch`] opens its files before the sandbox. The threads of tokens start in
-/// the sandbox.
+/// Checks the user of this process, sets its limits and enters the sandbox, before sockets are bound
+/// and threads are started. [`MemoryWatch`] opens its files outside the sandbox; the threads of
+/// tokens start inside it.
 fn confine(
     source: &ConfigSource,
     config: &Config,
@@ -243,7 +244,7 @@ fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handov
     Ok(Handover::new(before))
 }
 
-/// Starts to receive commands of the supervisor. Without a supervisor, there are none.
+/// Starts to receive commands of the supervisor. Without a supervisor, returns a closed channel.
 fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Delivered>> {
     let Some(link) = link else {
         return Ok(unbounded_channel().1);
@@ -307,7 +308,7 @@ fn bind(
             vec![problem.value(address.to_string())]
         })
     });
-    // While another process serves, the socket's file belongs to that process.
+    // While the old process serves, the path of the socket is in use by that process.
     let is_free = given_admin.is_some() || !given.listen_later;
     let unix = config.admin.socket.as_ref().filter(|_| is_free);
     let unix = unix.map(|wanted| {
@@ -365,8 +366,9 @@ fn shared(
     Arc::new(shared)
 }
 
-/// Creates the runtime of the control loop, and the receiver of signals, which from now on do not
-/// end the process. Threads that are started later, such as threads of tokens, gain no privileges.
+/// Creates the runtime of the control loop and the receiver of signals, which from now on do not end
+/// the process. First forbids new privileges, for this thread and all threads that are started
+/// later.
 fn runtime() -> io::Result<(Runtime, Signals)> {
     privileges::forbid_new_privileges()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -399,5 +401,5 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |error| StartError::System { what, error }
 }
 
-/// Maximum length in bytes of the reason for a failed start: hundreds of errors.
+/// Maximum length in bytes of the reason for a failed start, enough for hundreds of errors.
 const LONGEST_REASON: usize = 64 * 1024;

@@ -135,11 +135,11 @@ impl MemoryPolicy {
     }
 }
 
-/// Watermark in percent of the group's limit. Clients are rejected at nine eighths of it, which is
-/// 95.6 %.
+/// Watermark in percent of the cgroup's memory limit. New clients are rejected at nine eighths of
+/// the watermark, which is 95.6 % of that limit.
 const PERCENT_OF_GROUP: u64 = 85;
-/// A shortage ends when memory use is below the watermark by this fraction, so that it does not end
-/// and begin with each page.
+/// A shortage ends when memory use has fallen below the watermark by 1/32 of the watermark, so that
+/// small changes do not end and begin it again.
 const SLACK: u64 = 32;
 /// Time between two actions, so that the first one can take effect.
 const BETWEEN: Duration = Duration::from_secs(1);

@@ -11,18 +11,15 @@ use becket_sys::memory::open_descriptors;
 /// Resource usage of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessUsage {
-    /// Open descriptors.
     pub open_descriptors: Option<u64>,
-    /// RLIMIT_NOFILE, soft.
+    /// Soft limit of open files (RLIMIT_NOFILE).
     pub descriptor_limit: Option<u64>,
-    /// Resident memory in bytes.
     pub resident_bytes: Option<u64>,
     /// User and system time of all threads in seconds.
     pub cpu_seconds: Option<f64>,
 }
 
 impl ProcessUsage {
-    /// Reads the current usage.
     pub fn read() -> Self {
         let text = |name| fs::read_to_string(name).ok();
         Self {
@@ -49,8 +46,8 @@ fn resident_bytes(status: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the sum of fields 14 and 15, utime and stime. The command before them may contain spaces
-/// and brackets; it ends at the last bracket.
+/// Returns the sum of fields 14 and 15 (utime, stime) of `/proc/self/stat`. Field 2, the name of the
+/// program, may contain spaces and brackets; it ends at the last bracket.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);

@@ -35,13 +35,11 @@ pub struct Reloading {
 /// A requested reload.
 #[derive(Debug)]
 pub struct ReloadRequest {
-    /// Source of the configuration.
     pub source: ConfigSource,
     /// Sockets that were bound for the reload.
     pub sockets: BoundSockets,
-    /// The running configuration, without changes by an operator.
+    /// The running configuration, whose unchanged parts are used again.
     pub running: Arc<Config>,
-    /// Ticket secrets.
     pub secrets: Arc<TicketSecrets>,
     /// Time of the wall clock.
     pub unix: Duration,
@@ -60,7 +58,7 @@ struct Running {
 /// A prepared reload, to be committed or discarded.
 #[derive(Debug)]
 pub struct Reloaded {
-    /// Number of reloads requested over the admin pages when it began.
+    /// Number of reloads requested over the admin pages before this reload began.
     pub asked: u64,
     pub sockets: BoundSockets,
     pub prepared: Result<Prepared, Vec<String>>,
@@ -85,8 +83,8 @@ impl Reloading {
         });
     }
 
-    /// Drops every reload, because it would open listeners that a drain has closed. Returns `true`
-    /// if there was one.
+    /// Drops all reloads at a drain, because a reload would open closed listeners again. Returns
+    /// `true` if a reload was in progress.
     pub fn give_up(&mut self) -> bool {
         self.again = None;
         self.running.take().is_some()
@@ -132,7 +130,7 @@ fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
     Ok(prepared)
 }
 
-/// Builds every TLS configuration of the listeners once, and drops it.
+/// Builds every TLS configuration of the listeners once, to find errors, and drops it.
 pub fn build<'a>(
     config: &Config,
     listeners: impl IntoIterator<Item = &'a Arc<Listener>>,
@@ -150,8 +148,8 @@ pub fn build<'a>(
     Ok(())
 }
 
-/// Returns the changed keys of replication that need a restart: for the same `cluster.listen`, the
-/// node keeps its number until the restart. Only tickets have the new number at once.
+/// Returns the changed keys of replication that need a restart. If `cluster.listen` is unchanged, a
+/// new `cluster.node` applies to tickets at once, but to replication only after a restart.
 fn replication(old: &Config, new: &Config) -> Vec<String> {
     let (Some(was), Some(is)) = (&old.cluster, &new.cluster) else {
         return Vec::new();
@@ -164,8 +162,8 @@ fn replication(old: &Config, new: &Config) -> Vec<String> {
     differing.map(|(key, _)| key.to_owned()).collect()
 }
 
-/// Returns the key of stud's socket if it needs a restart: the socket is opened only at the start,
-/// but closed at once.
+/// Returns `cluster.stud-listen` if it is new or changed: becket opens this socket only at the
+/// start.
 fn stud(old: &Config, new: &Config) -> Option<String> {
     let (was, is) = (old.stud(), new.stud()?);
     let other = was.is_none_or(|was| was.listen != is.listen);

@@ -31,7 +31,7 @@ pub struct TopRow {
     pub bytes: u64,
 }
 
-/// Sources, server names and fingerprints that are tracked.
+/// Sources, server names and JA4 fingerprints that admission control tracks.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceList {
     pub tracked: u64,
@@ -44,11 +44,11 @@ pub struct SourceList {
 pub struct SourceRow {
     /// `source`, `name`, `ja4`, or `queue`: clients of a name in a backend's queue.
     pub kind: Cow<'static, str>,
-    /// An empty name stands for all names that are not configured.
+    /// Network, name or fingerprint; an empty name stands for all names that are not configured.
     pub source: Option<String>,
     pub connections: u32,
     pub full_handshakes_in_flight: u32,
-    /// Requests refused since the source last had no connection.
+    /// Number of refusals since the source last had no open connection.
     pub refused: u32,
     /// Limits that the source has reached.
     pub limited: Vec<Cow<'static, str>>,

@@ -29,14 +29,14 @@ pub struct Snapshot {
     pub backends: Vec<RunningBackend>,
     /// `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<&'static Support>,
-    /// Cancels of PostgreSQL clients that were sent to a server, and that failed.
+    /// Number of PostgreSQL cancels that were sent to a server, and number that failed.
     pub cancels: (u64, u64),
     /// Connections to the admin pages that were not served, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],
     pub usage: ProcessUsage,
-    /// The last hour.
+    /// Moments of the last hour.
     pub history: Vec<Moment>,
-    /// One per worker.
+    /// Counters of each worker.
     pub counters: Vec<Arc<Counters>>,
 }
 
@@ -109,7 +109,7 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
     }
 }
 
-/// Returns the values of the file for the changed keys.
+/// Returns the configured values of the keys that an operator has changed.
 fn in_file(config: &Server, settings: &ServerSettings) -> Option<BTreeMap<String, Value>> {
     let (changed, file) = (&settings.overrides, &settings.file);
     let mut values = BTreeMap::new();

@@ -1,11 +1,11 @@
 //! The listening sockets of all workers: bound before anything changes, kept over reloads.
 //!
-//! Every worker gets its own socket for every address (`SO_REUSEPORT`). Such a socket could also be
-//! bound next to another process with this option, becket or not, and would then take half of its
-//! clients. Therefore each address is probed once without the option. A socket from the service
-//! manager is used as it is, shared by all workers. A supervisor may pass more sockets of an
-//! address than there are workers: some workers then have several, because closing one would reset
-//! the clients in its queue.
+//! Every worker gets its own socket for every address (`SO_REUSEPORT`). With this option, becket
+//! could also bind an address that another process serves with it, and would receive half of that
+//! process's clients. Therefore each address is first probed without the option. A socket from the
+//! service manager is used as it is, shared by all workers. A supervisor may pass more sockets of an
+//! address than there are workers. Some workers then have several sockets, because closing a socket
+//! would reset the clients in its queue.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -20,13 +20,13 @@ use becket_process::protocol::SocketKind;
 use becket_proxy::worker::bound::BoundListener;
 use becket_tls::config::{Config, Listener};
 
-/// Binds every address of `config` that is not in `held`, for each worker. Returns one list per
-/// worker. Addresses in `retiring` still belong to this process for a moment, so they are not
-/// probed.
+/// Binds every address of `config` that is not in `held`, once for each worker. Returns a list of
+/// sockets per worker. Does not probe the addresses in `retiring`, because this process still has
+/// their sockets.
 ///
 /// # Errors
 ///
-/// All addresses that cannot be bound; no socket is kept then.
+/// Returns a problem for each address that cannot be bound. All new sockets are then closed.
 pub fn bind(
     config: &Config,
     (held, retiring): (&[SocketAddr], &[SocketAddr]),
@@ -88,8 +88,8 @@ fn sockets_for(
     }
     let listens_later = given.listen_later;
     if let Some(given) = given.take(SocketKind::Clients, address) {
-        // While another process still serves, a socket that only this process has must not accept
-        // clients yet.
+        // While the old process serves, does not listen on a new socket, because no process would
+        // accept the clients in its queue yet.
         let open = if listens_later {
             set_options
         } else {
@@ -126,7 +126,7 @@ pub fn options(socket: &listener::ListenerSection) -> ListenOptions {
     }
 }
 
-/// Describes why an address cannot be bound. Names the process that has it.
+/// Describes why an address cannot be bound, and names the process that uses the address.
 pub fn fault(address: SocketAddr, error: &io::Error) -> String {
     let is_taken = error.kind() == io::ErrorKind::AddrInUse;
     match is_taken.then(|| port_holder(address)).flatten() {
@@ -151,10 +151,10 @@ fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Probl
     })
 }
 
-/// Maximum number of unsent bytes in the kernel for a slow client: two reads of the relay, so that
-/// one is in transit while the next one is made. Without it, send buffers grow to 4 MiB, and
-/// several hundred slow readers use up the kernel's memory for all of TCP, so that the kernel drops
-/// data for other connections. The cost for bulk transfers showed no measurable difference.
+/// Maximum number of unsent bytes in the kernel per connection: twice the size of a read by the
+/// relay. Without this limit, send buffers grow to 4 MiB, and several hundred slow clients exhaust
+/// the kernel's memory for TCP, so that the kernel drops data of other connections. The limit does
+/// not slow down bulk transfers measurably.
 const UNSENT: u32 = 128 * 1024;
 /// Time between two unanswered probes of an idle connection.
 const PROBE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);

@@ -1,4 +1,4 @@
-//! State of the running server behind the admin pages, and the parts that a reload replaces.
+//! State of the running server that the admin pages show, and the parts that a reload replaces.
 
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -46,18 +46,17 @@ pub struct AdminState {
 /// The process to signal: the supervisor, or the serving process if there is none.
 #[derive(Clone, Copy, Debug)]
 pub struct MainProcess {
-    /// Process ID.
     pub pid: u32,
-    /// Restarts before the current serving process.
+    /// Numbers of crashes and upgrades before the start of this serving process.
     pub restarts: Restarts,
 }
 
-/// Sources of sessions besides the handshakes of this process, as started.
+/// Sources of sessions besides the handshakes of this process.
 #[derive(Debug, Default)]
 pub struct Replication {
-    /// Cluster of peers; `None` without peers.
+    /// This host's node in the cluster; `None` without a cluster.
     pub node: Option<Arc<Node>>,
-    /// Reception of sessions of stud and hitch; `None` if it is off.
+    /// Status of the receiver of sessions from stud and hitch; `None` if it is disabled.
     pub stud: Option<Arc<ReceptionStatus>>,
 }
 
@@ -114,7 +113,6 @@ impl Current {
 }
 
 impl AdminState {
-    /// Creates the state at the start.
     pub fn new(
         main: MainProcess,
         shared: Arc<SharedState>,
@@ -145,7 +143,7 @@ impl AdminState {
         }
     }
 
-    /// Adds the sandbox of the process.
+    /// Adds the status of the sandbox.
     pub fn sandboxed(self, sandbox: &Sandbox) -> Self {
         let sandbox = sandbox.status.clone();
         Self { sandbox, ..self }
@@ -156,7 +154,7 @@ impl AdminState {
         &self.shared
     }
 
-    /// Updates the history for the pages.
+    /// Adds the current counters to the history that the pages show.
     pub fn tick(&self, now: Now) {
         let mark = |totals: &Totals| {
             let current = self.current();
@@ -170,12 +168,10 @@ impl AdminState {
         self.history.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Marks the process as draining.
     pub fn set_draining(&self) {
         self.draining.store(true, Relaxed);
     }
 
-    /// Replaces the configuration.
     pub fn set_config(&self, config: Arc<Config>) {
         let certificates = certificates(&config);
         self.change(|current| {
@@ -184,17 +180,15 @@ impl AdminState {
         });
     }
 
-    /// Sets the cluster node of this becket, or none.
     pub fn set_node(&self, node: Option<Arc<Node>>) {
         self.change(|current| current.node = node);
     }
 
-    /// Records the start of a reload.
     pub fn begin_reload(&self) {
         self.change(|current| current.changes.reloads.running = true);
     }
 
-    /// Records the result of a reload. `running` is `true` if another one has begun.
+    /// Records the result of a reload. `running` is `true` if another reload has begun.
     pub fn set_reload(&self, reload: ReloadOutcome, running: bool) {
         let handshakes = HandshakeCounts::of(&Totals::of(&self.shared.counters));
         self.change(|current| {
@@ -215,12 +209,10 @@ impl AdminState {
         self.current().changes.watch
     }
 
-    /// Sets the status of watched files.
     pub fn set_watch(&self, watch: WatchStatus) {
         self.change(|current| current.changes.watch = watch);
     }
 
-    /// Records the start of an upgrade.
     pub fn begin_upgrade(&self) {
         self.change(|current| current.changes.upgrades.running = true);
     }
@@ -235,7 +227,6 @@ impl AdminState {
         });
     }
 
-    /// Sets the state of the ticket keys.
     pub fn set_rotation(&self, rotation: RotationState) {
         self.change(|current| current.rotation = rotation);
     }

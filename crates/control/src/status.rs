@@ -104,7 +104,7 @@ pub struct ChangeStatus {
     pub reloads: ReloadCounts,
     /// The last failed upgrade.
     pub upgrade: Option<ReloadOutcome>,
-    /// Successful upgrades under this supervisor, and failed ones of this process.
+    /// Successful upgrades under this supervisor, and failed upgrades of this process.
     pub upgrades: ReloadCounts,
     pub watch: WatchStatus,
     /// Handshakes since the last successful reload, or since the start.
@@ -135,7 +135,7 @@ pub struct ReloadCounts {
     pub done: u64,
     /// Requests that changed nothing.
     pub refused: u64,
-    /// One is in progress, or requested.
+    /// A reload or an upgrade is in progress or requested.
     pub running: bool,
 }
 
@@ -201,7 +201,7 @@ pub struct AdmissionCounts {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SigningStatus {
-    /// `None` if each signature is made by itself.
+    /// `None` if RSA signatures are not computed in batches.
     pub rsa_batches: Option<BatchCounts>,
     pub tokens: Vec<TokenStatus>,
 }
@@ -237,7 +237,8 @@ pub struct TicketKeys {
     pub next_rotation_seconds: u64,
     /// Number of this node; `None` outside of a cluster.
     pub node: Option<u16>,
-    /// IDs of the secrets in hex: the sealing one, followed by secrets that only open.
+    /// IDs of the secrets in hex: first the secret that seals tickets, then secrets that only open
+    /// tickets.
     pub secrets: Vec<String>,
 }
 
@@ -284,7 +285,7 @@ pub struct PeerNameReport {
 pub struct StudReport {
     pub listen: String,
     pub receiving: bool,
-    /// Counts by outcome.
+    /// Number of datagrams by the outcome of their session.
     pub datagrams: BTreeMap<Cow<'static, str>, u64>,
 }
 
@@ -364,7 +365,7 @@ pub struct ServerStatus {
     pub node: Option<u16>,
     #[serde(flatten)]
     pub health: ServerHealth,
-    /// Values of the file for changed keys.
+    /// Configured values of the keys that an operator has changed.
     pub in_file: Option<BTreeMap<String, Value>>,
     pub added: bool,
 }

@@ -11,23 +11,20 @@ use becket_proxy::metrics::{Counters, HandshakeClass};
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// Connections accepted.
     pub accepted: u64,
-    /// Connections open.
+    /// Open connections.
     pub connections: u64,
-    /// Handshakes begun and not ended yet.
+    /// Handshakes in progress.
     pub handshakes_in_flight: u64,
     /// Signatures requested from crypto threads and not yet answered.
     pub signatures_in_flight: u64,
-    /// Full handshakes completed.
     pub handshakes_full: u64,
-    /// Resumed handshakes completed.
     pub handshakes_resumed: u64,
     /// Handshakes that failed because of the client.
     pub handshakes_failed: u64,
     /// Failed handshakes of clients that sent a configured name.
     pub handshakes_failed_by_name: u64,
-    /// Connections that ended, by reason; reasons without connections are left out.
+    /// Number of ended connections by close reason, without reasons that never occurred.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
     /// Ciphertext received from clients.
     pub client_bytes_in: u64,
@@ -39,16 +36,16 @@ pub struct Totals {
     pub server_bytes_out: u64,
     /// Bytes that were transferred without a copy.
     pub spliced_bytes: u64,
-    /// Pipes in use for such transfers.
+    /// Pipes in use for transfers without a copy.
     pub pipes_lent: u64,
 }
 
 impl Totals {
-    /// Sums counters. Differences of two counters never fall below zero.
+    /// Sums the counters of all workers.
     pub fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
         let mut sum = Self::default();
         for worker in workers {
-            // Ends are read first, so that they never outnumber the beginnings.
+            // Counters of ends are read first, so that no difference below is negative.
             let (closed, ended) = (worker.closed.total(), worker.handshakes_ended.value());
             let (accepted, begun) = (worker.accepted.value(), worker.handshakes_begun.value());
             sum.accepted += accepted;

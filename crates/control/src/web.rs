@@ -1,10 +1,10 @@
 //! The status page for browsers: problems, plots of the last hour, failures, servers, certificates
 //! and peers.
 //!
-//! The page loads nothing but itself. Its script fetches it every ten seconds and replaces the
-//! content of `<main>`; without scripts, the browser reloads it. All text of peers and of the
-//! configuration is escaped, and the policy in the answer admits only the script with its nonce. The
-//! page fits a width of 420 pixels.
+//! The page loads no other file. Its script fetches the page every ten seconds and replaces the
+//! content of `<main>`; without scripts, the browser reloads the page. All text of peers and of the
+//! configuration is escaped, and the Content-Security-Policy allows only the script with the nonce.
+//! The page fits a width of 420 pixels.
 
 mod plots;
 mod tables;
@@ -22,7 +22,8 @@ use super::status::{ListenerStatus, Status};
 
 pub use self::text::span;
 
-/// Writes the page of a status, with the last hour. The nonce is that of the policy.
+/// Writes the page from a status and the moments of the last hour. The Content-Security-Policy of
+/// the answer contains the same nonce.
 pub(super) fn web(status: &Status, hour: &[Moment], nonce: &str) -> Result<String, fmt::Error> {
     let mut page = String::new();
     let mut found = problems(status);

@@ -7,9 +7,10 @@
 //! if servers expect one, and without a slot. A server closes it after the cancel, and only then
 //! the client's connection is closed: otherwise the client's next query could be cancelled.
 //!
-//! The work that a client can cause is bounded: connects begin at a rate of [`MAX_CONNECTS`] in
-//! each [`PACE`], and [`MAX_RUNNING`] requests run, each to [`MAX_SERVERS`] servers,
-//! [`MAX_CONNECTS`] at a time, for [`TIMEOUT`] each. [`Cancels`] limits the waiting requests.
+//! The work that clients can cause is bounded: at most [`MAX_CONNECTS`] connects begin per
+//! [`PACE`], and at most [`MAX_RUNNING`] requests run at a time. Each request is sent to at most
+//! [`MAX_SERVERS`] servers, to [`MAX_CONNECTS`] at a time, within [`TIMEOUT`] per server.
+//! [`Cancels`] limits the number of waiting requests.
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
@@ -76,14 +77,14 @@ async fn send(
     while running.join_next().await.is_some() {}
 }
 
-/// Maximum number of concurrent requests. Together they make at most 64 connects at a time, as many
-/// as health checks.
+/// Maximum number of cancel requests at a time. Together they open at most 64 connections at a time,
+/// as many as health checks do.
 const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
 /// Maximum number of servers to which one cancel request is sent.
 const MAX_SERVERS: usize = 64;
-/// Pause after a request, for each [`MAX_CONNECTS`] of its servers. 50 requests a second with TLS
-/// to a few servers take milliseconds of control's time.
+/// Pause after a request, per [`MAX_CONNECTS`] of its servers. 50 requests a second, with TLS to a
+/// few servers, take milliseconds of the control thread's time.
 const PACE: Duration = Duration::from_millis(20);
 /// Timeout for each server.
 const TIMEOUT: Duration = Duration::from_secs(3);

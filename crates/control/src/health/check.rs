@@ -1,11 +1,12 @@
 //! One health check of a server: a connect, and further steps as configured.
 //!
-//! It runs on control's runtime, so nothing here blocks. Data after a TLS handshake or a status
-//! line is not read. If servers expect a PROXY header, a check sends one without an address: LOCAL,
-//! or UNKNOWN if servers get version 1 or the received headers of clients. If servers expect only
-//! an address, it is 0.0.0.0. The addresses of the server are tried in order, as for clients, each
-//! with the full timeout; the check passes at the first success. The verifier of the TLS
-//! configuration limits the chain of a server, and [`MAX_READ`] limits all bytes that it sends.
+//! A check runs on control's runtime, so nothing here blocks. Data after a TLS handshake or a status
+//! line is not read. If servers expect a PROXY header, a check sends a header without an address:
+//! LOCAL, or UNKNOWN if servers receive version 1 or the received headers of clients. With
+//! `proxy-header = "ip"`, a check sends the address 0.0.0.0. The addresses of the server are tried
+//! in order, as for clients, each with the full timeout; the check passes at the first success. The
+//! verifier of the TLS configuration limits the chain of a server, and [`MAX_READ`] limits all bytes
+//! that the server sends.
 //!
 //! Source: HAProxy's doc/proxy-protocol.txt section 2.2 (health checks), RFC 9112 section 3.2 (Host).
 
@@ -45,7 +46,7 @@ pub struct Check {
     /// Source addresses; the first one in the family of the server's address is bound.
     sources: Arc<[IpAddr]>,
     proxy_header: Option<Introduction>,
-    /// Protocol in which TLS is requested; `None` begins with TLS.
+    /// Protocol of the STARTTLS dialog; `None` if TLS begins at once.
     starttls: Option<Protocol>,
     /// TLS configuration and server name of the ClientHello; `None` is plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
@@ -66,7 +67,7 @@ struct HealthRequest {
 /// A server that accepted the connection.
 #[derive(Debug)]
 pub struct ConnectedServer {
-    /// Time of the connect and of the TLS handshake.
+    /// Duration of the connect and the TLS handshake.
     pub took: Duration,
     pub version: Option<ProtocolVersion>,
     /// The server's certificate, verified as configured.
@@ -78,7 +79,7 @@ pub enum Failure {
     Connect(io::Error),
     /// The server does not accept the data, or closes before its answer is complete.
     Broken(io::Error),
-    /// The server did not start TLS after STARTTLS, or the like in its protocol.
+    /// The server refused to start TLS in its protocol (STARTTLS, or a similar request).
     NoTls(NoTls),
     Tls(rustls::Error),
     /// An unexpected status.
@@ -193,7 +194,7 @@ impl Check {
     ///
     /// # Errors
     ///
-    /// The failure at the last address.
+    /// Returns the failure at the last address.
     pub async fn run(&self) -> Result<(), Failure> {
         let none = io::Error::from(io::ErrorKind::AddrNotAvailable);
         let mut outcome = Err(Failure::Connect(none));
@@ -321,7 +322,8 @@ impl HealthRequest {
 /// Returns the status of an answer, or `None` while its first line is not complete.
 fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     let mut head = httparse::Response::new(&mut []);
-    // `head` has no space for headers. Their error is ignored, because they need not be valid.
+    // `head` has no space for headers. The resulting error is ignored, because only the status line
+    // must be valid.
     let parsed = head.parse(answer);
     match (head.code.zip(head.reason), parsed) {
         (Some((status, _)), _) => Ok(Some(status)),
@@ -341,7 +343,8 @@ async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
     }
 }
 
-/// Returns the TLS configuration of the backend; without one, any certificate is accepted.
+/// Returns the TLS configuration of the backend. For a backend without TLS, any certificate is
+/// accepted.
 fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
     if let Some(tls) = &backend.tls {
         // An HTTP check sends HTTP/1.1, so it offers no other protocol.
@@ -397,13 +400,13 @@ fn local(kind: Introduction) -> Vec<u8> {
         tlvs: Tlvs::default(),
     };
     let mut out = Vec::new();
-    // Encoding fails only for fields that do not fit, and this header has none.
+    // Encoding fails only for fields that are too long, and this header has no fields.
     let _never = header.encode(format, &mut out);
     out
 }
 
-/// Retries while the backlog is full, as for clients: a non-blocking connect(2) fails then, and no
-/// event reports free space.
+/// Connects to a unix socket. Retries while its backlog is full, because a non-blocking connect(2)
+/// then fails, and no event reports free space.
 async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
@@ -417,7 +420,7 @@ async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
 trait AnySocket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> AnySocket for S {}
 
-/// A socket that ends after [`MAX_READ`] bytes.
+/// A socket from which at most [`MAX_READ`] bytes can be read.
 type Stream = Join<Take<ReadHalf<Box<dyn AnySocket>>>, WriteHalf<Box<dyn AnySocket>>>;
 
 enum Channel {
@@ -429,9 +432,9 @@ enum Channel {
 pub const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two connects to a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
-/// Maximum number of bytes from a server, handshake included: a chain, and far more than the head
-/// of an answer. A server could send empty TLS records endlessly, at a higher cost for becket than
-/// for itself.
+/// Maximum number of bytes read from a server: more than a handshake and the head of an answer.
+/// Without this limit, a server could send empty TLS records endlessly, at a higher cost for becket
+/// than for itself.
 const MAX_READ: u64 = 128 * 1024;
 /// Maximum number of bytes of an ignored answer.
 const MAX_IGNORED: u64 = 2048;

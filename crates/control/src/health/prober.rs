@@ -31,14 +31,14 @@ use becket_proxy::backend::server_state::ServerState;
 use becket_proxy::backend::slot::{Reservation, ServerSlot};
 use becket_tls::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 
-/// The servers of the running configuration.
+/// Watches the servers of the running configuration.
 #[derive(Debug)]
 pub struct Prober {
     resolver: HostResolver,
-    /// The configuration of `watches`.
+    /// The configuration from which `watches` was created.
     config: Option<Arc<Config>>,
     watches: Vec<ServerWatch>,
-    /// Results have the index of their watch.
+    /// Running checks. Each result contains the index of its server in `watches`.
     checks: JoinSet<(usize, Result<(), Failure>)>,
     lookups: JoinSet<(usize, HostAddresses)>,
 }
@@ -54,11 +54,11 @@ struct ServerWatch {
     /// Held while a due check waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
-    /// The percentage stored in `server`.
+    /// Percentage of the weight that was last stored in `server`.
     weight_percent: u8,
 }
 
-/// The name of a server that is resolved repeatedly.
+/// Host name of a server, which is resolved repeatedly.
 #[derive(Debug)]
 struct Name {
     host: String,
@@ -104,7 +104,7 @@ impl Prober {
         self.advance(now);
     }
 
-    /// Returns the health of the servers, for the next process.
+    /// Returns the health of the servers, for the process that replaces this process.
     pub fn known(&self, now: Now) -> Vec<handover::Server> {
         let known = self.watches.iter().map(|watch| watch.known(now));
         let is_worth_it = |known: &handover::Server| {
@@ -113,7 +113,7 @@ impl Prober {
         known.filter(is_worth_it).collect()
     }
 
-    /// Continues with the health from the previous process, for servers that are watched here.
+    /// Adopts the health that the old process reported, for servers that are configured here.
     pub fn take_over(&mut self, told: &[handover::Server], now: Now) {
         let told: HashMap<_, _> = told
             .iter()
@@ -157,7 +157,7 @@ impl Prober {
     pub fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
-                // The value only has to differ between servers, so any 32 bits of a hash are
+                // Spreads the checks of different servers over time, so any 32 bits of a hash are
                 // sufficient.
                 let random = RandomState::new().hash_one(index) as u32;
                 if let Some(watch) = self.watches.get_mut(index) {
@@ -174,14 +174,14 @@ impl Prober {
         }
     }
 
-    /// Creates the watches of a configuration. The health of servers that stay is kept.
+    /// Creates the watches for a configuration. Servers that are still configured keep their health.
     fn adopt(&mut self, configured: &[Arc<Backend>], backends: &Backends, now: Duration) {
         // Cancels the tasks of the previous configuration, whose indices refer to other servers.
         self.checks = JoinSet::new();
         self.lookups = JoinSet::new();
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
-            // Control has added all configured backends to `backends` before.
+            // Never missing, because control has added all configured backends to `backends`.
             let Some(state) = backends.by_name(&backend.keys.name) else {
                 continue;
             };
@@ -355,7 +355,7 @@ impl ServerWatch {
     fn look_at_connects(&mut self, now: Now) {
         let failures = self.server.failures_in_a_row();
         if let Some(change) = self.health.handle_connects(failures, &self.rules, now.mono) {
-            // An early check confirms the change.
+            // Schedules a check at once, to confirm the change.
             self.check_schedule.due = now.mono;
             match change.to {
                 Condition::OutOfService => self.note(change, &"connects fail", now),
@@ -448,7 +448,7 @@ impl Name {
             }
             Err(reason) if is_news => {
                 tracing::warn!(name: "server-unresolved", server = %name, error = reason, "name does not resolve yet");
-                // Checks the queue again, because its clients may have no other server.
+                // Checks the queue again, because the queued clients may have no other server.
                 server.backend().settle();
             }
             Err(_) => {}
@@ -507,7 +507,7 @@ impl Schedule {
 
 /// Maximum number of concurrent checks. Each takes a descriptor.
 const MOST_CHECKS: usize = 64;
-/// Maximum number of concurrent lookups; the resolver makes fewer.
+/// Maximum number of concurrent lookups. The resolver has its own, lower limit.
 const MOST_LOOKUPS: usize = 64;
 /// Time until the next lookup of a name without addresses.
 const SOON: Duration = Duration::from_secs(5);

@@ -14,11 +14,10 @@ use super::NoRandomness;
 use becket_tls::secret::shared::SecretBytes;
 use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, TicketSecrets};
 
-/// Creates secrets, and determines when the next one is due.
+/// Creates a random secret per epoch, and determines when the next epoch begins.
 #[derive(Debug)]
 pub(super) struct Alone {
-    /// ID of this process's secrets, which distinguishes tickets of other processes from expired
-    /// ones.
+    /// ID of the secrets, which distinguishes expired tickets from tickets of another becket.
     id: SecretId,
     due: Duration,
     rotations: u64,
@@ -43,17 +42,17 @@ impl Alone {
         Ok((alone, secrets))
     }
 
-    /// Continues the state of another process.
+    /// Adopts the state of the old process.
     pub(super) fn go_on(&mut self, id: SecretId, rotations: u64, due: Duration) {
         *self = Self { id, due, rotations };
     }
 
-    /// Returns the ID of the secrets.
     pub(super) fn id(&self) -> SecretId {
         self.id
     }
 
-    /// Begins a new epoch if it is due, and drops all epochs but the previous one.
+    /// Begins a new epoch if it is due, and drops the secrets of all epochs before the previous
+    /// epoch.
     pub(super) fn tick(
         &mut self,
         period: Duration,
@@ -76,7 +75,7 @@ impl Alone {
         }))
     }
 
-    /// Lets the next epoch begin at the next tick.
+    /// Makes the next epoch due at the next tick.
     pub(super) fn hurry(&mut self) {
         self.due = Duration::ZERO;
     }
@@ -86,7 +85,7 @@ impl Alone {
         self.due
     }
 
-    /// Returns the number of epochs before this one.
+    /// Returns the number of epochs before the current epoch.
     pub(super) fn rotations(&self) -> u64 {
         self.rotations
     }

@@ -1,9 +1,9 @@
 //! The rotation of ticket secrets: the current secrets, and when they change.
 //!
-//! A single host creates a random secret for each epoch ([`alone`]); in a cluster every node
-//! derives equal secrets from the shared one, by its wall clock ([`shared`]). Control calls
-//! [`Rotation::tick`] regularly and passes changes to the workers. Handshakes do not wait for that,
-//! because workers use the previous keys until they have the new ones.
+//! A single host creates a random secret for each epoch ([`alone`]); in a cluster, every node
+//! derives equal secrets from the shared secret, by its wall clock ([`shared`]). Control calls
+//! [`Rotation::tick`] regularly and sends new secrets to the workers. Handshakes never wait, because
+//! a worker uses the previous keys until it receives the new keys.
 //!
 //! If a rotation fails, the previous secrets stay in use, and the rotation is retried after a
 //! minute.
@@ -29,12 +29,12 @@ use becket_tls::secret::shared::SecretBytes;
 pub use becket_tls::secret::shared::{NoRandomness, NotDerived};
 use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
-/// Creates secrets, and determines when the next ones are due.
+/// Creates ticket secrets, and determines when the next secrets are due.
 #[derive(Debug)]
 pub struct Rotation {
     kind: RotationKind,
     current: Arc<TicketSecrets>,
-    /// Time of the next attempt, by the monotonic clock.
+    /// Earliest time of the next rotation, by the monotonic clock.
     rest_until: Duration,
 }
 
@@ -47,8 +47,8 @@ enum RotationKind {
 /// State of the rotation, for the admin pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RotationState {
-    /// Number of the epoch whose key seals new tickets. It counts from the start on a single host,
-    /// and from 1970 in a cluster, where it is equal on all nodes.
+    /// Number of the epoch whose key seals new tickets. A single host counts epochs from its start;
+    /// all nodes of a cluster count them from 1970.
     pub epoch: u64,
     /// Start of the epoch, by the wall clock.
     pub epoch_started: Timestamp,
@@ -56,8 +56,8 @@ pub struct RotationState {
     pub due: Due,
     /// Number of this node; `None` on a single host.
     pub node: Option<u16>,
-    /// IDs of the secrets in hex: the sealing one, followed by secrets that only open. A single
-    /// host has a random ID.
+    /// IDs of the secrets in hex: first the secret that seals tickets, then secrets that only open
+    /// tickets. The ID is random on a single host.
     pub secrets: Vec<String>,
 }
 
@@ -99,7 +99,7 @@ impl Rotation {
     ///
     /// # Errors
     ///
-    /// The system has no random bytes.
+    /// Fails if the system provides no random bytes.
     pub fn start(period: Duration, now: Now) -> Result<Self, NoRandomness> {
         let (alone, secrets) = Alone::start(period, now)?;
         Ok(Self {
@@ -113,7 +113,7 @@ impl Rotation {
     ///
     /// # Errors
     ///
-    /// The secrets cannot be created.
+    /// Fails if the secrets cannot be created.
     pub fn of(config: &Config, now: Now) -> Result<Self, NotRotated> {
         let Some(cluster) = &config.cluster else {
             return Ok(Self::start(config.file.ticket_rotation(), now)?);
@@ -126,8 +126,8 @@ impl Rotation {
         })
     }
 
-    /// Returns the state for another process on this host to continue with these secrets; `None` in
-    /// a cluster, whose secrets come from files.
+    /// Returns the secrets for the process that replaces this process; `None` in a cluster, whose
+    /// secrets come from files.
     pub fn hand_over(&self, now: Now) -> Option<HandedSecrets> {
         let RotationKind::Alone(alone) = &self.kind else {
             return None;
@@ -144,8 +144,8 @@ impl Rotation {
         })
     }
 
-    /// Continues with the secrets of the previous process. Returns `false` in a cluster, which does
-    /// not use them.
+    /// Adopts the secrets of the old process. Returns `false` in a cluster, whose secrets come from
+    /// files.
     pub fn take_over(&mut self, handed: HandedSecrets, now: Now) -> bool {
         let RotationKind::Alone(alone) = &mut self.kind else {
             return false;
@@ -167,11 +167,11 @@ impl Rotation {
         true
     }
 
-    /// Returns a rotation for another configuration; `None` if this rotation continues.
+    /// Returns the rotation for a new configuration; `None` if the current rotation continues.
     ///
     /// # Errors
     ///
-    /// The secrets cannot be created; this rotation is unchanged in any case.
+    /// Fails if the secrets cannot be created. The current rotation is unchanged in any case.
     pub fn reloaded(&self, config: &Config, now: Now) -> Result<Option<Self>, NotRotated> {
         if config.cluster.is_none() && matches!(self.kind, RotationKind::Alone(_)) {
             return Ok(None);
@@ -185,11 +185,12 @@ impl Rotation {
     }
 
     /// Begins a new epoch if it is due. Returns `true` if there are new secrets. `period` is the
-    /// time between rotations on a single host.
+    /// time between two rotations on a single host.
     ///
     /// # Errors
     ///
-    /// The secrets cannot be created; the old ones stay in use, and the rotation is retried later.
+    /// Fails if the secrets cannot be created. The old secrets stay in use, and the rotation is
+    /// retried later.
     pub fn tick(&mut self, period: Duration, now: Now) -> Result<bool, NotRotated> {
         if now.mono < self.rest_until {
             return Ok(false);
@@ -203,7 +204,7 @@ impl Rotation {
         match next {
             Ok(None) => Ok(false),
             Ok(Some(secrets)) => {
-                // A wall clock that jumps back and forth must not keep the workers busy.
+                // Limits the rate of rotations, in case the wall clock jumps back and forth.
                 self.rest_until = now.mono + BREATH;
                 self.current = Arc::new(secrets);
                 Ok(true)
@@ -228,12 +229,11 @@ impl Rotation {
         self.tick(period, now)
     }
 
-    /// Returns the current secrets.
     pub fn secrets(&self) -> &Arc<TicketSecrets> {
         &self.current
     }
 
-    /// Returns the state of the rotation.
+    /// Returns the state of the rotation, for the admin pages.
     pub fn standing(&self) -> RotationState {
         let (epoch, due) = match &self.kind {
             RotationKind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
@@ -259,8 +259,8 @@ impl Rotation {
     }
 }
 
-/// Minimum time between two rotations by the wall clock. A node that rotates this late can still
-/// open tickets of the next epoch, because it has that key already.
+/// Minimum time between two rotations. A node that rotates this much later than its peers can still
+/// open their tickets, because it already has the key of the next epoch.
 const BREATH: Duration = Duration::from_secs(1);
 /// Time until the retry of a failed rotation.
 const RETRY: Duration = Duration::from_secs(60);

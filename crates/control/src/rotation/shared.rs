@@ -37,7 +37,7 @@ impl ClusterRotation {
         Ok((shared, secrets))
     }
 
-    /// Returns the secrets of the clock's epoch, if the epoch has changed.
+    /// Returns the secrets of the current epoch, if the epoch has changed.
     pub(super) fn tick(&mut self, now: Now) -> Result<Option<TicketSecrets>, NotRotated> {
         if self.length.number_at(now.unix.into()) == self.epoch {
             return Ok(None);
@@ -55,8 +55,8 @@ impl ClusterRotation {
         Duration::from_secs(self.length.end(self.epoch).0)
     }
 
-    /// Derives the secrets of the epoch of `now`, with the sealing one last. An error leaves the
-    /// epoch unchanged.
+    /// Derives the secrets for the epoch at `now`. The last of them seals tickets. An error leaves
+    /// the epoch unchanged.
     fn derive(&mut self, now: Now) -> Result<TicketSecrets, NotRotated> {
         let around = self.length.epochs_at(UnixSeconds::from(now.unix));
         let mut epochs = Vec::with_capacity(self.secrets.len() * 3);

@@ -1,8 +1,8 @@
 //! The plots of the status page: lines over the time since the start, at most an hour, as SVG.
 //!
-//! Times of connections have a logarithmic axis. The script of the page shows the values under the
-//! pointer from the `data-` attributes: `x` and `t` have the position and the time of each moment,
-//! and `v` of a line has its values.
+//! Durations have a logarithmic axis. The script of the page reads the values under the pointer from
+//! `data-` attributes: `x` and `t` contain the position and the time of each moment, and `v` the
+//! values of a line.
 
 use std::fmt::{self, Write};
 use std::iter::successors;
@@ -12,7 +12,6 @@ use super::super::history::Moment;
 use super::super::status::Status;
 use super::text::{clock, micros, short, span};
 
-/// Writes all plots.
 pub(super) fn plots(page: &mut String, status: &Status, hour: &[Moment]) -> fmt::Result {
     let end = status.process.now.unix_seconds();
     let start = status.process.started.unix_seconds();
@@ -60,7 +59,7 @@ pub(super) fn plots(page: &mut String, status: &Status, hour: &[Moment]) -> fmt:
     page.write_str("</div>\n")
 }
 
-/// Name and class of a line, and its value or a gap for each moment.
+/// A line of a plot: its name, its CSS class, and for each moment a value or a gap.
 struct PlotLine(&'static str, &'static str, Vec<Option<f64>>);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -96,7 +95,6 @@ impl TimeAxis {
     }
 }
 
-/// A vertical axis.
 struct ValueAxis {
     /// 0 on a linear axis.
     low: f64,
@@ -185,7 +183,7 @@ fn plot(
         for (at, value) in time.at.iter().zip(values) {
             if let Some(value) = value {
                 let (x, y) = (time.x(*at), axis.y(*value));
-                // A value between gaps is a dot.
+                // Begins each segment with a dot, so that a single value between gaps is visible.
                 let (from, dot) = if is_drawn { ("L", "") } else { ("M", "h1") };
                 write!(path, "{from}{x:.1} {y:.1}{dot}")?;
             }
@@ -201,7 +199,7 @@ fn plot(
     page.write_str("<path class=cursor d=\"\"/></svg><output aria-live=off></output></figure>\n")
 }
 
-/// Length of the time axis in seconds, at most.
+/// Maximum length of the time axis in seconds.
 const HOUR: u64 = 3600;
 const WIDTH: f64 = 360.0;
 const HEIGHT: f64 = 150.0;

@@ -12,7 +12,7 @@ use super::super::certificates::CertificateStatus;
 use super::super::status::{BackendStatus, ClusterReport, ServerStatus, Status};
 use super::text::{Escape, short, span};
 
-/// Writes the reasons for which connections failed, most frequent in the last minute first.
+/// Writes the reasons of failed connections, the most frequent in the last minute first.
 pub(super) fn failures(page: &mut String, status: &Status) -> fmt::Result {
     let (totals, minute) = (&status.traffic.totals, &status.traffic.minute);
     let failed = CloseReason::ALL.iter().filter(|it| !it.is_expected());
@@ -32,7 +32,7 @@ pub(super) fn failures(page: &mut String, status: &Status) -> fmt::Result {
     })
 }
 
-/// Writes the servers of each backend after a row with its queue.
+/// Writes a row with the queue of each backend, followed by a row for each of its servers.
 pub(super) fn servers(page: &mut String, status: &Status) -> fmt::Result {
     let rows = status.backends.iter().flat_map(|backend| {
         let servers = backend.servers.iter().map(move |it| (backend, Some(it)));
@@ -87,8 +87,7 @@ fn server_row(server: &ServerStatus, status: &Status) -> (&'static str, Vec<Stri
     )
 }
 
-/// Returns the state of a server, how long it has lasted, its reason, and the result of the last
-/// check.
+/// Returns the state of a server, its duration and reason, and the result of the last check.
 fn server_state(server: &ServerStatus, now: Timestamp) -> String {
     let health = &server.health;
     let mut text = match server.mode {
@@ -113,7 +112,7 @@ fn server_state(server: &ServerStatus, now: Timestamp) -> String {
     }
 }
 
-/// Writes the certificates in order of expiry, with the handshakes of their names.
+/// Writes the certificates in order of expiry, with the handshake rate of each name.
 pub(super) fn certificates(page: &mut String, status: &Status) -> fmt::Result {
     let now = status.process.now;
     let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
@@ -130,7 +129,6 @@ pub(super) fn certificates(page: &mut String, status: &Status) -> fmt::Result {
     })
 }
 
-/// Writes the peers of the cluster.
 pub(super) fn peers(page: &mut String, cluster: &ClusterReport) -> fmt::Result {
     let columns = &["peer", "state", "#node", "#heard, s ago"];
     let heading = ("Cluster", "becket status", columns.as_slice());
@@ -144,9 +142,9 @@ pub(super) fn peers(page: &mut String, cluster: &ClusterReport) -> fmt::Result {
     })
 }
 
-/// Writes a table that scrolls in its own frame, unless it has no rows. The heading is a title, a
-/// command that shows all rows, and columns; those with `#` have numbers. A row is a class
-/// attribute and its cells; a single cell spans the table.
+/// Writes a scrollable table, or nothing if there are no rows. The heading contains a title, a
+/// command that lists all rows, and the columns; a column that begins with `#` contains numbers.
+/// `row` returns a class attribute and the cells of a row; a single cell spans the whole row.
 fn table<T>(
     page: &mut String,
     (title, command, columns): (&str, &str, &[&str]),

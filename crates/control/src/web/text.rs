@@ -43,7 +43,8 @@ pub(super) fn clock(unix: u64) -> String {
     at.to_string().chars().skip(11).take(8).collect()
 }
 
-/// Joins the first items, and counts the others.
+/// Joins the first [`MOST_ITEMS`] items. Counts further items, and names the `command` that lists
+/// them.
 pub(super) fn first(items: impl IntoIterator<Item = String>, command: &str) -> String {
     let mut items = items.into_iter();
     let shown: Vec<String> = items.by_ref().take(MOST_ITEMS).collect();
