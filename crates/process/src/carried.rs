@@ -190,7 +190,8 @@ impl Runner {
             .iter()
             .all(|request| *request == OperatorRequest::Reload)
         {
-            // The next program reloads. Waiting until no reload arrives could take forever.
+            // The next program carries out the reload. Waiting here until no reload is requested
+            // could take forever.
             state.reload |= !held.is_empty();
         } else {
             self.is_replaced = true;

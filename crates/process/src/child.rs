@@ -80,8 +80,7 @@ pub(super) enum ChildEvent {
 }
 
 impl Child {
-    /// Starts a program under the name that this program was called by, with a socket as its
-    /// standard input.
+    /// Starts a program with the `argv[0]` of this process, and with a socket as standard input.
     pub(super) fn start(id: u32, program: &Path) -> io::Result<Self> {
         let (process, stream) = spawn(program)?;
         Self::of(id, process, stream, Vec::new())
@@ -190,8 +189,8 @@ impl Child {
             }
         }
         let has_ended = self.handle.poll_read_ready(cx).is_ready();
-        // No event is read while a command is unread: the descriptors of unread answers stay open
-        // here, and further requests for files would add to them.
+        // Reads no event while a command is unread: unread answers keep their descriptors open in
+        // this process, and further requests for files would open more.
         if (has_ended || self.is_flushed())
             && let Poll::Ready(happened) = self.poll_event(has_ended, cx)
         {

@@ -86,7 +86,7 @@ fn continues_supervisor() -> bool {
     std::env::var_os(IS_CONTINUED).is_some()
 }
 
-/// Returns `true` if the environment variable has this version.
+/// Returns `true` if the environment variable contains [`VERSION`]. Another version is an error.
 fn is(name: &str) -> io::Result<bool> {
     match std::env::var_os(name) {
         None => Ok(false),
@@ -145,7 +145,7 @@ fn check(
         listing: offer.listing,
     };
     send(&stream, &Command::Start(start), offer.fds)?;
-    // The process requests files until it exits.
+    // Opens files for the process until it exits.
     while let Some((text, _)) = fd_messages::receive(&stream, LONGEST_EVENT, 0)? {
         if let Event::Open {
             listing,
@@ -234,8 +234,8 @@ fn start_log(seen: &FoundConfig) -> io::Result<becket_log::Logging> {
     Ok(logging)
 }
 
-/// Returns the path of this program. An absolute `argv[0]` comes first, because a link may point to
-/// another program at an upgrade. Otherwise the path is that of the running executable.
+/// Returns the path of the program that an upgrade starts: `argv[0]` if it is absolute, because it
+/// may be a link to a newer program; otherwise the path of the running executable.
 fn program() -> io::Result<PathBuf> {
     let called = std::env::args_os().next().unwrap_or_default();
     let called = Path::new(&called);

@@ -40,8 +40,8 @@ pub struct SupervisorLink {
     pub opener: Arc<Opener>,
 }
 
-/// Reads the start command and changes to its user, without any privilege of root. Call it before
-/// threads are started.
+/// Reads the start command, changes to the user that it names, and drops all privileges. Call it
+/// before threads are started.
 ///
 /// # Errors
 /// Fails if the supervisor has exited or if a privilege cannot be dropped.
@@ -83,7 +83,7 @@ fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     if let Some(user) = &start.user
         && let Some(folder) = &user.chroot
     {
-        // Caches the worker count while /proc is available to show CPU quotas.
+        // Caches the worker count, because it depends on CPU quotas in /proc, which the chroot hides.
         let _count = affinity::worker_count();
         privileges::enter_root(folder).map_err(|error| {
             let text = format!("process.chroot = {:?}: {error}", folder.display());
@@ -184,7 +184,7 @@ fn receive_all(
                 commands.send(received).is_ok()
             }
         };
-        // The receiver is dropped when this process exits.
+        // Sending fails when this process exits, because it drops the receivers.
         if !sent || is_last {
             return;
         }

@@ -21,7 +21,7 @@ use becket_tls::config::{AdminSocket, worker_count};
 pub(super) struct Needs {
     /// Files, and folders that contain needed files.
     pub(super) files: Vec<PathBuf>,
-    /// Subset of `files` that may change without a reload.
+    /// Subset of `files` whose changes are applied without a reload.
     pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
     /// Tokens with keys of the configuration.
@@ -41,7 +41,7 @@ impl Needs {
     /// resolve names.
     pub(super) fn by(file: &File, folder: &Path) -> Self {
         if file.asks_for_kernel_tls().next().is_some() {
-            // Makes the kernel load its TLS module, which it does only for root.
+            // Loads the kernel's TLS module, which only root can do.
             becket_sys::kernel_tls::support();
         }
         let has_ipv6 = has_ipv6();
@@ -64,7 +64,7 @@ impl Needs {
                 .collect(),
             tokens: tokens(file),
             clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
-            // The serving process reports a user that does not exist.
+            // An unknown owner of the socket is ignored here; the serving process reports it.
             admin_socket: AdminSocket::of(&file.admin, folder).ok().flatten(),
             admin: admin.and_then(|admin| addresses(&admin.address).pop()),
             datagrams: datagrams

@@ -133,7 +133,7 @@ pub enum OperatorRequest {
     Stop,
 }
 
-/// Parameters of a start.
+/// Parameters of [`Command::Start`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProcessStart {
     /// Process ID of the supervisor.
@@ -151,7 +151,6 @@ pub struct ProcessStart {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunAs {
     pub identity: UnixIdentity,
-    /// The chroot.
     pub chroot: Option<PathBuf>,
     /// Log files. A log that the user cannot open is opened before the change of user.
     pub logs: Vec<PathBuf>,
@@ -162,7 +161,6 @@ pub struct RunAs {
 pub struct Restarts {
     /// Number of serving processes that died.
     pub deaths: u64,
-    /// Number of upgrades.
     pub upgrades: u64,
 }
 

@@ -56,7 +56,7 @@ pub(super) struct Runner {
     pub(super) queued: VecDeque<OperatorRequest>,
     /// Number of events read since a deadline expired.
     reported: u32,
-    /// Origin of all times.
+    /// Zero of all times of the supervisor.
     origin: Instant,
 }
 
@@ -288,7 +288,7 @@ impl Runner {
     ) -> io::Result<ProcessTimes> {
         let program = self.program(is_new)?;
         if replaces.is_none() {
-            // A new socket each time, because settings such as a multicast group stay with a
+            // Binds datagram sockets again, because settings such as a multicast group stay with a
             // socket.
             let sockets = &mut self.held.current.sockets;
             sockets.retain(|(kind, _), _| *kind != SocketKind::Datagrams);
@@ -297,12 +297,12 @@ impl Runner {
         let times = times(&seen);
         let (mut offer, mut holdings) = self.offer(&seen, &needs, self.chroot(&seen));
         if !self.held.has_committed {
-            // A process that lost its supervisor may be about to release the addresses.
+            // Retries, because a process that lost its supervisor is about to release addresses.
             for _ in 0..TRIES {
                 if !offer.finds_addresses_taken() {
                     break;
                 }
-                // Addresses bound in this attempt would be in use in the next one.
+                // Closes the sockets of this attempt, which would block their addresses.
                 drop((offer, holdings));
                 std::thread::sleep(PAUSE);
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
@@ -370,7 +370,7 @@ impl Runner {
         Ok(program)
     }
 
-    /// Sends a process the current configuration to load.
+    /// Sends the command to load the current configuration.
     fn reload(&mut self, process: u32) -> ProcessTimes {
         let (seen, mut needs) = self.look();
         needs.workers = self.held.current.workers;
@@ -388,7 +388,7 @@ impl Runner {
         times(&seen)
     }
 
-    /// Makes a process check its files for changes, and watches the files that only root can
+    /// Sends the command to check files for changes, and watches the files that only root can
     /// change.
     fn renew(&mut self, process: u32) {
         let watched = self.held.current.watched.iter();
@@ -415,7 +415,7 @@ impl Runner {
         (seen, needs)
     }
 
-    /// Returns the configured chroot. Only root can enter it.
+    /// Returns the configured chroot; `None` without privileges, because only root can enter it.
     fn chroot(&self, seen: &FoundConfig) -> Option<PathBuf> {
         let found = chroot(seen, &self.setup.source);
         found.filter(|_| self.setup.identity.is_some())

@@ -33,7 +33,7 @@ pub(crate) use self::actions::{Action, Input, ProcessEnd, ServiceNotice, Supervi
 use self::stages::{Draining, LATE, ProcessStage, Reload, Serving, StartStep, Starting};
 use crate::protocol::{Command, OperatorRequest, ProcessTimes, Restarts};
 
-/// Requests that are queued.
+/// Queued requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingRequests {
     pub upgrade: bool,
@@ -79,8 +79,8 @@ impl Supervisor {
         out
     }
 
-    /// Starts after an exec without usable state: processes of the previous program may still use
-    /// the addresses.
+    /// Starts the first process after an exec whose state was lost. A failed start is retried,
+    /// because processes of the previous program may still use the addresses.
     pub(crate) fn recover(&mut self) -> Vec<Action> {
         self.has_served = true;
         self.begin()
@@ -181,7 +181,7 @@ impl Supervisor {
         (self.next.is_none() && is_free).then_some(serving)
     }
 
-    /// Returns the process that received the last `Serve`. It also receives changes of the ledger.
+    /// Returns the process that may accept clients. It also receives changes of the shared limits.
     fn accepting(&self) -> Option<u32> {
         let next = self.next.as_ref();
         let next = next.filter(|next| next.step == StartStep::MayServe);
@@ -313,7 +313,7 @@ impl Supervisor {
         let before = self.ending;
         self.ending = Some(Ending {
             ends_by: before.map_or(ends_by, |before| before.ends_by.min(ends_by)),
-            // The code of a signal (0) has precedence over the code of a process.
+            // Exit code 0, of a signal, has precedence over the code of a request by a process.
             code: before.map_or(code, |before| before.code.min(code)),
         });
         self.pending = PendingRequests::default();
@@ -382,7 +382,7 @@ impl Supervisor {
         self.proceed(now, out);
     }
 
-    /// Makes the next process the serving one. The old process leaves.
+    /// Makes `next` the serving process. The old process drains.
     fn succeed(&mut self, now: Duration, id: u32, times: ProcessTimes, out: &mut Vec<Action>) {
         self.next = None;
         (self.failures, self.restart_at) = (0, None);
@@ -397,7 +397,7 @@ impl Supervisor {
         self.begin_serving(now, id, times, out);
     }
 
-    /// Ends a failed upgrade: the serving process continues, or a new one is started.
+    /// Ends a failed upgrade: the serving process continues, or is started again if it has died.
     fn give_up(&mut self, now: Duration, error: &str, out: &mut Vec<Action>) {
         let Some(next) = self.next.take() else {
             return;
@@ -548,15 +548,15 @@ impl Supervisor {
 
 const NO_FAULT: u8 = 0;
 const FAILED: u8 = 1;
-/// Exit code of a drain without a signal. A service manager that restarts failed services starts
-/// becket again.
+/// Exit code after a drain that the admin pages requested. A service manager that restarts failed
+/// services starts becket again, because the code is not 0.
 pub(crate) const ASKED_BY_PROCESS: u8 = 4;
 /// Time limit for the exit of a process, added to the drain time.
 const GRACE: Duration = Duration::from_secs(10);
-/// A process that served at least this long did not die because of its configuration.
+/// Minimum serving time of a process whose death does not count as early.
 const LONG: Duration = Duration::from_secs(60);
-/// Maximum number of consecutive early deaths. The first process is replaced at once, later ones
-/// after 2, 6, 14 and 30 s.
+/// Maximum number of consecutive early deaths. The restart after the first death is immediate, later
+/// restarts follow after 2, 6, 14 and 30 s.
 const MOST_FAILURES: u32 = 5;
 
 #[cfg(test)]

@@ -38,9 +38,9 @@ struct Asking {
     /// Files that the supervisor opened before they were needed. The key is the number of a
     /// listing; the value is the index of the first file, and the results.
     ahead: BTreeMap<u32, (u32, OpenedAhead)>,
-    /// Answers from the thread that receives commands; `None` before it starts.
+    /// Answers from the thread that receives commands; `None` before that thread starts.
     answers: Option<Receiver<OpenAnswer>>,
-    /// Commands received before that thread starts.
+    /// Commands received before the start of the thread that receives commands.
     early: Vec<Command>,
 }
 
@@ -155,7 +155,8 @@ impl Opener {
                 (Command::Opened(listing, first, found), fds) => {
                     return Ok((listing, first, found, fds));
                 }
-                // Commands with descriptors are sent only after this process has loaded.
+                // Has no descriptors: commands with descriptors are sent only after this process has
+                // loaded.
                 (command, _) => asking.early.push(command),
             }
         }

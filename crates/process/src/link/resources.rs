@@ -19,7 +19,6 @@ use becket_keys::files::{FileAt, Files};
 pub struct ProcessResources {
     /// Files that the configuration names.
     pub files: Files,
-    /// Bound sockets.
     pub sockets: BoundSockets,
     /// Unix socket for the admin pages, if the supervisor created it.
     pub admin_socket: Option<io::Result<OwnedFd>>,
@@ -100,8 +99,8 @@ impl ProcessResources {
 #[derive(Debug, Default)]
 pub struct BoundSockets {
     sockets: BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>,
-    /// Another process still serves. A socket that does not listen yet must not listen before that
-    /// process has ended.
+    /// The old process still serves, so a socket that does not listen yet must not listen before
+    /// this process serves.
     pub listen_later: bool,
 }
 

@@ -87,12 +87,12 @@ pub(crate) enum ServiceNotice {
     Alive,
 }
 
-/// State from which another program continues.
+/// State that the supervisor passes to its next program over an exec.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct SupervisorState {
     pub serving: u32,
     pub times: ProcessTimes,
-    /// Process, and its remaining time until it is killed.
+    /// Draining processes, each with the time until it is killed.
     pub leaving: Vec<(u32, Duration)>,
     pub held: Vec<(u32, Counts)>,
     pub reload: bool,

@@ -120,8 +120,8 @@ impl Supervisor {
                 }
             }
             Event::Granted(to, counts) => self.granted(id, to, counts, out),
-            // Valid between `Yield` and `Leave`. Ignored after `Resume`: the process may have sent
-            // it before.
+            // Forwarded only between `Yield` and `Leave`. After `Resume`, an event that was already
+            // sent may still arrive, and is ignored.
             event @ (Event::Released(_) | Event::Wanted(_)) => {
                 if serving.yields {
                     self.leaving_event(id, event, out);

@@ -67,7 +67,7 @@ impl Supervisor {
             "the serving process died"
         );
         if !self.has_served || self.failures > MOST_FAILURES && self.next.is_none() {
-            // A process that exits without a command has failed, with any exit code.
+            // A process that exits without a command has failed, even with exit code 0.
             let code = ended
                 .code
                 .filter(|code| *code != NO_FAULT)

@@ -75,7 +75,7 @@ impl ProcessStage {
         }
     }
 
-    /// Returns the time when the supervisor must act.
+    /// Returns the deadline of the start or of the reload in progress.
     pub(super) fn deadline(&self) -> Option<Duration> {
         match self {
             Self::Starting(starting) => starting.late_at,
