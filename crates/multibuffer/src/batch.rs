@@ -73,7 +73,8 @@ impl<'a, L: Lanes> Batch<'a, L> {
         self.whole.public_power(&base)
     }
 
-    /// Raises numbers to a private exponent, of which each prime has a part. The results are below the modulus.
+    /// Raises numbers to a private exponent, by the Chinese remainder theorem. `exponent` returns the exponent
+    /// for a prime. The results are below the modulus.
     pub(crate) fn private_power(
         &mut self,
         numbers: &EightNaturals,
@@ -163,7 +164,7 @@ impl Blindings {
     }
 
     /// Squares the pairs and returns them to their keys. Drops each pair that was used
-    /// [`MOST_USES`] times, or whose lane is not right.
+    /// [`MOST_USES`] times, or whose signature was wrong.
     pub(crate) fn give_back<L: Lanes>(
         mut self,
         batch: &mut Batch<'_, L>,
@@ -187,8 +188,8 @@ impl Blindings {
     }
 }
 
-/// Draws random numbers until one is below the modulus. Its highest bit is set, so this takes two draws on
-/// average at most.
+/// Draws random numbers until a number is below the modulus. The highest bit of the modulus is set, so two
+/// draws on average are sufficient.
 fn random_below(key: &PrivateKey) -> Result<Natural, Unspecified> {
     let mut bytes = Zeroizing::new(vec![0; key.modulus_len()]);
     loop {

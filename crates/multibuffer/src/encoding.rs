@@ -62,7 +62,7 @@ impl Hash {
         digest::digest(algorithm, message)
     }
 
-    /// DER of a DigestInfo before the digest (RFC 8017, section 9.2, note 1).
+    /// Returns the DER encoding of a DigestInfo up to its digest (RFC 8017, section 9.2, note 1).
     fn digest_info(self) -> &'static [u8] {
         match self {
             Self::Sha256 => {
@@ -78,7 +78,7 @@ impl Hash {
     }
 }
 
-/// `00 01 ff .. ff 00 | DigestInfo`
+/// Returns the PKCS#1 v1.5 encoding: `00 01 ff .. ff 00 | DigestInfo`.
 fn pkcs1(hash: Hash, digest: &[u8], len: usize) -> Vec<u8> {
     let info = [hash.digest_info(), digest].concat();
     let mut encoded = vec![0xff; len - info.len()];
@@ -90,7 +90,7 @@ fn pkcs1(hash: Hash, digest: &[u8], len: usize) -> Vec<u8> {
     encoded
 }
 
-/// `masked 00 .. 00 01 salt | H | bc`, for a modulus whose bits fill its bytes.
+/// Returns the PSS encoding, `masked 00 .. 00 01 salt | H | bc`, for a modulus of exactly `8 len` bits.
 fn pss(hash: Hash, digest: &[u8], salt: &[u8], len: usize) -> Vec<u8> {
     let seed = hash.digest(&[&[0; 8], digest, salt].concat());
     let mut encoded = vec![0; len - seed.as_ref().len() - salt.len() - 2];

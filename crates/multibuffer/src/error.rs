@@ -4,18 +4,18 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// AWS-LC rejects it: it is not an RSA key, or its numbers do not belong together.
+    /// AWS-LC rejects the key: it is not an RSA key, or its numbers are inconsistent.
     #[error("not an RSA private key")]
     Rejected,
-    /// Its length is not supported.
+    /// The length of the key or of its primes is not supported.
     #[error("not a key of 2048, 3072 or 4096 bits with two primes of half that length")]
     Length,
-    /// Its public exponent is not supported.
+    /// The public exponent of the key is not supported.
     #[error("the public exponent is not 65537")]
     Exponent,
 }
 
-/// Reason for a missing signature. Other means may produce it.
+/// Reason for a missing signature. The caller may sign by other means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

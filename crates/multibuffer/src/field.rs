@@ -33,7 +33,7 @@ impl<L: Lanes> ModularField<L> {
     }
 
     /// Stores `x y / R` in `x`. If both numbers are in Montgomery form, the result is their product
-    /// in that form; if only one is, the result is their product outside the form.
+    /// in that form; if only one of them is, the result is their plain product.
     pub(crate) fn multiply(&mut self, x: &mut EightNaturals, y: &EightNaturals) {
         let columns = &mut self.columns.0;
         self.lanes.run(KernelStep::Product {
@@ -51,7 +51,7 @@ impl<L: Lanes> ModularField<L> {
         self.divide_columns(&mut x.0);
     }
 
-    /// Converts a number below R into the form.
+    /// Converts a number below R into Montgomery form.
     pub(crate) fn enter(&mut self, x: &mut EightNaturals) {
         let columns = &mut self.columns.0;
         self.lanes.run(KernelStep::Product {
@@ -62,7 +62,7 @@ impl<L: Lanes> ModularField<L> {
         self.divide_columns(&mut x.0);
     }
 
-    /// Converts a number below R times the modulus, with twice as many limbs, into the form.
+    /// Converts a number below R times the modulus, with twice as many limbs, into Montgomery form.
     pub(crate) fn enter_wide(&mut self, wide: &EightNaturals) -> EightNaturals {
         let mut x = self.divide_by_r(wide);
         self.enter(&mut x);
@@ -70,7 +70,7 @@ impl<L: Lanes> ModularField<L> {
         x
     }
 
-    /// Converts a number out of the form, to below its modulus.
+    /// Converts a number in Montgomery form to a plain number below its modulus.
     pub(crate) fn leave(&mut self, x: &mut EightNaturals) {
         *x = self.divide_by_r(x);
         self.reduce(x);
@@ -85,7 +85,7 @@ impl<L: Lanes> ModularField<L> {
         });
     }
 
-    /// Stores `x - y` in `x`, for numbers in the form.
+    /// Stores `x - y` in `x`, for numbers in Montgomery form.
     pub(crate) fn subtract(&mut self, x: &mut EightNaturals, mut y: EightNaturals) {
         self.reduce(x);
         self.reduce(&mut y);
@@ -96,7 +96,7 @@ impl<L: Lanes> ModularField<L> {
         });
     }
 
-    /// Returns `x m + z` with twice as many limbs, where m is the modulus; `x` and `z` are outside the form.
+    /// Returns `x m + z` with twice as many limbs, where m is the modulus, and `x` and `z` are plain numbers.
     pub(crate) fn times_modulus_plus(
         &mut self,
         x: &EightNaturals,
@@ -117,7 +117,7 @@ impl<L: Lanes> ModularField<L> {
         sum
     }
 
-    /// Returns `base` to the power of 65537, outside the form and below its modulus. The base must be in the
+    /// Returns `base` to the power of 65537 as a plain number below its modulus. The base must be in Montgomery
     /// form.
     pub(crate) fn public_power(&mut self, base: &EightNaturals) -> EightNaturals {
         let mut power = base.clone();
@@ -129,8 +129,8 @@ impl<L: Lanes> ModularField<L> {
         power
     }
 
-    /// Returns `base` to the power of exponents of at most `bits` bits, in the form. Each step is the same for
-    /// all exponents.
+    /// Returns `base` to the power of exponents of at most `bits` bits, in Montgomery form. The sequence of
+    /// instructions does not depend on the exponents.
     pub(crate) fn power(
         &mut self,
         base: &EightNaturals,

@@ -1,4 +1,4 @@
-//! Products, squares and reductions of eight numbers at a time, which take most of the time.
+//! Products, squares and reductions of eight numbers at a time: most of the time of a signature.
 //!
 //! Numbers are divided into blocks of ten limbs. A product of two blocks adds to twenty columns.
 //! Ten of these columns are in registers at any time, and the first operand is in ten more
@@ -21,7 +21,7 @@ use crate::vectors::{Eight, EightNaturals, LANES};
 
 /// Entries of a table of powers: one for each value of [`WINDOW`] bits.
 pub(crate) const ENTRIES: usize = 1 << WINDOW;
-/// Bits of the exponent per step. Four divides 52, and the table for four fits into the first-level cache.
+/// Bits of the exponent per step. Four divides 52, and a table of 2^4 powers fits into the L1 cache.
 pub(crate) const WINDOW: u32 = 4;
 
 /// Moduli of eight lanes, and for each of them -1 / modulus, modulo 2^52.

@@ -36,7 +36,7 @@ pub(crate) struct Blinding {
     pub(crate) factor: Natural,
     /// 1 / r
     pub(crate) inverse: Natural,
-    /// How often the pair, or a pair from which it was squared, was used.
+    /// Number of uses of the pair, and of the pairs from which it was squared.
     pub(crate) uses: u32,
 }
 
@@ -66,7 +66,7 @@ impl PrivateKey {
         Self::of(&pair, Some(der))
     }
 
-    /// Builds the key. The key pair proves that AWS-LC has checked that the numbers belong together.
+    /// Builds the key. The key pair shows that AWS-LC has checked the consistency of the numbers.
     fn of(_checked: &KeyPair, pkcs1: Option<&[u8]>) -> Result<Self, KeyError> {
         let key = pkcs1.and_then(RsaKey::parse).ok_or(KeyError::Rejected)?;
         if key.public_exponent != [1, 0, 1] {
@@ -77,7 +77,8 @@ impl PrivateKey {
         if ![2048, 3072, 4096].contains(&bits) || lengths != [bits / 2; 2] {
             return Err(KeyError::Length);
         }
-        // Whole blocks, with room for a factor of sixteen, so that products need no reduction in between.
+        // Rounds up to whole blocks, with at least four spare bits, so that intermediate results need no
+        // reduction.
         let limbs = ((bits / 2 + 4).div_ceil(LIMB_BITS) as usize).next_multiple_of(BLOCK);
         let part = |bytes| Natural::from_be(bytes, limbs);
         let prime = |number, exponent| Prime {
@@ -95,18 +96,18 @@ impl PrivateKey {
         })
     }
 
-    /// Bytes of the modulus, of a padded message and of a signature: 256, 384 or 512.
+    /// Returns the length of the modulus, of a padded message and of a signature in bytes: 256, 384 or 512.
     #[must_use]
     pub fn modulus_len(&self) -> usize {
         self.bits as usize / 8
     }
 
-    /// Bits of the modulus.
+    /// Returns the length of the modulus in bits.
     pub(crate) fn bits(&self) -> u32 {
         self.bits
     }
 
-    /// Limbs of the modulus: twice as many as of a prime.
+    /// Returns the number of limbs of the modulus, twice that of a prime.
     pub(crate) fn limbs(&self) -> usize {
         self.modulus.number.limbs().len()
     }

@@ -56,8 +56,8 @@ impl Natural {
         &self.0
     }
 
-    /// Returns whether this is the smaller of two numbers of equal length. Only for public or random numbers,
-    /// since the time depends on the digits.
+    /// Returns `true` if this number is below another number of equal length. Only for public or random
+    /// numbers, because the time depends on the digits.
     pub(crate) fn is_below(&self, other: &Self) -> bool {
         self.0.iter().rev().lt(other.0.iter().rev())
     }
@@ -109,8 +109,8 @@ pub(crate) struct Modulus {
 }
 
 impl Modulus {
-    /// Computes the constants, in a few milliseconds for the longest modulus: by as many doublings
-    /// as R^2 has bits.
+    /// Computes the constants by as many doublings as R^2 has bits, which takes a few milliseconds for
+    /// the longest modulus.
     pub(crate) fn new(number: Natural) -> Self {
         let mut r_squared = Natural(vec![0; number.0.len()]);
         r_squared.0[0] = 1;

@@ -14,7 +14,7 @@ use crate::vectors::LANES;
 /// A request for a signature.
 #[derive(Clone, Copy, Debug)]
 pub struct SignRequest<'a> {
-    /// The key.
+    /// The private key that signs.
     pub key: &'a PrivateKey,
     /// The message as padded by [`Scheme::encode`](crate::Scheme::encode): as long as the modulus, and below it.
     pub message: &'a [u8],
@@ -74,7 +74,7 @@ impl Multibuffer {
 }
 
 impl SignRequest<'_> {
-    /// Returns whether the modulus has `len` bytes, and the message fits it.
+    /// Returns `true` if the modulus has `len` bytes and the message fits the modulus.
     fn is_of(&self, len: usize) -> bool {
         [self.key.modulus_len(), self.message.len()] == [len; 2]
             && self.number().is_below(&self.key.modulus.number)

@@ -24,8 +24,9 @@ use becket_tls::verifier;
 pub(super) struct RevocationLists<'a> {
     /// Paths as configured.
     pub files: &'a [String],
-    /// CAs that issued the certificates, and the configuration key of these CAs.
+    /// CAs that issue the certificates.
     pub authorities: &'a Arc<RootCertStore>,
+    /// Configuration key of `authorities`, for messages.
     pub key: &'static str,
 }
 

@@ -23,8 +23,8 @@ pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: us
     ((addresses + open + OF_WORKER) * workers) as u64
 }
 
-/// Returns the number of descriptors for the pipes of all workers. Returns 0 if no bytes are
-/// relayed unchanged: becket terminates TLS for every client, and not in the kernel.
+/// Returns the number of descriptors for the pipes of all workers. Returns 0 if becket itself
+/// decrypts the data of every client, because such data cannot be spliced.
 pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: usize) -> u64 {
     let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
     let pass = routes.any(|route| route.policy.is_none());
@@ -81,7 +81,7 @@ pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
     })
 }
 
-/// Instruction to raise a limit that is too low.
+/// Instruction for operators to raise the limit of open files.
 pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
 
 /// Descriptors of a worker besides its sockets.

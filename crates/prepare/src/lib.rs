@@ -232,7 +232,7 @@ struct ConfigBuilder<'a> {
     names: HashMap<String, HostAddresses>,
     /// Addresses in use, with the configuration key of each.
     binds: Vec<(SocketAddr, String)>,
-    /// Errors in changed files, if the files of a running configuration are read again.
+    /// Errors in changed files; `None` unless the files of a running configuration are read again.
     kept_out: Option<Vec<Problem>>,
 }
 
@@ -267,7 +267,7 @@ impl ConfigBuilder<'_> {
     }
 
     /// Returns the configured number of connections, or the number that the limit of open files
-    /// allows after the `fixed` descriptors. Reports an error if it is too small.
+    /// allows after the `fixed` descriptors. Reports an error if the limit is too low.
     fn connections(&mut self, fixed: u64, of_pipes: u64) -> usize {
         if let Some(connections) = self.file.limits.connections {
             return connections;
@@ -341,7 +341,7 @@ impl ConfigBuilder<'_> {
     fn check_identity(&mut self) {
         let process = &self.file.process;
         if self.environment.files.is_confined() {
-            // The supervisor has already set this user, by its IDs.
+            // In a chroot, the supervisor has already changed to the user.
             return;
         }
         let Some(user) = &process.user else { return };
@@ -498,10 +498,11 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Returns why this process cannot serve as the configured user: only root can change the user.
+/// Returns a problem if this process cannot serve as the configured user, because only root can
+/// change the user.
 pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
     let process = &config.file.process;
-    // The supervisor has already found the user. A chroot has no user database.
+    // Not checked in a chroot, which has no user database: the supervisor has found the user before.
     let user = process.user.as_ref().filter(|_| !is_confined)?;
     let root = "a start as root";
     if process.chroot.is_some() {
@@ -528,8 +529,8 @@ pub fn is_filter(level: &str) -> bool {
             .all(|word| word.parse::<LevelFilter>().is_ok())
 }
 
-/// At 4 KiB per idle connection these take 400 MB. Most hosts see fewer connections and have more
-/// memory.
+/// Default maximum number of connections. They take 400 MB when idle (4 KiB each), which most hosts
+/// can spare.
 const DEFAULT_CONNECTIONS: usize = 100_000;
 /// Minimum of a computed number of connections. A smaller number must be configured.
 const LEAST_CONNECTIONS: usize = 16;

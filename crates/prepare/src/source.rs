@@ -34,10 +34,10 @@ enum SourceKind {
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     kind: SourceKind,
-    /// Absolute path of the current folder of the command.
+    /// Absolute path of the folder in which the command was started.
     base: PathBuf,
     files: Files,
-    /// Agents for the next configuration.
+    /// Token agents for the next configuration to load.
     tokens: Tokens,
     trials: Trials,
 }

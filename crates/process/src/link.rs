@@ -83,7 +83,7 @@ fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     if let Some(user) = &start.user
         && let Some(folder) = &user.chroot
     {
-        // Caches the worker count, because it depends on CPU quotas in /proc, which the chroot hides.
+        // Caches the worker count, because CPU quotas cannot be read inside the chroot.
         let _count = affinity::worker_count();
         privileges::enter_root(folder).map_err(|error| {
             let text = format!("process.chroot = {:?}: {error}", folder.display());
