@@ -40,7 +40,7 @@ pub struct AdminSockets {
     pub unix: Option<SocketFile>,
 }
 
-/// Control of the threads that serve the pages.
+/// Handle of the threads that serve the admin pages.
 #[derive(Debug)]
 pub struct Pages {
     /// Starts and stops accepting; dropping the sender closes the pages.
@@ -49,18 +49,18 @@ pub struct Pages {
     clients: Receiver<Infallible>,
 }
 
-/// Acceptance of clients of the pages.
+/// State of accepting clients of the admin pages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
     Shut,
-    /// Clients that are already in the kernel's queues are accepted, and no later ones.
+    /// Only clients that are already in the kernel's queues are accepted.
     Closing,
 }
 
 impl Pages {
     /// Starts or stops accepting. Clients that are not accepted stay in the kernel's queues, for
-    /// this process or another one with these sockets.
+    /// this process or another process that has these sockets.
     pub fn let_in(&self, open: bool) {
         if let Some(door) = &self.door {
             door.send_replace(if open { Door::Open } else { Door::Shut });
@@ -89,7 +89,7 @@ impl Pages {
     }
 }
 
-/// Serves the pages. Changes go to `control`, lists come from `workers`.
+/// Starts to serve the pages. Changes are sent to `control`, requests for lists to `workers`.
 ///
 /// # Errors
 /// Fails if no thread can be started, or if no descriptor is available for its event loop.
@@ -158,7 +158,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
             if let Err(error) = while_open(at_door, receive).await {
                 tracing::error!(name: "admin-pages-stopped", %error, "admin pages stopped");
             }
-            // Accepted clients still get their answers, from this runtime.
+            // Keeps this runtime alive, so that accepted clients still get their answers.
             pending::<()>().await;
         });
     })?;

@@ -230,7 +230,7 @@ fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
     (ReplySender::new(send), receiver)
 }
 
-/// Closes connections, and returns their number.
+/// Closes all connections that match a filter, and returns their number.
 pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConnections {
     let filter = Arc::new(filter);
     let ask = |mailbox: &Arc<Mailbox>| {

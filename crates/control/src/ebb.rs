@@ -53,7 +53,7 @@ impl Ebb {
     }
 }
 
-/// Minimum number of ended connections: about ten megabytes.
+/// Minimum number of ended connections before memory is given back: about ten megabytes.
 const WORTH_IT: usize = 2000;
 /// Minimum time between two releases of memory.
 const PAUSE: Duration = Duration::from_secs(60);

@@ -41,7 +41,7 @@ use becket_tls::resumption::{Offer, Resumption};
 /// Content type of the result of [`exposition`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes the page.
+/// Writes the page `/metrics`.
 ///
 /// # Errors
 /// Fails if a value cannot be formatted, which is a fault of becket.

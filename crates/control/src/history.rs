@@ -52,7 +52,7 @@ pub struct Moment {
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Minute {
-    /// Length of that time.
+    /// Time that the counts cover.
     pub seconds: f64,
     /// Closed connections by close reason.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
@@ -96,7 +96,7 @@ impl Mark {
         }
     }
 
-    /// Returns the counts from this mark to a later one.
+    /// Returns the growth of the counters from this mark to a later mark.
     pub fn minute(&self, later: &Self) -> Minute {
         Minute {
             seconds: later.at.saturating_sub(self.at).as_secs_f64(),

@@ -115,7 +115,7 @@ pub fn launch(
 /// Cuts a reason to the maximum length of an event.
 fn shortened(mut reason: String) -> String {
     let end = (0..=reason.len().min(LONGEST_REASON)).rfind(|end| reason.is_char_boundary(*end));
-    // Index 0 is always a boundary.
+    // `end` is never `None`, because index 0 is always a boundary.
     reason.truncate(end.unwrap_or(0));
     reason
 }

@@ -24,8 +24,8 @@ use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// A reload in progress. At most one is prepared at a time. Requests in the meantime are combined
-/// into one further reload, because only the last state of the files counts.
+/// The reload in progress, and the next reload. Requests during a reload are combined into one
+/// further reload, because each reload reads the current files.
 #[derive(Debug, Default)]
 pub struct Reloading {
     running: Option<Running>,
@@ -41,7 +41,7 @@ pub struct ReloadRequest {
     /// The running configuration, whose unchanged parts are used again.
     pub running: Arc<Config>,
     pub secrets: Arc<TicketSecrets>,
-    /// Time of the wall clock.
+    /// Current time by the wall clock, since 1970.
     pub unix: Duration,
     /// Number of reloads requested over the admin pages so far.
     pub asked: u64,
@@ -65,7 +65,7 @@ pub struct Reloaded {
 }
 
 impl Reloading {
-    /// Starts to prepare on a separate thread. A reload requested in the meantime is prepared next.
+    /// Starts to prepare a reload on a separate thread, or queues it after the reload in progress.
     pub fn begin(&mut self, mut request: ReloadRequest) {
         if self.running.is_some() {
             let before = self.again.take().map_or(0, |before| before.asked);

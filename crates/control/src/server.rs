@@ -72,7 +72,7 @@ use becket_tls::config::Config;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// An operator requested it: all connections ended, or the operator had them closed.
+    /// A drain or a stop that an operator requested is complete.
     Done = 0,
     /// A worker failed.
     Failed = 1,
@@ -406,7 +406,8 @@ impl Control {
         membership.map_err(|error| vec![format!("cluster.listen: {error}")])
     }
 
-    /// Replaces the membership in the cluster. The old membership sends a goodbye to its peers.
+    /// Replaces this host's membership in the cluster. The old membership, if there is one, notifies
+    /// its peers that it ends.
     fn join(&mut self, mut membership: Option<Membership>) {
         if let Some(cluster) = &mut membership {
             cluster.start();
@@ -418,7 +419,7 @@ impl Control {
         self.peers.cluster = membership;
     }
 
-    /// Replaces the configuration, and applies the settings that outlive it: table sizes, log level.
+    /// Replaces the configuration, and applies its table sizes and its log level.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<BoundListener>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);

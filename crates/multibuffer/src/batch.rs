@@ -91,7 +91,7 @@ impl<'a, L: Lanes> Batch<'a, L> {
         let mut q_part = self.by_q.power(&base, &exponents[1], bits);
         self.by_q.leave(&mut q_part);
 
-        // Garner: q_part + q ((p_part - q_part) / q mod p).
+        // Garner's algorithm: q_part + q ((p_part - q_part) / q mod p).
         let mut q_part_by_p = q_part.clone();
         self.by_p.enter(&mut q_part_by_p);
         self.by_p.subtract(&mut p_part, q_part_by_p);

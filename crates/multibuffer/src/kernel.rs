@@ -156,7 +156,7 @@ fn reduce<L: Lanes>(lanes: L, columns: &mut [Eight], moduli: &Moduli, into: &mut
     let minus_inverses = lanes.load(&moduli.minus_inverses.0);
     let (blocks, _) = moduli.numbers.0.as_chunks();
     for i in 0..blocks.len() {
-        // The factors replace the columns that they clear.
+        // Stores the factors in place of the columns that they clear.
         let (cleared, columns) = columns.as_chunks_mut::<BLOCK>().0[i..].split_at_mut(1);
         let factors = &mut cleared[0];
         let mut sums = load(lanes, factors);
@@ -188,7 +188,7 @@ fn sum<L: Lanes>(lanes: L, columns: &mut [Eight], z: &[Eight], into: &mut [Eight
     carry(lanes, columns, into);
 }
 
-/// Converts columns to limbs.
+/// Converts columns to limbs, by resolving the carries.
 #[inline(always)]
 fn carry<L: Lanes>(lanes: L, columns: &[Eight], into: &mut [Eight]) {
     let mask = lanes.splat(MASK);
@@ -200,7 +200,7 @@ fn carry<L: Lanes>(lanes: L, columns: &[Eight], into: &mut [Eight]) {
     }
 }
 
-/// Stores `x - y` in `x`. Returns one for each lane in which `y` was larger.
+/// Stores `x - y` in `x`. Returns 1 in each lane in which `y` was larger, and 0 in the other lanes.
 #[inline(always)]
 fn subtract<L: Lanes>(lanes: L, x: &mut [Eight], y: &[Eight]) -> L::Vector {
     let mask = lanes.splat(MASK);
@@ -279,7 +279,7 @@ fn add_products<L: Lanes, const WHOLE: bool>(
     });
 }
 
-/// Adds the products of each limb of a block with the higher ones, and doubles the ten outgoing columns.
+/// Adds the products of each limb of a block with the higher limbs, and doubles the ten outgoing columns.
 #[inline(always)]
 fn add_triangle<L: Lanes>(
     lanes: L,
@@ -344,7 +344,7 @@ fn clear_columns<L: Lanes>(
     });
 }
 
-/// Drops the lowest column and loads the next one.
+/// Drops the lowest column and loads the next column.
 #[inline(always)]
 fn shift<L: Lanes>(lanes: L, sums: &mut [L::Vector; BLOCK], next: &Eight) {
     each_limb!(J {
@@ -359,7 +359,7 @@ fn load<L: Lanes>(lanes: L, block: &[Eight; BLOCK]) -> [L::Vector; BLOCK] {
     limbs
 }
 
-/// Loads the ten columns of a block, or zeros if they are new.
+/// Loads the ten columns of a block, or zeros if nothing was stored there yet.
 #[inline(always)]
 fn start<L: Lanes>(lanes: L, columns: &[Eight], at: usize, is_new: bool) -> [L::Vector; BLOCK] {
     load(
@@ -372,7 +372,8 @@ fn start<L: Lanes>(lanes: L, columns: &[Eight], at: usize, is_new: bool) -> [L::
     )
 }
 
-/// Returns the places for ten outgoing columns, and the next ten columns, or zeros if those are new.
+/// Returns the places for ten outgoing columns, and the next ten columns, or zeros if nothing was stored there
+/// yet.
 #[inline(always)]
 fn places(
     columns: &mut [Eight],

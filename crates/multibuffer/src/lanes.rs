@@ -9,8 +9,8 @@ use becket_sys::lanes::{Lanes, Work};
 use crate::natural::{LIMB_BITS, MASK};
 use crate::vectors::{Eight, LANES};
 
-/// Lanes of ordinary integers. Operations are not inlined, since the kernel, eight times as long here, would
-/// take minutes to compile.
+/// Lanes of ordinary integers. Operations are not inlined, because the inlined kernel would be eight times as
+/// long and take minutes to compile.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Portable;
 
@@ -70,7 +70,7 @@ impl Lanes for Portable {
     fn where_equal(self, [a, b]: [Eight; 2], then: Eight, otherwise: Eight) -> Eight {
         each(|lane| {
             let differ = a.0[lane] ^ b.0[lane];
-            // The highest bit is set if any bit is.
+            // The highest bit of `differ | -differ` is set if any bit of `differ` is set.
             let keep = 0_u64.wrapping_sub((differ | differ.wrapping_neg()) >> 63);
             (otherwise.0[lane] & keep) | (then.0[lane] & !keep)
         })

@@ -50,7 +50,7 @@ impl Multibuffer {
 
     /// Returns the result of each request. Requests with keys of equal length are computed together, at most
     /// eight at a time. A batch takes as long for one request as for eight, so a caller with fewer than six
-    /// should sign by other means.
+    /// requests should sign by other means.
     #[must_use]
     pub fn sign(self, requests: &[SignRequest<'_>]) -> Vec<Result<Vec<u8>, Error>> {
         let mut answers = vec![Err(Error::Message); requests.len()];

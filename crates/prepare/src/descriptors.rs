@@ -86,11 +86,12 @@ pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell
 
 /// Descriptors of a worker besides its sockets.
 const OF_WORKER: usize = 8;
-/// Spare descriptors: standard streams, the control loop, logs, one page request.
+/// Minimum number of spare descriptors: standard streams, the control loop, logs, one page request.
 const LEAST_SPARE: u64 = 16;
-/// Spare descriptors with 64 concurrent pages, health checks or certificate files.
+/// Maximum number of spare descriptors, with 64 for pages, health checks and certificate files.
 const MOST_SPARE: u64 = 128;
-/// Smallest limit that sets descriptors aside for pipes. Without pipes, bulk data is copied.
+/// Limit of open files above which descriptors are set aside for pipes. Without pipes, bulk data is
+/// copied.
 const FEW: u64 = 4096;
 /// Number of connections per additional spare descriptor.
 const PER_SPARE: u64 = 8;

@@ -67,8 +67,8 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// Returns the matching TLS configuration of the running one, if keys and file contents are the
-    /// same.
+    /// Returns TLS to servers from the running configuration, if keys and file contents are
+    /// unchanged.
     pub(super) fn running_tls(&self, made: &Onward) -> Option<Onward> {
         let running = self.environment.running?;
         let mut all = running.backends.iter().filter_map(|it| it.tls.as_ref());

@@ -37,8 +37,8 @@ impl ConfigBuilder<'_> {
         policies
     }
 
-    /// Returns the matching policy of the running configuration, if keys and file contents are the
-    /// same.
+    /// Returns the policy from the running configuration, if its keys and file contents are
+    /// unchanged.
     fn running_policy(&self, made: &Policy) -> Option<Arc<Policy>> {
         let running = self.environment.running?;
         let routes = running.listeners.iter().flat_map(|it| &it.routes);

@@ -220,7 +220,8 @@ impl ConfigSource {
         self.load_in(&self.environment(&self.folder(), now, names))
     }
 
-    /// Loads for a reload; unchanged objects are shared with the running configuration.
+    /// Loads the configuration for a reload. Unchanged objects are shared with the running
+    /// configuration.
     ///
     /// # Errors
     /// Returns every problem. Nothing has changed.
@@ -311,7 +312,8 @@ fn name_flag(flags: &Flags, problem: &mut Problem) {
     }
 }
 
-/// Prepares the translated configuration of another program. Problems name its settings.
+/// Prepares the translated configuration of another program. Problems name the settings of that
+/// program.
 fn load_foreign(
     translation: &Translation,
     environment: &Environment<'_>,

@@ -44,8 +44,8 @@ impl ConfigBuilder<'_> {
     }
 
     /// Derives the key of the datagrams from `cluster.stud-certificate`. With
-    /// `cluster.secret-from-key`, a non-RSA key is allowed, because it still shares sessions with
-    /// other beckets.
+    /// `cluster.secret-from-key`, a non-RSA key is only a warning, because beckets still share
+    /// sessions with each other.
     fn stud_key(&mut self, file: &Cluster) -> Option<StudKey> {
         let path = &key!("cluster", file.stud_certificate);
         let text = file.stud_certificate.as_ref()?;

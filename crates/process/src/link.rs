@@ -114,8 +114,8 @@ fn open_logs(user: &RunAs) -> io::Result<Logs> {
     Ok(logs)
 }
 
-/// Sets the process name to the name of the program, for `pgrep`. The kernel sets it to the name of
-/// the executed link.
+/// Sets the process name to the name of the program, for `pgrep`. The kernel has set it to the name
+/// of the executed link, such as `exe`.
 fn call_by_name() {
     let program = std::env::args_os().next().unwrap_or_default();
     if let Some(name) = Path::new(&program).file_name()

@@ -56,7 +56,7 @@ pub(super) struct Runner {
     pub(super) queued: VecDeque<OperatorRequest>,
     /// Number of events read since a deadline expired.
     reported: u32,
-    /// Zero of all times of the supervisor.
+    /// Start of the supervisor's clock, [`Self::now`].
     origin: Instant,
 }
 
@@ -114,7 +114,7 @@ impl Runner {
 
     /// Waits for the next input. Signals come first. After a deadline has expired, up to
     /// [`MOST_REPORTED`] events are read before [`Input::Tick`]: if this process was suspended, the
-    /// awaited event may be among them. Processes take turns.
+    /// awaited event may be among them. Events are read from the processes in turn.
     async fn next(&mut self, signals: &mut Signals) -> Input {
         if let Some(request) = self.queued.pop_front() {
             return Input::Requested(request);
@@ -263,7 +263,7 @@ impl Runner {
             }
             Action::Notify(notice) => self.notify(notice),
             Action::Replace => self.is_replaced = true,
-            // `carry_out` returns at this action.
+            // Never reached, because `carry_out` returns at this action.
             Action::Exit(_) => {}
         }
         None
@@ -302,7 +302,7 @@ impl Runner {
                 if !offer.finds_addresses_taken() {
                     break;
                 }
-                // Closes the sockets of this attempt, which would block their addresses.
+                // Closes the sockets of this attempt, so that the next attempt can bind them again.
                 drop((offer, holdings));
                 std::thread::sleep(PAUSE);
                 (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
@@ -348,7 +348,8 @@ impl Runner {
         Ok(times)
     }
 
-    /// Returns the program for a new process: the running one, or for an upgrade the one on disk.
+    /// Returns the program for a new process: the running program, or for an upgrade the program on
+    /// disk.
     fn program(&self, is_new: bool) -> io::Result<PathBuf> {
         if !is_new {
             return Ok(PathBuf::from("/proc/self/exe"));
@@ -505,7 +506,8 @@ impl Runner {
         }
     }
 
-    /// Drops the sockets, so that they close when the serving process closes them.
+    /// Drops the supervisor's copies of the sockets, so that each socket closes as soon as the
+    /// serving process closes its copy.
     fn release(&mut self) {
         self.held.release();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
@@ -551,10 +553,11 @@ async fn at(instant: Option<Instant>) {
 
 /// Maximum number of events read after a deadline expired.
 const MOST_REPORTED: u32 = 64;
-/// Event credit in bytes that an opened file and a reload cost.
+/// Event credit in bytes that each opened file costs.
 const FILE: usize = 16;
+/// Event credit in bytes that a reload costs.
 const RELOAD: usize = 8 * 1024;
-/// Attempts to bind an address in use, and the pause between them. A draining process closes its
-/// sockets in half the total time.
+/// Number of attempts to bind an address that is in use. A draining process closes its sockets
+/// within half the time of all attempts.
 const TRIES: u32 = 20;
 const PAUSE: Duration = Duration::from_millis(50);

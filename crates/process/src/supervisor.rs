@@ -49,7 +49,7 @@ struct Ending {
     code: u8,
 }
 
-/// The processes and the queued requests.
+/// State of all processes, and the queued requests.
 #[derive(Debug, Default)]
 pub(crate) struct Supervisor {
     /// The process that serves, or that starts while no other process serves.

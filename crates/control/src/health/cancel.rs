@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 
 use super::check::{Check, Failure};
 
-/// Sends cancels to servers, forever. Call it once.
+/// Sends PostgreSQL cancel requests to servers, forever. Call it once.
 pub async fn send_all(cancels: Arc<Cancels>) {
     let mut running = JoinSet::new();
     loop {

@@ -334,7 +334,7 @@ fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
 
 /// Sends `close_notify`, and reads until the end. Only an alert is a failure.
 async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
-    // An error is ignored: the server may have sent an alert before it closed the connection.
+    // An error is ignored, because an alert that the server sent before closing can still be read.
     let _closed = stream.shutdown().await;
     let read = io::copy(stream, &mut io::sink()).await;
     match read.map_err(Failure::from) {

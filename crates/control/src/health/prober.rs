@@ -51,7 +51,7 @@ struct ServerWatch {
     check: Option<Check>,
     health: health::Health,
     check_schedule: Schedule,
-    /// Held while a due check waits for a slot.
+    /// Reservation of the next free slot, while a due check waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
     /// Percentage of the weight that was last stored in `server`.
@@ -63,7 +63,7 @@ struct ServerWatch {
 struct Name {
     host: String,
     port: u16,
-    /// Time between two lookups. `None` means no lookup after the first that finds an address.
+    /// Time between two lookups; with `None`, lookups stop when the name has an address.
     interval: Option<Duration>,
     schedule: Schedule,
 }
@@ -329,8 +329,8 @@ impl ServerWatch {
     /// Returns the check if it is due and may run, with its slot if connections of the server are
     /// limited.
     ///
-    /// A check that has waited for a slot as long as its timeout runs without one. Otherwise
-    /// clients that hang on a dead server would keep it in service.
+    /// A check that has waited for a slot as long as its timeout runs without a slot. Otherwise a
+    /// dead server would stay in service while hanging connections occupy all its slots.
     fn begin_check(&mut self, now: Duration) -> Option<(Check, Option<ServerSlot>)> {
         let check = self.check.as_ref()?;
         if !self.check_schedule.is_due(now) || !self.server.has_address() {

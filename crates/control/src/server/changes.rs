@@ -29,7 +29,8 @@ impl Control {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             OperatorChange::Asked(request) => return self.asked(request, outcome).await,
-            // The upgrade would end this change without listing it, because the list is complete.
+            // The upgrade has already listed the changes that it ends, and would end this change
+            // silently.
             _ if self.handover.is_followed() => Err(Refused::new(
                 StatusCode::CONFLICT,
                 "an upgrade is in progress, nothing changed",

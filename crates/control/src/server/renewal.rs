@@ -28,7 +28,7 @@ use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
 
 impl Control {
-    /// Starts the first check of a configuration, unless the supervisor commands the checks.
+    /// Starts the first check of certificate files for changes, unless the supervisor commands it.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.config.watching.watch.stop();
@@ -37,7 +37,7 @@ impl Control {
         }
     }
 
-    /// Starts a check, or schedules it for the end of the running check.
+    /// Starts a check of certificate files for changes, or schedules it after the running check.
     pub(super) fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {

@@ -14,7 +14,7 @@ use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 use becket_process::protocol::Event;
 use becket_proxy::shared::SharedState;
 
-/// Role of this process in the exchange of limits.
+/// Role of this process in the exchange of counts of shared limits.
 #[derive(Debug, Default)]
 pub enum SharedLimits {
     /// The process does not serve yet, or has no supervisor.
@@ -33,7 +33,7 @@ pub struct Leaving {
     /// Connections reserved for clients in the accept queues of addresses that the next process does
     /// not serve; released after [`RETIRING`].
     spare: u32,
-    /// Number of exchanges so far; rotates which servers get the remainder of a division.
+    /// Number of exchanges of counts so far.
     settlements: usize,
 }
 

@@ -79,7 +79,7 @@ impl Control {
     /// Takes over the limits, except for the counts in `held`. Serves as soon as the old process has
     /// stopped accepting.
     pub(super) fn serve_on_command(&mut self, held: Counts) {
-        // Must not wait for the old process, because counts released from now on must be added.
+        // Takes over the limits now, because counts that processes release from now on must be added.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
         if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {
@@ -151,7 +151,7 @@ impl Control {
         }
     }
 
-    /// Starts to send state to the process that will replace this one.
+    /// Starts to send state to the process that will replace this process.
     pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
         tracing::info!(name: "upgrade-loading", "upgrade: the new process is loading");
         self.state.begin_upgrade();

@@ -72,7 +72,7 @@ impl Handover {
         matches!(self.stage, UpgradeStage::Yielding { .. })
     }
 
-    /// Waits for the next step, forever if there is none.
+    /// Waits for the next step of an upgrade, forever if no upgrade is in progress.
     pub(super) async fn next(&mut self) -> UpgradeStep {
         let Self {
             before, parking, ..

@@ -96,7 +96,7 @@ impl TimeAxis {
 }
 
 struct ValueAxis {
-    /// 0 on a linear axis.
+    /// Lowest value; 0 on a linear axis.
     low: f64,
     high: f64,
 }

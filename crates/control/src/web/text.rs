@@ -54,7 +54,7 @@ pub(super) fn first(items: impl IntoIterator<Item = String>, command: &str) -> S
     }
 }
 
-/// Text as HTML. Control characters are escaped too, because curl prints pages to a terminal.
+/// Escapes text for HTML, and control characters, because curl prints pages to a terminal.
 pub(super) struct Escape<'a>(pub(super) &'a str);
 
 impl Display for Escape<'_> {
