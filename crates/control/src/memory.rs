@@ -141,10 +141,10 @@ const PERCENT_OF_GROUP: u64 = 85;
 /// A shortage ends when memory use has fallen below the watermark by 1/32 of the watermark, so that
 /// small changes do not end and begin it again.
 const SLACK: u64 = 32;
-/// Time between two actions, so that the first one can take effect.
+/// Time between two actions, so that the first action can take effect.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// Minimum idle time of the connections that the first action closes. The second action closes
-/// connections that were idle for a quarter of it, and later ones for a sixteenth.
+/// connections that were idle for a quarter of this time, and later actions for a sixteenth.
 const LONGEST_REST: Duration = Duration::from_secs(16);
 
 #[cfg(test)]

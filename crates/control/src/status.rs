@@ -57,7 +57,7 @@ pub struct ProcessStatus {
     pub state: ServingState,
     /// Time of this status.
     pub now: Timestamp,
-    /// The process to signal: the supervisor if there is one.
+    /// ID of the process that receives signals: the supervisor, if there is one.
     pub pid: u32,
     /// Number of serving processes of this supervisor that died.
     pub restarts: u64,
@@ -115,7 +115,7 @@ pub struct ChangeStatus {
 #[serde(default)]
 pub struct LogStatus {
     pub level: String,
-    /// Level of the file, if another level is in use.
+    /// Level in the configuration file, if another level is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_file: Option<String>,
 }
@@ -133,7 +133,7 @@ pub struct ReloadOutcome {
 #[serde(default)]
 pub struct ReloadCounts {
     pub done: u64,
-    /// Requests that changed nothing.
+    /// Number of refused requests, which changed nothing.
     pub refused: u64,
     /// A reload or an upgrade is in progress or requested.
     pub running: bool,
@@ -380,7 +380,7 @@ pub struct ServerHealth {
     pub condition_reason: Option<String>,
     pub checks: u64,
     pub check_failures: u64,
-    /// Why the last check failed; `None` if it passed.
+    /// Reason why the last check failed; `None` if it passed.
     pub check_error: Option<String>,
     pub outages: u64,
     /// The name did not resolve at the last lookup.

@@ -76,7 +76,7 @@ use becket_tls::trial::Trials;
 pub struct Environment<'a> {
     /// The folder of the file, where relative paths start.
     pub base: &'a Path,
-    /// Time for which certificates must be valid.
+    /// Time at which certificates must be valid.
     pub now: UnixTime,
     /// This host supports IPv6, so `:PORT` means both families.
     pub ipv6: bool,
@@ -341,7 +341,7 @@ impl ConfigBuilder<'_> {
     fn check_identity(&mut self) {
         let process = &self.file.process;
         if self.environment.files.is_confined() {
-            // In a chroot, the supervisor has already changed to the user.
+            // In a chroot, this process has already changed to the configured user.
             return;
         }
         let Some(user) = &process.user else { return };
@@ -377,8 +377,8 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Warns about each key that requests kernel TLS where the kernel does not support it.
-    /// Connections then use TLS of this process.
+    /// Warns about each key that requests kernel TLS, if the kernel does not support it. Connections
+    /// then use TLS in this process.
     fn kernel_tls(&mut self, listeners: &[Arc<Listener>]) {
         let bears = self.file.limits.kernel_tls_without_rekey;
         for path in self.file.asks_for_kernel_tls() {
@@ -475,7 +475,7 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// Records an address to bind. Reports an error if it overlaps with an earlier one.
+    /// Records an address to bind. Reports an error if it overlaps with an earlier address.
     fn claim(&mut self, path: &str, address: SocketAddr) {
         let overlaps = |other: &SocketAddr| {
             let (a, b) = (address.ip(), other.ip());
@@ -502,7 +502,7 @@ impl ConfigBuilder<'_> {
 /// change the user.
 pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
     let process = &config.file.process;
-    // Not checked in a chroot, which has no user database: the supervisor has found the user before.
+    // Not checked in a chroot, which has no user database; the supervisor has found the user.
     let user = process.user.as_ref().filter(|_| !is_confined)?;
     let root = "a start as root";
     if process.chroot.is_some() {

@@ -48,22 +48,23 @@ pub enum Command {
     /// Answers [`Event::Open`]: number of the listing, index of the first file, and a result per
     /// file. The descriptors of open files follow.
     Opened(u32, u32, Vec<OpenResult>),
-    /// Accept clients. Leaving processes hold these counts.
+    /// Accept clients. Leaving processes still hold these numbers of connections.
     Serve(Counts),
-    /// Send state over the attached socket to the process that replaces this one.
+    /// Send state over the attached socket to the process that replaces this process.
     Upgrade,
     /// Stop accepting, send the rest of the state, and report [`Event::Yielded`]. The arguments are
     /// the number of the next process and the addresses of its sockets.
     Yield(u32, Vec<SocketAddr>),
     /// The next process serves: finish the connections and exit.
     Leave,
-    /// The upgrade failed for this reason: continue serving. Leaving processes hold these counts.
+    /// The upgrade failed for this reason: continue to serve. Leaving processes still hold these
+    /// numbers of connections.
     Resume(String, Counts),
-    /// Add these counts back: a leaving process released them or exited.
+    /// A leaving process released these numbers of connections, or exited: use them again.
     Released(Counts),
-    /// Clients of the leaving process with this number wait for these counts.
+    /// Clients of the leaving process with this number wait for these numbers of connections.
     Wanted(u32, Counts),
-    /// Use these counts in addition: the serving process granted them.
+    /// The serving process grants these numbers of connections: use them in addition.
     Granted(Counts),
     /// Use the attached socket of a new agent for the token with this index.
     Token(usize),
@@ -106,13 +107,13 @@ pub enum Event {
     /// The check of files for changes has finished.
     Renewed,
     /// The process stopped accepting in favor of the process with this number. It still holds these
-    /// counts.
+    /// numbers of connections.
     Yielded(u32, Counts),
-    /// A leaving process does not need these counts any more.
+    /// A leaving process no longer needs these numbers of connections.
     Released(Counts),
-    /// Clients of a leaving process wait for these counts.
+    /// Clients of a leaving process wait for these numbers of connections.
     Wanted(Counts),
-    /// The serving process grants these counts to the leaving process with this number.
+    /// The serving process grants numbers of connections to the leaving process with this number.
     Granted(u32, Counts),
     /// An operator sent this request through the admin API.
     Asked(OperatorRequest),
@@ -168,7 +169,7 @@ pub struct Restarts {
 /// follow in this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Resources {
-    /// Number of this listing.
+    /// Number by which messages refer to this listing.
     pub number: u32,
     /// Files that the supervisor opens on request, and folders with their contents.
     pub files: Vec<(PathBuf, ListedPath)>,
@@ -181,7 +182,7 @@ pub struct Resources {
     pub tokens: usize,
     /// Logs that the supervisor would create. Set for a process that only checks.
     pub logs: Vec<PathBuf>,
-    /// The process runs in a chroot, and must open no file that is missing here.
+    /// The process runs in a chroot, and must not open files that are not listed.
     pub is_all: bool,
     /// Number of reloads that the process had requested when this listing was made.
     pub asked: u64,
@@ -202,7 +203,7 @@ pub enum OpenResult {
     Open,
     /// A user other than root can change the file, so the process opens it itself.
     Own,
-    /// The error number.
+    /// The file cannot be opened, for this error number.
     Error(i32),
 }
 
@@ -222,8 +223,8 @@ pub enum SocketKind {
 /// Timeouts of a configuration that the supervisor needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTimes {
-    /// `timeouts.drain`
+    /// Value of `timeouts.drain`.
     pub drain: Duration,
-    /// `timeouts.upgrade`
+    /// Value of `timeouts.upgrade`.
     pub upgrade: Duration,
 }

@@ -203,7 +203,7 @@ impl Configurations {
         self.unused_agents.extend(unused);
     }
 
-    /// Makes the configuration offered to a process the current one.
+    /// Makes the configuration that was offered to a process the current configuration.
     pub(super) fn commit(&mut self, process: u32) {
         self.has_committed = true;
         if let Some(holdings) = self.take(process) {

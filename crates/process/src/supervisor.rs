@@ -454,8 +454,8 @@ impl Supervisor {
         self.last_id
     }
 
-    /// Carries out queued requests when the serving process is free. Upgrades come first, so
-    /// frequent reloads cannot delay them.
+    /// Carries out queued requests if the serving process has no request in progress. Upgrades come
+    /// first, so frequent reloads cannot delay them.
     fn proceed(&mut self, now: Duration, out: &mut Vec<Action>) {
         if self.ending.is_some() {
             return;

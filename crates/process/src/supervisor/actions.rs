@@ -15,9 +15,9 @@ pub(crate) enum Input {
     Requested(OperatorRequest),
     /// A process sent an event.
     Event(u32, Event),
-    /// The start of a process succeeded, with the times of its configuration, or failed.
+    /// The start of a process succeeded, with the timeouts of its configuration, or failed.
     Started(u32, io::Result<ProcessTimes>),
-    /// A process was sent a configuration with these times.
+    /// A configuration with these timeouts was sent to a process.
     Offered(u32, ProcessTimes),
     /// A process has exited.
     Exited(u32, ProcessEnd),
@@ -48,7 +48,7 @@ pub(crate) enum Action {
     Start {
         process: u32,
         is_new: bool,
-        /// The process that sends its state to the new one.
+        /// The process that sends its state to the new process.
         replaces: Option<u32>,
     },
     /// Make a process load the current configuration. Answered by [`Input::Offered`].
@@ -60,8 +60,8 @@ pub(crate) enum Action {
     Yield(u32, u32),
     /// Files may have changed: check them after they settle.
     Watch,
-    /// The process serves with the last offered configuration: keep its resources, drop the
-    /// previous ones.
+    /// The process serves with the last offered configuration: keep its resources, and drop those of
+    /// the previous configuration.
     Commit(u32),
     /// The offered configuration is not used: drop its resources.
     Discard(u32),

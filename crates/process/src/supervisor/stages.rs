@@ -103,7 +103,7 @@ impl Starting {
         }
     }
 
-    /// Consumes the events that are common to starting processes. Returns all other events.
+    /// Consumes the events that any starting process may send. Returns all other events.
     pub(super) fn handle(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Loading | Event::Alive => None,
