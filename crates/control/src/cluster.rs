@@ -94,8 +94,8 @@ pub fn bind_stud(
     socket.transpose().map_err(problem)
 }
 
-/// Creates the receiver of sessions from stud and hitch, without starting it. Returns `None` without
-/// a socket.
+/// Creates the receiver of sessions from stud and hitch, without starting it. Returns `None`
+/// without a socket.
 pub fn reception(
     socket: Option<UdpSocket>,
     config: &Config,

@@ -191,8 +191,8 @@ fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) ->
     rows.into_iter().map(row).collect()
 }
 
-/// Reads pages of rows from the workers, up to the limit in `wanted`. Returns `true` if the rows are
-/// complete.
+/// Reads pages of rows from the workers, up to the limit in `wanted`. Returns `true` if the rows
+/// are complete.
 async fn walk(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,

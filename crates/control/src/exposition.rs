@@ -1,5 +1,6 @@
 //! `/metrics`: all metrics in the text format of Prometheus. OpenMetrics names a counter without
-//! `_total` in HELP and TYPE, so readers of the older format, such as promtool, do not find its help.
+//! `_total` in HELP and TYPE, so readers of the older format, such as promtool, do not find its
+//! help.
 //!
 //! The page is created from a [`Snapshot`]; counters of workers are summed. Only
 //! `becket_connections` is shown per worker, to reveal the balance between workers. Clients cannot

@@ -193,9 +193,9 @@ fn launch_parts(
     Ok(Terminator { runtime, control })
 }
 
-/// Checks the user of this process, sets its limits and enters the sandbox, before sockets are bound
-/// and threads are started. [`MemoryWatch`] opens its files outside the sandbox; the threads of
-/// tokens start inside it.
+/// Checks the user of this process, sets its limits and enters the sandbox, before sockets are
+/// bound and threads are started. [`MemoryWatch`] opens its files outside the sandbox; the threads
+/// of tokens start inside it.
 fn confine(
     source: &ConfigSource,
     config: &Config,
@@ -366,8 +366,8 @@ fn shared(
     Arc::new(shared)
 }
 
-/// Creates the runtime of the control loop and the receiver of signals, which from now on do not end
-/// the process. First forbids new privileges, for this thread and all threads that are started
+/// Creates the runtime of the control loop and the receiver of signals, which from now on do not
+/// end the process. First forbids new privileges, for this thread and all threads that are started
 /// later.
 fn runtime() -> io::Result<(Runtime, Signals)> {
     privileges::forbid_new_privileges()?;

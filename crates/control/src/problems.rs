@@ -75,8 +75,8 @@ pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     problems
 }
 
-/// Returns a problem for each listener and expiry time of certificates that expire soon. The problem
-/// lists the names of these certificates.
+/// Returns a problem for each listener and expiry time of certificates that expire soon. The
+/// problem lists the names of these certificates.
 fn expiring(status: &Status) -> Vec<(Severity, String)> {
     let now = status.process.now;
     let mut soon: BTreeMap<(Timestamp, &str), (String, Vec<&str>)> = BTreeMap::new();

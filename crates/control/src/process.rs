@@ -46,8 +46,8 @@ fn resident_bytes(status: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the sum of fields 14 and 15 (utime, stime) of `/proc/self/stat`. Field 2, the name of the
-/// program, may contain spaces and brackets; it ends at the last bracket.
+/// Returns the sum of fields 14 and 15 (utime, stime) of `/proc/self/stat`. Field 2, the name of
+/// the program, may contain spaces and brackets; it ends at the last bracket.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);

@@ -191,8 +191,8 @@ fn places(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Paths for lookups of hosts and users, whose files may be replaced and whose modules are loaded on
-/// demand, and the kernel's files about this process, its cores and its memory.
+/// Paths for lookups of hosts and users, whose files may be replaced and whose modules are loaded
+/// on demand, and the kernel's files about this process, its cores and its memory.
 const FIXED: [&str; 8] = [
     "/etc",
     "/etc/resolv.conf",

@@ -189,8 +189,9 @@ impl Control {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
                 Some(delivered) = self.supervision.commands.recv() => self.obey(delivered).await,
-                // Signals are ignored under a supervisor, which forwards them as commands: a service
-                // manager may signal all processes of a service, and a signal would then act twice.
+                // Signals are ignored under a supervisor, which forwards them as commands: a
+                // service manager may signal all processes of a service, and a signal would then
+                // act twice.
                 request = self.supervision.signals.next(), if self.supervision.link.is_none() => self.carry_out(request).await,
                 Some(asked) = self.admin.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
@@ -406,8 +407,8 @@ impl Control {
         membership.map_err(|error| vec![format!("cluster.listen: {error}")])
     }
 
-    /// Replaces this host's membership in the cluster. The old membership, if there is one, notifies
-    /// its peers that it ends.
+    /// Replaces this host's membership in the cluster. The old membership, if there is one,
+    /// notifies its peers that it ends.
     fn join(&mut self, mut membership: Option<Membership>) {
         if let Some(cluster) = &mut membership {
             cluster.start();
@@ -437,8 +438,8 @@ impl Control {
         }
     }
 
-    /// Replaces the configuration of control and of the workers. `added` contains the new sockets of
-    /// each worker, or is empty.
+    /// Replaces the configuration of control and of the workers. `added` contains the new sockets
+    /// of each worker, or is empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);

@@ -3,9 +3,9 @@
 //! Every worker gets its own socket for every address (`SO_REUSEPORT`). With this option, becket
 //! could also bind an address that another process serves with it, and would receive half of that
 //! process's clients. Therefore each address is first probed without the option. A socket from the
-//! service manager is used as it is, shared by all workers. A supervisor may pass more sockets of an
-//! address than there are workers. Some workers then have several sockets, because closing a socket
-//! would reset the clients in its queue.
+//! service manager is used as it is, shared by all workers. A supervisor may pass more sockets of
+//! an address than there are workers. Some workers then have several sockets, because closing a
+//! socket would reset the clients in its queue.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};

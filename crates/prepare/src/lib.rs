@@ -377,8 +377,8 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Warns about each key that requests kernel TLS, if the kernel does not support it. Connections
-    /// then use TLS in this process.
+    /// Warns about each key that requests kernel TLS, if the kernel does not support it.
+    /// Connections then use TLS in this process.
     fn kernel_tls(&mut self, listeners: &[Arc<Listener>]) {
         let bears = self.file.limits.kernel_tls_without_rekey;
         for path in self.file.asks_for_kernel_tls() {

@@ -205,8 +205,8 @@ impl ConfigBuilder<'_> {
                 match self.lineage(&place) {
                     Some((chain, key)) => {
                         let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
-                        // The loader may return the object of a configured pair with the same files.
-                        // Its staple and policy do not apply here.
+                        // The loader may return the object of a configured pair with the same
+                        // files. Its staple and policy do not apply here.
                         loaded.unstaple();
                         loaded.policy = None;
                         Some(loaded)

@@ -60,8 +60,8 @@ pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
 }
 
 impl ConfigBuilder<'_> {
-    /// Returns the result of `load`. If `load` fails during a renewal, returns the credentials in use
-    /// that were loaded from `place`.
+    /// Returns the result of `load`. If `load` fails during a renewal, returns the credentials in
+    /// use that were loaded from `place`.
     pub(super) fn or_before(
         &mut self,
         place: &Path,
@@ -195,7 +195,8 @@ impl ConfigBuilder<'_> {
         if is_same {
             self.report.warnings.truncate(warnings);
         }
-        // Keeps the credentials in use if none can be loaded, because a listener needs a certificate.
+        // Keeps the credentials in use if none can be loaded, because a listener needs a
+        // certificate.
         (!is_same && !credentials.is_empty()).then_some(credentials)
     }
 }

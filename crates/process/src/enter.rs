@@ -107,8 +107,8 @@ fn identity(seen: &FoundConfig) -> Option<UnixIdentity> {
     found.ok().filter(|identity| identity.uid != 0)
 }
 
-/// Raises the limit of open files, because the sockets and files that this process passes to another
-/// process count in both processes.
+/// Raises the limit of open files, because the sockets and files that this process passes to
+/// another process count in both processes.
 fn raise_open_files() {
     if let Err(error) = rlimit::raise_open_files(rlimit::most_open_files()) {
         becket_log::write_to_stderr(&format!("becket: {error}"));

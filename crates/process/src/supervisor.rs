@@ -555,8 +555,8 @@ pub(crate) const ASKED_BY_PROCESS: u8 = 4;
 const GRACE: Duration = Duration::from_secs(10);
 /// Minimum serving time of a process whose death does not count as early.
 const LONG: Duration = Duration::from_secs(60);
-/// Maximum number of consecutive early deaths. The restart after the first death is immediate, later
-/// restarts follow after 2, 6, 14 and 30 s.
+/// Maximum number of consecutive early deaths. The restart after the first death is immediate,
+/// later restarts follow after 2, 6, 14 and 30 s.
 const MOST_FAILURES: u32 = 5;
 
 #[cfg(test)]

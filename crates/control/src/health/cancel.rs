@@ -77,8 +77,8 @@ async fn send(
     while running.join_next().await.is_some() {}
 }
 
-/// Maximum number of cancel requests at a time. Together they open at most 64 connections at a time,
-/// as many as health checks do.
+/// Maximum number of cancel requests at a time. Together they open at most 64 connections at a
+/// time, as many as health checks do.
 const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
 /// Maximum number of servers to which one cancel request is sent.

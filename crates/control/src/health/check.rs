@@ -1,12 +1,12 @@
 //! One health check of a server: a connect, and further steps as configured.
 //!
-//! A check runs on control's runtime, so nothing here blocks. Data after a TLS handshake or a status
-//! line is not read. If servers expect a PROXY header, a check sends a header without an address:
-//! LOCAL, or UNKNOWN if servers receive version 1 or the received headers of clients. With
+//! A check runs on control's runtime, so nothing here blocks. Data after a TLS handshake or a
+//! status line is not read. If servers expect a PROXY header, a check sends a header without an
+//! address: LOCAL, or UNKNOWN if servers receive version 1 or the received headers of clients. With
 //! `proxy-header = "ip"`, a check sends the address 0.0.0.0. The addresses of the server are tried
 //! in order, as for clients, each with the full timeout; the check passes at the first success. The
-//! verifier of the TLS configuration limits the chain of a server, and [`MAX_READ`] limits all bytes
-//! that the server sends.
+//! verifier of the TLS configuration limits the chain of a server, and [`MAX_READ`] limits all
+//! bytes that the server sends.
 //!
 //! Source: HAProxy's doc/proxy-protocol.txt section 2.2 (health checks), RFC 9112 section 3.2 (Host).
 

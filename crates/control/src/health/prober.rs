@@ -174,7 +174,8 @@ impl Prober {
         }
     }
 
-    /// Creates the watches for a configuration. Servers that are still configured keep their health.
+    /// Creates the watches for a configuration. Servers that are still configured keep their
+    /// health.
     fn adopt(&mut self, configured: &[Arc<Backend>], backends: &Backends, now: Duration) {
         // Cancels the tasks of the previous configuration, whose indices refer to other servers.
         self.checks = JoinSet::new();

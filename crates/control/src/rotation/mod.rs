@@ -2,8 +2,8 @@
 //!
 //! A single host creates a random secret for each epoch ([`alone`]); in a cluster, every node
 //! derives equal secrets from the shared secret, by its wall clock ([`shared`]). Control calls
-//! [`Rotation::tick`] regularly and sends new secrets to the workers. Handshakes never wait, because
-//! a worker uses the previous keys until it receives the new keys.
+//! [`Rotation::tick`] regularly and sends new secrets to the workers. Handshakes never wait,
+//! because a worker uses the previous keys until it receives the new keys.
 //!
 //! If a rotation fails, the previous secrets stay in use, and the rotation is retried after a
 //! minute.

@@ -38,8 +38,8 @@ impl PendingOutcomes {
         );
     }
 
-    /// Sends the outcome of an upgrade to the clients that requested it. A successful upgrade has no
-    /// errors.
+    /// Sends the outcome of an upgrade to the clients that requested it. A successful upgrade has
+    /// no errors.
     pub(super) fn upgraded(&mut self, errors: &[String], ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Upgrade,

@@ -3,8 +3,8 @@
 //! determines which counts move between processes.
 //!
 //! With a single process, a worker claims a connection by one atomic operation, and control has no
-//! timer. With several processes, control exchanges counts every [`BETWEEN`], so another process can
-//! use a freed connection after at most two intervals.
+//! timer. With several processes, control exchanges counts every [`BETWEEN`], so another process
+//! can use a freed connection after at most two intervals.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub struct Leaving {
     borrower: Borrower,
     /// Counts in the last [`Event::Wanted`].
     wanted: Counts,
-    /// Connections reserved for clients in the accept queues of addresses that the next process does
-    /// not serve; released after [`RETIRING`].
+    /// Connections reserved for clients in the accept queues of addresses that the next process
+    /// does not serve; released after [`RETIRING`].
     spare: u32,
     /// Number of exchanges of counts so far.
     settlements: usize,
@@ -53,8 +53,8 @@ impl SharedLimits {
     }
 
     /// Passes the limits to the new process, except for open connections. With `keeps_queues`, also
-    /// reserves half of the unused connections until the accept queues of the old sockets are empty.
-    /// Returns the counts that this process still holds.
+    /// reserves half of the unused connections until the accept queues of the old sockets are
+    /// empty. Returns the counts that this process still holds.
     pub fn leave(
         &mut self,
         shared: &SharedState,

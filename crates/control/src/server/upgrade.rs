@@ -1,9 +1,9 @@
 //! Both sides of an upgrade: this process replaces an old process, or a new process replaces it.
 //!
 //! The old process accepts until [`Command::Yield`](becket_process::protocol::Command::Yield). It
-//! drains as soon as the new process serves; if the upgrade fails, it accepts again. The new process
-//! serves on command, after it has received the old process's state or the transfer has failed. The
-//! supervisor determines the order of these steps (`crates/process/src/supervisor.rs`).
+//! drains as soon as the new process serves; if the upgrade fails, it accepts again. The new
+//! process serves on command, after it has received the old process's state or the transfer has
+//! failed. The supervisor determines the order of these steps (`crates/process/src/supervisor.rs`).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -23,8 +23,8 @@ use becket_log::Timestamp;
 use becket_process::protocol::Event;
 
 impl Control {
-    /// Serves at once if there is no supervisor. Otherwise stops the workers from accepting until the
-    /// supervisor's command to serve.
+    /// Serves at once if there is no supervisor. Otherwise stops the workers from accepting until
+    /// the supervisor's command to serve.
     pub(super) fn begin(&mut self) {
         if self.supervision.link.is_some() {
             self.park();
@@ -76,10 +76,11 @@ impl Control {
         }
     }
 
-    /// Takes over the limits, except for the counts in `held`. Serves as soon as the old process has
-    /// stopped accepting.
+    /// Takes over the limits, except for the counts in `held`. Serves as soon as the old process
+    /// has stopped accepting.
     pub(super) fn serve_on_command(&mut self, held: Counts) {
-        // Takes over the limits now, because counts that processes release from now on must be added.
+        // Takes over the limits now, because counts that processes release from now on must be
+        // added.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
         if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {

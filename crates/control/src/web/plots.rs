@@ -1,8 +1,8 @@
 //! The plots of the status page: lines over the time since the start, at most an hour, as SVG.
 //!
-//! Durations have a logarithmic axis. The script of the page reads the values under the pointer from
-//! `data-` attributes: `x` and `t` contain the position and the time of each moment, and `v` the
-//! values of a line.
+//! Durations have a logarithmic axis. The script of the page reads the values under the pointer
+//! from `data-` attributes: `x` and `t` contain the position and the time of each moment, and `v`
+//! the values of a line.
 
 use std::fmt::{self, Write};
 use std::iter::successors;

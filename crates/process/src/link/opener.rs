@@ -155,8 +155,8 @@ impl Opener {
                 (Command::Opened(listing, first, found), fds) => {
                     return Ok((listing, first, found, fds));
                 }
-                // Has no descriptors: commands with descriptors are sent only after this process has
-                // loaded.
+                // Has no descriptors: commands with descriptors are sent only after this process
+                // has loaded.
                 (command, _) => asking.early.push(command),
             }
         }

@@ -60,8 +60,8 @@ pub(crate) enum Action {
     Yield(u32, u32),
     /// Files may have changed: check them after they settle.
     Watch,
-    /// The process serves with the last offered configuration: keep its resources, and drop those of
-    /// the previous configuration.
+    /// The process serves with the last offered configuration: keep its resources, and drop those
+    /// of the previous configuration.
     Commit(u32),
     /// The offered configuration is not used: drop its resources.
     Discard(u32),
