@@ -126,10 +126,18 @@ impl<'a> Runner<'a> {
                     io::stderr(),
                     "[{number:>3}/{planned}] {id} {label}"
                 ));
-                self.others.worst();
-                let mut case = self.case(&scenario, label, settings)?;
-                let others = rounded(self.others.worst());
-                case.others = Some(others);
+                let mut repeats = REPEATS * u32::from(!self.parts.order.busy_ok);
+                let (case, others) = loop {
+                    self.others.worst();
+                    let mut case = self.case(&scenario, label, settings)?;
+                    let others = rounded(self.others.worst());
+                    case.others = Some(others);
+                    if others <= others::LIMIT || repeats == 0 {
+                        break (case, others);
+                    }
+                    repeats -= 1;
+                    drop(writeln!(io::stderr(), "  other processes ran; measuring again"));
+                };
                 self.run.busy |= others > others::LIMIT;
                 self.run.control.clone_from(&self.control.samples);
                 outcome.cases.push(case);
@@ -234,5 +242,7 @@ impl<'a> Runner<'a> {
     }
 }
 
+/// Maximum number of times that a case is measured again because of other processes.
+const REPEATS: u32 = 2;
 /// Time in which the CPU use of other processes is measured before a run.
 const LOOK: Duration = Duration::from_secs(1);
