@@ -3,7 +3,7 @@
 //! Sockets are registered once, edge-triggered. A short read or write empties or fills the socket
 //! (epoll(7), for streams). So the next byte causes a new event, and no call is needed to find
 //! `EAGAIN`. An end of stream that was already reported is the exception: no event follows, so the
-//! leg stays readable until the end was read.
+//! leg stays readable until the end is read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -23,9 +23,8 @@ pub struct Leg<S> {
     pub socket: S,
     /// Readiness, set by events and cleared by calls.
     pub ready: Ready,
-    /// Bytes so far.
     pub traffic: ByteCounts,
-    /// A call has returned that the peer reset the connection.
+    /// A socket call has failed with a connection reset.
     reset: bool,
 }
 
@@ -34,14 +33,13 @@ pub struct Leg<S> {
 pub enum Got {
     /// Number of bytes that are now in the buffer or the pipe.
     Bytes(usize),
-    /// There is nothing to read now.
+    /// No data is available at present.
     Nothing,
     /// End of the stream.
     End,
 }
 
 impl<S: StreamSocket> Leg<S> {
-    /// Creates a leg with this readiness.
     pub fn new(socket: S, ready: Ready) -> Self {
         Self {
             socket,
@@ -51,7 +49,7 @@ impl<S: StreamSocket> Leg<S> {
         }
     }
 
-    /// Appends up to `most` received bytes to `buffer`. One system call.
+    /// Receives up to `most` bytes and appends them to `buffer`, with one system call.
     ///
     /// # Errors
     ///
@@ -72,8 +70,8 @@ impl<S: StreamSocket> Leg<S> {
         got
     }
 
-    /// Moves up to `most` bytes into the lent, empty pipe. One system call. Only [`Got::Nothing`]
-    /// means that the socket is empty.
+    /// Moves up to `most` received bytes into the lent, empty pipe, with one system call. A smaller
+    /// count does not mean that the socket is empty; only [`Got::Nothing`] does.
     ///
     /// # Errors
     ///
@@ -95,8 +93,9 @@ impl<S: StreamSocket> Leg<S> {
         got
     }
 
-    /// Receives a record of any type that the kernel has decrypted into the free space of `buffer`.
-    /// The caller must mark it as filled. Returns `None` if there is no record. One system call.
+    /// Receives one TLS record of any type, decrypted by the kernel, into the free space of
+    /// `buffer`. The caller must advance `buffer` by the length of the record. Returns `None` if no
+    /// record is available.
     ///
     /// # Errors
     ///
@@ -153,8 +152,9 @@ impl<S: StreamSocket> Leg<S> {
         }
     }
 
-    /// Sends bytes and returns how many were accepted; fewer than all means that the socket is
-    /// full. One system call, or none if `bytes` is empty.
+    /// Sends `bytes` with one system call, or none if `bytes` is empty. Returns the number of bytes
+    /// that the socket accepted; if it is smaller than the number of bytes, the send buffer is
+    /// full.
     ///
     /// # Errors
     ///
@@ -196,7 +196,7 @@ impl<S: StreamSocket> Leg<S> {
         Ok(sent)
     }
 
-    /// Sends pending bytes of `pipe`, as far as the socket accepts them.
+    /// Sends the pending bytes of `pipe` until none is left or the socket is full.
     ///
     /// # Errors
     ///
@@ -217,8 +217,8 @@ impl<S: StreamSocket> Leg<S> {
         Ok(())
     }
 
-    /// Sends the contents of the lent pipe, if any, until the socket is full. Moves them to the
-    /// heap if the kernel cannot splice to this socket.
+    /// Splices the contents of the lent pipe, if any, into the socket until the socket is full.
+    /// Copies the contents to the heap if the kernel cannot splice to this socket.
     fn empty(&mut self, pipe: &mut HalfPipe<Lent>, counter: &Counter) -> Result<(), SocketError> {
         while let Some((lent, filled @ 1..)) = pipe.lent() {
             let sent = self.socket.splice_out(lent.pipe(), filled);
@@ -260,9 +260,10 @@ impl<S: StreamSocket> Leg<S> {
         self.push_by(S::send, bytes, pipe, counter)
     }
 
-    /// Sends `head` like [`Self::push`]. If none of it is pending, sends up to `most` bytes of a
-    /// file that is in memory. Returns the number of file bytes sent. If it is 0 and the leg is
-    /// still writable, the kernel cannot send this file, or the file has ended.
+    /// Sends `head` like [`Self::push`]. If the socket accepted all of `head`, sends up to `most`
+    /// bytes of a file that is in the page cache. Returns the number of file bytes sent. If that
+    /// number is 0 and the leg is still writable, the kernel cannot send this file, or the file has
+    /// ended.
     ///
     /// # Errors
     ///

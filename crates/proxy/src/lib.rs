@@ -1,8 +1,8 @@
 //! The data plane: workers with one event loop each, and connections from accept to close.
 //!
 //! This crate accepts clients, relays bytes, chooses servers, queues connections for server slots,
-//! and counts. It reads no configuration file and handles no operator commands: the control thread
-//! sends it messages ([`worker::mailbox`]).
+//! and counts events. It reads no configuration file and executes no operator commands: the control
+//! thread sends messages to the workers ([`worker::mailbox`]).
 //!
 //! Main types: [`worker::event_loop::Worker`] is one event loop, [`connection::Connection`] is one
 //! client with its server, and [`shared::SharedState`] is the state that all threads share.

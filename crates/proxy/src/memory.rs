@@ -24,7 +24,7 @@ pub enum Shortage {
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryStatus {
     pub used: u64,
-    /// The watermark; 0 without a limit.
+    /// Memory limit in bytes; 0 if memory is not limited.
     pub watermark: u64,
     pub shortage: Shortage,
 }
@@ -32,7 +32,7 @@ pub struct MemoryStatus {
 /// A request to close idle connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleReclaim {
-    /// Minimum idle time of these connections.
+    /// Minimum idle time of a connection that may be closed.
     pub rest: Duration,
     /// Maximum fraction of all connections that may be closed.
     pub share: f64,
@@ -52,7 +52,7 @@ impl MemoryState {
         *self.status.lock().unwrap_or_else(PoisonError::into_inner) = status;
     }
 
-    /// Returns `true` if new clients are rejected. One load of a rarely written value.
+    /// Returns `true` if new clients are rejected. Costs one atomic load.
     pub fn refuses(&self) -> bool {
         self.refuses.load(Relaxed)
     }

@@ -28,15 +28,14 @@ impl Counter {
         self.0.store(self.0.load(Relaxed).wrapping_add(n), Relaxed);
     }
 
-    /// Returns the current value.
     pub fn value(&self) -> u64 {
         self.0.load(Relaxed)
     }
 }
 
-/// Declares the counters of one worker. The first group contains single counters, with their name
-/// in `/metrics` (without `_total`) and their doc as help text. The second group contains counters
-/// with labels, and parts of other metrics.
+/// Declares the counters of one worker. The first group contains counters without labels: each has
+/// its name in `/metrics` (without `_total`), and its doc comment is the help text. The second
+/// group contains counters with labels, and counters from which other metrics are computed.
 macro_rules! counters {
     (
         plain { $(#[doc = $help:literal] $field:ident = $name:literal,)* }
@@ -50,7 +49,7 @@ macro_rules! counters {
         }
 
         impl Counters {
-            /// The single counters: name, help text, and accessor.
+            /// Counters without labels: name, help text and accessor.
             pub const PLAIN: &[(&str, &str, fn(&Self) -> &Counter)] =
                 &[$(($name, $help, |counters| &counters.$field),)*];
         }
@@ -149,7 +148,6 @@ others {
 }
 
 impl Counters {
-    /// Returns the bytes received from and sent to servers.
     pub fn server_traffic(&self) -> ByteCounts {
         ByteCounts {
             received: self.server_bytes_in.value(),
@@ -157,7 +155,8 @@ impl Counters {
         }
     }
 
-    /// Counts the answer of a crypto thread. Tokens have their own counters.
+    /// Counts the result of a signature request. Signatures by tokens are not counted here, because
+    /// tokens have their own counters.
     pub fn count_signature(&self, signed: &Signed) {
         if signed.by_token {
             return;
@@ -194,12 +193,10 @@ impl Default for ByReason {
 }
 
 impl ByReason {
-    /// Returns the counter of one reason.
     pub fn of(&self, reason: CloseReason) -> &Counter {
         &self.0[reason as usize]
     }
 
-    /// Returns the sum over all reasons.
     pub fn total(&self) -> u64 {
         self.0.iter().map(Counter::value).sum()
     }
@@ -208,14 +205,14 @@ impl ByReason {
 /// Version and kind of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeClass {
-    /// TLS 1.3; otherwise TLS 1.2.
+    /// `true` for TLS 1.3, `false` for TLS 1.2.
     pub tls13: bool,
-    /// Resumed; otherwise full.
+    /// `true` for a resumed handshake, `false` for a full one.
     pub resumed: bool,
 }
 
 impl HandshakeClass {
-    /// Every class, by its index.
+    /// All classes, in the order of [`Self::index`].
     pub const ALL: [Self; 4] = [
         Self::of(false, false),
         Self::of(false, true),
@@ -238,7 +235,6 @@ impl HandshakeClass {
 pub struct Resumptions([[Counter; Resumption::ALL.len()]; Offer::ALL.len()]);
 
 impl Resumptions {
-    /// Returns the counter of one result.
     pub fn of(&self, offer: Offer, outcome: Resumption) -> &Counter {
         &self.0[offer as usize][outcome as usize]
     }
@@ -255,18 +251,19 @@ pub enum PipeRefusal {
 }
 
 labelled! {
-/// The reason why the kernel did not take over the TLS of a leg.
+/// Reason why kernel TLS is not used for a leg.
 pub enum KernelTlsRefusal {
-    /// The kernel does not support the version or cipher, or cannot replace keys.
+    /// The kernel does not support the TLS version, the cipher or KeyUpdates.
     Unsupported = "unsupported",
-    /// The kernel rejected the TLS layer.
+    /// The kernel did not attach its TLS layer to the socket.
     Layer = "layer",
     /// The kernel rejected a key, and the connection was closed.
     Key = "key",
 }
 }
 
-/// Times in logarithmic buckets, eight per octave of microseconds: an error of at most 12.5 %.
+/// Histogram of times, with eight buckets per power of two of microseconds. A quantile is at most
+/// 12.5 % too high.
 #[derive(Debug)]
 pub struct AtomicHistogram {
     buckets: [Counter; BUCKETS],
@@ -284,15 +281,15 @@ impl Default for AtomicHistogram {
 }
 
 impl AtomicHistogram {
-    /// Counts one time. Only the owning thread may call it.
+    /// Adds a time to the histogram. Only the owning thread may call it: concurrent calls would
+    /// lose counts.
     pub fn record(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.buckets[bucket(us)].add(1);
         self.sum.add(us);
     }
 
-    /// Returns the count of each bucket (see [`bucket_limit`]) and the sum of all times, over
-    /// several workers.
+    /// Sums the histograms of several workers.
     pub fn gather<'a>(histograms: impl IntoIterator<Item = &'a Self>) -> Times {
         let (mut counts, mut us) = ([0; BUCKETS], 0.0);
         for histogram in histograms {
@@ -306,10 +303,10 @@ impl AtomicHistogram {
     }
 }
 
-/// Contents of histograms.
+/// Sum of several histograms.
 #[derive(Debug)]
 pub struct Times {
-    /// Counts by bucket.
+    /// Number of times in each bucket; see [`bucket_limit`].
     pub counts: [u64; BUCKETS],
     /// Sum of all times in seconds.
     pub seconds: f64,
@@ -329,7 +326,8 @@ pub fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> 
     bucket.map(bucket_limit)
 }
 
-/// Returns the bucket of a time. Values below 8 us have one each, larger ones eight per octave.
+/// Returns the index of the bucket for a time. Each value below 8 us has its own bucket; each
+/// larger power of two is divided into eight buckets.
 fn bucket(us: u64) -> usize {
     let us = us.min(LIMIT_US - 1);
     if us < 8 {

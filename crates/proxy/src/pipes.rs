@@ -2,9 +2,10 @@
 //! without a copy.
 //!
 //! A direction without TLS on either leg borrows a pipe after its source has delivered [`BULK`]
-//! bytes without running dry. It returns the empty pipe when the source runs dry. Without a pipe,
-//! bytes are copied: if all pipes are lent, if the kernel provides none, or if it cannot splice
-//! these sockets. A pipe that is dropped with bytes in it is closed, and replaced on demand.
+//! bytes without running dry. The direction returns the empty pipe when the source runs dry. Bytes
+//! are copied instead if all pipes are lent, if the kernel provides no pipe, or if the kernel
+//! cannot splice these sockets. A pipe that is dropped with bytes in it is closed, and replaced on
+//! demand.
 //!
 //! `connection/half.rs` decides when to borrow, and [`HalfPipe`](becket_proto::half_pipe::HalfPipe)
 //! holds the lent pipe.
@@ -26,28 +27,30 @@ pub struct Pipes {
     most: Cell<usize>,
     /// Requested size of a pipe in bytes.
     size: Cell<usize>,
-    /// Bytes after which a direction has bulk data.
+    /// Number of bytes after which a direction may borrow a pipe; see [`BULK`].
     bulk: u32,
     counters: Arc<Counters>,
-    /// Number of requests to reject without asking the kernel, after it refused.
+    /// Number of following requests to reject without a system call, because the kernel refused
+    /// one.
     pause: Cell<u32>,
-    /// The worker has logged the first refusal.
+    /// The worker has logged that the kernel provides no pipes.
     told: Cell<bool>,
 }
 
-/// A lent pipe. It counts as lent until it is dropped or returned.
+/// A pipe that is lent to one direction until it is returned or dropped.
 #[derive(Debug)]
 pub struct Lent {
     pipe: Pipe,
     permit: PipePermit,
 }
 
-/// Counts one lent pipe until it is dropped.
+/// Counts one pipe as lent until the permit is dropped.
 #[derive(Debug)]
 struct PipePermit(Rc<Pipes>);
 
 impl Pipes {
-    /// Creates the pipes of a worker. No pipe is lent before [`Self::allow`].
+    /// Creates the pipes of a worker. [`Self::lend`] returns `None` until [`Self::allow`] has set a
+    /// maximum.
     pub fn new(bulk: u32, counters: Arc<Counters>) -> Rc<Self> {
         Rc::new(Self {
             idle: RefCell::default(),
@@ -61,8 +64,8 @@ impl Pipes {
         })
     }
 
-    /// Sets the maximum number of pipes for each worker. All workers together request half of the
-    /// pages that the kernel grants one user.
+    /// Sets the maximum number of pipes per worker, and their size. All workers together use about
+    /// half of the pipe memory that the kernel grants one user.
     pub fn allow(&self, most: usize, workers: usize) {
         let all = (most * workers).max(1);
         let share = pipe::user_pages().map_or(MOST_SIZE, |pages| pages / 2 * PAGE / all);
@@ -75,7 +78,6 @@ impl Pipes {
         idle.reserve_exact(room);
     }
 
-    /// Returns the bytes after which a direction has bulk data.
     pub fn bulk(&self) -> u32 {
         self.bulk
     }
@@ -117,7 +119,6 @@ impl Pipes {
 }
 
 impl Lent {
-    /// Returns the pipe.
     pub fn pipe(&self) -> &Pipe {
         &self.pipe
     }
@@ -132,7 +133,8 @@ impl Lent {
         }
     }
 
-    /// Closes the pipe after the kernel refused to splice, and stops lending for a while.
+    /// Closes the pipe after the kernel refused to splice, and makes the next `PAUSE` requests for
+    /// pipes fail.
     pub fn refused(self) {
         let pipes = &self.permit.0;
         pipes.pause.set(PAUSE);
@@ -147,9 +149,10 @@ impl Drop for PipePermit {
     }
 }
 
-/// Bytes after which splicing pays off: with 16 KiB at a time it costs as much as copying, with 64
-/// KiB it saves a fifth. A source of 16 KiB at a time never reaches this value, because its run is
-/// halved each time.
+/// Number of bytes that a source must deliver without running dry before its direction borrows a
+/// pipe. Splicing 16 KiB at a time costs as much as copying; splicing 64 KiB at a time saves a
+/// fifth. A source that delivers 16 KiB at a time never reaches this value, because its count is
+/// halved each time it runs dry.
 pub const BULK: u32 = 32 * 1024;
 /// Maximum size of a pipe in bytes: the limit for unprivileged processes (`fs.pipe-max-size`), and
 /// more than one turn can move.

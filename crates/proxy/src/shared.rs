@@ -25,7 +25,7 @@ use becket_tls::admission::SharedAdmission;
 pub struct SharedState {
     /// Number of workers.
     pub workers: usize,
-    /// Clock whose origin all monotonic times share.
+    /// Clock that defines the origin of all monotonic times.
     pub clock: Clock,
     /// TLS 1.2 sessions by ID, in shards with one lock each.
     pub table: Arc<SessionTable>,
@@ -54,7 +54,7 @@ pub struct SharedState {
     pub access_lines_dropped: Arc<AtomicU64>,
     /// Memory pressure. The control thread writes it; workers read it when they accept a client.
     pub memory: MemoryState,
-    /// Number of connections, for `limits.connections`.
+    /// Number of open connections, limited by `limits.connections`.
     pub connections: SharedCount,
 }
 
@@ -85,18 +85,17 @@ impl SharedState {
         }
     }
 
-    /// Returns the number of open connections.
     pub fn connections(&self) -> usize {
         self.connections.count() as usize
     }
 
-    /// Claims one of `limit` connections. Returns `false` if there is none left.
+    /// Counts a new connection, or returns `false` if `limit` connections are open.
     pub fn claim_connection(&self, limit: usize) -> bool {
         self.connections
             .take(u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
-    /// Releases a connection that was claimed by [`Self::claim_connection`].
+    /// Ends the count of a connection that [`Self::claim_connection`] counted.
     pub fn release_connection(&self) {
         self.connections.give_back();
     }

@@ -27,16 +27,16 @@ pub trait StreamSocket {
     /// Returns `WouldBlock` if nothing was accepted, or the error of the socket.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Sends like [`Self::send`] when more data follows at once. The kernel may delay the last
-    /// bytes until then.
+    /// Sends like [`Self::send`], but the kernel may delay the last bytes, because the caller sends
+    /// more data at once (`MSG_MORE`).
     ///
     /// # Errors
     ///
     /// Returns the errors of [`Self::send`].
     fn send_more(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Sends up to `most` bytes of `file` from offset `at`; they must be in memory. Returns 0 at
-    /// the end of the file. A shorter count does not mean that the socket is full.
+    /// Sends up to `most` bytes of `file` from offset `at`. These bytes must be in the page cache.
+    /// Returns 0 at the end of the file. A shorter count does not mean that the socket is full.
     ///
     /// # Errors
     ///
@@ -48,7 +48,8 @@ pub trait StreamSocket {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Self::receive`], or an error if the kernel cannot splice here.
+    /// Returns the errors of [`Self::receive`], or an error if the kernel cannot splice from this
+    /// socket.
     fn splice_in(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 
     /// Sends up to `most` bytes from `pipe`, which contains at least as many. A shorter count does
@@ -56,17 +57,18 @@ pub trait StreamSocket {
     ///
     /// # Errors
     ///
-    /// Returns the errors of [`Self::send`], or an error if the kernel cannot splice here.
+    /// Returns the errors of [`Self::send`], or an error if the kernel cannot splice to this
+    /// socket.
     fn splice_out(&mut self, pipe: &Pipe, most: usize) -> io::Result<usize>;
 
     /// Sends FIN after the sent data. Receiving continues.
     fn finish(&mut self);
 
-    /// Returns the address that the peer connected to, if there is one. A system call.
+    /// Returns the local address, or `None` if the socket has no TCP address. Costs a system call.
     fn local_address(&self) -> Option<SocketAddr>;
 
-    /// Makes the next close a reset, so that the peer cannot mistake the received data for
-    /// complete.
+    /// Makes a close of this socket send a reset, so that the peer cannot mistake the received data
+    /// for complete.
     fn reset_on_close(&mut self);
 
     /// Copies received data into `buffer` without removing it. Returns 0 at the end of the stream.
@@ -77,10 +79,11 @@ pub trait StreamSocket {
     fn peek(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
     /// Returns `true` if the peer has closed its sending side or reset the connection, even if
-    /// unread data precedes it. A system call.
+    /// there is unread data before that end. Costs a system call.
     fn is_gone(&self) -> bool;
 
-    /// Returns `true` if the peer has acknowledged all sent data including a FIN. A system call.
+    /// Returns `true` if the peer has acknowledged all sent data including a FIN. Costs a system
+    /// call.
     fn is_acknowledged(&self) -> bool;
 }
 
@@ -93,7 +96,7 @@ pub trait KernelTlsSocket: StreamSocket {
     ///
     /// # Errors
     ///
-    /// Fails if the kernel refuses; nothing has changed.
+    /// Fails if the kernel refuses. The socket is then unchanged.
     fn attach(&mut self) -> io::Result<()>;
 
     /// Sets the key of a direction; see [`kernel_tls::set_key`].
@@ -124,25 +127,24 @@ pub trait KernelTlsSocket: StreamSocket {
     /// Returns the errors of [`StreamSocket::send`].
     fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns `true` if the send buffer has space for more than a record. Otherwise an event
-    /// reports later that it has. A system call.
+    /// Returns `true` if the send buffer has space for more than one record. Otherwise, a writable
+    /// event follows when there is space. Costs a system call.
     fn has_room(&self) -> bool;
 }
 
-/// Readiness of a socket, accumulated until a phase checks it.
+/// Readiness of a socket, accumulated from events until a phase reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     /// Data, the end of the stream or an error can be received.
     pub readable: bool,
     /// Data can be sent, or a connect has finished.
     pub writable: bool,
-    /// The peer has closed its sending side: received data is the last.
+    /// The peer has closed its sending side, so no data follows the received data.
     pub ended: bool,
     /// The connection was reset or timed out.
     pub failed: bool,
 }
 
-/// Bytes that a socket has transferred.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
     /// Bytes from the peer.
@@ -151,7 +153,6 @@ pub struct ByteCounts {
     pub sent: u64,
 }
 
-/// Error of a socket operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketError {
     /// Try again at the next readiness event.
@@ -192,35 +193,35 @@ impl From<io::Error> for SocketError {
     }
 }
 
-/// A kernel socket to a client or a server. It may also be a unix socket to a server: the calls
-/// used here work for both. The kernel rejects the TLS layer, linger and TCP addresses for unix
-/// sockets.
+/// Socket to a client or a server. The socket to a server may be a unix socket in a [`TcpStream`],
+/// because the calls used here work for both. For a unix socket, the calls for the TLS layer,
+/// linger and TCP addresses fail.
 #[derive(Debug)]
 pub struct KernelSocket {
     pub stream: TcpStream,
     sends: Sends,
 }
 
-/// Number of sending calls on a socket. The bytes of the first call are sent at once: Nagle's
-/// algorithm (RFC 896) in Linux delays small data only after unacknowledged small data. So
-/// `TCP_NODELAY` is set before the second call, which saves a system call for a server that gets
-/// one request.
+/// Number of send calls on a socket. Linux sends the bytes of the first call at once: Nagle's
+/// algorithm (RFC 896) delays small data only while earlier data is unacknowledged. So
+/// `TCP_NODELAY` is set just before the second call. This saves a system call for each server that
+/// gets only one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sends {
     Nothing,
     Once,
-    /// More than one call, or a socket that needs no `TCP_NODELAY`.
+    /// There was more than one call, or the socket needs no change of `TCP_NODELAY`.
     Promptly,
 }
 
 impl KernelSocket {
-    /// Creates a socket that delays no segment.
+    /// Creates a socket that already has `TCP_NODELAY` or does not need it.
     pub fn prompt(stream: TcpStream) -> Self {
         let sends = Sends::Promptly;
         Self { stream, sends }
     }
 
-    /// Creates a TCP socket that gets `TCP_NODELAY` before its second sending call.
+    /// Creates a TCP socket for which `TCP_NODELAY` is set before its second send call.
     pub fn dialled(stream: TcpStream) -> Self {
         let sends = Sends::Nothing;
         Self { stream, sends }
@@ -287,12 +288,13 @@ impl StreamSocket for KernelSocket {
     }
 
     fn is_gone(&self) -> bool {
-        // Fails only if the kernel lacks memory. The next read then reports a close.
+        // Fails only if the kernel lacks memory. In that case the next read reports that the peer
+        // has closed.
         becket_sys::socket::client_gone(&self.stream).unwrap_or(false)
     }
 
     fn is_acknowledged(&self) -> bool {
-        // Never fails for a stream.
+        // This call never fails for a stream socket.
         becket_sys::socket::unsent(&self.stream).is_ok_and(|bytes| bytes == 0)
     }
 }
@@ -323,7 +325,7 @@ impl KernelTlsSocket for KernelSocket {
     }
 
     fn has_room(&self) -> bool {
-        // Fails only if the kernel lacks memory. The next send then reports a full buffer.
+        // Fails only if the kernel lacks memory. In that case the next send reports a full buffer.
         becket_sys::socket::has_room(&self.stream).unwrap_or(true)
     }
 }

@@ -1,26 +1,26 @@
 //! Admission control for clients: by network (`deny` and `allow` of a listener), by connections per
 //! source at accept, and by the rate of full handshakes when the private key is used.
 //!
-//! Each worker counts unfinished handshakes per source without a lock, because this happens for
-//! every client. The kernel spreads the connections of a source over the workers, so each worker
+//! Each worker counts unfinished handshakes per source without a lock, because every client is
+//! counted. The kernel distributes the connections of a source over the workers, so each worker
 //! admits the limit divided by the number of workers.
 //!
 //! Connections and full handshakes are limited per [`LimitKey`]: the source of a client, its server
-//! name, and its JA4 fingerprint. The latter two are known after the ClientHello. Only names of
-//! certificates and routes are counted, so a client cannot create new keys; all other names share
-//! one key.
+//! name, and its JA4 fingerprint. Server name and fingerprint are known after the ClientHello. Only
+//! names of certificates and routes are counted separately, so a client cannot create new keys; all
+//! other names share one key.
 //!
 //! All workers share [`SharedAdmission`]: one token bucket for all full handshakes, which is one
-//! atomic number, and the keys. Each kind of key has a table, spread over shards with one lock
-//! each. A [`WorkerAdmission`] contains the rules of one worker's configuration and its counts. An
-//! unlimited check takes neither a lock nor an atomic operation.
+//! atomic number, and the counts per key. Each kind of key has its own table, divided into shards
+//! with one lock each. A [`WorkerAdmission`] contains the rules of one worker's configuration and
+//! that worker's counts. A check without a limit needs neither a lock nor an atomic operation.
 //!
 //! A full handshake needs a token because of its signature; a resumed handshake needs none. A
-//! handshake is certainly full only when rustls requests a signature. At that point the ticket was
-//! not opened, or the session ID was not found, for this policy and name. So the
-//! [`HandshakePermit`] is claimed there ([`metered`](crate::metered)), and a client cannot fake a
-//! resumption. A ClientHello that cannot resume is checked earlier ([`HandshakePermit::look`]):
-//! without a token, the handshake ends before the key exchange.
+//! handshake is certainly full only when rustls requests a signature. At that point, the offered
+//! ticket was not opened, or the session ID was not found, for this policy and name. So the
+//! [`HandshakePermit`] is claimed at that point ([`metered`](crate::metered)), and a client cannot
+//! avoid the token with an invalid ticket. A ClientHello that cannot resume is checked earlier
+//! ([`HandshakePermit::look`]): without a token, the handshake ends before the key exchange.
 //!
 //! A client that is not admitted is *shed*: its connection is reset, which is cheapest for both
 //! sides, and counted by its [`CloseReason`]. [`becket_proto::admission`] contains the arithmetic.
@@ -48,7 +48,7 @@ pub struct SharedAdmission {
     workers: usize,
     /// A [`Bucket`] of tokens for full handshakes.
     bucket: AtomicU64,
-    /// Full handshakes in progress.
+    /// Number of full handshakes in progress, if they are limited.
     in_flight: AtomicU32,
     /// Number of times that a key was not counted, because its table had no free entry.
     untracked: AtomicU64,
@@ -60,7 +60,7 @@ pub struct SharedAdmission {
 type KeyTable = Sources<RandomState, LimitKey>;
 
 impl SharedAdmission {
-    /// Creates empty tables. They allocate nothing before their first use.
+    /// Creates the state with empty tables, which allocate memory on their first use.
     pub fn new(workers: usize) -> Self {
         let seed = RandomState::new();
         let shard = |_| Mutex::new(Sources::new(0, seed.clone()));
@@ -88,7 +88,6 @@ impl SharedAdmission {
         }
     }
 
-    /// Returns the number of full handshakes in progress, if they are limited.
     pub fn in_flight(&self) -> u32 {
         self.in_flight.load(Relaxed)
     }
@@ -104,8 +103,8 @@ impl SharedAdmission {
         self.untracked.load(Relaxed)
     }
 
-    /// Passes all tracked keys to `show`, with their state for full handshakes. Takes one shard's
-    /// lock at a time, for up to 256 keys.
+    /// Passes all tracked keys to `show`, with their counts. Locks one shard at a time, for at most
+    /// 256 keys.
     pub fn visit(&self, rules: &KeyRules, now: Duration, mut show: impl FnMut(Holding<LimitKey>)) {
         for (shards, rule) in self.shards.iter().zip(&rules.0) {
             for shard in &**shards {
@@ -118,7 +117,8 @@ impl SharedAdmission {
     }
 
     fn shard(&self, key: &LimitKey) -> MutexGuard<'_, KeyTable> {
-        // Uses other hash bits than the table, which uses the lowest and highest ones.
+        // The shard is selected by other hash bits than those that its table uses (the lowest and
+        // highest).
         let index = (self.seed.hash_one(key) >> 32) as usize % SHARDS;
         lock(&self.shards[key.kind()][index])
     }
@@ -144,7 +144,7 @@ impl SharedAdmission {
         rate.is_none_or(|rate| rate.has_one(bucket, now))
     }
 
-    /// Counts a full handshake, unless `most` are in progress.
+    /// Counts a new full handshake. Returns `false` if `most` full handshakes are in progress.
     fn start(&self, most: Option<u32>) -> bool {
         let before = self.in_flight.fetch_add(1, Relaxed);
         let admitted = most.is_none_or(|most| before < most);
@@ -156,11 +156,11 @@ impl SharedAdmission {
 }
 
 fn lock(shard: &Mutex<KeyTable>) -> MutexGuard<'_, KeyTable> {
-    // Counts in a poisoned shard are valid, because every step of the table is complete.
+    // The counts are valid even after a panic, because every step of the table is complete.
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The counts of an admitted client, which are decremented on drop.
+/// The counts to which an admitted client contributes until they are dropped.
 #[derive(Debug, Default)]
 pub struct Admitted {
     /// Counts the connection until it closes, if connections per source are limited.
@@ -178,13 +178,14 @@ pub struct WorkerAdmission {
     all: Share,
     /// Limits per source, name and fingerprint.
     rules: KeyRules,
-    /// Unfinished handshakes of this worker by source. The table counts each as a connection.
+    /// Number of unfinished handshakes of this worker by source. The table type calls them
+    /// connections.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
 
 impl WorkerAdmission {
-    /// Creates the admission for these rules, and sets the limits of the tables. Keeps the counts
-    /// of `before`.
+    /// Creates the admission control for the configured `keys`, and sets the limits of the tables.
+    /// Continues the counts of `before`.
     pub fn new(shared: &Arc<SharedAdmission>, keys: &Admission, before: Option<&Self>) -> Rc<Self> {
         shared.set_limit(keys.sources);
         let half_open = match before {
@@ -202,13 +203,13 @@ impl WorkerAdmission {
         })
     }
 
-    /// Admits a client by its address. The returned value counts the client for its source, if
-    /// sources are limited.
+    /// Admits a client by its address. The returned value counts the client for its source until it
+    /// is dropped, if sources are limited.
     ///
     /// # Errors
     ///
-    /// Returns the close reason if the network is denied, or if the source has reached its limit of
-    /// connections or unfinished handshakes.
+    /// Returns the close reason if the client's network is denied, or if its source has reached the
+    /// limit of connections or unfinished handshakes.
     pub fn admit(
         &self,
         listener: &Listener,
@@ -232,11 +233,12 @@ impl WorkerAdmission {
         self.limits(JA4) || !self.keys.ja4.refuse.is_empty()
     }
 
-    /// Returns the name and fingerprint of a ClientHello as keys, if they are limited.
+    /// Returns the server name and the fingerprint of a ClientHello as keys, as far as they are
+    /// limited.
     ///
     /// # Errors
     ///
-    /// Returns the close reason if the fingerprint is on the list of refused ones.
+    /// Returns the close reason if the configuration refuses the fingerprint.
     pub fn keys_of_hello(
         &self,
         listener: &Listener,
@@ -248,7 +250,8 @@ impl WorkerAdmission {
             keys.push(LimitKey::Name(listener.configured_name(name)));
         }
         if self.needs_ja4() {
-            // All ClientHellos without a fingerprint, which no real client sends, share one key.
+            // All ClientHellos without a fingerprint share one key. No real client sends such a
+            // ClientHello.
             let ja4 = ja4.map_or_else(String::new, |ja4| ja4.to_string());
             if self.keys.ja4.refuse.iter().any(|it| it.as_str() == ja4) {
                 return Err(CloseReason::Ja4Refused);
@@ -258,7 +261,7 @@ impl WorkerAdmission {
         Ok(keys)
     }
 
-    /// Creates the permit that a full handshake of `client` must claim. Returns `None` if full
+    /// Creates the permit that a full handshake of `client` must claim, or `None` if full
     /// handshakes are not limited. `of_hello` is the result of [`Self::keys_of_hello`].
     pub fn handshake_permit(
         self: &Rc<Self>,
@@ -285,15 +288,15 @@ impl WorkerAdmission {
         self.keys.prefixes().source(client)
     }
 
-    /// Counts a client in a handshake until the [`HalfOpen`] is dropped. Takes no lock, because
-    /// each worker has its own part of the limit.
+    /// Counts an unfinished handshake for its source until the [`HalfOpen`] is dropped. Needs no
+    /// lock, because each worker has its own share of the limit.
     fn half_open(
         &self,
         client: IpAddr,
         now: Duration,
     ) -> Result<Option<Box<HalfOpen>>, CloseReason> {
-        // Each worker admits at least one client, even if there are more workers than allowed
-        // connections.
+        // Each worker admits at least one client per source, even if there are more workers than
+        // the limit allows connections.
         let most = self
             .keys
             .half_open_per_source
@@ -310,8 +313,8 @@ impl WorkerAdmission {
         }
     }
 
-    /// Counts a connection for a key until the [`ConnectionPermit`] is dropped. Takes one shard's
-    /// lock if connections of such keys are limited.
+    /// Counts a connection for a key until the [`ConnectionPermit`] is dropped. Locks one shard if
+    /// connections of such keys are limited.
     ///
     /// # Errors
     ///
@@ -328,13 +331,13 @@ impl WorkerAdmission {
         }
     }
 
-    /// Counts a client that waits in the queue of a backend until the [`ConnectionPermit`] is
-    /// dropped. The queue has `room` places, and `connection` is the permit of the client's
-    /// connection.
+    /// Counts a client in the queue of a backend for its server name, until the
+    /// [`ConnectionPermit`] is dropped. `room` is the maximum queue length, and `connection` is the
+    /// permit of the client's connection.
     ///
     /// # Errors
     ///
-    /// Returns the close reason if clients with the same name fill `queue-share` percent of the
+    /// Returns the close reason if clients with this server name fill `queue-share` percent of the
     /// queue.
     pub fn wait(
         &self,
@@ -399,8 +402,9 @@ impl WorkerAdmission {
         }
     }
 
-    /// Takes the tokens of a full handshake. A rejected client takes no token of its source, name
-    /// or fingerprint, except when another worker takes the last shared token after the check.
+    /// Takes the tokens of a full handshake. A rejected client uses no token of its source, name or
+    /// fingerprint. The exception is a race in which another worker takes the last shared token
+    /// after the check.
     fn begin(&self, keys: &[LimitKey], now: Duration) -> Result<FullHandshake, CloseReason> {
         let Self { shared, all, .. } = self;
         self.look(keys, now)?;
@@ -441,7 +445,7 @@ impl Drop for ConnectionPermit {
     }
 }
 
-/// A client in a handshake, counted for its source.
+/// Counts an unfinished handshake for its source until it is dropped.
 #[derive(Debug)]
 pub struct HalfOpen {
     sources: Rc<RefCell<Sources<RandomState>>>,
@@ -454,11 +458,11 @@ impl Drop for HalfOpen {
     }
 }
 
-/// A full handshake in progress.
+/// Counts a full handshake in progress until it is dropped.
 #[derive(Debug)]
 struct FullHandshake {
     shared: Arc<SharedAdmission>,
-    /// Limited keys that are tracked.
+    /// Limited keys for which the handshake is counted.
     keys: Vec<LimitKey>,
 }
 
@@ -491,7 +495,7 @@ enum PermitState {
 }
 
 impl HandshakePermit {
-    /// Checks that there is a token, for a handshake that can only be full. Takes no token.
+    /// Checks if there is a token, for a client that cannot resume a session. Takes no token.
     ///
     /// # Errors
     ///
@@ -500,7 +504,8 @@ impl HandshakePermit {
         self.admission.look(&self.keys, now)
     }
 
-    /// Claims the permit once. Dropping it returns the counts, but not the token.
+    /// Takes the tokens of the full handshake, at the first call. Dropping the permit ends its
+    /// counts, but does not return the tokens.
     ///
     /// # Errors
     ///
@@ -524,7 +529,7 @@ impl HandshakePermit {
     }
 }
 
-/// Number of locks for the keys of a kind, as in the session table.
+/// Number of shards, each with one lock, per kind of key.
 const SHARDS: usize = 64;
 /// Maximum number of keys passed to `show` per lock, which is held for microseconds.
 const SHOWN_AT_ONCE: usize = 256;

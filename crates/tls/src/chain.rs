@@ -1,14 +1,13 @@
-//! Limits on a peer's certificate chain, checked before a verifier builds paths. They apply to
-//! clients and servers.
+//! Limits on the certificate chain of a client or server, checked before a verifier builds paths.
 //!
 //! webpki searches a path from the leaf to a CA depth first, and parses *all* certificates of the
 //! chain again at each step. Its budget counts steps (200 000) and signature checks (100), but not
 //! the parsed certificates. So nine certificates that name each other, with some filler, cost
 //! seconds. This module parses each certificate once, and rejects a chain if such a search could
-//! become long. For an accepted chain, webpki gets only certificates on a possible path from the
-//! leaf. It then makes at most [`MOST_STEPS`] steps. It parses the certificates at the leaf and at
-//! each step, 39 times in total, or at most 234 certificates. This repeated parsing is inherent in
-//! webpki's search.
+//! become long. For an accepted chain, webpki receives only certificates on a possible path from
+//! the leaf. Its search then takes at most [`MOST_STEPS`] steps, and parses all received
+//! certificates once for the leaf and once per step: 39 times, or at most 234 certificates. This
+//! repeated parsing is inherent in webpki's search.
 //!
 //! Source: RFC 5280 section 6; rustls-webpki 0.103.16, `verify_cert.rs`, `build_chain_inner`.
 
@@ -29,19 +28,18 @@ use crate::scratch::LARGEST_RECORD;
 pub enum Excess {
     /// The chain has too many bytes, including the leaf.
     Bytes {
-        /// Bytes in the chain.
         shown: usize,
         /// `limits.certificate-chain`.
         most: usize,
     },
     /// The chain has too many certificates besides the leaf.
     Intermediates {
-        /// Number of these certificates.
+        /// Number of certificates besides the leaf.
         shown: usize,
         /// `limits.chain-intermediates`.
         most: usize,
     },
-    /// Too many certificates besides the leaf have the same subject. Contains
+    /// Too many certificates besides the leaf have one subject. The value is
     /// `limits.chain-same-subject`.
     OneSubject(usize),
 }
@@ -69,13 +67,14 @@ impl fmt::Display for Excess {
 
 impl std::error::Error for Excess {}
 
-/// Checks a chain, parsing each certificate once. Returns the intermediates on possible paths: the
-/// issuers of the leaf by name, then their issuers. Certificates with the same subject keep their
-/// order.
+/// Checks the limits on a chain, and parses each certificate once. Returns the intermediates on
+/// possible paths: certificates with the name of the leaf's issuer, then with the names of their
+/// issuers. Certificates with the same subject keep their order.
 ///
 /// # Errors
 ///
-/// Returns [`Excess`] in a form that makes rustls send an alert; [`is_excess`] recognizes it.
+/// Returns [`Excess`] as a rustls error for which rustls sends an alert; [`is_excess`] recognizes
+/// that error.
 pub fn usable<'a>(
     leaf: &CertificateDer<'_>,
     intermediates: &'a [CertificateDer<'_>],
@@ -84,7 +83,7 @@ pub fn usable<'a>(
     if let Some(excess) = too_long(leaf, intermediates, most) {
         return Err(refused(excess));
     }
-    // webpki skips certificates that it cannot parse.
+    // Certificates that do not parse are skipped, as webpki does.
     let parsed = intermediates.iter().map(EndEntityCert::try_from);
     let parsed: Vec<_> = parsed.filter_map(Result::ok).collect();
     let alike = |one: &EndEntityCert<'_>| {
@@ -97,7 +96,7 @@ pub fn usable<'a>(
     {
         return Err(refused(Excess::OneSubject(most.chain_same_subject)));
     }
-    // A leaf that does not parse needs no path.
+    // If the leaf does not parse, webpki rejects it without a search.
     let Ok(leaf) = EndEntityCert::try_from(leaf) else {
         return Ok(Vec::new());
     };
@@ -160,8 +159,8 @@ pub fn is_of_old_version(error: &Error) -> bool {
     )
 }
 
-/// Describes an error of a peer or its certificate, including certificates that only webpki
-/// rejects.
+/// Describes a TLS error in words, including certificate errors of webpki that rustls does not
+/// describe.
 pub fn explain(error: &Error) -> String {
     let fault = match error {
         Error::AlertReceived(alert) => {
@@ -193,8 +192,8 @@ pub fn explain(error: &Error) -> String {
     in_words(error)
 }
 
-/// Formats an error. rustls may end its text with the name of an enum variant, which is split into
-/// words.
+/// Formats an error. The text of rustls may end with the name of an enum variant, which is split
+/// into words.
 fn in_words(error: &Error) -> String {
     let text = error.to_string();
     match text.rsplit_once(' ') {
@@ -205,7 +204,7 @@ fn in_words(error: &Error) -> String {
     }
 }
 
-/// Returns `true` if a CA's key is restricted to RSASSA-PSS, so that its signatures cannot be
+/// Returns `true` if a CA's key is restricted to RSASSA-PSS. Signatures of such a key cannot be
 /// verified.
 pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
     // Skips the header of the outer SEQUENCE, which is shorter than 128 bytes.
@@ -213,23 +212,24 @@ pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
     algorithm.is_some_and(|algorithm| algorithm.starts_with(&RSASSA_PSS))
 }
 
-/// Returns the maximum bytes that an engine holds of one message with a chain of `most_bytes`, or
-/// of any record.
+/// Returns how many bytes an engine may hold of an unfinished message or record, if a chain may
+/// have `most_bytes` bytes.
 pub fn most_held(most_bytes: usize) -> usize {
     LARGEST_RECORD.max(most_bytes + FRAMING)
 }
 
 /// Maximum number of steps in webpki's search. Three names with two certificates each, with each
-/// certificate at most once on a path, give 2 + 4 + 8 + 8 + 8 + 8 partial paths. A test tries all
-/// chains.
+/// certificate at most once on a path, result in 2 + 4 + 8 + 8 + 8 + 8 partial paths. A test checks
+/// this for all chains.
 pub const MOST_STEPS: usize = 38;
-/// Certificates that webpki does not support, with the remedy.
+/// Error texts for certificates that webpki does not support.
 const VERSION_1: &str = "X.509 version 1 is not supported; use a certificate of version 3";
 const PSS_KEY: &str = "keys restricted to RSASSA-PSS are not supported; use an rsaEncryption key, which can sign with PSS, too";
 /// OID of public keys restricted to RSASSA-PSS: 1.2.840.113549.1.1.10 in DER (RFC 4055, section
 /// 1.2).
 const RSASSA_PSS: [u8; 11] = [6, 9, 0x2a, 0x86, 0x48, 0x86, 0xf7, 0x0d, 0x01, 0x01, 0x0a];
-/// Bytes for lengths, TLS 1.3 certificate extensions with an OCSP response, and record headers.
+/// Additional bytes of a message with a chain: lengths, record headers, and TLS 1.3 certificate
+/// extensions with an OCSP response.
 const FRAMING: usize = 4 * 1024;
 
 #[cfg(test)]

@@ -2,10 +2,11 @@
 //! [`becket_keys::signing`].
 //!
 //! rustls requests a signature synchronously. If a worker runs the handshake step as a coroutine,
-//! the request is stored in the handshake that is lent to this thread (`sessions/context.rs`), and
-//! the coroutine is suspended. When it resumes, the same handshake contains the answer. Without a
-//! coroutine, as in `becket check`, the key signs at once. Only keys with a suitable [`Offload`]
-//! are wrapped, and only if there are crypto threads. Keys on tokens are always wrapped.
+//! the request is stored in the handshake context that is lent to this thread
+//! (`sessions/context.rs`), and the coroutine is suspended. When the coroutine resumes, that
+//! context contains the answer. Without a coroutine, as in `becket check`, the key signs at once.
+//! Only keys with a suitable [`Offload`] are wrapped, and only if there are crypto threads. Keys on
+//! tokens are always wrapped.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ use becket_keys::keys::Loaded;
 use becket_keys::signing::token::TokenKey;
 use becket_keys::signing::{Offload, SignatureRequest};
 
-/// Returns a chain whose key defers its signatures, or the same chain if the key never does.
+/// Wraps the key of a chain so that it defers its signatures, if its [`Offload`] requires this.
 pub fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
     if loaded.offload < Offload::Batches {
         return Arc::clone(&loaded.key);

@@ -1,18 +1,21 @@
 //! The unbuffered connections of rustls, for clients and servers, as "bytes in, bytes out".
 //!
-//! Ciphertext and plaintext pass through the worker's scratch buffers. [`Engine::receive`] takes
-//! whole records from the front of its input. The engine holds the rest (a partial record or
-//! handshake message, of bounded size), and the caller puts it in front of the next input.
+//! Ciphertext and plaintext pass through the worker's scratch buffers. [`Engine::receive`]
+//! processes whole records at the front of its input. The engine stores the remaining bytes (a
+//! partial record or handshake message, of bounded size), and the caller must put these bytes in
+//! front of the next input.
 //!
-//! The engine passes one more record at a time to rustls, because rustls processes all of its input
-//! and does not report records without data. After the handshake each record has a weight
-//! (`proto::records`). A call stops at a maximum weight and leaves the rest for [`Engine::resume`].
+//! The engine passes records to rustls one at a time, because rustls processes all of its input and
+//! does not report records without data. After the handshake, each record has a weight
+//! (`proto::records`). A call stops at a maximum weight and leaves further records for
+//! [`Engine::resume`].
 //!
 //! Invariant: each call passes to rustls all bytes that rustls has processed and not discarded. Its
 //! deframer stores positions in these bytes, and missing bytes make it index out of bounds.
 //!
-//! Early data (0-RTT) is returned like other data, before the client finishes its handshake. From
-//! then on the engine accepts data to send, and keeps the state for the rest of the handshake.
+//! Early data (0-RTT) is returned like other data, before the client finishes its handshake. After
+//! early data has arrived, the engine accepts data to send, and stores the state for the remaining
+//! handshake.
 //!
 //! All messages that TLS itself sends (handshake flights, tickets, key updates, alerts) are
 //! appended to `out` in order.
@@ -39,34 +42,35 @@ use crate::sessions::context::{self, HandshakeContext};
 pub struct Engine<C = UnbufferedServerConnection> {
     /// Boxed, so that a phase transition moves a pointer instead of a kilobyte.
     connection: Box<C>,
-    /// Bytes that rustls has received and not discarded, followed by bytes that it has not
-    /// received.
+    /// Bytes that rustls has processed but not discarded, followed by bytes that were not yet
+    /// passed to rustls.
     held: Vec<u8>,
-    /// Number of these bytes that rustls has processed, in whole records.
+    /// Number of bytes of `held` that rustls has processed; a number of whole records.
     taken: usize,
-    /// A whole record follows the processed bytes.
+    /// A whole record follows the processed bytes in `held`.
     waits: bool,
     /// Maximum bytes held of an unfinished record or message.
     most_held: usize,
-    /// Application data may pass, and records have a weight.
+    /// The handshake has traffic keys, so application data may follow and records have a weight.
     traffic: bool,
     allowance: Allowance,
-    /// Skips rejected early data; set for a client that announced some, until it sends other data.
+    /// Skips rejected early data. Set for a client that announced early data, until it sends other
+    /// data.
     skipping: Option<Box<Skipping>>,
-    /// State of a handshake that continues while data is relayed already, because it started with
-    /// early data.
+    /// Context of a handshake that continues after the first data was relayed, because it began
+    /// with early data.
     unfinished: Option<Box<HandshakeContext>>,
     close_notify_sent: bool,
-    /// Something was sent to the peer.
+    /// A TLS message was sent to the peer.
     spoken: bool,
-    /// The secrets may be extracted, so the kernel may encrypt the connection later.
+    /// The configuration allows extracting the secrets, so the kernel may encrypt later.
     movable: bool,
-    /// A record without data arrived that was no ticket, possibly a KeyUpdate. rustls may hold back
-    /// its answer until there is data to send.
+    /// A record without data arrived that was no ticket, possibly a KeyUpdate. rustls may delay its
+    /// answer until there is data to send.
     owes: bool,
 }
 
-/// Hides the keys.
+/// Prints no keys.
 impl<C: TlsSide> fmt::Debug for Engine<C> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let common = self.connection.common();
@@ -90,7 +94,7 @@ pub struct Received {
     pub weight: usize,
 }
 
-/// An unfinished message or record of the peer exceeds this maximum of held bytes.
+/// Error if an unfinished message or record of the peer exceeds this number of held bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overfull(pub usize);
 
@@ -103,8 +107,8 @@ impl fmt::Display for Overfull {
 impl std::error::Error for Overfull {}
 
 impl Engine {
-    /// Starts the server side of a handshake. Holds at most `most_held` bytes of an unfinished
-    /// record or message during the handshake, and one record afterwards.
+    /// Starts the server side of a handshake. At most `most_held` bytes of an unfinished record or
+    /// message are held during the handshake, and one record afterwards.
     ///
     /// # Errors
     ///
@@ -137,8 +141,8 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Expects early data. `may_be_taken` is `true` if the policy accepts it; rejected early data
-    /// is discarded.
+    /// Prepares for early data of the client, which is discarded if it is rejected. `may_be_taken`
+    /// is `true` if the policy accepts early data.
     pub fn expecting_early_data(mut self, may_be_taken: bool) -> Self {
         self.skipping = Some(Box::new(Skipping::new(may_be_taken)));
         self.most_held = self.most_held.max(LARGEST_RECORD);
@@ -175,7 +179,7 @@ impl<C: TlsSide> Engine<C> {
         Ok(received)
     }
 
-    /// Continues with the held bytes.
+    /// Processes held records without new input.
     ///
     /// # Errors
     ///
@@ -189,17 +193,18 @@ impl<C: TlsSide> Engine<C> {
         Ok(received)
     }
 
-    /// Returns `true` if the client has not finished its handshake, even if it is served already.
+    /// Returns `true` if the handshake is unfinished, even if early data was already relayed.
     pub fn is_unfinished(&self) -> bool {
         self.connection.common().is_handshaking()
     }
 
-    /// Stores the state for the rest of a handshake. [`Self::receive`] lends it to rustls.
+    /// Stores the context for the remaining handshake. [`Self::receive`] lends the context to
+    /// rustls.
     pub fn keep(&mut self, handshake: Option<HandshakeContext>) {
         self.unfinished = handshake.map(Box::new);
     }
 
-    /// Lends the state of an unfinished handshake while records are processed.
+    /// Processes records. Meanwhile, the context of an unfinished handshake is lent to this thread.
     fn process(
         &mut self,
         input: &mut [u8],
@@ -217,7 +222,7 @@ impl<C: TlsSide> Engine<C> {
         taken
     }
 
-    /// Passes one record after the other to rustls. Returns the number of bytes to discard.
+    /// Passes records to rustls one at a time. Returns the number of bytes to discard.
     fn take_in(
         &mut self,
         input: &mut [u8],
@@ -299,7 +304,7 @@ impl<C: TlsSide> Engine<C> {
         skipping.map_or(Ok(()), |skipping| skipping.refuse(len))
     }
 
-    /// Makes rustls process its input until it needs more. Returns the number of bytes to discard.
+    /// Runs rustls on `input` until it needs more input. Returns the number of bytes to discard.
     fn show(
         &mut self,
         input: &mut [u8],
@@ -340,8 +345,8 @@ impl<C: TlsSide> Engine<C> {
             }
             consumed += discard;
             if settled {
-                // With early data, rustls may write as soon as its own flight is sent. That alone
-                // does not admit a client, because a ClientHello can be replayed.
+                // rustls can already write after its own flight if the client announced early data.
+                // This is not enough to serve the client, because a ClientHello can be replayed.
                 let handshaking = self.connection.common().is_handshaking();
                 received.ready = writable && (received.early || !handshaking);
                 if received.ready {
@@ -353,25 +358,26 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Sends an error to the peer and returns it. `rest` contains the bytes that rustls has seen
-    /// and not discarded. Pending output comes first, then the alert.
+    /// Appends the pending output and the alert for `error` to `out`, and returns `error`. `rest`
+    /// contains the bytes that rustls has processed and not discarded.
     fn refuse(&mut self, rest: &[u8], out: &mut Buffer, error: Error) -> Error {
         let mut rest = rest.to_vec();
         if matches!(error, Error::General(_)) && self.connection.common().wants_write() {
-            // A key failed to sign: the messages before the signature are pending, without an alert
-            // after them.
+            // The private key failed to sign. The messages before the signature are pending,
+            // without an alert after them.
             self.collect_alert(&mut rest, out);
             self.spoken = true;
         }
         let silent = !self.connection.common().wants_write();
         if silent && !matches!(error, Error::AlertReceived(_)) && !self.close_notify_sent {
             if !self.spoken {
-                // Nothing is negotiated, and no keys exist yet.
+                // No keys exist yet, so the alert is sent in plaintext.
                 out.push(&HANDSHAKE_FAILURE);
                 return error;
             }
-            // rustls has no alert for some errors, and no function to send one. An invalid record
-            // makes it send its own alert, encrypted with the current keys.
+            // rustls sends no alert for some errors, and has no function to send an alert. So it is
+            // given an invalid record, for which it sends an alert, encrypted with the current
+            // keys.
             rest.extend(IMPOSSIBLE);
             let UnbufferedStatus { discard, state } = self.connection.process(&mut rest);
             drop(state);
@@ -381,7 +387,8 @@ impl<C: TlsSide> Engine<C> {
         error
     }
 
-    /// Stops when there is no more output. Another call would report the error again.
+    /// Appends the pending output of rustls to `out`. Stops when there is none, because a further
+    /// call would report the error again.
     fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
         let mut discarded = 0;
         while self.connection.common().wants_write() {
@@ -409,7 +416,7 @@ impl<C: TlsSide> Engine<C> {
         Ok(())
     }
 
-    /// Appends close_notify once. No data may follow.
+    /// Appends close_notify, unless it was already appended. No data may follow.
     ///
     /// # Errors
     ///
@@ -422,7 +429,7 @@ impl<C: TlsSide> Engine<C> {
         self.write(out, |traffic, room| traffic.queue_close_notify(room))
     }
 
-    /// Encrypts `plain` if it is not empty, and appends close_notify at the `end` of all data.
+    /// Encrypts `plain`, if it is not empty. Appends close_notify if `end` is `true`.
     ///
     /// # Errors
     ///
@@ -470,18 +477,18 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Returns `true` if the kernel may encrypt the connection later.
+    /// Returns `true` if TLS may move to the kernel.
     pub fn is_movable(&self) -> bool {
         self.movable
     }
 
-    /// Prevents that the kernel encrypts the connection later.
+    /// Prevents TLS from moving to the kernel.
     pub fn stay(&mut self) {
         self.movable = false;
     }
 
-    /// Returns `true` if nothing is in progress: no partial record or message, no pending answer of
-    /// rustls, no close_notify.
+    /// Returns `true` if TLS can move to the kernel now: no partial record or message is held,
+    /// rustls has no pending answer, and close_notify was not sent.
     pub fn is_at_rest(&self) -> bool {
         self.traffic
             && self.held.is_empty()
@@ -500,12 +507,13 @@ impl<C: TlsSide> Engine<C> {
         self.connection.into_secrets()
     }
 
-    /// Returns whether the handshake is full or resumed, once that is known.
+    /// Returns the kind of the handshake, full or resumed, or `None` if it is not known yet.
     pub fn handshake_kind(&self) -> Option<HandshakeKind> {
         self.connection.common().handshake_kind()
     }
 
-    /// Returns the negotiated parameters and the peer's chain.
+    /// Returns the rustls connection, from which negotiated parameters and the peer's chain can be
+    /// read.
     pub fn facts(&self) -> &C {
         &self.connection
     }
@@ -525,7 +533,7 @@ pub fn is_without_data(error: &Error) -> bool {
     )
 }
 
-/// Result of a failed encoding: the buffer is too small, or another error.
+/// Cause of a failed encoding.
 enum Encoding {
     TooSmall(usize),
     Failed(Error),
@@ -553,7 +561,7 @@ impl From<EncryptError> for Encoding {
     }
 }
 
-/// Encodes after the filled part of `out`. Enlarges the buffer once if it is too small.
+/// Appends encoded data to `out`. If the buffer is too small, enlarges it and encodes again.
 fn encode_into<E: Into<Encoding>>(
     out: &mut Buffer,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, E>,
@@ -572,10 +580,10 @@ fn encode_into<E: Into<Encoding>>(
     Err(Error::EncryptError)
 }
 
-/// Maximum weight of the records processed in one call. Fits the full-sized records that one read
-/// can complete.
+/// Maximum weight of the records that one call processes. Full-sized records of one read do not
+/// exceed it.
 const MOST_WEIGHT: usize = READ + LARGEST_RECORD;
 /// A fatal handshake_failure alert in plaintext (RFC 8446, section 6.2).
 const HANDSHAKE_FAILURE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];
-/// Header of a record with an invalid length, which causes a decode_error.
+/// Header of a record with an invalid length. rustls answers it with a decode_error alert.
 const IMPOSSIBLE: [u8; 5] = [23, 3, 3, 0xff, 0xff];

@@ -1,9 +1,9 @@
 //! The TLS side of one listener: chooses a route's configuration for a peeked ClientHello, or
 //! rejects it.
 //!
-//! Each worker owns its routers. They are rebuilt on a reload and on a rotation of ticket keys.
-//! Choosing allocates only the server name in lower case, which the connection keeps for the log
-//! and the PROXY header.
+//! Each worker owns its routers, which are rebuilt on a reload and on a rotation of ticket keys. A
+//! choice allocates only the server name in lower case, which the connection stores for the log and
+//! the PROXY header.
 
 use std::sync::Arc;
 
@@ -17,44 +17,43 @@ use crate::resumption::Offer;
 use crate::trial::Evaluated;
 use becket_proto::close_reason::CloseReason;
 
-/// Routes of one listener with their configurations.
+/// The routes of one listener, with their TLS configurations.
 #[derive(Debug)]
 pub struct HelloRouter {
     listener: Arc<Listener>,
-    /// Configurations by route; `None` if the route passes TLS through.
+    /// Configurations by index of the route; `None` if the route passes TLS through.
     configs: Vec<Option<RouteConfigs>>,
 }
 
-/// The answer to a ClientHello.
+/// The routing decision for a ClientHello.
 #[derive(Debug)]
 pub enum Choice {
-    /// Perform a handshake.
+    /// becket terminates TLS.
     Serve(Served),
     /// Pass the connection through to a server of the route with this index.
     Pass(usize),
-    /// Send a fatal alert.
+    /// The client is rejected with a fatal alert.
     Refuse {
         /// AlertDescription (RFC 8446, section 6).
         alert: u8,
-        /// Reason for the log and the metrics.
         reason: CloseReason,
     },
 }
 
-/// A ClientHello that this process answers with a handshake.
+/// Parameters of the handshake with which becket answers a ClientHello.
 #[derive(Debug)]
 pub struct Served {
     /// Index of the route in its listener.
     pub route: usize,
-    /// Configuration for the handshake.
     pub config: Arc<ServerConfig>,
-    /// The ClientHello offers a session that might resume. Otherwise the handshake is full.
+    /// The ClientHello offers a session that may be valid. If `false`, the handshake is certainly
+    /// full.
     pub may_resume: bool,
-    /// Kind of the offered resumption.
+    /// Kind of resumption that the client may use.
     pub offer: Offer,
     /// Maximum early data that the policy accepts, in bytes.
     pub early_data: u32,
-    /// A certificate is requested from the client.
+    /// becket requests a client certificate.
     pub asks: bool,
     /// Result of the policy on trial for this ClientHello.
     pub trial: Option<Evaluated>,
@@ -81,16 +80,17 @@ impl HelloRouter {
         &self.listener
     }
 
-    /// Chooses the route by protocols and name, or by the address if there is no name. For a route
-    /// that terminates TLS, also chooses the configuration by the offered resumption.
+    /// Chooses the route by ALPN protocols and server name; without a server name, `name` is the
+    /// destination address. For a route that terminates TLS, also chooses the configuration by the
+    /// offered resumption.
     pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
         let refuse = |alert, reason| Choice::Refuse { alert, reason };
         let Some((index, route)) = self.find(hello, name) else {
             return refuse(INTERNAL_ERROR, CloseReason::Internal);
         };
         let configs = self.configs.get(index).and_then(Option::as_ref);
-        // Checked here because rustls checks signature algorithms first and would send the wrong
-        // alert.
+        // The version is checked here, because rustls checks signature algorithms first and would
+        // send the wrong alert.
         if configs.is_some() && !hello.offers_tls12() && !hello.offers_tls13() {
             return refuse(PROTOCOL_VERSION, CloseReason::HandshakeFailed);
         }
@@ -142,14 +142,14 @@ impl HelloRouter {
 }
 
 impl Route {
-    /// Returns `true` if the route accepts clients that request this name (in lower case).
+    /// Returns `true` if the route matches this server name, which must be in lower case.
     pub fn is_for(&self, name: Option<&str>) -> bool {
         let names = &self.keys.names;
         names.is_empty()
             || name.is_some_and(|name| names.iter().any(|pattern| pattern.matches(name)))
     }
 
-    /// Returns `true` if the ClientHello offers a protocol of this route.
+    /// Returns `true` if the ClientHello offers an ALPN protocol of this route.
     fn overlaps(&self, hello: &ClientHello<'_>) -> bool {
         let ours = |offer| self.alpn.iter().any(|ours| ours == offer);
         hello.alpn().any(ours)

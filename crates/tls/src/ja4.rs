@@ -1,14 +1,14 @@
 //! JA4 fingerprints: identify a client's software by its ClientHello.
 //!
-//! A fingerprint has three parts. Ten readable letters give the version, the presence of a server
-//! name, the numbers of suites and extensions, and the first ALPN protocol. Twelve hexadecimal
-//! digits are the hash of the suites, and twelve more the hash of extensions and signature schemes.
-//! Suites and extensions are sorted first, because some clients shuffle them. GREASE values are
-//! ignored.
+//! A fingerprint has three parts. Ten readable characters contain the version, the presence of a
+//! server name, the numbers of suites and extensions, and the first ALPN protocol. Twelve
+//! hexadecimal digits are the hash of the suites, and twelve more are the hash of extensions and
+//! signature schemes. Suites and extensions are sorted first, because some clients shuffle them.
+//! GREASE values are ignored.
 //!
-//! A client can imitate any fingerprint: it distinguishes honest clients and proves nothing.
-//! Source: FoxIO's technical_details/JA4.md. Only JA4 itself is implemented, which is under the BSD
-//! licence.
+//! A client can imitate any fingerprint, so a fingerprint distinguishes honest clients and proves
+//! nothing. Source: FoxIO's technical_details/JA4.md. Only JA4 itself is implemented, which is
+//! under the BSD licence.
 
 use std::fmt::{self, Write};
 
@@ -52,7 +52,6 @@ impl Ja4 {
         Some(Self(out.bytes))
     }
 
-    /// Returns the text, which is ASCII.
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
@@ -72,7 +71,7 @@ impl fmt::Debug for Ja4 {
     }
 }
 
-/// A list of the ClientHello without GREASE values.
+/// A list from the ClientHello, without GREASE values.
 struct Numbers {
     all: [u16; MOST],
     count: usize,
@@ -100,7 +99,8 @@ impl Numbers {
         &mut self.all[..self.count]
     }
 
-    /// Removes server_name and ALPN, which the readable part of the fingerprint covers.
+    /// Removes server_name and ALPN, because the readable part of the fingerprint already contains
+    /// them.
     fn drop_named_elsewhere(&mut self) {
         let mut kept = 0;
         for at in 0..self.count {
@@ -114,7 +114,7 @@ impl Numbers {
     }
 }
 
-/// Text of bounded length.
+/// Text buffer of `N` bytes.
 struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,
@@ -142,7 +142,7 @@ fn is_grease(number: u16) -> bool {
     high == low && low & 0x0f == 0x0a
 }
 
-/// Returns the highest offered version.
+/// Returns the two characters for the highest offered version.
 fn version(hello: &ClientHello<'_>) -> &'static [u8; 2] {
     let offered = hello.supported_versions().filter(|one| !is_grease(*one));
     match offered.max().unwrap_or(hello.legacy_version()) {
@@ -163,8 +163,8 @@ fn two_digits(count: usize) -> [u8; 2] {
     })
 }
 
-/// Returns the first and last character of the first protocol, or of its hexadecimal form if they
-/// are not alphanumeric.
+/// Returns the first and last character of the first protocol, or of its hexadecimal form if one of
+/// these characters is not alphanumeric.
 fn protocol(first: Option<&[u8]>) -> [u8; 2] {
     let Some(&[start, ..]) = first else {
         return *b"00";
@@ -177,7 +177,8 @@ fn protocol(first: Option<&[u8]>) -> [u8; 2] {
     }
 }
 
-/// Returns twelve digits of the hash of two lists; zeros if the first is empty.
+/// Returns the first twelve hexadecimal digits of the hash of two lists, or zeros if the first list
+/// is empty.
 fn hash(first: &[u16], second: &[u16]) -> [u8; 12] {
     if first.is_empty() {
         return [b'0'; 12];

@@ -1,9 +1,9 @@
-//! Maps TLS suites to the kernel's versions and ciphers.
+//! Maps TLS suites to the versions and ciphers of kernel TLS.
 
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
 
-/// Returns version and cipher of a suite, if the kernel can support them.
+/// Returns the kernel's version and cipher for a suite, or `None` if no kernel supports the suite.
 pub fn cipher_of(suite: SupportedCipherSuite) -> Option<(TlsVersion, Cipher)> {
     let version = match suite.version().version {
         ProtocolVersion::TLSv1_2 => TlsVersion::Tls12,

@@ -1,4 +1,4 @@
-//! TLS policies as rustls configurations, and handshakes as bytes in and bytes out.
+//! Builds rustls configurations from TLS policies, and runs TLS connections on byte buffers.
 //!
 //! This crate owns the prepared configuration ([`config`]), the choice of a `ServerConfig` for a
 //! ClientHello, the engine around rustls, sessions and tickets, admission control, and TLS to
@@ -13,9 +13,9 @@
 //! * [`policy`]: the digest of a policy, which separates sessions;
 //! * [`verifier`]: client certificates; [`chain`]: limits that are checked first; [`path`]: the
 //!   path that verified a chain; [`server_rules`]: rules for server certificates;
-//! * [`deferred`]: keys whose signatures are made off the event loop;
-//! * [`admission`]: limits on clients; [`metered`]: keys that take a token if full handshakes are
-//!   limited;
+//! * [`deferred`]: keys whose signatures are made by other threads or tokens;
+//! * [`admission`]: limits on clients; [`metered`]: keys whose signatures cost an admission token,
+//!   if full handshakes are limited;
 //! * [`engine`]: rustls' unbuffered connections; [`skipping`]: discards rejected early data;
 //!   [`scratch`]: buffers;
 //! * [`sessions`]: sessions by ID, tickets, early data; [`resumption`]: results of resumption;

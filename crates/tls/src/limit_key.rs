@@ -1,5 +1,5 @@
-//! Properties of clients that have limits, and the limits of each. [`admission`](crate::admission)
-//! counts.
+//! Keys by which clients are counted and limited, and the limits per key.
+//! [`admission`](crate::admission) counts the clients.
 
 use std::sync::Arc;
 
@@ -7,16 +7,15 @@ use becket_config::process::Admission;
 use becket_proto::admission::{Share, Source};
 use becket_proto::close_reason::CloseReason;
 
-/// A property of clients that has limits.
+/// A key by which clients are counted and limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LimitKey {
-    /// Network of a client.
     Source(Source),
     /// Server name from a certificate or a route; empty for all other names and for no name.
     Name(Arc<str>),
     /// JA4 fingerprint.
     Ja4(Arc<str>),
-    /// Server name, and the backend whose queue its clients wait in.
+    /// Server name and backend, to count the clients with this name in the queue of the backend.
     Queue(Arc<str>),
 }
 
@@ -27,7 +26,7 @@ impl Default for LimitKey {
 }
 
 impl LimitKey {
-    /// Index of the kind of this key.
+    /// Returns the index of this key's kind.
     pub(crate) fn kind(&self) -> usize {
         match self {
             Self::Source(_) => SOURCE,
@@ -37,7 +36,8 @@ impl LimitKey {
         }
     }
 
-    /// Close reasons of a client that exceeds the limit of connections, or of full handshakes.
+    /// Returns the close reasons for a client above the limit of connections, and for one above the
+    /// limit of full handshakes.
     pub(crate) fn refusals(&self) -> (CloseReason, CloseReason) {
         match self {
             Self::Source(_) => (CloseReason::SourceConnections, CloseReason::AdmissionSource),
@@ -57,14 +57,14 @@ pub struct KeyRule {
     pub share: Share,
 }
 
-/// Limits by kind of key.
+/// Limits, indexed by `LimitKey::kind`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyRules(pub(crate) [KeyRule; KINDS]);
 
 impl KeyRules {
     pub fn new(keys: &Admission) -> Self {
         let rule = |connections, share| KeyRule { connections, share };
-        // `WorkerAdmission::wait` finds the name in the permit of a connection. So with
+        // `WorkerAdmission::wait` reads the server name from the permit of the connection. So with
         // `queue-share`, connections are counted by name even if their number is not limited.
         let uncounted = keys.name.queue_share.map(|_| u32::MAX);
         Self([
@@ -75,7 +75,6 @@ impl KeyRules {
         ])
     }
 
-    /// Returns the limits of a key.
     pub fn of(&self, key: &LimitKey) -> KeyRule {
         self.0[key.kind()]
     }
@@ -86,7 +85,7 @@ impl KeyRules {
     }
 }
 
-/// Kinds of a [`LimitKey`].
+/// Number of kinds of a [`LimitKey`].
 pub(crate) const KINDS: usize = 4;
 pub(crate) const SOURCE: usize = 0;
 pub(crate) const NAME: usize = 1;

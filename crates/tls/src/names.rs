@@ -1,5 +1,5 @@
-//! Names of versions, suites, groups and alerts in logs and PROXY headers: the names of the
-//! configuration ([`becket_config::suites`]), and those of RFC 8446 for alerts.
+//! Names of versions, suites, groups and alerts for logs and PROXY headers. Alerts have the names
+//! of RFC 8446; the other names are those of the configuration ([`becket_config::suites`]).
 
 use becket_config::suites::{group_name, suite_names, version_name};
 use rustls::{AlertDescription, CipherSuite, NamedGroup, ProtocolVersion};
@@ -48,7 +48,7 @@ pub fn words(camel: &str, between: char) -> String {
     words
 }
 
-/// Name of an unsupported value. A handshake never negotiates one.
+/// Name of an unsupported value, which no handshake negotiates.
 const UNKNOWN: &str = "unknown";
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
 //! Finds the verified path from a peer's certificate to a CA among the presented certificates.
 //!
-//! rustls' own client verifier calls webpki in the same way, but does not return the path. Sessions
-//! store only the leaf and its path ([`context`](crate::sessions::context)). So this module calls
-//! webpki with the options of that verifier: revocation lists are checked for the whole path, and
-//! overdue lists are used as well. rustls' server verifier requires a name, which `verify =
-//! "chain"` does not have. [`chain`] selects the certificates that webpki gets.
+//! rustls' own client verifier calls webpki in the same way, but does not return the path. becket
+//! needs the path, because sessions store only the leaf and its path
+//! ([`context`](crate::sessions::context)). So this module calls webpki with the options of that
+//! verifier: revocation lists are checked for the whole path, and overdue lists are used as well.
+//! rustls' server verifier requires a name, but with `verify = "chain"` there is none. [`chain`]
+//! selects the certificates that are passed to webpki.
 //!
 //! Source: RFC 5280 section 6; rustls 0.23.46, `webpki/client_verifier.rs`, and `pki_error` in
 //! `webpki/mod.rs`.
@@ -23,14 +24,14 @@ use webpki::{
 
 use super::chain;
 
-/// Finds paths to these CAs.
+/// Verifies chains, and finds their paths to a set of CAs.
 #[derive(Debug)]
 pub struct Paths {
     roots: Arc<RootCertStore>,
     lists: Vec<CertRevocationList<'static>>,
     unknown: UnknownStatusPolicy,
     algorithms: WebPkiSupportedAlgorithms,
-    /// Authentication of clients or of servers.
+    /// Required key usage: authentication of clients, or of servers.
     usage: KeyUsage,
     /// Limits on a chain.
     most_chain: LimitsSection,
@@ -65,8 +66,8 @@ impl Paths {
         })
     }
 
-    /// Verifies the leaf. Returns the indices of its issuers among the intermediates, starting at
-    /// the leaf and without the CA.
+    /// Verifies the leaf. Returns the indices of the certificates on its path among the
+    /// intermediates, starting with the leaf's issuer and without the CA.
     ///
     /// # Errors
     ///
@@ -80,7 +81,7 @@ impl Paths {
         let usable = chain::usable(leaf, intermediates, self.most_chain)?;
         let leaf = EndEntityCert::try_from(leaf).map_err(fault)?;
         let lists: Vec<_> = self.lists.iter().collect();
-        // The builder fails if there is no list. No revocation is checked then.
+        // The builder fails if there is no list. In that case, revocation is not checked.
         let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
             options
                 .with_depth(RevocationCheckDepth::Chain)
@@ -104,8 +105,8 @@ impl Paths {
     }
 }
 
-/// Maps a webpki error to a rustls error with an alert, or with a text in [`chain::explain`]. Other
-/// errors keep webpki's text.
+/// Maps a webpki error to the rustls error with the matching alert. Errors without a matching
+/// rustls error keep webpki's text.
 fn fault(fault: webpki::Error) -> Error {
     use webpki::Error as E;
     Error::InvalidCertificate(match fault {

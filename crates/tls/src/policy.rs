@@ -4,8 +4,8 @@
 //! accepts it. The digest covers the properties that make two sessions exchangeable: the policy's
 //! name, the mode and CAs of client authentication, and the extended master secret. It excludes
 //! properties that may differ between hosts that share sessions: addresses, certificates, ALPN,
-//! revocation lists. This prevents that a session created for a name without client certificates is
-//! resumed for a name with them (nginx CVE-2025-23419).
+//! revocation lists. The digest prevents a session that was created for a name without client
+//! certificates from being resumed for a name with client certificates (nginx CVE-2025-23419).
 
 use becket_config::choices::{ClientCertificates, ClientTrust};
 use becket_config::suites::{KeyExchangeGroup, ServedVersion};
@@ -32,7 +32,8 @@ pub fn digest(
     let authorities = authorities(roots);
     let mut parts: Vec<&[u8]> = vec![b"becket policy 1", name.as_bytes(), mode.as_bytes()];
     if trust == ClientTrust::Certificates {
-        // Added only in this case, to keep the digests of older policies unchanged.
+        // This part is added only here, so that the digests of policies without it are the same as
+        // in earlier versions.
         parts.push(b"certificates");
     }
     let ems: &[u8] = if require_ems { b"ems" } else { b"" };
@@ -57,8 +58,8 @@ pub fn authorities(roots: &RootCertStore) -> Vec<[u8; 32]> {
     authorities
 }
 
-/// Computes SHA-256 over the files that determine which certificates are accepted: CAs, single
-/// certificates, revocation lists.
+/// Computes SHA-256 over the contents of the files that determine which certificates are accepted:
+/// CAs, listed certificates, revocation lists.
 pub fn contents(
     roots: &RootCertStore,
     certificates: &[CertificateDer<'_>],
@@ -75,7 +76,7 @@ pub fn contents(
     encode(&parts.collect::<Vec<_>>())
 }
 
-/// Returns the listed versions, highest first.
+/// Converts the configured versions to those of rustls, highest first.
 pub fn versions(listed: &[ServedVersion]) -> Vec<&'static SupportedProtocolVersion> {
     let tls13 = (ServedVersion::Tls13, &version::TLS13);
     let both = [tls13, (ServedVersion::Tls12, &version::TLS12)].into_iter();
@@ -83,7 +84,7 @@ pub fn versions(listed: &[ServedVersion]) -> Vec<&'static SupportedProtocolVersi
     allowed.map(|(_, version)| version).collect()
 }
 
-/// Returns the listed groups.
+/// Converts the configured groups to those of rustls, in the same order.
 pub fn groups(listed: &[KeyExchangeGroup]) -> Vec<&'static dyn SupportedKxGroup> {
     let known = |number| {
         ALL_KX_GROUPS

@@ -18,23 +18,23 @@ pub enum Offer {
 labelled! {
 /// The result for a session or ticket that a client offered.
 pub enum Resumption {
-    /// Opened, or found in the table.
+    /// The ticket was opened, or the session was found in the table.
     Opened = "opened",
-    /// Not in the table, or not a ticket of this cluster.
+    /// The session is not in the table, or the ticket does not have the format of becket.
     Unknown = "unknown",
-    /// Expired in the table, or its key was dropped.
+    /// The session has expired, or the ticket's key was already dropped.
     Expired = "expired",
-    /// Older than `sessions.max-age` since the full handshake.
+    /// The full handshake is older than `sessions.max-age`.
     TooOld = "too-old",
-    /// Created under another policy.
+    /// The session was created under another policy.
     OtherPolicy = "other-policy",
     /// The seal of the ticket does not verify.
     BadSeal = "bad-seal",
-    /// Sealed under a secret that is not accepted here: of another cluster, of a single host, or of
-    /// this host before its last restart.
+    /// The ticket was sealed with a secret that this process does not have: that of another cluster
+    /// or of a single host, or that of this host before its last restart.
     UnknownSecret = "unknown-secret",
-    /// The client's chain in it does not verify any more, or it is the second chain in this
-    /// ClientHello.
+    /// The client's certificate chain in the session does not verify any more, or the ClientHello
+    /// offered another session with a chain before.
     ClientCertificate = "client-certificate",
 }
 }

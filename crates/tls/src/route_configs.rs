@@ -1,13 +1,13 @@
 //! The `ServerConfig`s of one route, which differ only in resumption and ALPN. Their
 //! `ResolvesServerCert` chooses the certificate from [`becket_keys::certificates`].
 //!
-//! rustls fixes some choices per configuration that should depend on the ClientHello: the result of
-//! a failed ALPN negotiation, the number of tickets, and ticket or session ID for TLS 1.2. So each
-//! route has several configurations, and the peeked ClientHello selects one
+//! In rustls, some settings are fixed per configuration but should depend on the ClientHello: the
+//! result of a failed ALPN negotiation, the number of tickets, and ticket or session ID for TLS
+//! 1.2. So each route has several configurations, and the peeked ClientHello selects one
 //! ([`RouteConfigs::pick`]). They have the same certificates, verifier and policy.
 //!
-//! If a policy accepts early data, its configurations have no ticketer: their own [`Store`] keeps
-//! the sessions, and no other session resumes.
+//! If a policy accepts early data, its configurations have no ticketer. A separate [`Store`]
+//! contains the sessions, and no other session resumes.
 
 use std::sync::Arc;
 
@@ -35,25 +35,27 @@ use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
 use becket_keys::certificates::CertificateMap;
 
-/// Inputs for a route's configurations besides the route.
+/// Inputs from which a route's configurations are built, besides the route itself.
 #[derive(Clone, Debug)]
 pub struct RouteParts {
     /// Session table, shared by all workers.
     pub table: Arc<SessionTable>,
-    /// Table of sessions that allow early data, shared by all workers but not with peers.
+    /// Table of sessions that allow early data, shared by all workers but not with other nodes.
     pub early: Arc<SessionTable>,
     /// Current ticket secrets.
     pub secrets: Arc<TicketSecrets>,
     /// The configuration file, for lifetimes.
     pub file: Arc<File>,
-    /// Secrets are written to the file of SSLKEYLOGFILE.
+    /// Secrets are written to the file that `SSLKEYLOGFILE` names.
     pub key_log: bool,
-    /// Receives new sessions for the peers; `None` without a cluster.
+    /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
+    /// cluster.
     pub outbox: Option<Outbox>,
 }
 
 impl RouteParts {
-    /// Returns inputs that share nothing with the running service, to test configurations.
+    /// Returns inputs with new, empty tables, to test a configuration apart from the running
+    /// service.
     pub fn apart(secrets: &Arc<TicketSecrets>, file: &Arc<File>) -> Self {
         let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
         Self {
@@ -73,7 +75,7 @@ pub struct RouteConfigs {
     with_alpn: Resuming,
     without_alpn: Resuming,
     ticketer: Arc<Ticketer>,
-    /// `None` unless the policy accepts early data.
+    /// Sessions that allow early data; `None` unless the policy accepts early data.
     early: Option<Store>,
     tls13: bool,
     tls12_tickets: bool,
@@ -92,7 +94,7 @@ struct Resuming {
 }
 
 impl RouteConfigs {
-    /// Builds the configurations of a route. Costs one key derivation per ticket epoch.
+    /// Builds the configurations of a route. Derives one ticket key per epoch.
     ///
     /// # Errors
     ///
@@ -163,7 +165,7 @@ impl RouteConfigs {
         &by_resumption.by_id
     }
 
-    /// Returns the kind of resumption for such a ClientHello, if it offers a session.
+    /// Returns the kind of resumption that this ClientHello may use.
     pub fn offer(&self, hello: &ClientHello<'_>) -> Offer {
         match hello.session_ticket() {
             _ if self.tls13 && hello.offers_tls13() => Offer::Psk,
@@ -172,8 +174,8 @@ impl RouteConfigs {
         }
     }
 
-    /// Returns `true` if the ClientHello offers a possible session: a well-formed ticket with a
-    /// known key, or a TLS 1.2 session ID. `true` is a hint; `false` is definite.
+    /// Returns `true` if the ClientHello offers a session that may be valid: a well-formed ticket
+    /// with a known key, or a TLS 1.2 session ID. `true` is a hint; `false` is definite.
     pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
         if self.tls13 && hello.offers_tls13() {
             // In TLS 1.3, the session ID exists only for compatibility with middleboxes (RFC 8446,
@@ -231,9 +233,9 @@ impl Resuming {
         }
     }
 
-    /// Creates TLS 1.3 configurations with sessions that allow early data. rustls sends the keys of
-    /// the store as tickets. becket may send data before the client has finished its handshake, so
-    /// that early data is answered early.
+    /// Creates TLS 1.3 configurations with sessions that allow early data. rustls sends the table
+    /// keys of these sessions as tickets. becket may send data before the client has finished its
+    /// handshake, so that early data is answered without a further round trip.
     fn early(base: ServerConfig, policy: &Policy, store: &Store) -> Self {
         let mut two_tickets = base;
         two_tickets.session_storage = Arc::new(store.clone());

@@ -1,8 +1,8 @@
 //! Buffers that a worker lends to the connection that it serves.
 //!
-//! Data stays in these buffers only during one call. A connection copies bytes that it must keep (a
-//! partial record, output that the socket did not accept) to its own heap memory. So ten thousand
-//! idle connections share one set of buffers.
+//! Data stays in these buffers only during one call. A connection copies bytes that are needed
+//! later (a partial record, output that the socket did not accept) to its own heap memory. So ten
+//! thousand idle connections share one set of buffers.
 
 use std::fmt;
 
@@ -32,7 +32,6 @@ impl Buffer {
         }
     }
 
-    /// Returns the filled part.
     pub fn filled(&self) -> &[u8] {
         &self.bytes[self.start..self.start + self.filled]
     }
@@ -62,34 +61,31 @@ impl Buffer {
         self.filled = (self.filled + n).min(self.bytes.len() - self.start);
     }
 
-    /// Appends bytes to the filled part.
     pub fn push(&mut self, bytes: &[u8]) {
         self.next(bytes.len()).copy_from_slice(bytes);
         self.advance(bytes.len());
     }
 
-    /// Drops the filled bytes after the first `n`.
+    /// Shortens the filled part to `n` bytes, if it is longer.
     pub fn truncate(&mut self, n: usize) {
         self.filled = self.filled.min(n);
     }
 
-    /// Drops the filled bytes and keeps the memory.
+    /// Empties the buffer without freeing its memory.
     pub fn clear(&mut self) {
         self.filled = 0;
     }
 
-    /// Returns the number of filled bytes.
     pub fn len(&self) -> usize {
         self.filled
     }
 
-    /// Returns `true` if nothing is filled.
     pub fn is_empty(&self) -> bool {
         self.filled == 0
     }
 }
 
-/// Hides the data.
+/// Prints no data.
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Buffer({} bytes)", self.filled)
@@ -99,11 +95,11 @@ impl fmt::Debug for Buffer {
 /// The buffers of one worker.
 #[derive(Debug)]
 pub struct Scratch {
-    /// Ciphertext from a client.
+    /// Ciphertext from the peer.
     pub sealed_in: Buffer,
     /// Plaintext in either direction.
     pub plain: Buffer,
-    /// Ciphertext to a client.
+    /// Ciphertext to the peer.
     pub sealed_out: Buffer,
 }
 
@@ -126,14 +122,16 @@ impl Default for Scratch {
     }
 }
 
-/// Maximum bytes per read from a socket. Bulk throughput does not grow beyond four records.
+/// Maximum bytes per read from a socket: four full-sized records. A larger value does not increase
+/// bulk throughput.
 pub const READ: usize = 64 * 1024;
-/// Maximum size of a record with encryption overhead (RFC 8446 section 5.2, RFC 5246 section
-/// 6.2.3).
+/// Maximum size of a record on the wire, with header and encryption overhead (RFC 8446 section 5.2,
+/// RFC 5246 section 6.2.3).
 pub const LARGEST_RECORD: usize = 5 + (1 << 14) + 2048;
 /// Size of a memory page.
 const PAGE: usize = 4096;
-/// Offsets into a page, far from each other and from the page boundary.
+/// Offsets of the buffers into a page, far from each other and from the page boundary; see
+/// [`Buffer::at`].
 const SEALED_IN_OFFSET: usize = 3072;
 const PLAIN_OFFSET: usize = 2048;
 const SEALED_OUT_OFFSET: usize = 1024;

@@ -1,5 +1,5 @@
-//! Rules for server certificates. A rule checks the configured name, independent of the SNI that
-//! was sent.
+//! Rules that a server's certificate must satisfy. A rule checks the configured name, which may
+//! differ from the SNI that was sent.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -16,24 +16,24 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, SignatureScheme};
 use super::chain;
 use super::path::Paths;
 
-/// Verifies server certificates by a rule. The provider always verifies that a server has the
+/// Verifies server certificates by a rule. Every rule requires proof that the server has the
 /// private key.
 #[derive(Debug)]
 pub struct RuleVerifier {
-    /// Selects the accepted certificates.
     pub rule: ServerRule,
-    /// Verifies signatures.
+    /// Verifies the signature in the handshake.
     pub provider: Arc<CryptoProvider>,
 }
 
-/// Selects the accepted server certificates.
+/// Condition for accepting a server certificate.
 #[derive(Debug)]
 pub enum ServerRule {
     /// Accepts every certificate, for `verify = "none"`.
     Any,
     /// Requires a path to a CA, for `verify = "chain"`.
     Chain(Paths),
-    /// Requires a listed certificate, and the given name if there is one, for `verify = "pinned"`.
+    /// Requires a listed certificate, for `verify = "pinned"`. If a name is given, the certificate
+    /// must also have that name.
     Pinned {
         /// Accepted certificates.
         pins: Pins,
@@ -45,11 +45,12 @@ pub enum ServerRule {
     Named {
         /// Name that the certificate must have.
         name: ServerName<'static>,
-        /// Verifies the certificate for that name.
+        /// Verifies chain and name.
         verifier: Arc<dyn ServerCertVerifier>,
         /// Limits on a chain.
         most_chain: LimitsSection,
-        /// Earliest expiry of a verified certificate, in seconds since 1970.
+        /// Earliest expiry of the verified certificates, in seconds since 1970; set by the
+        /// verifier.
         until: Arc<AtomicU64>,
     },
 }
@@ -91,8 +92,8 @@ impl ServerCertVerifier for RuleVerifier {
                 let usable = chain::usable(end_entity, intermediates, *most_chain)?;
                 let _verified =
                     verifier.verify_server_cert(end_entity, &usable, name, ocsp_response, now)?;
-                // Skips expired certificates, which servers may send but which are on no verified
-                // path.
+                // Expired certificates are skipped: a server may send them, but they are on no
+                // verified path.
                 let certificates = [end_entity].into_iter().chain(&usable);
                 let ends = certificates.filter_map(|one| not_after(one));
                 let later = ends.map(|end| end.0).filter(|end| *end > now.as_secs());

@@ -1,4 +1,4 @@
-//! The two sides of TLS. rustls has one type for each side, and common states for both.
+//! The client side and the server side of TLS, for which rustls has separate connection types.
 
 use rustls::client::{ClientConnectionData, UnbufferedClientConnection};
 use rustls::kernel::KernelConnection;
@@ -8,9 +8,9 @@ use rustls::{CommonState, Error, ExtractedSecrets};
 
 use crate::scratch::Buffer;
 
-/// A side of TLS: client or server.
+/// Operations of a rustls connection that exist on the client side and on the server side.
 pub trait TlsSide {
-    /// rustls' data for this side.
+    /// Type of the data that rustls stores for this side.
     type Data;
 
     /// Processes records; see `UnbufferedConnectionCommon::process_tls_records`.
@@ -27,7 +27,7 @@ pub trait TlsSide {
     /// Fails if the secrets may not be extracted, or if output is pending.
     fn into_secrets(self) -> Result<(ExtractedSecrets, KernelConnection<Self::Data>), Error>;
 
-    /// Returns the number of received tickets.
+    /// Returns the number of received tickets; 0 on the server side.
     fn tickets(&self) -> u32 {
         0
     }
@@ -36,7 +36,8 @@ pub trait TlsSide {
     ///
     /// # Errors
     ///
-    /// Fails if the message is not a ticket, or if the peer of this side may not send one.
+    /// Fails if the message is not a ticket, or if this is the server side, because clients send no
+    /// tickets.
     fn take_ticket(_: &mut KernelConnection<Self::Data>, _: &[u8]) -> Result<(), Error> {
         Err(Error::General("a ticket from a client".into()))
     }

@@ -1,21 +1,22 @@
-//! Discards rejected early data, so that rustls never sees its records.
+//! Discards records with rejected early data before rustls processes them.
 //!
-//! A client sends early data before it knows if the server accepts it. A server that rejects it
-//! must skip the records that its handshake key does not open (RFC 8446, section 4.2.10). rustls
-//! does this, but it reads skipped records again in every call, charges its budget each time, and
-//! counts authentication tags as data. So a client within its limit could get an error about bad
-//! records. Bytes that rustls has skipped cannot be removed either, because it stores their
-//! positions as the start of a message.
+//! A client sends early data before it knows if the server accepts it. A server that rejects early
+//! data must skip the records that its handshake key does not decrypt (RFC 8446, section 4.2.10).
+//! rustls does this, but it reads skipped records again in every call, reduces its budget each
+//! time, and counts authentication tags as data. So a client within its limit could get an error
+//! about bad records. Bytes that rustls has skipped cannot be removed either, because it stores
+//! their positions as the start of a message.
 //!
-//! So each record is tried here first, on a copy, with the key that rustls derived
+//! So this module first tries to decrypt a copy of each record, with the key that rustls derived
 //! ([`ClientSecrets`], from its key log). The client's first record has sequence number 0, so only
-//! the key is needed. Records that do not open are skipped, up to [`MOST`] bytes. The first record
-//! that opens ends the skipping. After a HelloRetryRequest, the second ClientHello ends it. A
-//! record is tried once and counts as at least [`LEAST`] bytes, which bounds the work.
+//! the key is needed. Records that do not decrypt are skipped, up to [`MOST`] bytes. The first
+//! record that decrypts ends the skipping. After a HelloRetryRequest, the second ClientHello ends
+//! the skipping. Each record is tried once and counts as at least [`LEAST`] bytes, which bounds the
+//! work.
 //!
-//! If early data may be accepted and the session was resumed, only rustls knows the result. rustls
-//! gets the first record if it contains early data under its own key. If it returns no data, it has
-//! rejected early data.
+//! If early data may be accepted and the session was resumed, only rustls knows whether it is
+//! accepted. So a first record that contains early data under its own key is passed to rustls. If
+//! rustls returns no data, it has rejected early data.
 //!
 //! Source: RFC 8446, sections 4.2.10, 5.2, 7.1 and 7.3.
 
@@ -29,10 +30,11 @@ use zeroize::Zeroizing;
 
 use crate::sessions::context::{self, ClientSecrets};
 
-/// Stores a client's secrets in the handshake that is lent to this thread, if it needs them.
+/// Stores a client's traffic secrets in the handshake context that is lent to this thread, if that
+/// client announced early data.
 #[derive(Debug)]
 pub struct SecretsForSkipping {
-    /// Key log that receives all secrets as well.
+    /// Key log to which the secrets are also passed.
     pub next: Arc<dyn KeyLog>,
 }
 
@@ -61,7 +63,7 @@ impl KeyLog for SecretsForSkipping {
     }
 }
 
-/// State for the records of a client that announced early data.
+/// State for skipping the early data of a client that announced some.
 pub struct Skipping {
     /// The policy accepts early data, so this client's may be accepted.
     may_be_taken: bool,
@@ -75,10 +77,10 @@ pub struct Skipping {
 pub enum Verdict {
     /// The record is rejected early data.
     Skip,
-    /// The record is early data, and rustls knows if it is accepted. If rustls returns no data,
+    /// The record is early data that rustls may accept. If rustls returns no data, the caller must
     /// call [`Skipping::refuse`] and discard the record.
     Ask,
-    /// The record is for rustls; the next one may not be.
+    /// The record must be passed to rustls. The next record must be judged again.
     Pass,
     /// This record and all following ones are for rustls.
     Over,
@@ -120,7 +122,8 @@ impl Skipping {
             self.key = key_of(common, |secrets| &secrets.handshake);
         }
         match &self.key {
-            // The client must send another ClientHello; encrypted records before it are early data.
+            // The client must send a second ClientHello, so encrypted records before it are early
+            // data.
             None if is_retried => {}
             Some(key) if key.open(record).is_none() => {}
             None | Some(_) => return Ok(Verdict::Over),
@@ -129,7 +132,7 @@ impl Skipping {
         Ok(Verdict::Skip)
     }
 
-    /// Records that rustls skipped a record of `len` bytes, and so rejects early data.
+    /// Records that rustls has rejected early data and skipped a record of `len` bytes.
     ///
     /// # Errors
     ///
@@ -149,7 +152,7 @@ impl Skipping {
     }
 }
 
-/// Returns the key of a secret in the lent handshake.
+/// Derives the key from a secret in the lent handshake context.
 fn key_of(
     common: &CommonState,
     secret: impl FnOnce(&ClientSecrets) -> &Option<Zeroizing<Vec<u8>>>,
@@ -190,7 +193,7 @@ impl FirstKey {
         })
     }
 
-    /// Returns the content type of a record, if it opens.
+    /// Decrypts a record and returns its content type, or `None` if it does not decrypt.
     fn open(&self, record: &[u8]) -> Option<u8> {
         let (header, sealed) = record.split_first_chunk::<5>()?;
         let mut sealed = Zeroizing::new(sealed.to_vec());
@@ -221,11 +224,11 @@ fn expand(secret: &hkdf::Prk, label: &[u8], out: &mut [u8]) -> Option<()> {
 
 const EARLY: &str = "CLIENT_EARLY_TRAFFIC_SECRET";
 const HANDSHAKE: &str = "CLIENT_HANDSHAKE_TRAFFIC_SECRET";
-/// Maximum bytes to skip: the maximum of `early-data` on this host or the host of the client's
-/// session.
+/// Maximum number of bytes to skip: the largest possible `early-data`, because the session may come
+/// from a host with another value.
 const MOST: usize = 64 * 1024;
-/// Minimum charge per record in bytes. Allows about 4000 trials, which take as long as two or three
-/// signatures.
+/// Minimum number of bytes that a record counts for. So at most about 4000 records are tried, which
+/// takes as long as two or three signatures.
 const LEAST: usize = 16;
 /// Overhead of a record in bytes: header, content type and tag.
 const OVERHEAD: usize = 5 + 1 + 16;

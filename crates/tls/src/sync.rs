@@ -1,5 +1,5 @@
-//! Synchronization types: those of the standard library, or those of `shuttle` in models, which
-//! controls the thread schedule.
+//! Atomic types of the standard library. Models use the types of `shuttle` instead, which controls
+//! the thread schedule.
 
 #[cfg(all(test, feature = "models"))]
 pub(crate) use shuttle::sync::atomic;

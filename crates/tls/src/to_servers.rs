@@ -1,14 +1,14 @@
 //! TLS to the servers of one backend, for one worker.
 //!
-//! Each server has its own `ClientConfig`, because each has its own name to verify and its own
-//! sessions to resume. The sessions stay with the worker, so there is no contention for the lock in
+//! Each server has its own `ClientConfig`, because each server has its own name to verify and its
+//! own sessions to resume. Workers do not share sessions, so there is no contention for the lock in
 //! rustls' store. A resumption presents no certificate, so sessions expire with the first
 //! certificate of the verified chain. The `ClientConfig` is then replaced by one without sessions.
-//! A reload replaces all of them.
+//! A reload replaces all `ClientConfig`s.
 //!
-//! rustls uses one name for SNI and for verification. Here they may differ: rustls gets the name to
-//! send, and [`ServerRule::Named`] verifies the other name. An IP address is never sent (RFC 6066,
-//! section 3), so it represents "send no name".
+//! rustls uses one name for SNI and for verification, but becket allows two names. The name for SNI
+//! is passed to rustls, and [`ServerRule::Named`] verifies the other name. An IP address is never
+//! sent (RFC 6066, section 3), so it represents "send no name".
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
@@ -28,11 +28,11 @@ use super::engine::Engine;
 use super::server_rules::{RuleVerifier, ServerRule};
 use crate::config::{Backend, Onward};
 
-/// Sessions with a common expiry, and the configuration that offers them.
+/// A configuration with its sessions, which all expire at the same time.
 #[derive(Debug)]
 struct Generation {
     config: Arc<ClientConfig>,
-    /// Earliest expiry of a certificate of these sessions, in seconds since 1970.
+    /// Earliest expiry of the certificates behind these sessions, in seconds since 1970.
     until: Arc<AtomicU64>,
 }
 
@@ -51,12 +51,13 @@ pub struct ServerTls {
 struct ServerTlsConfig {
     server: Arc<str>,
     sessions: RefCell<Generation>,
-    /// Default name to send, without a name from the client or the configuration.
+    /// Name for SNI if neither the client nor the configuration determines one.
     own: ServerName<'static>,
 }
 
 impl ServerTls {
-    /// Prepares every server of a backend. Returns `None` for plain TCP.
+    /// Creates the configurations for all servers of a backend. Returns `None` for a backend
+    /// without TLS.
     pub fn new(backend: &Arc<Backend>) -> Option<Self> {
         let onward = backend.tls.as_ref()?;
         let servers = backend.servers.iter();
@@ -69,8 +70,8 @@ impl ServerTls {
         })
     }
 
-    /// Returns `true` if clients influence the handshake with servers. A server that rejects such a
-    /// handshake is not necessarily faulty.
+    /// Returns `true` if the client determines the SNI or ALPN sent to servers. A server that
+    /// rejects such a handshake is not necessarily faulty.
     pub fn speaks_for_client(&self) -> bool {
         let keys = self.backend.tls.as_ref().map(|onward| &onward.keys);
         keys.is_some_and(|keys| keys.sni == Some(Sni::Client) || keys.alpn == ServerAlpn::Client)
@@ -81,7 +82,7 @@ impl ServerTls {
         starttls(&self.backend)
     }
 
-    /// Starts TLS to a server at this time, for a client with this server name and ALPN protocol.
+    /// Starts TLS to a server, for a client with this server name and ALPN protocol.
     ///
     /// # Errors
     ///
@@ -99,8 +100,7 @@ impl ServerTls {
             .find(|server_tls| *server_tls.server == *server);
         let onward = self.backend.tls.as_ref();
         let onward = onward.ok_or_else(|| Error::General("a backend without TLS".into()))?;
-        // A reload added this server while the client was waiting, so there is no session to
-        // resume.
+        // A reload added this server while the client was waiting, so no session is stored yet.
         let fresh;
         let server_tls = match known {
             Some(server_tls) => server_tls,
@@ -133,8 +133,8 @@ pub fn starttls(backend: &Backend) -> Option<Protocol> {
     backend.tls.as_ref()?.keys.starttls
 }
 
-/// Returns the TLS configuration and the SNI for a health check. A check has no client whose name
-/// or protocol could be used. `alpn` selects the configured protocols that the check supports.
+/// Returns the TLS configuration and the SNI for a health check, which has no client whose name or
+/// protocol could be used. `alpn` selects the configured protocols that the check supports.
 pub fn for_check(
     onward: &Onward,
     server: &Arc<str>,
@@ -142,7 +142,7 @@ pub fn for_check(
 ) -> (Arc<ClientConfig>, ServerName<'static>) {
     let server_tls = ServerTlsConfig::new(onward, server);
     let mut config = (*server_tls.sessions.into_inner().config).clone();
-    // A check makes a full handshake, like a new client, so that the server sends its certificate.
+    // A health check makes a full handshake, so that the server must send its certificate.
     config.resumption = Resumption::disabled();
     if let ServerAlpn::Fixed(protocols) = &onward.keys.alpn {
         config.alpn_protocols = protocols.iter().filter(|one| alpn(one)).cloned().collect();
@@ -165,8 +165,8 @@ impl ServerTlsConfig {
         }
     }
 
-    /// Returns the current configuration. Open connections keep an older one, and tickets that they
-    /// receive later are not used.
+    /// Returns the current configuration. Open connections continue to use an older one, and
+    /// tickets that they receive later are not used.
     fn config(&self, onward: &Onward, now: UnixSeconds) -> Arc<ClientConfig> {
         let mut sessions = self.sessions.borrow_mut();
         if sessions.until.load(Relaxed) <= now.0 {
@@ -205,7 +205,7 @@ impl Generation {
     }
 }
 
-/// Returns an address, which is never sent as a name.
+/// Returns an IP address, which rustls never sends as SNI.
 fn no_name() -> ServerName<'static> {
     ServerName::from(Ipv4Addr::UNSPECIFIED)
 }

@@ -1,12 +1,12 @@
 //! A policy on trial: counts the clients of a policy that a stricter policy would reject.
 //!
 //! A [`TrialPolicy`] evaluates each ClientHello that reaches its policy ([`TrialPolicy::evaluate`])
-//! and rejects no client. The result accompanies the client through its handshake as [`Evaluated`]
-//! and is counted after the handshake. Only then is it known that the policy itself serves the
-//! client, and if the client presented a certificate.
+//! and rejects no client. The result is stored as [`Evaluated`] and counted after the handshake.
+//! Only then is it known that the policy itself accepts the client, and if the client presented a
+//! certificate.
 //!
 //! [`Trials`] finds the running trial when a configuration is loaded again, so counters survive a
-//! reload that does not change the policy. A new process counts from zero.
+//! reload that does not change the policy. In a new process, the counters start at zero.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -24,13 +24,14 @@ labelled! {
     pub enum TrialResult {
         /// The client would be served.
         Passed = "passed",
-        /// No common version.
+        /// Client and trial policy have no TLS version in common.
         Version = "version",
-        /// No common suite for the version, or none for the server's certificate.
+        /// Client and trial policy have no suite in common for the version, or none that fits the
+        /// server's certificate.
         Suite = "suite",
-        /// No common key exchange group.
+        /// Client and trial policy have no key exchange group in common.
         Group = "group",
-        /// TLS 1.2 without extended master secret.
+        /// The client uses TLS 1.2 without extended master secret.
         Ems = "extended-master-secret",
         /// The client presented no certificate.
         ClientCertificate = "client-certificate",
@@ -45,18 +46,19 @@ pub struct TrialPolicy {
     counts: [AtomicU64; TrialResult::ALL.len()],
 }
 
-/// A client whose ClientHello was evaluated.
+/// Result of a trial for a ClientHello, to be counted after the handshake.
 #[derive(Debug)]
 pub struct Evaluated {
     trial: Arc<TrialPolicy>,
-    /// [`TrialResult::ClientCertificate`] if there is no other problem and the trial requires a
-    /// certificate.
+    /// [`TrialResult::ClientCertificate`] if the trial policy requires a client certificate and
+    /// accepts everything else.
     result: TrialResult,
 }
 
 impl TrialPolicy {
     /// Evaluates a ClientHello by the rules of rustls. `signs` returns `true` if a certificate for
-    /// the client fits a suite. Signature schemes are not part of a policy. Takes linear time.
+    /// the client fits a suite. Signature schemes are not checked, because they are not part of a
+    /// policy.
     pub fn evaluate(
         self: &Arc<Self>,
         hello: &ClientHello<'_>,
@@ -115,7 +117,8 @@ impl TrialPolicy {
 }
 
 impl Evaluated {
-    /// Counts a client after its handshake. Returns the reason if the trial would reject it.
+    /// Counts the result after the handshake. Returns the reason if the trial policy would reject
+    /// the client.
     pub fn count(self, has_certificate: bool) -> Option<&'static str> {
         let result = match self.result {
             TrialResult::ClientCertificate if has_certificate => TrialResult::Passed,
@@ -131,8 +134,7 @@ impl Evaluated {
 pub struct Trials(Arc<Mutex<Vec<Weak<TrialPolicy>>>>);
 
 impl Trials {
-    /// Returns the trial of a policy with `requirements` and the allowed `suites`. Returns the
-    /// running trial if it is the same.
+    /// Returns the running trial with the same `requirements`, or starts a new trial.
     pub fn of(&self, requirements: Policy, suites: Vec<SupportedCipherSuite>) -> Arc<TrialPolicy> {
         let mut running = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         running.retain(|trial| trial.strong_count() > 0);

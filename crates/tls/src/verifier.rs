@@ -1,10 +1,11 @@
 //! Verifiers of client and server certificates.
 //!
-//! webpki verifies (RFC 5280), including revocation lists for the whole path. An overdue list is
-//! still used: becket warns the operator, and a client could not fix it. For clients this module
-//! adds: the names that a policy accepts, the limits of [`chain`](super::chain) before webpki runs,
-//! and results in the handshake's [`HandshakeContext`](crate::sessions::context::HandshakeContext).
-//! A session expires with its certificate, and stores only the path that verified it
+//! webpki verifies chains (RFC 5280), including revocation lists for the whole path. An overdue
+//! list is still used: becket warns the operator, and a client could not fix the problem. For
+//! clients, this module adds the names that a policy accepts, the limits of [`chain`](super::chain)
+//! before webpki runs, and results in the handshake's
+//! [`HandshakeContext`](crate::sessions::context::HandshakeContext). A session expires with the
+//! client's certificate, and stores only the path that verified this certificate
 //! ([`path`](super::path)).
 
 use std::sync::Arc;
@@ -31,8 +32,9 @@ use super::server_rules::{Pins, RuleVerifier, ServerRule};
 use crate::sessions::context;
 use becket_keys::{client_names, facts};
 
-/// Creates the verifier for a policy that requests client certificates. It trusts the CAs, or only
-/// the listed certificates if the policy says so. `most_chain` limits chains.
+/// Creates the verifier for a policy that requests client certificates. The verifier trusts the
+/// CAs, or only the listed certificates if `client-trust` is `certificates`. `most_chain` limits
+/// chains.
 ///
 /// # Errors
 ///
@@ -61,12 +63,12 @@ pub fn of_clients(
     }))
 }
 
-/// Creates the verifier for server certificates; [`to_servers`](crate::to_servers) chooses the name
-/// to verify.
+/// Creates the verifier for server certificates that must have a name;
+/// [`to_servers`](crate::to_servers) chooses the name.
 ///
 /// # Errors
 ///
-/// Fails in the same cases as for clients.
+/// Fails if the set of CAs is empty or a revocation list cannot be used.
 pub fn of_servers(
     authorities: Arc<RootCertStore>,
     (lists, unknown): (Vec<CertificateRevocationListDer<'static>>, UnknownStatus),
@@ -82,7 +84,7 @@ pub fn of_servers(
     Ok(verifier)
 }
 
-/// Creates the verifier for server certificates with any name.
+/// Creates the verifier for server certificates whose name is not checked.
 ///
 /// # Errors
 ///
@@ -102,7 +104,8 @@ pub fn of_any_server(
     }))
 }
 
-/// Checks that a verifier accepts a revocation list, apart from its signature.
+/// Checks that a verifier can be built with a revocation list. The signature of the list is not
+/// checked.
 ///
 /// # Errors
 ///
@@ -116,13 +119,13 @@ pub fn accepts(
     builder.with_crls([list.clone()]).build().map(drop)
 }
 
-/// Verifies like the inner verifier, and records the verified path.
+/// Verifies client certificates, and records the verified path in the handshake context.
 #[derive(Debug)]
 struct Noting {
-    /// Supplies the contents of certificate requests, and verifies signatures.
+    /// rustls' verifier, for the contents of certificate requests and for signatures.
     inner: Arc<dyn ClientCertVerifier>,
     paths: Paths,
-    /// Listed certificates, verified instead of paths.
+    /// Accepted certificates; `None` to verify a path to a CA instead.
     pins: Option<Pins>,
     /// `policy.client-names`.
     names: Vec<ClientName>,

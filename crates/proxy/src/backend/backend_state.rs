@@ -5,10 +5,10 @@
 //! waiters that accept any server. A free slot goes to the longest waiter in any worker, through
 //! the worker's [`Inbox`].
 //!
-//! No wake-up is lost. A slot is returned by "decrement the count, then check for waiters"; a
-//! waiter arrives by "register, then check for a slot". All four operations are sequentially
-//! consistent, and both sides end with [`BackendState::settle`]. It is also called when a limit, a
-//! weight or the health of a server changes. Without waiters it costs one load.
+//! No wake-up is lost. Returning a slot is "decrement the count, then check for waiters"; queueing
+//! is "register, then check for a slot". All four operations are sequentially consistent, and both
+//! sides end with [`BackendState::settle`]. That function is also called when a limit, a weight or
+//! the health of a server changes. It costs one load if there are no waiters.
 //!
 //! Lock order: no other lock is taken while the lock of the queue is held.
 
@@ -45,9 +45,9 @@ pub struct BackendState {
     idle_reclaim: IdleReclaimState,
     closes_on_failure: AtomicBool,
     line: Mutex<Line>,
-    /// Servers of known clients; empty if clients do not stick.
+    /// Stick table; empty if clients do not stick.
     stick: Stick,
-    /// Time in milliseconds after which an absent client is forgotten.
+    /// Lifetime of a stick entry in milliseconds.
     stick_life: AtomicU64,
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
@@ -55,7 +55,7 @@ pub struct BackendState {
 /// Closing of idle connections in favor of waiting clients.
 #[derive(Debug, Default)]
 struct IdleReclaimState {
-    /// Idle time in milliseconds after which a connection may be closed; 0 disables this.
+    /// Idle time in milliseconds after which a connection may be closed; 0 disables `idle-reclaim`.
     after: AtomicU64,
     /// Number of connections that are being closed.
     under_way: AtomicUsize,
@@ -63,7 +63,6 @@ struct IdleReclaimState {
     ended: AtomicU64,
 }
 
-/// State behind the lock.
 #[derive(Debug)]
 struct Line {
     queue: Queue<Waiter>,
@@ -130,7 +129,7 @@ impl BackendState {
         }
     }
 
-    /// Applies the configuration, and grants new slots to waiters.
+    /// Applies the configuration, and grants slots that became free to waiters.
     pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
         self.room.store(config.keys.queue_length, SeqCst);
         let closes = config.keys.connections_on_failure == ConnectionsOnFailure::Close;
@@ -157,7 +156,6 @@ impl BackendState {
         self.settle();
     }
 
-    /// Returns the configured name of the backend.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -175,18 +173,17 @@ impl BackendState {
         line.servers.iter().cloned().chain(gone).collect()
     }
 
-    /// Returns the length of the queue.
     pub fn waiting(&self) -> usize {
         self.waiting.load(SeqCst)
     }
 
-    /// Returns `true` if a waiter accepts any server; a new connection must then queue behind it.
-    /// Other waiters do not count: a slot that is free now is at a server that failed all of them.
+    /// Returns `true` if the queue contains a waiter that has not failed to connect to any server.
+    /// A new connection must then queue behind that waiter. Other waiters do not count, because a
+    /// slot that is free now is at a server to which they all failed to connect.
     pub(super) fn wants_any(&self) -> bool {
         self.wants_any.load(Relaxed)
     }
 
-    /// Returns the total number of slots handed to waiters.
     pub fn hand_overs(&self) -> u64 {
         self.hand_overs.load(Relaxed)
     }
@@ -198,18 +195,16 @@ impl BackendState {
         (after > 0).then(|| Duration::from_millis(after))
     }
 
-    /// Returns the total number of idle connections closed in favor of waiters.
     pub fn idle_reclaims(&self) -> u64 {
         self.idle_reclaim.ended.load(Relaxed)
     }
 
-    /// Calls `end`, which closes an idle connection, so that its slot goes to a waiter. Returns
-    /// `true` if `end` was called. All workers together never close more connections at a time than
-    /// there are waiters.
+    /// Calls `end`, which closes an idle connection, if more connections wait than are being
+    /// closed. Its slot then goes to a waiter. Returns `true` if `end` was called.
     pub fn reclaim(&self, end: impl FnOnce()) -> bool {
         let reclaim = &self.idle_reclaim;
-        // Incremented until the queue is shorter, so that two workers do not close connections for
-        // the same waiter.
+        // The count stays incremented until `end` has shortened the queue, so that two workers do
+        // not close connections for one waiter.
         let number = reclaim.under_way.fetch_add(1, SeqCst) + 1;
         let is_wanted = number <= self.waiting();
         if is_wanted {
@@ -220,34 +215,36 @@ impl BackendState {
         is_wanted
     }
 
-    /// Returns the time after which an absent client is forgotten.
+    /// Returns the lifetime of a stick entry.
     pub fn stick_life(&self) -> Duration {
         Duration::from_millis(self.stick_life.load(Relaxed))
     }
 
-    /// Returns the number of remembered clients. Takes the locks of the stick table.
+    /// Returns the number of stick entries. Takes the locks of the stick table.
     pub fn sticks(&self) -> usize {
         self.stick.len()
     }
 
-    /// Returns the server key of a remembered client.
+    /// Looks up a client in the stick table. Returns the [`ServerState::key`] of its server.
     pub fn recall(&self, client: u64, now: Duration) -> Option<u64> {
         self.stick.recall(client, now, self.stick_life())
     }
 
-    /// Remembers the server of a client, for `life` or the configured time, whichever is shorter.
-    /// Returns `true` if the entry is new or different.
+    /// Stores the server of a client in the stick table, for `life` or the configured lifetime,
+    /// whichever is shorter. Returns `true` if the entry is new or has changed.
     pub fn learn(&self, client: u64, server: &ServerState, now: Duration, life: Duration) -> bool {
         self.learn_key(client, server.key(), now, life)
     }
 
-    /// Remembers a server by [`ServerState::key`]. The server may be unknown here.
+    /// Stores an entry like [`Self::learn`], for a [`ServerState::key`]. The key may be that of a
+    /// server that is not configured in this process.
     pub fn learn_key(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         self.stick
             .learn(client, server, now, life.min(self.stick_life()))
     }
 
-    /// Remembers an entry that another host learned earlier. A known client keeps its server.
+    /// Stores a stick entry that another host learned earlier, unless the table already contains
+    /// the client.
     pub fn learn_unless_known(
         &self,
         client: u64,
@@ -260,8 +257,7 @@ impl BackendState {
             .learn_unless_known(client, server.key(), now, life)
     }
 
-    /// Passes the remembered entries to `show`: client, server and remaining time. See
-    /// [`Stick::visit`].
+    /// Passes stick entries to `show`, as client, server and remaining time. See [`Stick::visit`].
     pub fn visit_sticks(
         &self,
         from: Cursor,
@@ -272,18 +268,20 @@ impl BackendState {
         self.stick.visit(from, now, at_most, show)
     }
 
-    /// Returns the arrival of a connection that is served at once: after all earlier waiters.
+    /// Returns the [`Arrival`] of a connection that gets a slot without queueing: after all earlier
+    /// waiters.
     pub(super) fn arrival(&self) -> Arrival {
         Arrival(self.arrivals.load(Relaxed)).served_at_once()
     }
 
-    /// Joins the queue: a new connection at its end, a connection that had a slot at the position
-    /// of its first arrival (`before`). `tried` contains the [`ServerState::key`]s of servers that
-    /// failed it. The slot is delivered to the waiter's inbox, possibly at once.
+    /// Adds a connection to the queue: a new connection at the end, a connection that already had a
+    /// slot at the position of its first arrival (`before`). `tried` contains the
+    /// [`ServerState::key`]s of servers to which it could not connect. The waiter's inbox receives
+    /// the slot, possibly at once.
     ///
     /// # Errors
     ///
-    /// Fails if the queue is full. This applies only to new connections.
+    /// Fails if the queue is full and the connection is new.
     pub fn wait(
         self: &Arc<Self>,
         waiter: Waiter,
@@ -293,8 +291,8 @@ impl BackendState {
         let mut line = self.lock();
         let stay = line.queue.join(waiter, tried, before);
         self.count(&line.queue);
-        // Grants slots before it checks the length: a free slot may be usable only by this waiter,
-        // and then the queue is not full.
+        // Slots are granted before the length is checked: if this connection can use a free slot
+        // that no other waiter can use, the queue is not full.
         let grants: Vec<_> = std::iter::from_fn(|| self.next_grant(&mut line)).collect();
         let room = self.room.load(Relaxed);
         let is_over = before.is_none() && line.queue.len() > room;
@@ -327,8 +325,8 @@ impl BackendState {
         }
     }
 
-    /// Removes the longest waiter for which a slot is free or no server is left. Returns it with
-    /// its grant.
+    /// Removes the longest waiter for which a slot is free or no server is left, and returns it
+    /// with its grant.
     fn next_grant(self: &Arc<Self>, line: &mut Line) -> Option<(Waiter, Grant)> {
         let Line { queue, servers, .. } = line;
         let taken = queue.take_first(|tried| match offer(servers, tried) {
@@ -355,7 +353,8 @@ impl BackendState {
         self.arrivals.store(queue.arrivals().0, Relaxed);
     }
 
-    /// Makes the workers close a server's connections, if `connections-on-failure` is `close`.
+    /// Sends a server's failure to all workers, which close its connections, if
+    /// `connections-on-failure` is `close`.
     pub(super) fn tell_of_failure(&self, server: &Arc<ServerState>) {
         if !self.closes_on_failure.load(Relaxed) {
             return;
@@ -376,7 +375,7 @@ impl BackendState {
 }
 
 impl Wait {
-    /// Returns `true` if this grant ends this wait.
+    /// Returns `true` if `grant` is for this wait.
     pub fn is_over_by(&self, grant: &Grant) -> bool {
         self.stay == Some(grant.stay) && Arc::ptr_eq(&self.backend, &grant.backend)
     }
@@ -393,8 +392,8 @@ impl Drop for Wait {
             return;
         };
         let mut line = self.backend.lock();
-        // A slot may have been granted already. The worker then drops the grant from its inbox,
-        // which passes the slot to the next waiter.
+        // A slot may have been granted already. In that case, the worker drops the grant from its
+        // inbox, which passes the slot to the next waiter.
         let left = line.queue.cancel(stay);
         self.backend.count(&line.queue);
         drop(line);
@@ -403,14 +402,14 @@ impl Drop for Wait {
     }
 }
 
-/// Claims a slot at the least busy eligible server.
+/// Claims a slot at the eligible server with the fewest connections relative to its weight.
 fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
     let eligible = Eligible::new(servers, tried);
     let cost = |server: &&Arc<ServerState>| {
         u64::from(server.in_use()) * u64::from(u16::MAX) / u64::from(server.weight().max(1))
     };
     let is_free = |server: &&Arc<ServerState>| eligible.contains(server) && server.has_room();
-    // The claim fails if a connection that does not wait takes the last slot first. The loop then
+    // The claim fails if a new connection claims the last slot of the server first. The loop then
     // tries the next server.
     while let Some(server) = servers.iter().filter(is_free).min_by_key(cost) {
         if let Some(slot) = ServerSlot::claim(server) {
@@ -420,7 +419,7 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
     eligible.shortage()
 }
 
-/// Answer to a connection that needs a server.
+/// Result of the choice of a server.
 #[derive(Debug)]
 pub enum Pick {
     /// The connection may connect to the server of this slot.
@@ -451,14 +450,14 @@ impl<'a> Eligible<'a> {
         }
     }
 
-    /// Returns `true` if a server is eligible.
     pub(super) fn contains(&self, server: &ServerState) -> bool {
         server.is_usable()
             && server.is_backup() == self.backups
             && !self.tried.contains(&server.key())
     }
 
-    /// Returns [`Pick::Full`] if a slot may become free later, otherwise [`Pick::Nobody`].
+    /// Returns [`Pick::Full`] if an eligible server may have a free slot later, otherwise
+    /// [`Pick::Nobody`].
     pub(super) fn shortage(&self) -> Pick {
         let comes = |server: &Arc<ServerState>| self.contains(server) || server.is_awaited();
         if self.servers.iter().any(comes) {

@@ -1,5 +1,5 @@
-//! Queue of cancel requests from PostgreSQL clients. The control thread sends each to every server
-//! of its listener (`becket_control`, `health/cancel.rs`).
+//! Queue of cancel requests from PostgreSQL clients. The control thread sends each request to every
+//! server of the client's listener (`becket_control`, `health/cancel.rs`).
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
@@ -21,7 +21,7 @@ use becket_tls::config::Backend;
 /// Queue of cancel requests from workers to the control thread, with counts of their results.
 ///
 /// The queue is bounded: [`Cancels::enqueue`] rejects a request if the queue is full. The queue is
-/// fair, so one source cannot block the requests of others.
+/// fair, so one source cannot block the requests of other sources.
 #[derive(Debug)]
 pub struct Cancels {
     queue: Mutex<CancelQueue>,
@@ -36,7 +36,6 @@ struct CancelQueue {
     control: Option<Waker>,
 }
 
-/// The backends of a listener.
 pub type CancelTargets = Arc<[(Arc<Backend>, Arc<BackendState>)]>;
 
 /// A cancel request for the servers of all backends of a listener.
@@ -44,11 +43,11 @@ pub struct Cancel {
     /// The request as sent by the client.
     pub request: Arc<[u8]>,
     pub backends: CancelTargets,
-    /// Dropped when the request was sent or failed.
+    /// Must be dropped when the request was sent or has failed.
     pub completion: CancelCompletion,
 }
 
-/// Wakes the client's connection when it is dropped.
+/// On drop, ends the wait of the client's connection.
 #[derive(Debug)]
 pub struct CancelCompletion {
     outcome: Arc<OnceLock<CloseReason>>,
@@ -76,7 +75,8 @@ impl Drop for CancelCompletion {
 }
 
 impl CancelOutcome {
-    /// Returns the close reason of the client's connection, once it is known.
+    /// Returns the close reason for the client's connection, or `None` while the request is in
+    /// progress.
     pub fn outcome(&self) -> Option<CloseReason> {
         self.0.get().copied()
     }
@@ -97,8 +97,8 @@ impl Default for Cancels {
 }
 
 impl Cancels {
-    /// Enqueues a cancel request. If the queue is full, rejects this request, or one of a source
-    /// with more requests.
+    /// Enqueues a cancel request. If the queue is full, rejects this request, or a request of a
+    /// source that has more requests in the queue.
     pub fn enqueue(&self, source: Source, cancel: Cancel) {
         let mut queue = self.lock();
         let refused = queue.waiting.push(source, cancel);
@@ -131,7 +131,7 @@ impl Cancels {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request that was sent to a server (`passed`) or that failed.
+    /// Counts a request to one server as sent (`passed`) or failed.
     pub fn count(&self, passed: bool) {
         let counter = if passed { &self.passed } else { &self.failed };
         counter.fetch_add(1, Relaxed);
@@ -145,7 +145,7 @@ impl Cancels {
 
 impl fmt::Debug for Cancel {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Omits the request, because it contains a secret.
+        // Prints no bytes of the request, because they contain a secret.
         out.debug_struct("Cancel").finish_non_exhaustive()
     }
 }

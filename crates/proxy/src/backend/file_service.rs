@@ -23,27 +23,24 @@ pub struct FileService {
 #[derive(Debug)]
 pub struct Awaited<T>(Arc<Mutex<ReaderAnswer<T>>>);
 
-/// State of a reader thread's answer.
 #[derive(Debug)]
 pub enum ReaderAnswer<T> {
-    /// There is no answer yet.
+    /// The reader thread has not answered yet.
     Waiting,
-    /// The answer.
     Done(T),
     /// There will be no answer, because the job failed or was dropped.
     Lost,
 }
 
 impl<T> Awaited<T> {
-    /// Removes and returns the answer.
     pub fn take(&self) -> ReaderAnswer<T> {
         let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::replace(&mut answer, ReaderAnswer::Waiting)
     }
 }
 
-/// The reader thread's side of an [`Awaited`]. On drop, the worker checks the connection at index
-/// `place`, with or without an answer.
+/// The reader thread's side of an [`Awaited`]. On drop, the worker advances the connection at index
+/// `place`, whether or not there is an answer.
 struct Answering<T> {
     answer: Arc<Mutex<ReaderAnswer<T>>>,
     inbox: Arc<dyn Inbox>,
@@ -72,7 +69,6 @@ impl<T> Drop for Answering<T> {
 }
 
 impl FileService {
-    /// Creates the service of a worker that receives messages at `inbox`.
     pub(super) fn new(
         docroot: &Arc<Docroot>,
         readers: &Arc<Readers>,
@@ -86,12 +82,11 @@ impl FileService {
         }
     }
 
-    /// Returns the docroot.
     pub fn docroot(&self) -> &Docroot {
         &self.docroot
     }
 
-    /// Looks up a file. Returns `None` if this needs disk access.
+    /// Looks up a file without disk access. Returns `None` if the lookup needs the disk.
     pub fn find(&self, wanted: &FileKey, now: Duration) -> Option<AtPath> {
         if let Some(file) = self.cache.borrow_mut().get(wanted, now) {
             return Some(AtPath::File(file));
@@ -100,7 +95,7 @@ impl FileService {
         Some(self.keep(wanted, found, now))
     }
 
-    /// Caches the result of a lookup.
+    /// Stores a found file in the cache. Returns the result of the lookup.
     pub fn keep(&self, wanted: &FileKey, found: AtPath, now: Duration) -> AtPath {
         match found {
             AtPath::File(file) => {
@@ -111,13 +106,13 @@ impl FileService {
         }
     }
 
-    /// Makes a thread look up a file for the connection at index `place`.
+    /// Queues the lookup of a file on a reader thread, for the connection at index `place`.
     pub fn find_later(&self, wanted: &FileKey, place: usize) -> Awaited<AtPath> {
         let (docroot, wanted) = (Arc::clone(&self.docroot), wanted.clone());
         self.ask(place, move || docroot.find(&wanted, true))
     }
 
-    /// Makes a thread read `len` bytes at offset `at` of a file.
+    /// Queues a read of `len` bytes at offset `at` of a file on a reader thread.
     pub fn read_later(
         &self,
         file: &Arc<OpenFile>,

@@ -1,7 +1,7 @@
 //! Events for a worker's connections from other threads.
 //!
 //! A worker's mailbox is an [`Inbox`]; a simulated worker in tests has a [`TestInbox`]. Any thread
-//! may deliver an event, and holds no lock while it does.
+//! may deliver an event, but must hold no lock meanwhile.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -14,7 +14,7 @@ use super::slot::ServerSlot;
 
 /// Receives events for one worker, from any thread.
 pub trait Inbox: fmt::Debug + Send + Sync {
-    /// Queues an event, and makes the worker check its inbox soon.
+    /// Queues an event, and wakes the worker.
     fn deliver(&self, event: BackendEvent);
 }
 
@@ -28,30 +28,26 @@ pub enum BackendEvent {
     /// A client is first in the queue of a backend with `idle-reclaim`. The worker may close its
     /// idle connections to that backend.
     Awaited,
-    /// The connection at this index may be able to continue. The index may now belong to another
-    /// connection.
+    /// The connection at this index may be able to continue. The index may have been reused for
+    /// another connection.
     Look(usize),
 }
 
-/// The end of a wait. Dropping an unused grant passes its slot to the next waiter.
+/// Result of a wait for a slot. Dropping an unused grant passes its slot to the next waiter.
 #[derive(Debug)]
 pub struct Grant {
-    /// Index of the connection in its worker.
     pub place: usize,
-    /// The waiter's entry in the queue.
     pub stay: Stay,
-    /// Backend of the queue.
     pub backend: Arc<BackendState>,
     /// The slot; `None` if no server is in service any more.
     pub slot: Option<ServerSlot>,
 }
 
-/// An inbox that a test empties.
+/// An inbox for tests, which stores the events.
 #[derive(Debug, Default)]
 pub struct TestInbox(Mutex<Vec<BackendEvent>>);
 
 impl TestInbox {
-    /// Takes all delivered events, oldest first.
     pub fn take(&self) -> Vec<BackendEvent> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

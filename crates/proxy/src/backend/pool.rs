@@ -1,12 +1,12 @@
 //! A backend in one worker: chooses the server of a connection.
 //!
-//! The worker owns the wheel, the random seed and the cached addresses. Shared state is in
-//! [`ServerState`]s and read by atomics, so a choice takes no lock, no system call and no
-//! allocation. A lookup in the stick table takes the lock of one shard.
+//! The worker owns the round-robin wheel, the random seed and the cached addresses. Shared state is
+//! in atomics of [`ServerState`]s, so a choice needs no lock, no system call and no allocation. A
+//! lookup in the stick table takes the lock of one shard.
 //!
-//! A full server is skipped, even by hash balancing and stickiness: no client waits for one server
-//! while another is free. If all servers are full, the connection waits for the first free slot of
-//! any ([`Pick::Full`]).
+//! A full server is skipped, even by hash balancing and stickiness, so that no client waits for one
+//! server while another is free. If all servers are full, the connection waits for the first free
+//! slot of any server ([`Pick::Full`]).
 
 use std::cell::{Cell, RefCell};
 use std::hash::{BuildHasher, RandomState};
@@ -41,35 +41,33 @@ pub struct Pool {
     outbox: Option<Outbox>,
     state: Arc<BackendState>,
     inbox: Arc<dyn Inbox>,
-    /// Serves files instead of relaying to servers.
+    /// Set if the backend serves files.
     files: Option<FileService>,
     servers: Arc<[Arc<ServerState>]>,
-    /// Addresses per server as last seen by this worker, with their generation.
+    /// Cached addresses of each server, with their [`ServerState::generation`].
     addresses: Vec<RefCell<(u32, Rc<[ServerAddress]>)>>,
     wheel: RefCell<Wheel>,
     /// Reused for each choice, to avoid allocations.
     candidates: RefCell<Vec<Candidate>>,
     choices: Cell<u64>,
-    /// Number of connects from a configured source address.
+    /// Number of connects from a configured source address; selects the next one.
     departures: Cell<usize>,
-    /// Seed for random choices.
     seed: RandomState,
 }
 
 /// Properties of a client for stickiness and hash balancing.
 #[derive(Clone, Copy, Debug)]
 pub struct PickHint<'a> {
-    /// Address of the client.
     pub source: IpAddr,
     /// Server name in the ClientHello.
     pub name: Option<&'a str>,
-    /// The session that the client resumes or has just created.
+    /// Origin of the session that the client resumes or has just created.
     pub origin: Option<OriginId>,
 }
 
 impl Pool {
-    /// Creates the pool of the worker with this `inbox`. `start` differs per worker, so that the
-    /// wheels of the workers do not all begin at the first server.
+    /// Creates a worker's pool. `start` differs between workers, so that their round-robin wheels
+    /// do not all begin at the first server.
     pub fn new(
         backend: Arc<Backend>,
         state: Arc<BackendState>,
@@ -110,7 +108,7 @@ impl Pool {
         self
     }
 
-    /// Uses these threads for disk access, if the backend serves files.
+    /// Sets the threads for disk access, if the backend serves files.
     #[must_use]
     pub fn reading(mut self, readers: &Arc<Readers>) -> Self {
         let docroot = self.backend.docroot.as_ref();
@@ -118,7 +116,6 @@ impl Pool {
         self
     }
 
-    /// Returns the file service of a backend that serves files.
     pub fn files(&self) -> Option<&FileService> {
         self.files.as_ref()
     }
@@ -129,12 +126,10 @@ impl Pool {
         Self::new(backend, state, inbox, 0).reading(&Arc::default())
     }
 
-    /// Returns the configured backend.
     pub fn backend(&self) -> &Arc<Backend> {
         &self.backend
     }
 
-    /// Returns the shared state of the backend.
     pub fn state(&self) -> &Arc<BackendState> {
         &self.state
     }
@@ -151,9 +146,9 @@ impl Pool {
         self.tls.as_ref()
     }
 
-    /// Chooses a server for a new connection and claims a slot, unless other connections wait for
-    /// one. `had` is the result of [`Self::recall`]; `tried` contains the keys of servers to which
-    /// this connection could not connect.
+    /// Chooses a server for a new connection and claims a slot, unless earlier connections are
+    /// queued. `had` is the result of [`Self::recall`]. `tried` contains the keys of servers to
+    /// which this connection could not connect.
     pub fn pick(&self, hint: &PickHint<'_>, had: Option<u64>, tried: &[u64]) -> Pick {
         let eligible = Eligible::new(&self.servers, tried);
         if self.state.wants_any() {
@@ -168,7 +163,8 @@ impl Pool {
             if let Some(slot) = self.servers.get(index).and_then(ServerSlot::claim) {
                 return Pick::Slot(slot);
             }
-            // Another worker has claimed the last slot, so the loop excludes this server.
+            // Another worker has claimed the last slot of this server, so the next choice excludes
+            // it.
             if let Some(candidate) = candidates.get_mut(index) {
                 candidate.open = false;
             }
@@ -176,7 +172,8 @@ impl Pool {
         eligible.shortage()
     }
 
-    /// Creates a cancel request, and the handle to its outcome for the connection at index `place`.
+    /// Creates a cancel request, and a handle with which the connection at index `place` reads its
+    /// outcome.
     pub fn cancel(
         &self,
         place: usize,
@@ -218,13 +215,13 @@ impl Pool {
         }
     }
 
-    /// Returns the key of the server that is remembered for a client.
+    /// Looks up a client in the stick table. Returns the [`ServerState::key`] of its server.
     pub fn recall(&self, hint: &PickHint<'_>, now: Duration) -> Option<u64> {
         self.state.recall(self.stick_key(hint)?, now)
     }
 
-    /// Remembers the server of a client. A new entry for a session is also sent to the peers of a
-    /// cluster.
+    /// Stores the server of a client in the stick table. A new entry for a TLS session is also sent
+    /// to the peers of a cluster.
     pub fn learn(&self, hint: &PickHint<'_>, server: &ServerState, now: Duration) {
         let Some(client) = self.stick_key(hint) else {
             return;
@@ -243,9 +240,9 @@ impl Pool {
         }
     }
 
-    /// Returns the [`ServerState::key`] of the server with this cluster node, if it is eligible.
-    /// The node number comes from the client, so it must not lead to a backup or to a draining
-    /// server.
+    /// Returns the [`ServerState::key`] of the server that is cluster node `node`, if it is
+    /// eligible. The node number comes from the client, so it must not select a backup or a
+    /// draining server.
     pub fn at_node(&self, node: NodeId) -> Option<u64> {
         let mut servers = self.backend.servers.iter();
         let server = servers.find(|server| server.keys.node == Some(node.0))?;
@@ -316,8 +313,8 @@ impl Pool {
         }
     }
 
-    /// Claims a slot at the client's previous server, if it is in service and has a free slot. Its
-    /// weight may be 0: a draining server keeps its clients.
+    /// Claims a slot at the client's previous server, if that server is in service and has a free
+    /// slot. Its weight may be 0, because a draining server still serves its known clients.
     fn claim_again(&self, server: u64, tried: &[u64]) -> Option<ServerSlot> {
         let had = self.servers.iter().find(|one| one.key() == server)?;
         if !had.is_in_service() || tried.contains(&server) {

@@ -1,9 +1,9 @@
 //! States of all backends and servers by name, so that they survive a reload.
 //!
-//! The data path does not use the registry, because the pools of workers hold the states. A server
-//! keeps its state if its own name and its backend's name stay the same. A removed state lives
-//! while connections hold it. If its server is configured again before they end, the state is
-//! reused, so `maxconn` also holds over reloads.
+//! The data path does not use the registry, because the workers' pools hold the states. A server's
+//! state is reused if the names of the server and of its backend are unchanged. A removed state
+//! lives while connections hold it. If its server is configured again before these connections end,
+//! the state is reused, so `maxconn` also applies across reloads.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -21,7 +21,7 @@ use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Config, Server};
 
 /// Creates the state of a backend outside a configuration, for checks, tests and benchmarks.
-/// `inboxes` belong to its workers.
+/// `inboxes` are those of the workers that use the backend.
 pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
     let inboxes = Arc::new(OnceLock::from(inboxes));
     let state = Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes));
@@ -29,19 +29,20 @@ pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Backen
     state
 }
 
-/// Servers of backends with session stickiness, by the tags that cluster nodes exchange.
+/// Backends whose clients stick by TLS session, and their servers by the tags that cluster nodes
+/// exchange.
 #[derive(Debug, Default)]
 struct KnownToPeers {
     servers: HashMap<ServerTag, Arc<ServerState>>,
     sticky: Vec<Sticky>,
 }
 
-/// A backend with session stickiness.
+/// A backend whose clients stick by TLS session.
 #[derive(Debug)]
 struct Sticky {
     backend: Arc<BackendState>,
-    /// Tags of its servers by [`ServerState::key`]. A map, because a dump looks up the server of
-    /// each client under a lock that workers take.
+    /// Tags of the servers by [`ServerState::key`]. A map is used, because a dump looks up the
+    /// server of each client under a lock that workers need.
     tags: HashMap<u64, ServerTag>,
 }
 
@@ -54,24 +55,22 @@ pub struct Adopted {
 }
 
 impl Adopted {
-    /// Returns the configuration.
     pub fn config(&self) -> &Arc<Config> {
         &self.config
     }
 
-    /// Returns its backends, each with its state.
+    /// Returns the configured backends, each with its state.
     pub fn backends(&self) -> impl Iterator<Item = (&Arc<Backend>, &Arc<BackendState>)> {
         self.config.backends.iter().zip(self.states.iter())
     }
 }
 
-/// All backends.
 #[derive(Debug, Default)]
 pub struct Backends {
     by_name: Mutex<HashMap<String, Arc<BackendState>>>,
     /// Backends that are not configured any more but may still have connections.
     gone: Mutex<Vec<Weak<BackendState>>>,
-    /// Index by tag, because every stick entry of a peer contains a tag. Rebuilt at each reload.
+    /// Finds the server for the tag in a peer's stick entry. Rebuilt at each reload.
     known_to_peers: Mutex<Arc<KnownToPeers>>,
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
@@ -79,7 +78,7 @@ pub struct Backends {
 impl Backends {
     /// Sets the inboxes of the workers. Only the first call has an effect.
     pub fn set_inboxes(&self, inboxes: Vec<Arc<dyn Inbox>>) {
-        // A second call has no effect: a process has one set of workers.
+        // The result is ignored, because a process has one set of workers.
         let _first = self.inboxes.set(inboxes);
     }
 
@@ -91,7 +90,7 @@ impl Backends {
         }
     }
 
-    /// Combines another configuration with the existing states of its backends, without a change.
+    /// Combines a configuration with the existing states of its backends, without changing them.
     pub fn keep(&self, config: &Arc<Config>) -> Adopted {
         let by_name = self.lock();
         let state = |backend: &Arc<Backend>| {
@@ -104,8 +103,8 @@ impl Backends {
         }
     }
 
-    /// Makes `backends` the configured backends, and removes all others. Returns their states in
-    /// the order of `backends`.
+    /// Sets `backends` as the configured backends, and removes all other backends. Returns the
+    /// states in the order of `backends`.
     pub fn adopt_all(&self, backends: &[Arc<Backend>]) -> Arc<[Arc<BackendState>]> {
         let mut by_name = self.lock();
         let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -137,7 +136,7 @@ impl Backends {
         states
     }
 
-    /// Removes the changes of operators from all servers.
+    /// Removes changes that operators made at run time from all servers.
     pub fn restore(&self, adopted: &Adopted) {
         for (_, state) in adopted.backends() {
             for server in &*state.servers() {
@@ -146,7 +145,6 @@ impl Backends {
         }
     }
 
-    /// Returns the state of a backend by name.
     pub fn by_name(&self, name: &str) -> Option<Arc<BackendState>> {
         self.lock().get(name).cloned()
     }
@@ -156,7 +154,7 @@ impl Backends {
         self.lock().values().cloned().collect()
     }
 
-    /// Returns all servers, including removed ones with connections. Takes locks.
+    /// Returns all servers, including removed servers that still have connections. Takes locks.
     pub fn known_servers(&self) -> Vec<Arc<ServerState>> {
         let configured = self.all();
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
@@ -171,7 +169,7 @@ impl Backends {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<BackendState>>> {
-        // A panic leaves a valid map, although entries may be missing.
+        // The map is valid even after a panic, although entries may be missing.
         self.by_name.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -183,7 +181,7 @@ impl Backends {
     }
 }
 
-/// Stick entries of sessions, exchanged with the peers of a cluster.
+/// Exchanges stick entries of TLS sessions with the peers of a cluster.
 impl StickMemory for Backends {
     fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
         let known = Arc::clone(&self.known_to_peers());

@@ -5,8 +5,8 @@
 //! reads are atomic. Addresses change rarely, so they are behind a lock with a generation number. A
 //! worker takes the lock only if the generation has changed.
 //!
-//! Workers count connections and failures. A reload or an operator sets weight and limits. Health
-//! checks set health, the slow-start share of the weight, and addresses.
+//! Workers count connections and failures. Reloads and operators change weight and limits. The
+//! control thread's health checks and lookups set health, slow-start weight and addresses.
 
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64};
@@ -34,10 +34,9 @@ pub struct ServerState {
     slots: SharedCount,
     limits: SlotLimits,
     connects: Connects,
-    /// Configured weight.
     weight: AtomicU32,
     weight_percent: AtomicU32,
-    /// The server does not respond, so it gets no new connections.
+    /// The server is out of service, so it gets no new connections.
     failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
@@ -49,7 +48,7 @@ pub struct ServerState {
 #[derive(Debug)]
 struct SlotLimits {
     maxconn: AtomicU32,
-    /// The next slot is reserved for a health check.
+    /// One slot is reserved for a health check, so clients may claim one fewer.
     reserved: AtomicBool,
 }
 
@@ -77,13 +76,12 @@ pub struct Watched {
     pub change: Option<(Duration, Arc<str>)>,
     pub checks: u64,
     pub check_failures: u64,
-    /// Why the last check failed; `None` if it passed.
+    /// Reason why the last check failed; `None` if it passed.
     pub check_error: Option<Arc<str>>,
     /// Number of times that the server went out of service.
     pub outages: u64,
 }
 
-/// Addresses of a server.
 #[derive(Debug, Default)]
 struct Addresses {
     /// Addresses from the configuration file or from DNS.
@@ -101,19 +99,17 @@ impl Addresses {
 /// Settings that determine weight and limits.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSettings {
-    /// Settings in the configuration file.
     pub file: backend::ServerSection,
-    /// Changes by an operator.
+    /// Changes that an operator made at run time.
     pub overrides: Overrides,
 }
 
 impl ServerSettings {
-    /// Returns the mode of the server.
     pub fn mode(&self) -> ServerMode {
         self.overrides.mode.unwrap_or(self.mode_in_file())
     }
 
-    /// Returns the configured mode, without an operator's change.
+    /// Returns the mode in the configuration file, without an operator's change.
     pub fn mode_in_file(&self) -> ServerMode {
         if self.file.disabled {
             ServerMode::Maintenance
@@ -161,7 +157,7 @@ impl ServerState {
         state
     }
 
-    /// Applies the configuration. Keeps an operator's changes, counts and health.
+    /// Applies the configuration. An operator's changes, counts and health are unchanged.
     pub(super) fn configure(&self, config: &Server) {
         self.set_addresses(&config.addresses);
         let mut settings = self.lock_settings();
@@ -178,7 +174,6 @@ impl ServerState {
         self.backend.settle();
     }
 
-    /// Returns the settings of the file and an operator's changes.
     pub fn settings(&self) -> ServerSettings {
         self.lock_settings().clone()
     }
@@ -204,12 +199,11 @@ impl ServerState {
         self.change_addresses(|addresses| addresses.set = set.map(Arc::from));
     }
 
-    /// Returns the configured name of the server.
     pub fn name(&self) -> &Arc<str> {
         &self.name
     }
 
-    /// Returns the hash of the name, which is the same in every process.
+    /// Returns a hash of the name, equal in all processes.
     pub fn key(&self) -> u64 {
         self.key
     }
@@ -220,12 +214,11 @@ impl ServerState {
         ServerTag(balance::mix(backend ^ balance::mix(self.key)))
     }
 
-    /// Returns the backend.
     pub fn backend(&self) -> &Arc<BackendState> {
         &self.backend
     }
 
-    /// Returns the number of connections, including those being established.
+    /// Returns the number of claimed slots: connections, including those in progress.
     pub fn in_use(&self) -> u32 {
         self.slots.count()
     }
@@ -235,32 +228,30 @@ impl ServerState {
         self.connects.succeeded.load(Relaxed)
     }
 
-    /// Returns the total number of failed connects.
     pub fn failures(&self) -> u64 {
         self.connects.failed.load(Relaxed)
     }
 
-    /// Returns the number of consecutive failed connects.
     pub fn failures_in_a_row(&self) -> u32 {
         self.connects.failed_in_a_row.load(Relaxed)
     }
 
-    /// Returns `true` if the server does not respond.
+    /// Returns `true` if health checks or failed connects took the server out of service.
     pub fn is_failing(&self) -> bool {
         self.failing.load(Relaxed)
     }
 
-    /// Returns `true` if the server is in maintenance.
+    /// Returns `true` if the server is in mode `maintenance`.
     pub fn is_disabled(&self) -> bool {
         self.disabled.load(Relaxed)
     }
 
-    /// Returns `true` if the server is a backup.
     pub fn is_backup(&self) -> bool {
         self.backup.load(Relaxed)
     }
 
-    /// Returns `true` if the server has an address. It has none until its name was first resolved.
+    /// Returns `true` if the server has an address. A server with a host name has none before the
+    /// first successful lookup.
     pub fn has_address(&self) -> bool {
         self.generation() > 0
     }
@@ -275,7 +266,8 @@ impl ServerState {
             && !self.dns_stale()
     }
 
-    /// Returns `true` if the server may get connections; at weight 0, only those of known clients.
+    /// Returns `true` if the server may get connections. At weight 0, it gets only those of clients
+    /// that stick to it.
     pub fn is_in_service(&self) -> bool {
         !self.is_failing() && !self.is_disabled() && self.has_address()
     }
@@ -291,7 +283,7 @@ impl ServerState {
         self.weight.load(Relaxed) * self.weight_percent.load(Relaxed)
     }
 
-    /// Returns the configured limit, if any.
+    /// Returns `maxconn`, or `None` if it is not limited.
     pub fn maxconn(&self) -> Option<u32> {
         Some(self.limits.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
     }
@@ -313,7 +305,7 @@ impl ServerState {
     /// Records a successful connect.
     pub fn note_connect(&self) {
         self.connects.succeeded.fetch_add(1, Relaxed);
-        // Avoids a write to the cache line for each connection.
+        // The check avoids a write to a shared cache line for each connection.
         if self.failures_in_a_row() > 0 {
             self.connects.failed_in_a_row.store(0, Relaxed);
         }
@@ -333,9 +325,9 @@ impl ServerState {
         self.connects.failed_in_a_row.store(failures, Relaxed);
     }
 
-    /// Sets whether the server responds, and grants free slots to waiters. If the server stops
-    /// responding and `connections-on-failure` is `close`, workers close its connections. Called by
-    /// the control thread. Returns `true` if the value has changed.
+    /// Takes the server out of service or returns it to service, and grants free slots to waiters.
+    /// If the server fails and `connections-on-failure` is `close`, workers close its connections.
+    /// Called by the control thread. Returns `true` if the value has changed.
     pub fn set_failing(self: &Arc<Self>, failing: bool) -> bool {
         if self.failing.swap(failing, SeqCst) == failing {
             return false;
@@ -365,7 +357,8 @@ impl ServerState {
         self.addresses.dns_stale.load(Relaxed)
     }
 
-    /// Records the result of a lookup. Returns `true` if it differs from the previous one.
+    /// Records whether a lookup found addresses. Returns `true` if the previous lookup had the
+    /// other result.
     pub fn note_lookup(&self, found: bool) -> bool {
         self.addresses.dns_stale.swap(!found, Relaxed) == found
     }
@@ -376,7 +369,7 @@ impl ServerState {
     }
 
     /// Replaces the addresses from the configuration file or from DNS, in the order of connection
-    /// attempts. Addresses set by an operator keep their precedence. Existing connections are
+    /// attempts. Addresses that an operator has set still take precedence. Existing connections are
     /// unaffected. Does nothing if `addresses` is empty or unchanged.
     pub fn set_addresses(&self, addresses: &[ServerAddress]) {
         if !addresses.is_empty() {
@@ -410,7 +403,7 @@ impl ServerState {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the number of changes of the addresses; 0 until there is an address.
+    /// Returns the number of address changes so far; 0 if the server has no address yet.
     pub fn generation(&self) -> u32 {
         self.addresses.generation.load(Acquire)
     }
@@ -431,7 +424,7 @@ impl ServerState {
         self.slots.take(limit)
     }
 
-    /// Sets whether a health check gets the next slot, before any client.
+    /// Reserves one slot for a health check, or ends the reservation.
     pub(super) fn reserve_slot(&self, reserved: bool) {
         self.limits.reserved.store(reserved, SeqCst);
         if !reserved {
@@ -451,7 +444,7 @@ impl ServerState {
     }
 }
 
-/// No limit; larger than the number of descriptors of a process.
+/// Value for "no limit"; a process cannot have so many descriptors.
 const UNLIMITED: u32 = u32::MAX;
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! The right to one connection to a server.
 //!
-//! A slot is claimed by compare-and-swap below the server's limit, and returned on drop, however
+//! A slot is claimed by compare-and-swap below the server's limit. It is returned on drop, however
 //! the connection ends. So no slot leaks, and clients of all workers together never exceed
-//! `maxconn`. The slot is stored next to the socket to the server and dropped after it.
+//! `maxconn`. A connection stores the slot next to its socket to the server and drops it after that
+//! socket.
 //!
 //! Returning a slot is one atomic subtraction and one load. The lock of the queue is taken only if
-//! a connection waits. Both operations are sequentially consistent, and so are the two of a waiter
-//! (register, then check for a slot). The later side sees the change of the earlier side, so no
-//! wake-up is lost.
+//! a connection waits. Both operations are sequentially consistent, and so are the two operations
+//! of a waiter: register, then check for a slot. So either the waiter sees the free slot, or the
+//! returning thread sees the waiter, and no wake-up is lost.
 
 use std::sync::Arc;
 
@@ -15,7 +16,7 @@ use becket_proto::queue::Arrival;
 
 use super::server_state::ServerState;
 
-/// The right to one connection to a server. On drop, the longest waiter gets it, if there is one.
+/// The right to one connection to a server. On drop, the longest waiter, if any, gets the slot.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSlot {
@@ -24,8 +25,8 @@ pub struct ServerSlot {
 }
 
 impl ServerSlot {
-    /// Claims a slot. Returns `None` if the server has reached its limit. Does not check the
-    /// server's state or the queue.
+    /// Claims a slot. Returns `None` if the server has reached its limit. The health of the server
+    /// and the queue are not checked.
     pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
         server.take_slot().then(|| Self {
             server: Arc::clone(server),
@@ -33,7 +34,7 @@ impl ServerSlot {
         })
     }
 
-    /// Sets the arrival to that of the waiter that gets this slot.
+    /// Sets the arrival of the waiter to which this slot is granted.
     pub(super) fn had_since(self, arrival: Arrival) -> Self {
         let mut slot = self;
         slot.arrival = arrival;
@@ -45,20 +46,19 @@ impl ServerSlot {
         self.arrival
     }
 
-    /// Returns the server of the slot.
     pub fn server(&self) -> &Arc<ServerState> {
         &self.server
     }
 }
 
-/// Reservation of a server's next slot for a health check: until it is dropped, clients leave one
-/// slot free. Only the control thread creates reservations, at most one per server.
+/// Reservation of one slot of a server for a health check. Until it is dropped, clients may claim
+/// one slot fewer. Only the control thread creates reservations, at most one per server.
 #[derive(Debug)]
 pub struct Reservation(Arc<ServerState>);
 
 impl Reservation {
-    /// Reserves the next slot without joining the queue. In the queue, the check would wait behind
-    /// clients, so a server whose connections all hang would never be checked.
+    /// Reserves a slot without queueing. In the queue, the check would wait behind clients, so a
+    /// server whose connections all hang would never be checked.
     pub fn new(server: &Arc<ServerState>) -> Self {
         server.reserve_slot(true);
         Self(Arc::clone(server))

@@ -1,9 +1,10 @@
-//! A PostgreSQL client that sent a cancel request and waits for its delivery.
+//! A PostgreSQL client that sent a cancel request and waits until becket has sent it to the
+//! servers.
 //!
 //! The request is sent to all servers of the listener ([`crate::backend::cancel`]). The client gets
-//! no answer but the end of the connection, and only after all sends. A PostgreSQL server also ends
-//! the connection after the cancel: if the client continued earlier, its next query could be
-//! cancelled.
+//! no answer except that becket closes the connection, and only after all sends. A PostgreSQL
+//! server also closes the connection after the cancel: if the client continued earlier, its next
+//! query could be cancelled.
 
 use std::time::Duration;
 
@@ -14,7 +15,6 @@ use super::reached::Advance;
 use crate::backend::cancel::CancelOutcome;
 use becket_proto::close_reason::CloseReason;
 
-/// A client whose cancel request is in progress.
 #[derive(Debug)]
 pub(super) struct Cancelling {
     outcome: CancelOutcome,

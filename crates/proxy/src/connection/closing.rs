@@ -1,4 +1,5 @@
-//! Closes a connection that the client has not ended: sends the last bytes and FIN, then waits.
+//! Closes a connection on which the client may still be sending: sends the last bytes and FIN, then
+//! waits.
 //!
 //! Closing a socket with unread data sends a reset, which may overtake the last bytes of the
 //! response in the client's kernel (RFC 9112, section 9.6). So the connection is half-closed, and
@@ -15,7 +16,7 @@ use crate::socket::{SocketError, StreamSocket};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 
-/// Waits for the client to receive the last bytes.
+/// A connection that waits for the client to receive the last bytes.
 #[derive(Debug)]
 pub(super) struct Closing {
     reason: CloseReason,
@@ -26,8 +27,8 @@ pub(super) struct Closing {
 }
 
 impl Closing {
-    /// Sends `last` and FIN, then waits. If FIN would look like a complete response to the client,
-    /// the connection is reset instead, unless `reason` is `Finished`.
+    /// Sends `last` and FIN, then waits. If the client would mistake FIN for the end of a complete
+    /// response, the connection is reset instead, unless `reason` is `Finished`.
     pub(super) fn begin<N: Net>(
         reason: CloseReason,
         last: HalfPipe<Lent>,
@@ -73,8 +74,8 @@ impl Closing {
                     self.dropped += came;
                 }
                 Ok(Got::Nothing) => break,
-                // With kernel TLS, the next record contains no data and must be received as a
-                // record.
+                // With kernel TLS, the next record is no application data, so it must be received
+                // as a record.
                 Err(SocketError::Refused) => {
                     let counter = &cx.turn.counters.client_bytes_in;
                     let client = &mut cx.core.client;
@@ -110,7 +111,9 @@ impl Closing {
     }
 }
 
-/// Number of bytes that a record without data counts for, as in `proto::records`.
+/// Number of bytes that a record without data adds to the count of discarded bytes; as in
+/// `proto::records`.
 const WITHOUT_DATA: usize = 4096;
-/// Maximum number of discarded bytes. Data in flight until the client sees FIN fits into it.
+/// Maximum number of discarded bytes. It exceeds the amount of data that a client sends before it
+/// receives FIN.
 const MOST_DROPPED: usize = 1024 * 1024;

@@ -1,4 +1,4 @@
-//! Properties and counters of a completed handshake.
+//! Negotiated parameters and counters of a completed handshake.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use becket_keys::identity::Identity;
 use becket_log::access::ResumedBy;
 use becket_tls::engine::Engine;
 
-/// Returns the negotiated parameters. Fields that TLS does not provide are empty.
+/// Returns the negotiated parameters. Fields that the engine does not know are empty.
 pub(super) fn agreed<N: Net>(engine: &Engine, client: &HelloDecision<N>, took: Duration) -> Agreed {
     let facts = engine.facts();
     let version = facts.protocol_version();
@@ -60,7 +60,6 @@ fn resumed_by<N: Net>(
     })
 }
 
-/// Counts a completed handshake.
 pub(super) fn count(agreed: &Agreed, counters: &Counters) {
     let class = HandshakeClass {
         tls13: agreed.version == Some(ProtocolVersion::TLSv1_3),
@@ -76,7 +75,8 @@ pub(super) fn count(agreed: &Agreed, counters: &Counters) {
     }
 }
 
-/// Counts the result for an offered session, even if the handshake failed, and a withheld ticket.
+/// Counts whether an offered session was resumed, even if the handshake failed. Also counts a
+/// withheld ticket.
 pub(super) fn count_offer<N: Net>(client: &HelloDecision<N>, counters: &Counters) {
     let Some(handshake) = &client.handshake else {
         return;
@@ -89,7 +89,7 @@ pub(super) fn count_offer<N: Net>(client: &HelloDecision<N>, counters: &Counters
     }
 }
 
-/// Counts whether announced early data was accepted.
+/// Counts announced early data as accepted or rejected.
 pub(super) fn count_early<N: Net>(client: &HelloDecision<N>, taken: bool, counters: &Counters) {
     if !client.offers_early {
         return;

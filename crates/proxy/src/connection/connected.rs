@@ -44,7 +44,7 @@ impl<N: Net> Connected<N> {
         (half, &mut self.to_client)
     }
 
-    /// Queues the data that a client sent during its handshake for the server, and the pending
+    /// Queues the data that the client sent during its handshake for the server. Queues the pending
     /// bytes of the handshake's last `flight` for the client.
     ///
     /// # Errors
@@ -65,8 +65,8 @@ impl<N: Net> Connected<N> {
                 (out.filled(), sealed)
             }
         };
-        // The direction has finished if the server closed its receiving side; data for it is
-        // dropped.
+        // The direction to the server has finished if the server closed its receiving side. Its
+        // data is then dropped.
         if !self.to_server.is_finished() {
             self.to_server.offer(bytes);
             if said.ended {
@@ -77,8 +77,8 @@ impl<N: Net> Connected<N> {
         if server_ended {
             self.to_client.end_source();
         }
-        // The server may have ended its stream before the client had traffic keys: send
-        // close_notify now.
+        // If the server ended its stream before the client had traffic keys, close_notify could not
+        // be sent then, so it is sent now.
         out.clear();
         let told = engine.seal(&[], server_ended, out);
         self.to_client.offer(out.filled());

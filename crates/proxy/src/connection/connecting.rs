@@ -5,9 +5,10 @@
 //! succeeds, the server is connected, and no writable event is needed. With backend TLS, the TLS
 //! handshake follows (`server_tls.rs`).
 //!
-//! Before client data is sent, another address or server can be tried without harm: first the next
-//! addresses of this server in order, then an untried server, limited by the backend's `retries`. A
-//! failed handshake counts as a failed connect; `timeouts.connect` covers both.
+//! Until client data is sent, another address or server can be tried without harm. The next
+//! addresses of this server are tried first, in order, then an untried server. The backend's
+//! `retries` limits the number of tries. A failed handshake counts as a failed connect;
+//! `timeouts.connect` covers both.
 
 use std::time::Duration;
 use std::{io, mem};
@@ -37,11 +38,11 @@ pub(super) struct Connecting<N: Net> {
     stage: ConnectStage<N>,
     pending: Pending,
     pub(super) slot: ServerSlot,
-    /// Index of the server's address.
+    /// Index of the address that is being tried.
     address: usize,
     /// Time of the first attempt to connect to this address.
     began: Duration,
-    /// The client may have caused the failure, so it does not count against the server.
+    /// The client may have caused the failure, so the failure is not counted for the server.
     excused: bool,
 }
 
@@ -49,11 +50,10 @@ pub(super) struct Connecting<N: Net> {
 enum ConnectStage<N: Net> {
     /// The next step connects to the address.
     Dial,
-    /// The backlog of a unix socket is full: another connect follows after [`RETRY`].
+    /// The backlog of a unix socket is full, so the connect is repeated after [`RETRY`].
     Backlog,
     /// Waits until the connect completes. With backend TLS, the ClientHello is ready to send.
     Connect(Leg<N::Server>, Option<ServerHandshake>),
-    /// TLS handshake with the server.
     Secure(Leg<N::Server>, ServerHandshake),
 }
 
@@ -69,7 +69,6 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Returns the server's socket, if there is one.
     pub(super) fn server(&mut self) -> Option<&mut Leg<N::Server>> {
         match &mut self.stage {
             ConnectStage::Dial | ConnectStage::Backlog => None,
@@ -133,14 +132,14 @@ impl<N: Net> Connecting<N> {
                 to_server.sent(sent);
                 Ok(sent > 0)
             }
-            // If the send has consumed the error of the connect, a refused connection is assumed.
+            // If the failed send has cleared the error of the connect, a refused connection is
+            // assumed.
             Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
         }
     }
 
-    /// Continues the handshake with the server.
     fn secure(
         mut self,
         mut server: Leg<N::Server>,
@@ -166,7 +165,7 @@ impl<N: Net> Connecting<N> {
             }
             Err(error) => {
                 drop(server);
-                // The server may reject the client's SNI. Without the exemption, a few clients with
+                // The failure may be caused by the client's SNI. If it counted, a few clients with
                 // unknown names could take all servers out of service.
                 let tls = self.pending.pool.tls();
                 self.excused |= tls.is_some_and(ServerTls::speaks_for_client);
@@ -176,7 +175,7 @@ impl<N: Net> Connecting<N> {
     }
 
     /// Encrypts the data that client and server sent before both legs had traffic keys. Returns
-    /// `None` without an engine or without start data.
+    /// `None` without a TLS engine or without [`TlsStart`](super::server_tls::TlsStart).
     fn seal(
         &mut self,
         tls: &mut ServerHandshake,
@@ -230,7 +229,7 @@ impl<N: Net> Connecting<N> {
         self.try_another(io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// Joins the client with the connected server, or starts their dialog.
+    /// Finishes the phase with a connected server: the relay or the plaintext dialog follows.
     fn join(
         self,
         leg: Leg<N::Server>,
@@ -268,7 +267,8 @@ impl<N: Net> Connecting<N> {
         }))
     }
 
-    /// Starts to connect to the current address, or to the next one that does not fail at once.
+    /// Starts to connect to the current address. If this fails at once, tries the next address or
+    /// server.
     fn dial(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let server = self.slot.server();
         cx.core.facts.server = Some(server.name().clone());
@@ -295,7 +295,8 @@ impl<N: Net> Connecting<N> {
                 self.stage = ConnectStage::Connect(leg, tls);
                 Advance::Go(self)
             }
-            // connect(2): the backlog of a unix socket is full, and no event reports free space.
+            // This error means that the backlog of a unix socket is full (connect(2)). No event
+            // reports free space.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let give_up = self.began + cx.turn.timeouts.connect;
                 cx.core.deadline = give_up.min(cx.turn.now.running + RETRY);
@@ -336,8 +337,8 @@ impl<N: Net> Connecting<N> {
     }
 }
 
-/// Starts to connect from the backend's next source address. Tries the following source addresses
-/// if that one has no free port for this server address.
+/// Starts to connect from the backend's next source address. If that address has no free port for
+/// this server address, tries the following source addresses.
 fn open<N: Net>(net: &mut N, pool: &Pool, address: &ServerAddress) -> io::Result<N::Server> {
     let mut opened = net.connect(address, pool.source(address));
     for _ in 1..pool.backend().keys.source.len() {

@@ -1,4 +1,5 @@
-//! Types that all phases use: sockets, a turn, and the part of a connection that outlives a phase.
+//! Types that all phases use: sockets, the worker's resources for a turn, and the part of a
+//! connection that outlives a phase.
 //!
 //! This module does not depend on any phase.
 
@@ -25,19 +26,18 @@ use becket_tls::admission::{Admitted, ConnectionPermit, HalfOpen, WorkerAdmissio
 use becket_tls::config::ServerAddress;
 use becket_tls::scratch::Buffer;
 
-/// Socket types of clients and servers, and how to connect to a server.
+/// Sockets to clients and servers. Tests and fuzzing implement this trait with simulated sockets.
 pub trait Net {
-    /// Socket to a client.
     type Client: KernelTlsSocket + fmt::Debug;
-    /// Socket to a server.
     type Server: KernelTlsSocket + fmt::Debug;
 
-    /// Starts to connect, from the given source address if any. Readiness events go to the
-    /// connection that is being advanced.
+    /// Starts to connect to a server, from the given source address, if any. Readiness events of
+    /// the socket go to the connection that is being advanced.
     ///
     /// # Errors
     ///
-    /// Fails if the connect fails at once: no such socket, no descriptor, connection refused.
+    /// Fails if the connect fails at once, for example if no descriptor is left or a unix socket
+    /// does not exist.
     fn connect(
         &mut self,
         address: &ServerAddress,
@@ -68,7 +68,8 @@ pub struct Turn<'a, N> {
     pub cancels: &'a Cancels,
     /// Pipes for directions with bulk data.
     pub pipes: &'a Rc<Pipes>,
-    /// `None` if the worker makes every signature at once.
+    /// Requests signatures from crypto threads and tokens; `None` if the worker makes every
+    /// signature itself.
     pub signing: Option<&'a WorkerSigning>,
     /// Sender of request records; `None` without an access log.
     pub access: Option<&'a AccessSender>,
@@ -83,29 +84,29 @@ pub(super) struct Core<N: Net> {
     pub(super) facts: Facts,
     /// Time when the current phase expires.
     pub(super) deadline: Duration,
-    /// Deadline of the handshake. Excludes waiting for a slot.
+    /// Deadline of the handshake, without the time in the queue for a slot.
     pub(super) handshake_until: Duration,
     /// Size of a received PROXY header in bytes, which does not count as client data.
     pub(super) header: u64,
-    /// The session in the table that the client created or resumed: TLS 1.2 with session IDs only.
+    /// Name of the TLS 1.2 session in the session table that the client created or resumed.
     pub(super) session: Option<Box<SessionName>>,
-    /// The client takes FIN for the end of a complete stream, because without TLS it cannot detect
+    /// FIN marks the end of a complete stream for the client, because without TLS it cannot detect
     /// truncation.
     pub(super) fin_is_an_end: bool,
-    /// Counts the connection for its source, name and fingerprint until it is closed, if there are
-    /// limits.
+    /// If there are limits, counts the connection for its source, server name and JA4 fingerprint
+    /// until it is closed.
     pub(super) permit: Option<Box<ConnectionPermit>>,
-    /// Counts the connection for its source until the handshake has traffic keys.
+    /// Counts the unfinished handshake for its source until there are traffic keys.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
-/// A connection and its turn, for phases.
+/// The arguments of a phase: the connection and the resources of the turn.
 pub(super) struct Context<'a, 't, N: Net> {
     pub(super) core: &'a mut Core<N>,
     pub(super) turn: &'a mut Turn<'t, N>,
 }
 
-/// Bytes that a peer sent before the phase that relays them. They are in the worker's buffers.
+/// Bytes that a peer sent before the relay starts. They are in the worker's buffers.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlyBytes<'a> {
     pub(super) bytes: &'a [u8],
@@ -113,7 +114,7 @@ pub(super) struct EarlyBytes<'a> {
     pub(super) ended: bool,
 }
 
-/// A side of a connection.
+/// The peer of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -165,8 +166,8 @@ impl<N: Net> Core<N> {
         self.half_open = admitted.half_open;
     }
 
-    /// Returns the address that the client connected to: from a PROXY header, or from the socket,
-    /// which takes a system call.
+    /// Returns the address to which the client connected: from a PROXY header, or from the socket,
+    /// which costs a system call.
     pub(super) fn arrived_at(&self) -> Option<SocketAddr> {
         let introduced = self.facts.introduced.as_deref();
         let claimed = introduced.and_then(|known| known.arrived_at);
@@ -207,20 +208,20 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.push(bytes, pipe, counter)
     }
 
-    /// Returns `true` if the client has closed its sending side. Called before expensive steps.
+    /// Returns `true` if the client has closed its sending side. Called before a signature, which
+    /// would be wasted.
     pub(super) fn client_is_gone(&self) -> bool {
         let client = &self.core.client;
         client.ready.ended || client.socket.is_gone()
     }
 
-    /// Logs a failure.
     pub(super) fn note(&mut self, reason: CloseReason, detail: &str) {
         let (failures, now) = (&mut self.turn.failures, self.turn.now);
         failures.note(&self.core.facts, reason, detail, now);
     }
 }
 
-/// Maximum time for which tickets wait to be sent with the first response. Most servers answer
-/// sooner. The limit is short, because a client may need a ticket for its next connection, or an
-/// acknowledgement for its request.
+/// Maximum time for which TLS 1.3 tickets are held to be sent with the first response. Most servers
+/// respond sooner. The limit is short, because the client may need a ticket for its next
+/// connection, or the acknowledgement that the same packet carries.
 pub(super) const TICKETS_WAIT: Duration = Duration::from_millis(50);

@@ -1,10 +1,10 @@
 //! The plaintext dialog before TLS on STARTTLS ports.
 //!
-//! In mail protocols the server speaks first, so it is connected first and its greeting is
-//! forwarded. A PostgreSQL client speaks first, so its server is chosen after the handshake. becket
-//! answers the client's plaintext commands itself and forwards none of them. A PostgreSQL cancel
-//! request is the exception (`cancelling.rs`). [`becket_proto::starttls`] determines the answers
-//! and the end of the dialog. A server that is already connected is joined after the handshake
+//! In mail protocols the server speaks first, so becket connects to it first and forwards its
+//! greeting. A PostgreSQL client speaks first, so its server is chosen after the handshake. becket
+//! answers the client's plaintext commands itself and forwards none of them, except a PostgreSQL
+//! cancel request (`cancelling.rs`). [`becket_proto::starttls`] determines the answers and the end
+//! of the dialog. After the handshake, the client is joined with a server that is already connected
 //! ([`Connected::admit`]).
 //!
 //! Either side can occupy memory for a greeting, a command, and the answers to the commands of one
@@ -25,7 +25,6 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::Scratch;
 
-/// A client in a plaintext dialog, before TLS.
 #[derive(Debug)]
 pub(super) struct Conversing<N: Net> {
     listener: Rc<ListenerState>,
@@ -38,7 +37,7 @@ pub(super) struct Conversing<N: Net> {
 }
 
 impl<N: Net> Conversing<N> {
-    /// Starts the dialog. Parses data that a connected server has already sent.
+    /// Starts the dialog with the data that a connected server has already sent.
     pub(super) fn new(
         listener: Rc<ListenerState>,
         protocol: Protocol,
@@ -158,7 +157,8 @@ impl<N: Net> Conversing<N> {
                 CloseReason::ServerTruncated => CloseReason::ServerGreeting,
                 reason => reason,
             })?;
-        // Data that precedes an end may complete the greeting, or be an error message.
+        // Data before the end of the stream is parsed, because it may complete the greeting or be
+        // an error message.
         let said = scratch.plain.filled();
         if !said.is_empty() {
             self.progress = self.dialog.handle_server(said, &mut self.answer);
@@ -166,7 +166,7 @@ impl<N: Net> Conversing<N> {
         Ok(true)
     }
 
-    /// Reads from the client. Returns `false` if there is no data.
+    /// Reads the client's commands. Returns `false` if there is no data.
     fn hear_client(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -186,7 +186,8 @@ impl<N: Net> Conversing<N> {
         Ok(true)
     }
 
-    /// Starts TLS with the client. The client must offer the ALPN protocol in `insists_on`, if any.
+    /// Starts TLS with the client. If `insists_on` is set, the client must offer that ALPN
+    /// protocol.
     fn secure(
         self,
         insists_on: Option<&'static [u8]>,
@@ -197,8 +198,8 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::Upgrade(self.listener, self.server, insists_on))
     }
 
-    /// Queues a cancel request for all backends of the listener, because it contains no server name
-    /// to select one.
+    /// Queues a cancel request for all backends of the listener, because the request contains no
+    /// server name to select one.
     fn cancel(self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let passes = self.listener.config().keys.passes_cancels();
         let pool = self.listener.pool(0).filter(|_| passes);
@@ -242,7 +243,8 @@ impl<N: Net> Conversing<N> {
     }
 }
 
-/// Returns `true` if the client starts with TLS instead of a plaintext request, and may do so.
+/// Returns `true` if the client's first byte is that of a TLS handshake and the protocol allows TLS
+/// without a plaintext request.
 fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
     let mut first = [0];
     dialog.begins_with_tls(TLS_HANDSHAKE)
@@ -255,5 +257,5 @@ fn begins_with_tls<N: Net>(core: &mut Core<N>, dialog: &Dialog) -> bool {
 const LONGEST_READ: usize = 4096;
 /// Content type of a TLS handshake record.
 const TLS_HANDSHAKE: u8 = 22;
-/// ALPN protocol of libpq. A client that starts with TLS directly must offer it.
+/// ALPN protocol of libpq. A client that starts TLS without a plaintext request must offer it.
 const POSTGRESQL: &[u8] = b"postgresql";

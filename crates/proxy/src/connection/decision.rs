@@ -1,4 +1,4 @@
-//! The decision about a ClientHello, used until the handshake has traffic keys.
+//! The routing decision for a ClientHello, used until the handshake has traffic keys.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -25,18 +25,20 @@ pub(super) struct HelloDecision<N: Net> {
     pub(super) served: Served,
     /// The server that is already connected, if it spoke first before STARTTLS.
     pub(super) server: Option<Box<Connected<N>>>,
-    /// Lent to the thread for callbacks while rustls runs; `None` during that time.
+    /// Context for callbacks of rustls. `None` while rustls runs, because it is then in a
+    /// thread-local variable.
     pub(super) handshake: Option<HandshakeContext>,
     /// The client announced early data.
     pub(super) offers_early: bool,
-    /// How to make the signature that the next step may need; `None` if it needs none.
+    /// Place where the signature of the next step is made; `None` if the next step needs no
+    /// signature.
     pub(super) offload: Option<Offload>,
-    /// The ClientHello and the following bytes, while the client waits for its turn.
+    /// Copy of the ClientHello and the following bytes, while the client waits for a signature.
     pub(super) held: Vec<u8>,
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Checks that admission control has a token for a full handshake, if resumption is impossible.
+    /// Fails if the client needs a full handshake and admission control has no token for it.
     pub(super) fn look_for_token(&self, now: Duration) -> Result<(), HandshakeRefusal> {
         let permit = self.handshake.as_ref().and_then(|it| it.permit.as_ref());
         match permit {
@@ -47,8 +49,9 @@ impl<N: Net> HelloDecision<N> {
         }
     }
 
-    /// Returns `true` if the client must wait for its turn. It must if it needs a signature, or if
-    /// it may need one while too many are in progress.
+    /// Returns `true` if the client must wait in a queue for its signature. This applies if the
+    /// client cannot resume a session, or if it may need a signature elsewhere and too many
+    /// signatures are in progress.
     pub(super) fn waits_for_turn(&self, signing: Option<&WorkerSigning>) -> bool {
         let crowded = |(signing, offload): (&WorkerSigning, Offload)| {
             signing.takes(offload) && signing.is_crowded(offload)

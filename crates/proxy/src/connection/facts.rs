@@ -22,64 +22,59 @@ use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 pub struct Facts {
     /// Address of the client, from an accepted PROXY header or the socket.
     pub client: SocketAddr,
-    /// Details from the received PROXY header, or for the header to send.
+    /// Details from the received PROXY header, and for the PROXY header to send.
     pub introduced: Option<Box<ProxyDetails>>,
-    /// Configuration name of the listener.
     pub listener: Arc<str>,
-    /// Monotonic time of the accept.
     pub accepted: Duration,
-    /// Wall-clock time of the accept.
     pub accepted_at: Timestamp,
-    /// Time spent in queues for a slot.
+    /// Total time in the queue for a slot.
     pub queued: Duration,
-    /// Time of the successful connect to the server.
+    /// Duration of the successful connect to the server.
     pub connect: Option<Duration>,
     /// Server name in the ClientHello, in lower case.
     pub server_name: Option<Box<str>>,
-    /// Fingerprint of the ClientHello, if the access log, a server or a limit needs it.
+    /// JA4 fingerprint of the ClientHello, if the access log, a PROXY header or a limit needs it.
     pub ja4: Option<Ja4>,
     /// `None` until the handshake is complete.
     pub tls: Option<Agreed>,
     /// Name of the server to which becket last tried to connect.
     pub server: Option<Arc<str>>,
-    /// Plaintext bytes from and to the server.
+    /// Bytes received from and sent to the server.
     pub server_traffic: ByteCounts,
 }
 
-/// Properties that few connections have, boxed to save memory.
+/// Details for PROXY headers. Few connections have them, so they are boxed to save memory.
 #[derive(Clone, Debug, Default)]
 pub struct ProxyDetails {
     /// The destination address of the client's connection, from a PROXY header.
     pub arrived_at: Option<SocketAddr>,
     /// The received header, if it is forwarded unchanged.
     pub header: Option<Box<[u8]>>,
-    /// ID of the connection, from a received header or for the one to send; at most 128 bytes.
+    /// Unique ID of the connection, received in a PROXY header or generated for one; at most 128
+    /// bytes.
     pub unique_id: Option<Box<[u8]>>,
 }
 
 /// Result of a TLS handshake with the client.
 #[derive(Clone, Debug)]
 pub struct Agreed {
-    /// Negotiated version.
     pub version: Option<ProtocolVersion>,
-    /// Negotiated suite.
     pub suite: Option<CipherSuite>,
     /// Key exchange group; `None` for a resumed TLS 1.2 handshake.
     pub group: Option<NamedGroup>,
-    /// Negotiated protocol.
+    /// Negotiated ALPN protocol.
     pub alpn: Option<Box<[u8]>>,
-    /// Kind of resumption, whether or not early data was sent; `None` for a full handshake.
+    /// Kind of resumption; `None` for a full handshake. Early data does not change this value.
     pub resumed: Option<ResumedBy>,
-    /// Maximum early data of the policy, if the server gets early data of this client.
+    /// The policy's limit for early data in bytes, if early data of this client was accepted.
     pub early_data: Option<u32>,
-    /// The client proved its identity by a certificate, in this handshake or in the original
-    /// handshake of the session.
+    /// The client's certificate was verified, in this handshake or in the full handshake of the
+    /// resumed session.
     pub client_verified: bool,
-    /// Identity in the client's certificate.
     pub identity: Option<Box<Identity>>,
     /// Reason why the policy on trial would reject the client.
     pub would_refuse: Option<&'static str>,
-    /// Algorithms of the server's certificate, if the PROXY header contains them.
+    /// Algorithms of becket's own certificate, if the PROXY header contains them.
     pub presented: Option<Arc<Presented>>,
     /// Time from accept to traffic keys, without queueing.
     pub took: Duration,
@@ -104,7 +99,8 @@ impl Facts {
         }
     }
 
-    /// Returns the record of a request. Method and target are `None` if the head is invalid.
+    /// Returns the access log record of a request. `asked` is its method and target, or `None` if
+    /// its head is invalid.
     pub fn request(&self, asked: Option<(&str, &str)>, now: Now) -> RequestRecord {
         let (method, target) = asked.unzip();
         RequestRecord {
@@ -125,7 +121,7 @@ impl Facts {
         }
     }
 
-    /// Returns the record of the connection for the access log.
+    /// Returns the access log record of the connection.
     pub fn record(&self, client: ByteCounts, reason: CloseReason, now: Now) -> AccessRecord {
         AccessRecord {
             accepted: self.accepted_at,
@@ -163,7 +159,7 @@ impl Facts {
 }
 
 impl Agreed {
-    /// Returns the kind of resumption for the log.
+    /// Returns the kind of resumption for the access log.
     fn resumed_by(&self) -> Option<ResumedBy> {
         match self.early_data {
             Some(_) => Some(ResumedBy::Early),

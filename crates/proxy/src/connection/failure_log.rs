@@ -21,8 +21,8 @@ pub struct FailureLog {
 }
 
 impl FailureLog {
-    /// Writes a line, or counts it as suppressed. Failures of servers or of becket are warnings,
-    /// because the operator must fix them; failures of clients are not.
+    /// Writes a line, or counts it as suppressed. Failures of servers or of becket itself are
+    /// warnings, because an operator must fix the cause. Failures of clients are information.
     pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
         let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
         let limit = if is_ours {
@@ -50,8 +50,8 @@ impl FailureLog {
         if is_ours { line!(warn) } else { line!(info) }
     }
 
-    /// Writes a line about a client that was refused before its first byte, at most one per minute
-    /// and source network.
+    /// Writes a line about a client that was refused before its first byte. Writes at most one line
+    /// per minute and source network.
     pub fn refuse(&mut self, facts: &Facts, reason: CloseReason, now: Now) {
         let client = facts.client.ip().to_canonical();
         let length = if client.is_ipv4() { 24 } else { 48 };
@@ -80,7 +80,7 @@ impl Default for FailureLog {
     }
 }
 
-/// Maximum rate of lines per worker and kind. It shows a pattern without filling a disk.
+/// Maximum rate of lines per worker and kind: enough to show a pattern, too low to fill a disk.
 const LINES_PER_SECOND: u32 = 10;
 
 #[cfg(test)]

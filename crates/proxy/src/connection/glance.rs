@@ -1,4 +1,4 @@
-//! A view of a connection without copying, for lists of open connections.
+//! A borrowed view of a connection, for lists of open connections.
 
 use std::sync::Arc;
 
@@ -9,20 +9,17 @@ use crate::backend::server_state::ServerState;
 use crate::socket::ByteCounts;
 use becket_tls::config::Config;
 
-/// State of a connection for a list.
 #[derive(Clone, Copy, Debug)]
 pub struct Glance<'a> {
     pub facts: &'a Facts,
-    /// Name of its phase.
     pub phase: &'static str,
-    /// The server that is connected or being connected.
+    /// The connected server, or the server to which becket is connecting.
     pub server: Option<&'a Arc<ServerState>>,
     /// Bytes from and to the client.
     pub traffic: ByteCounts,
 }
 
 impl<N: Net> Connection<N> {
-    /// Returns the state of the connection for a list.
     pub fn glance(&self) -> Glance<'_> {
         let phase = self.phase.as_ref();
         Glance {
@@ -35,8 +32,8 @@ impl<N: Net> Connection<N> {
 }
 
 impl<N: Net> Connection<N> {
-    /// Returns `true` if the client never had traffic keys but requested a name that has a
-    /// certificate here. A client that only scans addresses does not know such a name.
+    /// Returns `true` if the handshake is incomplete and the client requested a name for which the
+    /// listener has a certificate. A client that only scans addresses does not know such a name.
     pub fn asked_for_ours(&self, config: &Config) -> bool {
         let facts = &self.core.facts;
         let mut listeners = config.listeners.iter();

@@ -4,9 +4,9 @@
 //! because it can claim any client address. A client outside `trusted-networks` is reset before any
 //! byte is read. Any data other than a header ends the connection.
 //!
-//! The header is peeked in the socket until it is complete; only its bytes are then read. The next
-//! phase reads the following bytes and does not depend on the header. No byte is buffered. A header
-//! has at most [`MAX_V2_BYTES`], and `timeouts.hello` includes the wait for it.
+//! The header is peeked in the socket until it is complete, and exactly its bytes are then read. So
+//! the next phase reads the following bytes as if there were no header, and no byte is buffered. A
+//! header has at most [`MAX_V2_BYTES`], and `timeouts.hello` includes the wait for it.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2 to 5; the codec is
 //! [`becket_proto::proxy_header`].
@@ -26,7 +26,6 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{Buffer, Scratch};
 
-/// A client whose PROXY header is expected.
 #[derive(Debug)]
 pub(super) struct Greeting {
     listener: Rc<ListenerState>,
@@ -64,8 +63,8 @@ impl Greeting {
     }
 }
 
-/// Peeks into the socket. Returns `true` after a whole header was read and its contents stored in
-/// [`Facts`], and `false` if more bytes are needed.
+/// Peeks the header in the socket. If it is complete, reads it, stores its contents in [`Facts`]
+/// and returns `true`. Returns `false` if more bytes are needed.
 fn look<N: Net>(
     state: &ListenerState,
     versions: Accept,
@@ -85,8 +84,7 @@ fn look<N: Net>(
     }
     let (header, len) = match decode(seen.filled(), versions) {
         Decoded::Header { header, len } => (header, len),
-        // The peeked bytes stay in the socket without an event; the next byte or the end causes
-        // one.
+        // Peeked bytes cause no further event. The next byte or the end of the stream causes one.
         Decoded::Incomplete if cx.core.client.ready.ended => {
             let detail = "the stream ended inside the proxy header".to_owned();
             return Err((CloseReason::ProxyHeader, detail));
@@ -101,8 +99,8 @@ fn look<N: Net>(
     };
     let whole = seen.filled().get(..len).filter(|_| passes_on(state));
     introduce(&header, whole, &mut cx.core.facts);
-    // The trusted proxy itself sent the LOCAL header, e.g. for a health check, so no client is
-    // counted.
+    // The proxy sends a LOCAL header for its own connections, such as health checks, so no client
+    // is counted.
     if header.endpoints != Endpoints::Local {
         let client = cx.core.facts.client.ip();
         let admitted = cx
@@ -113,7 +111,8 @@ fn look<N: Net>(
     }
     seen.clear();
     match cx.receive(seen, len) {
-        // The bytes were just peeked, so they are available. Following bytes may cause no event.
+        // The bytes were just peeked, so they are available. The bytes after the header may cause
+        // no event.
         Ok(Got::Bytes(_)) if seen.len() == len => {
             cx.core.client.ready.readable = true;
             cx.core.header = len as u64;
@@ -123,9 +122,9 @@ fn look<N: Net>(
     }
 }
 
-/// Stores the contents of a header. Keeps the real endpoints for LOCAL ("the receiver must use the
-/// real connection endpoints") and unspecified addresses ("should ignore address information"). A
-/// unix path is ignored, because [`Facts::client`] is an IP address.
+/// Stores the contents of a header. The real endpoints remain for LOCAL ("the receiver must use the
+/// real connection endpoints") and for unspecified addresses ("should ignore address information").
+/// A unix path is ignored, because [`Facts::client`] is an IP address.
 fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) {
     let mut introduced = ProxyDetails {
         header: whole.map(Box::from),
@@ -154,7 +153,7 @@ fn passes_on(state: &ListenerState) -> bool {
         .any(|pool| pool.backend().keys.proxy_header == Some(Introduction::Received))
 }
 
-/// Resets a connection.
+/// Logs the detail, if any, and resets the connection.
 fn refuse<N: Net>(
     reason: CloseReason,
     detail: String,

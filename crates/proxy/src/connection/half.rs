@@ -1,8 +1,9 @@
 //! One side of a relay during a turn: receive, decrypt, encrypt, send.
 //!
-//! The two sides treat data alike and differ only in errors and ends. The differences are in the
-//! small methods of [`Side`] and at their calls. Only [`Tls`] distinguishes kernel TLS, so steps on
-//! other legs are not affected by it. `kernel.rs` moves a leg to the kernel.
+//! Client side and server side process data in the same way. They differ only in errors and ends,
+//! in the small methods of [`Side`] and at the calls of these methods. Only [`Tls`] distinguishes
+//! kernel TLS, so steps on other legs do not check for it. `kernel.rs` moves the TLS of a leg to
+//! the kernel.
 
 mod kernel;
 
@@ -24,29 +25,27 @@ use becket_tls::engine::{Engine, is_without_data};
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::side::TlsSide;
 
-/// TLS of a leg, by the program that encrypts and decrypts its records.
+/// TLS state of a leg, either in becket or in the kernel.
 pub(super) enum Tls<C: TlsSide> {
-    /// becket encrypts and decrypts records.
     Own(Engine<C>),
-    /// The kernel encrypts and decrypts records.
     Kernel(Box<KernelRecords<C>>),
     /// The engine was removed, and the kernel is about to take over. If that fails, the connection
     /// ends.
     Between,
 }
 
-/// A leg with its TLS, and the direction that carries data to its peer.
+/// One side of the relay during a turn: the leg, its TLS, and the direction that sends to its peer.
 pub(super) struct Half<'a, S, C: TlsSide> {
     pub(super) side: Side,
     pub(super) leg: &'a mut Leg<S>,
     /// TLS state; `None` if bytes are relayed unchanged.
     pub(super) tls: Option<&'a mut Tls<C>>,
-    /// Bytes for the peer, encrypted if there is TLS.
+    /// Direction to the peer. Its bytes are encrypted if the leg has TLS.
     pub(super) pipe: &'a mut HalfPipe<Lent>,
     pub(super) counters: &'a Counters,
     pub(super) limits: &'a LimitsSection,
-    /// Lends pipes for data from the peer; `None` if becket decrypts or encrypts on either leg, or
-    /// if a [`Learner`](super::learner::Learner) reads the data.
+    /// Pipes for data from the peer; `None` if becket decrypts or encrypts on either leg, or if a
+    /// [`Learner`](super::learner::Learner) reads the data.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
     /// TLS moves to the kernel as soon as no bytes are pending.
     moves: bool,
@@ -59,7 +58,7 @@ pub(super) struct Half<'a, S, C: TlsSide> {
 }
 
 impl<C: TlsSide> Tls<C> {
-    /// Returns the engine if becket decrypts the records.
+    /// Returns the TLS engine, or `None` with kernel TLS.
     pub(super) fn engine(&self) -> Option<&Engine<C>> {
         match self {
             Self::Own(engine) => Some(engine),
@@ -67,13 +66,12 @@ impl<C: TlsSide> Tls<C> {
         }
     }
 
-    /// Returns `true` if the engine holds no partial record. The kernel does not show partial
-    /// records, so this returns `false` with kernel TLS.
+    /// Returns `true` if no partial record was received. With kernel TLS, partial records are not
+    /// visible, so this returns `false`.
     pub(super) fn is_without_part(&self) -> bool {
         self.engine().is_some_and(|engine| engine.held().is_empty())
     }
 
-    /// Returns the engine for writing.
     pub(super) fn engine_mut(&mut self) -> Option<&mut Engine<C>> {
         match self {
             Self::Own(engine) => Some(engine),
@@ -114,13 +112,14 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Returns `true` if this socket carries plain bytes, because there is no TLS or the kernel
-    /// encrypts and decrypts.
+    /// Returns `true` if becket reads and writes plaintext on this socket, because there is no TLS
+    /// or the kernel encrypts and decrypts.
     pub(super) fn is_plain(&self) -> bool {
         self.tls.as_ref().is_none_or(|tls| tls.engine().is_none())
     }
 
-    /// Copies the leg's readiness to its directions. `onward` carries data from this leg.
+    /// Copies the leg's readiness to its two directions. `onward` is the direction that carries
+    /// data from this leg.
     pub(super) fn note_readiness(&mut self, onward: &mut HalfPipe<Lent>) {
         let ready = self.leg.ready;
         if ready.readable || ready.ended || self.waits() {
@@ -131,8 +130,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Sets whether TLS of this leg moves to the kernel, for a leg that will carry `ahead` more
-    /// bytes. Returns the new value.
+    /// Checks if the leg has carried enough bytes to move its TLS to the kernel, with `ahead` bytes
+    /// that will follow. Returns `true` if the TLS moves.
     pub(super) fn note_bulk(&mut self, ahead: u64) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         let traffic = self.leg.traffic;
@@ -141,7 +140,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.moves
     }
 
-    /// Moves TLS to the kernel on each of the two legs that must and can move.
+    /// Moves TLS to the kernel on each leg for which [`Self::note_bulk`] requires this and no bytes
+    /// are pending.
     pub(super) fn move_to_kernel<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -150,13 +150,13 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         to.enter_kernel(self.pipe)
     }
 
-    /// Returns `true` if the engine has more output before it needs input.
+    /// Returns `true` if the engine can decrypt more data without new input.
     pub(super) fn waits(&self) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         engine.is_some_and(|engine| engine.waits())
     }
 
-    /// Does one step in the direction from this leg to the other. Returns `false` if no step is
+    /// Runs one step of the direction from this leg to the other leg. Returns `false` if no step is
     /// possible. Calls `seen` with the relayed plaintext.
     pub(super) fn step<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
@@ -189,8 +189,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(true)
     }
 
-    /// Returns `true` if `onward`, which carries data from this leg, has a pipe. Borrows one for
-    /// bulk data.
+    /// Returns `true` if `onward`, the direction that carries data from this leg, has a pipe.
+    /// Borrows a pipe if the direction has bulk data.
     fn has_pipe(&self, onward: &mut HalfPipe<Lent>) -> bool {
         let Some(pipes) = self.pipes else {
             return false;
@@ -214,8 +214,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         };
         let mut got = self.leg.splice(onward, self.left, counter);
         if let (Some(kernel), Ok(Got::Bytes(n))) = (&mut kernel, &mut got) {
-            // With kernel TLS, one call returns one record. Errors and ends are reported by a later
-            // call again.
+            // With kernel TLS, one call returns one record, so the call is repeated. An error or
+            // the end of the stream is ignored here, because the next call reports it again.
             while *n < self.left
                 && let Ok(Got::Bytes(more)) = self.leg.splice(onward, self.left - *n, counter)
             {
@@ -248,8 +248,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(spliced)
     }
 
-    /// Receives, decrypts, encrypts, and sends once. When the peer has ended, close_notify is sent
-    /// with the last data. Data that precedes an error is still sent.
+    /// Receives once, decrypts, encrypts and sends. At the end of the peer's stream, close_notify
+    /// is sent with the last data. Data that precedes an error is still sent.
     fn forward<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -285,9 +285,9 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         taken.map(drop)
     }
 
-    /// Receives data from the peer into `scratch.plain`, decrypted if there is TLS. `onward`
-    /// carries data from this leg. Returns the weight of the records. Sends TLS output to the peer
-    /// at once.
+    /// Receives data from the peer into `scratch.plain`, decrypted if there is TLS, and sends TLS
+    /// output, such as alerts, to the peer. `onward` is the direction that carries data from this
+    /// leg. Returns the weight of the records; see `proto::records`.
     pub(super) fn take(
         &mut self,
         onward: &mut HalfPipe<Lent>,
@@ -391,7 +391,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Sends bytes after the pending bytes. `back` carries data from this leg.
+    /// Sends bytes to the peer after the pending bytes. `back` is the direction that carries data
+    /// from this leg.
     pub(super) fn send(
         &mut self,
         bytes: &[u8],
@@ -413,9 +414,10 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// Sends `head`, and then up to `most` bytes of a file from offset `at` without copying. These
+    /// Sends `head`, and then up to `most` bytes of a file from offset `at` with sendfile(2). These
     /// bytes must be in the page cache. Returns the number of file bytes sent. Returns `None` if
-    /// the file must be read instead: the kernel cannot send it, or the file has become shorter.
+    /// the caller must read the file instead, because the kernel cannot send it or the file has
+    /// become shorter.
     ///
     /// Only for [plain](Self::is_plain) legs.
     pub(super) fn send_file(
@@ -441,7 +443,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(Some(sent).filter(|sent| *sent > 0 || is_blocked))
     }
 
-    /// Sends pending bytes. `back` carries data from this leg.
+    /// Sends the pending bytes. `back` is the direction that carries data from this leg.
     pub(super) fn flush(&mut self, back: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
         if let Some(Tls::Kernel(kernel)) = self.tls.as_deref_mut() {
             let (bytes, pieces) = match self.pipe.lent() {
@@ -458,8 +460,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.settle(sent, back)
     }
 
-    /// Applies the result of a send. A server that has closed its receiving side may have sent an
-    /// early response, so its data is still read.
+    /// Converts the result of a send. A failed send to the server is no error yet: the server may
+    /// have sent an early response before it closed, so its data is still read.
     fn settle(
         &mut self,
         sent: Result<(), SocketError>,

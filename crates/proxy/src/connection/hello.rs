@@ -1,12 +1,12 @@
-//! Reads the ClientHello and chooses the answer.
+//! Reads the ClientHello and makes the routing decision.
 //!
-//! 1. Bytes are collected until `proto::client_hello` sees a whole ClientHello. The answer to
-//!    plaintext HTTP is status 400; the answer to malformed TLS is a fatal alert.
-//! 2. The [`ListenerState`] chooses route, policy and configuration. A refusal is one alert. For a
-//!    route that passes TLS through, the ClientHello and all following bytes go to the server
-//!    unchanged.
+//! 1. Bytes are collected until `proto::client_hello` finds a whole ClientHello. Plaintext HTTP is
+//!    answered with status 400, malformed TLS with a fatal alert.
+//! 2. The [`ListenerState`] chooses route, policy and configuration, or rejects the client with one
+//!    alert. If the route passes TLS through, the ClientHello and all following bytes go to the
+//!    server unchanged.
 //!
-//! Until the ClientHello is whole, a client can occupy `limits.client-hello` bytes for
+//! Until the ClientHello is whole, a client can occupy `limits.client-hello` bytes of memory for
 //! `timeouts.hello`.
 
 use std::ops::ControlFlow;
@@ -39,13 +39,12 @@ use becket_tls::sessions::context::{HandshakeContext, ServerCertificate};
 pub(super) struct Hello<N: Net> {
     listener: Rc<ListenerState>,
     held: Vec<u8>,
-    /// The server that is already connected, in protocols in which it speaks first.
+    /// The connected server, in protocols in which the server speaks first.
     pub(super) server: Option<Box<Connected<N>>>,
     /// ALPN protocol that the client must offer, if any.
     insists_on: Option<&'static [u8]>,
 }
 
-/// The answer to a ClientHello.
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives for one call; a box would be an allocation for each client"
@@ -66,8 +65,8 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    /// Starts for a client that requested TLS in plaintext. `server` is connected already if the
-    /// server speaks first.
+    /// Creates the phase for a client that requested TLS in plaintext. `server` is set in protocols
+    /// in which the server speaks first.
     pub(super) fn after_dialog(
         listener: Rc<ListenerState>,
         server: Option<Box<Connected<N>>>,
@@ -106,7 +105,8 @@ impl<N: Net> Hello<N> {
         Advance::Reached(Reached::late_handshake(CloseReason::HelloTimeout, cx))
     }
 
-    /// Answers a whole ClientHello in `input`, or stores a partial one.
+    /// Makes the routing decision for a whole ClientHello in `input`, or stores a partial
+    /// ClientHello.
     fn handle(
         mut self,
         input: &[u8],

@@ -1,9 +1,10 @@
-//! The introduction of a client to its server: a new PROXY header, the received header unchanged,
-//! or only the address.
+//! The first bytes that a server receives about its client: a new PROXY header, the received header
+//! unchanged, or only the address.
 //!
 //! Source: HAProxy's proxy-protocol.txt, sections 2.1 and 2.2; the codec is
 //! [`becket_proto::proxy_header`]. A new header contains the TLS properties of the handshake with
-//! becket. A received header contributes only its addresses and the connection ID.
+//! becket. If becket received a header, only its addresses and the connection ID are copied to the
+//! new header.
 
 use std::net::IpAddr;
 
@@ -17,7 +18,7 @@ use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
 
-/// Encodes the introduction of a client, after its handshake or without TLS.
+/// Encodes the bytes that introduce a client to its server.
 ///
 /// # Errors
 ///
@@ -131,8 +132,8 @@ fn name_connection(facts: &mut Facts) {
         return;
     }
     let mut bytes = [0; 16];
-    // Fails only if no random bytes are available, in which case handshakes fail, too. The
-    // connection then has no ID.
+    // Fails only if no random bytes are available. In that case, handshakes fail, too, and the
+    // connection gets no ID.
     if aws_lc_rs::rand::fill(&mut bytes).is_ok() {
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         introduced.unique_id = Some(name.into_bytes().into());
@@ -143,6 +144,6 @@ const AF_INET: u8 = 2;
 const AF_INET6: u8 = 10;
 /// Characters per line (RFC 7468, section 2).
 const PEM_LINE: usize = 64;
-/// Maximum size of a certificate in the header, in bytes. haproxy stores a header and all following
+/// Maximum size of a certificate in the header, in bytes. HAProxy stores a header and all following
 /// data in one buffer of 16 KiB.
 const LONGEST_CERTIFICATE: usize = 8 * 1024;

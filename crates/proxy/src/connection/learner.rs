@@ -1,8 +1,9 @@
 //! Finds the server that probably has the session of a client whose TLS is passed through.
 //!
-//! The node number in a becket ticket identifies the server; it is an unverified plaintext hint.
-//! For a TLS 1.2 session ID, it is the server that was seen to create the ID ([`Learner`]). A
-//! client that forges either only reaches a server that balancing could also choose.
+//! A ticket of becket contains the node number of the server that issued it, as an unverified
+//! plaintext hint. For a TLS 1.2 session ID, the server is the one whose ServerHello contained the
+//! ID ([`Learner`]). A client that forges a ticket or an ID only reaches a server that balancing
+//! could also choose.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -35,7 +36,7 @@ fn node_of(ticket: &[u8]) -> Option<NodeId> {
     ours.then_some(header.node)
 }
 
-/// Returns a hint with the hash of a session ID in place of the session's origin, because only the
+/// Returns a hint with the hash of a session ID instead of the session's origin, because only the
 /// TLS server knows the origin. An ID has 32 random bytes, so XOR and rotation are a sufficient
 /// hash.
 fn known_by(id: &[u8]) -> PickHint<'static> {
@@ -55,7 +56,8 @@ fn known_by(id: &[u8]) -> PickHint<'static> {
 #[derive(Debug)]
 pub(super) struct Learner {
     pool: Rc<Pool>,
-    /// ID that the client offered. A server that returns the same ID resumes, and creates none.
+    /// Session ID that the client offered. A server that returns the same ID resumes that session
+    /// and creates none.
     offered: Box<[u8]>,
     /// Bytes from the server until its ServerHello is complete.
     begun: Vec<u8>,
@@ -72,7 +74,7 @@ impl Learner {
         })
     }
 
-    /// Inspects data from the server. Returns `false` when it needs no more data. Stores at most
+    /// Inspects data from the server. Returns `false` when no more data is needed. Stores at most
     /// [`LONGEST_LOOK`] bytes.
     pub(super) fn look(&mut self, bytes: &[u8], server: &ServerState, now: Duration) -> bool {
         let room = LONGEST_LOOK.saturating_sub(self.begun.len());

@@ -1,7 +1,7 @@
 //! A listener in one worker: the router for ClientHellos, and the pools of its routes.
 //!
-//! The worker shares it by `Rc` with the handshakes that began on this listener. A reload creates a
-//! new one; handshakes in progress keep the old one.
+//! The worker shares the [`ListenerState`] by `Rc` with the handshakes that began on this listener.
+//! A reload creates a new state; handshakes in progress use the old state until they end.
 
 use std::cell::OnceCell;
 use std::collections::BTreeSet;
@@ -14,10 +14,10 @@ use becket_config::listener::ListenMode;
 use becket_tls::config::Listener;
 use becket_tls::hello_router::HelloRouter;
 
-/// A listener in one worker.
 #[derive(Debug)]
 pub struct ListenerState {
-    /// Mode of the listener. The self-test sets another mode to skip the plaintext dialog.
+    /// Mode of the listener. The self-test of `becket check` overrides the configured mode to skip
+    /// the plaintext dialog.
     pub mode: ListenMode,
     /// Chooses route and TLS configuration for a ClientHello.
     pub router: HelloRouter,
@@ -28,12 +28,10 @@ pub struct ListenerState {
 }
 
 impl ListenerState {
-    /// Returns the configured listener.
     pub fn config(&self) -> &Arc<Listener> {
         self.router.listener()
     }
 
-    /// Returns the pool of a route.
     pub fn pool(&self, route: usize) -> Option<&Rc<Pool>> {
         let route = self.config().routes.get(route)?;
         self.pools.get(route.backend)

@@ -1,9 +1,9 @@
 //! One connection from accept to close: client side and server side.
 //!
-//! A connection is in exactly one [`Phase`]. A phase is advanced by value and returns its progress.
-//! A finished phase returns a [`Reached`], from which [`Phase::after`] alone creates the next
-//! phase. The worker advances connections. Phases access sockets through [`Net`], so the same code
-//! runs on real sockets and on simulated ones (tests, fuzzing).
+//! A connection is in exactly one [`Phase`]. Advancing consumes the phase and returns its progress.
+//! A finished phase returns a [`Reached`], from which only [`Phase::after`] creates the next phase.
+//! The worker advances connections. Phases access sockets through [`Net`], so the same code runs on
+//! real sockets and on simulated ones (tests, fuzzing).
 //!
 //! ```text
 //! phase         reached         next phase
@@ -103,33 +103,31 @@ use becket_tls::scratch::Scratch;
 #[derive(Debug)]
 pub struct Connection<N: Net> {
     core: Core<N>,
-    /// `None` only while the connection is advanced.
+    /// `None` while the connection is advanced, and after it has ended.
     phase: Option<Phase<N>>,
 }
 
 /// The phases of a connection.
 #[derive(Debug)]
 enum Phase<N: Net> {
-    /// Waits for the client's PROXY header.
     Greeting(Greeting),
-    /// Lasts until the first turn of a client that does not start with TLS. Reads nothing, because
-    /// a later phase reads the client's data, or connects the server that speaks first.
+    /// First phase of a client that does not start with TLS. Reads nothing: a later phase reads the
+    /// client's data or connects the server that speaks first.
     Entering(Rc<ListenerState>),
     /// Plaintext dialog until the client requests TLS.
     Conversing(Conversing<N>),
-    /// Waits until a cancel request was sent to the servers.
+    /// Waits until becket has sent a PostgreSQL cancel request to the servers.
     Cancelling(Cancelling),
-    /// Waits for a whole ClientHello.
     Hello(Hello<N>),
     /// Runs the handshake until traffic keys.
     Negotiating(Negotiating<N>),
     /// Waits for a server slot. Boxed, so that the many relaying connections take less memory.
     Queued(Box<Queued>),
-    /// Connects to a server, including TLS if the backend has it.
+    /// Connects to a server, including the TLS handshake if the backend has TLS.
     Connecting(Connecting<N>),
     /// Relays until both directions have ended.
     Relaying(Relaying<N>),
-    /// Serves requests for files. Boxed for the reason given at `Queued`.
+    /// Answers requests for files. Boxed, so that the many relaying connections take less memory.
     Serving(Box<ServingFiles>),
     /// Sends the last bytes and FIN, and waits until the client closes its side.
     Closing(Closing),
@@ -172,8 +170,8 @@ impl<N: Net> Phase<N> {
             Reached::NoServer(pending) => {
                 let (reason, detail) = pending.failure();
                 cx.note(reason, &detail);
-                // Without close_notify, so that the client does not mistake an empty response for a
-                // complete one.
+                // No close_notify is sent, so that the client does not mistake an empty response
+                // for a complete one.
                 return Closing::begin(reason, pending.to_client, cx).map(Self::Closing);
             }
             Reached::Dialog(listener, protocol, server) => {
@@ -191,7 +189,7 @@ impl<N: Net> Phase<N> {
         })
     }
 
-    /// Returns the first phase of a client whose PROXY header was read, or that needs none.
+    /// Returns the first phase of a client after its PROXY header, if one is expected.
     fn first(listener: Rc<ListenerState>, counters: &Counters) -> Self {
         match listener.mode {
             ListenMode::Tls => {
@@ -239,7 +237,8 @@ impl<N: Net> Phase<N> {
         match self {
             Self::Connecting(phase) => phase.leave_server(cx).map(Self::Connecting),
             Self::Relaying(mut phase) => Advance::Reached(phase.abort(reason)),
-            // These phases end here, so that the slot of the server is free at once.
+            // The connection closes in these phases, so that the slot of the failed server becomes
+            // free at once.
             Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_) => {
                 let last = HalfPipe::default();
                 Advance::Reached(Reached::no_handshake_but(reason, last, cx))
@@ -263,7 +262,6 @@ impl<N: Net> Phase<N> {
         )
     }
 
-    /// Returns the socket to the server, if there is one.
     fn server(&mut self) -> Option<&mut Leg<N::Server>> {
         let connected = match self {
             Self::Connecting(phase) => return phase.server(),
@@ -276,7 +274,7 @@ impl<N: Net> Phase<N> {
         Some(&mut connected.leg)
     }
 
-    /// Returns the slot of the server that is connected or being connected.
+    /// Returns the slot of the connected server, or of the server to which becket is connecting.
     fn slot(&self) -> Option<&ServerSlot> {
         let connected = match self {
             Self::Connecting(phase) => return Some(&phase.slot),
@@ -289,22 +287,22 @@ impl<N: Net> Phase<N> {
         Some(&connected.slot)
     }
 
-    /// Returns `true` if this readiness of the client's socket may allow a step.
+    /// Returns `true` if this readiness of the client's socket may allow a step. Otherwise the
+    /// worker does not advance the connection.
     fn cares_for(&self, ready: Ready) -> bool {
         match self {
             Self::Greeting(_) | Self::Hello(_) => ready.readable || ready.ended,
             Self::Negotiating(phase) => phase.cares_for(ready),
             Self::Queued(phase) => phase.cares_for(ready),
-            // Client data stays in the socket until the server is connected; a reset ends the
-            // phase.
+            // Client data stays in the socket during this phase, so only a reset matters.
             Self::Connecting(_) | Self::Cancelling(_) => ready.failed,
             _ => true,
         }
     }
 }
 
-/// Requests a server for a client that does not start with TLS. A client of a protocol in which it
-/// speaks first begins its dialog without a server.
+/// Requests a server for a client that does not start with TLS. In protocols in which the client
+/// speaks first, the dialog starts without a server.
 fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>) -> Reached<N> {
     if let ListenMode::StartTls(protocol) = listener.mode
         && !listener.mode.connects_first()
@@ -364,7 +362,7 @@ impl<N: Net> Connection<N> {
         self.core.count(admitted);
     }
 
-    /// Adds readiness. Returns `true` if the connection needs a step.
+    /// Stores an event's readiness. Returns `true` if the connection must be advanced.
     pub fn handle_ready(&mut self, side: Side, ready: Ready) -> bool {
         let Some(phase) = &mut self.phase else {
             return false;
@@ -382,7 +380,7 @@ impl<N: Net> Connection<N> {
     }
 
     /// Ends the wait for a slot if the grant is for this connection. Returns `true` if the
-    /// connection needs a step. Otherwise, the slot goes to the next waiter.
+    /// connection must be advanced. Otherwise, the slot goes to the next waiter.
     pub fn handle_grant(&mut self, grant: Grant) -> bool {
         match &mut self.phase {
             Some(Phase::Queued(phase)) => phase.handle_grant(grant),
@@ -390,13 +388,14 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns `true` if this server is connected or is being connected.
+    /// Returns `true` if the connection has a slot of this server.
     pub fn is_at(&self, server: &Arc<ServerState>) -> bool {
         let slot = self.phase.as_ref().and_then(Phase::slot);
         slot.is_some_and(|slot| Arc::ptr_eq(slot.server(), server))
     }
 
-    /// Leaves a server that went out of service: connects to another server, or closes.
+    /// Disconnects from a server that went out of service. Connects to another server if no client
+    /// data was sent, otherwise closes the connection.
     pub fn leave_server(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::leave_server, turn, scratch)
     }
@@ -406,18 +405,18 @@ impl<N: Net> Connection<N> {
         self.drive(Phase::advance, turn, scratch)
     }
 
-    /// Applies the expired deadline: closes the connection, or tries the next server.
+    /// Applies an expired deadline, for example closes the connection or tries the next server.
     pub fn expire(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::expire, turn, scratch)
     }
 
-    /// Runs the step for which [`Self::wants_signature`] reports a signature.
+    /// Runs the step that needs a signature; see [`Self::wants_signature`].
     pub fn sign(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::sign, turn, scratch)
     }
 
-    /// Returns how the signature of the next step is made, if the step needs one. The worker then
-    /// calls [`Self::sign`] when it has time.
+    /// Returns where the signature of the next step is made, if the step needs one. The worker then
+    /// calls [`Self::sign`] when there is time for a signature.
     pub fn wants_signature(&self) -> Option<Offload> {
         match &self.phase {
             Some(Phase::Negotiating(phase)) => phase.wants_signature(self.core.client.ready),
@@ -425,8 +424,8 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Stores a signature if this connection waits for it. Returns `true` if the connection needs a
-    /// step.
+    /// Stores a signature if this connection requested it. Returns `true` if the connection can
+    /// then be advanced.
     pub fn handle_signed(&mut self, signed: Signed) -> bool {
         match &mut self.phase {
             Some(Phase::Negotiating(phase)) => phase.handle_signed(signed),
@@ -434,9 +433,9 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Runs a first step and all following steps. The server traffic that the worker counts during
-    /// these steps belongs to this connection, so the counts of both agree even after the server's
-    /// socket is closed.
+    /// Runs `first` and all steps that are possible after it. The worker's counters of server
+    /// traffic grow only by this connection's traffic meanwhile, so their growth is added to the
+    /// connection's own counts.
     fn drive(
         &mut self,
         first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Advance<Phase<N>, N>,
@@ -472,7 +471,8 @@ impl<N: Net> Connection<N> {
         self.core.deadline
     }
 
-    /// Returns `true` before and during the handshake.
+    /// Returns `true` if the connection waits for the PROXY header, the STARTTLS dialog or the
+    /// handshake.
     pub fn is_handshaking(&self) -> bool {
         match &self.phase {
             Some(Phase::Greeting(_)) => true,
@@ -481,8 +481,7 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Returns `true` if a whole ClientHello has not arrived, although the client could send it at
-    /// once.
+    /// Returns `true` until a whole ClientHello has arrived.
     pub fn lacks_hello(&self) -> bool {
         matches!(
             &self.phase,
@@ -490,41 +489,42 @@ impl<N: Net> Connection<N> {
         )
     }
 
-    /// Returns the name of the session that must be removed from the table for this close reason.
+    /// Returns the name of the session that must be removed from the session table because of this
+    /// close reason.
     ///
     /// RFC 5246, section 7.2.2: after a fatal alert "servers and clients MUST forget any
-    /// session-identifiers, keys, and secrets associated with a failed connection". This applies
-    /// only to clients that proved to have the session. IDs are sent in plaintext, and an observer
-    /// must not be able to end a session.
+    /// session-identifiers, keys, and secrets associated with a failed connection". This function
+    /// applies the rule only to clients that proved to have the session. IDs are sent in plaintext,
+    /// and an observer of an ID must not be able to end the session.
     pub fn failed_session(&self, reason: CloseReason) -> Option<SessionName> {
         let failed = reason == CloseReason::ClientTlsError;
         self.core.session.as_deref().copied().filter(|_| failed)
     }
 
-    /// Returns the record for the access log.
+    /// Returns the access log record of the connection.
     pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
         self.core
             .facts
             .record(self.core.client.traffic, reason, now)
     }
 
-    /// Closes a connection without an answer, to free its resources under overload. A reset is
-    /// cheapest for both sides.
+    /// Resets a connection under overload, to free its resources. A reset is cheapest for both
+    /// sides.
     pub fn make_room(&mut self, turn: &Turn<'_, N>) {
         self.core.client.socket.reset_on_close();
         self.stop(turn);
     }
 
-    /// Closes the connection when the process exits, and returns the reason to count. Resets a
-    /// client that would take FIN for the end of complete data.
+    /// Closes the connection when the process exits, and returns the close reason. Resets the
+    /// client if it would mistake FIN for the end of complete data.
     pub fn stop(&mut self, turn: &Turn<'_, N>) -> CloseReason {
         if self.phase.as_ref().is_some_and(Phase::lacks_keys) {
             turn.counters.handshakes_ended.add(1);
         }
         match &mut self.phase {
             Some(Phase::Relaying(phase)) => phase.cut_off(&mut self.core),
-            // The connection has already ended; a reset could discard data that the client still
-            // receives.
+            // The response is complete. A reset could discard data that the client has not received
+            // yet.
             Some(Phase::Closing(_)) => {}
             _ if self.core.fin_is_an_end => self.core.client.socket.reset_on_close(),
             _ => {}

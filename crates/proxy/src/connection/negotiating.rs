@@ -1,27 +1,28 @@
 //! Runs the handshake from a whole ClientHello to traffic keys.
 //!
-//! 1. If the answer needs a signature, the client waits for its turn: the worker makes a few
+//! 1. If the answer needs a signature, the client waits in a queue: the worker makes a few
 //!    signatures at a time and checks its sockets in between. No signature is made for a client
 //!    that has closed its connection.
 //! 2. The ClientHello and all following data go to the [`Engine`]; each flight is sent at once. For
 //!    an expensive key, the step of rustls waits for a crypto thread (`signing.rs`). Nothing is
 //!    received during this wait, because a client sends nothing before it gets the signature. A
-//!    client that must send a second ClientHello waits for its turn again.
-//! 3. When traffic keys are ready (or earlier, with early data), the client needs a server. The
-//!    client's plaintext so far is the first data for that server.
+//!    client that must send a second ClientHello waits in the queue again.
+//! 3. When traffic keys are ready (or earlier, with early data), a server is chosen for the client.
+//!    The client's plaintext so far is the first data for that server.
 //!
-//! While the client waits, its [`HelloDecision`] is kept, so the ClientHello is not parsed again.
+//! While the client waits, its [`HelloDecision`] is stored, so the ClientHello is not parsed again.
 //! Only the admission token is checked again.
 //!
 //! If the client's first request arrives with its Finished, a separate send of TLS 1.3 tickets
 //! would cost as much as the send of the response. So the tickets are sent with the response, with
-//! the end, or after [`TICKETS_WAIT`](super::context::TICKETS_WAIT). Otherwise they are sent at
-//! once: their packet also acknowledges the Finished, for which a request delayed by Nagle's
-//! algorithm (RFC 896) waits.
+//! the end of the stream, or after [`TICKETS_WAIT`](super::context::TICKETS_WAIT). Otherwise the
+//! tickets are sent at once, because their packet also acknowledges the Finished. A client with
+//! Nagle's algorithm (RFC 896) may delay its request until that acknowledgement.
 //!
-//! A client can occupy memory for `limits.client-hello` bytes and the data that arrived with them,
-//! at most early data. After the ClientHello, it can occupy memory for one partial record, or with
-//! client certificates for a chain of `limits.certificate-chain`, for at most `timeouts.handshake`.
+//! A client can occupy memory for a ClientHello of `limits.client-hello` bytes and the data that
+//! arrived with it, such as early data. After the ClientHello, it can occupy memory for one partial
+//! record, or with client certificates for a chain of `limits.certificate-chain`, for at most
+//! `timeouts.handshake`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
 
@@ -62,7 +63,7 @@ pub(super) struct Negotiating<N: Net> {
     stage: HandshakeStage,
     /// The current or last step of rustls processes the first ClientHello.
     is_first: bool,
-    /// Bytes of a flight that the socket did not accept.
+    /// Unsent bytes of the last flight.
     flight: HalfPipe<Lent>,
 }
 
@@ -70,16 +71,16 @@ pub(super) struct Negotiating<N: Net> {
 enum HandshakeStage {
     /// The ClientHello is in the worker's buffers.
     Hello,
-    /// The answer needs a signature; the client waits for its turn.
+    /// The answer needs a signature, and the client waits in a queue for it.
     AwaitsTurn,
-    /// rustls exchanges flights with the client.
+    /// rustls has answered the ClientHello and exchanges further flights.
     Flights(Engine),
-    /// rustls waits for a signature.
+    /// The step of rustls is suspended until a signature arrives.
     Signing(Box<Signing>),
 }
 
 impl<N: Net> Negotiating<N> {
-    /// Starts with a ClientHello in the worker's buffers.
+    /// Creates the phase for a ClientHello in the worker's buffers.
     pub(super) fn new(client: Box<HelloDecision<N>>) -> Self {
         Self {
             client,
@@ -89,8 +90,8 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Returns `true` if this readiness can advance the handshake. Ignores that a new socket is
-    /// writable, because a receive for that event would waste a system call.
+    /// Returns `true` if this readiness can advance the handshake. The first writable event of a
+    /// new socket is ignored, because a receive for that event would waste a system call.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         match self.stage {
             HandshakeStage::AwaitsTurn => ready.ended,
@@ -137,7 +138,8 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Returns how the signature of the next step is made, if the client waits for its turn.
+    /// Returns where the signature of the next step is made, if the client waits in the queue for
+    /// it.
     pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         match self.stage {
             HandshakeStage::Hello | HandshakeStage::Signing(_) => None,
@@ -146,7 +148,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Runs the step for which the client waited for its turn.
+    /// Runs the step that needs a signature, after the client has waited in the queue.
     pub(super) fn sign(
         mut self,
         cx: &mut Context<'_, '_, N>,
@@ -157,7 +159,7 @@ impl<N: Net> Negotiating<N> {
                 Self::spare(cx)
             }
             HandshakeStage::AwaitsTurn => {
-                // Another client may have used the last token while this one waited.
+                // Another client may have used the last admission token while this client waited.
                 if let Err(refusal) = self.client.look_for_token(cx.turn.now.mono) {
                     return Advance::Reached(Reached::refused(refusal, cx));
                 }
@@ -172,7 +174,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Stores the signature if this client requested it. Returns `true` if so.
+    /// Stores the signature and returns `true` if this client requested it.
     pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
         match &mut self.stage {
             HandshakeStage::Signing(signing) => signing.handle_signed(signed),
@@ -207,7 +209,7 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Sends the pending bytes of a flight, then receives and answers.
+    /// Sends the pending bytes of the last flight, then receives data and answers it.
     fn exchange(
         mut self,
         engine: Engine,
@@ -247,7 +249,8 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Passes input to rustls and sends the output.
+    /// Passes input to rustls and sends the output. The step is suspended if it needs a signature
+    /// of a crypto thread.
     fn take_in(
         mut self,
         mut engine: Engine,
@@ -291,7 +294,8 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Sends the output of rustls, and ends the handshake if there are traffic keys.
+    /// Sends the output of a rustls step. Finishes the phase if there are traffic keys or the
+    /// handshake failed.
     fn settle(
         mut self,
         engine: Engine,
@@ -343,7 +347,7 @@ impl<N: Net> Negotiating<N> {
         ControlFlow::Break(Advance::Reached(reached))
     }
 
-    /// Sets the time that callbacks of rustls use.
+    /// Sets the time that becket's callbacks use while rustls runs.
     fn note_time(&mut self, engine: &Engine, cx: &Context<'_, '_, N>) {
         let kind = engine.handshake_kind();
         self.is_first = kind.is_none();
@@ -429,18 +433,18 @@ impl<N: Net> Negotiating<N> {
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Returns how the signature is made, if a second ClientHello may have arrived.
+    /// Returns where a signature is made, if a second ClientHello may have arrived that needs it.
     fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         self.offload.filter(|_| ready.readable)
     }
 
-    /// Returns the refusal for a TLS error.
+    /// Converts a TLS error to a refusal.
     fn refusal(&self, error: &rustls::Error) -> HandshakeRefusal {
         let handshake = self.handshake.as_ref();
         if let Some(reason) = handshake.and_then(|it| it.shed()) {
             return HandshakeRefusal::shed(reason);
         }
-        // An alert in plaintext is the whole answer: the output of rustls is discarded.
+        // The client gets only this plaintext alert. The output of rustls is discarded.
         if handshake.is_some_and(|it| it.signature.token_failed) {
             return HandshakeRefusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
         }
@@ -450,7 +454,7 @@ impl<N: Net> HelloDecision<N> {
         )
     }
 
-    /// Returns the algorithms of the server's certificate, if the PROXY header to the backend
+    /// Returns the algorithms of becket's own certificate, if the PROXY header to the backend
     /// contains them.
     fn presented(&self) -> Option<Arc<Presented>> {
         let version = self.pool.backend().keys.proxy_header;
@@ -471,8 +475,8 @@ fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
     version == Some(ProtocolVersion::TLSv1_3) && !received.early
 }
 
-/// Returns the close reason of a TLS error. If a client certificate was requested (`asks`), an
-/// excess length is that of the certificate chain, because other messages are shorter.
+/// Returns the close reason of a TLS error. If a client certificate was requested (`asks`), a
+/// message that is too long is the certificate chain, because other messages are shorter.
 fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     match error {
         _ if asks && chain::is_excess(error) => CloseReason::ClientChain,

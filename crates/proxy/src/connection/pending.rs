@@ -22,7 +22,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::chain;
 use becket_tls::engine::Engine;
 
-/// A client that needs a server.
+/// A client that needs a server, with the first data for both legs.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) pool: Rc<Pool>,
@@ -31,19 +31,19 @@ pub(super) struct Pending {
     pub(super) client_tls: Option<Engine>,
     /// Origin of the session that the handshake resumed or created.
     pub(super) origin: Option<OriginId>,
-    /// Server that probably has the client's session; see `ServerState::key`.
+    /// Key of the server that probably has the client's session; see `ServerState::key`.
     pub(super) home: Option<u64>,
     pub(super) to_client: HalfPipe<Lent>,
     pub(super) to_server: HalfPipe<Lent>,
-    /// `None` if the backend has no TLS.
+    /// First data for the server with backend TLS; `None` without backend TLS.
     pub(super) tls_start: Option<Box<TlsStart>>,
     /// The client has sent data, so a response is expected.
     pub(super) asks: bool,
-    /// Arrival at the backend, stored when the connection returned its slot.
+    /// First arrival in the backend's queue, set when the connection returns its slot.
     pub(super) arrival: Option<Arrival>,
-    /// Number of failed connects after which another may be tried.
+    /// Number of further connects that may be tried after a failed one.
     pub(super) retries: u32,
-    /// Failed connects; `None` if there was none.
+    /// Failed connects; `None` if no connect has failed.
     failures: Option<Box<Failures>>,
 }
 
@@ -51,9 +51,10 @@ pub(super) struct Pending {
 pub(super) enum Purpose {
     /// Relay to the server.
     Relay,
-    /// Pass TLS through to the server. If clients stick by session, learn the session ID.
+    /// Pass TLS through to the server. The [`Learner`] reads the session ID, if clients stick by
+    /// session.
     Pass(Option<Box<Learner>>),
-    /// Forward the server's greeting; the client must request TLS in this protocol.
+    /// Start the plaintext dialog of this protocol, in which the server speaks first.
     Converse(Rc<ListenerState>, Protocol),
 }
 
@@ -82,8 +83,8 @@ impl Pending {
         }
     }
 
-    /// Stores the first bytes for the server: the PROXY header, then the client's data. A backend
-    /// that serves files gets only the client's data.
+    /// Stores the first bytes for the server: the PROXY header, then the client's data. For a
+    /// backend that serves files, only the client's data is stored.
     ///
     /// # Errors
     ///
@@ -117,7 +118,7 @@ impl Pending {
         Ok(())
     }
 
-    /// Chooses a server. Uses the `claimed` slot unless its server went out of service.
+    /// Chooses a server. Uses the slot in `claimed`, if any, unless its server went out of service.
     pub(super) fn choose<N: Net>(
         &mut self,
         claimed: Option<ServerSlot>,
@@ -133,17 +134,19 @@ impl Pending {
         self.pool.pick(&hint, self.home.or(had), self.tried())
     }
 
-    /// Returns the keys of the servers to which a connect failed.
+    /// Returns the [`ServerState::key`](crate::backend::server_state::ServerState::key)s of servers
+    /// to which a connect failed.
     pub(super) fn tried(&self) -> &[u64] {
         self.failures.as_ref().map_or(&[], |all| &all.tried)
     }
 
-    /// Releases a slot, and stores its arrival, so that the client does not queue as a new one.
+    /// Returns a slot. Stores its arrival, so that the client can queue at its first position.
     fn give_back(&mut self, slot: ServerSlot) {
         self.arrival.get_or_insert(slot.arrival());
     }
 
-    /// Records a failed connect to the slot's server. Returns `true` if another connect may follow.
+    /// Records a failed connect to the slot's server, and returns the slot. Returns `true` if
+    /// another connect may be tried.
     pub(super) fn note_failure(&mut self, slot: ServerSlot, error: io::Error) -> bool {
         let mut tried = self.failures.take().map_or(Vec::new(), |all| all.tried);
         tried.push(slot.server().key());
@@ -154,7 +157,7 @@ impl Pending {
         may_retry
     }
 
-    /// Returns the reason why the client gets no server, for the metrics and the log.
+    /// Returns the close reason and the log detail if the client gets no server.
     pub(super) fn failure(&self) -> (CloseReason, String) {
         let (reason, detail) = match &self.failures {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
@@ -165,7 +168,7 @@ impl Pending {
     }
 }
 
-/// Returns the client properties on which the choice of a server may depend.
+/// Returns the properties of the client that stickiness and hash balancing use.
 pub(super) fn pick_hint<N: Net>(origin: Option<OriginId>, core: &Core<N>) -> PickHint<'_> {
     PickHint {
         source: core.facts.client.ip(),
@@ -185,7 +188,7 @@ fn reason_of(error: &io::Error) -> CloseReason {
     }
 }
 
-/// Returns `true` if the server did not start TLS on request.
+/// Returns `true` if the server refused STARTTLS.
 fn refuses_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoTls>())
 }

@@ -1,13 +1,13 @@
 //! A client that waits for a server slot.
 //!
-//! The slot arrives as an event from the thread that returned it.
+//! The slot arrives as a message from the thread that returned the slot.
 //!
 //! A client that resets the connection leaves the queue at once. A client that only closes its
 //! sending side may still read the response, so it stays queued, unless the backend has
 //! `abort-on-close`. Dropping a [`Queued`] removes the client from the queue; a slot that was
 //! already granted goes to the next waiter.
 //!
-//! A waiting client takes only memory of becket: its data stays in the kernel.
+//! A waiting client occupies only the memory of this phase, because its data stays in the kernel.
 
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ use crate::socket::Ready;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::ConnectionPermit;
 
-/// A client without a slot.
+/// A client that waits for a slot.
 #[derive(Debug)]
 pub(super) struct Queued {
     wait: Option<Wait>,
     grant: Option<Grant>,
-    /// Counts the client in the part of the queue for its server name, if that part is limited.
+    /// Counts the client against the limit for its server name in the queue, if there is one.
     _share: Option<Box<ConnectionPermit>>,
     since: Duration,
     client: Pending,
@@ -37,7 +37,7 @@ impl Queued {
         mut client: Pending,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        // Sends held tickets now, because they would otherwise wait for the response.
+        // Held tickets are released now, because the response may take long.
         client.to_client.release();
         let share = match client.arrival {
             // The client was counted when it first joined the queue.
@@ -71,8 +71,8 @@ impl Queued {
         }))
     }
 
-    /// Stores the grant if it is for this client. Otherwise, drops it, which passes the slot to the
-    /// next waiter.
+    /// Stores the grant and returns `true` if it is for this client. Otherwise, drops the grant,
+    /// which passes its slot to the next waiter.
     pub(super) fn handle_grant(&mut self, grant: Grant) -> bool {
         let mine = self.wait.take_if(|wait| wait.is_over_by(&grant));
         let Some(wait) = mine else {
@@ -83,7 +83,6 @@ impl Queued {
         true
     }
 
-    /// Returns `true` if this readiness may allow a step.
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         self.has_left(ready) || ready.writable
     }
@@ -92,7 +91,7 @@ impl Queued {
         ready.failed || (ready.ended && self.client.pool.backend().keys.abort_on_close)
     }
 
-    /// Adds the wait to the facts of the connection, and returns it.
+    /// Adds the time in the queue to the connection's facts. Returns that time.
     fn note_wait<N: Net>(&self, cx: &mut Context<'_, '_, N>) -> Duration {
         let waited = cx.turn.now.running.saturating_sub(self.since);
         cx.core.facts.queued += waited;
@@ -103,7 +102,6 @@ impl Queued {
         mut self: Box<Self>,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        // Sends pending bytes of the handshake's last flight.
         let waits = cx.core.client.ready.writable && self.client.to_client.waits();
         let is_lost = waits && cx.flush(&mut self.client.to_client).is_err();
         if is_lost || self.has_left(cx.core.client.ready) {

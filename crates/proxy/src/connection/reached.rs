@@ -19,18 +19,18 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 
-/// Progress of a phase `P`.
+/// Result of advancing a phase `P`.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
     reason = "it lives for one call; a box would be an allocation for each phase"
 )]
 pub(super) enum Advance<P, N: Net> {
-    /// Advance at the next readiness or at the deadline.
+    /// The phase continues at the next readiness event or at the deadline.
     Wait(P),
-    /// Advance again in the next turn, because the byte budget of this turn is used up.
+    /// The phase continues in the next turn, because the byte budget of this turn is used up.
     Yield(P),
-    /// Advance at once.
+    /// The phase continues at once.
     Go(P),
     /// The phase has finished.
     Reached(Reached<N>),
@@ -39,29 +39,30 @@ pub(super) enum Advance<P, N: Net> {
 /// Result of a finished phase.
 #[derive(Debug)]
 pub(super) enum Reached<N: Net> {
-    /// Close the connection at once.
+    /// The connection must be closed at once.
     End(CloseReason),
-    /// Send these last bytes and FIN to the client, then close.
+    /// These last bytes and FIN must be sent to the client before the connection is closed.
     Close(CloseReason, HalfPipe<Lent>),
-    /// A client whose PROXY header was read, or that needs none.
+    /// A client whose PROXY header was read or is not expected.
     Client(Rc<ListenerState>),
     /// A client that does not start with TLS.
     Cleartext(Rc<ListenerState>),
-    /// A decision about a whole ClientHello, which is in the worker's buffers.
+    /// A routing decision for a whole ClientHello, which is in the worker's buffers.
     Hello(Box<HelloDecision<N>>),
     /// A client that needs a server, possibly with a slot.
     Pending(Pending, Option<ServerSlot>),
-    /// A client for which no server is usable.
+    /// A client for which no server is in service, or whose connects failed.
     NoServer(Pending),
-    /// A client in a plaintext dialog, with a server if that speaks first.
+    /// A client at the start of a plaintext dialog, with a server if the server speaks first.
     Dialog(Rc<ListenerState>, Protocol, Option<Box<Connected<N>>>),
-    /// A plaintext request for TLS. The ClientHello must offer the ALPN protocol, if there is one.
+    /// A client that requested TLS in plaintext. Its ClientHello must offer the given ALPN
+    /// protocol, if any.
     Upgrade(
         Rc<ListenerState>,
         Option<Box<Connected<N>>>,
         Option<&'static [u8]>,
     ),
-    /// A PostgreSQL request to cancel a query of another connection.
+    /// A PostgreSQL client whose cancel request was queued.
     Cancel(CancelOutcome),
     /// A client and its connected server.
     Joined(Joined<N>),
@@ -127,14 +128,14 @@ impl<N: Net> Reached<N> {
         }
     }
 
-    /// Ends a handshake that timed out.
+    /// Ends a handshake that timed out, and logs it.
     pub(super) fn late_handshake(reason: CloseReason, cx: &mut Context<'_, '_, N>) -> Self {
         let detail = format!("{} bytes received", cx.core.client.traffic.received);
         cx.note(reason, &detail);
         Self::no_handshake(reason, cx)
     }
 
-    /// Ends a handshake whose client has left.
+    /// Ends a handshake whose client has closed the connection.
     pub(super) fn abandoned(cx: &mut Context<'_, '_, N>) -> Self {
         let reason = cx.core.left_early();
         if reason != CloseReason::HealthCheck {
@@ -143,8 +144,8 @@ impl<N: Net> Reached<N> {
         Self::no_handshake(reason, cx)
     }
 
-    /// Requests a server for a client. The server gets the PROXY header, then the client's data so
-    /// far.
+    /// Requests a server for a client. The PROXY header and the client's data so far are stored for
+    /// that server.
     pub(super) fn pending(
         mut pending: Pending,
         said: EarlyBytes<'_>,

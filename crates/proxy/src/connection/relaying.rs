@@ -1,18 +1,19 @@
 //! Relays data in both directions until both have ended or the connection is aborted.
 //!
-//! Each direction is a [`HalfPipe`], which decides the next step. A [`Half`] per side executes it:
-//! receive, decrypt, encrypt, send. Either leg may be without TLS; its bytes are then plain. Bytes
-//! go from the scratch buffer directly to the socket. Only bytes that a socket does not accept are
-//! copied and stored. One direction moves at most `limits.bytes-per-turn` per turn, so that bulk
-//! transfers do not starve other connections.
+//! Each direction is a [`HalfPipe`], which determines the next step. A [`Half`] per side executes
+//! that step: receive, decrypt, encrypt, send. Either leg may be without TLS. Bytes go from the
+//! scratch buffer directly to the socket; only bytes that a socket does not accept are copied and
+//! stored. One direction moves at most `limits.bytes-per-turn` per turn, so that bulk transfers do
+//! not starve other connections.
 //!
-//! Ends are relayed so that truncation stays visible (RFC 8446, section 6.1). An *end* is
-//! close_notify with TLS, and FIN without:
+//! The end of a stream is relayed so that truncation stays visible (RFC 8446, section 6.1). With
+//! TLS, the *end* is close_notify; without TLS, it is FIN:
 //! * the server ends: the last data, the end and FIN go to the client;
 //! * the server resets, or sends FIN without close_notify: the received data goes to the client
 //!   without an end. A client without TLS is reset, because FIN would be an end;
 //! * the client ends: the end and FIN go to the server, and its response still goes to the client;
-//! * the client sends FIN without close_notify: only FIN goes to the server, and this is counted;
+//! * the client sends FIN without close_notify: only FIN goes to the server, and the connection is
+//!   counted as truncated;
 //! * the client resets or violates TLS: the server is reset.
 
 use std::mem;
@@ -40,7 +41,8 @@ pub(super) struct Relaying<N: Net> {
     pub(super) server: Connected<N>,
     /// Learns the session ID of the server, if TLS is passed through.
     learner: Option<Box<Learner>>,
-    /// The side that sent data last, if any. A response is expected if that side is the client.
+    /// The side that sent data last, if any. If it is the client, a response of the server is
+    /// expected.
     spoke_last: Option<Side>,
     /// The client sent FIN without close_notify while the server could still send.
     truncated: bool,
@@ -66,8 +68,8 @@ impl<N: Net> Relaying<N> {
         relaying
     }
 
-    /// Moves the available data. Takes `&mut self`, unlike most phases, because this is the phase
-    /// of almost all steps, and moving it in memory for each one would cost time.
+    /// Relays the available data. Takes `&mut self`, unlike most phases, because almost all steps
+    /// are steps of this phase, and moving it in memory for each of them would cost time.
     pub(super) fn advance(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -86,7 +88,7 @@ impl<N: Net> Relaying<N> {
         }
         if done.moved {
             let deadline = self.deadline(cx);
-            // Tickets are held: data from the client must not postpone their release.
+            // While tickets are held, data from the client must not postpone their release.
             cx.core.deadline = if self.server.to_client.is_holding() {
                 deadline.min(cx.core.deadline)
             } else {
@@ -180,8 +182,8 @@ impl<N: Net> Relaying<N> {
         Advance::Reached(self.abort(reason))
     }
 
-    /// Stops the relay when the process exits. Resets each side that would take FIN for the end of
-    /// complete data.
+    /// Stops the relay when the process exits. Resets each side that would mistake FIN for the end
+    /// of complete data.
     pub(super) fn cut_off(&mut self, core: &mut Core<N>) {
         if core.fin_is_an_end && !self.server.to_client.is_finished() {
             core.client.socket.reset_on_close();
@@ -208,8 +210,8 @@ impl<N: Net> Relaying<N> {
         self.is_at_rest() && !self.is_half_closed() && !self.is_unfinished()
     }
 
-    /// Returns `true` if the connection is idle after a response, without a partial record. With
-    /// kernel TLS, a partial record may exist that only the kernel sees.
+    /// Returns `true` if the connection is idle after a response and no partial record was
+    /// received. With kernel TLS, partial records are not visible, so the result is `false`.
     pub(super) fn rests_answered(&self) -> bool {
         let (client, server) = (self.client_tls.as_ref(), self.server.tls.as_deref());
         self.spoke_last == Some(Side::Server)
@@ -225,8 +227,8 @@ impl<N: Net> Relaying<N> {
         engine.is_some_and(Engine::is_unfinished)
     }
 
-    /// Returns the time at which [`Self::expire`] is due if no more data arrives. For a client
-    /// whose handshake is incomplete, the handshake timeout also applies.
+    /// Returns the time at which [`Self::expire`] is due if no more data arrives. The handshake
+    /// timeout also applies while the handshake is unfinished.
     pub(super) fn deadline(&self, cx: &Context<'_, '_, N>) -> Duration {
         let patience = if self.is_half_closed() {
             cx.turn.timeouts.half_closed
@@ -245,7 +247,7 @@ impl<N: Net> Relaying<N> {
         idle
     }
 
-    /// Returns the result of a relay whose directions have both ended.
+    /// Returns the result of a relay after both directions have ended.
     fn complete(&self) -> Reached<N> {
         let reason = if self.truncated {
             CloseReason::ClientTruncated
@@ -260,10 +262,10 @@ impl<N: Net> Relaying<N> {
         Reached::Close(reason, HalfPipe::default())
     }
 
-    /// Aborts the relay after one side failed. Its data must not look complete to the other side.
-    /// side.
+    /// Aborts the relay, for example because a side failed. The other side must not mistake the
+    /// data so far for complete.
     pub(super) fn abort(&mut self, reason: CloseReason) -> Reached<N> {
-        // A server that violated TLS gets an alert; a reset could overtake the alert.
+        // A server that violated TLS was sent an alert, which a reset could overtake.
         let told = matches!(
             reason,
             CloseReason::ServerTlsError | CloseReason::ServerRecordsWithoutData

@@ -28,8 +28,8 @@ impl<N: Net> Connection<N> {
         Advanced::Waiting
     }
 
-    /// Returns the idle time, or `None` if a request or response is in progress. While draining,
-    /// the result is too long, because it is computed from the shortened deadline.
+    /// Returns the idle time, or `None` if a request or response is in progress. While the process
+    /// drains, the result is too long, because it is computed from the shortened deadline.
     pub fn rested(&self, now: Duration, timeouts: &Timeouts) -> Option<Duration> {
         let patience = match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests() => timeouts.idle,
@@ -39,8 +39,8 @@ impl<N: Net> Connection<N> {
         Some((now + patience).saturating_sub(self.core.deadline))
     }
 
-    /// Returns the server if it has answered the client and the connection is idle, as far as
-    /// becket can see. Kernel TLS hides partial records.
+    /// Returns the server if it has answered the client and the connection is idle. Returns `None`
+    /// with kernel TLS, which hides partial records.
     pub fn rests_at(&self) -> Option<&Arc<ServerState>> {
         match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests_answered() => {
@@ -56,7 +56,7 @@ impl<N: Net> Connection<N> {
         client.received + client.sent + server.received + server.sent
     }
 
-    /// Returns `true` if the client's kernel has acknowledged all sent data. A system call.
+    /// Returns `true` if the client's kernel has acknowledged all sent data. Costs a system call.
     pub fn is_acknowledged(&self) -> bool {
         self.core.client.socket.is_acknowledged()
     }

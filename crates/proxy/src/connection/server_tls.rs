@@ -4,7 +4,7 @@
 //! ClientHello. No client data is sent before there are traffic keys, so another server can be
 //! tried until then without harm.
 //!
-//! With `backend.tls.starttls`, TLS is first requested in plaintext;
+//! With `backend.tls.starttls`, becket first requests TLS in plaintext;
 //! [`becket_proto::starttls::TlsRequest`] determines this dialog. The ClientHello is sent after the
 //! server agrees. The server's greeting is the first data for the client.
 //!
@@ -31,7 +31,7 @@ use becket_tls::engine::Received;
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::to_servers::ServerTls;
 
-/// A handshake with a server, before or after its first byte.
+/// A TLS handshake with a server.
 #[derive(Debug)]
 pub(super) struct ServerHandshake {
     pub(super) tls: Box<Tls<UnbufferedClientConnection>>,
@@ -49,7 +49,7 @@ struct ClearRequest {
     hello: Vec<u8>,
 }
 
-/// Data to send to any server at the start of TLS, or after it.
+/// First data for whichever server accepts the connect.
 #[derive(Debug)]
 pub(super) struct TlsStart {
     /// The PROXY header, sent in plaintext.
@@ -68,8 +68,8 @@ impl TlsStart {
         }
     }
 
-    /// Creates a handshake with a server. Returns it with the first bytes to send: the header, and
-    /// the ClientHello or the STARTTLS request.
+    /// Creates a handshake with a server, and the first bytes to send: the PROXY header, and the
+    /// ClientHello or the STARTTLS request.
     ///
     /// # Errors
     ///
@@ -112,11 +112,11 @@ impl TlsStart {
 
 impl ServerHandshake {
     /// Sends pending bytes and receives until there are traffic keys or no more data. If the result
-    /// is ready, `scratch.plain` contains the data that the server sent after its handshake.
+    /// is `ready`, `scratch.plain` contains the data that the server sent after its handshake.
     ///
     /// # Errors
     ///
-    /// Returns why the handshake failed, after trying to send the alert to the server.
+    /// Returns the cause of a failed handshake, after trying to send an alert to the server.
     pub(super) fn advance<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
@@ -175,7 +175,7 @@ impl ServerHandshake {
         Ok(())
     }
 
-    /// Receives once and passes the data to rustls.
+    /// Receives once from the server and passes the data to rustls.
     fn take_in<S: StreamSocket>(
         &mut self,
         server: &mut Leg<S>,
@@ -197,7 +197,7 @@ impl ServerHandshake {
     }
 }
 
-/// Sends pending bytes, as far as the socket accepts them.
+/// Sends pending bytes until none is left or the socket is full.
 fn send<S: StreamSocket>(
     server: &mut Leg<S>,
     to_server: &mut HalfPipe<Lent>,
@@ -226,5 +226,6 @@ pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }
 
-/// Initial buffer size in bytes for a ClientHello with a post-quantum key share and a ticket.
+/// Initial size of the ClientHello buffer in bytes: enough for a post-quantum key share and a
+/// ticket.
 const HELLO: usize = 2048;

@@ -1,9 +1,9 @@
-//! A step of rustls that may wait for a signature. [`becket_keys::signing`] makes signatures.
+//! A step of rustls that may wait for a signature from [`becket_keys::signing`].
 //!
-//! The step owns all data that it refers to: the engine, its input and its output. The handshake
-//! context is lent to the thread only while the step runs (`sessions/context.rs`). A suspended step
-//! that is dropped runs once more without an answer, so that it ends with an error. A thread that
-//! has not yet started the requested signature skips it.
+//! The step is a coroutine that owns its data: the engine, its input and its output. The handshake
+//! context is lent to the thread only while the step runs (`sessions/context.rs`). If a suspended
+//! step is dropped, it is resumed once without an answer, so that it ends with an error. A crypto
+//! thread that has not started the requested signature skips it.
 
 use std::io;
 
@@ -99,7 +99,7 @@ impl Signature {
 }
 
 impl Signing {
-    /// Stores the signature if this step requested it. Returns `true` if so.
+    /// Stores the signature and returns `true` if this step requested it.
     pub(super) fn handle_signed(&mut self, signed: Signed) -> bool {
         let mine = self.asked.is(signed.asker);
         if mine {

@@ -1,10 +1,10 @@
 //! Accepts new clients in bounded time, and rejects clients above the limits.
 //!
-//! A new client takes its first step at once, because its ClientHello has probably arrived. After
-//! that step, a client that needs a signature is in a queue that can serve the newest client first.
-//! Nothing is accepted while connections or descriptors are exhausted. The exception is a retiring
-//! socket whose grace period is over: its queue is emptied, and clients above a limit are reset,
-//! because the open socket blocks the address for the next process.
+//! A new client is advanced at once, because its ClientHello has probably arrived. If it needs a
+//! signature, it then joins a queue, which can serve the newest client first. No client is accepted
+//! while connections or descriptors are exhausted, except from a retiring socket whose grace period
+//! is over. The queue of that socket is emptied, and clients above a limit are reset, because the
+//! open socket blocks the address for the next process.
 
 use std::fmt::Display;
 use std::io;
@@ -28,8 +28,8 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::Admitted;
 
 impl Worker {
-    /// Accepts clients from every ready socket: at least one client, and no more after `end`.
-    /// Returns the time.
+    /// Accepts clients from every ready socket until `end`, but at least one client. Returns the
+    /// current time.
     pub(super) fn accept(&mut self, mut now: Duration, end: Duration) -> Duration {
         let pauses = self.acceptors.paused_until.is_some_and(|until| now < until);
         let mut acceptors = self.acceptors.sockets.iter();
@@ -69,8 +69,8 @@ impl Worker {
 
     fn accept_until(&mut self, mut now: Duration, end: Duration) -> Duration {
         let keys = self.acceptors.sockets.capacity().max(1);
-        // Each turn begins with another address, so that a busy address does not starve the next
-        // ones.
+        // Each turn begins with another socket, so that a busy address does not starve the other
+        // addresses.
         self.acceptors.first = (self.acceptors.first + 1) % keys;
         let first = self.acceptors.first;
         for key in (first..keys).chain(0..first) {
@@ -95,11 +95,12 @@ impl Worker {
                 let mut is_served = true;
                 match accepted {
                     Accepted::Client(socket, address) => {
-                        // The client may have connected after a message was sent, so the message is
-                        // applied first. An example is a completed reload.
+                        // Messages are applied first, because the client may have connected after a
+                        // message was sent, for example after a reload was reported as complete.
                         self.look_for_mail();
                         let waited = self.waited_in_kernel(key, &socket);
-                        // The entry exists: an acceptor is closed only at the end of a turn.
+                        // The entry exists, because acceptors are removed only at the end of a
+                        // turn.
                         let listener = Rc::clone(&self.acceptors.sockets[key].listener);
                         is_served = self.admit(socket, (address, waited), listener, has_room);
                     }
@@ -108,7 +109,7 @@ impl Worker {
                 }
                 let took = self.time().saturating_sub(now);
                 now += took;
-                // A client whose step took longer than a slice needed a signature, so it counts as
+                // A client that took longer than a slice needed a signature, so its time counts as
                 // well.
                 if !is_served || took > SLICE {
                     self.newcomers.shares.arrivals.spend(took);
@@ -121,8 +122,8 @@ impl Worker {
         now
     }
 
-    /// Returns how long a client waited in the kernel while this worker was running. Returns 0
-    /// without overload, to save the system call.
+    /// Returns how long a client waited in the kernel's accept queue while this worker was running.
+    /// Without overload, returns 0, to save a system call.
     fn waited_in_kernel(&mut self, key: usize, socket: &TcpStream) -> Duration {
         let now = self.clocks.now.running;
         if !self.is_overloaded(now) {
@@ -160,8 +161,8 @@ impl Worker {
             return self.turn_away(&socket, &facts, CloseReason::Overload);
         }
         let entered = match config.keys.accept_proxy {
-            // The PROXY header contains the client's address, so its source is admitted after the
-            // header.
+            // The PROXY header contains the client's address, so the limits per source are checked
+            // after the header is read.
             Some(_) => Ok(Admitted::default()),
             None => self
                 .served
@@ -232,7 +233,8 @@ impl Worker {
         true
     }
 
-    /// Resets a client that cannot be served, and releases its claimed connection. Returns `false`.
+    /// Resets a client that cannot be served, and ends its count as an open connection. Returns
+    /// `false`, as [`Self::admit`] does.
     fn turn_away(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         self.shared.release_connection();
         self.reset(socket, facts, reason)
@@ -250,8 +252,8 @@ impl Worker {
         false
     }
 
-    /// Pauses accepting for lack of descriptors. First uses the reserve to accept and reset one
-    /// client, so that it does not wait in vain.
+    /// Pauses accepting for lack of descriptors. The reserved descriptor is first used to accept
+    /// and reset one client, so that this client does not wait for a timeout.
     fn pause(&mut self, key: usize, error: &io::Error) {
         self.counters.accept_pauses.add(1);
         if self.acceptors.reserve.release() {
@@ -262,8 +264,8 @@ impl Worker {
                 let _gone = becket_sys::socket::reset_on_close(&socket);
                 self.counters.closed.of(CloseReason::NoDescriptor).add(1);
             }
-            // The descriptor of the reset client is free. If another thread has taken it, a later
-            // turn tries again.
+            // The descriptor of the reset client is free again and becomes the reserve. If another
+            // thread has taken it, a later turn tries again.
             let _later = self.acceptors.reserve.restore();
         }
         self.rest(error);

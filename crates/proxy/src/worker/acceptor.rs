@@ -4,9 +4,9 @@
 //! connections without a shared lock. Accepted sockets inherit the options of the listening socket,
 //! so accepting costs one system call.
 //!
-//! A removed acceptor is *retired* first. The kernel drops new SYNs, because the sockets require a
-//! TTL that no routed packet has. Completed connections are accepted, and then the socket is
-//! closed. Closing it at once would reset every connection in its queue.
+//! A removed acceptor is *retired* first. The kernel drops new SYNs, because the socket then
+//! requires a TTL that no routed packet has. The worker accepts the connections in the queue and
+//! then closes the socket. Closing the socket at once would reset every connection in its queue.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -29,11 +29,12 @@ pub(super) struct Acceptor {
     /// The next process also listens on the socket: a process that the service manager starts, or
     /// the new process of an upgrade.
     inherited: bool,
-    /// The poll reports new clients. Otherwise the socket is checked periodically.
+    /// The socket is registered in the poll. Otherwise the worker checks it periodically.
     reported: bool,
     /// There may be connections to accept.
     pub ready: bool,
-    /// End of [`GRACE`] of a retiring acceptor: from then on it is closed once its queue is empty.
+    /// End of the grace period of a retiring acceptor. After that time, the acceptor is closed as
+    /// soon as its queue is empty.
     retired_at: Option<Duration>,
     /// The last measured wait of a client in the queue of the socket, and the time of the
     /// measurement.
@@ -43,13 +44,12 @@ pub(super) struct Acceptor {
 /// Result of one accept call.
 #[derive(Debug)]
 pub(super) enum Accepted {
-    /// A client.
     Client(TcpStream, SocketAddr),
     /// The queue is empty.
     Nothing,
-    /// The connection failed before it was accepted; try the next client.
+    /// The connection failed before it was accepted. The next client can be accepted at once.
     Lost,
-    /// No descriptor or memory is left; pause.
+    /// No descriptor or memory is left, so accepting must pause.
     Exhausted(io::Error),
 }
 
@@ -73,12 +73,10 @@ impl Acceptor {
         }
     }
 
-    /// Returns the configured address.
     pub(super) fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Accepts one connection.
     pub(super) fn accept(&mut self) -> Accepted {
         match self.socket.accept() {
             Ok((socket, client)) => {
@@ -92,7 +90,7 @@ impl Acceptor {
                     self.ready = false;
                     Accepted::Nothing
                 }
-                // accept(2): an error of the new connection, not of the listening socket.
+                // These are errors of the new connection, not of the listening socket (accept(2)).
                 io::ErrorKind::ConnectionAborted
                 | io::ErrorKind::Interrupted
                 | io::ErrorKind::NetworkDown
@@ -104,8 +102,8 @@ impl Acceptor {
         }
     }
 
-    /// Returns how long a just accepted client has waited in the queue. After a short wait, the
-    /// next clients are assumed to have waited as long, which saves a system call.
+    /// Returns how long a just accepted client has waited in the queue. If a wait was short, the
+    /// same wait is assumed for the next clients, which saves system calls.
     pub(super) fn waited(&mut self, client: &TcpStream, now: Duration) -> Duration {
         lately(self.asked, now).unwrap_or_else(|| {
             let waited = becket_sys::socket::silent_for(client).unwrap_or_default();
@@ -114,9 +112,9 @@ impl Acceptor {
         })
     }
 
-    /// Stops new connections, and gives clients in the TCP handshake [`GRACE`] to be accepted. If
-    /// the socket is inherited, only closes this process's descriptor, because the next process
-    /// serves the queue.
+    /// Rejects new connections, and accepts clients that complete their TCP handshake within
+    /// [`GRACE`]. If the socket is inherited, only closes this process's descriptor, because the
+    /// next process serves the queue.
     pub(super) fn retire(&mut self, now: Duration) {
         if self.retired_at.is_some() {
             return;
@@ -131,16 +129,17 @@ impl Acceptor {
         }
     }
 
-    /// Stops accepting, because other processes serve the queue of this socket.
+    /// Stops accepting and closes this process's descriptor, because another process serves the
+    /// queue of this socket.
     pub(super) fn let_go(&mut self) {
         self.inherited = true;
         self.ready = false;
-        // Zero is in the past, so the socket is closed at the end of this turn.
+        // Time zero is in the past, so the socket is closed at the end of this turn.
         self.retired_at = Some(Duration::ZERO);
     }
 
-    /// Removes the socket from the poll. Its events would continue while other processes have the
-    /// socket.
+    /// Removes the socket from the poll. After a close, its events would continue if another
+    /// process has the socket.
     pub(super) fn leave(&mut self, registry: &Registry) {
         if mem::take(&mut self.reported)
             && let Err(error) = registry.deregister(&mut self.socket)
@@ -164,19 +163,21 @@ impl Acceptor {
         }
     }
 
-    /// Returns `true` if the worker must check the socket periodically, because the poll does not.
+    /// Returns `true` if the worker must check the socket periodically, because it is not
+    /// registered in the poll.
     pub(super) fn is_quiet(&self) -> bool {
         !self.reported && !self.is_retiring()
     }
 
-    /// Removes the TTL requirement from a client that connected before the retirement.
+    /// Removes the inherited TTL requirement from the socket of a client that connected before the
+    /// retirement.
     fn admit(&self, socket: &TcpStream) {
         if let Err(error) = becket_sys::socket::admit(socket) {
             tracing::warn!(name: "client-admit-failed", address = %self.address, %error, "cannot accept a pending client of a closing listener; the client may hang");
         }
     }
 
-    /// Sets the backlog in the kernel to the smaller of `bound` and the configured value. Does not
+    /// Sets the kernel's backlog to `bound` or the configured value, whichever is smaller. Does not
     /// change an inherited socket, because other workers and programs also listen on it.
     pub(super) fn bound_queue(&self, bound: Option<u32>) {
         if self.inherited || self.is_retiring() {
@@ -189,7 +190,6 @@ impl Acceptor {
         }
     }
 
-    /// Returns `true` if the acceptor is retiring.
     pub(super) fn is_retiring(&self) -> bool {
         self.retired_at.is_some()
     }
@@ -205,7 +205,8 @@ impl Acceptor {
     }
 }
 
-/// Returns the last measured wait if it was short and recent; a new client has then waited as long.
+/// Returns the last measured wait if it was short and recent. A new client has then waited about as
+/// long.
 fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration> {
     let (waited, at) = asked?;
     (waited < TARGET && now.saturating_sub(at) < RIGHT_BEHIND).then_some(waited)

@@ -5,9 +5,8 @@ use std::net::{SocketAddr, TcpListener};
 /// A listening socket of one worker.
 #[derive(Debug)]
 pub struct BoundListener {
-    /// The configured address.
     pub address: SocketAddr,
-    /// The socket, not registered yet.
+    /// The bound socket, not yet registered in a poll.
     pub listener: TcpListener,
     /// The socket belongs to the service manager, which also passes it to the next process.
     pub inherited: bool,

@@ -1,11 +1,12 @@
 //! One worker: poll, mailbox, sockets and timers on one thread and core, without shared locks.
 //!
 //! A worker owns its poll, listening sockets, connections, timers, buffers and counters. A turn
-//! serves established traffic first, then handshakes, then new clients. The time of a turn is
-//! bounded (`slices.rs`), and no kind of work starves another. Remaining work continues in the next
-//! turn, which then does not sleep.
+//! serves established connections first, then handshakes, then new clients. The time of a turn is
+//! bounded (`slices.rs`), and no kind of work starves another. Work that is left continues in the
+//! next turn, which then does not sleep.
 //!
-//! Descriptors are registered once, edge-triggered, and never modified; closing deregisters.
+//! Descriptors are registered once, edge-triggered. The registration never changes and ends when
+//! the descriptor is closed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -62,7 +63,7 @@ pub struct Worker {
     pub(super) served: ServedConfig,
     pub(super) acceptors: Acceptors,
     pub(super) newcomers: Newcomers,
-    /// Each is boxed, so that growing the slab moves pointers instead of connections.
+    /// Connections are boxed, so that growing the slab moves pointers instead of connections.
     pub(super) connections: Slab<Box<ConnectionEntry>>,
     /// Established connections to advance.
     pub(super) established: VecDeque<usize>,
@@ -77,7 +78,7 @@ pub(super) struct Clocks {
     pub(super) clock: Clock,
     /// Time during which this thread was running.
     pub(super) running: RunningTime,
-    /// Start of the turn.
+    /// Time at the start of the turn.
     pub(super) now: Now,
 }
 
@@ -88,13 +89,13 @@ pub(super) struct ServedConfig {
     pub(super) secrets: Arc<TicketSecrets>,
     pub(super) outbox: Option<Outbox>,
     pub(super) admission: Rc<WorkerAdmission>,
-    /// Pools by backend index; kept if only ticket keys change.
+    /// Pools by backend index.
     pub(super) pools: Rc<[Rc<Pool>]>,
     /// Pools with `idle-reclaim`.
     pub(super) reclaiming: Rc<[Rc<Pool>]>,
 }
 
-/// Listening sockets, and the state of accepting.
+/// Listening sockets, and whether and how the worker accepts from them.
 #[derive(Debug)]
 pub(super) struct Acceptors {
     pub(super) sockets: Slab<Acceptor>,
@@ -110,7 +111,7 @@ pub(super) struct Acceptors {
     pub(super) pauses: RateLimit,
     /// Accepting is paused because another process serves these sockets.
     pub(super) is_parked: bool,
-    /// Time since when this process accepts clients.
+    /// Time at which this process began to accept clients.
     pub(super) accepts_since: Option<Duration>,
 }
 
@@ -132,13 +133,12 @@ pub(super) struct Newcomers {
 #[derive(Debug)]
 pub(super) struct Alarms {
     pub(super) timers: Timers<Alarm>,
-    /// Number of the last alarm.
     pub(super) last: u32,
-    /// Idle connections by server, only to backends with `idle-reclaim`.
+    /// Idle connections to servers of backends with `idle-reclaim`.
     pub(super) rests: RestQueue,
 }
 
-/// Resources for a step of any connection.
+/// Resources that every step of a connection may use.
 #[derive(Debug)]
 pub(super) struct StepResources {
     pub(super) net: RealNet,
@@ -154,13 +154,13 @@ pub(super) struct ConnectionEntry {
     pub(super) connection: Connection<RealNet>,
     pub(super) queued: bool,
     pub(super) handshaking: bool,
-    /// Expiry time of the connection's valid alarm.
+    /// Expiry time of the connection's current alarm.
     pub(super) alarm_at: Duration,
     pub(super) alarm: u32,
 }
 
-/// A timer entry. It is ignored if its number is not the [`ConnectionEntry::alarm`] of the
-/// connection.
+/// Timer entry of a connection. The entry is ignored if its number is not the
+/// [`ConnectionEntry::alarm`] of the connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alarm {
     pub(super) index: u32,
@@ -290,8 +290,9 @@ impl Worker {
                 Token(token) => self.note(token, event),
             }
         }
-        // After the socket events: a message may close a connection and reuse its index, for which
-        // these events would be wrong.
+        // Messages are read after the socket events: a message may close a connection, whose index
+        // may then be reused by another connection. The events would then go to the wrong
+        // connection.
         self.look_for_mail();
         self.expire();
         self.advance_sweeps();
@@ -336,7 +337,7 @@ impl Worker {
         }
     }
 
-    /// Runs one step of a connection. Then updates queues and alarms, or closes the connection.
+    /// Runs one step of a connection, then updates its queues and alarm, or closes it.
     pub(super) fn advance(
         &mut self,
         index: usize,
@@ -380,8 +381,8 @@ impl Worker {
         }
     }
 
-    /// Updates the number of handshakes, and the queues of clients without a ClientHello or
-    /// signature.
+    /// Updates the number of handshakes, and the queues of clients that have not sent a ClientHello
+    /// or wait for a signature.
     pub(super) fn count_handshake(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -410,8 +411,9 @@ impl Worker {
         }
     }
 
-    /// Ensures that an alarm expires no later than the deadline. A later deadline needs no new
-    /// alarm, because [`Self::expire`] compares the deadline again.
+    /// Ensures that an alarm expires no later than the connection's deadline. If the deadline moves
+    /// to a later time, no new alarm is needed, because [`Self::expire`] compares the deadline
+    /// again.
     pub(super) fn set_alarm(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -421,8 +423,8 @@ impl Worker {
             return;
         }
         if entry.handshaking {
-            // The deadline of the connect phase will not be earlier, so that phase needs no new
-            // alarm.
+            // The deadline of the following connect phase is no earlier than this time, so that
+            // phase needs no new alarm.
             deadline =
                 deadline.min(self.clocks.now.running + self.served.config.file.timeouts.connect);
         }
@@ -431,7 +433,8 @@ impl Worker {
         entry.alarm_at = deadline;
         entry.alarm = self.alarms.last;
         let alarm = Alarm {
-            // A worker has fewer connections than descriptors, which fit into an i32.
+            // A worker has fewer connections than descriptors, and the number of a descriptor fits
+            // into an `i32`.
             index: index as u32,
             number: self.alarms.last,
         };
@@ -460,7 +463,7 @@ impl Worker {
         }
     }
 
-    /// Removes a session from the table, and sends the removal to the peers.
+    /// Removes a session from the session table, and sends the removal to the peers of the cluster.
     pub(super) fn forget(&self, session: SessionName) {
         self.shared.table.remove(session.policy(), session.id());
         if let Some(outbox) = &self.served.outbox {
@@ -468,7 +471,7 @@ impl Worker {
         }
     }
 
-    /// Returns how long the poll may sleep; `None` without limit.
+    /// Returns how long the poll may sleep, or `None` if it may sleep until the next event.
     pub(super) fn timeout(&mut self) -> Option<Duration> {
         if !self.established.is_empty() || self.has_newcomers() || !self.sweeps.is_empty() {
             return Some(Duration::ZERO);
@@ -527,7 +530,7 @@ impl Worker {
                 Advanced::Ended(connection.stop(turn))
             });
         }
-        // Dropping a granted slot passes it to a connection of another worker.
+        // Dropping a message with a granted slot passes the slot to a connection of another worker.
         drop(self.mailbox.close());
     }
 }
@@ -543,7 +546,7 @@ fn readiness(event: &Event) -> Ready {
     }
 }
 
-/// Returns the token of one socket of a connection.
+/// Returns the poll token of a connection's socket.
 pub(super) fn token_of(index: usize, side: Side) -> Token {
     Token(index * 2 + usize::from(side == Side::Server))
 }
@@ -553,7 +556,6 @@ fn address_of(token: usize) -> (usize, Side) {
     (token / 2, sides[token % 2])
 }
 
-/// Token of the mailbox.
 pub const MAILBOX: usize = usize::MAX - 1;
 /// First token of listening sockets. Their last token is below [`MAILBOX`].
 pub(super) const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
@@ -562,8 +564,8 @@ const EVENTS: usize = 256;
 /// Resolution of the timers.
 const TICK: Duration = Duration::from_millis(50);
 /// Maximum time until an alarm expires. An alarm stays in the timers after its connection is
-/// closed, so clients could leave millions of `timeouts.idle` alarms. The timer wheel visits each
-/// alarm once in 51 s anyway.
+/// closed, so closed connections could leave millions of `timeouts.idle` alarms. Earlier alarms
+/// cost little, because the timer wheel visits each alarm once in 51 s anyway.
 const FARTHEST_ALARM: Duration = Duration::from_secs(50);
 
 #[cfg(test)]

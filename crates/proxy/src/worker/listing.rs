@@ -16,7 +16,6 @@ use serde::{Serialize, Serializer};
 use crate::connection::glance::{Glance, PHASES};
 use becket_tls::names;
 
-/// The ID of an open connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionId {
     worker: usize,
@@ -63,7 +62,7 @@ impl Serialize for ConnectionId {
     }
 }
 
-/// A filter for connections: all given fields must match.
+/// A filter for connections. A connection matches if all fields that are set match.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Filter {
     id: Option<ConnectionId>,
@@ -77,7 +76,7 @@ pub struct Filter {
     age: Option<Duration>,
 }
 
-/// An invalid field of a filter.
+/// Error for an invalid field of a filter.
 #[derive(Debug, PartialEq)]
 pub struct BadField {
     pub fault: String,
@@ -85,12 +84,11 @@ pub struct BadField {
 }
 
 impl Filter {
-    /// Names of the fields.
     pub const FIELDS: [&str; 8] = [
         "id", "client", "listener", "sni", "backend", "server", "phase", "age",
     ];
 
-    /// Sets a field from text.
+    /// Parses a value and sets a field of the filter.
     ///
     /// # Errors
     /// Fails if the field does not exist or the value is invalid.
@@ -233,7 +231,7 @@ pub struct Listing {
 #[derive(Debug, Default)]
 pub struct ListedPage {
     pub rows: Vec<ConnectionRow>,
-    /// Index for the next page; `None` at the end.
+    /// Index from which the next page starts; `None` after the last page.
     pub next: Option<usize>,
 }
 
@@ -243,7 +241,7 @@ pub struct Killing {
     pub filter: Arc<Filter>,
     /// Number of closed connections so far.
     pub count: u64,
-    /// Called with the count when all connections were checked.
+    /// Receives `count` when all connections were checked.
     pub reply: ReplySender<u64>,
 }
 

@@ -1,4 +1,4 @@
-//! Lists of a worker's connections, and closing of chosen connections.
+//! Lists a worker's connections, and closes the connections that an operator selects.
 
 use super::event_loop::Worker;
 use super::listing::{ConnectionId, ConnectionRow, Filter, Killing, ListedPage, Listing};
@@ -49,7 +49,8 @@ impl Worker {
     }
 }
 
-/// Maximum connections checked per message: takes about 100 us if none matches.
+/// Maximum number of connections that one message checks. The check takes about 100 us if none
+/// matches.
 const LOOKS: usize = 4096;
-/// Maximum rows per answer: takes about 100 us to copy.
+/// Maximum number of rows per answer. Copying them takes about 100 us.
 const ROWS: usize = 256;

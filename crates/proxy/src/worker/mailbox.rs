@@ -1,13 +1,13 @@
 //! Messages from the control thread and other workers to a worker: a queue and a waker.
 //!
-//! Rare messages are reloads, key rotations, lists of connections and the end. Frequent ones are
-//! granted server slots and signatures of crypto threads. The lock is held only to push a message,
-//! or to take the whole queue. The waker is used only if the worker sleeps, and only once. A worker
-//! that is awake checks a flag between two connections, so a granted slot does not wait for the end
-//! of the turn. The worker checks the flag again before it sleeps ([`Mailbox::wait`]). The sender
-//! sets `loaded` and then reads `sleeps`; the worker sets `sleeps` and then reads `loaded`, all
-//! with sequential consistency. At least one of them sees the other's flag, so no message waits for
-//! a sleeping worker.
+//! Rare messages are reloads, key rotations, lists of connections and the end of the worker.
+//! Frequent messages are granted server slots and signatures of crypto threads. The lock is held
+//! only to push a message, or to take the whole queue. The waker is used only if the worker sleeps,
+//! and only once. A worker that is awake checks a flag between two connections, so a granted slot
+//! does not wait for the end of the turn. The worker checks the flag again before it sleeps
+//! ([`Mailbox::wait`]). The sender sets `loaded` and then reads `sleeps`; the worker sets `sleeps`
+//! and then reads `loaded`, all with sequential consistency. At least one of the two sees the
+//! other's flag, so no message waits for a sleeping worker.
 
 use std::io;
 use std::net::SocketAddr;
@@ -32,34 +32,35 @@ use becket_tls::sessions::tickets::TicketSecrets;
 /// A message to a worker.
 #[derive(Debug)]
 pub enum WorkerMessage {
-    /// Use this configuration from now on, and retire the sockets of addresses that it does not
+    /// Use this configuration from now on, and retire the sockets whose addresses it does not
     /// contain.
     Config {
-        /// The prepared configuration.
         adopted: Adopted,
         /// One socket per new address.
         added: Vec<BoundListener>,
-        /// Receives new sessions for the peers; `None` without peers.
+        /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
+        /// cluster.
         outbox: Option<Outbox>,
     },
     /// Use these ticket keys from now on.
     Secrets(Arc<TicketSecrets>),
     /// An event for one connection or backend of the worker.
     Event(BackendEvent),
-    /// Answers of a crypto thread.
+    /// Results of signature requests.
     Signed(Vec<Signed>),
-    /// Return a page of connections.
+    /// Send a page of the list of connections.
     List(Listing),
     /// Close connections for an operator.
     Kill(Killing),
     /// Close idle connections because of memory pressure.
     EndIdle(IdleReclaim),
-    /// Stop accepting and confirm it on the channel: another process may serve after that.
+    /// Stop accepting and confirm this on the channel, so that another process can accept from the
+    /// same sockets.
     Park(Sender<()>),
     /// Accept clients.
     Accept,
-    /// Stop accepting, and end after the last connection. Another process also has the sockets of
-    /// these addresses.
+    /// Stop accepting, and end after the last connection. The addresses are those of sockets that
+    /// another process also has.
     Drain(Arc<[SocketAddr]>),
     /// End now.
     Stop,
@@ -82,7 +83,7 @@ impl Answers for Mailbox {
 pub struct Mailbox {
     /// `None` after the worker has ended.
     messages: Mutex<Option<Vec<WorkerMessage>>>,
-    /// The queue contains messages; readable without its lock.
+    /// The queue contains messages. Readable without the lock of the queue.
     loaded: AtomicBool,
     /// The worker sleeps or is about to, and was not woken yet.
     sleeps: AtomicBool,
@@ -105,7 +106,8 @@ impl Mailbox {
     pub fn post(&self, message: WorkerMessage) {
         let mut held = self.lock();
         let Some(messages) = &mut *held else {
-            // Unlocks first, because the backend may grant the dropped slot through this mailbox.
+            // The lock is released first: dropping the message may grant its slot through this
+            // mailbox.
             drop(held);
             return;
         };
@@ -120,7 +122,7 @@ impl Mailbox {
         }
     }
 
-    /// Waits for events for at most this time. Returns early if there is a message.
+    /// Waits for events for at most `most`. Returns early if there is a message.
     ///
     /// # Errors
     ///
@@ -150,8 +152,8 @@ impl Mailbox {
         !self.loaded.load(SeqCst)
     }
 
-    /// Returns `true` if there are messages, without taking the lock. [`Self::wait`] finds a
-    /// message that was missed here. One load of a rarely written value.
+    /// Returns `true` if there are messages, without taking the lock. A message that is missed here
+    /// is found by [`Self::wait`]. Costs one load of a rarely written value.
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Relaxed)
     }

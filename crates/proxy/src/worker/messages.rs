@@ -26,7 +26,7 @@ use becket_tls::route_configs::RouteParts;
 
 impl Worker {
     /// Applies messages if there are any. Called between two connections: a turn may take
-    /// milliseconds, and a granted slot is idle until its connection gets it.
+    /// milliseconds, and a granted slot is unused until its connection gets the grant.
     pub(super) fn look_for_mail(&mut self) {
         if self.mailbox.is_loaded() {
             self.read_mail();
@@ -64,7 +64,7 @@ impl Worker {
                 WorkerMessage::Event(BackendEvent::Look(index)) => {
                     self.advance(index, Connection::advance)
                 }
-                // The message only ends the sleep: `reclaim` follows in this turn.
+                // This message only wakes the worker: `reclaim` runs later in this turn.
                 WorkerMessage::Event(BackendEvent::Awaited) => {}
                 WorkerMessage::Signed(all) => {
                     for signed in all {
@@ -86,8 +86,8 @@ impl Worker {
         }
     }
 
-    /// Accepts clients from now on. Sets the backlog of all sockets, which makes a socket listen
-    /// that did not listen yet.
+    /// Starts to accept clients. Sets the backlog of all sockets with listen(2), which also starts
+    /// to listen on sockets that were only bound.
     fn serve_clients(&mut self) {
         self.unpark();
         for (_, acceptor) in &mut self.acceptors.sockets {
@@ -96,7 +96,8 @@ impl Worker {
         }
     }
 
-    /// Resumes accepting. Waits before this time do not count as overload of this worker.
+    /// Resumes accepting. The time that clients have waited in the kernel until now does not count
+    /// as overload of this worker.
     fn unpark(&mut self) {
         let now = self.time();
         self.acceptors.is_parked = false;
@@ -105,8 +106,8 @@ impl Worker {
     }
 
     /// Stops accepting. Closes the sockets that another process also has (`passed_on`), or all
-    /// sockets if this process never accepted. Accepts the queued clients of the remaining sockets
-    /// first, because no other process does.
+    /// sockets if this process never accepted. For each remaining socket, accepts the clients in
+    /// its queue first, because no other process accepts them.
     fn drain(&mut self, passed_on: &[SocketAddr]) {
         self.shutdown = Shutdown::Draining;
         let now = self.time();
@@ -123,8 +124,8 @@ impl Worker {
         self.sweep(SweepCause::Drain);
     }
 
-    /// Passes a slot to its waiting connection, which connects at once. If that connection is
-    /// closed, dropping the grant passes the slot to the next waiter.
+    /// Passes a granted slot to the waiting connection, which connects at once. If that connection
+    /// is closed, dropping the grant passes the slot to the next waiter.
     fn pass_on(&mut self, grant: Grant) {
         let index = grant.place;
         let Some(entry) = self.connections.get_mut(index) else {
@@ -135,7 +136,8 @@ impl Worker {
         }
     }
 
-    /// Passes a signature to its waiting connection, and queues the connection for its next step.
+    /// Passes a signature to the connection that requested it, and queues that connection for its
+    /// next step.
     fn take_signed(&mut self, signed: Signed) {
         self.newcomers.signing.note_answer(&signed);
         self.counters.count_signature(&signed);
@@ -148,8 +150,8 @@ impl Worker {
         }
     }
 
-    /// Applies another configuration. Keeps unchanged pools and listener states, because pools
-    /// contain sessions with servers and a router takes time to build.
+    /// Applies another configuration. Unchanged pools and listener states are reused, because pools
+    /// contain TLS sessions with servers and a router takes time to build.
     pub(super) fn take_over(
         &mut self,
         adopted: &Adopted,
@@ -178,8 +180,8 @@ impl Worker {
     }
 
     /// Builds listener states for a configuration and assigns them to existing and new sockets.
-    /// Retires sockets whose address was removed. Reuses a state in `before` with the same listener
-    /// and pools. Nothing changes on an error.
+    /// Retires sockets whose address was removed. A state in `before` with the same listener and
+    /// pools is reused. If a state cannot be built, nothing changes.
     fn serve_by(
         &mut self,
         config: Arc<Config>,

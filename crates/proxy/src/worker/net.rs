@@ -11,7 +11,7 @@ use crate::connection::Net;
 use crate::socket::KernelSocket;
 use becket_tls::config::ServerAddress;
 
-/// Creates sockets for the connection that is being advanced.
+/// Connects sockets to servers for the connection that is being advanced.
 #[derive(Debug)]
 pub struct RealNet {
     registry: Registry,
@@ -20,7 +20,7 @@ pub struct RealNet {
 }
 
 impl RealNet {
-    /// Creates a factory for sockets that it registers in `registry`.
+    /// Creates a factory that registers its sockets in `registry`.
     pub fn new(registry: Registry) -> Self {
         Self {
             registry,
@@ -28,7 +28,6 @@ impl RealNet {
         }
     }
 
-    /// Sets the token for new server sockets.
     pub fn serve(&mut self, token: Token) {
         self.token = token;
     }

@@ -1,6 +1,6 @@
-//! Work without an event: expired deadlines, connections of a failed server, and idle connections
-//! during memory pressure. Each may affect all connections of a worker, so one turn does a bounded
-//! part. The next turn continues without sleeping.
+//! Work that no socket event starts: expired deadlines, connections of a failed server, and idle
+//! connections under memory pressure. Each may affect all connections of a worker, so one turn does
+//! a bounded part. The next turn continues without sleeping.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +32,8 @@ impl Worker {
                 self.set_alarm(index);
                 continue;
             }
-            // Processes received data first: it arrived before the deadline if this thread was not
-            // running.
+            // Received data is processed first, because it may have arrived before the deadline,
+            // while this thread was not running.
             if entry.queued && !entry.handshaking {
                 self.advance(index, Connection::advance);
             }
@@ -49,7 +49,8 @@ impl Worker {
         }
     }
 
-    /// Closes idle connections: up to a fraction of all connections, and at least one.
+    /// Closes connections that have been idle for at least `rest`: up to the fraction `share` of
+    /// all connections, and at least one.
     pub(super) fn end_idle(&mut self, IdleReclaim { rest, share }: IdleReclaim) {
         let left = (self.connections.len() as f64 * share).ceil() as usize;
         let left = left.max(1);
@@ -70,7 +71,7 @@ impl Worker {
         self.sweeps.push_back(Sweep { cause, at: 0 });
     }
 
-    /// Continues the sweeps within the limits of a turn.
+    /// Continues the sweeps until the limits of this turn are reached.
     pub(super) fn advance_sweeps(&mut self) {
         let (mut looks, mut steps) = (0, 0);
         while let Some(Sweep { mut cause, at }) = self.sweeps.pop_front() {
@@ -88,7 +89,8 @@ impl Worker {
         }
     }
 
-    /// Checks one connection in a sweep. Returns `true` if the connection took a step.
+    /// Checks one connection in a sweep. Returns `true` if the connection was closed or changed its
+    /// server.
     fn look_at(&mut self, index: usize, cause: &mut SweepCause) -> bool {
         let Some(entry) = self.connections.get(index) else {
             return false;
@@ -135,5 +137,5 @@ impl Worker {
 /// costs about 100 ns or less.
 const LOOKS_PER_TURN: usize = 4096;
 /// Maximum number of connections that one turn closes or moves to another server. Each takes about
-/// 10 us, so the turn becomes less than 1 ms longer.
+/// 10 us, so the turn takes less than 1 ms longer.
 pub(super) const STEPS_PER_TURN: usize = 64;

@@ -1,16 +1,17 @@
 //! `idle-reclaim`: closes idle connections while clients wait for a slot of their backend.
 //!
-//! A worker registers its connections that are idle after a response, only for backends with this
-//! key. While clients wait and their servers have no free slot, the worker closes the connection
-//! that has been idle longest, if its idle time has reached `idle-reclaim`. Each worker closes its
-//! own connections; all workers together never close more at a time than there are waiting clients
+//! A worker registers its connections that are idle after a response, but only those to backends
+//! with `idle-reclaim`. While clients wait and the servers have no free slot, the worker closes the
+//! connection that has been idle longest, if its idle time has reached `idle-reclaim`. Each worker
+//! closes its own connections. All workers together never close more connections at a time than
+//! there are waiting clients
 //! ([`BackendState::reclaim`](crate::backend::backend_state::BackendState::reclaim)). The slot goes
 //! to the longest waiter as usual.
 //!
 //! The first waiting client wakes all workers with
 //! [`BackendEvent::Awaited`](crate::backend::inbox::BackendEvent::Awaited). Each worker then sleeps
-//! until the idle time of its next connection ends, at most 100 ms, because no message reports
-//! servers that become full or eligible. While no client waits, workers check nothing.
+//! until its next connection may be closed, but at most 100 ms, because no message reports that a
+//! server has become full or eligible. While no client waits, workers check nothing.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -38,8 +39,8 @@ impl Worker {
         }
     }
 
-    /// Updates the idle state of a connection after a step. `moved` is its byte count before the
-    /// step.
+    /// Registers a connection as idle after a step, or removes it. `moved` is the connection's byte
+    /// count before the step.
     pub(super) fn note_rest(&mut self, index: usize, moved: u64) {
         if self.served.reclaiming.is_empty() {
             return;
@@ -58,7 +59,7 @@ impl Worker {
         }
     }
 
-    /// Closes idle connections whose slots are needed by waiting clients.
+    /// Closes idle connections to give their slots to waiting clients.
     pub(super) fn reclaim(&mut self) {
         let mut steps = 0;
         for pool in &*Rc::clone(&self.served.reclaiming) {
@@ -88,7 +89,7 @@ impl Worker {
             return true;
         }
         if !entry.connection.is_acknowledged() {
-            // The idle time starts when the client has received the whole response.
+            // The client has not received the whole response, so its idle time starts again.
             self.alarms.rests.rest(index, group_of(server), now);
             return true;
         }
@@ -99,7 +100,7 @@ impl Worker {
         })
     }
 
-    /// Returns the time until an idle connection may be closed.
+    /// Returns the time until this worker must check its idle connections again.
     pub(super) fn next_reclaim(&mut self) -> Option<Duration> {
         let now = self.clocks.now.running;
         let pools = Rc::clone(&self.served.reclaiming);
@@ -131,13 +132,14 @@ impl Worker {
     }
 }
 
-/// Returns the key of the server in [`RestQueue`]: its address in memory, which is unique while a
-/// connection refers to it.
+/// Returns the key of a server in the [`RestQueue`]: the address of its state in memory, which is
+/// unique while a connection refers to it.
 fn group_of(server: &Arc<ServerState>) -> usize {
     Arc::as_ptr(server).addr()
 }
 
-/// Time until a connection is checked again that was due but was not closed.
+/// Time after which a connection that was due but was not closed is checked again.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Time until a worker checks again whether servers with waiting clients are full.
+/// Time after which a worker checks again whether the servers of a backend with waiting clients are
+/// full.
 const LOOK: Duration = Duration::from_millis(100);

@@ -6,9 +6,9 @@ use becket_proto::share::TimeShare;
 
 #[derive(Debug)]
 pub(super) struct Shares {
-    /// Part for new clients while established connections have work: a fifth.
+    /// Share of time for new clients while established connections have work: a fifth.
     pub(super) newcomers: TimeShare,
-    /// Part for new clients that only queue or are rejected, while signatures are pending: a tenth.
+    /// Share of time for accepting and rejecting clients while signatures are pending: a tenth.
     pub(super) arrivals: TimeShare,
 }
 
@@ -21,8 +21,9 @@ impl Shares {
     }
 }
 
-/// Time between two checks of the backlog in overload. A resuming client waits no longer than this.
+/// Time between two checks of the backlog under overload. A client that resumes a session waits no
+/// longer than this to be accepted.
 pub(super) const GATHER: Duration = Duration::from_millis(2);
-/// Time that new clients get between two checks of the sockets. A check without events costs half a
-/// microsecond. A request that arrives during a slice waits for half of it on average.
+/// Maximum time for new clients between two checks of the sockets. A check without events costs
+/// half a microsecond. A request that arrives during a slice waits for half a slice on average.
 pub(super) const SLICE: Duration = Duration::from_micros(200);

@@ -1,26 +1,27 @@
 //! Divides the time of a turn, so that no client waits long for the handshakes of others.
 //!
-//! The time between two checks of the sockets is bounded. Established connections are first, each
-//! within its byte budget, for at most [`ESTABLISHED`]. Then new clients get a [`SLICE`], and
-//! signatures get another. At least one signature is made in each turn, because it cannot be split.
-//! If no client waits for a signature, new clients get both slices. So an established connection
-//! waits for at most two slices and one signature.
+//! The time between two checks of the sockets is bounded. Established connections are advanced
+//! first, each within its byte budget, for at most [`ESTABLISHED`]. Then one [`SLICE`] is for new
+//! clients and one for signatures. At least one signature is made in each turn, because a signature
+//! cannot be interrupted. If no client waits for a signature, both slices are for new clients. So
+//! an established connection waits for at most two slices and one signature.
 //!
-//! If established connections use all the time, new clients still get a fifth of it. In their
-//! slice, started handshakes come first, because the time spent on them would otherwise be wasted.
-//! Then clients are accepted and take their first steps, at least one client in each slice. While
-//! signatures are pending, a tenth of the time goes to clients that can only join the queue or be
-//! rejected, so that rejections do not prevent signatures. Resumptions that are served at once do
-//! not count in that tenth.
+//! If established connections have work all the time, a fifth of the time is still spent on new
+//! clients. In their slice, started handshakes are advanced first, because the time spent on them
+//! would otherwise be wasted. Then clients are accepted and advanced for the first time, at least
+//! one client in each slice. While signatures are pending, a tenth of the time is spent on clients
+//! that can only join the queue or be rejected, so that rejections do not prevent signatures.
+//! Resumptions that are served at once do not count towards that tenth.
 //!
 //! A signature that costs as little as queueing is made with the first step, if no client waits for
 //! the worker and the backlog is sometimes empty. Clients that need other signatures wait in a
 //! queue ([`Unsigned`](super::unsigned::Unsigned)). If the queue is long, it serves the newest
 //! client first, and resets clients that have waited too long. The wait in the kernel counts as
-//! well, and the backlog is limited ([`Backlog`](becket_proto::backlog::Backlog)): while clients
-//! wait too long, it holds as many as can be accepted within the target time, and the worker checks
-//! it every `GATHER`. New clients then do not wake the worker, which would each time take the core
-//! from a crypto thread. `shares.rs` defines the fifth and the tenth.
+//! well, and the backlog is limited ([`Backlog`](becket_proto::backlog::Backlog)). While clients
+//! wait too long, the backlog has room for as many clients as can be accepted within the target
+//! time, and the worker checks it every `GATHER`. New clients then do not wake the worker, because
+//! each wake-up would take the core from a crypto thread. `shares.rs` defines the fifth and the
+//! tenth.
 
 use std::time::Duration;
 
@@ -56,7 +57,8 @@ impl Worker {
         }
     }
 
-    /// Advances established connections that have work, each at most once. Returns the time.
+    /// Advances established connections that have work, each at most once. Returns the current
+    /// time.
     fn advance_established(&mut self, end: Duration) -> Duration {
         let mut now = self.clocks.now.running;
         for _ in 0..self.established.len() {
@@ -72,8 +74,8 @@ impl Worker {
         now
     }
 
-    /// Spends up to two slices on new clients, the second one on signatures if any are pending.
-    /// Returns the time.
+    /// Spends up to two slices on new clients. If signatures are pending, the second slice is for
+    /// signatures. Returns the current time.
     fn serve_newcomers(&mut self, began: Duration) -> Duration {
         let both = began + 2 * SLICE;
         let end = if self.signs() { began + SLICE } else { both };
@@ -98,7 +100,7 @@ impl Worker {
         now
     }
 
-    /// Makes or requests pending signatures, at least one. Returns the time.
+    /// Makes or requests pending signatures, at least one. Returns the current time.
     fn sign(&mut self, mut now: Duration, end: Duration) -> Duration {
         while let Some(index) = self
             .newcomers
@@ -141,8 +143,7 @@ impl Worker {
         let offload = entry.and_then(|entry| entry.connection.wants_signature());
         match offload {
             Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
-            // The client has just joined the queue. A client that joined it earlier was counted
-            // then.
+            // The client has just joined the queue, so the queue may now be too long.
             Some(_) if is_new => {
                 if let Some(one_too_many) =
                     self.newcomers.unsigned.pop_excess(self.clocks.now.running)
@@ -154,7 +155,7 @@ impl Worker {
         }
     }
 
-    /// Advances started handshakes. Returns the time.
+    /// Advances started handshakes until `end`. Returns the current time.
     fn advance_handshakes(&mut self, mut now: Duration, end: Duration) -> Duration {
         while now < end
             && let Some(index) = self.newcomers.handshaking.pop_front()
@@ -166,7 +167,8 @@ impl Worker {
         now
     }
 
-    /// Resets clients that have waited too long for a signature, until `end`. Returns the time.
+    /// Resets clients that have waited too long for a signature, until `end`. Returns the current
+    /// time.
     pub(super) fn give_up_overdue(&mut self, now: Duration, end: Duration) -> Duration {
         let mut at = now;
         while at < end
@@ -193,7 +195,8 @@ impl Worker {
 
     /// Reduces the backlog in overload, and restores the configured value after it.
     pub(super) fn bound_queues(&mut self, now: Duration) {
-        // Another process accepts from these sockets, so their backlog stays unchanged.
+        // While parked, another process accepts from these sockets, so their backlog stays
+        // unchanged.
         if self.acceptors.is_parked {
             return;
         }

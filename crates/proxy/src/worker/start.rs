@@ -31,7 +31,7 @@ pub struct Start {
     /// Poll in which the waker of the mailbox is registered.
     pub poll: Poll,
     pub mailbox: Arc<Mailbox>,
-    /// Receives records of the access log.
+    /// Sender of access log records; `None` without an access log.
     pub access: Option<AccessSender>,
     pub sockets: Vec<BoundListener>,
 }

@@ -1,4 +1,4 @@
-//! A check of every connection of a worker.
+//! A sweep checks every connection of a worker, a part in each turn.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::listing::Killing;
 use crate::backend::server_state::ServerState;
 
-/// A sweep over all connections. Each turn does a part of it.
+/// A sweep over all connections of a worker.
 #[derive(Debug)]
 pub(super) struct Sweep {
     pub(super) cause: SweepCause,

@@ -1,9 +1,10 @@
 //! Queues of clients that wait for a signature: by the worker, by a crypto thread, or by a token.
 //!
-//! There is one queue per maker of signatures, because a client waits either for time of the
-//! worker, or until fewer signatures are in progress elsewhere. A silent token may make no progress
-//! for seconds. Each queue is a [`FreshQueue`]. Queues with a client that can proceed alternate, so
-//! a long queue does not delay the others.
+//! There is one queue for the worker, one for crypto threads and one for tokens. A client of the
+//! first queue waits for time of the worker; a client of the other two waits until fewer signatures
+//! are in progress. A token that does not respond may make no progress for seconds. Each queue is a
+//! [`FreshQueue`]. Queues with a client that can proceed alternate, so a long queue does not delay
+//! the other queues.
 
 use std::time::Duration;
 
@@ -26,7 +27,7 @@ pub(super) struct Unsigned {
 }
 
 impl Unsigned {
-    /// Adds a client to the queue of its signature's maker, unless it is queued already.
+    /// Adds a client to the queue that matches `offload`, unless it is already in that queue.
     pub(super) fn push(&mut self, index: usize, offload: Offload, now: Duration) {
         let kind = match offload {
             Offload::Pointless | Offload::Never => 0,
@@ -46,15 +47,14 @@ impl Unsigned {
         [&mut self.here, &mut self.elsewhere, &mut self.on_tokens]
     }
 
-    /// Removes a client.
     pub(super) fn remove(&mut self, index: usize) {
         self.kinds()
             .into_iter()
             .for_each(|queue| queue.remove(index));
     }
 
-    /// Adds the time that a client has waited in the kernel. Returns `true` if the client is
-    /// queued.
+    /// Adds the time that a client has waited in the kernel to its time in the queue. Returns
+    /// `true` if the client is queued.
     pub(super) fn came_before(&mut self, index: usize, waited: Duration) -> bool {
         let mut kinds = self.kinds().into_iter();
         kinds.any(|queue| queue.came_before(index, waited))
@@ -71,17 +71,18 @@ impl Unsigned {
         self.here.is_empty()
     }
 
-    /// Returns `true` if any client can proceed.
+    /// Returns `true` if the signature of any client can be made or requested now.
     pub(super) fn can_go(&self, room: Room) -> bool {
         self.go(room).contains(&true)
     }
 
-    /// Returns `true` if a client that waits for a crypto thread can proceed.
+    /// Returns `true` if a signature can be requested from a crypto thread now.
     pub(super) fn can_ask(&self, room: Room) -> bool {
         room.threads && !self.elsewhere.is_empty()
     }
 
-    /// Returns for each queue whether a client in it can proceed.
+    /// Returns for each queue whether the signature of a client in that queue can be made or
+    /// requested now.
     fn go(&self, room: Room) -> [bool; 3] {
         let asks_token = room.tokens && !self.on_tokens.is_empty();
         [!self.here.is_empty(), self.can_ask(room), asks_token]
@@ -92,7 +93,7 @@ impl Unsigned {
         self.elsewhere.len()
     }
 
-    /// Removes and returns the next client that can proceed.
+    /// Removes and returns the next client whose signature can be made or requested now.
     pub(super) fn pop(&mut self, room: Room, now: Duration) -> Option<usize> {
         let go = self.go(room);
         let mut turns = (1..=go.len()).map(|turn| (self.last + turn) % go.len());
@@ -113,9 +114,9 @@ impl Unsigned {
         kinds.find_map(|queue| queue.pop_excess(now))
     }
 
-    /// Returns `true` if a client has waited longer than the target time for the processors of this
-    /// host. Tokens do not count, because most clients may need no token, so a slow token is no
-    /// reason to reduce the backlog.
+    /// Returns `true` if a client has waited longer than the target time for the worker or a crypto
+    /// thread. Tokens do not count: few clients may need a token, so a slow token is no reason to
+    /// reduce the backlog.
     pub(super) fn is_over_target(&self, now: Duration) -> bool {
         let kinds = [&self.here, &self.elsewhere];
         kinds.iter().any(|queue| queue.is_over_target(now))

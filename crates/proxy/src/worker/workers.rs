@@ -1,4 +1,4 @@
-//! All workers, for the control thread: starts them and sends messages to all.
+//! The workers, as seen by the control thread: starts them and sends messages to all of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,26 +22,22 @@ use becket_log::access_log::AccessWriter;
 use becket_tls::config::Config;
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// All workers.
 #[derive(Debug)]
 pub struct Workers {
     mailboxes: Vec<Arc<Mailbox>>,
     /// Addresses on which the workers listen.
     held: Vec<SocketAddr>,
-    /// Addresses that the last reload removed. Their sockets may still be open.
+    /// Addresses that the last reload removed. The sockets of these addresses may still be open.
     retiring: Vec<SocketAddr>,
-    /// Queue for the signatures of the workers.
     signatures: Arc<SigningQueue>,
-    /// Crypto threads; started for the first expensive key.
+    /// Crypto threads, started when a configuration contains an expensive key.
     crypto: Option<CryptoThreads>,
 }
 
-/// Result of a worker that has ended.
+/// Event loop result of a worker that has ended.
 #[derive(Debug)]
 pub struct WorkerEnded {
-    /// Number of the worker.
     pub number: usize,
-    /// Result of its event loop.
     pub result: io::Result<()>,
 }
 
@@ -51,7 +47,8 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// Fails if a worker cannot be created: no descriptor, no thread, or an invalid configuration.
+    /// Fails if a worker cannot be created, for example if no descriptor is left or a thread cannot
+    /// be started.
     pub fn start(
         common: &Common,
         sockets: Vec<Vec<BoundListener>>,
@@ -111,17 +108,14 @@ impl Workers {
         Ok(())
     }
 
-    /// Returns the mailboxes of the workers.
     pub fn mailboxes(&self) -> &[Arc<Mailbox>] {
         &self.mailboxes
     }
 
-    /// Returns the number of workers.
     pub fn len(&self) -> usize {
         self.mailboxes.len()
     }
 
-    /// Returns `true` if there are no workers.
     pub fn is_empty(&self) -> bool {
         self.mailboxes.is_empty()
     }
@@ -156,7 +150,7 @@ impl Workers {
         self.send_all(|| WorkerMessage::Secrets(Arc::clone(secrets)));
     }
 
-    /// Makes every worker close idle connections.
+    /// Sends every worker a request to close idle connections.
     pub fn end_idle(&self, idle: IdleReclaim) {
         self.send_all(|| WorkerMessage::EndIdle(idle));
     }

@@ -8,26 +8,25 @@ use becket_config::process;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::socket_file::SocketAccess;
 
-/// Addresses of the admin pages.
+/// TCP address and unix socket of the admin pages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admin {
-    /// TCP address; `None` disables TCP.
+    /// TCP address; `None` if the pages are not served over TCP.
     pub address: Option<SocketAddr>,
-    /// Unix socket; `None` disables it.
+    /// Unix socket; `None` if the pages are not served on a unix socket.
     pub socket: Option<AdminSocket>,
 }
 
 /// A unix socket for the admin pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSocket {
-    /// Absolute path of the socket.
     pub path: PathBuf,
-    /// Users that may connect.
+    /// Mode, owner and group of the socket file, which determine the users that may connect.
     pub access: SocketAccess,
 }
 
 impl AdminSocket {
-    /// Returns the configured socket, whose relative path starts at `folder`.
+    /// Returns the configured socket, if any. A relative path starts at `folder`.
     ///
     /// # Errors
     /// Fails if the user or the group does not exist.

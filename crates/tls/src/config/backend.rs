@@ -12,16 +12,15 @@ use super::onward::Onward;
 use super::server_address::ServerAddress;
 use becket_http::docroot::Docroot;
 
-/// A pool of servers.
+/// A backend: its servers, or a folder whose files are served.
 #[derive(Clone, Debug)]
 pub struct Backend {
-    /// The configured keys.
     pub keys: backend::Backend,
-    /// Folder whose files are served instead of relaying to servers.
+    /// Folder whose files are served. If set, clients are not relayed to servers.
     pub docroot: Option<Arc<Docroot>>,
     /// Servers; at least one unless files are served.
     pub servers: Vec<Server>,
-    /// Names of configured servers that an operator removed.
+    /// Names of servers that are in the configuration file but that an operator removed.
     pub removed: Vec<Arc<str>>,
     /// TLS to the servers; `None` for plain TCP.
     pub tls: Option<Onward>,
@@ -29,18 +28,15 @@ pub struct Backend {
     pub queue_timeout: Duration,
 }
 
-/// One server of a backend.
 #[derive(Clone, Debug)]
 pub struct Server {
-    /// The configured keys.
     pub keys: backend::ServerSection,
-    /// Configured address, which is also the label in metrics and logs.
+    /// Address as configured, which is also the server's name in metrics and logs.
     pub name: Arc<str>,
-    /// Addresses in the order of connection attempts; a unix socket has one. Empty for a host name,
-    /// unless names were resolved with the configuration. The state of a running server has its
-    /// resolved addresses.
+    /// Addresses in the order of connection attempts. Empty for a host name, unless names were
+    /// resolved when the configuration was loaded. `ServerState` contains the addresses in use.
     pub addresses: Vec<ServerAddress>,
-    /// The server is not in the file: an operator added it.
+    /// An operator added the server, which is not in the configuration file.
     pub added: bool,
 }
 
@@ -61,7 +57,7 @@ impl Backend {
         }
     }
 
-    /// Returns the maximum number of clients that the stick table remembers.
+    /// Returns the maximum number of entries in the stick table.
     pub fn most_remembered(&self) -> usize {
         match self.keys.stick {
             StickBy::None => 0,
@@ -81,7 +77,7 @@ impl Server {
         }
     }
 
-    /// Returns host and port if the server is configured by name.
+    /// Returns host name and port, if the server is configured by host name.
     pub fn host(&self) -> Option<(String, u16)> {
         match Written::parse(&self.name).ok()?.address {
             Address::Name(host, port) => Some((host, port)),

@@ -1,4 +1,4 @@
-//! Prepared `[cluster]`: the state that this becket shares with others.
+//! Prepared `[cluster]`, and settings for receiving sessions of stud and hitch.
 
 use std::net::SocketAddr;
 
@@ -11,22 +11,21 @@ use becket_proto::ticket::NodeId;
 
 use crate::secret::shared::SharedSecret;
 
-/// Settings for the state that this becket shares with others.
+/// Settings of the cluster to which this becket belongs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
-    /// The configured keys.
     pub keys: cluster::Cluster,
-    /// Number of this node in the cluster; at least 1. It is a hint in tickets, and identifies this
-    /// node to its peers.
+    /// Number of this node in the cluster, at least 1. Tickets contain the number as a hint, and
+    /// peers identify this node by it.
     pub node: NodeId,
-    /// Cluster secrets with unique IDs; never empty. The first secret seals tickets. All secrets
-    /// open tickets and authenticate peers.
+    /// Cluster secrets with unique IDs; never empty. The first secret seals tickets. Every secret
+    /// can open tickets and authenticate peers.
     pub secrets: Vec<SharedSecret>,
     /// Duration of a ticket key epoch, equal on all nodes.
     pub rotation: EpochLength,
     /// Address for datagrams of peers; `None` if only tickets are shared.
     pub listen: Option<SocketAddr>,
-    /// Peers by address. Names are unique.
+    /// Peers to which sessions are sent. Their names are unique.
     pub peers: Vec<Peer>,
 }
 
@@ -39,7 +38,7 @@ pub struct Stud {
     pub key: StudKey,
     /// Configuration name of the policy.
     pub policy_name: String,
-    /// Policy under which the sessions resume.
+    /// Digest of that policy, under which the sessions resume.
     pub policy: PolicyTag,
     /// Numbers of the policy's TLS 1.2 suites.
     pub suites: Vec<u16>,

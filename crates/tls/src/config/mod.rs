@@ -2,9 +2,9 @@
 //!
 //! A [`Config`] contains the [`File`] and the objects built from it: certificates are loaded, names
 //! are resolved, and references between sections are indices. Values that need no preparation are
-//! read from the file or from the `keys` of a section. `becket_prepare` builds it, and it is valid
-//! by construction. A reload builds a second `Config` and swaps the `Arc`; a `Config` never
-//! changes.
+//! read from the file or from the `keys` of a section. `becket_prepare` builds a `Config`, which is
+//! valid by construction and never changes. A reload builds a second `Config` and replaces the
+//! `Arc`.
 
 mod admin;
 mod backend;
@@ -37,29 +37,29 @@ use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::keys::Loaded;
 use becket_keys::signing::token::Tokens;
 
-/// The prepared configuration of a running terminator.
+/// The prepared configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The configuration file with all defaults.
     pub file: Arc<File>,
-    /// Listeners for clients. Names and addresses are unique.
+    /// Listeners. Their names and addresses are unique.
     pub listeners: Vec<Arc<Listener>>,
     /// Backends. [`Route::backend`] is an index into this list.
     pub backends: Vec<Arc<Backend>>,
-    /// Maximum number of connections: the configured limit, or the number that fits the
-    /// descriptors.
+    /// Maximum number of connections: the configured limit, or the number for which there are
+    /// enough descriptors.
     pub connections: usize,
     /// Settings of the cluster; `None` without a cluster.
     pub cluster: Option<Cluster>,
     /// Settings for receiving sessions of stud and hitch; `None` to receive none.
     pub stud: Option<Stud>,
-    /// The log section with absolute paths.
+    /// The `[log]` section, with absolute paths.
     pub log: Log,
-    /// Batch signer, if batches are configured and the processor supports them.
+    /// Signer for batches of RSA signatures, if they are configured and the processor supports
+    /// them.
     pub batches: Option<Multibuffer>,
-    /// Addresses of the admin pages.
     pub admin: Admin,
-    /// The tokens with keys of this configuration.
+    /// The PKCS#11 tokens with private keys of this configuration.
     pub tokens: Tokens,
 }
 
@@ -74,34 +74,35 @@ impl Config {
 /// A listener: addresses, certificates, and routes.
 #[derive(Clone, Debug)]
 pub struct Listener {
-    /// The configured keys.
     pub keys: listener::ListenerSection,
     /// Addresses to bind, at least one.
     pub bind: Vec<SocketAddr>,
-    /// Chains and keys by name, with the default; empty if this listener does not terminate TLS.
+    /// Certificate chains with keys by server name, and the default chain. Empty if this listener
+    /// does not terminate TLS.
     pub certificates: Arc<CertificateMap>,
-    /// Chains and keys as a list.
+    /// All certificate chains with keys, as a list.
     pub credentials: Vec<Loaded>,
     /// Networks that may connect; `None` for all networks.
     pub allow: Option<Networks>,
     /// Networks that may not connect, even if allowed.
     pub deny: Networks,
-    /// Networks whose PROXY headers are accepted. Connections from other networks are reset.
+    /// Networks whose PROXY headers are accepted. If a PROXY header is expected, connections from
+    /// other networks are reset.
     pub trusted: Networks,
     /// Routes in the order of matching. The last one matches every ClientHello.
     pub routes: Vec<Route>,
 }
 
 impl Listener {
-    /// Returns `true` if this address may connect. Takes a binary search per list.
+    /// Returns `true` if this address may connect.
     pub fn lets_in(&self, client: IpAddr) -> bool {
         let allowed = self.allow.as_ref();
         allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
     }
 
-    /// Returns the name under which clients that request `name` are counted: the name in a
-    /// certificate or route that covers it. Exact names come before wildcards. Empty without such a
-    /// name.
+    /// Returns the name under which clients that request `name` are counted: the name of a
+    /// certificate or route that matches it. An exact name has precedence over a wildcard. Empty if
+    /// no name matches.
     pub fn configured_name(&self, name: Option<&str>) -> Arc<str> {
         let Some(name) = name else {
             return Arc::default();
@@ -128,17 +129,17 @@ impl Listener {
     }
 }
 
-/// A route for clients. The first route with matching names and protocols is used.
+/// A route of a listener. The first route with matching server name and ALPN protocol is used.
 #[derive(Clone, Debug)]
 pub struct Route {
     /// The configured keys, or defaults if this is the listener's own route.
     pub keys: listener::Route,
-    /// Only for clients to whom a certificate with this policy is presented.
+    /// The route is for clients for which a certificate with this policy is selected.
     pub is_of_certificate: bool,
-    /// ALPN protocols to offer, most preferred first, possibly those of the listener. An empty list
+    /// Accepted ALPN protocols of the route or its listener, most preferred first. An empty list
     /// disables ALPN.
     pub alpn: Vec<Vec<u8>>,
-    /// TLS parameters, which also separate sessions; `None` if the route does not terminate TLS.
+    /// TLS parameters; `None` if the route does not terminate TLS.
     pub policy: Option<Arc<Policy>>,
     /// Index into [`Config::backends`].
     pub backend: usize,
@@ -151,19 +152,19 @@ pub struct Policy {
     pub keys: policy::Policy,
     /// SHA-256 of the properties that separate sessions; see [`crate::policy`].
     pub digest: [u8; 32],
-    /// SHA-256 of the contents of its files: CAs, client certificates, revocation lists.
+    /// SHA-256 of the contents of the policy's files: CAs, client certificates, revocation lists.
     pub contents: [u8; 32],
-    /// Suites, most preferred first. This order has precedence over the client's.
+    /// Cipher suites, most preferred first. This order has precedence over the client's order.
     pub suites: Vec<SupportedCipherSuite>,
-    /// Verifies client certificates; `None` if none are requested. All workers share it, because
-    /// revocation lists may be large.
+    /// Verifier of client certificates; `None` if none are requested. All workers share the
+    /// verifier, because revocation lists may be large.
     pub verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// A policy on trial: it is evaluated for the clients of this policy, but rejects none.
+    /// A policy on trial, which is evaluated for the clients of this policy but rejects none of
+    /// them.
     pub trial: Option<Arc<TrialPolicy>>,
 }
 
 impl Policy {
-    /// Returns the digest in hexadecimal.
     pub fn digest_in_hex(&self) -> String {
         let bytes = self.digest.iter();
         bytes.map(|byte| format!("{byte:02x}")).collect()
@@ -171,7 +172,7 @@ impl Policy {
 }
 
 impl Config {
-    /// Returns the number of handshakes by policy with a trial, and by result.
+    /// Returns the number of handshakes for each policy with a trial, by result of the trial.
     pub fn trials(&self) -> BTreeMap<String, BTreeMap<&'static str, u64>> {
         let routes = self.listeners.iter().flat_map(|it| &it.routes);
         let policies = routes.filter_map(|route| route.policy.as_deref());
@@ -184,25 +185,24 @@ impl Config {
         self.cluster.as_ref()?.listen
     }
 
-    /// Returns the settings for receiving sessions of stud and hitch, if enabled.
     pub fn stud(&self) -> Option<&Stud> {
         self.stud.as_ref()
     }
 
-    /// Returns `true` if crypto threads sign with any key.
+    /// Returns `true` if a key's signatures are made by crypto threads.
     pub fn has_expensive_keys(&self) -> bool {
         let mut listeners = self.listeners.iter();
         listeners.any(|listener| listener.certificates.needs_crypto_threads())
     }
 }
 
-/// Returns the number of worker threads.
+/// Returns the configured number of worker threads, or the default for this host.
 pub fn worker_count(process: &Process) -> usize {
     let workers = process.workers;
     workers.unwrap_or_else(|| becket_sys::affinity::worker_count().get())
 }
 
-/// Returns the number of crypto threads for this number of workers.
+/// Returns the configured number of crypto threads, or the number of workers.
 pub fn crypto_thread_count(process: &Process, workers: usize) -> usize {
     process.crypto_threads.unwrap_or(workers)
 }

@@ -13,21 +13,21 @@ use rustls::pki_types::ServerName;
 /// TLS to the servers of a backend.
 #[derive(Clone, Debug)]
 pub struct Onward {
-    /// The configured keys.
     pub keys: ServerTls,
-    /// Settings common to all servers: versions, and the client certificate.
+    /// rustls configuration for all servers, with versions and client certificate.
     pub client: ClientConfig,
-    /// Verifies server certificates by the configured rule. `ServerRule::Named` adds the name.
+    /// Verifier of server certificates. `ServerRule::Named` passes the required name to it.
     pub verifier: Arc<dyn ServerCertVerifier>,
     /// Limits on a server's chain.
     pub most_chain: LimitsSection,
-    /// SHA-256 of the contents of its files: CAs, server certificates, revocation lists, the client
-    /// certificate.
+    /// SHA-256 of the contents of this section's files: CAs, server certificates, revocation lists,
+    /// the client certificate.
     pub contents: [u8; 32],
 }
 
 impl Onward {
-    /// Returns the name that a server's certificate must have. `server` is the configured address.
+    /// Returns the name that a server's certificate must have: the configured name, or the host in
+    /// the server's configured address.
     pub fn name_of(&self, server: &str) -> Option<ServerName<'static>> {
         let written = self.keys.name.as_ref();
         written
@@ -36,7 +36,7 @@ impl Onward {
     }
 }
 
-/// Returns the name that follows from a server's address.
+/// Returns the host in a server's configured address.
 fn host_of(server: &str) -> Option<ServerName<'static>> {
     match Written::parse(server).ok()?.address {
         Address::Ip(ip, _) => Some(ServerName::from(ip)),

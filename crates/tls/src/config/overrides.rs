@@ -1,15 +1,14 @@
-//! Changes of a running server by an operator, which override the configuration file.
+//! Settings of a server that an operator changed at run time. They have precedence over the
+//! configuration file.
 
 use becket_config::choices::ServerMode;
 
 use super::server_address::ServerAddress;
 
-/// Changed values; `None` keeps the value of the file.
+/// Changed settings of one server. `None` means that the value in the file applies.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Overrides {
-    /// Mode of the server.
     pub mode: Option<ServerMode>,
-    /// Weight in load balancing.
     pub weight: Option<u32>,
     /// Maximum number of connections; 0 for no limit.
     pub maxconn: Option<u32>,

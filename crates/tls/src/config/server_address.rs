@@ -1,4 +1,4 @@
-//! Addresses of a server.
+//! Address of a server, as used for a connect.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -16,7 +16,7 @@ pub enum ServerAddress {
 }
 
 impl ServerAddress {
-    /// Returns the address; `None` if it needs a lookup.
+    /// Converts a configured address. Returns `None` if it needs a DNS lookup.
     pub fn fixed(address: &Address) -> Option<Self> {
         match address {
             Address::Ip(ip, port) => Some(Self::Tcp((*ip, *port).into())),

@@ -8,7 +8,8 @@ use zeroize::Zeroizing;
 
 /// Encodes 32 bytes as 44 characters.
 pub fn encode(bytes: &[u8; 32]) -> Zeroizing<String> {
-    // Allocates room for a line end, too: a string that grows leaves a copy of its bytes in memory.
+    // The string has room for a line end, too, because a string that grows leaves a copy of its
+    // bytes in memory.
     let mut text = Zeroizing::new(String::with_capacity(LEN + 1));
     let mut letters = Zeroizing::new([0; LEN]);
     text.push_str(Base64::encode(bytes, &mut *letters).unwrap_or_default());
@@ -18,7 +19,7 @@ pub fn encode(bytes: &[u8; 32]) -> Zeroizing<String> {
 /// Decodes 44 characters.
 ///
 /// # Errors
-/// Returns the problem in words that do not include the text.
+/// Returns a description of the problem that does not contain the text.
 pub fn decode(text: &str) -> Result<Zeroizing<[u8; 32]>, &'static str> {
     match text.len() {
         0 => return Err("empty"),

@@ -14,7 +14,7 @@ use becket_keys::files::{Files, reason};
 /// Accepted value, for error messages.
 pub const ROOT_FILE: &str = "a file that \"becket secret FILE\" made";
 
-/// A problem with a file, and the accepted alternative.
+/// A problem with a secret file, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
     /// Description of the problem.
@@ -24,7 +24,6 @@ pub struct FileFault {
 }
 
 impl FileFault {
-    /// Creates a problem.
     pub fn new(fault: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self {
             fault: fault.into(),
@@ -33,12 +32,12 @@ impl FileFault {
     }
 }
 
-/// The user that becket runs as, or will change to.
+/// The user as which becket runs or will run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUser {
     /// User ID.
     pub uid: u32,
-    /// Name for shell commands.
+    /// User name, for suggested shell commands.
     pub name: String,
 }
 
@@ -53,7 +52,8 @@ impl RunUser {
         Self { uid, name }
     }
 
-    /// Rejects another owner, who could change the mode, and read and replace the contents.
+    /// Rejects a file of another user, who could change the mode, and read and replace the
+    /// contents.
     fn check_owner(&self, path: &Path, owner: u32) -> Result<(), FileFault> {
         if owner == 0 || owner == self.uid {
             return Ok(());
@@ -68,11 +68,11 @@ impl RunUser {
     }
 }
 
-/// Reads a small file that belongs to root or this user, and that only its owner can access.
+/// Reads a small file that root or `user` owns and that no other user can access.
 ///
 /// # Errors
-/// Fails if the path is missing or not a file, if the file is too large or not text, or if another
-/// user owns it or has access.
+/// Fails if the path does not exist or is not a file, if the file is too large or not text, or if
+/// another user owns it or has access.
 pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<String>, FileFault> {
     let fault = |error: &io::Error| FileFault::new(reason(error), ROOT_FILE);
     let (file, metadata) = files.open(path).map_err(|error| fault(&error))?;
@@ -96,7 +96,7 @@ pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<Stri
     Ok(text)
 }
 
-/// Creates a new file, and syncs the file and its folder.
+/// Creates a new file, and writes the file and its folder to disk (fsync(2)).
 ///
 /// # Errors
 /// Returns the error of the system call, such as `AlreadyExists`. No file is left after a failure.
@@ -110,7 +110,7 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
     if written.is_err() {
-        // If the removal fails too, the first error is more useful.
+        // An error of the removal is ignored, because the first error is more useful.
         let _left_behind = fs::remove_file(path);
     }
     written?;

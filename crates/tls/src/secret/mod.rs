@@ -1,12 +1,12 @@
 //! Secrets that the nodes of a cluster share, from files.
 //!
 //! `becket secret` creates a file with 32 random bytes that never change. Two independent values
-//! are derived from them: the root of the ticket keys, and a replication key that authenticates
-//! nodes. The ID of a secret, equal on all nodes, is a hash of the replication key and reveals
-//! nothing about the ticket keys.
+//! are derived from these bytes: the root of the ticket keys, and a replication key that
+//! authenticates nodes. The ID of a secret, equal on all nodes, is a hash of the replication key
+//! and reveals nothing about the ticket keys.
 //!
-//! Bytes are erased on drop and never displayed. `crates/prepare/src/cluster.rs` reads the files
-//! and reports problems. `crates/control/src/rotation/` determines the epochs.
+//! Secret bytes are erased on drop and never displayed. `crates/prepare/src/cluster.rs` reads the
+//! files and reports problems. `crates/control/src/rotation/` determines the epochs.
 
 pub mod base64;
 pub mod file;
@@ -18,7 +18,7 @@ use self::file::{FileFault, ROOT_FILE, RunUser};
 use self::shared::{SecretBytes, SharedSecret};
 use becket_keys::files::Files;
 
-/// Reads a secret file for a becket that runs as this user.
+/// Reads a secret file. `user` is the user as which becket runs.
 ///
 /// # Errors
 /// Returns the problem with the file.

@@ -16,7 +16,6 @@ use zeroize::Zeroizing;
 pub struct SecretBytes(Zeroizing<[u8; 32]>);
 
 impl SecretBytes {
-    /// Takes ownership of bytes.
     pub fn new(bytes: Zeroizing<[u8; 32]>) -> Self {
         Self(bytes)
     }
@@ -31,16 +30,15 @@ impl SecretBytes {
         Ok(Self(bytes))
     }
 
-    /// Returns the bytes.
     pub fn expose(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// Derives other bytes by HKDF-Expand with SHA-256 (RFC 5869, section 2.3), because these bytes
-    /// are uniform already. Takes a microsecond.
+    /// Derives 32 bytes by HKDF-Expand with SHA-256 (RFC 5869, section 2.3). HKDF-Extract is not
+    /// needed, because the secret bytes are uniformly random.
     ///
     /// # Errors
-    /// Fails if the library refuses, which it never does for 32 bytes.
+    /// Fails only if the library rejects the output length, which it does not for 32 bytes.
     pub fn derive(&self, info: &[&[u8]]) -> Result<Self, NotDerived> {
         let mut out = Zeroizing::new([0; 32]);
         Prk::new_less_safe(HKDF_SHA256, self.expose())
@@ -65,12 +63,12 @@ impl fmt::Debug for SecretBytes {
     }
 }
 
-/// The system provides no random bytes.
+/// Error if the system provides no random bytes.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no random bytes from the system")]
 pub struct NoRandomness;
 
-/// The cryptographic library refused to derive a key.
+/// Error if the cryptographic library cannot derive a key.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the key cannot be derived")]
 pub struct NotDerived;
@@ -78,22 +76,23 @@ pub struct NotDerived;
 /// One cluster secret of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSecret {
-    /// ID of the secret on all nodes.
+    /// ID of the secret, equal on all nodes.
     pub id: SecretId,
     /// Path of the file.
     pub path: PathBuf,
-    /// Key that authenticates nodes and derives the keys of each pair. Does not depend on the epoch.
+    /// Key that authenticates nodes, and from which the keys of each pair of nodes are derived. It
+    /// is the same in all epochs.
     pub replication: SecretBytes,
     /// Root of the ticket keys.
     pub root: TicketRoot,
 }
 
-/// Root of the secrets of all epochs.
+/// Secret from which the ticket secrets of all epochs are derived.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TicketRoot(SecretBytes);
 
 impl TicketRoot {
-    /// Returns the secret of an epoch. The root derives every epoch, including past ones.
+    /// Derives the secret of an epoch, which may be in the past.
     ///
     /// # Errors
     /// Fails if the library refuses.
@@ -103,8 +102,9 @@ impl TicketRoot {
 }
 
 impl SharedSecret {
-    /// Derives a secret from a private key, for hosts that share only a key. The encoding of the
-    /// key does not matter. The secret reveals nothing about the key (HKDF with SHA-256, RFC 5869).
+    /// Derives a secret from a private key, for hosts that share only a private key. The encoding
+    /// of the private key does not change the result. The secret reveals nothing about the private
+    /// key (HKDF with SHA-256, RFC 5869).
     ///
     /// Returns `None` unless the key is RSA, ECDSA or Ed25519.
     pub fn of_private_key(key: &PrivateKeyDer<'_>, path: &Path) -> Option<Self> {
@@ -128,7 +128,7 @@ impl SharedSecret {
         Self::of_root(SecretBytes::new(root), path).ok()
     }
 
-    /// Creates a secret from its root.
+    /// Creates a secret from its 32 root bytes.
     ///
     /// # Errors
     /// Fails if the library refuses.
@@ -143,7 +143,8 @@ impl SharedSecret {
     }
 }
 
-/// Returns the first bytes of a labelled SHA-256 hash.
+/// Returns the ID of a secret: the first four bytes of a SHA-256 hash of a label and the
+/// replication key.
 fn id_of(replication: &SecretBytes) -> SecretId {
     let mut context = Context::new(&SHA256);
     context.update(ID);
@@ -162,7 +163,7 @@ impl KeyType for KeyLength {
     }
 }
 
-// Labels of derivations from the same bytes. They are unique, and none is a prefix of another.
+// Labels of the derivations. They are unique, and none is a prefix of another.
 const TICKETS: &[u8] = b"becket epoch 1";
 const REPLICATION: &[u8] = b"becket replication 1";
 const ID: &[u8] = b"becket secret id 1";

@@ -1,14 +1,14 @@
-//! The running handshake, for rustls' session store and ticketer.
+//! Context of the running handshake, for the callbacks of rustls.
 //!
-//! rustls calls the store and the ticketer synchronously from `process_tls_records` and passes only
-//! bytes. So the worker lends the handshake's [`HandshakeContext`] to this thread during that call.
-//! `encrypt` and `put` store its origin with rustls' state. `decrypt` and `get` record the opened
-//! session, or the reason of a failure. The certificate resolver finds the peeked server name here,
-//! and refuses if rustls parsed another name.
+//! rustls calls the session store and the ticketer synchronously from `process_tls_records` and
+//! passes only bytes. So the worker lends the [`HandshakeContext`] to this thread during that call.
+//! `encrypt` and `put` store the handshake's origin with rustls' state. `decrypt` and `get` record
+//! the opened session, or the reason of a failure. The certificate resolver reads the peeked server
+//! name from the context, and fails if rustls parsed another name.
 //!
 //! The *origin* is the full handshake from which all later tickets of a client descend. RFC 8446
-//! does not have this concept: rustls issues every ticket with a new time and checks no age, so
-//! this module tracks the age.
+//! has no such concept: rustls issues every ticket with a new time and limits no age. So this
+//! module stores the time of the origin, to limit the age of sessions.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -25,7 +25,7 @@ use crate::resumption::Resumption;
 use becket_keys::signing::SignatureRequest;
 use becket_proto::close_reason::CloseReason;
 
-/// One handshake, as seen by rustls' callbacks.
+/// Data of one handshake, which callbacks of rustls read and write.
 #[derive(Debug)]
 pub struct HandshakeContext {
     pub clock: HandshakeClock,
@@ -39,86 +39,85 @@ pub struct HandshakeContext {
     pub permit: Option<HandshakePermit>,
 }
 
-/// Time of this loop turn.
+/// Time of the event loop's current turn.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeClock {
     pub unix: UnixSeconds,
-    /// Monotonic time since the process start.
+    /// Monotonic time.
     pub mono: Duration,
 }
 
-/// The certificate for the client.
+/// Selection of the certificate that is presented to the client.
 #[derive(Debug)]
 pub struct ServerCertificate {
     /// Peeked server name in lower case.
     pub server_name: Option<Box<str>>,
-    /// Without a server name: the address that the client connected to, if a certificate has that
-    /// address.
+    /// The address to which the client connected, if there is no server name and a certificate has
+    /// that address.
     pub address: Option<Box<str>>,
-    /// Index of the chosen chain among the chains of the name. A resumption presents none, but
-    /// still has an index for logs and PROXY headers.
+    /// Index of the selected chain among the chains of the name. A resumption presents no chain,
+    /// but has an index for logs and PROXY headers.
     pub presented: Option<usize>,
 }
 
 /// The session that the client offered, and the session that this handshake stores.
 #[derive(Debug, Default)]
 pub struct ResumptionState {
-    /// The offered session, after it was opened.
+    /// The session that the client offered, after the session was opened.
     pub opened: Option<OpenedSession>,
     /// Result for the offered session; `None` if the client offered none.
     pub outcome: Option<Resumption>,
-    /// The table entry that this handshake created or found. It must be removed if the connection
-    /// fails (RFC 5246, section 7.2.2).
+    /// Name of the session that this handshake stored or found in the session table. It must be
+    /// removed if the connection fails (RFC 5246, section 7.2.2).
     pub session: Option<SessionName>,
-    /// The chain of an offered session was verified.
+    /// The certificate chain of an offered session was verified, successfully or not.
     pub verified: bool,
     /// A ticket was not created because it would be too long.
     pub withheld: bool,
-    /// Origin of this handshake, created on first use.
+    /// Origin of this handshake if it is full, created on first use.
     fresh: Option<Origin>,
 }
 
-/// The chain that the client presented in this handshake.
+/// Verified properties of the certificate chain that the client presented in this handshake.
 #[derive(Debug, Default)]
 pub struct ClientChain {
     /// Expiry of the client's certificate.
     pub until: Option<UnixSeconds>,
-    /// Indices of that certificate's issuers among the presented certificates.
+    /// Indices of the certificates on the verified path among the client's intermediate
+    /// certificates.
     pub path: Option<Vec<usize>>,
 }
 
-/// A signature that another thread or a token makes. The handshake step is suspended until it
-/// arrives.
+/// A signature that another thread or a token makes. The handshake step is suspended until the
+/// signature arrives.
 #[derive(Debug, Default)]
 pub struct AwaitedSignature {
     pub request: Option<SignatureRequest>,
     pub answer: Option<Result<Vec<u8>, rustls::Error>>,
-    /// The token with the key failed to sign.
+    /// The token failed to sign.
     pub token_failed: bool,
 }
 
 /// Traffic secrets of a client that announced early data, kept during its handshake.
 #[derive(Default)]
 pub struct ClientSecrets {
-    /// Traffic secret of early data.
     pub early: Option<Zeroizing<Vec<u8>>>,
-    /// Traffic secret of the handshake.
     pub handshake: Option<Zeroizing<Vec<u8>>>,
 }
 
-/// Hides the secrets.
+/// Prints no secrets.
 impl fmt::Debug for ClientSecrets {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("ClientSecrets")
     }
 }
 
-/// An opened session. Only `handshake_kind` reports if rustls used it.
+/// A session that was opened. rustls may still reject it, which only `handshake_kind` reports.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedSession {
     /// The full handshake from which the session descends.
     pub origin: Origin,
-    /// Found by ID in the table; otherwise from a ticket.
+    /// The session was found by ID in the session table. If `false`, it was in a ticket.
     pub by_id: bool,
 }
 
@@ -143,13 +142,13 @@ impl HandshakeContext {
         }
     }
 
-    /// Returns the origin to store: that of the opened session, or the handshake's own. Must not be
-    /// called for a handshake that opened a session without using it; see
-    /// [`ResumptionState::forget_opened`].
+    /// Returns the origin to store with a new session: the origin of the opened session, or the
+    /// full handshake itself. Must not be called for a handshake that opened a session without
+    /// using it; see [`ResumptionState::forget_opened`].
     ///
     /// A session must not outlive the client's certificate. Otherwise each resumption would be
-    /// rejected, and the client would not be asked for a new certificate. So the origin is dated
-    /// back such that `max_age` ends with the certificate.
+    /// rejected, and the client would not be asked for a new certificate. So the time of the origin
+    /// is set so early that `max_age` ends with the certificate.
     pub fn origin(&mut self, max_age: Duration) -> Origin {
         if let Some(opened) = self.resumption.opened {
             return opened.origin;
@@ -163,23 +162,24 @@ impl HandshakeContext {
         })
     }
 
-    /// Returns the reason if admission control rejected the handshake.
+    /// Returns the close reason if admission control rejected the full handshake.
     pub fn shed(&self) -> Option<CloseReason> {
         self.permit.as_ref().and_then(HandshakePermit::refused)
     }
 }
 
 impl ServerCertificate {
-    /// Returns the name that selects the certificate.
+    /// Returns the name or address that selects the certificate.
     pub fn name(&self) -> Option<&str> {
         self.server_name.as_deref().or(self.address.as_deref())
     }
 }
 
 impl ClientChain {
-    /// Returns the state to store, with only the verified path of the client's chain. The chain of
-    /// a resumed session is reduced already. Returns `None` if rustls' state has an unexpected
-    /// format, because it could not be verified later. The caller must erase the state.
+    /// Returns rustls' session state with only the verified path of the client's chain. The chain
+    /// of a resumed session is already reduced to that path. Returns `None` if the state has an
+    /// unexpected format, because the chain could not be verified at a resumption. The caller must
+    /// erase the state.
     pub fn kept(&self, state: &[u8]) -> Option<Vec<u8>> {
         let Some(path) = &self.path else {
             return Some(state.to_vec());
@@ -191,8 +191,8 @@ impl ClientChain {
 }
 
 impl ResumptionState {
-    /// Returns the ID of the origin that this handshake continued or started. Returns `None` if it
-    /// created no session. Valid only after the handshake, and only if the handshake used the
+    /// Returns the ID of the resumed session's origin, or of this full handshake. Returns `None` if
+    /// no session was stored. Valid only after the handshake, and only if the handshake used the
     /// session that it opened.
     pub fn origin_id(&self) -> Option<OriginId> {
         let origin = self.opened.map(|opened| opened.origin).or(self.fresh);
@@ -202,7 +202,7 @@ impl ResumptionState {
             .filter(|origin| origin.0 != 0)
     }
 
-    /// Records the result for an offered session or ticket.
+    /// Records whether an offered session or ticket was opened.
     pub fn note<T>(
         &mut self,
         result: &Result<T, Resumption>,
@@ -217,7 +217,7 @@ impl ResumptionState {
         }
     }
 
-    /// Drops the opened session after the handshake turned out to be full.
+    /// Removes the opened session, because the handshake turned out to be full.
     pub fn forget_opened(&mut self) {
         self.opened = None;
         self.session = None;
@@ -237,7 +237,7 @@ thread_local! {
     static CURRENT: RefCell<Option<HandshakeContext>> = const { RefCell::new(None) };
 }
 
-/// Runs `body` with `handshake` lent to this thread.
+/// Lends `handshake` to this thread while `body` runs.
 pub fn lend<T>(handshake: &mut Option<HandshakeContext>, body: impl FnOnce() -> T) -> T {
     let before = CURRENT.replace(handshake.take());
     let result = body();
@@ -245,12 +245,12 @@ pub fn lend<T>(handshake: &mut Option<HandshakeContext>, body: impl FnOnce() -> 
     result
 }
 
-/// Passes the lent handshake to `body`. Returns `None` outside [`lend`].
+/// Passes the lent context to `body`. Returns `None` if none is lent.
 pub fn with<T>(body: impl FnOnce(&mut HandshakeContext) -> T) -> Option<T> {
     CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
 }
 
-/// Claims the permit for the signature of the lent handshake. Does nothing outside [`lend`].
+/// Claims the permit for a full handshake in the lent context. Does nothing if no context is lent.
 ///
 /// # Errors
 ///

@@ -1,9 +1,8 @@
-//! Sessions with clients: the stored state, where it is kept, and the conditions for resumption.
+//! TLS sessions with clients: storage, tickets, and conditions for resumption.
 //!
-//! * [`context`]: data exchanged between the running handshake, the store and the ticketer;
-//! * [`store`]: sessions kept by the server: TLS 1.2 sessions by ID, and sessions that allow early
-//!   data;
-//! * [`tickets`]: sessions sealed by the server and kept by clients;
+//! * [`context`]: data that the running handshake exchanges with the store and the ticketer;
+//! * [`store`]: sessions in memory: TLS 1.2 sessions by ID, and sessions that allow early data;
+//! * [`tickets`]: sessions that becket seals and that clients store;
 //! * [`stored`]: the check that a client may resume its session.
 
 pub mod context;

@@ -1,21 +1,21 @@
-//! Sessions kept by the server, in tables shared by all workers. rustls accesses them through the
-//! store of one policy.
+//! Sessions in memory, in tables that all workers share. rustls accesses a table through the
+//! [`Store`] of one policy.
 //!
 //! The table is [`becket_proto::session_table`]: sharded, bounded, with expiry. A [`Store`] adds
 //! the policy to every key, so that no other policy finds an ID, and the handshake's origin to
-//! every entry. It has two kinds of sessions, each in its own table.
+//! every entry. There are two kinds of sessions, each in its own table.
 //!
 //! TLS 1.2 sessions by ID: rustls reads them ([`StoresServerSessions::get`]) any number of times
 //! until they expire. In a cluster, each new session is sent to the peers.
 //!
 //! TLS 1.3 sessions of policies that accept early data (0-RTT): an attacker can record early data
 //! and replay it, so such a session must resume only once (RFC 8446, section 8.1, "single-use
-//! tickets"). [`StoresServerSessions::take`] removes it under its shard's lock. If two clients
-//! offer it, on any workers, one resumes and the other makes a full handshake. A ticket cannot
-//! ensure this, because it contains the session and can be copied. So these sessions are not
-//! replicated. They end with the process, or move to the next process in an upgrade. rustls follows
-//! the same rules: it accepts early data only without a ticketer, and only if the client's age of
-//! the session is plausible (section 8.3).
+//! tickets"). [`StoresServerSessions::take`] removes the session under its shard's lock. If two
+//! clients offer the session, to any workers, one resumes it and the other makes a full handshake.
+//! A ticket cannot ensure this, because it contains the session and can be copied. So these
+//! sessions are not replicated. They end with the process, or move to the next process in an
+//! upgrade. rustls follows the same rules: it accepts early data only without a ticketer, and only
+//! if the age of the session that the client reports is plausible (section 8.3).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,12 +31,12 @@ use super::context::{self, OpenedSession};
 use super::stored::ReturningClients;
 use crate::resumption::Resumption;
 
-/// Access of one policy to a table shared by all workers.
+/// The sessions of one policy in a table that all workers share.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Shared by all workers. Each call takes one shard's lock.
+    /// Table that all workers share. Each call locks one shard.
     pub table: Arc<SessionTable>,
-    /// Policy whose sessions are visible.
+    /// Policy whose sessions this store can access.
     pub policy: PolicyTag,
     /// Maximum age since the full handshake.
     pub max_age: Duration,
@@ -54,7 +54,8 @@ pub enum StoreKind {
         /// New sessions are stored. `false` for clients that get a ticket, because they never
         /// resume by ID.
         stores: bool,
-        /// Receives new sessions for the peers; `None` without a cluster.
+        /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
+        /// cluster.
         outbox: Option<Outbox>,
     },
     /// Sessions that allow early data, each for one resumption.
@@ -62,16 +63,19 @@ pub enum StoreKind {
 }
 
 impl Store {
-    /// Returns `true` if the ClientHello offers a PSK whose session is stored here. Does not take
-    /// the session: rustls does that later, and another worker may be faster.
+    /// Returns `true` if the ClientHello offers a PSK whose session is in the table. The session
+    /// stays in the table: rustls removes it later, and a client of another worker may use it
+    /// first.
     pub fn recognises(&self, hello: &ClientHello<'_>) -> bool {
-        // An expired session is acceptable for the caller, so no clock is needed.
+        // No clock is needed, because the result is a hint that may also be `true` for an expired
+        // session.
         let find = |id| self.table.get(self.policy, id, Duration::ZERO);
         let mut offered = hello.psk_identities();
         offered.any(|psk| matches!(find(psk.identity), Lookup::Hit(_)))
     }
 
-    /// Opens a session for the lent handshake with `get` or `take` of the table.
+    /// Looks up a session with `get` or `take` of the table, and checks that it may resume. Records
+    /// the result in the lent handshake context.
     fn open(
         &self,
         id: &[u8],
@@ -155,7 +159,7 @@ impl StoresServerSessions for Store {
     }
 }
 
-/// Lifetime that rustls advertises to clients for sessions without tickets.
+/// Lifetime that rustls advertises to clients for TLS 1.3 sessions if there is no ticketer.
 const ADVERTISED: Duration = Duration::from_secs(24 * 60 * 60);
 
 #[cfg(test)]

@@ -1,11 +1,13 @@
 //! Checks that the client of a stored session may resume it, before the session is accepted.
 //!
-//! A resumption skips the client's certificate (RFC 8446, section 2.2). Since the full handshake,
-//! the certificate may have expired, been revoked, or lost its CA. So the ticketer and the stores
-//! verify the chain in the state again when they open it. A failed session counts as unknown: the
-//! handshake continues as a full one, and the client can present a new certificate.
+//! In a resumption, the client presents no certificate (RFC 8446, section 2.2). Since the full
+//! handshake, its certificate may have expired or been revoked, or its CA may have been removed. So
+//! the ticketer and the stores verify the chain in the session state again when they open a
+//! session. A session that fails counts as unknown: the handshake continues as a full one, and the
+//! client can present a new certificate.
 //!
-//! A client may offer several sessions; only one chain is verified per ClientHello.
+//! A client may offer several sessions, but only one chain is verified per ClientHello, to bound
+//! the work.
 
 use std::mem::replace;
 use std::sync::Arc;
@@ -18,23 +20,23 @@ use rustls::server::danger::ClientCertVerifier;
 use super::context;
 use crate::resumption::Resumption;
 
-/// Checks the clients of one policy's sessions. The default admits all.
+/// Checks the client certificates in sessions of one policy. The default admits every client.
 #[derive(Clone, Debug, Default)]
 pub struct ReturningClients(Option<Arc<dyn ClientCertVerifier>>);
 
 impl ReturningClients {
-    /// Creates a check with `verifier`. Without one, clients need no certificate.
+    /// Creates a check with `verifier`. If `verifier` is `None`, every client is admitted.
     pub fn new(verifier: Option<Arc<dyn ClientCertVerifier>>) -> Self {
         Self(verifier)
     }
 
-    /// Checks that the client of this session may resume, at the time of the lent handshake. Must
-    /// not be called inside [`context::with`], because the verifier writes to the context.
+    /// Checks that the client of a session may resume it. Must not be called inside
+    /// [`context::with`], because the verifier writes to the context.
     ///
     /// # Errors
     ///
-    /// Fails if the chain does not verify, if another chain was verified before, or if a required
-    /// chain is missing.
+    /// Fails if the chain does not verify, if another chain was already verified for this
+    /// ClientHello, or if a required chain is missing.
     pub fn admits(&self, state: &[u8]) -> Result<(), Resumption> {
         let Some(verifier) = &self.0 else {
             return Ok(());
@@ -55,7 +57,8 @@ impl ReturningClients {
         let now = first.flatten().ok_or(refused)?;
         let now = UnixTime::since_unix_epoch(Duration::from_secs(now.0));
         let verified = verifier.verify_client_cert(leaf, intermediates, now);
-        // Removes the verifier's results, because the session may not be used.
+        // The verifier's results are removed from the context, because rustls may still reject the
+        // session.
         context::with(|handshake| {
             handshake.client.until = None;
             handshake.client.path = None;

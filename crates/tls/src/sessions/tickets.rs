@@ -1,15 +1,15 @@
 //! Session tickets with one key per policy and epoch, sealed with AES-256-GCM-SIV.
 //!
-//! A ticket consists of a header, and the sealed context and rustls state ([`becket_proto::ticket`]
-//! has the layout). The header and the whole policy digest are associated data, so a ticket never
-//! opens under another policy. The header selects the key, so each ticket takes at most one AEAD
-//! operation, and mismatches are counted by cause. GCM-SIV (RFC 8452) is safe with random nonces
-//! from many nodes under one key.
+//! A ticket consists of a header, and of the origin and the rustls state, which are sealed together
+//! ([`becket_proto::ticket`] contains the layout). The header and the whole policy digest are
+//! associated data, so a ticket never opens under another policy. The header selects the key, so
+//! each ticket takes at most one AEAD operation, and mismatches are counted by cause. GCM-SIV (RFC
+//! 8452) is safe with random nonces from many nodes under one key.
 //!
 //! A [`Ticketer`] is immutable and owned by one worker. The control thread creates new
-//! [`TicketSecrets`] at every rotation, including those of a cluster's next epoch. Workers then
-//! derive their keys once, between two turns, and build new configurations. Old keys are dropped
-//! with the last handshake that uses them, at most `timeouts.handshake` later.
+//! [`TicketSecrets`] at every rotation, including the secret of a cluster's next epoch. Workers
+//! then derive their keys once, between two turns, and build new configurations. Old keys are
+//! dropped with the last handshake that uses them, at most `timeouts.handshake` later.
 
 use std::fmt;
 use std::sync::Arc;
@@ -32,24 +32,24 @@ use crate::secret::shared::SecretBytes;
 pub struct TicketSecrets {
     /// Duration of an epoch.
     pub rotation: Duration,
-    /// Number of the sealing node: a hint in every ticket. 0 without a cluster.
+    /// Number of this node, a hint in every ticket that it seals; 0 without a cluster.
     pub node: NodeId,
-    /// The last epoch seals tickets. The others only open them, including a next epoch of peers
-    /// that are ahead.
+    /// Secrets by epoch. The last one in the list seals tickets. The other secrets only open
+    /// tickets; they include that of the next epoch, for tickets of nodes whose clocks are ahead.
     pub epochs: Vec<EpochSecret>,
 }
 
 /// The secret of one epoch.
 #[derive(Clone)]
 pub struct EpochSecret {
-    /// ID of the key in ticket headers.
+    /// ID of the secret in ticket headers.
     pub id: KeyId,
-    /// The secret; erased on drop.
+    /// Secret bytes, which are erased on drop.
     pub secret: SecretBytes,
 }
 
 impl TicketSecrets {
-    /// Returns `true` if these are the same secrets. IDs identify them.
+    /// Compares the secrets by their IDs.
     pub fn same_as(&self, other: &Self) -> bool {
         let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
         self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
@@ -79,7 +79,7 @@ pub struct Ticketer {
 }
 
 impl Ticketer {
-    /// Derives the policy's keys, with one HKDF each. Returns `None` if there is no secret.
+    /// Derives the policy's ticket keys, one per epoch. Returns `None` if there is no secret.
     pub fn new(secrets: &TicketSecrets, policy: [u8; 32], max_age: Duration) -> Option<Self> {
         let (sealing, opening) = secrets.epochs.split_last()?;
         let tag = PolicyTag::from_digest(&policy).for_ticket();
@@ -91,7 +91,7 @@ impl Ticketer {
             ring,
             policy,
             node: secrets.node,
-            // A ticket is valid for this time from any moment in its epoch.
+            // A ticket can be opened for at least this time, whenever in its epoch it was sealed.
             lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
             max_age,
             clients: ReturningClients::default(),
@@ -104,13 +104,14 @@ impl Ticketer {
         Self { clients, ..self }
     }
 
-    /// Limits the size of tickets, because a larger one would make the client's next ClientHello
-    /// too large.
+    /// Limits the size of tickets in bytes, because a larger ticket would make the client's next
+    /// ClientHello too large.
     pub fn at_most(self, longest: usize) -> Self {
         Self { longest, ..self }
     }
 
-    /// Returns `true` if a ticket refers to a known key. Cheap, but no proof that it opens.
+    /// Returns `true` if the header of a ticket refers to a known key. The ticket may still fail to
+    /// open.
     pub fn recognises(&self, ticket: &[u8]) -> bool {
         TicketHeader::decode(ticket)
             .is_some_and(|(header, _)| matches!(self.ring.select(&header), Selection::Key(_)))
@@ -209,7 +210,7 @@ impl ProducesTickets for Ticketer {
     }
 }
 
-/// Returns the size of the ticket for a state in bytes.
+/// Returns the size in bytes of the ticket for a session state.
 fn length(state: &[u8]) -> usize {
     TicketHeader::LEN + Origin::LEN + state.len() + TAG
 }
@@ -223,8 +224,8 @@ impl KeyType for TicketKeyLength {
     }
 }
 
-/// Derives a key by HKDF-SHA256 (RFC 5869) from the epoch's secret. The info consists of the policy
-/// with its length, and the start of the epoch.
+/// Derives a ticket key by HKDF-SHA256 (RFC 5869) from the epoch's secret. The info parameter
+/// consists of the policy digest with its length, and the start of the epoch.
 fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     let extracted = Salt::new(HKDF_SHA256, b"becket ticket 1").extract(epoch.secret.expose());
     let length = (policy.len() as u32).to_be_bytes();
@@ -239,7 +240,8 @@ fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     Some(Arc::new(LessSafeKey::new(key)))
 }
 
-/// Number of earlier epochs whose tickets still open. A ticket lives for one to two rotations.
+/// Number of earlier epochs whose tickets can still be opened. So a ticket can be used for one to
+/// two rotations.
 pub const KEPT_EPOCHS: u32 = 1;
 /// RFC 8446, section 4.6.1: "Servers MUST NOT use any value greater than 604800 seconds".
 const LONGEST_LIFETIME: Duration = Duration::from_secs(604_800);

@@ -1,14 +1,15 @@
-//! Moves the TLS of a leg with bulk data to the kernel. Its bytes are then relayed like plain ones.
+//! Moves the TLS of a leg with bulk data to the kernel. Its data is then relayed like that of a leg
+//! without TLS.
 //!
 //! Each leg moves separately after it has carried `limits.kernel-tls-after` bytes, at a moment when
-//! no bytes are pending for its peer and the engine holds none. A busy leg has such moments because
-//! its reads then stop at the end of a record ([`Half::most_to_read`]). First, the TLS layer is
-//! attached to the socket. If the kernel refuses it, or does not support the negotiated cipher, the
-//! leg stays with rustls. After the layer is attached, the leg cannot return to rustls, so a
-//! rejected key ends the connection.
+//! no bytes are pending for its peer and the engine holds no bytes. A busy leg has such moments,
+//! because its reads then stop at the end of a record ([`Half::most_to_read`]). First, the TLS
+//! layer is attached to the socket. If the kernel refuses the layer, or does not support the
+//! negotiated cipher, the leg stays with rustls. After the layer is attached, the leg cannot return
+//! to rustls, so a rejected key ends the connection.
 //!
-//! Legs with less data call no function of this module. [`KernelRecords`] contains the later
-//! differences; decision 0028 explains them.
+//! Legs with less data call no function of this module. [`KernelRecords`] processes records after
+//! the move. Decision 0028 explains both.
 
 use std::mem;
 
@@ -25,8 +26,8 @@ use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
 impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
-    /// Returns how many bytes to receive after the held bytes, which are in `sealed`. The count
-    /// ends with a whole record if the socket contains the end of one.
+    /// Returns how many bytes to receive after the held bytes, which are in `sealed`. If the socket
+    /// contains the end of a record, the received bytes end with a whole record.
     pub(super) fn most_to_read(&mut self, sealed: &mut Buffer) -> usize {
         let held = sealed.len();
         let seen = self.leg.socket.peek(sealed.next(READ)).unwrap_or(0);
@@ -39,8 +40,8 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         }
     }
 
-    /// Moves this leg to the kernel if [`Self::note_bulk`] requires it and no bytes are pending.
-    /// `onward` is the direction that carries data from this leg.
+    /// Moves the TLS of this leg to the kernel if [`Self::note_bulk`] requires this and no bytes
+    /// are pending. `onward` is the direction that carries data from this leg.
     pub(in super::super) fn enter_kernel(
         &mut self,
         onward: &mut HalfPipe<Lent>,
@@ -77,8 +78,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         let kernel = entered.inspect_err(|_| refuse(KernelTlsRefusal::Key))?;
         *tls = Tls::Kernel(Box::new(kernel));
         self.counters.kernel_tls_legs.add(1);
-        // Data may have arrived during the move without another event, so the next step reads
-        // again.
+        // Data that arrived during the move causes no further event, so the next step reads again.
         onward.handle_readable();
         Ok(())
     }

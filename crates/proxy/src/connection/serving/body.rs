@@ -1,9 +1,9 @@
 //! Sends the body of a response from a file in one of two ways.
 //!
-//! Without TLS or with kernel TLS, the kernel sends the bytes of the file that are in memory
+//! Without TLS or with kernel TLS, the kernel sends file bytes that are in the page cache
 //! (sendfile(2)). Otherwise, and for a short body, the worker reads bytes into its buffer and sends
-//! them. A reader thread reads bytes that are not in memory, while the kernel reads ahead; the
-//! worker then sends them. For a long body, TLS first moves to the kernel.
+//! them. If bytes are not in the page cache, a reader thread reads them while the kernel reads
+//! ahead, and the worker then sends them. For a long body, TLS first moves to the kernel.
 //!
 //! sendfile(2) blocks the worker if a page is evicted between the check and the call: decision 0047
 //! discusses this and the thresholds.
@@ -48,8 +48,8 @@ impl ServingFiles {
         self.fill(body, cx, scratch).map(|()| ServeStep::Moved)
     }
 
-    /// Sends the buffer, then the next bytes of the file that are in memory. Requests bytes that
-    /// are not in memory from a reader thread.
+    /// Sends the buffer, then the next bytes of the file that are in the page cache. Requests bytes
+    /// that are not in the page cache from a reader thread.
     pub(super) fn fill<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -57,7 +57,7 @@ impl ServingFiles {
         scratch: &mut Scratch,
     ) -> Result<(), CloseReason> {
         let most = self.most_to_send(&body, cx)?;
-        // If the check fails, nothing counts as cached, and the following read reports the error.
+        // If the check fails, no bytes count as cached, and the read below reports the error.
         let cached = match most {
             0 => 0,
             most => body.file.cached(body.rest.start, most).unwrap_or(0),
@@ -73,7 +73,7 @@ impl ServingFiles {
     }
 
     /// Returns how many of the next file bytes the kernel may send without copying; 0 if becket
-    /// encrypts. First moves TLS to the kernel if the unsent part of the body is long enough.
+    /// encrypts. If enough of the body is unsent, TLS first moves to the kernel.
     fn most_to_send<N: Net>(
         &mut self,
         body: &FileBody,
@@ -88,7 +88,7 @@ impl ServingFiles {
         let mut client = self.half(cx);
         if may_move && client.note_bulk(rest) {
             client.enter_kernel(&mut HalfPipe::default())?;
-            // Data may have arrived during the move without another event, so the next step reads
+            // Data that arrived during the move causes no further event, so the next step reads
             // again.
             client.leg.ready.readable |= client.is_plain();
         }
@@ -99,8 +99,8 @@ impl ServingFiles {
         })
     }
 
-    /// Reads the next bytes of the file that are in memory into the buffer, and sends it. Requests
-    /// bytes that are not in memory from a reader thread.
+    /// Reads the next bytes of the file that are in the page cache into the buffer, and sends it.
+    /// Requests bytes that are not in the page cache from a reader thread.
     fn read<N: Net>(
         &mut self,
         mut body: FileBody,
@@ -154,6 +154,6 @@ impl ServingFiles {
     }
 }
 
-/// Minimum size in bytes of a body that the kernel sends. A shorter body is read and sent with its
-/// head, in one call each.
+/// Minimum number of unsent bytes for sendfile(2). A shorter body is read into the buffer and sent
+/// together with its head.
 const LEAST_SENT: u64 = 64 * 1024;

@@ -1,18 +1,17 @@
-//! Serves requests for files, one after the other. Also answers every request with a redirect to
-//! `https`, if configured.
+//! Answers requests for files, one after the other. Can also redirect every request to `https`.
 //!
-//! Client data is collected until the head of a request is complete. `becket-http` parses it and
-//! selects the part of the file to send; the backend's [`FileService`] finds the file. The head of
-//! the response and as much of the file as fits are sent together. A pipelined request waits until
-//! the response is sent, and no more data is read until then. A reader thread reads file data that
-//! is not in memory, and the connection waits for it as for a socket.
+//! Client data is collected until the head of a request is complete. `becket-http` parses the head
+//! and selects the part of the file to send; the backend's [`FileService`] finds the file. The head
+//! of the response and as much of the file as fits are sent together. A pipelined request waits
+//! until the response is sent, and no more data is read until then. If file data is not in memory,
+//! a reader thread reads it, and the connection waits for the result.
 //!
-//! If a file turns out to be shorter than its announced length, the connection is aborted: without
-//! close_notify, or by a reset without TLS. So the client does not take a part for the whole file.
+//! If a file turns out to be shorter than its announced length, the connection is closed without
+//! close_notify, or reset without TLS. So the client does not mistake a part for the whole file.
 //!
-//! A client can occupy memory for one read's worth of requests and of a response, and one open
-//! file. `timeouts.request` limits the time for the head, `timeouts.keep-alive` the wait for the
-//! next request, and `timeouts.idle` the response.
+//! A client can occupy memory for the requests in one read, for one read of a file, and for one
+//! open file. `timeouts.request` limits the time for the head, `timeouts.keep-alive` the wait for
+//! the next request, and `timeouts.idle` the response.
 //!
 //! Source: RFC 9112.
 
@@ -51,9 +50,9 @@ pub(super) struct ServingFiles {
     /// TLS with the client; `None` without TLS.
     tls: Option<Tls<UnbufferedServerConnection>>,
     to_client: HalfPipe<Lent>,
-    /// Received bytes of requests without a response.
+    /// Received bytes of requests that are not answered yet.
     said: Vec<u8>,
-    /// Number of bytes at the start of `said` that contain no end of a head.
+    /// Number of bytes at the start of `said` that were searched for the end of a head.
     searched: usize,
     /// `said` begins with a complete request line.
     has_line: bool,
@@ -64,7 +63,7 @@ pub(super) struct ServingFiles {
     answered: u32,
     /// The client will send no more data.
     ended: bool,
-    /// The connection ends after the current or last response.
+    /// The connection closes after the current response.
     is_last: bool,
     /// Log record of the current request.
     record: Option<Box<RequestRecord>>,
@@ -74,7 +73,8 @@ pub(super) struct ServingFiles {
 enum Doing {
     /// Waits for a request.
     Hearing,
-    /// A reader thread looks up a file: the requested one, or the error page of the given response.
+    /// A reader thread looks up a file: the requested file, or the error page for the given
+    /// response.
     Finding(Awaited<AtPath>, FileKey, Option<Reply>),
     /// Sends a file.
     Sending(FileBody),
@@ -87,7 +87,7 @@ struct FileBody {
     rest: Range<u64>,
     /// Pending read of a reader thread.
     asked: Option<Awaited<io::Result<Vec<u8>>>>,
-    /// The kernel cannot send this file without copying, so it is read.
+    /// sendfile(2) does not support this file, so the worker reads it.
     is_read: bool,
 }
 
@@ -100,7 +100,7 @@ enum ClientWait {
 }
 
 enum ServeStep {
-    /// A step was made; another may be possible.
+    /// The step made progress, so another step may be possible.
     Moved,
     /// No step is possible now.
     Waits,
@@ -109,8 +109,8 @@ enum ServeStep {
 }
 
 impl ServingFiles {
-    /// Creates the phase for a client after its handshake, or without TLS. `said` is its data so
-    /// far.
+    /// Creates the phase for a client without TLS or after its handshake. `said` contains the
+    /// client's data so far.
     pub(super) fn new<N: Net>(
         site: Site,
         (tls, to_client): (Option<Engine>, HalfPipe<Lent>),
@@ -190,7 +190,7 @@ impl ServingFiles {
         let reason = match self.waits_for() {
             ClientWait::Answer => CloseReason::IdleTimeout,
             ClientWait::NextRequest if self.answered > 0 => {
-                // No request is pending, so the connection ends in an orderly way.
+                // No request is pending, so the connection is closed with close_notify.
                 match self.end(cx, scratch) {
                     Ok(_) => return Advance::close(CloseReason::Finished, self.to_client),
                     Err(reason) => reason,
@@ -216,8 +216,8 @@ impl ServingFiles {
         waits && self.answered > 0 && !self.is_unfinished()
     }
 
-    /// Returns the time at which [`Self::expire`] is due if there is no progress. It is earlier for
-    /// an idle connection while the process drains.
+    /// Returns the time at which [`Self::expire`] is due if there is no progress. While the process
+    /// drains, an idle connection expires earlier.
     pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
         let timeouts = cx.turn.timeouts;
         let mut patience = match self.waits_for() {
@@ -235,8 +235,8 @@ impl ServingFiles {
         cx.turn.now.running + patience
     }
 
-    /// Returns `true` if the client has not finished its handshake. Its handshake timeout still
-    /// applies.
+    /// Returns `true` if the client has not finished its handshake, which is possible with early
+    /// data. The handshake timeout then still applies.
     fn is_unfinished(&self) -> bool {
         let engine = self.tls.as_ref().and_then(Tls::engine);
         engine.is_some_and(Engine::is_unfinished)
@@ -255,7 +255,7 @@ impl ServingFiles {
         }
     }
 
-    /// Makes one step. `left` is the remaining budget of this turn in bytes.
+    /// Runs one step. `left` is the remaining byte budget of this turn.
     fn step<N: Net>(
         &mut self,
         left: &mut usize,
@@ -290,7 +290,7 @@ impl ServingFiles {
         step
     }
 
-    /// Returns the client's leg as the only half: there is no server.
+    /// Returns the client's side. There is no server side.
     fn half<'a, N: Net>(
         &'a mut self,
         cx: &'a mut Context<'_, '_, N>,
@@ -300,7 +300,7 @@ impl ServingFiles {
         Half::new(Side::Client, leg, &mut self.to_client, shared)
     }
 
-    /// Answers the next request if it is complete, otherwise reads more of it.
+    /// Answers the next request if its head is complete, otherwise reads more data.
     fn hear<N: Net>(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -333,7 +333,8 @@ impl ServingFiles {
         self.receive(cx, scratch)
     }
 
-    /// Returns an error status if the bytes are not the start of a request, or exceed `most`.
+    /// Returns an error status if the received bytes are not the start of a request, or if a head
+    /// exceeds `most` bytes.
     fn check(&mut self, is_too_long: bool, most: usize) -> Result<(), StatusCode> {
         self.has_line = self.has_line || head::check_line(&self.said, self.searched)?;
         if is_too_long {
@@ -356,7 +357,7 @@ impl ServingFiles {
         }
         onward.handle_readable();
         client.take(&mut onward, scratch)?;
-        // The kernel may still have a record without data, for which no event follows.
+        // With kernel TLS, the socket may still contain a record for which no event follows.
         client.leg.ready.readable |= onward.next() == Next::Read;
         self.ended |= onward.source_ended();
         self.said.extend_from_slice(scratch.plain.filled());
@@ -396,7 +397,8 @@ impl ServingFiles {
         let Some(service) = service else {
             return Err(CloseReason::Internal);
         };
-        // Only an error page is looked up here: `decide` has already looked up the requested file.
+        // This looks up only an error page, because `decide` has already looked up the requested
+        // file.
         let found = reply
             .as_ref()
             .and_then(|_| service.find(&wanted, cx.turn.now.mono));
@@ -411,7 +413,7 @@ impl ServingFiles {
         }
     }
 
-    /// Answers the request after a reader thread's lookup.
+    /// Continues the response after a reader thread's lookup.
     fn go_on<N: Net>(
         &mut self,
         outcome: ReaderAnswer<AtPath>,
@@ -480,7 +482,7 @@ impl ServingFiles {
         Ok(())
     }
 
-    /// Ends the connection after the last response: sends close_notify with TLS, unless it was
+    /// Ends the connection after the last response. With TLS, sends close_notify, unless it was
     /// already sent.
     fn end<N: Net>(
         &mut self,
@@ -546,6 +548,6 @@ impl ServingFiles {
     }
 }
 
-/// Minimum number of bytes that a step takes from the turn's budget, so that many small requests of
-/// one client do not delay other clients.
+/// Minimum number of bytes by which a step reduces the turn's byte budget, so that many small
+/// requests of one client do not delay other clients.
 const LEAST_WORK: usize = 4096;

@@ -1,4 +1,4 @@
-//! A response before it is written, and its head.
+//! A response, and its head as text.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use becket_http::docroot::{AtPath, OpenFile};
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
-    /// Header lines.
+    /// Additional header lines.
     pub(super) fields: String,
     pub(super) content: Content,
     /// Sent range and total size of the file, for partial responses. The range is `None` if the
@@ -23,7 +23,7 @@ pub(super) struct Reply {
     pub(super) range: Option<(Option<Range<u64>>, u64)>,
     /// The client uses HTTP/1.0.
     pub(super) is_old: bool,
-    /// The connection may be kept alive.
+    /// The client accepts that the connection stays open.
     pub(super) persists: bool,
 }
 
@@ -78,13 +78,14 @@ impl Reply {
         }
     }
 
-    /// Sets the redirect target.
+    /// Sets the target of a redirect.
     pub(super) fn at(mut self, location: &str) -> Self {
         self.fields = format!("Location: {location}\r\n");
         self
     }
 
-    /// Sets the selected part of a file as the content, with its status and header lines.
+    /// Sets the selected part of a file as the content, and sets the matching status and header
+    /// lines.
     pub(super) fn with(mut self, file: Arc<OpenFile>, selected: Selected) -> Self {
         let len = file.len;
         let part = match selected {

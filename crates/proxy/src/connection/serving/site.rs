@@ -24,7 +24,7 @@ pub(crate) enum Site {
 }
 
 impl Site {
-    /// Returns the file service, if files are served.
+    /// Returns the service that finds files, or `None` for a redirect.
     pub(super) fn service(&self) -> Option<&FileService> {
         match self {
             Self::Files(pool) => pool.files(),
