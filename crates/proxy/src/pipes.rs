@@ -7,8 +7,8 @@
 //! cannot splice these sockets. A pipe that is dropped with bytes in it is closed, and replaced on
 //! demand.
 //!
-//! `connection/half.rs` decides when to borrow, and [`HalfPipe`](becket_proto::half_pipe::HalfPipe)
-//! holds the lent pipe.
+//! `connection/half.rs` borrows pipes, and [`HalfPipe`](becket_proto::half_pipe::HalfPipe) holds
+//! the lent pipe.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

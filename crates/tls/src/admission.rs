@@ -53,7 +53,7 @@ pub struct SharedAdmission {
     /// Number of times that a key was not counted, because its table had no free entry.
     untracked: AtomicU64,
     seed: RandomState,
-    /// Tables by kind, so that keys of one kind cannot fill the table of another.
+    /// One table per kind of key, so that keys of one kind cannot fill the table of another kind.
     shards: [Box<[Mutex<KeyTable>]>; KINDS],
 }
 
@@ -117,8 +117,8 @@ impl SharedAdmission {
     }
 
     fn shard(&self, key: &LimitKey) -> MutexGuard<'_, KeyTable> {
-        // The shard is selected by other hash bits than those that its table uses (the lowest and
-        // highest).
+        // The shard is selected by the middle bits of the hash, because its table uses the lowest
+        // and highest bits.
         let index = (self.seed.hash_one(key) >> 32) as usize % SHARDS;
         lock(&self.shards[key.kind()][index])
     }

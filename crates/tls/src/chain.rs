@@ -103,7 +103,8 @@ pub fn usable<'a>(
     Ok(reachable(leaf.issuer(), &parsed))
 }
 
-/// Follows the names of issuers. Ends because each certificate is found once.
+/// Follows the issuer names from the leaf. The loop ends, because each certificate is found at most
+/// once.
 fn reachable<'a>(first: &[u8], parsed: &[EndEntityCert<'a>]) -> Vec<CertificateDer<'a>> {
     let (mut found, mut left): (Vec<_>, Vec<_>) =
         (parsed.iter()).partition(|one| one.subject() == first);

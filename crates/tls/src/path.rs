@@ -106,7 +106,7 @@ impl Paths {
 }
 
 /// Maps a webpki error to the rustls error with the matching alert. Errors without a matching
-/// rustls error keep webpki's text.
+/// rustls error are returned with webpki's text.
 fn fault(fault: webpki::Error) -> Error {
     use webpki::Error as E;
     Error::InvalidCertificate(match fault {

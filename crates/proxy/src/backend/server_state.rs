@@ -118,7 +118,7 @@ impl ServerSettings {
         }
     }
 
-    /// Returns the weight in mode ready.
+    /// Returns the weight that the server has in mode `ready`.
     pub fn weight(&self) -> u32 {
         self.overrides.weight.unwrap_or(self.file.weight)
     }
@@ -444,7 +444,7 @@ impl ServerState {
     }
 }
 
-/// Value for "no limit"; a process cannot have so many descriptors.
+/// Value for "no limit", larger than the number of descriptors of any process.
 const UNLIMITED: u32 = u32::MAX;
 
 #[cfg(test)]

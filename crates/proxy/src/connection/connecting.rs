@@ -221,7 +221,8 @@ impl<N: Net> Connecting<N> {
         }
     }
 
-    /// Leaves a server that went out of service, without trying its next addresses.
+    /// Disconnects from a server that went out of service, and tries another server instead of its
+    /// next addresses.
     pub(super) fn leave_server(mut self, cx: &Context<'_, '_, N>) -> Advance<Self, N> {
         // Closes the socket before the slot is returned.
         self.stage = ConnectStage::Dial;

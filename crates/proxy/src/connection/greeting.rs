@@ -73,7 +73,8 @@ fn look<N: Net>(
 ) -> Result<bool, (CloseReason, String)> {
     let quietly = |reason| (reason, String::new());
     match cx.core.client.socket.peek(seen.next(MAX_V2_BYTES)) {
-        // The kernel returns received bytes before it reports an end or a reset.
+        // The kernel returns received bytes before it reports the end of the stream, so this client
+        // has sent none.
         Ok(0) => return Err(quietly(CloseReason::HealthCheck)),
         Ok(n) => seen.advance(n),
         Err(error) if error.kind() == ErrorKind::WouldBlock => {

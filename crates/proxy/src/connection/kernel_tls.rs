@@ -1,11 +1,11 @@
 //! The remaining TLS work for a leg whose records the kernel encrypts and decrypts.
 //!
-//! A [`KernelRecords`] consumes an idle [`Engine`]. Secrets and sequence numbers go to the kernel;
-//! rustls keeps the state for KeyUpdates and tickets. After that, data on the socket is plain. This
-//! module processes records without data ([`KernelRecords::receive`]): alerts, tickets of servers,
-//! KeyUpdates. It also takes over two counts of rustls: records without data (`proto::records`),
-//! and records under one key. It queries the kernel for the second count when that count may be
-//! large.
+//! A [`KernelRecords`] consumes an idle [`Engine`]. Secrets and sequence numbers are passed to the
+//! kernel; rustls continues to store the state for KeyUpdates and tickets. After that, becket reads
+//! and writes plaintext on the socket. This module processes records without data
+//! ([`KernelRecords::receive`]): alerts, tickets of servers, KeyUpdates. It also maintains two
+//! counts that rustls would maintain: records without data (`proto::records`), and records under
+//! one key. It queries the kernel for the second count when that count may be large.
 //!
 //! `half/kernel.rs` moves a leg to the kernel and relays its ends. Sources: RFC 8446 sections
 //! 4.6.3, 5.5 and 6; `becket_sys::kernel_tls`.
@@ -327,9 +327,9 @@ impl<C: TlsSide> KernelRecords<C> {
 
     /// Sends close_notify once. Returns `false` if the socket is full.
     ///
-    /// Sends only if the socket has space for more than this record. Otherwise the kernel may keep
-    /// a part of it, and a FIN that follows at once would truncate the record. Returns `true` for a
-    /// closed socket, because its peer needs no close_notify.
+    /// The record is sent only if the socket has space for more than this record. Otherwise the
+    /// kernel may store a part of the record, and a FIN that follows at once would truncate it.
+    /// Returns `true` for a closed socket, because its peer needs no close_notify.
     pub fn close_notify(&mut self, socket: &mut impl KernelTlsSocket) -> bool {
         if self.close_notify_sent {
             return true;
@@ -402,13 +402,13 @@ const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 /// A KeyUpdate message that requests none in return (RFC 8446, section 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
-/// Alert (RFC 8446, section 6.2).
+/// Alert `unexpected_message` (RFC 8446, section 6.2).
 const UNEXPECTED_MESSAGE: u8 = 10;
-/// Alert (RFC 8446, section 6.2).
+/// Alert `bad_record_mac` (RFC 8446, section 6.2).
 const BAD_RECORD_MAC: u8 = 20;
-/// Alert (RFC 8446, section 6.2).
+/// Alert `decode_error` (RFC 8446, section 6.2).
 const DECODE_ERROR: u8 = 50;
-/// TLS 1.2 alert (RFC 5246, section 7.2.2).
+/// Alert `no_renegotiation` of TLS 1.2 (RFC 5246, section 7.2.2).
 const NO_RENEGOTIATION: u8 = 100;
 /// Maximum data of a record in bytes.
 const RECORD: usize = 16 * 1024;

@@ -144,7 +144,7 @@ pub enum Advanced {
 }
 
 impl<N: Net> Phase<N> {
-    /// Returns the next phase; see the diagram above.
+    /// Returns the phase that follows a result; see the diagram in the module documentation.
     fn after(reached: Reached<N>, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         Advance::Go(match reached {
             Reached::Client(listener) => Self::first(listener, cx.turn.counters),
@@ -337,7 +337,8 @@ impl<N: Net> Connection<N> {
             Some(_) => Phase::Greeting(Greeting::new(listener)),
             None => Phase::first(listener, counters),
         };
-        // Tries a receive without an event, because the ClientHello has probably arrived.
+        // The socket counts as readable without an event, because the ClientHello has probably
+        // arrived.
         let ready = Ready {
             readable: true,
             ..Ready::default()

@@ -61,7 +61,7 @@ pub(super) struct Negotiating<N: Net> {
     /// Boxed, so that the many established connections take less memory.
     pub(super) client: Box<HelloDecision<N>>,
     stage: HandshakeStage,
-    /// The current or last step of rustls processes the first ClientHello.
+    /// The latest step of rustls began with the first ClientHello.
     is_first: bool,
     /// Unsent bytes of the last flight.
     flight: HalfPipe<Lent>,

@@ -258,11 +258,11 @@ impl Worker {
         Ok(worker)
     }
 
-    /// Serves until a message ends the worker.
+    /// Serves connections until a message ends the worker.
     ///
     /// # Errors
     ///
-    /// Fails if the poll fails, which is an error of the system or a bug.
+    /// Fails if epoll_wait(2) fails, which indicates an error of the system or a bug.
     pub fn run(mut self) -> io::Result<()> {
         let mut events = Events::with_capacity(EVENTS);
         while !self.is_over() {

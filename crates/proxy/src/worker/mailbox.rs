@@ -57,7 +57,6 @@ pub enum WorkerMessage {
     /// Stop accepting and confirm this on the channel, so that another process can accept from the
     /// same sockets.
     Park(Sender<()>),
-    /// Accept clients.
     Accept,
     /// Stop accepting, and end after the last connection. The addresses are those of sockets that
     /// another process also has.
@@ -85,7 +84,7 @@ pub struct Mailbox {
     messages: Mutex<Option<Vec<WorkerMessage>>>,
     /// The queue contains messages. Readable without the lock of the queue.
     loaded: AtomicBool,
-    /// The worker sleeps or is about to, and was not woken yet.
+    /// The worker sleeps or is about to sleep, and was not woken yet.
     sleeps: AtomicBool,
     waker: Waker,
 }

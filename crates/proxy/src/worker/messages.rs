@@ -1,4 +1,4 @@
-//! Applies the messages of a worker, and builds the listener states for a configuration.
+//! Applies messages that a worker receives, and builds the listener states for a configuration.
 
 use std::io;
 use std::net::SocketAddr;

@@ -128,7 +128,7 @@ impl Worker {
             .can_go(self.newcomers.signing.room())
     }
 
-    /// Advances a connection in the handshake. Makes a cheap signature at once if no other client
+    /// Advances a connection in the handshake. A cheap signature is made at once if no other client
     /// waits.
     pub(super) fn advance_newcomer(&mut self, index: usize) {
         let is_behind = self

@@ -155,26 +155,27 @@ impl Workers {
         self.send_all(|| WorkerMessage::EndIdle(idle));
     }
 
-    /// Makes every worker stop accepting. Each worker confirms on the returned channel.
+    /// Sends every worker a request to stop accepting. Each worker confirms on the returned
+    /// channel.
     pub fn park(&self) -> Receiver<()> {
         let (parked, said) = channel();
         self.send_all(|| WorkerMessage::Park(parked.clone()));
         said
     }
 
-    /// Makes every worker accept clients.
+    /// Sends every worker a request to accept clients.
     pub fn accept(&self) {
         self.send_all(|| WorkerMessage::Accept);
     }
 
-    /// Makes every worker stop accepting, and end after its last connection. Another process also
-    /// has the sockets of the `passed_on` addresses.
+    /// Sends every worker a request to stop accepting, and to end after its last connection.
+    /// Another process also has the sockets of the `passed_on` addresses.
     pub fn drain(&self, passed_on: &[SocketAddr]) {
         let passed_on: Arc<[SocketAddr]> = passed_on.into();
         self.send_all(|| WorkerMessage::Drain(Arc::clone(&passed_on)));
     }
 
-    /// Makes every worker end now.
+    /// Sends every worker a request to end at once.
     pub fn stop(&self) {
         self.send_all(|| WorkerMessage::Stop);
     }

@@ -226,7 +226,7 @@ impl ResumptionState {
 
 fn random_id() -> OriginId {
     let mut bytes = [0; 8];
-    // Fails only without a system random source, and then the handshake has failed before.
+    // Fails only without a system random source. In that case, the handshake has already failed.
     match aws_lc_rs::rand::fill(&mut bytes) {
         Ok(()) => OriginId(u64::from_ne_bytes(bytes)),
         Err(_) => OriginId(0),

@@ -1,4 +1,4 @@
-//! Checks that the client of a stored session may resume it, before the session is accepted.
+//! Checks that the client of a stored session may resume it, before rustls accepts the session.
 //!
 //! In a resumption, the client presents no certificate (RFC 8446, section 2.2). Since the full
 //! handshake, its certificate may have expired or been revoked, or its CA may have been removed. So

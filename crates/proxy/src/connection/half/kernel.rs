@@ -2,8 +2,8 @@
 //! without TLS.
 //!
 //! Each leg moves separately after it has carried `limits.kernel-tls-after` bytes, at a moment when
-//! no bytes are pending for its peer and the engine holds no bytes. A busy leg has such moments,
-//! because its reads then stop at the end of a record ([`Half::most_to_read`]). First, the TLS
+//! no bytes are pending for its peer and the engine holds no bytes. Such moments exist on a busy
+//! leg, too, because its reads stop at the end of a record ([`Half::most_to_read`]). First, the TLS
 //! layer is attached to the socket. If the kernel refuses the layer, or does not support the
 //! negotiated cipher, the leg stays with rustls. After the layer is attached, the leg cannot return
 //! to rustls, so a rejected key ends the connection.
