@@ -30,7 +30,7 @@ pub struct HelloRouter {
 pub enum Choice {
     /// becket terminates TLS.
     Serve(Served),
-    /// Pass the connection through to a server of the route with this index.
+    /// The connection is passed through to a server of the route with this index.
     Pass(usize),
     /// The client is rejected with a fatal alert.
     Refuse {

@@ -51,7 +51,7 @@ pub(super) struct Half<'a, S, C: TlsSide> {
     moves: bool,
     /// Bytes that may still be read from the peer in this turn.
     pub(super) left: usize,
-    /// The peer has sent data since this was last cleared.
+    /// The peer has sent data since this flag was last cleared.
     pub(super) spoke: bool,
     /// The peer sent FIN without close_notify while the other side could still send.
     pub(super) truncated: bool,

@@ -524,8 +524,8 @@ impl<N: Net> Connection<N> {
         }
         match &mut self.phase {
             Some(Phase::Relaying(phase)) => phase.cut_off(&mut self.core),
-            // The response is complete. A reset could discard data that the client has not received
-            // yet.
+            // The last bytes and FIN are being sent. A reset could discard data that the client has
+            // not received yet.
             Some(Phase::Closing(_)) => {}
             _ if self.core.fin_is_an_end => self.core.client.socket.reset_on_close(),
             _ => {}

@@ -2,7 +2,7 @@
 //!
 //! Each message covers a limited number of connections, so the worker does other work between the
 //! pages of a long list. A connection is identified by its worker, its index and the time of its
-//! accept. Indices are reused, times are not.
+//! accept. The time is needed because an index is reused after its connection is closed.
 
 use std::fmt::{self, Display};
 use std::net::{IpAddr, SocketAddr};
