@@ -67,7 +67,6 @@ fn advice(error: &io::Error) -> &'static str {
     }
 }
 
-/// Endpoint of the admin pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Endpoint {
     Socket(PathBuf),
@@ -96,7 +95,7 @@ impl AdminAnswer {
     /// Decodes the body as JSON.
     ///
     /// # Errors
-    /// The body has another form.
+    /// The body is not JSON for a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.body)
     }
@@ -199,7 +198,7 @@ fn exchange(at: &Endpoint, method: &str, path: &str, body: &str) -> io::Result<V
         let length = body.len();
         request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
     }
-    // A POST waits for an outcome.
+    // becket answers a POST only after the reload or upgrade has ended.
     let patience = match method {
         "POST" => MOST_PATIENCE,
         _ => PATIENCE,
@@ -250,9 +249,8 @@ impl Endpoint {
     }
 
     /// Returns `true` if the server certainly did not read the whole request, so that it may be
-    /// sent again. The kernel resets a unix socket only if it is closed with unread bytes. This
-    /// happens in an upgrade: a request waits in the queue of the old process when that closes, and
-    /// another process has the path.
+    /// sent again. The kernel resets a unix connection only if it is closed with unread bytes.
+    /// During an upgrade the old process closes its socket with requests in the accept queue.
     fn has_not_read(&self, error: &io::Error) -> bool {
         let unread = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
         matches!(self, Self::Socket(_)) && unread.contains(&error.kind())
@@ -262,7 +260,7 @@ impl Endpoint {
 trait AdminStream: Read + Write {}
 impl<S: Read + Write> AdminStream for S {}
 
-/// Parses an answer that ends with its connection. Returns `None` if it is not HTTP.
+/// Parses an HTTP answer whose body ends with the connection. Returns `None` if it is not HTTP.
 fn answer(bytes: &[u8]) -> Option<AdminAnswer> {
     let code = bytes.strip_prefix(b"HTTP/1.1 ")?.get(..3)?;
     let head = bytes.windows(4).position(|bytes| bytes == b"\r\n\r\n")?;
@@ -284,7 +282,7 @@ fn connect(address: &str) -> io::Result<TcpStream> {
     Err(last)
 }
 
-/// Path of the admin socket in the packages.
+/// Path of the admin socket in becket's packages.
 pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
 /// Timeout of the connect, of each write and of each read. A page takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);

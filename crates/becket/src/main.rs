@@ -1,4 +1,4 @@
-//! The `becket` program: arguments to configuration to server to exit code.
+//! The `becket` program: parses the command line, runs a subcommand and returns its exit code.
 //!
 //! | code | meaning |
 //! |---|---|
@@ -37,8 +37,7 @@ use becket_process::{ProcessRole, StartTask, enter};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
-/// Replaces the allocator of musl, which the static program would use: it has one lock for all
-/// threads.
+/// Replaces musl's allocator, which has one lock for all threads, in static builds.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -206,7 +205,7 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
         file.write_all(toml.as_bytes()).with_context(named)?;
     }
     match (&migration.toml, &flags.out) {
-        // Standard output has only the file, so the report goes to standard error.
+        // Standard output contains only the new file, so the report goes to standard error.
         (Some(toml), None) if !flags.json => {
             eprint!("{report}");
             say(toml)?;

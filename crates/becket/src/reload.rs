@@ -1,11 +1,11 @@
-//! `becket reload` and `becket upgrade`: request it from a running becket, and wait for the
-//! outcome.
+//! `becket reload` and `becket upgrade`: request a reload or an upgrade from a running becket, and
+//! wait for the outcome.
 //!
 //! `/status` names the process to signal and reports the outcome. Another program could serve a
-//! page that names any process, so only a program of this name is signalled ([`signal_namesake`]). A
-//! becket with another name is asked over its socket. A reload or an upgrade in progress may have
-//! read older files, so this command waits for it first. After an upgrade another process answers,
-//! and reports the number of upgrades.
+//! page that names any process, so only a program of this name is signalled ([`signal_namesake`]).
+//! A becket with another name receives the request over its socket. A reload or an upgrade in
+//! progress may have read older files, so this command waits for its end first. After an upgrade
+//! another process answers, and reports the number of upgrades.
 
 use std::io;
 use std::thread::sleep;
@@ -45,7 +45,7 @@ pub enum NotReloaded {
     /// The new configuration or the new program was rejected.
     #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
     Refused(OperatorRequest, Vec<String>),
-    /// A new process serves with the current configuration, or cannot start.
+    /// The serving process exited; a new one starts with the current configuration.
     #[error("the serving process exited; a new one starts with the current configuration")]
     Restarted,
     /// No outcome after [`MOST_TRIES`].
@@ -82,7 +82,7 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
     }
     let pid = before.process.pid;
     if let Err(error) = signal_namesake(pid, signal_for(what)) {
-        // A becket whose program has another name, or that is in another container.
+        // Errors for a program with another name, or for a process in another container.
         let elsewhere = [io::ErrorKind::InvalidInput, io::ErrorKind::NotFound];
         if elsewhere.contains(&error.kind())
             && let Some(done) = over_socket(what, place)
@@ -125,7 +125,8 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
     })?
 }
 
-/// Requests it over the admin socket, which needs no process ID. Returns `None` without a socket.
+/// Sends the request over the admin socket, which needs no process ID. Returns `None` without a
+/// socket.
 fn over_socket(what: OperatorRequest, place: &AdminAddress) -> Option<Result<String, NotReloaded>> {
     if !place.is_socket() {
         return None;
@@ -162,7 +163,7 @@ fn wait<T>(place: &AdminAddress, outcome: impl Fn(&Status) -> Option<T>) -> Resu
 }
 
 const STEP: Duration = Duration::from_millis(50);
-/// One minute, if each answer arrives at once.
+/// Maximum number of polls: one minute, if each answer arrives at once.
 const MOST_TRIES: usize = 1200;
 
 #[cfg(test)]

@@ -58,7 +58,7 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
     }
     match &status.sessions.cluster {
         Some(of) => cluster(&mut page, of),
-        // A draining process has left the cluster.
+        // A draining process has left the cluster, so "off" would be misleading.
         None if process.state == ServingState::Draining => {}
         None => page.line("cluster", "off"),
     }
@@ -75,7 +75,7 @@ pub fn ended(changes: &[String]) -> String {
         .collect()
 }
 
-/// Returns the increase of a number per second between two statuses, by the clock of the becket.
+/// Returns the increase of a number per second between two statuses, by becket's own clock.
 pub fn rate(now: &Status, before: &Status, of: impl Fn(&Status) -> u64) -> Option<f64> {
     let seconds = now.process.now.since(before.process.now).as_secs_f64();
     let more = of(now).saturating_sub(of(before));

@@ -27,11 +27,12 @@ pub enum Address {
 }
 
 impl Address {
-    /// Returns the addresses to bind or to connect; `look_up` resolves a name. Without IPv6, all
-    /// addresses of the machine are those of IPv4. Returns no address for a unix socket.
+    /// Returns the addresses to bind or to connect to; `look_up` resolves a name. Without IPv6,
+    /// [`Self::Any`] expands to the IPv4 wildcard address only. Returns no address for a unix
+    /// socket.
     ///
     /// # Errors
-    /// As `look_up`.
+    /// The error of `look_up`.
     pub fn expand<F: AsRef<[IpAddr]>, E>(
         &self,
         has_ipv6: bool,
@@ -52,7 +53,7 @@ impl Address {
         Ok(hosts.map(|host| SocketAddr::new(*host, *port)).collect())
     }
 
-    /// Returns the addresses to bind. `localhost` stands for the loopback addresses. Returns `None`
+    /// Returns the addresses to bind. `localhost` expands to the loopback addresses. Returns `None`
     /// for any other name, because names are not resolved here.
     pub fn to_bind(&self, has_ipv6: bool) -> Option<Vec<SocketAddr>> {
         let loopback = if has_ipv6 {
@@ -72,7 +73,7 @@ const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
-/// All addresses of this machine, by family.
+/// Wildcard addresses of IPv4 and IPv6.
 const ANY: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -116,14 +117,14 @@ addresses! {
     } else {
         remote(text)
     };
-    /// Address of a peer.
+    /// Address of a cluster peer.
     PeerAddress, "HOST:PORT or [V6]:PORT", remote;
     /// Address of a syslog daemon. Names are not allowed, because a log must not wait for a
     /// resolver.
     SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", fixed;
-    /// Address of a server that needs no resolver.
+    /// Address of a server without a host name, so that no resolver is needed.
     FixedAddress, "IP:PORT, [V6]:PORT or /unix/path", fixed;
-    /// Address of the admin pages: they have no password, so it must be explicit.
+    /// Address of the admin pages. They have no password, so a wildcard address is rejected.
     AdminAddress, "HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443", |text| match inet(text)? {
         Address::Any(_) => Err("the admin page has no password, so the address must be explicit"),
         address => Ok(address),
@@ -184,7 +185,7 @@ fn remote(text: &str) -> Result<Address, &'static str> {
 
 fn inet(text: &str) -> Result<Address, &'static str> {
     let (host, port) = text.rsplit_once(':').ok_or("no port")?;
-    // u16::from_str accepts a sign.
+    // `u16::from_str` accepts a leading `+`, which is not valid in an address.
     let digits = port.bytes().all(|byte| byte.is_ascii_digit());
     let port = port.parse().ok().filter(|_| digits).ok_or("not a port")?;
     if matches!(host, "" | "*" | "[*]") {
@@ -210,12 +211,12 @@ fn inet(text: &str) -> Result<Address, &'static str> {
 pub enum NamePattern {
     /// `www.example.org`
     Exact(String),
-    /// `*.example.org`, kept without `*.`; stands for exactly one label.
+    /// `*.example.org`, stored without `*.`; the `*` matches exactly one label.
     Wildcard(String),
 }
 
 impl NamePattern {
-    /// Returns `true` if a name in lower case is covered. A wildcard stands for exactly one label.
+    /// Returns `true` if the pattern matches `name`, which must be in lower case.
     pub fn matches(&self, name: &str) -> bool {
         let name = name.strip_suffix('.').unwrap_or(name);
         match self {
@@ -285,7 +286,8 @@ impl Text for HostName {
 }
 
 checked_text! {
-    /// Name of a section: a label of metrics and logs. The default is empty, which is rejected.
+    /// Name of a section, used as a label in metrics and logs. The default is an empty name, which
+    /// is rejected.
     SectionName(Arc<str>), "1 to 64 letters, digits, '-', '_' or '.'", "not a usable name", |text| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         (1..=64).contains(&text.len()) && text.chars().all(is_plain)

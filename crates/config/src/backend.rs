@@ -17,13 +17,13 @@ use crate::section::section;
 section! {
 /// `[[backend]]`
 pub struct Backend {
-    /// Unique; a label of metrics and logs.
+    /// Unique name, used as a label in metrics and logs.
     pub name: SectionName,
-    /// `[backend.files]`: a folder whose files are served instead of servers; its path alone is
-    /// enough.
+    /// `[backend.files]`: serves the files of a folder instead of relaying to servers. The path of
+    /// the folder may replace the table.
     #[serde(with = "folder")]
     pub files: Option<Files>,
-    /// Data that is sent first on every connection to a server.
+    /// Data about the client that is sent first on every connection to a server.
     pub proxy_header: Option<Introduction>,
     /// Optional TLVs of a PROXY header of version 2.
     pub proxy_tlvs: Vec<ProxyTlv>,
@@ -31,15 +31,15 @@ pub struct Backend {
     pub tls: Option<ServerTls>,
     /// Load-balancing algorithm.
     pub balance: Balance,
-    /// Maximum number of connections that wait for a slot; 0 rejects them at once. A million take
-    /// 400 MB and more.
+    /// Maximum number of connections that wait for a slot; 0 rejects them at once. A million
+    /// waiting connections take at least 400 MB.
     #[serde(with = "Whole::<0, 1_000_000>")]
     pub queue_length: usize = 1024,
     /// Maximum wait for a slot; absent means `timeouts.connect`.
     #[serde(with = "Time::<MILLISECOND, DAY>")]
     pub queue_timeout: Option<Duration>,
-    /// Idle time after which a connection is closed while others wait for a slot; absent means
-    /// never.
+    /// Idle time after which a connection is closed while other connections wait for a slot; absent
+    /// means never.
     #[serde(with = "TimeOr::<Off, { 100 * MILLISECOND }, DAY>")]
     pub idle_reclaim: Option<Duration>,
     /// Remove a client from the queue if it closes its stream while it waits.
@@ -52,7 +52,7 @@ pub struct Backend {
     pub connections_on_failure: ConnectionsOnFailure,
     /// Property that identifies returning clients.
     pub stick: StickBy,
-    /// Maximum number of remembered clients; the upper bound takes about 6 GB.
+    /// Maximum number of remembered clients; 100 million take about 6 GB.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub stick_entries: usize = 100_000,
     /// Time after which a client that does not return is forgotten.
@@ -74,7 +74,7 @@ pub struct Backend {
 section! {
 /// `[backend.files]`
 pub struct Files {
-    /// The folder; its absence is an error.
+    /// Path of the folder; required.
     pub root: Option<String>,
     /// Names of index files, in the order of the search.
     pub index: Vec<String> = vec!["index.html".to_owned()],
@@ -82,12 +82,12 @@ pub struct Files {
     pub symlinks: bool,
     /// Send `name.br`, `name.zst` or `name.gz` instead of `name` to clients that accept it.
     pub precompressed: bool,
-    /// `[[backend.files.cache-control]]`: Cache-Control of answers; the first matching pattern
-    /// counts.
+    /// `[[backend.files.cache-control]]`: Cache-Control headers of responses; the first matching
+    /// pattern applies.
     pub cache_control: Vec<CacheControl>,
     /// `[[backend.files.error-page]]`
     pub error_page: Vec<ErrorPage>,
-    /// The field Strict-Transport-Security of every answer over TLS.
+    /// Value of the Strict-Transport-Security header in every response over TLS.
     pub hsts: Option<FieldValue>,
     /// Maximum number of files that each worker keeps open.
     #[serde(with = "Whole::<0, 1_000_000>")]
@@ -98,9 +98,9 @@ pub struct Files {
 section! {
 /// `[[backend.files.cache-control]]`
 pub struct CacheControl {
-    /// A pattern of paths with `*`, `?` and `[a-z]`; a star also matches slashes.
+    /// Pattern of request paths with `*`, `?` and `[a-z]`; `*` also matches slashes.
     pub paths: String,
-    /// Value of the field.
+    /// Value of the Cache-Control header.
     pub value: FieldValue = FieldValue(String::new()),
 }
 }
@@ -108,14 +108,14 @@ pub struct CacheControl {
 section! {
 /// `[[backend.files.error-page]]`
 pub struct ErrorPage {
-    /// Status of the answer.
+    /// HTTP status of the response.
     pub status: Option<u16>,
-    /// File of the body, below the folder.
+    /// File that is sent as the body, relative to the folder.
     pub path: String,
 }
 }
 
-/// A table of files, or the path of its folder.
+/// Notation of `files`: a table, or only the path of the folder.
 mod folder {
     use serde::{Deserializer, Serialize, Serializer};
 
@@ -139,7 +139,7 @@ mod folder {
 section! {
 /// `[[backend.server]]`
 pub struct ServerSection {
-    /// Address of the server; its absence is an error.
+    /// Address of the server; required.
     pub address: Option<ServerAddress>,
     /// Weight relative to the other servers; with 0 the server gets only clients that stick to it.
     /// The range is HAProxy's.
@@ -152,7 +152,7 @@ pub struct ServerSection {
     pub backup: bool,
     /// Send no connections to the server.
     pub disabled: bool,
-    /// Node number in the tickets of the server, if it is a becket.
+    /// Node number that the server writes into its tickets, if it is a becket.
     #[serde(with = "Whole::<0, 65_535>")]
     pub node: Option<u16>,
 }
@@ -166,16 +166,17 @@ pub struct HealthSection {
     /// Time between two checks.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub interval: Duration = Duration::from_secs(2),
-    /// Time between two checks while the state may change.
+    /// Time between two checks while their outcomes contradict the server's state, or before the
+    /// first outcome.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub fast_interval: Duration = Duration::from_secs(1),
     /// Timeout of a check for each address of a server.
     #[serde(with = "Time::<MILLISECOND, { 10 * MINUTE }>")]
     pub timeout: Duration = Duration::from_secs(2),
-    /// Successful checks in a row that bring a server back.
+    /// Number of successful checks in a row that return a server to service.
     #[serde(with = "Whole::<1, 1000>")]
     pub rise: u32 = 2,
-    /// Failed checks in a row that take a server out of service.
+    /// Number of failed checks in a row that take a server out of service.
     #[serde(with = "Whole::<1, 1000>")]
     pub fall: u32 = 3,
     /// Path of an HTTP check.
@@ -191,10 +192,11 @@ pub struct HealthSection {
     /// Time after a recovery during which the server gets fewer clients than its weight allows.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub slow_start: Option<Duration>,
-    /// Failed connects in a row that take a server out of service; absent is off.
+    /// Number of failed connects in a row that take a server out of service; absent means that
+    /// connects do not count.
     #[serde(with = "Whole::<1, 1000>")]
     pub passive_failures: Option<u32>,
-    /// Time for which the server then stays out of service.
+    /// Time that a server stays out of service after failed connects.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub passive_pause: Duration = Duration::from_secs(10),
 }

@@ -1,7 +1,7 @@
-//! Finds contradictions in a file whose single values are valid: references, and keys that exclude
-//! or require each other.
+//! Finds contradictions in a file whose values are valid one by one: names of missing sections, and
+//! keys that exclude or require each other.
 //!
-//! All errors are found, each with the key path of its field;
+//! Every error is reported with the key path of its field;
 //! [`KeyLocations::place`](crate::read::KeyLocations::place) adds line and value.
 
 mod backend;
@@ -29,19 +29,20 @@ use crate::suites::ServedVersion;
 pub struct Way<'a> {
     /// The route and its index; `None` for the listener's own settings.
     pub route: Option<(usize, &'a Route)>,
-    /// Index of the certificate whose clients take this way.
+    /// Index in `certificates` of the entry whose policy applies.
     pub certificate: Option<usize>,
     /// TLS is terminated, rather than passed through or absent.
     pub ends_tls: bool,
-    /// Name of the policy: that of the route or of the listener, or the listener's own name.
+    /// Name of the policy of the route, the certificate or the listener; otherwise the listener's
+    /// own name.
     pub policy: &'a str,
     /// Name of the backend; `None` is an error.
     pub backend: Option<&'a str>,
 }
 
 impl ListenerSection {
-    /// Returns the ways of the clients, in the order of their evaluation. The last one accepts
-    /// every hello. Returns none if all requests are redirected.
+    /// Returns the ways of this listener's clients in order of evaluation; the last way accepts
+    /// every hello. The list is empty if all requests are redirected.
     pub fn ways(&self) -> Vec<Way<'_>> {
         if self.redirect.is_some() {
             return Vec::new();
@@ -94,7 +95,7 @@ impl Route {
     }
 }
 
-/// Returns the key paths of the sections of one kind.
+/// Returns the key paths of the sections of one kind, such as `listener[web]`.
 pub fn paths<'n>(kind: &str, names: impl Iterator<Item = &'n SectionName>) -> Vec<String> {
     let labels = labels(names.map(|name| Some(name.clone()))).into_iter();
     labels.map(|label| format!("{kind}[{label}]")).collect()
@@ -146,7 +147,7 @@ impl File {
         self.backend.iter().find(|backend| *backend.name == *name)
     }
 
-    /// Finds all contradictions.
+    /// Reports all contradictions.
     pub fn check(&self, report: &mut Report) {
         self.check_listeners(report);
         self.check_policies(report);
@@ -233,7 +234,7 @@ impl File {
             let names = self.policy.iter().map(|policy| &*policy.name);
             let problem = unknown("policy", way.policy, names);
             let path = key!(at, listener.policy);
-            // If several routes lack their own policy, this is reported once.
+            // Several routes may inherit the same unknown policy; the error is reported once.
             if !report.errors.iter().any(|known| known.path == path) {
                 report.refuse(path, problem.0, problem.1);
             }
@@ -278,7 +279,7 @@ impl File {
     }
 
     /// Early data may be a replay. Only a server knows which requests may be repeated, so becket
-    /// must mark early data for it, which requires a PROXY header of version 2.
+    /// must mark early data in a PROXY header of version 2.
     fn check_early_data(&self, report: &mut Report) {
         let mut seen = HashSet::new();
         for listener in &self.listener {
@@ -290,7 +291,7 @@ impl File {
                     continue;
                 }
                 let path = key!(format!("policy[{}]", &*policy.name), policy.early_data);
-                // Here the server gets its PROXY header before TLS begins.
+                // With these protocols becket sends the PROXY header before TLS begins.
                 if listener.speaks().connects_first() {
                     let name = &*listener.name;
                     let fault = format!(
@@ -306,7 +307,7 @@ impl File {
                     report.refuse(&path, fault, accepted);
                 }
                 let backend = way.backend.and_then(|name| self.backend_named(name));
-                // Serving a file twice changes nothing.
+                // A replayed request for a file changes nothing, so no mark is needed.
                 if let Some(backend) = backend.filter(|backend| backend.files.is_none())
                     && backend.proxy_header != Some(Introduction::V2)
                     && seen.insert((way.policy, way.backend))
@@ -321,7 +322,7 @@ impl File {
         }
     }
 
-    /// Checks that a chroot has a user.
+    /// Rejects `process.chroot` without `process.user`, because root can leave a chroot.
     fn check_chroot(&self, report: &mut Report) {
         let process = &self.process;
         let path = key!("process", process.chroot);
@@ -334,7 +335,8 @@ impl File {
         }
     }
 
-    /// Checks that each listener receives the header that a backend passes on.
+    /// Rejects `proxy-header = "received"` in a backend if one of its listeners accepts no PROXY
+    /// header.
     fn check_received_headers(&self, report: &mut Report) {
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             let is_there = |way: &Way<'_>| way.backend == Some(&*backend.name);
@@ -352,8 +354,8 @@ impl File {
         }
     }
 
-    /// Checks that idle connections are closed early only if becket can distinguish them from
-    /// connections that wait for an answer.
+    /// Rejects `idle-reclaim` if becket cannot distinguish idle connections from connections that
+    /// wait for a response.
     fn check_idle_reclaim(&self, report: &mut Report) {
         let listeners: Vec<_> = self.listener.iter().map(|it| (it, it.ways())).collect();
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
@@ -459,11 +461,12 @@ impl File {
         }
     }
 
-    /// Sessions of stud and hitch belong to one policy. It must be in use, must allow TLS 1.2, and
-    /// must not request client certificates, because the sender does not identify the client.
+    /// Sessions of stud and hitch resume under one policy. This policy must be in use, must allow
+    /// TLS 1.2, and must not request client certificates, because the sender does not identify the
+    /// client.
     fn check_stud(&self, cluster: &Cluster, report: &mut Report) {
         let in_use = self.policies_in_use();
-        // Without a listener, another error is reported already.
+        // A file without listeners has another error already.
         if !cluster.receive_stud || in_use.is_empty() {
             return;
         }
@@ -510,7 +513,7 @@ impl File {
     }
 }
 
-/// Checks that becket can read HTTP requests on a path to a backend that serves files.
+/// Checks that becket can parse HTTP on the way to a backend that serves files.
 fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
     let fault = match listener.speaks() {
         ListenMode::StartTls(_) => "the protocol is not HTTP, and the backend serves files",
@@ -570,7 +573,7 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
     }
 }
 
-/// ALPN name of the protocol for files (RFC 7301, section 6).
+/// ALPN name of HTTP/1.1 (RFC 7301, section 6), the only protocol over which files are served.
 pub const HTTP: &[u8] = b"http/1.1";
 const VERSIONS: &str = "\"1.2\", \"1.3\" or both";
 /// Accepted values of `cluster.stud-certificate`.

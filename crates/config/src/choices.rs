@@ -69,7 +69,7 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
-    /// As text, with brief lines of requests for files and of failed handshakes in the access log.
+    /// Text, with short access log lines for file requests and failed handshakes.
     Short,
 }
 
@@ -101,7 +101,7 @@ pub enum Facility {
     Local7 = 23,
 }
 
-/// Load-balancing algorithm, by weight.
+/// Load-balancing algorithm.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
@@ -131,7 +131,7 @@ pub enum ConnectionsOnFailure {
     Close,
 }
 
-/// Mode of a server: the clients that it gets.
+/// Mode of a server: clients that becket sends to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerMode {
@@ -145,7 +145,7 @@ pub enum ServerMode {
 }
 
 impl ServerMode {
-    /// Returns the word in the file.
+    /// Returns the name of the mode.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -155,7 +155,7 @@ impl ServerMode {
     }
 }
 
-/// Connections whose TLS records the kernel seals and opens.
+/// Connections whose TLS records the kernel encrypts and decrypts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KernelTls {
@@ -201,7 +201,7 @@ pub enum Mode {
     /// TLS is terminated.
     #[default]
     Terminate,
-    /// The hello is read, and all bytes are passed on unchanged.
+    /// becket parses the ClientHello, and relays all bytes unchanged.
     Passthrough,
 }
 
@@ -272,7 +272,7 @@ pub enum Verify {
     /// Chain, validity period and name.
     #[default]
     Full,
-    /// Chain and validity period: any certificate of these authorities is accepted.
+    /// Chain and validity period, but not the name.
     Chain,
     /// The certificate itself, which must be in `ca`, its validity period, and the name if one is
     /// configured.

@@ -9,16 +9,16 @@ use crate::section::section;
 section! {
 /// `[cluster]`
 pub struct Cluster {
-    /// File of the secret.
+    /// File with the cluster secret.
     pub secret: Option<String>,
     /// PEM file with a private key from which the secret is derived.
     pub secret_from_key: Option<String>,
-    /// Files of further accepted secrets.
+    /// Files with further cluster secrets that are accepted.
     pub accept_secrets: Vec<String>,
-    /// Number of this node; its absence is an error.
+    /// Number of this node; required, and different on each node.
     #[serde(with = "Whole::<1, 65_535>")]
     pub node: Option<u16>,
-    /// Address for datagrams of peers; without it, only tickets are shared.
+    /// UDP address for replication between peers; if absent, only tickets are shared.
     pub listen: Option<ListenAddress>,
     /// Addresses of the peers.
     pub peers: Vec<PeerAddress>,
@@ -36,11 +36,11 @@ pub struct Cluster {
     pub tls12_tickets: bool,
     /// Receive sessions of stud and hitch.
     pub receive_stud: bool,
-    /// Address for their datagrams.
+    /// UDP address that receives the sessions of stud and hitch.
     pub stud_listen: Option<ListenAddress>,
-    /// PEM file with an RSA key.
+    /// PEM file with the RSA key of stud or hitch.
     pub stud_certificate: Option<String>,
-    /// Name of a policy in use.
+    /// Name of the policy under which sessions of stud and hitch resume.
     pub stud_policy: Option<String>,
 }
 }

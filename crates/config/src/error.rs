@@ -1,9 +1,8 @@
 //! Problems of a configuration: always a list, never only the first one.
 //!
 //! A [`Problem`] is one fault with its key path, line, value as written and accepted values; it
-//! prints as one line. [`Report`] collects problems while a configuration is prepared, with
-//! warnings apart; [`Rejected`] is the result if there was any error. This module does not decide
-//! which values are faulty.
+//! prints as one line. [`Report`] collects errors and warnings while a configuration is prepared;
+//! [`Rejected`] is the result if there was any error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -16,7 +15,7 @@ use serde::Serialize;
 pub struct Problem {
     /// Key path, such as `listener[web].bind[1]`, or the flag; empty for the text as a whole.
     pub path: String,
-    /// File of the problem: a part of the configuration, or the configuration itself.
+    /// File that contains the problem: the configuration, or a file that it includes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Box<str>>,
     /// Line in the file, counted from 1; unknown for flags.
@@ -39,7 +38,7 @@ impl Problem {
         }
     }
 
-    /// Returns the sort key of problems: those in the main file precede those in its parts.
+    /// Returns the sort key of problems: the main file precedes included files.
     pub fn place(&self) -> (Option<&str>, Option<usize>) {
         (self.file.as_deref(), self.line)
     }
@@ -96,7 +95,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Fault of a value, with the accepted values if the notation does not imply them.
+/// Fault of a value, with the accepted values if they differ from those of the notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueError {
     pub(crate) fault: Cow<'static, str>,
@@ -142,7 +141,7 @@ impl From<String> for ValueError {
 pub struct Report {
     /// Problems that make the configuration invalid.
     pub errors: Vec<Problem>,
-    /// Problems that do not.
+    /// Problems despite which the configuration is valid.
     pub warnings: Vec<Problem>,
 }
 
@@ -157,7 +156,7 @@ impl Report {
         self.warnings.push(problem);
     }
 
-    /// Adds an error of the key at `path`. Its value is added later if it is known.
+    /// Adds an error of the key at `path`.
     pub fn refuse(
         &mut self,
         path: impl Into<String>,
@@ -167,7 +166,7 @@ impl Report {
         self.error(Problem::new(path, fault).accepted(accepted));
     }
 
-    /// Acts as [`Self::refuse`] if `is_wrong`.
+    /// Calls [`Self::refuse`] if `is_wrong`.
     pub(crate) fn refuse_if(&mut self, is_wrong: bool, path: String, fault: &str, accepted: &str) {
         if is_wrong {
             self.refuse(path, fault, accepted);
@@ -181,7 +180,7 @@ impl Report {
 }
 
 /// Returns the key path of a field of a section: `key!(path, listener.bind)`. The compiler checks
-/// the field.
+/// that the field exists.
 #[macro_export]
 macro_rules! key {
     ($path:expr, $section:ident.$field:ident) => {{
@@ -254,7 +253,7 @@ const SHOWN_CHARS: usize = 120;
 /// Returns the text of a system error without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
-    // Other texts may contain paths and names, so their case is kept.
+    // Texts of other errors may contain paths and names, so they are not converted to lower case.
     match text.split_once(" (os error") {
         Some((text, _)) => text.to_lowercase(),
         None => text,

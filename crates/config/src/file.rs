@@ -1,6 +1,6 @@
-//! The whole file: one field per table. A key is a field of its section, in kebab case, with its
-//! default; its notation reads and checks it. A test compares `docs/reference/configuration.md`
-//! with these types.
+//! The whole file: one field per table. A key is a field of its section's struct, with a default,
+//! and with a notation that parses and checks its value. A test compares
+//! `docs/reference/configuration.md` with these types.
 
 use std::time::Duration;
 
@@ -56,8 +56,8 @@ impl File {
         shared.or(self.sessions.max_age).unwrap_or(MAX_AGE)
     }
 
-    /// Returns `true` if TLS 1.2 clients get tickets under this policy. In a cluster, the cluster
-    /// must allow it, too.
+    /// Returns `true` if TLS 1.2 clients get tickets under this policy. In a cluster,
+    /// `cluster.tls12-tickets` must be set, too.
     pub fn tls12_tickets(&self, policy: &Policy) -> bool {
         let cluster = self.cluster.as_ref();
         policy.tls12_tickets
@@ -95,6 +95,6 @@ impl File {
     }
 }
 
-/// Eight hours: resumption within a working day.
+/// Eight hours, so that clients can resume within a working day.
 const TICKET_ROTATION: Duration = Duration::from_secs(8 * 3600);
 const MAX_AGE: Duration = Duration::from_secs(24 * 3600);

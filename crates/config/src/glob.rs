@@ -13,8 +13,8 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
 /// Returns `true` if a name matches a pattern. A name that begins with a dot matches only a pattern
 /// that begins with one.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    // The library's option for leading dots applies to each part of a path, and would hide
-    // /.well-known/ from a star.
+    // The option of the `glob` crate for leading dots applies to each part of a path: with it, `*`
+    // would not match `/.well-known/`.
     if name.starts_with('.') && !pattern.starts_with('.') {
         return false;
     }

@@ -1,6 +1,6 @@
 //! Hints about a text that does not parse, and about keys of other programs.
 
-/// Returns the setting that a key of nginx, haproxy or traefik is here.
+/// Returns becket's setting for a key of nginx, HAProxy or Traefik.
 pub(crate) fn foreign(key: &str) -> Option<&'static str> {
     let plain = |c: &char| !matches!(c, '-' | '_');
     let key: String = key.to_ascii_lowercase().chars().filter(plain).collect();
@@ -116,7 +116,7 @@ fn string_length(text: &[u8], quote: &str) -> usize {
     }
 }
 
-/// The longer ones first.
+/// Longer delimiters first, because `"` is a prefix of `"""`.
 const QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 
 #[cfg(test)]

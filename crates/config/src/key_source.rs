@@ -56,7 +56,7 @@ as_text!(KeySource);
 pub struct KeyUri {
     /// The URI as written.
     text: Arc<str>,
-    /// Token that has the key.
+    /// Token that holds the key.
     pub token: TokenId,
     /// File with the PIN.
     pub pin_source: Option<PathBuf>,
@@ -117,7 +117,7 @@ impl Attribute {
 }
 
 impl TokenId {
-    /// Returns a name that distinguishes the token from others of its module, for people.
+    /// Returns a name for people that distinguishes the token from other tokens of its module.
     pub fn name(&self) -> String {
         let mut name = String::new();
         for (attribute, value) in &self.attributes {
@@ -141,7 +141,7 @@ impl std::fmt::Display for KeyUri {
 }
 
 impl KeyUri {
-    /// Reads a URI of RFC 7512 that names one private key.
+    /// Parses a URI of RFC 7512 that names one private key.
     ///
     /// # Errors
     /// The fault of the URI.
@@ -223,7 +223,7 @@ impl KeyUri {
     }
 }
 
-/// Decodes the attributes of one part. Each may be given once.
+/// Decodes the attributes of the path or the query. An attribute given twice is an error.
 fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, ValueError> {
     let mut found: Vec<(&str, Vec<u8>)> = Vec::new();
     for attribute in part.split(separator).filter(|_| !part.is_empty()) {
@@ -244,7 +244,7 @@ fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, Value
 
 fn text_of(name: &str, value: Vec<u8>) -> Result<String, ValueError> {
     let text = String::from_utf8(value).map_err(|_| format!("{name} is not UTF-8"))?;
-    // The module takes C strings, and the agent's messages go to logs.
+    // A NUL would end the C string for the module, and a line feed would split a log line.
     if text.contains(char::is_control) {
         Err(format!("{name} has a control character").into())
     } else {
@@ -266,7 +266,8 @@ fn file_of(value: &str) -> Result<PathBuf, ValueError> {
 }
 
 const SCHEME: &str = "pkcs11:";
-/// Far longer than the attributes of PKCS#11; this bounds the messages to an agent.
+/// Maximum length of a URI, which bounds the messages to a token's agent. Attributes of PKCS#11 are
+/// far shorter.
 const LONGEST: usize = 1024;
 #[cfg(test)]
 mod tests {

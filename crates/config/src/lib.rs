@@ -20,8 +20,8 @@
 //! * [`mod@read`]: parses a text and finds every error of its structure and its values;
 //! * [`check`]: finds contradictions between keys.
 //!
-//! A key has three places: its field in this crate, with its notation and its default, its row in
-//! `docs/reference/configuration.md`, and its use.
+//! Each key is a field in this crate, with its notation and its default, and a row in
+//! `docs/reference/configuration.md`.
 #![forbid(unsafe_code)]
 
 pub mod address;

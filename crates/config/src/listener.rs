@@ -18,9 +18,9 @@ use crate::notation::{
 use crate::section::section;
 
 section! {
-/// `[[listener]]`: addresses at which clients connect, and the settings of these clients.
+/// `[[listener]]`: addresses at which clients connect, and the settings for these clients.
 pub struct ListenerSection {
-    /// Unique; a label of metrics and logs.
+    /// Unique name, used as a label in metrics and logs.
     pub name: SectionName,
     /// Addresses to bind.
     pub bind: Vec<ListenAddress>,
@@ -30,7 +30,7 @@ pub struct ListenerSection {
     pub mode: Mode,
     /// Protocol in which clients request TLS.
     pub starttls: Option<Protocol>,
-    /// Pass on unencrypted PostgreSQL cancels; absent means yes.
+    /// Pass on unencrypted CancelRequests of PostgreSQL; absent means yes.
     pub cancel_requests: Option<bool>,
     /// Certificates with their keys: bundles, directories, or pairs of chain and key.
     pub certificates: Vec<Certificate>,
@@ -42,10 +42,11 @@ pub struct ListenerSection {
     pub backend: Option<String>,
     /// Redirect every request to `https`; only without TLS.
     pub redirect: Option<Redirect>,
-    /// Protocols, most preferred first; if empty, ALPN is not negotiated.
+    /// ALPN protocols, most preferred first; if empty, ALPN is not negotiated.
     #[serde(with = "list")]
     pub alpn: Vec<Vec<u8>>,
-    /// Behaviour without a common protocol; the default depends on `starttls`.
+    /// Behaviour for clients that offer no ALPN protocol of this listener; the default depends on
+    /// `starttls`.
     pub alpn_mismatch: Option<AlpnMismatch>,
     /// Behaviour for a name that no certificate covers; the default depends on `starttls`.
     pub unknown_names: Option<UnknownNames>,
@@ -55,9 +56,9 @@ pub struct ListenerSection {
     /// Networks of rejected clients, even if `allow` contains them.
     #[serde(with = "list")]
     pub deny: Vec<Network>,
-    /// PROXY header at the start of every connection.
+    /// Accepted versions of the PROXY header at the start of every connection.
     pub accept_proxy: Option<Accept>,
-    /// Networks of trusted senders of the header.
+    /// Networks whose PROXY headers are trusted.
     #[serde(with = "list")]
     pub trusted_networks: Vec<Network>,
     /// `[[listener.route]]`
@@ -131,7 +132,7 @@ pub enum ListenMode {
 
 impl ListenMode {
     /// Returns `true` if becket connects to the server before it reads from the client, because the
-    /// server may send first. The name in the hello cannot select this server.
+    /// server may send first. The server name in the hello arrives too late to select this server.
     pub fn connects_first(self) -> bool {
         match self {
             Self::Tls => false,
@@ -151,7 +152,7 @@ impl ListenerSection {
         }
     }
 
-    /// Returns the behaviour for a client that offers only other protocols.
+    /// Returns the behaviour for a client that offers no ALPN protocol of this listener.
     pub fn alpn_mismatch(&self) -> AlpnMismatch {
         let written = self.alpn_mismatch;
         written.unwrap_or(match self.speaks() {
@@ -169,13 +170,13 @@ impl ListenerSection {
         })
     }
 
-    /// Returns `true` if unencrypted cancels are passed on.
+    /// Returns `true` if unencrypted CancelRequests of PostgreSQL are passed on.
     pub fn passes_cancels(&self) -> bool {
         let speaks = self.speaks() == ListenMode::StartTls(Protocol::Postgresql);
         speaks && self.cancel_requests.unwrap_or(true)
     }
 
-    /// Returns the time for which the kernel holds a connection without data.
+    /// Returns the time of TCP_DEFER_ACCEPT, for which the kernel holds a connection without data.
     pub fn defers_accept(&self) -> Option<Duration> {
         // If the server may send first, the client waits for the server, and the kernel would wait
         // for the client.
@@ -188,9 +189,9 @@ impl ListenerSection {
         Some(time).filter(|time| !time.is_zero())
     }
 
-    /// Returns the protocols to negotiate: those of the file, or otherwise the ALPN names that
-    /// clients of the protocol offer. The names are IANA's, and Exim's two for SMTP, which IANA
-    /// does not list. libpq requires its name if it begins with TLS at once.
+    /// Returns the ALPN protocols to negotiate: those of the file, or otherwise the names that
+    /// clients of the STARTTLS protocol offer. IANA lists these names except Exim's two for SMTP.
+    /// libpq requires `postgresql` if it begins with TLS at once.
     pub fn protocols(&self) -> Vec<Vec<u8>> {
         let names: &[&[u8]] = match (self.speaks(), &self.alpn[..]) {
             (ListenMode::StartTls(Protocol::Smtp), []) => &[b"smtp", b"esmtp"],
@@ -210,7 +211,7 @@ pub struct Route {
     pub names: Vec<NamePattern>,
     /// Termination or passthrough of TLS; absent means as for the listener.
     pub mode: Option<Mode>,
-    /// Protocols; the route is for clients that offer one of them.
+    /// ALPN protocols; the route accepts only clients that offer one of them.
     #[serde(with = "maybe_list")]
     pub alpn: Option<Vec<Vec<u8>>>,
     /// Name of a `[[policy]]`.
@@ -246,7 +247,7 @@ impl Certificate {
             Self::Pair(pair) => {
                 let key = match &pair.key {
                     Some(KeySource::File(path)) => Some(path.as_str()),
-                    // Only the token's agent reads the file of the PIN.
+                    // Only the token's agent reads the file with the PIN.
                     Some(KeySource::Token(_)) | None => None,
                 };
                 let files = pair.chain.iter().chain(&pair.ocsp);
@@ -259,7 +260,7 @@ impl Certificate {
 section! {
 /// `{ chain = "..", key = "..", ocsp = "..", policy = ".." }`
 pub struct Pair {
-    /// File of certificates, the server's own first.
+    /// File with the certificate chain, the server's certificate first.
     pub chain: Option<String>,
     /// The private key.
     pub key: Option<KeySource>,

@@ -33,8 +33,8 @@ pub(crate) fn refused<E: de::Error>(error: impl Into<ValueError>, accepted: impl
     E::custom(format_args!("{fault}{SEPARATOR}{accepted}"))
 }
 
-/// Reads a string if the notation `is_text`, or a whole number as text. Parse errors are raised in
-/// the visitor, so that they have a location.
+/// Reads a string if the notation `is_text`, or a whole number. The visitor calls `parse`, so that
+/// an error has a location in the file.
 fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     (is_text, accepted): (bool, &dyn Display),
@@ -63,7 +63,7 @@ fn scalar<'de, D: Deserializer<'de>, T>(
             (self.2)(&number.to_string()).map_err(|error| refused(error, self.1))
         }
 
-        // Integers in JSON.
+        // JSON parsers pass non-negative integers as `u64`.
         fn visit_u64<E: de::Error>(self, number: u64) -> Result<T, E> {
             (self.2)(&number.to_string()).map_err(|error| refused(error, self.1))
         }
@@ -105,11 +105,9 @@ pub(crate) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>, R>(
 pub(crate) trait Unit {
     /// The number is written as a string, rather than as a TOML number.
     const IS_TEXT: bool = true;
-    /// Accepted values, if the range alone is not enough.
+    /// Description of the accepted values; empty if the range is description enough.
     const ACCEPTED: &str = "";
-    /// Parses a number.
     fn parse(text: &str) -> Result<u64, ValueError>;
-    /// Formats a number.
     fn write(number: u64) -> String;
 }
 
@@ -160,7 +158,7 @@ impl Unit for Size {
     }
 }
 
-/// A number in this range, or a word for `None`.
+/// A number between `LEAST` and `MOST`, or the word of `W` for `None`.
 pub(crate) struct Number<U, W, const LEAST: u64, const MOST: u64>(U, W);
 
 pub(crate) type Whole<const LEAST: u64, const MOST: u64> = Number<Plain, NoWord, LEAST, MOST>;
@@ -212,9 +210,9 @@ fn or_word<W: Word>(accepted: String) -> String {
     }
 }
 
-/// A word that replaces a number.
+/// A word that replaces a number, such as `off`.
 pub(crate) trait Word {
-    /// The word in the file, if there is one.
+    /// The word; `None` if only numbers are accepted.
     const WORD: Option<&str> = None;
 }
 
@@ -238,13 +236,13 @@ words! {
     System = "system";
 }
 
-/// An integer type, a duration in milliseconds, or an `Option` of one.
+/// An integer type, a duration in milliseconds, or an `Option` of either.
 pub(crate) trait Count: Sized {
     /// Converts a number, if the type can hold it.
     fn of(number: u64) -> Option<Self>;
     /// Returns the number, if there is one.
     fn number(&self) -> Option<u64>;
-    /// Returns the value of a word, if the type has one.
+    /// Returns the value for a word such as `off`, if the type has such a value.
     fn none() -> Option<Self> {
         None
     }
@@ -331,7 +329,7 @@ macro_rules! as_text {
 }
 pub(crate) use as_text;
 
-/// Declares values that are kept as written if they pass a check.
+/// Declares newtypes of a string that must pass a check.
 macro_rules! checked_text {
     ($($(#[$doc:meta])* $name:ident($inner:ty), $accepted:literal, $fault:literal, $fits:expr;)*) => {$(
         $(#[$doc])*
@@ -356,7 +354,6 @@ macro_rules! checked_text {
 }
 pub(crate) use checked_text;
 
-/// One value.
 pub(crate) mod text {
     use super::*;
 

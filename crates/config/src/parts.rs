@@ -1,4 +1,4 @@
-//! Parts of a configuration in separate files, as stunnel includes them.
+//! Included files of a configuration, as in stunnel.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,20 +12,20 @@ pub trait IncludedFiles {
     /// The folder cannot be read.
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Returns the text of a part, or `None` if it is not a regular file. A part longer than `most`
-    /// bytes is not read.
+    /// Returns the text of an included file, or `None` if it is not a regular file. A file longer
+    /// than `most` bytes is not read.
     ///
     /// # Errors
     /// The file cannot be read, or is too large.
     fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// Error of a part that exceeds the limit.
+/// Fault of included files that exceed [`MOST_BYTES`].
 pub const TOO_LARGE: &str = "too large: all included files together may have at most 16 MiB";
-/// Maximum number of bytes of all parts of a configuration.
+/// Maximum size of all included files together, in bytes.
 pub const MOST_BYTES: u64 = 16 * 1024 * 1024;
 
-/// Files in memory by path.
+/// Included files in memory, by path.
 impl IncludedFiles for BTreeMap<PathBuf, Vec<u8>> {
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         let within = self.keys().filter(|path| path.parent() == Some(folder));

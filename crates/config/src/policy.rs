@@ -33,7 +33,7 @@ pub struct Policy {
     ],
     /// Authentication of clients.
     pub client_certificates: ClientCertificates,
-    /// Bundle of CA certificates.
+    /// PEM file with the certificates that verify clients.
     pub client_ca: Option<String>,
     /// Meaning of the certificates in `client-ca`.
     pub client_trust: ClientTrust,
@@ -48,9 +48,9 @@ pub struct Policy {
     pub require_ems: Option<bool>,
     /// Issue tickets to TLS 1.2 clients; otherwise they resume by session ID.
     pub tls12_tickets: bool = true,
-    /// Maximum length of early data (0-RTT). The minimum is a whole record with its seal, which a
-    /// client may send at once, and which rustls counts if a session resumes without early data.
-    /// More than 64 KiB is an upload, which gains nothing.
+    /// Maximum length of early data (0-RTT) in bytes. The minimum is one full TLS record with its
+    /// overhead: a client may send it at once, and rustls counts it if a session resumes without
+    /// early data. More than 64 KiB is an upload, which gains nothing.
     #[serde(with = "BytesOr::<Off, { 17 << 10 }, { 64 << 10 }>")]
     pub early_data: Option<u32>,
     /// Stricter settings that are evaluated for each client, but reject none.
@@ -111,7 +111,7 @@ section! {
 pub struct ServerTls {
     /// Verification of certificates.
     pub verify: Verify,
-    /// Bundle of CA certificates; absent means the system's.
+    /// PEM file of CA certificates; absent means those of the system.
     pub ca: Option<String>,
     /// Files with revocation lists.
     pub crl: Vec<String>,
@@ -119,7 +119,7 @@ pub struct ServerTls {
     pub crl_unknown: UnknownStatus,
     /// Name to verify; absent means the host of the server's address.
     pub name: Option<VerifiedName>,
-    /// Name to send; absent means the name to verify, or none if that is an address.
+    /// Server name (SNI) to send; absent means the name to verify, or no SNI if that is an address.
     pub sni: Option<Sni>,
     /// Chain and key to send to servers that request a certificate.
     pub client_certificate: Option<Certificate>,

@@ -34,26 +34,28 @@ pub struct LimitsSection {
     /// bytes, one with X25519MLKEM768 1.8 KB; rustls accepts no handshake message above 64 KiB.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub client_hello: usize = 16 << 10,
-    /// Maximum length of a peer's certificate chain in bytes; a certificate has several hundred.
+    /// Maximum length of a peer's certificate chain in bytes. One certificate has several hundred
+    /// bytes.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub certificate_chain: usize = 16 << 10,
     /// Maximum number of certificates in a chain in addition to the peer's own. webpki checks paths
-    /// of at most six, so more would be useless.
+    /// of at most six, so a higher limit would have no effect.
     #[serde(with = "Whole::<1, 6>")]
     pub chain_intermediates: usize = 6,
-    /// Maximum number of these with an equal subject: an authority with a new key, or signed by two
-    /// others, appears twice. More would make the search for a path long.
+    /// Maximum number of intermediate certificates with the same subject. Two are needed for an
+    /// authority with a new key, or for one that two others signed; more would slow the search for
+    /// a path.
     #[serde(with = "Whole::<1, 2>")]
     pub chain_same_subject: usize = 2,
-    /// Maximum number of bytes relayed for one connection and direction per turn; at least one TLS
-    /// record (RFC 8446, section 5.1), or it could never be relayed.
+    /// Maximum number of bytes relayed for one connection and direction per turn. The minimum is
+    /// one TLS record (RFC 8446, section 5.1), because a longer record could never be relayed.
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]
     pub bytes_per_turn: usize = 256 << 10,
-    /// Number of pipes per worker, for copies without user space if becket does the TLS of no side;
-    /// 0 is off.
+    /// Number of pipes per worker for splice(2), which copies data within the kernel if becket
+    /// itself encrypts on neither side; 0 is off.
     #[serde(with = "Whole::<0, 100_000>")]
     pub pipes: usize = 64,
-    /// Bytes of a connection before the kernel takes over its TLS, if enabled.
+    /// Number of bytes after which the kernel takes over the TLS of a connection, if enabled.
     #[serde(with = "Bytes::<0, { 1 << 40 }>")]
     pub kernel_tls_after: usize = 1 << 20,
     /// Use kernel TLS 1.3 even if the kernel cannot replace keys: a KeyUpdate then ends the
@@ -84,7 +86,7 @@ pub struct Timeouts {
     /// Time to connect to a server.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub connect: Duration = Duration::from_secs(5),
-    /// Without data in either direction.
+    /// Maximum time without data in either direction.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub idle: Duration = Duration::from_secs(600),
     /// Maximum time without data after one side has finished sending.
@@ -93,13 +95,13 @@ pub struct Timeouts {
     /// From the first byte of a request for a file to its complete head.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub request: Duration = Duration::from_secs(10),
-    /// Until the next request for a file.
+    /// Maximum time from a response to the next request for a file.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub keep_alive: Duration = Duration::from_secs(75),
-    /// In a drain, without data in either direction and without a due answer.
+    /// Maximum time without data in either direction during a drain, unless an answer is due.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain_idle: Duration = Duration::from_secs(5),
-    /// Until the client has read the last bytes and closed.
+    /// Maximum time for the client to read the last bytes and close.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub linger: Duration = Duration::from_secs(2),
     /// Maximum time from SIGTERM to the exit of the process.
@@ -115,11 +117,11 @@ pub struct Timeouts {
 section! {
 /// `[sessions]`: resumption. No ticket is valid for more than seven days (RFC 8446, section 4.6.1).
 pub struct Sessions {
-    /// Sessions kept in memory for TLS 1.2 clients that resume by ID; 0 is off.
+    /// Maximum number of sessions in memory for TLS 1.2 clients that resume by ID; 0 is off.
     #[serde(with = "Whole::<0, 100_000_000>")]
     pub table_entries: usize = 200_000,
-    /// Maximum size of these sessions in bytes. The table has 64 parts, and the longest certificate
-    /// chain must fit into each part.
+    /// Maximum size of the session table in bytes. The table has 64 shards, and the longest
+    /// certificate chain must fit into each shard.
     #[serde(with = "Bytes::<{ 8 << 20 }, { 1 << 40 }>")]
     pub table_size: usize = 128 << 20,
     /// Lifetime of a session ID.
@@ -136,31 +138,32 @@ pub struct Sessions {
 }
 
 section! {
-/// `[admission]`: limits of new clients; an absent limit is off. A rate is at most ten million per
-/// second, more than any machine accepts; at this rate a token takes 100 ns to grow.
+/// `[admission]`: limits of new clients; an absent limit is off. The highest rate, ten million per
+/// second, exceeds what any machine accepts; it adds a token every 100 ns.
 pub struct Admission {
-    /// Full handshakes per second of all clients together.
+    /// Maximum number of full handshakes per second of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// Maximum burst of full handshakes; absent means the number of one second.
+    /// Maximum burst of full handshakes; absent means `full-handshakes-per-second`.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
-    /// Unfinished full handshakes of all clients.
+    /// Maximum number of unfinished full handshakes of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_in_flight: Option<NonZeroU32>,
-    /// Full handshakes per second of one source.
+    /// Maximum number of full handshakes per second of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_full_handshakes_per_second: Option<NonZeroU32>,
-    /// Maximum burst of full handshakes of one source; absent means the number of one second.
+    /// Maximum burst of full handshakes of one source; absent means
+    /// `source-full-handshakes-per-second`.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_burst: Option<NonZeroU32>,
-    /// Unfinished full handshakes of one source.
+    /// Maximum number of unfinished full handshakes of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub source_full_handshakes_in_flight: Option<NonZeroU32>,
-    /// Connections of one source.
+    /// Maximum number of connections of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub connections_per_source: Option<u32>,
-    /// Connections of one source that have no keys yet, over all workers.
+    /// Maximum number of connections of one source without TLS keys yet, over all workers.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub half_open_per_source: u32 = 1000,
     /// Bits of an IPv4 address that identify a source.
@@ -182,13 +185,13 @@ pub struct Admission {
 section! {
 /// `[admission.name]`: limits of each server name.
 pub struct NameLimits {
-    /// Open connections.
+    /// Maximum number of open connections to one server name.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub connections: Option<u32>,
-    /// Full handshakes per second.
+    /// Maximum number of full handshakes per second for one server name.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// Maximum burst of full handshakes; absent means the number of one second.
+    /// Maximum burst of full handshakes; absent means `full-handshakes-per-second`.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
     /// Maximum share of a backend's `queue-length`, in percent.
@@ -200,16 +203,16 @@ pub struct NameLimits {
 section! {
 /// `[admission.ja4]`: limits of each fingerprint.
 pub struct Ja4Limits {
-    /// Open connections.
+    /// Maximum number of open connections with one fingerprint.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub connections: Option<u32>,
-    /// Full handshakes per second.
+    /// Maximum number of full handshakes per second with one fingerprint.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub full_handshakes_per_second: Option<NonZeroU32>,
-    /// Maximum burst of full handshakes; absent means the number of one second.
+    /// Maximum burst of full handshakes; absent means `full-handshakes-per-second`.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
-    /// Fingerprints of rejected clients.
+    /// Fingerprints of clients to reject.
     #[serde(with = "list")]
     pub refuse: Vec<Ja4Text>,
 }
@@ -317,9 +320,9 @@ pub struct Log {
     pub file: LogTarget = LogTarget::Stderr,
     /// Syslog daemon that also receives every line.
     pub syslog: Option<SyslogAddress>,
-    /// Facility of the messages.
+    /// Facility of syslog messages.
     pub syslog_facility: Facility,
-    /// Program name in the messages.
+    /// Program name in syslog messages.
     pub syslog_tag: SectionName = SectionName("becket".into()),
     /// Access log: one line per connection.
     pub access: LogTarget = LogTarget::Off,
@@ -335,7 +338,7 @@ pub enum LogTarget {
     Syslog,
     /// Standard error.
     Stderr,
-    /// End of a file.
+    /// A file, to which lines are appended.
     File(PathBuf),
 }
 
@@ -385,9 +388,9 @@ as_text!(LogTarget);
 section! {
 /// `[admin]`
 pub struct Admin {
-    /// Address of the admin pages; if absent, there is no listener.
+    /// Address of the admin pages; if absent, they have no TCP listener.
     pub address: Option<AdminAddress>,
-    /// Unix socket for the admin pages, and for changes.
+    /// Unix socket for the admin pages, and for requests that change something.
     pub socket: Option<SocketPath>,
     /// Permissions of the socket.
     pub socket_mode: SocketMode = SocketMode(0o600),
@@ -444,7 +447,7 @@ pub struct Process {
     pub crypto_threads: Option<usize>,
     /// Sign with RSA in batches of eight.
     pub rsa_batch: RsaBatch,
-    /// Number of sessions with a token; each session creates one signature at a time.
+    /// Number of PKCS#11 sessions with each token; a session creates one signature at a time.
     #[serde(with = "Whole::<1, 256>")]
     pub pkcs11_sessions: u16 = 8,
     /// Pin each worker to a core.
@@ -455,7 +458,7 @@ pub struct Process {
     pub group: Option<String>,
     /// Root folder of the serving process.
     pub chroot: Option<String>,
-    /// File for the ID of the main process.
+    /// File for the process ID of the main process.
     pub pid_file: Option<String>,
     /// Allow core dumps, which contain keys.
     pub core_dumps: bool,

@@ -51,9 +51,10 @@ impl File {
     }
 }
 
-/// Reads a file with the sections of `F`, as [`read`] does.
+/// Reads a text into any type `F`, as [`read`] does for [`File`].
 pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Reading<F> {
-    // Replacing values have offsets after the end of the text.
+    // The spaces shift the offsets in `over` past the end of `text`, so that an offset identifies
+    // its text.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
     if let Some(problem) = syntax(text, &errors) {
@@ -101,7 +102,7 @@ pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Re
     }
 }
 
-/// Describes the first syntax error. The errors after it are mostly its consequences.
+/// Describes the first syntax error. Later errors are mostly consequences of the first.
 fn syntax(text: &str, errors: &[toml::de::Error]) -> Option<Problem> {
     let start = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
     let first = errors.iter().min_by_key(start)?;
@@ -130,7 +131,7 @@ fn line(text: &str, offset: usize) -> usize {
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Replaces values of `root`, and adds new ones.
+/// Replaces values of `root` with those of `over`, and adds missing keys.
 fn merge<'i>(root: &mut DeTable<'i>, over: DeTable<'i>) {
     for (key, mut value) in over {
         let known = root.get_mut(key.get_ref().as_ref());
@@ -264,7 +265,8 @@ impl KeyLocations {
         };
     }
 
-    /// Returns `true` if the key at this path, or one above or below it, was removed.
+    /// Returns `true` if the key at this path, an ancestor or a descendant was removed after an
+    /// error.
     pub fn is_cut(&self, path: &str) -> bool {
         let mut cut = self.all.iter().filter(|place| place.is_cut);
         cut.any(|place| leads_to(path, &place.path) || leads_to(&place.path, path))
@@ -294,13 +296,13 @@ impl KeyLocations {
     }
 }
 
-/// Returns `true` if `path` equals `other`, or is the path of a key above it.
+/// Returns `true` if `path` equals `other`, or is the path of an ancestor.
 fn leads_to(path: &str, other: &str) -> bool {
     let rest = other.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Removes a key or a list element from the tree. Returns `true` after the removal.
+/// Removes the key or list element at `place` from the tree. Returns `false` if it is missing.
 fn cut(value: &mut DeValue<'_>, place: &KeyLocation) -> bool {
     match value {
         DeValue::Table(table) => {

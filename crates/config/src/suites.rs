@@ -95,8 +95,8 @@ pub fn group_name(number: u16) -> Option<&'static str> {
     named.map(|(_, names)| names[0])
 }
 
-/// Returns the entry with a name, in upper or lower case and with either dash. The error suggests a
-/// similar name.
+/// Finds an entry by name, ignoring case and accepting `_` for `-`. The error suggests a similar
+/// name.
 fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, ValueError> {
     let plain = |name: &str| name.replace('_', "-").to_ascii_lowercase();
     let written = plain(text);

@@ -12,7 +12,7 @@ use becket_config::error::{Problem, shortened};
 use becket_config::notation::{Text, meant};
 use becket_config::suites::KeyExchangeGroup;
 
-/// A setting of the input, as the index of its remark.
+/// Index of a setting's [`Remark`] in the report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SettingId(usize);
 
@@ -26,7 +26,7 @@ pub(super) struct TranslationBuilder {
     counted: usize,
 }
 
-/// A table of an array, such as a `[[listener]]`, or a `[backend.tls]`.
+/// Builds one table, such as a `[[listener]]` or a `[backend.tls]`.
 #[derive(Debug)]
 pub(super) struct SectionBuilder {
     path: String,
@@ -35,7 +35,6 @@ pub(super) struct SectionBuilder {
 }
 
 impl SectionBuilder {
-    /// Sets a key.
     pub(super) fn set(
         &mut self,
         key: &str,
@@ -51,7 +50,6 @@ impl SectionBuilder {
         self.table.len() < 2
     }
 
-    /// Appends to a list.
     pub(super) fn push(
         &mut self,
         key: &str,
@@ -67,7 +65,7 @@ impl SectionBuilder {
         }
     }
 
-    /// Adds an origin to the last value of a list.
+    /// Records another setting as an origin of the last value of a list.
     pub(super) fn add_origin(&mut self, key: &str, origin: SettingId) {
         let list = self.table.get(key).and_then(Value::as_array);
         if let Some(last) = list.and_then(|list| list.len().checked_sub(1)) {
@@ -83,7 +81,7 @@ impl SectionBuilder {
 }
 
 impl TranslationBuilder {
-    /// Starts a translation in which relative paths start at `folder`.
+    /// Starts a translation that resolves relative paths against `folder`.
     pub(super) fn new(folder: &Path) -> Self {
         Self {
             folder: folder.to_owned(),
@@ -91,7 +89,7 @@ impl TranslationBuilder {
         }
     }
 
-    /// Records a setting, with the support that its table declares.
+    /// Adds the remark of a setting, with the support that its table declares.
     pub(super) fn note(
         &mut self,
         setting: &'static Setting,
@@ -110,7 +108,7 @@ impl TranslationBuilder {
         SettingId(self.made.report.len() - 1)
     }
 
-    /// Records a setting under one of the names of its row.
+    /// Adds the remark of a setting whose table row has several names.
     pub(super) fn note_as(
         &mut self,
         (setting, name): (&'static Setting, &'static str),
@@ -134,12 +132,12 @@ impl TranslationBuilder {
         self.amend(origin, SettingSupport::Lost, why);
     }
 
-    /// Records that a setting has its effect without a key of its own.
+    /// Marks a setting as translated although it sets no key.
     pub(super) fn used(&mut self, origin: impl Into<Option<SettingId>>) {
         self.note_origin(String::new(), origin.into());
     }
 
-    /// Records that settings which should have set a key are lost if no key comes from them.
+    /// Marks settings as lost if they should have set a key but did not.
     pub(super) fn settle(&mut self) {
         let used: HashSet<usize> = self.made.origins.values().flatten().copied().collect();
         for (index, remark) in self.made.report.iter_mut().enumerate() {
@@ -152,7 +150,8 @@ impl TranslationBuilder {
         }
     }
 
-    /// Counts directives, or names and servers in the output. Returns whether the limit permits more.
+    /// Adds `more` to the count of directives, names and servers. Returns `false` and records a
+    /// problem at [`MOST_DIRECTIVES`].
     pub(super) fn count(&mut self, more: usize) -> bool {
         let before = self.counted;
         self.counted += more;
@@ -163,7 +162,7 @@ impl TranslationBuilder {
         self.counted < MOST_DIRECTIVES
     }
 
-    /// Rejects a setting with any value, for the reason in its table.
+    /// Rejects a setting, with the reason from its table row.
     pub(super) fn refuse_setting(&mut self, origin: SettingId) {
         let why = self.made.report[origin.0].why.clone();
         self.refuse(origin, why, "a configuration without it");
@@ -174,17 +173,16 @@ impl TranslationBuilder {
         std::mem::replace(&mut self.file, file)
     }
 
-    /// Returns the included file being read.
     pub(super) fn file(&self) -> Option<Box<str>> {
         self.file.clone()
     }
 
-    /// Returns `true` if there are more errors than a user corrects at once.
+    /// Returns `true` if [`FAULTS`] errors have been recorded.
     pub(super) fn is_full(&self) -> bool {
         self.made.problems.len() >= FAULTS
     }
 
-    /// Changes the support of a setting, because it depends on the value.
+    /// Overrides the support of a setting, because the support depends on the value.
     pub(super) fn amend(
         &mut self,
         origin: SettingId,
@@ -197,7 +195,7 @@ impl TranslationBuilder {
         remark.why = why.into();
     }
 
-    /// Rejects a value.
+    /// Rejects the value of a setting.
     pub(super) fn refuse(
         &mut self,
         origin: SettingId,
@@ -225,7 +223,7 @@ impl TranslationBuilder {
         }
     }
 
-    /// Returns an absolute path, starting at the folder in which the program was started.
+    /// Returns an absolute path; a relative path starts at the folder of the translation.
     pub(super) fn place(&self, path: &str) -> String {
         // The path is valid UTF-8, so the conversion replaces no bytes.
         self.folder.join(path).to_string_lossy().into_owned()
@@ -258,7 +256,7 @@ impl TranslationBuilder {
         found
     }
 
-    /// Records an unknown setting, which the program ignores as well.
+    /// Adds a remark about an unknown setting, which stud ignores as well.
     pub(super) fn unknown(&mut self, name: &str, line: Option<usize>) {
         if self.unknown_settings < FAULTS {
             self.unknown_settings += 1;
@@ -271,7 +269,7 @@ impl TranslationBuilder {
         origins.extend(origin.map(|origin| origin.0));
     }
 
-    /// Sets a key of a table that exists once, such as `timeouts.idle`.
+    /// Sets a key of a table that is not in an array, such as `timeouts.idle`.
     pub(super) fn put(
         &mut self,
         path: &str,
@@ -291,7 +289,8 @@ impl TranslationBuilder {
         self.put(self.made.report[origin.0].ours, value, origin);
     }
 
-    /// Records the key that a setting becomes, because it depends on the value; empty for none.
+    /// Overrides becket's key in the remark, because the key depends on the value; empty means no
+    /// key.
     pub(super) fn becomes(&mut self, origin: SettingId, ours: &'static str) {
         self.made.report[origin.0].ours = ours;
     }
@@ -350,7 +349,7 @@ impl TranslationBuilder {
         backend.origins.extend(tls.origins);
     }
 
-    /// Sets a table of a backend.
+    /// Adds a finished table, such as `[backend.health]`, to a backend.
     pub(super) fn set_nested(
         &self,
         backend: &mut SectionBuilder,
@@ -391,8 +390,8 @@ impl TranslationBuilder {
         policy.set("groups", groups, origin);
     }
 
-    /// Sets the suites of a policy with these versions, from cipher strings of OpenSSL for TLS 1.2
-    /// and from lists of names for TLS 1.3.
+    /// Sets the suites of a policy. `older` is OpenSSL's cipher string for TLS 1.2, and `newer` a
+    /// list of suites for TLS 1.3.
     pub(super) fn suites(
         &mut self,
         policy: &mut SectionBuilder,
@@ -445,7 +444,6 @@ impl TranslationBuilder {
         }
     }
 
-    /// Returns the translation.
     pub(super) fn finish(mut self, settings: &'static [Setting], is_daemon: bool) -> Translation {
         self.made
             .problems
@@ -472,5 +470,5 @@ static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not 
 pub(super) const SYSLOG: &str = "/dev/log";
 /// Maximum number of reported errors, as for TOML.
 const FAULTS: usize = 100;
-/// Maximum directives of HAProxy or nginx, together with names and servers in the output.
+/// Maximum number of directives of HAProxy or nginx, plus names and servers in the output.
 pub(super) const MOST_DIRECTIVES: usize = 100_000;

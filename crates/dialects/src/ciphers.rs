@@ -102,7 +102,7 @@ impl List {
         }
     }
 
-    /// Removes and returns the suites of a name whose active flag fits.
+    /// Removes and returns the suites that `name` selects and whose active flag satisfies `fits`.
     fn take(&mut self, name: &str, fits: impl Fn(bool) -> bool) -> Vec<(usize, bool)> {
         let named = |(index, is_active): &mut (usize, bool)| {
             fits(*is_active) && SUITES[*index].is_all(name)
@@ -114,7 +114,7 @@ impl List {
         let is_strong = |index: usize| SUITES[index].is_strong();
         match command {
             "STRENGTH" => self.order.sort_by_key(|(index, _)| !is_strong(*index)),
-            // At least 192 bits; all suites satisfy the lower levels.
+            // Both levels require 192 bits; all suites satisfy the lower levels.
             "SECLEVEL=4" | "SECLEVEL=5" => self.order.retain(|(index, _)| is_strong(*index)),
             _ => {}
         }
@@ -172,11 +172,11 @@ const SUITES: [Suite; 6] = [
     Suite { openssl: "ECDHE-RSA-AES128-GCM-SHA256", iana: "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" },
 ];
 
-/// Error of a string without a supported suite, and the accepted strings.
+/// Fault of a string that selects no supported suite.
 pub(super) const NOTHING_LEFT: &str = "none of these suites is supported";
 pub(super) const LEAVING: &str = "suites with ECDHE and AES-GCM or CHACHA20, such as EECDH+AESGCM";
 
-/// Suites in the order of OpenSSL.
+/// Suites of TLS 1.3 in the default order of OpenSSL.
 pub(super) const TLS13: [&str; 3] = [
     "TLS_AES_256_GCM_SHA384",
     "TLS_CHACHA20_POLY1305_SHA256",

@@ -18,12 +18,12 @@ pub(super) struct ProgramOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionValue {
     Absent,
-    /// Only joined to the option: `--daemon=on`.
+    /// The value must be joined to the option: `--daemon=on`.
     Optional,
     Required,
 }
 
-/// Returns the grammar of a program.
+/// Returns the clap grammar of a program's command line.
 pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) -> Command {
     let arguments = options.iter().map(|option| {
         let argument = Arg::new(option.long)
@@ -78,7 +78,7 @@ pub(super) fn read(
         .collect())
 }
 
-/// Setting of operands.
+/// Setting of operands: certificate files.
 const PEM: &str = "pem-file";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Directives of HAProxy and nginx, and values that translate by their table alone.
+//! Directives of HAProxy and nginx, and the translation of directives whose table row suffices.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,7 +11,7 @@ use super::setting::{Setting, SettingSupport, ValueKind};
 use becket_config::address::{Address, ListenAddress, SectionName, ServerAddress};
 use becket_config::notation::{Text, duration};
 
-/// One directive, or one option of a line.
+/// A directive, or an option in the line of a directive.
 #[derive(Clone, Debug)]
 pub(super) struct Directive {
     pub(super) name: &'static str,
@@ -31,7 +31,8 @@ impl Directive {
         self.word(0)
     }
 
-    /// Returns the value by the kind of the row. Returns `None` also if code translates the directive, or no key is needed.
+    /// Converts the value according to its table row. Returns `None` after a fault, and if code
+    /// translates the directive or no key is needed.
     fn value(&self, out: &mut TranslationBuilder) -> Option<Value> {
         let text = self.text();
         let value: Option<Value> = match self.setting.kind {
@@ -70,7 +71,8 @@ impl Directive {
         value
     }
 
-    /// Returns name and value of its key, if the key is right below `prefix`, such as `backend.health.`.
+    /// Returns name and value of the directive's key if the key is directly below `prefix`, such as
+    /// `backend.health.`.
     pub(super) fn entry(
         &self,
         out: &mut TranslationBuilder,
@@ -91,7 +93,8 @@ impl Directive {
         })
     }
 
-    /// Returns milliseconds of a time such as `1h30m`. A number without a unit counts milliseconds or seconds.
+    /// Returns the milliseconds of a time such as `1h30m`. The table row determines the unit of a
+    /// plain number.
     fn time(&self) -> Option<u64> {
         let text = self.text();
         let is_seconds = self.setting.kind == ValueKind::Seconds;
@@ -105,7 +108,7 @@ impl Directive {
     }
 }
 
-/// Returns a number or `false` if the text is one.
+/// Parses a constant of a table row: a number, `false` or text.
 fn constant(text: &str) -> Value {
     match text {
         "false" => false.into(),
@@ -126,7 +129,7 @@ impl Directives {
         self.0.insert(directive.name, vec![directive]);
     }
 
-    /// Puts relative paths of a name below `base`.
+    /// Joins `base` and the relative paths of the directives with this name.
     pub(super) fn rebase(&mut self, name: &str, base: &str) {
         for given in self.0.get_mut(name).into_iter().flatten() {
             let path = Path::new(base).join(given.text());
@@ -147,12 +150,12 @@ impl Directives {
     }
 }
 
-/// Returns the last directive of a name in the first scope that has one.
+/// Returns the last directive with this name, from the first scope that contains the name.
 pub(super) fn find<'d>(name: &str, scopes: &[&'d Directives]) -> Option<&'d Directive> {
     scopes.iter().find_map(|scope| scope.last(name))
 }
 
-/// Returns the last directive of each name in the first scope that has one.
+/// Returns the last directive of each name, from the first scope that contains the name.
 pub(super) fn each<'d>(scopes: &[&'d Directives]) -> impl Iterator<Item = &'d Directive> + use<'d> {
     let mut all = BTreeMap::new();
     for (name, given) in scopes.iter().flat_map(|scope| &scope.0) {
@@ -161,7 +164,7 @@ pub(super) fn each<'d>(scopes: &[&'d Directives]) -> impl Iterator<Item = &'d Di
     all.into_values().filter_map(|given| given.last())
 }
 
-/// Sets the keys below `prefix` that directives translate to without code.
+/// Sets the keys below `prefix` for directives whose table row suffices.
 pub(super) fn apply<'d>(
     out: &mut TranslationBuilder,
     section: &mut SectionBuilder,
@@ -175,7 +178,8 @@ pub(super) fn apply<'d>(
     }
 }
 
-/// Sets the keys of tables that exist once. A time is the longest of its key.
+/// Sets keys of tables that are not in an array. If several directives set a time, the longest
+/// applies.
 pub(super) fn apply_once<'d>(
     out: &mut TranslationBuilder,
     directives: impl Iterator<Item = &'d Directive>,
@@ -197,7 +201,7 @@ pub(super) fn apply_once<'d>(
             out.refuse(given.origin, "not a time", "a time such as 30s");
             continue;
         };
-        // HAProxy waits without end.
+        // In HAProxy, 0 means no timeout.
         let is_endless = time == 0 && unit == ValueKind::Millis;
         let time = if is_endless { YEAR } else { time.min(YEAR) };
         let found = times.entry(given.setting.ours).or_default();
@@ -247,7 +251,7 @@ pub(super) fn lookup<'w>(
     two.or_else(|| Some((named(table, first)?, rest)))
 }
 
-/// Records each option of a line.
+/// Parses the options of a line, and adds a remark for each.
 pub(super) fn options<'w>(
     out: &mut TranslationBuilder,
     table: &'static [Setting],
@@ -275,7 +279,7 @@ pub(super) fn options<'w>(
     options
 }
 
-/// Names of sections: names of the other program, if they are valid and free.
+/// Allocates names of sections: the name in the other program, if it is valid and unused.
 #[derive(Debug, Default)]
 pub(super) struct FreeNames {
     taken: BTreeSet<String>,
@@ -293,7 +297,7 @@ impl FreeNames {
     }
 }
 
-/// Returns host and port in becket's notation. `[::]` and `*` are every address.
+/// Returns host and port in becket's notation. `[::]` and `*` mean all addresses.
 fn endpoint(text: &str) -> Option<String> {
     let (host, port) = text.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -308,7 +312,7 @@ pub(super) fn listen_address(text: &str) -> Option<String> {
     is_usable.then_some(at)
 }
 
-/// Returns the address of a server in becket's notation, with `port` by default.
+/// Returns the address of a server in becket's notation; `port`, such as `:80`, is the default.
 pub(super) fn server_address(text: &str, port: &str) -> Option<String> {
     let has_port = text.contains(':') && !text.ends_with(']');
     let at = match text {
@@ -330,6 +334,6 @@ pub(super) static UNKNOWN_DIRECTIVE: Setting = Setting::lost(
     "unknown directive",
     "no counterpart: leave it to the server behind becket, or see docs/out-of-scope.md",
 );
-/// Maximum bytes of a configuration file.
+/// Maximum length of a configuration file in bytes.
 pub(super) const MOST_TEXT: usize = 1 << 20;
 const YEAR: u64 = 365 * 86_400_000;

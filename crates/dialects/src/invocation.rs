@@ -28,7 +28,7 @@ pub enum CommandLineError {
     FileName(String),
 }
 
-/// A command line of the program, without interpretation of its settings.
+/// A parsed command line; its settings are not translated yet.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Invocation {
     /// The configuration file; `-` is standard input.

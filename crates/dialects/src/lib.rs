@@ -1,14 +1,14 @@
-//! Dialects: configurations of hitch, stud and stunnel, and of HAProxy and nginx, translated to tables of `becket.toml`.
+//! Translates configurations of hitch, stud, stunnel, HAProxy and nginx to tables of `becket.toml`.
 //!
-//! This crate owns the syntax and the settings of these programs, and the origin of each translated
-//! key. So there is one path of validation, and an error names the setting and the line of the
-//! original file. The crate opens no file: the caller opens the [`IncludedFiles`] that a
-//! configuration includes. It validates no value of becket.
+//! This crate parses the files and command lines of these programs, and records the origin of each
+//! translated key. becket validates the table like its own file, and an error names the setting and
+//! the line of the original file. The crate opens no file: the caller opens the [`IncludedFiles`]
+//! that a configuration includes.
 //!
-//! Main types: [`Dialect`] is a program that becket replaces, [`MigrationSource`] one whose file
-//! `becket migrate` reads, [`Translation`] is the table with its problems, and
-//! [`Remark`] describes how far becket supports a setting. The start, the report of a migration and
-//! `docs/reference/drop-in.md` show remarks, all from one table per dialect.
+//! Main types: [`Dialect`] is a program that becket replaces, [`MigrationSource`] a program whose
+//! file `becket migrate` converts, [`Translation`] the table with its problems, and [`Remark`] the
+//! support of a setting. Remarks come from one table per dialect; becket shows them at start, in
+//! the report of a migration and in `docs/reference/drop-in.md`.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -50,7 +50,7 @@ pub use self::setting::{Remark, Setting, SettingSupport};
 pub use self::translation::Translation;
 use becket_config::parts::IncludedFiles;
 
-/// A program whose configurations can be read.
+/// A program that becket replaces: becket accepts its command line and its configuration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dialect {
     /// hitch up to 1.8.
@@ -86,7 +86,7 @@ impl Dialect {
             .find(|dialect| dialect.name() == program)
     }
 
-    /// Returns the settings, in the order of the page.
+    /// Returns the settings in the order of `docs/reference/drop-in.md`.
     pub fn settings(self) -> &'static [Setting] {
         match self {
             Self::Hitch => hitch::SETTINGS,
@@ -95,10 +95,10 @@ impl Dialect {
         }
     }
 
-    /// Reads a command line without the name of the program.
+    /// Parses a command line without the name of the program.
     ///
     /// # Errors
-    /// The message of the program.
+    /// The command line is invalid.
     pub fn command(self, arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
         match self {
             Self::Hitch => hitch::command(arguments),
@@ -128,16 +128,16 @@ impl Dialect {
 /// A program whose configuration `becket migrate` reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MigrationSource {
-    /// One that becket replaces with its command line, too.
+    /// A program that becket can also replace.
     DropIn(Dialect),
-    /// HAProxy 3 and before.
+    /// HAProxy up to version 3.
     Haproxy,
     /// nginx 1.
     Nginx,
 }
 
 impl MigrationSource {
-    /// The name of the program.
+    /// Returns the name of the program.
     pub fn name(self) -> &'static str {
         match self {
             Self::DropIn(dialect) => dialect.name(),
@@ -146,7 +146,7 @@ impl MigrationSource {
         }
     }
 
-    /// The program of a name.
+    /// Returns the program with this name.
     pub fn named(program: &str) -> Option<Self> {
         match program {
             "haproxy" => Some(Self::Haproxy),
@@ -155,7 +155,8 @@ impl MigrationSource {
         }
     }
 
-    /// Reads a configuration file. Relative paths start at `folder`. Linear in the size of the text, and of the `parts` that it includes.
+    /// Translates a configuration file. Relative paths start at `folder`. The cost is linear in the
+    /// size of the text and of the `parts` that it includes.
     pub fn translate(self, text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
         match self {
             Self::DropIn(Dialect::Stunnel) => stunnel::migrated(text, folder, parts),

@@ -26,7 +26,7 @@ pub struct Migration {
     pub errors: Vec<Problem>,
 }
 
-/// Writes a configuration that was read from a file called `name`.
+/// Writes a translated configuration as `becket.toml`; `name` is the original file.
 pub fn migrate(
     source: impl Into<MigrationSource>,
     name: &str,
@@ -40,7 +40,7 @@ pub fn migrate(
     }
     errors.extend(report.errors);
     if !translation.problems.is_empty() {
-        // A missing key may be the result of a value that could not be read.
+        // A key may be missing only because its setting was rejected, which is reported already.
         errors.retain(|problem| !problem.fault.starts_with("missing"));
     }
     errors
@@ -106,7 +106,7 @@ impl Migration {
             (None, Some(line)) => line.to_string(),
             (Some(file), Some(line)) => format!("{file}:{line}"),
         };
-        // The place of an included file may be wider.
+        // Places in included files may be longer, and are not aligned.
         let places = self.settings.iter().filter(|it| it.file.is_none());
         let places = places.map(|it| place(it).chars().count());
         let width = places.max().unwrap_or_default();
@@ -144,7 +144,7 @@ struct TomlWriter<'a> {
     translation: &'a Translation,
     name: &'a str,
     text: String,
-    /// Comment of a key that no setting gives.
+    /// Comment for a key whose value is a default of the other program.
     default: String,
 }
 
@@ -152,7 +152,7 @@ impl TomlWriter<'_> {
     fn write(mut self, file: &File) -> String {
         let whole = table(file);
         let defaults = table(&File::default());
-        // There is no cluster by default.
+        // `File::default` has no `[cluster]` with defaults to compare.
         let cluster = table(&Cluster::default());
         for (kind, default) in [
             ("listener", table(&ListenerSection::default())),
@@ -216,7 +216,7 @@ impl TomlWriter<'_> {
         // Sorted by name, but the section's name and address come first.
         let mut keys: Vec<(&String, &Value)> = section.iter().collect();
         keys.sort_by_key(|(key, _)| (*key != "name", *key != "bind", *key != "address", *key));
-        // The comment of a section is about all of its keys.
+        // If the section has an origin, its keys are not defaults of the other program.
         let is_known = self.translation.origins.contains_key(path);
         for (key, value) in keys {
             let is_table =

@@ -1,4 +1,4 @@
-//! Listeners, policies and backends, as HAProxy and nginx both need them.
+//! Translates listeners, policies and backends of both HAProxy and nginx.
 
 use std::collections::BTreeSet;
 
@@ -17,11 +17,11 @@ pub(super) enum ClientProtocol {
     Plain,
 }
 
-/// A `[[listener]]`, without keys that its directives set by their table alone.
+/// A `[[listener]]`, without keys that need only the table rows of its directives.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerPlan {
     pub(super) name: String,
-    /// The section or block.
+    /// Section of HAProxy or block of nginx that defines the listener.
     pub(super) origin: SettingId,
     pub(super) bind: Vec<(String, SettingId)>,
     pub(super) protocol: (ClientProtocol, SettingId),
@@ -75,7 +75,7 @@ impl ListenerPlan {
             section.set("redirect", "https", origin);
             return section;
         }
-        // Clients without TLS send no server name.
+        // Clients without TLS send no server name, so no route can match.
         let is_plain = protocol == ClientProtocol::Plain;
         let mut last = None;
         for (route, origin) in self.routes.into_iter().filter(|_| !is_plain) {
@@ -99,8 +99,8 @@ impl ListenerPlan {
     }
 }
 
-/// Adds the policy of clients, unless it is empty and no route names it: versions, of which `None` is both; a cipher string for
-/// TLS 1.2, names for TLS 1.3, and curves; and directives in scopes.
+/// Adds a policy, unless it is empty and no route names it. `versions` of `None` means TLS 1.2 and
+/// 1.3. The lists are a cipher string for TLS 1.2, suites of TLS 1.3, and curves.
 pub(super) fn add_policy(
     out: &mut TranslationBuilder,
     (name, is_named): (&str, bool),
@@ -145,7 +145,8 @@ pub(super) fn add_policy(
     }
 }
 
-/// Returns the `[backend.tls]` of a backend. A `name` of `None` is any, and `sni` is a name, `client` or `off`.
+/// Returns the `[backend.tls]` of a backend. A `name` of `None` accepts certificates with any name;
+/// `sni` is a name, `client` or `off`.
 pub(super) fn server_tls<'d>(
     out: &mut TranslationBuilder,
     backend: &SectionBuilder,
@@ -182,7 +183,8 @@ pub(super) struct PoolServer<'d>(
     pub(super) Vec<&'d Directives>,
 );
 
-/// Adds servers with their own options to a backend, which has the other options of the first. Skips repeated addresses.
+/// Adds servers with their own options to a backend. Options that becket sets per backend come from
+/// the first server. Skips repeated addresses.
 pub(super) fn add_servers(
     out: &mut TranslationBuilder,
     section: &mut SectionBuilder,
@@ -237,6 +239,6 @@ fn is_shared(option: &Directive) -> bool {
     ours.starts_with("backend.") && !ours.starts_with("backend.server.")
 }
 
-/// Why a name of a client is lost.
+/// Reason why the server name of a client cannot be verified.
 pub(super) const ANY_NAME: &str =
     "any name in the server's certificate is accepted: set backend.tls.name";

@@ -13,7 +13,7 @@ pub enum SettingSupport {
     Same,
     /// The effect differs in a documented and safe way.
     Different,
-    /// The start fails, because ignoring the setting would be less safe or not as intended.
+    /// becket does not start, because ignoring the setting would be less safe or not as intended.
     Refused,
     /// The setting has no effect, and none is needed.
     #[serde(rename = "not needed")]
@@ -23,7 +23,7 @@ pub enum SettingSupport {
 }
 
 impl SettingSupport {
-    /// Returns the word for it.
+    /// Returns the word for the support in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -42,9 +42,9 @@ pub(super) enum ValueKind {
     Text,
     /// A whole number.
     Number,
-    /// Yes or no; the table applies to yes.
+    /// Yes or no; support and key in the table are for yes.
     Switch,
-    /// Yes or no; the table applies to no.
+    /// Yes or no; support and key in the table are for no.
     SwitchOff,
     /// One or more words without quotes (hitch's `tls-protos`).
     Words,
@@ -52,32 +52,33 @@ pub(super) enum ValueKind {
     Block,
     /// Path of a file.
     Path,
-    /// Time, in milliseconds without a unit.
+    /// Time; a number without a unit is in milliseconds.
     Millis,
-    /// Time, in seconds without a unit.
+    /// Time; a number without a unit is in seconds.
     Seconds,
     /// Comma-separated list.
     List,
     /// No value; the key is set to `true`.
     Flag,
-    /// No value; the key is set to this one.
+    /// No value; the key is set to this value.
     Const(&'static str),
-    /// One of these values, each with that of the key. Without one, no key is needed.
+    /// One of these values, each with the value of becket's key; if that is empty, no key is
+    /// needed.
     Choice(&'static [(&'static str, &'static str)]),
-    /// No value; code gives the setting its meaning.
+    /// No value; code translates the setting.
     Mark,
-    /// One value; code gives it its meaning.
+    /// One value; code translates the setting.
     Own,
 }
 
 /// A setting of another program.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Name in that program.
+    /// Name in the other program.
     pub theirs: &'static str,
     /// The equivalent key or keys of becket; empty if there is none.
     pub ours: &'static str,
-    /// Support of every value, or of the usual ones.
+    /// Support of all usual values.
     pub verdict: SettingSupport,
     /// Difference and reason; empty if there is no difference.
     pub why: &'static str,
@@ -139,7 +140,7 @@ impl Setting {
 /// Result of the translation of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// Name in that program.
+    /// Name in the other program.
     pub theirs: &'static str,
     /// Included file of the setting, if it is not in the main file.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -1,4 +1,4 @@
-//! Detects known causes of stalls in the latencies and describes them.
+//! Detects known causes of high latencies, and describes them.
 
 use std::time::Duration;
 

@@ -6,12 +6,12 @@
 //!                                 └─ Parked
 //! ```
 //!
-//! Each readiness event turns the link: it sends pending data, reads, passes the bytes to TLS and HTTP, and records latencies. A link never
-//! blocks. A failed transaction is an `Err(Failure)`, which the slot counts. Outgoing data collects in the outbox and is sent
-//! with one write per flight.
+//! Each readiness event calls [`LoadConnection::turn`], which sends pending data, reads, passes the bytes to TLS and
+//! HTTP, and records latencies. A connection never blocks. A failed transaction is an `Err(Failure)`, which the slot
+//! counts. Outgoing data collects in the outbox and is sent with one write per flight.
 //!
-//! The server closes first if possible: after the last response the link waits for the server's FIN. TIME_WAIT then stays on the
-//! server's side, and the client can reuse its ports.
+//! The server closes first if possible: after the last response the connection waits for the server's FIN. TIME_WAIT
+//! then stays on the server's side, and the client can reuse its ports.
 
 use std::io::{BufRead, ErrorKind, Read, Write};
 use std::sync::Arc;
@@ -89,7 +89,7 @@ pub enum Phase {
 /// Outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The link waits for the next event.
+    /// The connection waits for the next event.
     Waiting,
     /// More data can be read; turn again without waiting.
     Again,
@@ -100,8 +100,8 @@ pub enum Turn {
 }
 
 impl LoadConnection {
-    /// Creates a link and prepares its first flight. `wire` is connecting; `resumes` states whether the plan requires a resumed
-    /// handshake.
+    /// Creates a connection and prepares its first flight. `wire` is connecting; `resumes` states whether the plan
+    /// requires a resumed handshake.
     ///
     /// # Errors
     /// [`Failure::Tls`] if rustls cannot create a ClientHello.
@@ -451,8 +451,8 @@ impl LoadConnection {
         counts.nothing_to_offer += u64::from(self.resumes && !offered && !resumed);
     }
 
-    /// Continues the preface and adds the request when it is complete. The server sends bytes only in answer to a flight, so all
-    /// received bytes belong to the preface.
+    /// Continues the preface, and adds the request when the preface is complete. The server sends bytes only in answer
+    /// to a flight, so all received bytes are part of the preface.
     fn talk(&mut self, env: &Env, received: usize, now: Instant) -> Result<(), Failure> {
         let Some(preface) = &mut self.preface else {
             return Ok(());
@@ -518,7 +518,7 @@ impl LoadConnection {
         }
     }
 
-    /// Handles the end of the stream from the peer.
+    /// Ends the connection after the peer's FIN. An incomplete response is a failure.
     fn on_end(&mut self, env: &mut Env) -> Result<Turn, Failure> {
         match self.phase {
             Phase::Connecting | Phase::Handshaking => return Err(Failure::ClosedEarly),

@@ -162,7 +162,7 @@ impl Plan {
 
     /// Returns the address of the target.
     pub fn address(&self) -> SocketAddr {
-        // Checked before a run: the list is not empty.
+        // `Cli::plan` rejects an empty list, so the fallback is never used.
         let first = self.addresses.first().copied();
         first.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], self.target.port)))
     }

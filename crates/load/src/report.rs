@@ -1,12 +1,12 @@
 //! The report of one `becket-load` run, as stored in JSON.
 //!
-//! A run has one or more [`LoadStep`]s (a ramp has many). A step contains the number of attempted
-//! transactions, their outcomes, the latency of each phase, the kinds of handshakes that really happened,
-//! and the CPU time of client and server. Nothing is averaged; nothing is dropped.
+//! A run has one or more [`LoadStep`]s (a ramp has many). A step contains the number of attempted transactions, their
+//! outcomes, the latency of each phase, the kinds of handshakes that really happened, and the CPU time of client and
+//! server.
 //!
-//! The committed schema is `schema/becket-load.schema.json`; a test compares it with these types. Reading is
-//! strict: unknown fields are refused. [`SCHEMA_VERSION`] changes with the meaning. Units are in the names:
-//! `_us` microseconds, `_s` seconds, `_per_s` per second of wall time.
+//! The committed schema is `schema/becket-load.schema.json`; a test compares it with these types. The parser rejects
+//! unknown fields. [`SCHEMA_VERSION`] increases if a field changes its meaning. Units are in the names: `_us`
+//! microseconds, `_s` seconds, `_per_s` per second of wall time.
 
 use std::collections::BTreeMap;
 

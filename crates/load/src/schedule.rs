@@ -72,7 +72,7 @@ pub struct Stretch {
 pub struct Schedule {
     stretches: Vec<Stretch>,
     threads: f64,
-    /// This thread's fraction of an interval.
+    /// Delay of this thread's starts, as a fraction of the interval between them.
     offset: f64,
     /// Start of the current stretch.
     began: Duration,

@@ -85,7 +85,7 @@ impl ClientSlot {
         let step = link.times().step;
         let turn = link.turn(env, hung_up);
         match self.settle(turn, step, env) {
-            // The slot was already ready for the next transaction.
+            // A parked slot is free already and must not be added to the free slots twice.
             SlotState::Ready | SlotState::Failed if parked => SlotState::Waiting,
             outcome => outcome,
         }

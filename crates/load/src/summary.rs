@@ -12,7 +12,7 @@ use crate::findings;
 use crate::plan::{Load, Plan};
 use crate::sample::Samples;
 
-/// Measurements around the samples of one step.
+/// Duration and CPU times of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
     /// Duration of the step in seconds of wall time.
@@ -215,7 +215,8 @@ pub fn shortfall(step: &LoadStep) -> Option<String> {
 
 /// 99th percentile of latency below which a rate holds. Published benchmarks used the average instead.
 const HELD_P99_US: f64 = 100_000.0;
-/// Share of the requested rate that must succeed. It is below 1 because of the edges of a step.
+/// Minimum fraction of the requested rate that must succeed. It is below 1, because some transactions end after their
+/// step.
 const HELD_SHARE: f64 = 0.97;
 /// A thread that ran or waited for its CPU for a larger fraction of the time was overloaded.
 const BUSY: f64 = 0.95;

@@ -201,7 +201,7 @@ impl Worker {
         }
     }
 
-    /// Starts transactions in an open loop: the due ones, if slots are free.
+    /// Starts the due transactions of an open loop, as long as slots are free.
     fn start_scheduled(&mut self, now: Instant) {
         self.skip_warm_up(now);
         for _ in 0..STARTS_PER_TURN {
@@ -362,7 +362,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Counts the transactions that were due before `until` and have not started.
+    /// Counts the transactions that were due before `until` and have not started as failures.
     fn refuse_until(&mut self, until: Option<Instant>) {
         self.skip_warm_up(clock::now());
         while let Some(intended) = self

@@ -1,4 +1,4 @@
-//! All messages, and the limit of each.
+//! All measured messages, and the limit that bounds each.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -76,7 +76,7 @@ impl Cases {
                 prepare,
                 |(mut stream, records)| {
                     stream.write_all(&records).expect("becket reads");
-                    // Only becket's client could decrypt the answer.
+                    // The bench cannot decrypt the answer, so it checks only the length.
                     let length = stream.read(&mut [0; 256]).expect("an answer");
                     assert!(length > 0, "cut off: {what}");
                     records.len()
@@ -334,7 +334,7 @@ fn in_records_of_one_byte(hello: &[u8]) -> Vec<u8> {
     records.collect()
 }
 
-/// Number of tickets: more than one, so that each visit resumes, with and without them.
+/// Number of further tickets. Without them the server still sends one, so that each visit resumes.
 pub(crate) const TICKETS: usize = 32;
 /// Length of the end of a hello that resumes: length of all binders, length of one binder, and the
 /// binder (RFC 8446, section 4.2.11).

@@ -1,4 +1,4 @@
-//! TLS clients, and their messages as bytes that are sent without them.
+//! TLS clients, and their messages as bytes that can be sent without a TLS client.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -16,8 +16,8 @@ use rustls::{ClientConfig, ClientConnection, KeyLog, RootCertStore};
 use crate::sealer::Sealer;
 use crate::servers::END;
 
-/// Sends the bytes, waits for an answer if one is expected, closes, and waits for the other side's
-/// close. Returns the number of bytes sent.
+/// Sends the bytes, waits for an answer if `answered`, closes, and waits until becket closes.
+/// Returns the number of bytes sent.
 pub(crate) fn exchange(to: SocketAddr, bytes: &[u8], answered: bool) -> usize {
     let mut stream = connect(to);
     // A server may reset the connection early.
@@ -46,7 +46,7 @@ fn drain(mut stream: TcpStream) {
 /// A chain and its key.
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// Clients of one kind. The secret of the last client is known.
+/// TLS clients of one kind, and the traffic secret of the newest client.
 pub(crate) struct Kind {
     config: Arc<ClientConfig>,
     secrets: Arc<Secrets>,
@@ -168,7 +168,7 @@ impl Write for Counted {
     }
 }
 
-/// Keeps the traffic secret of the last client.
+/// Stores the traffic secret of the newest client.
 #[derive(Default)]
 struct Secrets(Mutex<Vec<u8>>);
 

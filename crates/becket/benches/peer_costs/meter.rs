@@ -18,10 +18,9 @@ pub(crate) enum Who {
 
 /// A kind of message: one line of the table.
 pub(crate) struct Kind {
-    /// Message of the peer.
     pub(crate) what: &'static str,
     pub(crate) who: Who,
-    /// Limit of the message.
+    /// Limit that bounds the number of these messages.
     pub(crate) bound: &'static str,
 }
 
@@ -52,7 +51,7 @@ impl Meter {
     }
 
     /// Measures the cost of each of `messages` messages that `act` sends. `act` returns the number
-    /// of bytes.
+    /// of bytes sent.
     pub(crate) fn each(&mut self, kind: Kind, messages: usize, mut act: impl FnMut() -> usize) {
         let found = (0..self.rounds).map(|_| {
             let (bytes, nanos) = self.round(kind.who, vec![(); self.times], |()| act());
@@ -96,7 +95,7 @@ impl Meter {
         (bytes as f64 / count, spent.as_nanos() as f64 / count)
     }
 
-    /// Returns the table in Markdown. The other rows are compared with the first one.
+    /// Returns the table in Markdown. Each row is compared with the first one, which is bulk data.
     pub(crate) fn table(&self) -> String {
         let mut table = HEAD.to_owned();
         let bulk = self.rows.first().map_or(f64::NAN, Row::nanos_a_byte);
@@ -110,7 +109,7 @@ impl Meter {
             } else {
                 "– | –".to_owned()
             };
-            // The difference may be lost in noise.
+            // A difference within the noise may be zero or negative.
             let micros = if micros > 0.0 {
                 figure(micros)
             } else {

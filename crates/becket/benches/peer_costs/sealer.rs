@@ -4,7 +4,7 @@
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 
-/// One direction of a connection, from its traffic secret.
+/// Encrypts the records of one direction with keys from a traffic secret.
 pub(crate) struct Sealer {
     secret: Vec<u8>,
     key: LessSafeKey,

@@ -82,7 +82,7 @@ fn serve(answer: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let answer = Arc::clone(&answer);
-            // A failed connection does not affect the others.
+            // A failed connection does not affect other connections.
             thread::spawn(move || drop(answer(stream)));
         }
     });

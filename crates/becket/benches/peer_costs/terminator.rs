@@ -13,10 +13,9 @@ use crate::supervised::Supervised;
 /// A becket that ends with the bench.
 pub(crate) struct Terminator(Supervised);
 
-/// All addresses.
 pub(crate) struct Places {
     tcp: BTreeMap<&'static str, SocketAddr>,
-    /// Addresses of replication and of stud's sessions.
+    /// UDP addresses that receive sessions: from peers of the cluster, and from stud.
     pub(crate) nodes: [SocketAddr; 2],
     /// Socket of the configured peer node.
     pub(crate) peer: UdpSocket,
@@ -46,8 +45,8 @@ impl Places {
         self.tcp[name]
     }
 
-    /// Starts another node of the cluster for a moment, and returns the greeting that it sends to
-    /// its peer.
+    /// Starts another node of the cluster, and returns the greeting that this node sends to its
+    /// peer.
     pub(crate) fn greeting_of_another(
         &self,
         folder: &Path,
@@ -156,12 +155,12 @@ pub(crate) fn await_taken(address: SocketAddr) {
 const ANY: &str = "127.0.73.1:0";
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);
-/// Marks backends with TLS.
+/// TOML comment that marks backends with TLS.
 const TLS: &str = "# with TLS\n";
 /// Number of servers: `app`, `mail`, `tls`, `tickets`, and sixteen that receive cancels.
 pub(crate) const SERVERS: usize = 4 + 16;
 
-/// A listener for each kind of peer, and the rest of its configuration.
+/// Listeners for each kind of peer: name, and keys in addition to `name` and `bind`.
 const LISTENERS: &[(&str, &str)] = &[
     ("web", "certificates = ['p256.pem']\nbackend = 'app'"),
     ("rsa", "certificates = ['rsa.pem']\nbackend = 'app'"),

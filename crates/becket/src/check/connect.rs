@@ -28,7 +28,7 @@ use becket_tls::names;
 pub(crate) struct Tried {
     backend: String,
     server: String,
-    /// Index in the configuration file.
+    /// Index of the server within its backend.
     #[serde(skip)]
     index: usize,
     address: Option<String>,
@@ -79,10 +79,9 @@ pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
     }
 }
 
-/// A connection attempt to make.
 struct ConnectAttempt {
     tried: Tried,
-    /// A connection as for a client, and the health check if it does more than connect.
+    /// The connect as for a client, and the backend's health check if it does more than connect.
     checks: Option<(Check, Option<Check>)>,
 }
 

@@ -191,7 +191,6 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct CheckedConfiguration {
-    /// Keys as in the file.
     #[serde(flatten)]
     file: Arc<File>,
     /// Maximum number of connections: the configured limit, or as many as descriptors allow.
@@ -204,7 +203,7 @@ pub(crate) struct CheckedConfiguration {
     digests: BTreeMap<String, String>,
     /// Folders whose files are served, by backend.
     files: BTreeMap<String, PathBuf>,
-    /// Files that the user cannot read.
+    /// Files that `process.user` cannot read, so that root reads them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     read_by_root: Vec<PathBuf>,
     /// Addresses of servers and peers, by their names.
@@ -216,11 +215,11 @@ pub(crate) struct CheckedConfiguration {
     kernel: Option<String>,
 }
 
-/// Values that must be equal on all nodes of a cluster, next to the digests of policies.
+/// Values that, like the digests of policies, must be equal on all nodes of a cluster.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct SharedFacts {
-    /// Ids of the secrets; the first one seals.
+    /// IDs of the cluster secrets; the first one seals tickets.
     secrets: Vec<String>,
     rotation_seconds: u64,
     epoch: u32,
@@ -344,7 +343,7 @@ impl Findings {
     }
 }
 
-/// Servers and handshakes listed without `--dump`.
+/// Maximum number of servers and handshakes listed without `--dump`.
 const MOST_TRIED: usize = 8;
 
 #[cfg(test)]

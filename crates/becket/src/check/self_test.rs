@@ -63,9 +63,10 @@ pub struct TestedHandshake {
     pub group: Option<&'static str>,
     /// Protocol that was offered and negotiated.
     pub alpn: Option<String>,
-    /// Backend of the client.
+    /// Backend to which the client is routed.
     pub backend: String,
-    /// Resumption of the second handshake; `None` if resumption is not possible or not tested.
+    /// Method by which the second handshake resumed; `None` if resumption is not possible or not
+    /// tested.
     pub resumes: Option<&'static str>,
     /// The server rejected the client for lack of the certificate that the policy requires.
     pub refused: bool,
@@ -141,13 +142,12 @@ struct TestedName<'a> {
     keys: &'a KeySet,
 }
 
-/// Offer of the client.
 struct ClientOffer<'a> {
     asks_for: Option<&'a str>,
     version: &'static SupportedProtocolVersion,
     key: &'a Arc<CertifiedKey>,
     alpn: Option<&'a [u8]>,
-    /// Expected resumption of a second handshake; `None` makes no second one.
+    /// Expected resumption of the second handshake; `None` if there is no second handshake.
     again: Option<ResumedBy>,
 }
 
@@ -418,7 +418,7 @@ fn unexpected<T>(fault: impl Into<String>) -> Result<T, SelfTestError> {
     Err(SelfTestError::Unexpected(fault.into()))
 }
 
-/// Exchanges flights until neither side has anything to send. The client has sent `hello`.
+/// Exchanges flights until neither side has anything to send. `hello` is the client's first flight.
 fn exchange_flights(
     client: &mut ClientConnection,
     server: &mut ServerConnection,
@@ -447,7 +447,8 @@ fn receive<D: SideData>(peer: &mut ConnectionCommon<D>, mut flight: &[u8]) -> Re
     Ok(())
 }
 
-/// Offers the schemes of one key, verifies the signature with it, and trusts any chain.
+/// Certificate verifier that offers the schemes of one key, checks signatures, and trusts any
+/// chain.
 #[derive(Debug)]
 struct SignatureOnly {
     provider: Arc<CryptoProvider>,
@@ -502,7 +503,8 @@ impl ServerCertVerifier for SignatureOnly {
     }
 }
 
-/// webpki cannot parse certificates before X.509 version 3, but they can be served.
+/// Accepts signatures with certificates before X.509 version 3: webpki cannot parse them, but
+/// becket can serve them.
 fn unless_old(
     verified: Result<HandshakeSignatureValid, Error>,
 ) -> Result<HandshakeSignatureValid, Error> {
@@ -512,7 +514,7 @@ fn unless_old(
     }
 }
 
-/// Returns a name that this pattern covers and no pattern before it.
+/// Returns a name that `pattern` matches, if possible one for which `is_covered` returns `true`.
 fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     match pattern {
         NamePattern::Exact(name) => name.clone(),
@@ -524,8 +526,8 @@ fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// Returns how a client with tickets resumes; `None` if becket issues no tickets and stores no
-/// sessions.
+/// Returns how a client that supports tickets resumes; `None` if becket issues no tickets and
+/// stores no sessions.
 fn resumption(
     policy: &Policy,
     version: &SupportedProtocolVersion,
@@ -544,7 +546,8 @@ fn agreed_text(alpn: Option<&[u8]>) -> Option<String> {
     alpn.map(|protocol| String::from_utf8_lossy(protocol).into_owned())
 }
 
-/// Server name inside the client if it sends no name.
+/// Placeholder for rustls, which requires a name even if the client sends none.
 const NO_NAME: &str = "no-name.invalid";
-/// Maximum number of sample names per wildcard: exact names of this form are not expected.
+/// Maximum number of names to try per wildcard. Certificates rarely contain exact names of this
+/// form.
 const MOST_LABELS: usize = 1000;

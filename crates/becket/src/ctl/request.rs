@@ -22,7 +22,7 @@ pub enum NotDone {
 /// Answer of a becket, as JSON and as text.
 pub(super) type Printed = (Value, String);
 
-/// Parses the answer, and returns it with the text that `text` makes of it.
+/// Decodes the answer, and returns it with its text, which `text` formats.
 pub(super) fn shown<T: DeserializeOwned>(
     object: Value,
     text: impl FnOnce(&T) -> String,

@@ -1,4 +1,4 @@
-//! Tables of the answers that `becket ctl` prints.
+//! Formats answers as the tables that `becket ctl` prints.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -206,7 +206,7 @@ pub(super) fn connections(list: &ConnectionList<Row>) -> String {
     text
 }
 
-/// Formats the sources, names and servers with most connections.
+/// Formats the sources, names and servers with the most connections.
 pub(super) fn top(top: &TopConnections) -> String {
     let mut text = String::new();
     for (rows, head) in [

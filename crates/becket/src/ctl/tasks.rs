@@ -74,13 +74,13 @@ pub struct ServerPath {
 /// Change of a server.
 #[derive(Clone, Debug, Subcommand)]
 pub enum ServerTask {
-    /// Send it clients again
+    /// Send clients to a server again
     Ready(ServerFlags),
-    /// Send it only clients that stick to it
+    /// Send a server only clients that stick to it
     Drain(ServerFlags),
-    /// Stop new connections and health checks
+    /// Stop new connections and health checks of a server
     Maintenance(ServerFlags),
-    /// Change the weight relative to the other servers
+    /// Change the weight of a server relative to other servers
     Weight {
         /// Server to change.
         #[command(flatten)]
@@ -89,7 +89,7 @@ pub enum ServerTask {
         #[arg(value_name = "WEIGHT")]
         weight: u32,
     },
-    /// Change its maximum number of connections
+    /// Change the maximum number of connections of a server
     Maxconn {
         /// Server to change.
         #[command(flatten)]
@@ -98,7 +98,7 @@ pub enum ServerTask {
         #[arg(value_name = "CONNECTIONS")]
         most: u32,
     },
-    /// Change its addresses; open connections keep the old ones
+    /// Change the addresses of a server; open connections keep the old ones
     Address {
         /// Server to change.
         #[command(flatten)]

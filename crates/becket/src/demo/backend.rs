@@ -23,7 +23,7 @@ pub(super) fn start() -> io::Result<SocketAddr> {
     let named = || thread::Builder::new().name("demo-backend".to_owned());
     named().spawn(move || {
         for stream in listener.incoming() {
-            // A failed connection does not affect the others.
+            // A failed connection does not affect other connections.
             let started = stream.and_then(|stream| named().spawn(move || answer(stream)));
             if started.is_err() {
                 thread::sleep(PAUSE);

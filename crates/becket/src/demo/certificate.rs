@@ -57,8 +57,8 @@ pub(super) fn state_folder() -> Option<PathBuf> {
     Some(state.join("becket"))
 }
 
-/// Returns `true` if the bundle begins with the certificate, no other user can read it, and it is
-/// valid for [`RENEWAL`] from now.
+/// Returns `true` if the bundle begins with the certificate, no other user can read the bundle, and
+/// the certificate is valid for at least [`RENEWAL`].
 fn is_usable(files: &CertificateFiles, now: SystemTime) -> io::Result<bool> {
     let bundle = fs::metadata(&files.bundle)?;
     let age = now.duration_since(bundle.modified()?).unwrap_or_default();
@@ -80,7 +80,7 @@ fn generate(now: Duration) -> Result<(String, String), rcgen::Error> {
     let names = NAMES.map(str::to_owned);
     let mut params = CertificateParams::new(names)?;
     let epoch = rcgen::date_time_ymd(1970, 1, 1);
-    // A client with a slow clock must still accept it.
+    // A client with a slow clock must still accept the certificate.
     params.not_before = epoch + now.saturating_sub(DAY);
     params.not_after = epoch + now + LIFETIME;
     params.is_ca = IsCa::ExplicitNoCa;
@@ -106,7 +106,7 @@ const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Browsers accept up to 398 days.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// A certificate with less time left is generated again: a demo does not run longer.
+/// Minimum remaining lifetime of a stored certificate; a demo does not run longer.
 const RENEWAL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! `becket files DIR`: serves the files of a folder without any setup.
 //!
 //! [`prepare`] finds an address and, if no certificate is named, generates one for localhost as
-//! `becket demo` does. [`ServedFolder::flags`] is the configuration; the rest is `becket run`.
+//! `becket demo` does. [`ServedFolder::flags`] returns the equivalent flags of `becket run`.
 
 use std::net::IpAddr;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub struct ServedFolder {
     listen: String,
     /// Generated certificate and key.
     made: Option<CertificateFiles>,
-    /// Temporary folder of these files, if the state folder cannot be used.
+    /// Temporary folder of the generated files, if the state folder cannot be used.
     _temporary: Option<tempfile::TempDir>,
 }
 
@@ -142,7 +142,7 @@ impl ServedFolder {
 }
 
 const LOCALHOST: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
-/// Default port of `python -m http.server`.
+/// First port to try: the default port of `python -m http.server`.
 const FIRST_PLAIN: u16 = 8000;
 
 #[cfg(test)]

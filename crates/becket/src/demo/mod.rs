@@ -1,9 +1,9 @@
 //! `becket demo`: a terminator to try without any setup.
 //!
 //! [`prepare`] provides what a real deployment has already: a certificate ([`certificate`]), a
-//! server to relay to ([`backend`]) and free ports. [`Demo::flags`] is the equivalent command
-//! line; the rest is `becket run`. [`display()`] prints the traffic. `becket files` ([`folder`])
-//! uses the same certificate.
+//! server to relay to ([`backend`]) and free ports. [`Demo::flags`] returns the equivalent flags of
+//! `becket run`, and [`display()`] prints the traffic. `becket files` ([`folder`]) uses the same
+//! certificate.
 
 mod backend;
 mod certificate;
@@ -33,7 +33,7 @@ pub struct Demo {
     /// Address of the built-in server.
     backend: SocketAddr,
     files: CertificateFiles,
-    /// Temporary folder of the files, if the state folder cannot be used.
+    /// Temporary folder of the certificate, if the state folder cannot be used.
     _temporary: Option<TempDir>,
 }
 
@@ -74,7 +74,8 @@ pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
 
 impl Demo {
     /// Returns the equivalent flags of `becket run`: addresses, certificate, backend and PROXY
-    /// header. Only warnings are logged, because the display shows the rest, and none about root.
+    /// header. Only warnings are logged, because the display shows the traffic. The warning about
+    /// running as root is suppressed.
     pub fn flags(&self) -> Flags {
         Flags {
             service: ServiceFlags {
@@ -135,7 +136,7 @@ fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     Ok((files, Some(temporary)))
 }
 
-/// Returns the first free loopback address with one of these ports. The probe does not share ports,
+/// Returns the first free loopback address with one of these ports. The probe sets no SO_REUSEPORT,
 /// so a port that another becket uses is not free.
 fn free(ports: impl IntoIterator<Item = u16>) -> io::Result<SocketAddr> {
     let mut refusal = io::ErrorKind::AddrInUse.into();
@@ -148,7 +149,7 @@ fn free(ports: impl IntoIterator<Item = u16>) -> io::Result<SocketAddr> {
     Err(refusal)
 }
 
-/// Returns the command of the load generator: next to becket, or in a clone by cargo.
+/// Returns the command of the load generator: the program next to becket, or `cargo run`.
 fn load_command(program: &Path) -> String {
     let load = program.with_file_name("becket-load");
     if program.components().count() == 1 || load.exists() {

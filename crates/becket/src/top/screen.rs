@@ -66,7 +66,7 @@ impl Screen {
         }
     }
 
-    /// Takes a sample, or the error of a failed request. Ignores both while paused.
+    /// Shows a sample, or the error of a failed request. Ignores both while the display is paused.
     pub(super) fn take(&mut self, sample: Result<Sample, NoStatus>) {
         if self.is_paused {
             return;
@@ -79,7 +79,7 @@ impl Screen {
             }
         };
         self.fault = None;
-        // A new process starts its counters at zero.
+        // The counters of a new process start at zero, so rates need two samples of one process.
         let is_same = sample.status.process.started == self.now.status.process.started;
         let before = std::mem::replace(&mut self.now, sample);
         self.before = Some(before).filter(|_| is_same);
@@ -95,7 +95,7 @@ impl Screen {
         }
     }
 
-    /// Handles a key. Returns `true` if the key ends the program.
+    /// Applies a key press. Returns `true` if the key ends the program.
     pub(super) fn press(&mut self, key: KeyEvent) -> bool {
         if key.kind == KeyEventKind::Release {
             return false;

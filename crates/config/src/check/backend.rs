@@ -51,7 +51,8 @@ impl Backend {
         }
     }
 
-    /// A backend of files has no servers, so it accepts no key of a backend with servers.
+    /// Rejects all keys except `name` in a backend with `files`, because such a backend has no
+    /// servers.
     fn check_files(&self, files: &Files, path: &str, report: &mut Report) {
         let alone = Self {
             name: self.name.clone(),
@@ -189,11 +190,12 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('\0')
 }
 
-/// Statuses of error answers after which the connection may continue, so that a client reads them.
+/// Error statuses for which a page may be configured. The connection may continue after such a
+/// response, so the client reads the body.
 const PAGES: [u16; 7] = [403, 404, 405, 412, 416, 500, 503];
 
 impl Pair {
-    /// Reports missing chain and key.
+    /// Reports a missing chain or key.
     pub fn check(&self, path: &str, report: &mut Report) {
         for (is_missing, path) in [
             (self.chain.is_none(), key!(path, self.chain)),

@@ -55,7 +55,7 @@ impl Cluster {
         self.check_stud(report);
     }
 
-    /// Checks that the keys of stud and hitch are used together.
+    /// Rejects keys for stud and hitch without `receive-stud`, and `receive-stud` without its keys.
     fn check_stud(&self, report: &mut Report) {
         let at = "cluster";
         let deaf = "given, but cluster.receive-stud is off";

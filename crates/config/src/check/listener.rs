@@ -81,7 +81,7 @@ impl ListenerSection {
         }
     }
 
-    /// Rejects keys that do not fit the mode.
+    /// Rejects keys that conflict with `tls`, `mode` or `starttls`.
     fn check_mode(&self, path: &str, speaks: ListenMode, report: &mut Report) {
         let mut refuse_if = |is_wrong, path: String, fault: &str| {
             if is_wrong {
@@ -182,7 +182,7 @@ impl Policy {
             let accepted = "client-trust = \"authorities\", the default, with it";
             report.refuse(key!(path, self.crl), fault, accepted);
         }
-        // These keys show that the user wants to restrict clients.
+        // These keys restrict clients, so without client certificates they would have no effect.
         let locks = [
             (self.client_ca.is_some(), key!(path, self.client_ca)),
             (!self.client_names.is_empty(), key!(path, self.client_names)),

@@ -1,4 +1,5 @@
-//! Conditions of `use_backend` that a route can have: server names and protocols, in `{ .. }` or in an `acl`.
+//! Conditions of `use_backend` that becket's routes support: server names and protocols, in
+//! `{ .. }` or in an `acl`.
 
 use std::collections::BTreeMap;
 
@@ -9,8 +10,8 @@ use super::super::directive::Directive;
 use becket_config::address::NamePattern;
 use becket_config::notation::Text;
 
-/// Translates the condition after `if` into a route without a backend for each alternative. Counts words of ACLs, and adds ACLs to
-/// `used`. Returns `None` for other conditions.
+/// Translates the condition after `if` into one route per alternative, without backends. Adds the
+/// ACLs to `used`. Returns `None` for unsupported conditions.
 pub(super) fn selected(
     acls: &BTreeMap<&str, Vec<&Directive>>,
     words: &[String],
@@ -55,7 +56,8 @@ fn narrow(route: &mut Table, lines: &[&[String]]) -> Option<()> {
         found.entry(key).or_default().extend(values);
     }
     let (key, values) = found.pop_first()?;
-    // Neither other flags nor patterns are supported. Two conditions on one thing exclude each other.
+    // Patterns and flags other than `-i` are not supported, and a route has one condition per
+    // property.
     let is_name = |it: &&str| key == "alpn" || NamePattern::parse(it).is_ok();
     let is_plain = |it: &&str| !it.starts_with(['-', '*']) && is_name(it);
     let is_usable = !values.is_empty() && values.iter().all(is_plain);

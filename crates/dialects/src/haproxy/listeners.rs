@@ -1,4 +1,4 @@
-//! Frontends as listeners: one for each `bind` line.
+//! Translates frontends to listeners, one for each `bind` line.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -40,7 +40,8 @@ impl HaproxyTranslator<'_> {
                         seen.insert(at, bind);
                         continue;
                     };
-                    // An address without a host includes both families.
+                    // `:PORT` listens on IPv4 and IPv6 in becket, so a second `bind` line for it is
+                    // not needed.
                     self.out
                         .differs(bind.origin, "it is one with an earlier bind");
                     for option in each(&[&*bind.inner]) {
@@ -61,7 +62,7 @@ impl HaproxyTranslator<'_> {
         }
     }
 
-    /// Returns what the listeners of a frontend share.
+    /// Returns the settings that all listeners of a frontend share.
     fn plan(&mut self, proxy: &HaproxySection) -> ListenerPlan {
         let mut plan = ListenerPlan::new(proxy.origin);
         let is_http = proxy.find("mode").is_some_and(|it| it.text() == "http");
@@ -74,9 +75,10 @@ impl HaproxyTranslator<'_> {
             let mut used = Vec::new();
             let condition = rule.words.get(2..).filter(|_| rule.word(1) == "if");
             let found = condition.and_then(|it| selected(&acls, it, &mut self.out, &mut used));
-            // becket does not translate HTTP/2.
+            // becket does not convert HTTP/2 to HTTP/1.1 as HAProxy does, so routes by ALPN are
+            // dropped.
             let found = found.filter(|it| !is_http || it.iter().all(|it| !it.contains_key("alpn")));
-            // Otherwise the remark of the table applies.
+            // If the rule is not translated, the remark of its table row applies.
             let (Some(found), Some(backend)) = (found, self.backends.get(rule.text())) else {
                 continue;
             };
@@ -100,7 +102,7 @@ impl HaproxyTranslator<'_> {
             passes |= all.contains("req.ssl_");
             let is_hello = match rule.name {
                 "acl" => all.contains("req.ssl_hello_type"),
-                // Acceptance restricts nothing.
+                // `content accept` restricts nothing.
                 "tcp-request" => {
                     all == "content reject if !{ req.ssl_hello_type 1 }"
                         || all.starts_with("inspect-delay")
@@ -199,7 +201,7 @@ impl HaproxyTranslator<'_> {
         (path.trim_end_matches('/').to_owned() + "/").into()
     }
 
-    /// Adds the certificates of a list.
+    /// Adds the certificates of a `crt-list` file.
     fn crt_list(&mut self, files: &mut Vec<(Value, SettingId)>, list: &Directive) {
         let path = self.out.place(list.text());
         let text = self.parts.text(Path::new(&path), self.bytes);
@@ -236,7 +238,7 @@ impl HaproxyTranslator<'_> {
     }
 }
 
-/// Returns the TLS versions that options leave, or `None` for all.
+/// Returns the TLS versions that the options leave enabled, or `None` for all.
 pub(super) fn versions(
     out: &mut TranslationBuilder,
     scopes: &[&Directives],

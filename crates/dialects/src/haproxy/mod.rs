@@ -1,7 +1,7 @@
-//! HAProxy 3 and before: what its file means here.
+//! HAProxy up to version 3: translates its configuration file.
 //!
-//! `table` has the directives and options, `reader` the sections. `listeners` makes listeners of frontends, with routes of the
-//! `conditions`, and `servers` backends.
+//! `table` lists directives and options, and `reader` parses the sections. `listeners` translates
+//! frontends, `conditions` their routes, and `servers` backends.
 
 mod conditions;
 mod listeners;
@@ -19,7 +19,8 @@ use super::translation::Translation;
 use becket_config::error::Problem;
 use becket_config::parts::IncludedFiles;
 
-/// Reads a configuration of HAProxy. Linear in the size of the text and of the lists of certificates that it names.
+/// Translates a configuration of HAProxy. The cost is linear in the size of the text and of the
+/// certificate lists that it names.
 pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
     let mut reader = HaproxyTranslator::new(folder, parts);
     let text = String::from_utf8_lossy(text);
@@ -47,8 +48,9 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -
     reader.finish()
 }
 
-/// Splits a line into words: blanks separate them, `#` begins a comment, a backslash keeps the next character as it is, `'..'`
-/// keeps all, and `".."` all but backslashes and variables of the environment.
+/// Splits a line into words, as HAProxy does: blanks separate words, `#` begins a comment, and a
+/// backslash escapes the next character. Within `'..'` no character is special; within `".."` only
+/// backslashes and variables are.
 ///
 /// # Errors
 /// The line has an unfinished quote or escape, a variable or condition, or too many words.
@@ -97,5 +99,5 @@ fn split(line: &str) -> Result<Vec<String>, &'static str> {
     Ok(words)
 }
 
-/// HAProxy's own bound.
+/// HAProxy's own limit.
 const MOST_WORDS: usize = 64;

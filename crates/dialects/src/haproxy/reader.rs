@@ -1,4 +1,5 @@
-//! Sections of haproxy.cfg and their directives, each noted as it comes, and the global settings.
+//! Parses the sections and directives of haproxy.cfg, adds a remark for each, and translates the
+//! global section.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,7 +16,6 @@ use becket_config::address::SyslogAddress;
 use becket_config::notation::Text;
 use becket_config::parts::{IncludedFiles, MOST_BYTES};
 
-/// A section of the file.
 #[derive(Debug)]
 pub(super) struct HaproxySection {
     kind: &'static str,
@@ -45,7 +45,7 @@ impl HaproxySection {
         each(&[&self.own, &self.defaults])
     }
 
-    /// Returns the options of a server, then those of all servers.
+    /// Returns the options of a server, followed by the options of `default-server`.
     pub(super) fn options<'s>(&'s self, server: &'s Directive) -> Vec<&'s Directives> {
         let of_all = [&self.own, &*self.defaults].into_iter();
         let of_all = of_all.filter_map(|scope| scope.last("default-server"));
@@ -58,10 +58,10 @@ pub(super) struct HaproxyTranslator<'p> {
     pub(super) out: TranslationBuilder,
     pub(super) parts: &'p dyn IncludedFiles,
     pub(super) global: Directives,
-    /// Names of backends with servers, and the names of their sections.
+    /// Names of backends with servers in HAProxy, and their names in becket.
     pub(super) backends: BTreeMap<String, String>,
     pub(super) names: FreeNames,
-    /// Remaining bytes for lists of certificates.
+    /// Number of bytes that `crt-list` files may still have.
     pub(super) bytes: u64,
     sections: Vec<HaproxySection>,
     defaults: Rc<Directives>,
@@ -83,7 +83,7 @@ impl<'p> HaproxyTranslator<'p> {
         }
     }
 
-    /// Reads a line.
+    /// Processes the words of a line.
     pub(super) fn take(&mut self, line: usize, words: &[String]) {
         let Some((first, rest)) = words.split_first() else {
             return;
@@ -122,7 +122,7 @@ impl<'p> HaproxyTranslator<'p> {
             }
             _ => {}
         }
-        // One kind of check replaces another.
+        // All options that choose a kind of health check get one name, so that the last one wins.
         if name.starts_with("option ") && (name.ends_with("chk") || name.ends_with("-check")) {
             name = CHECK;
         }
@@ -163,7 +163,6 @@ impl<'p> HaproxyTranslator<'p> {
         }
     }
 
-    /// Begins a section.
     fn begin(
         &mut self,
         (setting, kind): (&'static Setting, &'static str),
@@ -206,7 +205,7 @@ impl<'p> HaproxyTranslator<'p> {
         });
     }
 
-    /// Returns the translation.
+    /// Translates all sections.
     pub(super) fn finish(mut self) -> Translation {
         let mut sections = std::mem::take(&mut self.sections);
         sections.retain(|it| PROXIES.contains(&it.kind));
@@ -236,7 +235,7 @@ impl<'p> HaproxyTranslator<'p> {
         self.out.finish(BIND, false)
     }
 
-    /// Translates the global section, and global keys that proxies set.
+    /// Translates the global section, and settings of proxies that becket has only once.
     fn process(&mut self, proxies: &[HaproxySection]) {
         let has_user = self.global.last("user").is_some();
         let is_possible = |given: &&Directive| match given.name {
@@ -281,9 +280,9 @@ impl<'p> HaproxyTranslator<'p> {
     }
 }
 
-/// Name of every option that chooses the kind of checks.
+/// Common name of all options that choose the kind of health check.
 pub(super) const CHECK: &str = "option httpchk";
-/// Sections that are read.
+/// Kinds of sections that are translated.
 const READ: [&str; 5] = ["global", "defaults", "frontend", "backend", "listen"];
 const PROXIES: [&str; 3] = ["frontend", "backend", "listen"];
 /// Options with paths, and the directives that name their folders.

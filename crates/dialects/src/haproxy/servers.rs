@@ -1,4 +1,4 @@
-//! Backends and their servers. Most options of servers belong to the backend in becket.
+//! Translates backends and their servers. becket sets most options of servers per backend.
 
 use super::super::builder::SectionBuilder;
 use super::super::directive::{Directive, Directives, apply, each, find, server_address};
@@ -79,7 +79,7 @@ impl HaproxyTranslator<'_> {
                 self.out.used(given.origin);
             }
             apply(&mut self.out, health, "backend.health.", proxy.each());
-            // The default of fastinter is inter.
+            // In HAProxy, `fastinter` defaults to `inter`.
             let inter = find("inter", first).filter(|_| find("fastinter", first).is_none());
             if let Some(inter) = inter
                 && let Some((_, time)) = inter.entry(&mut self.out, "backend.health.")

@@ -17,7 +17,7 @@ const LOG: &str = "log.syslog is one socket or address, and log.access has one f
 const PAGES: &str = "/metrics, /status and /healthz are at admin.address";
 
 pub(super) static TUNE: Setting = Setting::ignored(Own, "tune.*", "becket sizes this itself");
-/// A certificate in a list of certificates.
+/// A line of a `crt-list` file.
 pub(super) static CRT_LIST_ENTRY: Setting =
     Setting::same(Own, "certificate", "listener.certificates");
 

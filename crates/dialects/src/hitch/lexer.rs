@@ -27,7 +27,7 @@ pub(in super::super) enum Value {
 }
 
 impl Assignment {
-    /// Returns the line of the last setting in it.
+    /// Returns the line of the last setting in a block, or the line of a single setting.
     pub(super) fn last_line(&self) -> usize {
         match &self.value {
             Value::Block(inner) => inner
@@ -50,7 +50,7 @@ enum Lexeme<'t> {
 /// Lexemes with their lines; the last one is the end of the text.
 type Lexemes<'l, 't> = &'l [(Lexeme<'t>, usize)];
 
-/// Reads a text.
+/// Parses a configuration file.
 ///
 /// # Errors
 /// The first error of the syntax.
@@ -96,7 +96,7 @@ fn lexemes(text: &str) -> Result<Vec<(Lexeme<'_>, usize)>, Problem> {
     Ok(lexemes)
 }
 
-/// Reads settings up to the end of the text, or of a block at this nesting depth.
+/// Parses settings up to the end of the text, or of a block at this nesting depth.
 fn settings(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Vec<Assignment>, Problem> {
     let mut settings = Vec::new();
     loop {
@@ -153,7 +153,7 @@ fn value(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Value, Problem> {
     Ok(Value::Words(words))
 }
 
-/// Returns a problem of the next lexeme.
+/// Returns a syntax error at the next lexeme.
 fn next_fault(rest: Lexemes<'_, '_>, what: &str, accepted: &str) -> Problem {
     let (lexeme, line) = rest.first().unwrap_or(&(Lexeme::Symbol(""), 1));
     let (Lexeme::Symbol(shown) | Lexeme::Word(shown) | Lexeme::Text(shown)) = lexeme;

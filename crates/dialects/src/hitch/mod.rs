@@ -1,9 +1,9 @@
 //! hitch: its command line, its configuration file, and their meaning in becket.
 //!
-//! `lexer` reads the file, `table` has the settings, `scope` collects them by block, `reader`
-//! converts them to listeners and a backend, `policy` to policies, and `shared_cache` handles
-//! sessions of other hosts. hitch descends from stud, which has the same settings with its own
-//! grammar and uses the same reader.
+//! `lexer` parses the file, `table` lists the settings, `scope` collects them by block, `reader`
+//! translates them to listeners and a backend, `policy` to policies, and `shared_cache` the sharing
+//! of sessions. hitch descends from stud, which has the same settings with its own grammar, so
+//! `stud` uses the same reader.
 
 mod lexer;
 mod policy;
@@ -27,12 +27,12 @@ use super::setting::{Setting, ValueKind};
 use super::translation::Translation;
 use becket_config::error::Problem;
 
-/// Reads a command line of hitch.
+/// Parses a command line of hitch.
 pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
     command_of("hitch", OPTIONS, arguments)
 }
 
-/// Reads a command line of hitch or stud.
+/// Parses a command line of hitch or stud.
 pub(super) fn command_of(
     program: &'static str,
     options: &'static [ProgramOption],
@@ -56,7 +56,7 @@ pub(super) fn command_of(
     Ok(DialectCommand::Run(invocation))
 }
 
-/// Reads a configuration of hitch.
+/// Translates a configuration of hitch.
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
     let mut reader = HitchTranslator::new(folder, "hitch", SETTINGS, "v2");
     for step in &invocation.steps {
@@ -76,8 +76,8 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
     reader.finish()
 }
 
-/// Reads a configuration of hitch without frontends that have faults: they are lost. Returns every
-/// fault if one is elsewhere, or if all frontends have faults.
+/// Translates a configuration of hitch, and omits frontends with faults, which are reported as
+/// lost. Returns every fault if one is outside of frontends, or if all frontends have faults.
 pub(super) fn migrated(text: &[u8], folder: &Path) -> Translation {
     let whole = translate(&Invocation::of_file(""), text, folder);
     let settings = lexer::read(&String::from_utf8_lossy(text)).unwrap_or_default();
@@ -105,10 +105,10 @@ pub(super) fn migrated(text: &[u8], folder: &Path) -> Translation {
     reader.finish()
 }
 
-/// Stands for a frontend that is not translated.
+/// Setting of the remark about an omitted frontend.
 static LEFT_OUT: Setting = Setting::lost(ValueKind::Block, "frontend", "");
 
-/// Takes a setting of the file.
+/// Processes a setting or block of the file.
 fn file(reader: &mut HitchTranslator, given: Assignment) {
     let is_of_block = |name: &str| {
         [FRONTEND, CERTIFICATE]

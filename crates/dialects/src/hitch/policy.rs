@@ -88,5 +88,5 @@ impl HitchTranslator {
     }
 }
 
-/// Default of hitch, if only the suites of TLS 1.3 are given.
+/// Cipher string of hitch if only suites of TLS 1.3 are configured.
 const DEFAULT_CIPHERS: &str = "EECDH+AESGCM:EDH+AESGCM:AES256+EECDH:AES256+EDH";

@@ -13,13 +13,13 @@ use super::super::translation::Translation;
 use super::lexer::Value as Written;
 use super::scope::{CertificateEntry, Scope, misfit, switch};
 
-/// Collects settings in their order.
+/// Collects the settings of hitch or stud, and translates them at the end.
 #[derive(Debug)]
 pub(in super::super) struct HitchTranslator {
     pub(in super::super) out: TranslationBuilder,
     pub(super) program: &'static str,
     settings: &'static [Setting],
-    /// Header version of `write-proxy`.
+    /// Version of the PROXY header that `write-proxy` requests.
     write_proxy: &'static str,
     pub(in super::super) global: Scope,
     pub(in super::super) frontends: Vec<Scope>,
@@ -44,14 +44,14 @@ impl HitchTranslator {
         }
     }
 
-    /// Takes an option of the command line.
+    /// Adds an option of the command line.
     pub(in super::super) fn option(&mut self, name: &str, value: &str) {
         if let Some(setting) = self.settings.iter().find(|setting| setting.theirs == name) {
             self.take_global(setting, None, &Written::Text(value.to_owned()));
         }
     }
 
-    /// Takes a setting outside of all blocks.
+    /// Adds a setting outside of all blocks.
     pub(in super::super) fn take_global(
         &mut self,
         setting: &'static Setting,
@@ -63,7 +63,7 @@ impl HitchTranslator {
         self.global = global;
     }
 
-    /// Takes a setting of `scope`.
+    /// Checks a setting, and adds it to `scope`.
     pub(in super::super) fn take(
         &mut self,
         scope: &mut Scope,
@@ -98,7 +98,7 @@ impl HitchTranslator {
             "pem-file" => scope
                 .certificates
                 .push(CertificateEntry::new(shown, origin)),
-            // In stud, the last one wins.
+            // In hitch, a second setting of the versions is an error; in stud, the last one wins.
             name if TLS.contains(&name)
                 && setting.kind != ValueKind::Text
                 && TLS.iter().any(|name| scope.held.contains_key(name)) =>
@@ -136,7 +136,7 @@ impl HitchTranslator {
         })
     }
 
-    /// Takes a frontend: `[HOST]:PORT`, optionally with `+CERT`.
+    /// Adds a frontend: `[HOST]:PORT`, optionally with `+CERT`.
     fn endpoint_of_frontend(&mut self, text: &str, origin: SettingId) {
         let (endpoint, certificate) = match text.rsplit_once(']') {
             Some((_, port)) if port.contains('+') => {
@@ -163,7 +163,7 @@ impl HitchTranslator {
         }
     }
 
-    /// Returns the whole configuration.
+    /// Translates the collected settings.
     pub(in super::super) fn finish(mut self) -> Translation {
         self.exclude();
         self.process();
@@ -182,7 +182,7 @@ impl HitchTranslator {
         let on = INTRODUCTIONS
             .iter()
             .filter_map(|name| Some((self.global.on(name)?, *name)));
-        // write-proxy is another name of write-proxy-v2.
+        // In hitch, `write-proxy` is another name of `write-proxy-v2`.
         let version = |name: &'static str| match name {
             "write-proxy" if self.write_proxy == "v1" => "write-proxy-v1",
             "write-proxy" => "write-proxy-v2",
@@ -201,7 +201,7 @@ impl HitchTranslator {
     fn process(&mut self) {
         match (self.global.number("workers"), self.global.text("workers")) {
             (Some((workers, origin)), _) => self.out.put_own(workers, origin),
-            // "auto"
+            // `auto` is becket's default.
             (None, Some(_)) => {}
             (None, None) => self.out.put("process.workers", 1, None),
         }
@@ -253,8 +253,8 @@ impl HitchTranslator {
         }
     }
 
-    /// Returns the certificates of all frontends. The folder's certificates precede the others, because
-    /// the last one is the default.
+    /// Returns the certificates of all frontends. The files of `pem-dir` precede other
+    /// certificates, because the last certificate is the default.
     fn certificates(&self) -> Vec<CertificateEntry> {
         let glob = self
             .global
@@ -537,7 +537,7 @@ fn is_name(address: &str) -> bool {
 pub(super) const MAIN: &str = "main";
 const DEFAULT_PORT: &str = "8443";
 const DEFAULT_BACKEND: &str = "127.0.0.1:8000";
-/// Queue length of hitch.
+/// TCP_FASTOPEN queue length of hitch.
 const FAST_OPEN: i64 = 3;
 pub(super) const TLS: &[&str] = &["tls", "ssl", "tls-protos"];
 /// Settings that require a policy.

@@ -39,7 +39,7 @@ pub(super) type SettingValues = BTreeMap<&'static str, (String, SettingId)>;
 /// Settings of a block, or outside of all blocks.
 #[derive(Debug, Default)]
 pub(in super::super) struct Scope {
-    /// The block itself.
+    /// Setting that begins the block; `None` outside of all blocks.
     pub(super) origin: Option<SettingId>,
     pub(super) held: SettingValues,
     pub(in super::super) certificates: Vec<CertificateEntry>,
@@ -74,7 +74,7 @@ impl Scope {
         given.map_or((default, None), |(number, origin)| (number, Some(origin)))
     }
 
-    /// Returns the origin of a setting that is on.
+    /// Returns the origin of a setting if it is on.
     pub(super) fn on(&self, name: &str) -> Option<SettingId> {
         self.switch(name)
             .filter(|(is_on, _)| *is_on)

@@ -1,5 +1,5 @@
-//! Sharing of sessions: reception from hosts with the other program, exchange with other beckets,
-//! and the reasons why not.
+//! Translates `shared-cache-*`: sessions are received from hosts with hitch or stud, and exchanged
+//! with other beckets. A remark explains why sessions are not shared.
 
 use std::net::IpAddr;
 
@@ -9,7 +9,7 @@ use super::reader::{HitchTranslator, MAIN, endpoint_of};
 use super::scope::{CertificateEntry, words};
 
 impl HitchTranslator {
-    /// Sets up sessions of hosts with the other program or with becket.
+    /// Sets the keys for sharing sessions with hosts that run hitch, stud or becket.
     pub(super) fn shared_cache(&mut self, certificates: &[CertificateEntry], is_shared: bool) {
         let Some((text, origin)) = self.global.text("shared-cache-listen") else {
             return self.shares_with_nobody("without shared-cache-listen");
@@ -93,7 +93,7 @@ impl HitchTranslator {
     }
 }
 
-/// Returns the host of a peer, and the port of a becket there.
+/// Returns the host of a peer, and the port after stud's, at which becket listens.
 fn peer_of(text: &str, port: u16) -> Option<(&str, u16)> {
     let (host, own) = match text.strip_prefix('[') {
         Some(_) if !text.ends_with(']') => {

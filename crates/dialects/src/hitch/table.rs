@@ -5,7 +5,7 @@ use super::super::command_line::ProgramOption;
 use super::super::setting::Setting;
 use super::super::setting::ValueKind::{Block, Number, Switch, SwitchOff, Text, Words};
 
-/// Settings in hitch.conf(5), and further ones that hitch reads.
+/// Settings of hitch.conf(5), and settings that hitch accepts without documenting them.
 #[rustfmt::skip]
 pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Block, "frontend", "listener.bind"),
@@ -87,7 +87,7 @@ pub(in super::super) const fn option(
     }
 }
 
-/// Options of hitch(8): the names that the program registers, and those in its manual.
+/// Options that hitch registers, and options in its manual hitch(8).
 #[rustfmt::skip]
 pub(in super::super) const OPTIONS: &[ProgramOption] = &[
     option("config", None, Required, CONFIG),

@@ -1,4 +1,5 @@
-//! Addresses that `server` blocks listen on: each is a listener, with routes for servers of other names.
+//! Translates the addresses of `listen` directives: each is a listener, with routes for further
+//! server names.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,7 +21,7 @@ struct ListeningServer<'d> {
     listen: &'d Directive,
 }
 
-/// Names with the rest of their route.
+/// Server names, the route for them, and the origin of the route.
 struct NamedRoute(Vec<String>, Table, SettingId);
 
 impl NginxTranslator<'_> {
@@ -30,7 +31,7 @@ impl NginxTranslator<'_> {
         let mut listening: BTreeMap<String, Vec<ListeningServer<'_>>> = BTreeMap::new();
         for block in module.all("server") {
             for listen in block.inner.all("listen") {
-                // Each listener reads all of its servers.
+                // Each `listen` directive processes the whole block, so large blocks count more.
                 if !self.out.count(1 + block.inner.len() / 64) {
                     return;
                 }
@@ -60,7 +61,6 @@ impl NginxTranslator<'_> {
 
     fn listener(&mut self, scope: &PassScope<'_>, at: String, servers: Vec<ListeningServer<'_>>) {
         let has = |it: &ListeningServer<'_>, name: &str| it.listen.inner.last(name).is_some();
-        // The default first.
         let is_default = |it: &ListeningServer<'_>| has(it, "default_server") || has(it, "default");
         let default = servers.iter().position(is_default).unwrap_or_default();
         let ListeningServer { block, listen } = servers[default];
@@ -74,7 +74,7 @@ impl NginxTranslator<'_> {
             None => (ClientProtocol::Plain, listen.origin),
         };
         let listens: Vec<&Directive> = servers.iter().map(|it| it.listen).collect();
-        // An address without a host includes both families, so a block may be there twice.
+        // `listen 80` and `listen [::]:80` are one address in becket, so a block may appear twice.
         let mut blocks: Vec<&Directive> = servers.iter().map(|it| it.block).collect();
         blocks.dedup_by_key(|it| it.origin);
         let first = blocks.iter().position(|it| it.origin == block.origin);
@@ -85,7 +85,8 @@ impl NginxTranslator<'_> {
         plan.bind.push((at, listen.origin));
         plan.protocol = (protocol, origin);
         if scope.is_http && protocol == ClientProtocol::Plain {
-            // Without a server that passes connections on, any redirect is one for all.
+            // If no server of this address has a `proxy_pass`, the first redirect applies to all of
+            // them.
             let passes = blocks.iter().any(|it| scope.pass(it).is_some());
             let redirecting = &blocks[..if passes { 1 } else { blocks.len() }];
             plan.redirect = redirecting.iter().find_map(|it| redirect(it));
@@ -192,7 +193,7 @@ impl NginxTranslator<'_> {
                 routes.push(NamedRoute(names, route, server.origin));
             }
         }
-        // Names of the default server may be within a wildcard.
+        // A wildcard of another server may match names of the default server, so they need a route.
         let has_patterns = routes
             .iter()
             .any(|it| it.0.iter().any(|name| is_pattern(name)));
@@ -364,7 +365,7 @@ fn address(text: &str) -> Option<String> {
     }
 }
 
-/// Returns a route without names.
+/// Returns a route to `backend` without names.
 fn to(backend: String) -> Table {
     Table::from_iter([("backend".to_owned(), backend.into())])
 }

@@ -1,7 +1,8 @@
-//! nginx 1: what its file means here, as far as it terminates or passes TLS and leads connections to servers.
+//! nginx 1: translates its configuration, as far as it terminates TLS or relays connections to
+//! servers.
 //!
-//! `table` has the directives, `reader` reads and notes them, `listeners` makes listeners of the servers that listen, and `servers`
-//! backends of what they pass to.
+//! `table` lists the directives, `reader` parses them, `listeners` translates `listen` directives,
+//! and `servers` the targets of `proxy_pass`.
 
 mod listeners;
 mod reader;
@@ -17,7 +18,7 @@ use super::directive::Directives;
 use super::translation::Translation;
 use becket_config::parts::IncludedFiles;
 
-/// Reads a configuration of nginx. Relative paths start at `folder`, as those of nginx at the folder of its file.
+/// Translates a configuration of nginx. Relative paths start at `folder`.
 pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
     let mut translator = NginxTranslator::new(folder, parts);
     let mut main = Directives::default();
@@ -28,7 +29,7 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -
                 translator.module(&block.inner, is_http);
             }
         }
-        // The file of a site, without nginx.conf around it.
+        // The text may be the file of one site, with `server` blocks outside of `http`.
         translator.module(&main, true);
     }
     translator.out.settle();

@@ -1,4 +1,5 @@
-//! Reads nginx.conf: words, blocks and included files. Notes each directive, and translates global settings.
+//! Parses nginx.conf and its included files, adds a remark for each directive, and translates
+//! global settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -45,7 +46,8 @@ impl<'p> NginxTranslator<'p> {
         }
     }
 
-    /// Reads the directives of a file, as rows if it is part of a map. Returns `None` after a fault.
+    /// Parses the directives of a file, or its rows if a map with the origin `row` includes the
+    /// file. Returns `None` after a fault.
     pub(super) fn file(
         &mut self,
         text: &[u8],
@@ -70,7 +72,7 @@ impl<'p> NginxTranslator<'p> {
         None
     }
 
-    /// Reads the directives of a block, or of a file.
+    /// Parses the directives of a block, or of a file.
     fn block(
         &mut self,
         text: &mut NginxWords<'_>,
@@ -132,7 +134,7 @@ impl<'p> NginxTranslator<'p> {
             if name == "location" && shown == "/" {
                 self.out.same(origin);
             }
-            // Certbot writes one for each name.
+            // Certbot writes `if ($host = NAME) { return 301 .. }` for each name.
             let mut rules = inner.all("return").iter();
             if let Some(rule) = rules.find(|it| name == "if" && redirects(it)) {
                 self.out.differs(origin, "whatever the condition");
@@ -148,7 +150,7 @@ impl<'p> NginxTranslator<'p> {
         }
     }
 
-    /// Reads the files of a path or a pattern, in the order of their names.
+    /// Parses the files of a path or a pattern, in the order of their names.
     fn include(
         &mut self,
         path: &str,
@@ -161,7 +163,7 @@ impl<'p> NginxTranslator<'p> {
         let files: Vec<PathBuf> = match glob::split(&at_text) {
             None => vec![at.clone()],
             Some((folder, pattern)) => {
-                // nginx takes a folder that is not there for an empty one.
+                // In nginx, a pattern in a missing folder is not an error.
                 let mut found = self.parts.list(Path::new(folder)).unwrap_or_default();
                 found.retain(|path| {
                     let name = path.file_name().unwrap_or_default();
@@ -251,7 +253,7 @@ impl<'p> NginxTranslator<'p> {
     }
 }
 
-/// Returns the directives of a server for every path.
+/// Returns the directives of `location /`.
 pub(super) fn place(server: &Directive) -> Option<&Directives> {
     let mut places = server.inner.all("location").iter();
     let whole = places.find(|it| it.text() == "/" && it.words.len() == 1);
@@ -273,14 +275,15 @@ pub(super) fn redirects(rule: &Directive) -> bool {
     is_permanent && targets.contains(&rule.word(1)) && rule.words.len() == 2
 }
 
-/// The text of a file.
+/// Splits the text of a file into words.
 struct NginxWords<'t> {
     chars: Peekable<Chars<'t>>,
     line: usize,
 }
 
 impl NginxWords<'_> {
-    /// Returns the words up to the next `;`, `{` or `}`, the line of the first, and this symbol, which is `None` at the end.
+    /// Returns the words up to the next `;`, `{` or `}`, the line of the first word, and this
+    /// symbol; `None` at the end of the text.
     fn statement(&mut self) -> Result<(Vec<String>, usize, Option<char>), &'static str> {
         let mut words = Vec::new();
         let mut word: Option<String> = None;

@@ -1,4 +1,4 @@
-//! Backends: upstreams, and single servers in `proxy_pass`.
+//! Translates upstreams, and single servers in `proxy_pass`, to backends.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,7 +10,7 @@ use super::super::directive::{Directive, Directives, apply, each, find, server_a
 use super::super::sections::{ANY_NAME, PoolServer, add_servers, server_tls};
 use super::reader::{NginxTranslator, is_on, place};
 
-/// Upstreams and maps of a module.
+/// Upstreams and maps of `http` or `stream`.
 pub(super) struct PassScope<'d> {
     pub(super) module: &'d Directives,
     pub(super) is_http: bool,
@@ -44,7 +44,8 @@ impl<'d> PassScope<'d> {
 }
 
 impl NginxTranslator<'_> {
-    /// Returns the name of the backend for `to`. Adds the backend if its settings are new.
+    /// Returns the name of the backend for a target of `proxy_pass`. Adds the backend if no backend
+    /// has the same settings.
     pub(super) fn target(
         &mut self,
         scope: &PassScope<'_>,
@@ -155,7 +156,7 @@ impl NginxTranslator<'_> {
     }
 }
 
-/// Settings of TLS towards servers.
+/// Directives for TLS to servers.
 const TLS: [&str; 7] = [
     "proxy_ssl_verify",
     "proxy_ssl_name",

@@ -5,10 +5,9 @@ use super::super::setting::ValueKind::{
     Choice, Const, Flag, Mark, Number, Own, Path, Seconds, Text,
 };
 
-/// Blocks of rows that are no directives.
+/// Blocks whose lines are rows rather than directives.
 pub(super) const ROWS: [&str; 5] = ["map", "geo", "split_clients", "types", "charset_map"];
 
-/// A row of a map.
 pub(super) static ROW: Setting = Setting::same(Own, "row", "");
 /// `server` of an upstream.
 pub(super) static POOL_SERVER: Setting = Setting::same(Own, "server", "backend.server");

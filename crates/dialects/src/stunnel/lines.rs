@@ -1,4 +1,4 @@
-//! Lines of services, which tell the service of a fault.
+//! Lines of services, for finding the service of a fault.
 
 use std::collections::BTreeMap;
 

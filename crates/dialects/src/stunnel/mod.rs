@@ -2,9 +2,9 @@
 //!
 //! A file has a global part and `[service]` sections of `name = value` lines. `#` and `;` begin
 //! comments, names are case-insensitive, and the files of a folder may be included. Settings of the
-//! global part are defaults of all services. `table` has the settings, `service` the settings of
-//! one service, `lines` their lines, `reader` converts them to listeners, policies and backends, and `tls` has what
-//! concerns TLS.
+//! global part are defaults of all services. `table` lists the settings, `service` stores the
+//! settings of one service, `lines` its lines, `reader` translates them to listeners, policies and
+//! backends, and `tls` translates the TLS settings.
 
 mod lines;
 mod reader;
@@ -26,7 +26,7 @@ use super::translation::Translation;
 use becket_config::error::{Problem, reason};
 use becket_config::parts::{IncludedFiles, MOST_BYTES};
 
-/// Reads a command line of stunnel.
+/// Parses a command line of stunnel.
 pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
@@ -39,13 +39,13 @@ pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLin
     }
 }
 
-/// Reads a configuration of stunnel.
+/// Translates a configuration of stunnel.
 pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
     read(text, folder, parts, LeftOut::new()).0
 }
 
-/// Reads a configuration of stunnel without services that have faults: they are lost. Returns every
-/// fault if one is outside of services, or if all services have faults.
+/// Translates a configuration of stunnel, and omits services with faults, which are reported as
+/// lost. Returns every fault if one is outside of services, or if all services have faults.
 pub(super) fn migrated(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
     let (whole, mut left_out) = read(text, folder, parts, LeftOut::new());
     if left_out.is_empty() {
@@ -56,13 +56,14 @@ pub(super) fn migrated(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) ->
         if rest.problems.is_empty() {
             return rest;
         }
-        // A service may depend on one that is left out.
+        // A service that refers to an omitted service is faulty as well, so the next pass omits it.
         left_out.extend(faulty);
     }
     whole
 }
 
-/// Reads a configuration without some of its services. Returns the services with faults, too.
+/// Translates a configuration without the services in `left_out`. Also returns the services with
+/// faults.
 fn read(
     text: &[u8],
     folder: &Path,
@@ -80,11 +81,11 @@ fn read(
     reader.finish()
 }
 
-/// Included files, and the rest of their limits.
+/// Opens included files within limits.
 struct Included<'p> {
     parts: &'p dyn IncludedFiles,
     depth: usize,
-    /// Folders and the files in them.
+    /// Number of folders and files that may still be included.
     entries: usize,
     bytes: u64,
 }
@@ -200,8 +201,8 @@ const A_FOLDER: &str = "a folder with parts of the configuration";
 /// Maximum depth, because a folder may include itself.
 const DEEPEST: usize = 8;
 const MOST_ENTRIES: usize = 4096;
-/// Maximum number of times that a file is read without some of its services. Two suffice unless it
-/// has more faults than are reported.
+/// Maximum number of passes that omit faulty services. Two suffice unless the file has more faults
+/// than are reported.
 const MOST_PASSES: usize = 4;
-/// Path on Debian.
+/// Default configuration file on Debian.
 const DEFAULT_FILE: &str = "/etc/stunnel/stunnel.conf";

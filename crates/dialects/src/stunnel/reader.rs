@@ -16,7 +16,7 @@ use becket_config::address::SectionName;
 use becket_config::error::Problem;
 use becket_config::notation::Text;
 
-/// Collects sections in their order.
+/// Collects the services in file order, and translates them at the end.
 #[derive(Debug)]
 pub(super) struct StunnelTranslator {
     pub(super) out: TranslationBuilder,
@@ -25,7 +25,7 @@ pub(super) struct StunnelTranslator {
     shared: Option<Rc<GivenSettings>>,
     services: Vec<Service>,
     left_out: LeftOut,
-    /// Number of services so far, with the ones in `left_out`.
+    /// Number of services so far, including omitted services.
     begun: usize,
     lines: LinesOfServices,
 }
@@ -54,7 +54,6 @@ impl StunnelTranslator {
         !self.left_out.contains_key(&self.begun)
     }
 
-    /// Begins a service.
     pub(super) fn begin(&mut self, name: &str, line: usize) {
         let name = name.trim().to_owned();
         self.begun += 1;
@@ -77,7 +76,7 @@ impl StunnelTranslator {
         self.services.push(Service::new(name, place, shared));
     }
 
-    /// Takes a setting of the current section.
+    /// Checks a setting, and adds it to the current section.
     pub(super) fn take(&mut self, setting: &'static Setting, line: usize, value: &str) {
         let origin = self.out.note(setting, Some(line), value);
         let accepted = match setting.kind {
@@ -108,7 +107,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Returns the whole configuration, and the services with faults.
+    /// Translates the whole configuration. Also returns the services with faults.
     pub(super) fn finish(mut self) -> (Translation, LeftOut) {
         let services = std::mem::take(&mut self.services);
         if services.is_empty() {
@@ -172,7 +171,7 @@ impl StunnelTranslator {
         (translation, faulty)
     }
 
-    /// Adds a listener without TLS: the client mode.
+    /// Adds a listener without TLS, for a service in client mode.
     fn plain(&mut self, name: &str, service: &Service) {
         let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
@@ -189,7 +188,7 @@ impl StunnelTranslator {
         self.starttls(&mut section, service, children);
         let mut shown = BTreeSet::new();
         let services = children.iter().map(|(child, ..)| *child).chain([service]);
-        // The last certificate is the default.
+        // The certificate of `service` comes last, because the last certificate is the default.
         let services: Vec<&Service> = services.collect();
         for service in services {
             match service.text("cert") {
@@ -239,7 +238,7 @@ impl StunnelTranslator {
         section.push("route", route, origin);
     }
 
-    /// Returns `cert`, with `key` if that is another file.
+    /// Returns the entry of `certificates` for `cert`, paired with `key` if that is another file.
     pub(super) fn certificate(&self, service: &Service, cert: &str) -> Value {
         let cert = self.out.place(cert);
         match service.text("key") {
@@ -341,7 +340,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Sets how servers are chosen and connected.
+    /// Sets load balancing, source addresses and the PROXY header.
     fn ways(&mut self, section: &mut SectionBuilder, service: &Service) {
         if let Some((strategy, origin)) = service.text("failover") {
             match strategy.to_ascii_lowercase().as_str() {
@@ -584,10 +583,10 @@ fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
 
 pub(super) const TALKS: &str = "smtp, imap, pop3 or pgsql";
 
-/// Linux's default, if the option is on without further options.
+/// Linux's default time in seconds, for SO_KEEPALIVE without TCP_KEEPIDLE.
 const SYSTEM_KEEPALIVE: u32 = 7200;
 
 /// Maximum number of services; each has a listener, a policy and a backend.
 const MOST_SERVICES: usize = 4096;
-/// Stands for a service that is not translated.
+/// Setting of the remark about an omitted service.
 static LEFT_OUT: Setting = Setting::lost(ValueKind::Text, "section", "");

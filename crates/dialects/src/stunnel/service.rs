@@ -59,7 +59,7 @@ impl Service {
         has_room
     }
 
-    /// Returns all values of a setting.
+    /// Returns all values of a setting, from the section or otherwise from the global part.
     pub(super) fn all(&self, name: &str) -> &[(String, SettingId)] {
         let given = self.given.get(name).or_else(|| self.global.get(name));
         given.map_or(&[], Vec::as_slice)
@@ -76,7 +76,7 @@ impl Service {
         Some((value.as_str(), *origin)).filter(|(value, _)| !value.is_empty())
     }
 
-    /// Returns the origin of a setting whose value is yes.
+    /// Returns the origin of a setting if its value is yes.
     pub(super) fn on(&self, name: &str) -> Option<SettingId> {
         let (value, origin) = self.text(name)?;
         value.eq_ignore_ascii_case("yes").then_some(origin)

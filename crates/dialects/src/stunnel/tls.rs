@@ -74,7 +74,7 @@ impl StunnelTranslator {
                     .set_tls(&mut tls, "backend.tls.verify", "none", origin);
                 self.unverified(service);
             }
-            // A server always sends a certificate.
+            // A TLS server always sends a certificate, so both levels have the same effect.
             Verified::IfThere(by) | Verified::Always(by) => {
                 self.out.becomes(by, "backend.tls.verify");
                 let is_named = |name| service.one(name).is_some();
@@ -96,7 +96,7 @@ impl StunnelTranslator {
                     let key = "backend.tls.starttls";
                     self.out.set_tls(&mut tls, key, ours, origin);
                 }
-                // The reader has handled this already.
+                // The method `ways` translates `protocol = proxy`.
                 None if protocol.eq_ignore_ascii_case("proxy") => {}
                 None => self.out.refuse(origin, "not supported", TALKS),
             }
@@ -279,7 +279,7 @@ impl StunnelTranslator {
         Some((versions, origin))
     }
 
-    /// Returns the index of a version bound; `None` for `all`.
+    /// Returns the index in [`VERSIONS`] of a minimum or maximum version; `None` for `all`.
     fn bound(&mut self, given: Option<(&str, SettingId)>) -> Option<usize> {
         let (word, origin) = given?;
         let mut known = VERSIONS.iter();
@@ -315,7 +315,7 @@ impl StunnelTranslator {
         without
     }
 
-    /// Checks `securityLevel`: becket has level 2, and some of level 3.
+    /// Rejects a `securityLevel` above 2, because becket cannot reject keys of 2048 bits.
     fn strength(&mut self, service: &Service) {
         if let Some((level, origin)) = service.text("securityLevel")
             && !["0", "1", "2"].contains(&level)
@@ -326,12 +326,12 @@ impl StunnelTranslator {
     }
 }
 
-/// Names of versions in ascending order; the first one means no bound.
+/// Names of versions in ascending order; `all` means no limit.
 const VERSIONS: [&str; 7] = [
     "all", "SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3",
 ];
 const TLS12: usize = 5;
 const NOBODY: &str = "no trusted certificates: neither CAfile nor CApath is set";
 const ITSELF: &str = "only the certificate itself is verified, not its issuers";
-/// Default of stunnel.
+/// Default cipher string of stunnel.
 const DEFAULT_CIPHERS: &str = "HIGH:!aNULL:!SSLv2:!DH:!kDHEPSK";

@@ -1,4 +1,4 @@
-//! Builds the report from the threads' samples and the marks.
+//! Builds the report from the samples of the threads and the readings at step boundaries.
 
 use std::time::Duration;
 
