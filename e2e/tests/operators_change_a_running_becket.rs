@@ -58,7 +58,7 @@ fn a_drained_server_receives_no_clients_until_a_reload() {
     // The log shows each change with the user.
     eventually("the change is logged", || {
         let log = becket.log();
-        log.contains("change requested") && log.contains("\"by\":\"uid ")
+        log.contains("change requested over the admin socket") && log.contains("\"by\":\"uid ")
     });
 }
 

@@ -136,7 +136,10 @@ impl<'a> Runner<'a> {
                         break (case, others);
                     }
                     repeats -= 1;
-                    drop(writeln!(io::stderr(), "  other processes ran; measuring again"));
+                    drop(writeln!(
+                        io::stderr(),
+                        "  other processes ran; measuring again"
+                    ));
                 };
                 self.run.busy |= others > others::LIMIT;
                 self.run.control.clone_from(&self.control.samples);

@@ -76,7 +76,7 @@ impl PeerLog {
         let fresh = status.collisions.iter();
         let fresh = fresh.filter(|node| !self.collisions.contains(node));
         let lines = fresh
-            .inspect(|node| tracing::error!(name: "peer-duplicate-node", node = node.0, "two processes use one cluster.node"))
+            .inspect(|node| tracing::error!(name: "peer-duplicate-node", node = node.0, "another process has the same cluster.node"))
             .count();
         self.collisions.clone_from(&status.collisions);
         lines
@@ -96,7 +96,7 @@ impl PeerLog {
                 lines += 1;
                 let secret = format!("{:08x}", refused.secret.0);
                 let (address, cause) = (refused.address, refused.cause.label());
-                tracing::warn!(name: "peer-rejected", %address, secret, reason = cause, suppressed, "join of a peer rejected");
+                tracing::warn!(name: "peer-rejected", %address, secret, reason = cause, suppressed, "peer rejected: it may not join");
             }
         }
         let refused = status.refused.iter();

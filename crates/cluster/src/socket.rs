@@ -58,7 +58,7 @@ pub fn bind(
     let socket = bind_datagrams("cluster.listen", listen, BUFFER, given)?;
     if let Err(error) = hear_only(&socket, SIGNATURE) {
         // Without the filter, foreign datagrams only cost time: the state machine drops them.
-        tracing::warn!(name: "socket-filter-failed", %error, "cannot attach the socket filter");
+        tracing::warn!(name: "socket-filter-failed", %error, "cannot attach the socket filter of the cluster socket");
     }
     tracing::info!(name: "replication-listening", address = %listen, node = settings.node.0, "listening for peers");
     Ok(socket)

@@ -211,13 +211,13 @@ impl Responder {
                     )
                 })?;
                 // Logged before the change: the client may disconnect before the outcome.
-                tracing::info!(name: "change-requested", by = %asker, path, body = %Escaped::new(&*body), "change requested");
+                tracing::info!(name: "change-requested", by = %asker, path, body = %Escaped::new(&*body), "change requested over the admin socket");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {
                     Ok(_) => "done",
                     Err(refused) => &refused.error,
                 };
-                tracing::info!(name: "change-ended", by = %asker, path, outcome = %Escaped::new(outcome), "change ended");
+                tracing::info!(name: "change-ended", by = %asker, path, outcome = %Escaped::new(outcome), "change over the admin socket ended");
                 done
             }
         }

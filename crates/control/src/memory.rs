@@ -62,7 +62,7 @@ impl MemoryWatch {
                     tracing::info!(name: "memory-pressure-ended", used, watermark, "memory pressure ended")
                 }
                 _ => {
-                    tracing::warn!(name: "memory-pressure", used, watermark, shortage = label, "memory is short")
+                    tracing::warn!(name: "memory-pressure", used, watermark, shortage = label, "memory pressure")
                 }
             }
         }

@@ -111,7 +111,7 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
     match done {
         Ok(how) => {
             let how = how.into();
-            tracing::info!(name: "sandboxed", what, how, "sandboxed");
+            tracing::info!(name: "sandboxed", what, how, "sandbox active");
             Some(how)
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {

@@ -204,7 +204,7 @@ impl Control {
                 ended = self.ended.recv() => {
                     left -= 1;
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
-                        tracing::error!(name: "worker-failed", %error, "worker failed");
+                        tracing::error!(name: "worker-failed", %error, "worker thread failed; the process exits");
                         outcome = Outcome::Failed;
                         self.workers.stop();
                     }
@@ -495,10 +495,10 @@ impl Control {
         let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
-            tracing::warn!(name: "admin-address-not-released", %error, "cannot release the admin address before the end");
+            tracing::warn!(name: "admin-address-not-released", %error, "cannot close the admin address before the process exits");
         }
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(name: "admin-socket-not-released", %error, "cannot release the admin socket before the end");
+            tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket before the process exits");
         }
         self.drain_until = Some(Instant::now() + self.state.config().file.timeouts.drain);
     }

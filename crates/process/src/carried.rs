@@ -152,7 +152,7 @@ impl Carried {
             runner.admin_socket = match SocketFile::adopt(socket, path) {
                 Ok(socket) => Some(socket),
                 Err(error) => {
-                    tracing::error!(name: "admin-socket-lost", %error, "cannot continue with the admin socket");
+                    tracing::error!(name: "admin-socket-lost", %error, "cannot take over the admin socket after the upgrade");
                     None
                 }
             };
@@ -203,7 +203,7 @@ impl Runner {
         let carried = Carried::of(self, state);
         let replaced = carried.and_then(|carried| replace(&self.setup.program, &carried));
         if let Err(error) = signals.release() {
-            tracing::error!(name: "signals-failed", %error, "cannot handle signals");
+            tracing::error!(name: "signals-failed", %error, "cannot install the signal handlers");
         }
         replaced
             .err()

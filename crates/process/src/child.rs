@@ -136,7 +136,7 @@ impl Child {
         let pushed = serde_json::to_vec(command).map_err(io::Error::from);
         let pushed = pushed.and_then(|text| self.outgoing.push(&text, fds));
         if let Err(error) = pushed {
-            tracing::error!(name: "command-send-failed", process = self.id, %error, "cannot send a command");
+            tracing::error!(name: "command-send-failed", process = self.id, %error, "cannot send a command to the serving process");
         }
         self.flush();
     }

@@ -511,7 +511,7 @@ impl Runner {
     fn release(&mut self) {
         self.held.release();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(name: "admin-socket-not-released", %error, "cannot release the admin socket before the end");
+            tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket before the process exits");
         }
     }
 

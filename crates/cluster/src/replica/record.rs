@@ -6,7 +6,7 @@
 //! ```text
 //! NEW 1, SYNC 4   policy u64 | ttl u32 | age u32 | origin u64 | id len u8 | id | state
 //! DEL 2           policy u64 | id len u8 | id
-//! STICK 3, STUCK 9  server u64 | ttl u32 | by u8 ( 0: origin u64   1: policy u64 | id len u8 | id )
+//! STICK 3, STUCK 9  server u64 | ttl u32 | origin u64
 //! ECHO 5          nonce 16
 //! ALIVE 6         sessions held u32
 //! ASK 7           youngest seconds u32

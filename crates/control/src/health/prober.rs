@@ -440,7 +440,7 @@ impl Name {
         match found {
             Ok(found) => {
                 if is_news {
-                    tracing::info!(name: "server-resolved", server = %name, "name resolves");
+                    tracing::info!(name: "server-resolved", server = %name, "server name resolves");
                 }
                 replace_addresses(server, &found, self.port);
             }
@@ -448,7 +448,7 @@ impl Name {
                 tracing::warn!(name: "server-lookup-failed", server = %name, error = reason, "DNS lookup failed; keeping the last addresses");
             }
             Err(reason) if is_news => {
-                tracing::warn!(name: "server-unresolved", server = %name, error = reason, "name does not resolve yet");
+                tracing::warn!(name: "server-unresolved", server = %name, error = reason, "server name does not resolve; the server gets no clients");
                 // Checks the queue again, because the queued clients may have no other server.
                 server.backend().settle();
             }

@@ -54,7 +54,7 @@ impl Worker {
                         Rc::clone(&self.served.pools),
                     );
                     if let Err(error) = self.serve_by(config, pools, Vec::new(), &[]) {
-                        tracing::error!(name: "worker-ticket-keys-failed", %error, worker = self.number, "cannot change ticket keys");
+                        tracing::error!(name: "worker-ticket-keys-failed", %error, worker = self.number, "cannot change the ticket keys of a worker; keeping the previous keys");
                     }
                 }
                 WorkerMessage::Event(BackendEvent::Granted(grant)) => self.pass_on(grant),
