@@ -58,7 +58,7 @@ pub struct Backend {
     /// Time after which a client that does not return is forgotten.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub stick_lifetime: Duration = Duration::from_secs(30 * 60),
-    /// Interval of lookups of server names.
+    /// Interval between DNS lookups of server names.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub resolve_interval: Option<Duration> = Some(Duration::from_secs(60)),
     /// Source addresses for connections, used in turn; if empty, the kernel chooses.

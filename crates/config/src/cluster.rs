@@ -22,7 +22,7 @@ pub struct Cluster {
     pub listen: Option<ListenAddress>,
     /// Addresses of the peers.
     pub peers: Vec<PeerAddress>,
-    /// Interval of lookups of the peers' names.
+    /// Interval between DNS lookups of the peers' names.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub resolve_interval: Option<Duration> = Some(Duration::from_secs(30)),
     /// Lifetime of an epoch's ticket key; equal on all nodes. A ticket is valid for up to two

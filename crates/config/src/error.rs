@@ -79,7 +79,7 @@ impl Problem {
         }
     }
 
-    /// Returns the key with its value, or the one of them that is known.
+    /// Returns the key and the value of the problem, as far as they are known.
     pub fn subject(&self) -> String {
         match (self.path.as_str(), &self.value) {
             (path, None) => path.to_owned(),

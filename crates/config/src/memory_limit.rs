@@ -5,7 +5,7 @@ use crate::notation::{Bytes, Size, Text, Unit, ValueError, as_text};
 /// Memory use above which becket frees memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// The limit of the control group.
+    /// The memory limit of the control group (cgroup).
     #[default]
     Auto,
     /// No limit.

@@ -101,7 +101,7 @@ pub(crate) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>, R>(
     deserializer.deserialize_any(TextOrTable(accepted, of_text, of_table, PhantomData))
 }
 
-/// Notation of a number.
+/// Notation of a number in the file: plain, as a duration or as a size.
 pub(crate) trait Unit {
     /// The number is written as a string, rather than as a TOML number.
     const IS_TEXT: bool = true;

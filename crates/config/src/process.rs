@@ -74,16 +74,16 @@ section! {
 /// `[timeouts]`: time limits of a connection's phases. The minimum is a millisecond, the resolution
 /// of the timers.
 pub struct Timeouts {
-    /// From accept to the complete ClientHello.
+    /// Maximum time from accept to the complete ClientHello.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub hello: Duration = Duration::from_secs(3),
-    /// From accept to the end of the handshake.
+    /// Maximum time from accept to the end of the handshake.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub handshake: Duration = Duration::from_secs(10),
-    /// Time for a signature by a token.
+    /// Maximum time for a signature by a PKCS#11 token.
     #[serde(with = "Time::<{ 10 * MILLISECOND }, { 60 * SECOND }>")]
     pub pkcs11: Duration = Duration::from_secs(5),
-    /// Time to connect to a server.
+    /// Maximum time to connect to a server.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub connect: Duration = Duration::from_secs(5),
     /// Maximum time without data in either direction.
@@ -92,7 +92,7 @@ pub struct Timeouts {
     /// Maximum time without data after one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub half_closed: Duration = Duration::from_secs(60),
-    /// From the first byte of a request for a file to its complete head.
+    /// Maximum time from the first byte of a request for a file to its complete head.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub request: Duration = Duration::from_secs(10),
     /// Maximum time from a response to the next request for a file.

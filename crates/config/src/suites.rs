@@ -8,9 +8,9 @@ use crate::notation::{Text, ValueError, as_text, meant};
 /// A TLS version, with its number on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedVersion {
-    /// RFC 5246.
+    /// TLS 1.2 (RFC 5246).
     Tls12 = 0x0303,
-    /// RFC 8446.
+    /// TLS 1.3 (RFC 8446).
     Tls13 = 0x0304,
 }
 
@@ -19,7 +19,7 @@ pub enum ServedVersion {
 pub enum KeyExchangeGroup {
     /// X25519 and ML-KEM-768 together; TLS 1.3 only.
     X25519MlKem768 = 0x11ec,
-    /// RFC 7748.
+    /// Curve25519 (RFC 7748).
     X25519 = 0x001d,
     /// NIST's curve of 256 bits.
     P256 = 0x0017,

@@ -229,8 +229,8 @@ impl TranslationBuilder {
         self.folder.join(path).to_string_lossy().into_owned()
     }
 
-    /// Finds a setting by name among the settings allowed here. Records a problem if there is
-    /// none.
+    /// Finds a setting by name among the settings allowed here. Records a problem if none has this
+    /// name.
     pub(super) fn find(
         &mut self,
         known: impl Iterator<Item = &'static Setting> + Clone,

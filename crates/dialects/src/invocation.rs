@@ -41,7 +41,7 @@ pub struct Invocation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum InvocationStep {
-    /// The configuration file is read here.
+    /// Read the configuration file.
     File,
     /// A setting and its value.
     Set(&'static str, String),

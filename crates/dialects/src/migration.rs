@@ -280,7 +280,7 @@ impl TomlWriter<'_> {
 
 /// Returns a section with all its keys, defaults included.
 fn table<T: Serialize>(section: &T) -> Table {
-    // Every value that was read can be written; a test writes all of them.
+    // Serialization does not fail: a test writes every value that the parser accepts.
     Table::try_from(section).unwrap_or_default()
 }
 

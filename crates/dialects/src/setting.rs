@@ -76,7 +76,7 @@ pub(super) enum ValueKind {
 pub struct Setting {
     /// Name in the other program.
     pub theirs: &'static str,
-    /// The equivalent key or keys of becket; empty if there is none.
+    /// Equivalent key or keys of becket; empty if becket has no such key.
     pub ours: &'static str,
     /// Support of all usual values.
     pub verdict: SettingSupport,
@@ -126,7 +126,7 @@ impl Setting {
         Self::new(kind, (theirs, ""), SettingSupport::Lost, why)
     }
 
-    /// A setting of which some values are translated; the others are lost.
+    /// Creates a setting for which becket supports some values; other values are lost.
     pub(super) const fn partly(
         kind: ValueKind,
         theirs: &'static str,

@@ -10,7 +10,7 @@
 pub struct Flight {
     /// Bytes that the client sends, including the header.
     pub sent: usize,
-    /// Bytes that the client then receives.
+    /// Bytes that the peer sends as the answer.
     pub answer: usize,
 }
 

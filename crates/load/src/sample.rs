@@ -7,7 +7,7 @@ use crate::report::{Handshakes, Traffic};
 
 use crate::failure::Failure;
 
-/// Counts and histograms of one step.
+/// Counts and histograms of one measured step.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// Transactions with an intended start within the step.

@@ -16,7 +16,7 @@ use crate::link::{LoadConnection, Phase, Times, Turn};
 use crate::tls::{ResumeKind, Tls};
 use crate::wire::Wire;
 
-/// Sequence of connections, at most one at a time.
+/// Makes one connection after another.
 pub struct ClientSlot {
     token: Token,
     /// Configuration of the last full handshake, which stores its sessions.

@@ -20,7 +20,7 @@ use crate::servers::END;
 /// Returns the number of bytes sent.
 pub(crate) fn exchange(to: SocketAddr, bytes: &[u8], answered: bool) -> usize {
     let mut stream = connect(to);
-    // A server may reset the connection early.
+    // becket may reset the connection early, so errors are ignored.
     let _cut = stream.write_all(bytes);
     if answered {
         let _cut = stream.read(&mut [0]);
@@ -77,7 +77,7 @@ impl Kind {
                 .expect("a key that is supported"),
         };
         if shows {
-            // A client that resumes does not send its certificate again.
+            // A client that resumes sends no certificate, so each handshake must be full.
             config.resumption = Resumption::disabled();
         }
         let secrets = Arc::new(Secrets::default());
@@ -114,7 +114,7 @@ impl Kind {
     /// Makes a whole visit, until the server answers or rejects. Returns the number of bytes sent.
     pub(crate) fn visit(&self, to: SocketAddr) -> usize {
         let mut stream = Counted(connect(to), 0);
-        // Some visits are rejected.
+        // becket rejects some of these clients, so errors are ignored.
         let _refused = visit(&mut self.client(), &mut stream);
         let _cut = stream.0.shutdown(Shutdown::Write);
         drain(stream.0);

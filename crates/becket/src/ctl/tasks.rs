@@ -119,7 +119,7 @@ pub enum ServerTask {
     },
 }
 
-/// A server that is added.
+/// Arguments of `becket ctl servers add`.
 #[derive(Clone, Debug, Args)]
 pub struct AddFlags {
     /// Backend and address of the server: IP:PORT, NAME:PORT or /unix/path

@@ -42,7 +42,7 @@ pub(super) fn selected(
     Some(all)
 }
 
-/// Restricts a route to clients that match one of the lines.
+/// Restricts a route to clients that match at least one of the ACL lines.
 fn narrow(route: &mut Table, lines: &[&[String]]) -> Option<()> {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in lines {

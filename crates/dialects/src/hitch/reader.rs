@@ -551,7 +551,7 @@ pub(super) const POLICY: &[&str] = &[
     "client-verify",
     "client-verify-ca",
 ];
-/// Settings that select the data about the client for the server; at most one of them may be set.
+/// Settings that send data about the client to the server; at most one of them may be on.
 const INTRODUCTIONS: &[&str] = &[
     "write-ip",
     "write-proxy-v1",

@@ -14,7 +14,7 @@ use super::table::ROW;
 use becket_config::address::NamePattern;
 use becket_config::notation::Text;
 
-/// A `server` with one of its `listen` directives.
+/// A `server` block with one of its `listen` directives.
 #[derive(Clone, Copy)]
 struct ListeningServer<'d> {
     block: &'d Directive,
