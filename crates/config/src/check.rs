@@ -243,7 +243,7 @@ impl File {
         let names = self.backend.iter().map(|backend| &*backend.name);
         match way.backend {
             None => {
-                let fault = "missing: no backend for clients that no route accepts";
+                let fault = "missing: no backend for clients that no route accepts, such as those without a server name";
                 report.refuse(key!(at, listener.backend), fault, choices(names));
             }
             Some(name) if own && self.backend_named(name).is_none() => {

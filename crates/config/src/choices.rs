@@ -11,6 +11,8 @@ pub enum UnknownNames {
     Default,
     /// Reject with the alert `unrecognized_name` (RFC 6066, section 3).
     Refuse,
+    /// As [`Refuse`](Self::Refuse), also without a server name.
+    Strict,
 }
 
 /// Behaviour if the ALPN lists have no common protocol.

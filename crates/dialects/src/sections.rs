@@ -86,9 +86,9 @@ impl ListenerPlan {
             (Some((backend, origin)), _) => section.set("backend", backend, origin),
             (None, Some(last)) => {
                 section.set("backend", last, None);
-                section.set("unknown-names", "refuse", None);
-                let why = "it has no default: clients without a name go where the last route leads, and unknown names are refused";
-                out.lost(self.origin, why);
+                section.set("unknown-names", "strict", None);
+                let why = "it has no default: other names are refused, or go where the last route leads if a certificate has them";
+                out.differs(self.origin, why);
             }
             (None, None) => {
                 let accepted = "a default, which is a backend with servers";

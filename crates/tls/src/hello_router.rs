@@ -94,13 +94,12 @@ impl HelloRouter {
         if configs.is_some() && !hello.offers_tls12() && !hello.offers_tls13() {
             return refuse(PROTOCOL_VERSION, CloseReason::HandshakeFailed);
         }
-        if let Some(name) = name
-            && self.listener.keys.unknown_names() == UnknownNames::Refuse
-        {
-            let is_known = match configs {
+        let unknown = self.listener.keys.unknown_names();
+        if unknown == UnknownNames::Strict || name.is_some() && unknown == UnknownNames::Refuse {
+            let is_known = name.is_some_and(|name| match configs {
                 Some(_) => self.listener.certificates.named(name).is_some(),
                 None => !route.keys.names.is_empty(),
-            };
+            });
             if !is_known {
                 return refuse(UNRECOGNIZED_NAME, CloseReason::UnknownName);
             }

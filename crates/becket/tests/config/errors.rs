@@ -65,7 +65,7 @@ fn every_error_is_reported_with_its_key_path() {
         r#"listener[1].name = "web": an earlier section has this name"#,
         r#"listener[1].bind[0] = "127.0.0.1:8443": 127.0.0.1:8443 is bound by listener[web].bind[0] already"#,
         "listener[1].certificates: missing",
-        r#"listener[1].backend: missing: no backend for clients that no route accepts; accepted: "app""#,
+        r#"listener[1].backend: missing: no backend for clients that no route accepts, such as those without a server name; accepted: "app""#,
         "policy[mtls].client-ca: missing, though client certificates are requested",
         r#"policy[mtls].suites[0] = "RC4": not a suite"#,
         "policy[mtls].groups: no group for TLS 1.2, which the policy allows",

@@ -247,16 +247,27 @@ fn a_name_chooses_its_certificate_and_wildcards_cover_one_label() {
 }
 
 #[test]
-fn an_unknown_name_can_be_refused() {
-    let house = house("unknown-names = 'refuse'");
-    let mut stage = house.stage();
-    let config = Arc::new(house.client(&TLS13));
-    let mut client = Client::enter(&mut stage, house.listener(0), &config, "c.test");
-    client.talk(&mut stage);
-    assert_eq!(client.fault, Some(AlertReceived(Alert::UnrecognisedName)));
-    drop(client);
-    stage.settle();
-    assert_eq!(stage.closed(), Some(CloseReason::UnknownName));
+fn an_unknown_name_and_a_missing_one_can_be_refused() {
+    for (setting, name, is_refused) in [
+        ("refuse", Some("c.test"), true),
+        ("refuse", None, false),
+        ("strict", Some("c.test"), true),
+        ("strict", None, true),
+        ("strict", Some("a.test"), false),
+    ] {
+        let house = house(&format!("unknown-names = '{setting}'"));
+        let mut stage = house.stage();
+        let mut config = house.client(&TLS13);
+        config.enable_sni = name.is_some();
+        let name = name.unwrap_or("a.test");
+        let mut client = Client::enter(&mut stage, house.listener(0), &Arc::new(config), name);
+        client.talk(&mut stage);
+        let alert = Some(AlertReceived(Alert::UnrecognisedName));
+        assert_eq!(client.fault == alert, is_refused, "{setting} {name}");
+        drop(client);
+        stage.settle();
+        assert_eq!(stage.closed() == Some(CloseReason::UnknownName), is_refused);
+    }
 }
 
 #[test]

@@ -137,7 +137,7 @@ pub(super) const BIND: &[Setting] = &[
     Setting::same(Path, "ca-file", "policy.client-ca"),
     Setting::same(Path, "crl-file", "policy.crl"),
     Setting::differs(Const("false"), "no-tls-tickets", "policy.tls12-tickets", "TLS 1.3 resumes by tickets alone"),
-    Setting::same(Const("refuse"), "strict-sni", "listener.unknown-names"),
+    Setting::same(Const("strict"), "strict-sni", "listener.unknown-names"),
     Setting::differs(Const("any"), "accept-proxy", "listener.accept-proxy", "from everywhere: set listener.trusted-networks to the proxies in front"),
     Setting::differs(Const("256"), "tfo", "listener.fast-open", "with a queue of 256"),
     Setting::same(Number, "backlog", "listener.backlog"),

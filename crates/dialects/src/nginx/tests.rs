@@ -180,9 +180,9 @@ fn a_default_server_that_passes_nothing_leads_nobody_elsewhere() {
         let text =
             format!("http {{ server {{ listen 443 ssl default_server; {default} }} {other} }}");
         let migration = migration(Nginx, &text, &[]);
-        assert!(migration.has_lost());
+        assert_eq!(migration.has_lost(), default.starts_with("return"));
         let file = File::parse(&migration.toml.unwrap()).unwrap();
-        assert_eq!(file.listener[0].unknown_names, Some(UnknownNames::Refuse));
+        assert_eq!(file.listener[0].unknown_names, Some(UnknownNames::Strict));
         assert_eq!(file.listener[0].route.len(), 1);
     }
     let text = "http { server { listen 80 default_server; return 444; }\nserver { listen 80; server_name a.test; return 301 https://$host$request_uri; } }";
