@@ -167,7 +167,7 @@ pub struct HealthSection {
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub interval: Duration = Duration::from_secs(2),
     /// Time between two checks while their outcomes contradict the server's state, or before the
-    /// first outcome.
+    /// first outcome. A longer time than `interval` counts as `interval`.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub fast_interval: Duration = Duration::from_secs(1),
     /// Timeout of a check for each address of a server.
@@ -207,7 +207,7 @@ impl HealthSection {
     pub fn rules(&self) -> Rules {
         let checks = Checks {
             interval: self.interval,
-            fast_interval: self.fast_interval,
+            fast_interval: self.fast_interval.min(self.interval),
             rise: self.rise,
             fall: self.fall,
         };

@@ -192,7 +192,7 @@ pub enum CheckKind {
     Connect,
     /// Connect and TLS handshake.
     Tls,
-    /// HTTP request, by the status of its response.
+    /// HTTP request; the status of the response determines the outcome.
     Http,
 }
 

@@ -291,7 +291,9 @@ impl FreeNames {
         let mut name = wanted.to_owned();
         while SectionName::parse(&name).is_err() || !self.taken.insert(name.clone()) {
             self.number += 1;
-            name = format!("{otherwise}-{}", self.number);
+            let is_valid = SectionName::parse(wanted).is_ok();
+            let base = if is_valid { wanted } else { otherwise };
+            name = format!("{base}-{}", self.number);
         }
         name
     }

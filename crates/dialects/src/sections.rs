@@ -133,6 +133,10 @@ pub(super) fn add_policy(
         it.setting.ours == "policy.client-certificates" && is_on
     });
     for given in each(scopes) {
+        if is_verified && given.setting.ours == "policy.client-certificates" {
+            let why = "client certificates need X.509 version 3, and TLS 1.2 with them extended master secrets: see policy.require-ems";
+            out.differs(given.origin, why);
+        }
         if !is_verified && ["policy.client-ca", "policy.crl"].contains(&given.setting.ours) {
             let why = "no client certificate is requested";
             out.amend(given.origin, SettingSupport::Ignored, why);
@@ -239,6 +243,7 @@ fn is_shared(option: &Directive) -> bool {
     ours.starts_with("backend.") && !ours.starts_with("backend.server.")
 }
 
+pub(super) const BOTH_FAMILIES: &str = "for IPv4 and IPv6: write 0.0.0.0 for IPv4 alone";
 /// Reason why the server name of a client cannot be verified.
 pub(super) const ANY_NAME: &str =
     "any name in the server's certificate is accepted: set backend.tls.name";

@@ -16,7 +16,7 @@ fn folder() -> Folder {
 #[test]
 fn every_fault_is_reported_with_its_key_path() {
     let keys = "resolve-interval = '10'\nsource = ['127.0.0.1', '192.0.2.1', 'eth0']\n\
-         health.interval = '1s'\nhealth.fast-interval = '2s'\nhealth.rise = 0\nhealth.fall = 1001\n\
+         health.fast-interval = '1ms'\nhealth.rise = 0\nhealth.fall = 1001\n\
          health.timeout = '1h'\nhealth.path = 'x y'\nhealth.host = ''\nhealth.expect = ['okay']\n\
          health.slow-start = '1ms'\nhealth.passive-failures = 0\nhealth.passive-pause = 'x'";
     let errors = lines(&folder().prepare(&text(keys)).unwrap_err().errors);
@@ -24,7 +24,7 @@ fn every_fault_is_reported_with_its_key_path() {
         "backend[app].resolve-interval = \"10\": a duration without a unit",
         "backend[app].source[1] = \"192.0.2.1\": ",
         "backend[app].source[2] = \"eth0\": not an IP address; accepted: an IP address of this host",
-        "backend[app].health.fast-interval = \"2s\": longer than interval",
+        "backend[app].health.fast-interval = \"1ms\": not in range",
         "backend[app].health.rise = 0: not in range; accepted: 1 to 1000",
         "backend[app].health.fall = 1001: not in range",
         "backend[app].health.timeout = \"1h\": not in range",

@@ -108,10 +108,6 @@ impl Backend {
 
     fn check_health(&self, path: &str, report: &mut Report) {
         let health = &self.health;
-        if health.fast_interval > health.interval {
-            let fault = "longer than interval";
-            report.refuse(key!(path, health.fast_interval), fault, "at most interval");
-        }
         if health.expect.is_empty() {
             let accepted = "statuses such as \"200\", \"2xx\" or \"200-399\"";
             report.refuse(key!(path, health.expect), "no status is expected", accepted);

@@ -8,7 +8,7 @@ use toml::Value;
 
 use super::super::builder::{SettingId, TranslationBuilder};
 use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
-use super::super::sections::{ClientProtocol, ListenerPlan, add_policy};
+use super::super::sections::{BOTH_FAMILIES, ClientProtocol, ListenerPlan, add_policy};
 use super::super::setting::SettingSupport;
 use super::conditions::selected;
 use super::reader::{HaproxySection, HaproxyTranslator};
@@ -36,6 +36,9 @@ impl HaproxyTranslator<'_> {
                     self.out.lost(bind.origin, why);
                 } else if let Some(at) = listen_address(text) {
                     let Some(first) = seen.get(&at) else {
+                        if text.starts_with(['*', ':']) {
+                            self.out.differs(bind.origin, BOTH_FAMILIES);
+                        }
                         plan.bind.push((at.clone(), bind.origin));
                         seen.insert(at, bind);
                         continue;

@@ -247,20 +247,25 @@ impl<'p> HaproxyTranslator<'p> {
         let times = times.filter(|it| it.setting.kind == ValueKind::Millis);
         let global = each(&[&self.global]).filter(is_possible);
         apply_once(&mut self.out, global.chain(times));
-        let logs = ["option tcplog", "option httplog"];
-        let logs = proxies.iter().flat_map(|it| logs.map(|name| it.find(name)));
-        for (index, log) in logs.flatten().enumerate() {
-            self.out.used(log.origin);
+        let log = self.global.all("log").first();
+        let with_port = log.map_or_else(String::new, |log| format!("{}:514", log.text()));
+        let mut places = log.into_iter().flat_map(|log| [log.text(), &with_port]);
+        let syslog = places.find(|at| SyslogAddress::parse(at).is_ok());
+        let access = ["option tcplog", "option httplog"];
+        let access = proxies
+            .iter()
+            .flat_map(|it| access.map(|name| it.find(name)));
+        for (index, given) in access.flatten().enumerate() {
+            self.out.used(given.origin);
             if index == 0 {
-                self.out.put("log.access", "stderr", log.origin);
+                let to = syslog.map_or("stderr", |_| "syslog");
+                self.out.put("log.access", to, given.origin);
             }
         }
-        let Some(log) = self.global.all("log").first() else {
+        let Some(log) = log else {
             return;
         };
-        let with_port = format!("{}:514", log.text());
-        let mut places = [log.text(), with_port.as_str()].into_iter();
-        match places.find(|at| SyslogAddress::parse(at).is_ok()) {
+        match syslog {
             Some(at) => self.out.put("log.syslog", at, log.origin),
             None => return self.out.differs(log.origin, "to standard error: log.file"),
         }

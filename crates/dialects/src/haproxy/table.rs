@@ -7,7 +7,7 @@ use super::super::setting::ValueKind::{
 
 const HTTP: &str = "becket does not read HTTP: leave it to the server behind becket";
 const TO_HTTPS: &str = "becket does not read HTTP: leave it to the server behind becket, or redirect all of a listener to https (listener.redirect)";
-const ROUTES: &str = "clients are chosen by server name and ALPN: write a [[listener.route]]";
+const ROUTES: &str = "clients are chosen by server name and ALPN: write a [[listener.route]], with *.NAME for -m end";
 const OLD: &str = "SSL and TLS before 1.2 do not exist in becket";
 const RECLAIM: &str = "a connection is one for client and server: backend.idle-reclaim ends idle ones while clients wait";
 const STICK: &str = "clients are known again by their address or their TLS session: backend.stick";
@@ -42,7 +42,7 @@ pub(super) const SECTIONS: &[Setting] = &[
 pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Text, "user", "process.user"),
     Setting::same(Text, "group", "process.group"),
-    Setting::differs(Path, "chroot", "process.chroot", "files are read outside of it; sockets of servers and of log.syslog are inside"),
+    Setting::differs(Path, "chroot", "process.chroot", "files are read outside of it; sockets of servers and of log.syslog, and etc/hosts, etc/passwd and etc/resolv.conf are inside"),
     Setting::same(Path, "pidfile", "process.pid-file"),
     Setting::same(Number, "nbthread", "process.workers"),
     Setting::same(Number, "maxconn", "limits.connections"),
@@ -71,7 +71,7 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::differs(Own, "mode", "", "every byte passes as it is, also HTTP"),
     Setting::same(Own, "bind", "listener.bind"),
     Setting::same(Own, "server", "backend.server"),
-    Setting::differs(Own, "server-template", "backend.server", "one server, with all addresses of the name"),
+    Setting::partly(Own, "server-template", "backend.server", "one server, whose addresses are tried in order, with one maxconn for all: write a server for each address"),
     Setting::same(Own, "default_backend", "listener.backend"),
     Setting::partly(Own, "use_backend|acl", "listener.route", ROUTES),
     Setting::partly(Own, "redirect|http-request", "listener.redirect", TO_HTTPS),
@@ -98,7 +98,7 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Millis, "timeout check", "backend.health.timeout"),
     Setting::differs(Own, "timeout http-request", "", "timeouts.hello and timeouts.handshake limit silent clients"),
     Setting::differs(Own, "timeout http-keep-alive|option http-server-close|option httpclose|option http-keep-alive", "", RECLAIM),
-    Setting::differs(Own, "option tcplog|option httplog", "log.access", "to standard error, in becket's own format, a line for each connection"),
+    Setting::differs(Own, "option tcplog|option httplog", "log.access", "in becket's own format, a line for each connection"),
     Setting::ignored(Own, "option dontlognull", "their reason is health-check"),
     Setting::same(Own, "option log-health-checks|option redispatch", ""),
     Setting::same(Flag, "option abortonclose", "backend.abort-on-close"),

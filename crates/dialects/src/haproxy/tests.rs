@@ -244,7 +244,7 @@ fn what_restricts_or_changes_connections_is_never_silent() {
         (
             "server-template t 3 a.test:80 check",
             "server-template",
-            Different,
+            Lost,
         ),
         ("option forwardfor", "option forwardfor", Lost),
         ("http-check expect ! status 500", "http-check expect", Lost),

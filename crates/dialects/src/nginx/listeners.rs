@@ -7,7 +7,7 @@ use toml::{Table, Value};
 
 use super::super::builder::SettingId;
 use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
-use super::super::sections::{ClientProtocol, ListenerPlan, add_policy};
+use super::super::sections::{BOTH_FAMILIES, ClientProtocol, ListenerPlan, add_policy};
 use super::reader::{NginxTranslator, is_on, place, redirects};
 use super::servers::PassScope;
 use super::table::ROW;
@@ -43,6 +43,9 @@ impl NginxTranslator<'_> {
                     let why = "becket listens on TCP addresses only";
                     self.out.lost(listen.origin, why);
                 } else if let Some(at) = address(text) {
+                    if at.starts_with(':') && !text.starts_with('[') {
+                        self.out.differs(listen.origin, BOTH_FAMILIES);
+                    }
                     let servers = listening.entry(at).or_default();
                     servers.push(ListeningServer { block, listen });
                 } else {
@@ -149,12 +152,11 @@ impl NginxTranslator<'_> {
         let mut routes = Vec::new();
         let mut of_default = Vec::new();
         for (index, server) in servers.iter().enumerate() {
-            let names = self.server_names(server);
             let Some(pass) = scope.pass(server) else {
                 match server.inner.last("ssl_reject_handshake") {
                     Some(given) if index == 0 && is_on(given) => self.out.used(given.origin),
                     _ => {
-                        let why = "it passes no connections on as a whole";
+                        let why = "it passes no connections on as a whole: clients of its names reach the default server's backend";
                         self.out.lost(server.origin, why);
                     }
                 }
@@ -171,6 +173,7 @@ impl NginxTranslator<'_> {
             let Some(target) = target else {
                 continue;
             };
+            let names = self.server_names(server);
             self.out.used(server.origin);
             self.out.used(pass.origin);
             if plan.backend.is_none() && (index == 0 || !reads_names) {

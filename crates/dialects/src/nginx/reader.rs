@@ -13,6 +13,7 @@ use super::super::directive::{
     Directive, Directives, FreeNames, MOST_TEXT, UNKNOWN_DIRECTIVE, apply_once, each, find, lookup,
     options,
 };
+use super::super::setting::SettingSupport;
 use super::table::{DIRECTIVES, LISTEN, POOL, POOL_SERVER, ROW, ROWS};
 use becket_config::error::{Problem, reason};
 use becket_config::glob;
@@ -131,8 +132,17 @@ impl<'p> NginxTranslator<'p> {
             } else if name == "include" && !shown.ends_with("mime.types") {
                 self.include(&shown, line, row, given)?;
             }
-            if name == "location" && shown == "/" {
-                self.out.same(origin);
+            match (name, shown.as_str()) {
+                ("location", "/") => self.out.same(origin),
+                ("location", path) if path.contains("acme-challenge") => {
+                    let why = "renewals need another challenge: see docs/guide/certificates.md";
+                    self.out.lost(origin, why);
+                }
+                ("proxy_set_header", header) if PASSED.contains(&header) => {
+                    let why = "every byte passes as it is";
+                    self.out.amend(origin, SettingSupport::Ignored, why);
+                }
+                _ => {}
             }
             // Certbot writes `if ($host = NAME) { return 301 .. }` for each name.
             let mut rules = inner.all("return").iter();
@@ -242,7 +252,10 @@ impl<'p> NginxTranslator<'p> {
         let most = limits
             .iter()
             .filter_map(|it| it.word(1).parse::<i64>().ok());
-        if let Some(most) = most.max() {
+        // becket's limit counts the connections of all listeners.
+        let servers: usize = scopes.iter().map(|it| it.all("server").len()).sum();
+        let is_for_all = limits.len() >= servers;
+        if let Some(most) = most.max().filter(|_| is_for_all) {
             for given in limits {
                 self.out
                     .put("admission.connections-per-source", most, given.origin);
@@ -337,6 +350,15 @@ impl NginxWords<'_> {
     }
 }
 
+/// Headers that a client sends itself.
+const PASSED: [&str; 6] = [
+    "Host $host",
+    "Host $http_host",
+    "Upgrade $http_upgrade",
+    "Connection $connection_upgrade",
+    "Connection upgrade",
+    "Connection ",
+];
 const DEEPEST: usize = 32;
 const DEEPEST_FILE: usize = 8;
 const MOST_FILES: usize = 4096;

@@ -101,6 +101,10 @@ impl NginxTranslator<'_> {
             Some(given) => apply(&mut self.out, &mut section, "backend.", given),
             None => servers.push(PoolServer(pass, at(host), Vec::new())),
         }
+        let fails = servers.first().and_then(|it| it.0.inner.last("max_fails"));
+        if fails.is_none() && servers.len() > 1 {
+            health.set("passive-failures", 1, None);
+        }
         add_servers(&mut self.out, &mut section, &mut health, &servers);
         self.out.set_nested(&mut section, "health", health, None);
         apply(&mut self.out, &mut section, "backend.", each(&scopes));

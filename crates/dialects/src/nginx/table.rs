@@ -16,6 +16,7 @@ const HTTP: &str = "becket does not read HTTP: leave it to the server behind bec
 const CLIENT: &str =
     "the server reads the client's address and more from a PROXY header: backend.proxy-header";
 const FILES: &str = "becket serves a folder by backend.files, with .index, .precompressed, .cache-control and .error-page";
+const ONE_TIME: &str = "one time for all servers, the longest that is set";
 const SIZES: &str = "becket sizes this itself";
 const H2: &str =
     "becket does not translate HTTP/2: add h2 to listener.alpn if the servers speak it";
@@ -64,7 +65,7 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::differs(Own, "ssl_verify_depth", "", "6 at most: set limits.chain-intermediates"),
     Setting::same(Choice(&[("on", ""), ("off", "false")]), "ssl_session_tickets", "policy.tls12-tickets"),
     Setting::differs(Own, "ssl_session_cache", "", "200000 sessions for all: set sessions.table-entries"),
-    Setting::same(Seconds, "ssl_session_timeout", "sessions.id-lifetime"),
+    Setting::differs(Seconds, "ssl_session_timeout", "sessions.id-lifetime", ONE_TIME),
     Setting::lost(Own, "ssl_session_ticket_key", "hosts share tickets by [cluster]: becket secret FILE"),
     Setting::lost(Own, "ssl_early_data", "policy.early-data needs versions = [\"1.3\"] and proxy-header = \"v2\""),
     Setting::lost(Own, "ssl_stapling|ssl_stapling_verify|ssl_stapling_file|ssl_stapling_responder", RESPONDER),
@@ -79,13 +80,13 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Own, "set_real_ip_from", "listener.trusted-networks"),
     Setting::ignored(Own, "real_ip_header", "it is the PROXY header"),
     Setting::ignored(Own, "limit_conn_zone", "admission.connections-per-source has its own table"),
-    Setting::partly(Own, "limit_conn", "admission.connections-per-source", "connections are limited by address: set admission.connections-per-source"),
+    Setting::partly(Own, "limit_conn", "admission.connections-per-source", "connections are limited by address over all listeners: set admission.connections-per-source"),
     Setting::lost(Own, "limit_req|limit_req_zone", "limit handshakes: admission.source-full-handshakes-per-second"),
 
     Setting::same(Own, "proxy_pass", "listener.backend"),
     Setting::same(Choice(&[("off", ""), ("on", "v1")]), "proxy_protocol", "backend.proxy-header"),
-    Setting::same(Seconds, "proxy_timeout|proxy_read_timeout|proxy_send_timeout|keepalive_timeout", "timeouts.idle"),
-    Setting::same(Seconds, "proxy_connect_timeout", "timeouts.connect"),
+    Setting::differs(Seconds, "proxy_timeout|proxy_read_timeout|proxy_send_timeout|keepalive_timeout", "timeouts.idle", ONE_TIME),
+    Setting::differs(Seconds, "proxy_connect_timeout", "timeouts.connect", ONE_TIME),
     Setting::same(Seconds, "ssl_handshake_timeout", "timeouts.handshake"),
     Setting::same(Own, "proxy_ssl", "backend.tls"),
     Setting::same(Own, "proxy_ssl_verify", "backend.tls.verify"),
