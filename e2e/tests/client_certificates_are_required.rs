@@ -101,4 +101,5 @@ fn openssl_receives_the_accepted_authorities_and_a_specific_alert() {
         run.all()
     );
     becket.says("client-certificate");
+    becket.says("issuer CN=Becket Test Authority");
 }

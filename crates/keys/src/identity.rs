@@ -8,7 +8,7 @@
 use std::fmt::Write;
 
 use rustls::pki_types::CertificateDer;
-use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate};
+use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate, X509Name};
 
 /// Identity from a verified client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,7 +30,7 @@ impl Identity {
         let common_name = common_name.and_then(|name| name.as_str().ok());
         let usable = |name: &&str| name.len() <= LONGEST_NAME && !name.contains(char::is_control);
         Some(Box::new(Self {
-            subject: subject(&leaf).into(),
+            subject: shortened(leaf.subject(), LONGEST_SUBJECT).into(),
             common_name: common_name.filter(usable).map(Box::from),
             serial: serial(&leaf).into(),
         }))
@@ -44,11 +44,21 @@ fn serial(leaf: &X509Certificate<'_>) -> String {
     hex(bytes.get(..LONGEST_SERIAL).unwrap_or(bytes))
 }
 
-/// Returns the subject for logs.
-fn subject(leaf: &X509Certificate<'_>) -> String {
-    let mut text = write_subject(leaf, LONGEST_SUBJECT);
-    if text.len() > LONGEST_SUBJECT {
-        let mut ends = (0..=LONGEST_SUBJECT).rev();
+/// Returns subject, issuer and serial number of a rejected certificate, for the log.
+pub fn summary(leaf: &CertificateDer<'_>) -> Option<String> {
+    let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
+    let [subject, issuer] = [leaf.subject(), leaf.issuer()].map(|name| shortened(name, 64));
+    let serial = serial(&leaf);
+    Some(format!(
+        "subject {subject}, issuer {issuer}, serial {serial}"
+    ))
+}
+
+/// Returns a name for logs.
+fn shortened(name: &X509Name<'_>, longest: usize) -> String {
+    let mut text = write_name(name, longest);
+    if text.len() > longest {
+        let mut ends = (0..=longest).rev();
         let end = ends.find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
         text.push_str("...");
@@ -59,13 +69,13 @@ fn subject(leaf: &X509Certificate<'_>) -> String {
 /// Returns the whole subject for comparisons. Logs must not contain it, because its length is
 /// unbounded.
 pub(super) fn whole_subject(leaf: &X509Certificate<'_>) -> String {
-    write_subject(leaf, usize::MAX)
+    write_name(leaf.subject(), usize::MAX)
 }
 
-/// Writes the subject (RFC 4514, section 2.1). Stops after the attribute that exceeds `enough`
+/// Writes a name (RFC 4514, section 2.1). Stops after the attribute that exceeds `enough`
 /// bytes.
-fn write_subject(leaf: &X509Certificate<'_>, enough: usize) -> String {
-    let mut parts: Vec<_> = leaf.subject().iter_rdn().collect();
+fn write_name(name: &X509Name<'_>, enough: usize) -> String {
+    let mut parts: Vec<_> = name.iter_rdn().collect();
     parts.reverse();
     let mut text = String::new();
     for (at, part) in parts.into_iter().enumerate() {
@@ -153,6 +163,10 @@ mod tests {
     use super::*;
 
     fn identity(attributes: &[(DnType, &str)]) -> Identity {
+        *Identity::of(&certificate(attributes)).unwrap()
+    }
+
+    fn certificate(attributes: &[(DnType, &str)]) -> CertificateDer<'static> {
         let mut params = CertificateParams::default();
         params.distinguished_name = DistinguishedName::new();
         for (kind, value) in attributes {
@@ -161,7 +175,16 @@ mod tests {
         }
         params.serial_number = Some(SerialNumber::from(vec![0x0a, 0xbc, 0x01]));
         let key = KeyPair::generate().unwrap();
-        *Identity::of(params.self_signed(&key).unwrap().der()).unwrap()
+        params.self_signed(&key).unwrap().der().clone()
+    }
+
+    #[test]
+    fn a_summary_of_any_certificate_fits_in_a_log_line() {
+        let bob = summary(&certificate(&[(DnType::CommonName, "bob")])).unwrap();
+        assert_eq!(bob, "subject CN=bob, issuer CN=bob, serial 0ABC01");
+        let endless = summary(&certificate(&[(DnType::CommonName, &"é".repeat(5000))]));
+        assert!(endless.unwrap().len() < 200);
+        assert_eq!(summary(&b"no certificate".as_slice().into()), None);
     }
 
     #[test]

@@ -30,7 +30,7 @@ use webpki::KeyUsage;
 use super::path::Paths;
 use super::server_rules::{Pins, RuleVerifier, ServerRule};
 use crate::sessions::context;
-use becket_keys::{client_names, facts};
+use becket_keys::{client_names, facts, identity};
 
 /// Creates the verifier for a policy that requests client certificates. The verifier trusts the
 /// CAs, or only the listed certificates if `client-trust` is `certificates`. `most_chain` limits
@@ -131,6 +131,24 @@ struct Noting {
     names: Vec<ClientName>,
 }
 
+impl Noting {
+    fn path(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<Vec<usize>, Error> {
+        let path = match &self.pins {
+            Some(pins) => pins.verify(leaf, now).map(|()| Vec::new())?,
+            None => self.paths.find(leaf, intermediates, now)?,
+        };
+        if !self.names.is_empty() && !client_names::has_one(leaf, &self.names) {
+            return Err(CertificateError::ApplicationVerificationFailure.into());
+        }
+        Ok(path)
+    }
+}
+
 impl ClientCertVerifier for Noting {
     fn offer_client_auth(&self) -> bool {
         self.inner.offer_client_auth()
@@ -150,18 +168,15 @@ impl ClientCertVerifier for Noting {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
-        let path = match &self.pins {
-            Some(pins) => pins.verify(leaf, now).map(|()| Vec::new())?,
-            None => self.paths.find(leaf, intermediates, now)?,
-        };
-        if !self.names.is_empty() && !client_names::has_one(leaf, &self.names) {
-            return Err(CertificateError::ApplicationVerificationFailure.into());
-        }
-        context::with(|handshake| {
-            handshake.client.until = facts::not_after(leaf);
-            handshake.client.path = Some(path);
+        let path = self.path(leaf, intermediates, now);
+        context::with(|handshake| match &path {
+            Ok(path) => {
+                handshake.client.until = facts::not_after(leaf);
+                handshake.client.path = Some(path.clone());
+            }
+            Err(_) => handshake.client.refused = identity::summary(leaf),
         });
-        Ok(ClientCertVerified::assertion())
+        path.map(|_| ClientCertVerified::assertion())
     }
 
     fn verify_tls12_signature(

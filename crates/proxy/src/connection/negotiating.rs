@@ -448,10 +448,11 @@ impl<N: Net> HelloDecision<N> {
         if handshake.is_some_and(|it| it.signature.token_failed) {
             return HandshakeRefusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
         }
-        HandshakeRefusal::new(
-            reason_of_error(error, self.served.asks),
-            chain::explain(error),
-        )
+        let mut detail = chain::explain(error);
+        if let Some(refused) = handshake.and_then(|it| it.client.refused.as_deref()) {
+            detail = format!("{detail}; {refused}");
+        }
+        HandshakeRefusal::new(reason_of_error(error, self.served.asks), detail)
     }
 
     /// Returns the algorithms of becket's own certificate, if the PROXY header to the backend

@@ -86,6 +86,8 @@ pub struct ClientChain {
     /// Indices of the certificates on the verified path among the client's intermediate
     /// certificates.
     pub path: Option<Vec<usize>>,
+    /// Summary of a rejected certificate, for the log.
+    pub refused: Option<String>,
 }
 
 /// A signature that another thread or a token makes. The handshake step is suspended until the
