@@ -219,7 +219,7 @@ fn the_old_process_continues_if_the_new_one_dies_before_it_serves() {
         } else {
             scene.logged(
                 "upgrade failed, nothing changed: the new process exited before it served (signal: 9",
-                2,
+                1,
             );
             assert_eq!(children(&scene.becket), [scene.old], "{step:?}");
             eventually("the upgrade is refused", || scene.counts() == [0, 1, 0]);

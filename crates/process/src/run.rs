@@ -355,19 +355,18 @@ impl Runner {
             return Ok(PathBuf::from("/proc/self/exe"));
         }
         let program = self.setup.program.clone();
-        if privileges::is_root() && !root_only::is_program(&program)? {
+        let named = |error: io::Error| {
+            let text = format!("cannot start {}: {error}", program.display());
+            io::Error::new(error.kind(), text)
+        };
+        if privileges::is_root() && !root_only::is_program(&program).map_err(named)? {
             let text = format!(
                 "{}: a user other than root can change this program or its path",
                 program.display()
             );
             return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
         }
-        check_program(&program).map_err(|error| {
-            io::Error::new(
-                error.kind(),
-                format!("cannot start {}: {error}", program.display()),
-            )
-        })?;
+        check_program(&program).map_err(named)?;
         Ok(program)
     }
 

@@ -403,17 +403,20 @@ impl Supervisor {
             return;
         };
         out.push(Action::Discard(next.id));
-        tracing::error!(name: "upgrade-failed", "upgrade failed, nothing changed: {error}");
+        self.resume_serving(error, out);
         if self.serving.is_none() {
             self.restart_at = Some(now);
             return;
         }
-        self.resume_serving(error, out);
         out.push(Action::Notify(ServiceNotice::UpgradeRefused));
         self.proceed(now, out);
     }
 
+    /// Logs the failure of an upgrade, and lets the serving process accept again.
     fn resume_serving(&mut self, reason: &str, out: &mut Vec<Action>) {
+        for error in reason.lines() {
+            tracing::error!(name: "upgrade-failed", "upgrade failed, nothing changed: {error}");
+        }
         let Some(serving) = self.serves_mut() else {
             return;
         };

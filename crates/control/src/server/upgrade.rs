@@ -213,9 +213,6 @@ impl Control {
         let errors: Vec<String> = lines
             .map(|line| line.replace(char::is_control, "?"))
             .collect();
-        for error in &errors {
-            tracing::error!(name: "upgrade-failed", "upgrade failed, nothing changed: {error}");
-        }
         let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
         self.config.waiting.upgraded(&errors, &[]);
         self.state.refuse_upgrade(ReloadOutcome { time, errors });
