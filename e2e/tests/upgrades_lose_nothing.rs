@@ -105,7 +105,7 @@ fn upgrades_and_reloads_are_asked_for_over_the_socket() {
     let refused = ctl(&place, &["upgrade"]);
     assert_eq!(refused.code, 3, "{}", refused.all());
     assert!(
-        refused.stderr.contains("upgrade refused, nothing changed"),
+        refused.stderr.contains("upgrade failed, nothing changed"),
         "{}",
         refused.stderr
     );
@@ -330,7 +330,7 @@ fn a_program_that_fails_to_start_changes_nothing() {
     install_script(&place, "echo this is rubbish >&0; exec sleep 1000");
     refused("cannot replace a running one");
     fs::remove_file(place.path("becket")).unwrap();
-    refused("No such file");
+    refused("/becket: No such file");
     install(&place);
     place.write("becket.toml", "this is no TOML [");
     refused("exit status: 2");
@@ -354,6 +354,9 @@ fn a_program_that_fails_to_start_changes_nothing() {
     assert_eq!(becket.status()["upgrades"]["refused"], 7);
     upgrade(&becket);
     assert_eq!(visitors.end(), [""; 0], "{}", becket.log());
+    let first =
+        "upgrade failed, nothing changed: the new process exited before it served (exit status: 1)";
+    assert_eq!(becket.log().matches(first).count(), 1, "{}", becket.log());
 }
 
 #[test]

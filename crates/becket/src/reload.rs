@@ -43,7 +43,7 @@ pub enum NotReloaded {
     #[error(transparent)]
     NotDone(#[from] NotDone),
     /// The new configuration or the new program was rejected.
-    #[error("{} refused, nothing changed:\n{}", name(*.0), .1.join("\n"))]
+    #[error("{}, nothing changed:\n{}", failure(*.0), .1.join("\n"))]
     Refused(OperatorRequest, Vec<String>),
     /// The serving process exited; a new one starts with the current configuration.
     #[error("the serving process exited; a new one starts with the current configuration")]
@@ -143,10 +143,10 @@ fn over_socket(what: OperatorRequest, place: &AdminAddress) -> Option<Result<Str
     }))
 }
 
-fn name(what: OperatorRequest) -> &'static str {
+fn failure(what: OperatorRequest) -> &'static str {
     match what {
-        OperatorRequest::Upgrade => "upgrade",
-        _ => "reload",
+        OperatorRequest::Upgrade => "upgrade failed",
+        _ => "reload refused",
     }
 }
 

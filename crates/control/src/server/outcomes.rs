@@ -75,12 +75,12 @@ impl PendingOutcomes {
 fn outcome(
     done: Value,
     errors: &[String],
-    (what, accepted): (&str, &str),
+    (failure, accepted): (&str, &str),
 ) -> Result<Value, Refused> {
     match errors {
         [] => Ok(done),
         errors => {
-            let error = format!("{what} refused, nothing changed: {}", errors.join("; "));
+            let error = format!("{failure}, nothing changed: {}", errors.join("; "));
             Err(Refused::unusable(error, accepted))
         }
     }
@@ -91,13 +91,13 @@ pub(super) fn too_late() -> Refused {
     Refused::new(StatusCode::CONFLICT, text, "a becket that is not draining")
 }
 
-/// Name of a request, and the accepted input, for the error message.
+/// Failure of a request, and the accepted input, for the error message.
 const RELOAD: (&str, &str) = (
-    "reload",
+    "reload refused",
     "a configuration without errors (see becket check)",
 );
 const UPGRADE: (&str, &str) = (
-    "upgrade",
+    "upgrade failed",
     "a program that starts with the current configuration",
 );
 
