@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::error::ValueError;
+use crate::error::{ValueError, shortened};
 
 pub(crate) const MILLISECOND: u64 = 1;
 pub(crate) const SECOND: u64 = 1000;
@@ -35,8 +35,13 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
         let known = UNITS.iter().find(|(name, _)| *name == unit);
         let millis = match known {
             Some((_, millis)) => *millis,
-            None if unit.is_empty() => return Err("a duration without a unit".into()),
-            None => return Err("an unknown unit of time".into()),
+            None if unit.is_empty() && tail.is_empty() => {
+                return Err("a duration without a unit".into());
+            }
+            None => {
+                let unit = shortened(&rest[rest.len() - unit.len() - tail.len()..]);
+                return Err(format!("{unit:?} is not a unit of time").into());
+            }
         };
         if millis >= last {
             return Err("units out of order".into());
@@ -143,6 +148,8 @@ mod tests {
         ] {
             assert!(duration(text).is_err(), "{text}");
         }
+        let error = duration("2 minutes").unwrap_err().to_string();
+        assert_eq!(error, "\" minutes\" is not a unit of time");
     }
 
     #[test]
