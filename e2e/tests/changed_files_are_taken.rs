@@ -108,6 +108,7 @@ fn links_of_certbot_are_followed_and_an_incomplete_renewal_is_rejected() {
     assert!(metrics.sum("becket_watch_failures_total", &[]) >= 1.0);
     link("privkey", 2);
     visitor.awaits(&second);
+    becket.says(&format!("\"files\":{:?}", place.path("live/fullchain.pem")));
     becket.says("file is valid again and in use");
     eventually("no file is rejected", || rejected(&becket).is_empty());
     // The new targets of the links are watched as well.

@@ -6,6 +6,7 @@
 //! all. If a new file is faulty, the object in use is kept. An object with unchanged file contents
 //! is reused.
 
+use std::collections::{BTreeSet, HashSet};
 use std::mem;
 use std::path::Path;
 use std::sync::Arc;
@@ -26,15 +27,15 @@ pub struct Renewal {
     pub kept_out: Vec<Problem>,
     /// Warnings about new files.
     pub warnings: Vec<Problem>,
-    /// Key paths of renewed objects.
-    pub taken: Vec<String>,
+    /// Files of renewed certificates, and key paths of other renewed objects.
+    pub taken: BTreeSet<String>,
 }
 
 /// Reads the files of a configuration again. Blocks.
 pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
     let mut builder = ConfigBuilder::new(&running.file, environment);
     builder.kept_out = Some(Vec::new());
-    let mut taken = Vec::new();
+    let mut taken = BTreeSet::new();
     let policies = builder.renewed_policies(running, &mut taken);
     let backends = running.backends.iter().zip(running.file.backend_paths());
     let backends =
@@ -94,7 +95,7 @@ impl ConfigBuilder<'_> {
     fn renewed_policies(
         &mut self,
         running: &Config,
-        taken: &mut Vec<String>,
+        taken: &mut BTreeSet<String>,
     ) -> Vec<(Arc<Policy>, Arc<Policy>)> {
         let routes = running.listeners.iter().flat_map(|it| &it.routes);
         let mut policies: Vec<(Arc<Policy>, Arc<Policy>)> = Vec::new();
@@ -110,7 +111,7 @@ impl ConfigBuilder<'_> {
                 self.report.warnings.truncate(warnings);
                 Arc::clone(before)
             } else {
-                taken.push(path);
+                taken.insert(path);
                 Arc::new(made)
             };
             policies.push((Arc::clone(before), after));
@@ -122,7 +123,7 @@ impl ConfigBuilder<'_> {
         &mut self,
         path: &str,
         before: &Arc<Backend>,
-        taken: &mut Vec<String>,
+        taken: &mut BTreeSet<String>,
     ) -> Arc<Backend> {
         let Some(tls) = &before.tls else {
             return Arc::clone(before);
@@ -137,7 +138,7 @@ impl ConfigBuilder<'_> {
             self.report.warnings.truncate(warnings);
             return Arc::clone(before);
         };
-        taken.push(path);
+        taken.insert(path);
         Arc::new(Backend {
             tls: Some(new),
             ..Backend::clone(before)
@@ -149,7 +150,7 @@ impl ConfigBuilder<'_> {
         path: &str,
         before: &Arc<Listener>,
         policies: &[(Arc<Policy>, Arc<Policy>)],
-        taken: &mut Vec<String>,
+        taken: &mut BTreeSet<String>,
     ) -> Arc<Listener> {
         let keys = &before.keys;
         let mut routes = before.routes.clone();
@@ -166,8 +167,9 @@ impl ConfigBuilder<'_> {
             let path = key!(path, keys.certificates);
             let map = self.map(&path, &credentials, keys.default_certificate);
             after.certificates = Arc::new(map);
+            taken.extend(changed_files(&credentials, &before.credentials));
+            taken.extend(changed_files(&before.credentials, &credentials));
             after.credentials = credentials;
-            taken.push(path);
             is_new = true;
         }
         if !is_new {
@@ -199,4 +201,13 @@ impl ConfigBuilder<'_> {
         // certificate.
         (!is_same && !credentials.is_empty()).then_some(credentials)
     }
+}
+
+/// Returns the files of certificates that `others` has not, or has with other contents.
+fn changed_files(all: &[Loaded], others: &[Loaded]) -> impl Iterator<Item = String> {
+    let others: HashSet<_> = others.iter().map(|it| (it.digest, it.ocsp)).collect();
+    let changed = all
+        .iter()
+        .filter(move |it| !others.contains(&(it.digest, it.ocsp)));
+    changed.map(|it| it.file.display().to_string())
 }

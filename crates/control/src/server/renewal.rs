@@ -9,6 +9,7 @@
 //! open all files. This process watches the files that it can open itself, and reports changes to
 //! the supervisor.
 
+use std::collections::BTreeSet;
 use std::mem;
 use std::sync::Arc;
 
@@ -18,7 +19,7 @@ use tokio::task::spawn_blocking;
 use super::watching::{Look, WatchResult};
 use super::{Control, log_warnings};
 use crate::reload::build;
-use becket_config::error::Problem;
+use becket_config::error::{Problem, shortened};
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_keys::watch::WatchedPlaces;
@@ -117,7 +118,7 @@ impl Control {
         };
         let mut status = self.state.watch();
         if committed.is_ok() && !taken.is_empty() {
-            tracing::info!(name: "files-loaded", files = taken.join(", "), "changed files loaded");
+            tracing::info!(name: "files-loaded", files = listed(&taken), "changed files loaded");
             status.renewals += 1;
             status.time = Some(Timestamp::from_unix(self.state.shared().clock.now().unix));
         }
@@ -136,6 +137,21 @@ impl Control {
     }
 }
 
+/// Formats the first [`MOST_LISTED`] files, and the number of the others.
+fn listed(files: &BTreeSet<String>) -> String {
+    let first: Vec<String> = files
+        .iter()
+        .take(MOST_LISTED)
+        .map(|it| shortened(it))
+        .collect();
+    match files.len() - first.len() {
+        0 => first.join(", "),
+        others => format!("{} and {others} more", first.join(", ")),
+    }
+}
+
+const MOST_LISTED: usize = 8;
+
 /// Returns the key paths and files of earlier faults that no current fault names.
 fn mended(before: &[Problem], now: &[Problem]) -> Vec<String> {
     let mut mended: Vec<String> = before.iter().map(Problem::subject).collect();
@@ -148,6 +164,14 @@ fn mended(before: &[Problem], now: &[Problem]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn at_most_eight_files_are_listed() {
+        let files = |count| (1..=count).map(|it| format!("/{it}.pem")).collect();
+        assert_eq!(listed(&files(2)), "/1.pem, /2.pem");
+        let of_nine = "/1.pem, /2.pem, /3.pem, /4.pem, /5.pem, /6.pem, /7.pem, /8.pem and 1 more";
+        assert_eq!(listed(&files(9)), of_nine);
+    }
 
     #[test]
     fn a_file_is_mended_when_no_fault_is_about_it() {
