@@ -10,10 +10,6 @@
 //!
 //! This crate imports no tested crate: it runs the built programs.
 #![forbid(unsafe_code)]
-#![expect(
-    missing_docs,
-    reason = "an internal crate: comments do not repeat names"
-)]
 
 mod address;
 mod backend;

@@ -15,10 +15,6 @@
 //!
 //! `docs/architecture.md` has the structure of the whole program.
 #![forbid(unsafe_code)]
-#![expect(
-    missing_docs,
-    reason = "parts of one program; a comment that repeats a name does not help"
-)]
 
 pub mod admin;
 pub mod check;

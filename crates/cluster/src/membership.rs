@@ -68,7 +68,7 @@ impl Membership {
         };
         self.task = Some(tokio::spawn(async move {
             if let Err(error) = exchange.run().await {
-                tracing::error!(name: "replication-failed", %error, "cannot replicate sessions");
+                tracing::error!(name: "replication-failed", %error, "cannot replicate TLS sessions");
             }
         }));
     }

@@ -78,7 +78,6 @@ pub enum LogFormat {
 /// Facility of syslog messages (RFC 5424, table 1).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
-#[expect(missing_docs, reason = "each is its name")]
 pub enum Facility {
     Kern = 0,
     User = 1,

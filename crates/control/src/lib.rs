@@ -27,10 +27,6 @@
 //! * [`memory`]: the memory watermark; [`ebb`]: when memory of closed connections is given back;
 //!   [`mod@process`]: CPU time and memory of this process.
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "a crate of one program; a clear name needs no comment"
-)]
 
 pub mod admin;
 pub mod admin_http;

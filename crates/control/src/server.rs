@@ -210,7 +210,7 @@ impl Control {
                     }
                 }
                 () = at(self.drain_until), if outcome == Outcome::Done => {
-                    tracing::warn!(name: "drain-timeout", "timeouts.drain is over; closing the remaining connections");
+                    tracing::warn!(name: "drain-timeout", "timeouts.drain expired; closing the remaining connections");
                     outcome = Outcome::DrainDeadline;
                     self.workers.stop();
                 }
@@ -413,7 +413,7 @@ impl Control {
         if let Some(cluster) = &mut membership {
             cluster.start();
         } else {
-            tracing::info!(name: "replication-ended", "replication of sessions ended");
+            tracing::info!(name: "replication-ended", "replication of TLS sessions stopped");
         }
         self.state
             .set_node(membership.as_ref().map(Membership::node));
@@ -495,10 +495,10 @@ impl Control {
         let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
-            tracing::warn!(name: "admin-address-not-released", %error, "cannot close the admin address before the process exits");
+            tracing::warn!(name: "admin-address-not-released", %error, "cannot close the admin listener; its address stays in use until this process exits");
         }
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket before the process exits");
+            tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket; it stays in use until this process exits");
         }
         self.drain_until = Some(Instant::now() + self.state.config().file.timeouts.drain);
     }

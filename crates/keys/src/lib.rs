@@ -27,10 +27,6 @@
 //! * [`signing`]: signatures off the event loop;
 //! * [`watch`]: changes of files.
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "a crate of one program: a name that says what it is needs no comment"
-)]
 
 pub mod authorities;
 pub mod certificates;

@@ -16,10 +16,6 @@
 //! # Ok::<(), becket_load::Error>(())
 //! ```
 #![forbid(unsafe_code)]
-#![expect(
-    missing_docs,
-    reason = "a tool rather than a library: comments do not repeat names"
-)]
 
 pub mod cli;
 pub mod clock;

@@ -13,10 +13,6 @@
 //! assert_eq!(Escaped::word("a b\n").to_string(), r"a\x20b\x0a");
 //! ```
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "a crate of one program: a name that says what it is needs no comment"
-)]
 
 pub mod access;
 pub mod access_log;

@@ -8,7 +8,6 @@ use crate::key::PrivateKey;
 
 /// A hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "FIPS 180-4 defines them")]
 pub enum Hash {
     Sha256,
     Sha384,
@@ -26,7 +25,6 @@ pub enum Padding {
 
 /// Hash function and padding of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(missing_docs, reason = "the types say it")]
 pub struct Scheme {
     pub hash: Hash,
     pub padding: Padding,

@@ -20,10 +20,6 @@
 //! This file builds the sections with plain values. Each other section has its own file.
 
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "a crate of one program: a name that says what it is needs no comment"
-)]
 
 pub mod descriptors;
 pub mod flags;

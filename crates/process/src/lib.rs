@@ -42,10 +42,6 @@
 //! See `docs/decisions/0043-a-supervisor-and-one-protocol.md`.
 
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "a crate of one program: a name that says what it is needs no comment"
-)]
 
 mod carried;
 mod child;

@@ -510,7 +510,7 @@ impl Runner {
     fn release(&mut self) {
         self.held.release();
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
-            tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket before the process exits");
+            tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket; it stays in use until this process exits");
         }
     }
 

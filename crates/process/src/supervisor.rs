@@ -230,7 +230,7 @@ impl Supervisor {
                 tracing::error!(
                     name: "supervisor-outdated",
                     error,
-                    "the supervisor cannot execute the new program; the new process serves"
+                    "the supervisor cannot execute the new program and keeps running the old one; the new process serves clients"
                 );
                 self.is_outdated = false;
                 out.push(Action::Notify(ServiceNotice::Ready));
@@ -514,7 +514,7 @@ impl Supervisor {
             tracing::error!(
                 name: "reload-timeout",
                 process,
-                "reload not answered; the serving process continues with the previous configuration"
+                "no answer to the reload request; the serving process continues with the previous configuration"
             );
             out.push(Action::Notify(ServiceNotice::ReloadLate));
         }

@@ -6,7 +6,6 @@ use crate::der::Der;
 
 /// Numbers of a private key with two primes, big-endian, without leading zeros.
 #[derive(Clone, Copy)]
-#[expect(missing_docs, reason = "RFC 8017 defines the names")]
 pub struct RsaKey<'a> {
     pub modulus: &'a [u8],
     pub public_exponent: &'a [u8],

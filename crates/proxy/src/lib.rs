@@ -23,10 +23,6 @@
 //!
 //! Start reading at [`shared`], then [`worker`], then [`connection`].
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "a crate of one program: a name that says what it is needs no comment"
-)]
 
 pub mod backend;
 pub mod connection;

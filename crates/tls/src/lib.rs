@@ -42,10 +42,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]
-#![allow(
-    missing_docs,
-    reason = "a crate of one program: a name that says what it is needs no comment"
-)]
 
 pub mod admission;
 pub mod chain;

@@ -137,7 +137,9 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
     let wanted = descriptors::needed(config.connections, fixed);
     let most = becket_sys::rlimit::most_open_files();
     let fits = descriptors::fitting(most, fixed);
-    let fault = format!("needs {wanted} open files, and the hard limit here is {most}; run would not start");
+    let fault = format!(
+        "needs {wanted} open files, and the hard limit here is {most}; run would not start"
+    );
     let problem = Problem::new("limits.connections", fault)
         .value(config.connections.to_string())
         .accepted(format!(

@@ -31,7 +31,7 @@ use crate::socket::{NotBound, bind_datagrams};
 pub fn bind(terms: &Terms, given: Option<io::Result<StdSocket>>) -> Result<StdSocket, NotBound> {
     let socket = bind_datagrams("cluster.stud-listen", terms.listen, BUFFER, given)?;
     let policy = &terms.policy_name;
-    tracing::info!(name: "stud-listening", address = %terms.listen, policy, "listening for sessions of stud and hitch");
+    tracing::info!(name: "stud-listening", address = %terms.listen, policy, "listening for TLS sessions from stud and hitch peers");
     Ok(socket)
 }
 
@@ -112,10 +112,10 @@ impl Reception {
         tokio::spawn(async move {
             match task.run().await {
                 Ok(()) => {
-                    tracing::info!(name: "stud-stopped", "stopped receiving sessions of stud and hitch")
+                    tracing::info!(name: "stud-stopped", "stopped receiving TLS sessions from stud and hitch peers")
                 }
                 Err(error) => {
-                    tracing::error!(name: "stud-failed", %error, "cannot receive sessions of stud and hitch");
+                    tracing::error!(name: "stud-failed", %error, "cannot receive TLS sessions from stud and hitch peers");
                 }
             }
             watch.ended.store(true, Relaxed);

@@ -448,7 +448,7 @@ impl Name {
                 tracing::warn!(name: "server-lookup-failed", server = %name, error = reason, "DNS lookup failed; keeping the last addresses");
             }
             Err(reason) if is_news => {
-                tracing::warn!(name: "server-unresolved", server = %name, error = reason, "server name does not resolve; the server gets no clients");
+                tracing::warn!(name: "server-unresolved", server = %name, error = reason, "server name does not resolve; the server receives no connections");
                 // Checks the queue again, because the queued clients may have no other server.
                 server.backend().settle();
             }

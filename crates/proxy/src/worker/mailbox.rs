@@ -117,7 +117,7 @@ impl Mailbox {
             return;
         }
         if let Err(error) = self.waker.wake() {
-            tracing::error!(name: "worker-wake-failed", %error, "cannot wake a worker thread; it reads its messages at its next event");
+            tracing::error!(name: "worker-wake-failed", %error, "cannot wake a worker thread; it will read its messages at its next event");
         }
     }
 
