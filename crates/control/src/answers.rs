@@ -27,7 +27,7 @@ use super::page_refusals::PageRefusal;
 use super::snapshot::Snapshot;
 use super::state::AdminState;
 use super::web::web;
-use becket_log::Escaped;
+use becket_log::{Escaped, shortened};
 use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::mailbox::Mailbox;
 
@@ -211,13 +211,13 @@ impl Responder {
                     )
                 })?;
                 // Logged before the change: the client may disconnect before the outcome.
-                tracing::info!(name: "change-requested", by = %asker, path, body = %Escaped::new(&*body), "change requested over the admin socket");
+                tracing::info!(name: "change-requested", by = %asker, path, body = %shortened(&body), "change requested over the admin socket");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {
                     Ok(_) => "done",
                     Err(refused) => &refused.error,
                 };
-                tracing::info!(name: "change-ended", by = %asker, path, outcome = %Escaped::new(outcome), "change over the admin socket ended");
+                tracing::info!(name: "change-ended", by = %asker, path, outcome = %shortened(outcome.as_bytes()), "change over the admin socket ended");
                 done
             }
         }

@@ -2,7 +2,7 @@
 //!
 //! Unescaped bytes are dangerous in a log: a line break forges a line, an escape sequence controls
 //! the reader's terminal, and a long name fills the disk. All peer bytes are written through
-//! [`Escaped`].
+//! [`Escaped`], or through [`shortened`] into a field that the line escapes.
 //!
 //! Invariants: the output is printable ASCII. It contains at most [`LONGEST`] source bytes, each
 //! written with at most four characters, and `...` if the source is longer.
@@ -57,6 +57,14 @@ impl Display for Escaped<'_> {
         }
         Ok(())
     }
+}
+
+/// Returns the first [`LONGEST`] bytes for a field of a log line. The line escapes the field, so
+/// this text is not escaped.
+pub fn shortened(bytes: &[u8]) -> String {
+    let start = bytes.get(..LONGEST).unwrap_or(bytes);
+    let rest = if start.len() < bytes.len() { "..." } else { "" };
+    String::from_utf8_lossy(start).into_owned() + rest
 }
 
 /// Quotes the text in `out` from `start` on as JSON does, unless it is a plain logfmt value. An
@@ -128,6 +136,11 @@ mod tests {
     #[test]
     fn a_long_value_is_cut_and_marked() {
         let exact = "x".repeat(LONGEST);
+        assert_eq!(shortened(exact.as_bytes()), exact);
+        assert_eq!(
+            shortened((exact.clone() + "x").as_bytes()),
+            exact.clone() + "..."
+        );
         assert_eq!(Escaped::new(&exact).to_string(), exact);
         let long = "x".repeat(LONGEST + 1);
         assert_eq!(Escaped::new(&long).to_string(), exact + "...");

@@ -37,7 +37,7 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::{Layer, SubscriberExt};
 use tracing_subscriber::{Registry, fmt, reload};
 
-pub use self::escape::Escaped;
+pub use self::escape::{Escaped, shortened};
 use self::line::LineFormat;
 pub use self::output::{Output, PATIENCE};
 use self::queue::LineQueue;
@@ -247,6 +247,8 @@ mod tests {
         let text = written(&log, |_| {
             let sni = "a\nb";
             tracing::info!(name: "ready", port = 8443, sni = %Escaped::new(sni), reason = "tcp", "listening");
+            let body = shortened(b"{\"a\":\n\"\xc2\x9b\x7f\\\\\"}");
+            tracing::info!(name: "asked", %body, "asked");
             tracing::warn!(name: "odd", %sni, empty = "", all = ?["x", "y"], is = true, "to {sni}");
             tracing::error!("no name");
             tracing::debug!("not wanted");
@@ -259,6 +261,7 @@ mod tests {
             lines,
             [
                 r" INFO ready: listening port=8443 sni=a\x0ab reason=tcp",
+                r#" INFO asked: asked body="{\"a\":\n\"\u009b\u007f\\\\\"}""#,
                 r#" WARN odd: to a\nb sni="a\nb" empty="" all="[\"x\", \"y\"]" is=true"#,
                 "ERROR no name",
             ]
@@ -270,16 +273,17 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let log = log(LogFormat::Json, "becket=debug", &dir.path().join("log"));
         let text = written(&log, |_| {
-            tracing::info!(name: "ready", port = 8443, sni = "\"a\n\"", "listening");
+            tracing::info!(name: "ready", port = 8443, sni = "\"a\n\u{7f}\"", "listening");
             tracing::debug!("detail");
         });
+        assert!(!text.contains('\u{7f}'), "{text}");
         let mut lines = text.lines().map(|line| {
             let mut line: serde_json::Value = serde_json::from_str(line).unwrap();
             let time = line.as_object_mut().unwrap().remove("time").unwrap();
             assert!(time.as_str().unwrap().ends_with('Z'), "{time}");
             line
         });
-        let expected = json!({"level": "INFO", "event": "ready", "message": "listening", "port": 8443, "sni": "\"a\n\""});
+        let expected = json!({"level": "INFO", "event": "ready", "message": "listening", "port": 8443, "sni": "\"a\n\u{7f}\""});
         assert_eq!(lines.next().unwrap(), expected);
         let expected =
             json!({"level": "DEBUG", "target": "becket_log::tests", "message": "detail"});

@@ -129,7 +129,9 @@ impl FieldText {
     fn write(&mut self, name: &str, value: &Value) -> fmt::Result {
         let out = &mut self.text;
         if self.is_json {
-            return write!(out, ",\"{name}\":{value}");
+            write!(out, ",\"{name}\":")?;
+            // JSON permits some control characters, such as U+009B, without an escape.
+            return escape(&value.to_string(), out);
         }
         out.push(' ');
         match value {
