@@ -27,7 +27,7 @@ fn the_status_command_queries_the_admin_address() {
     for place in [["--admin", &admin], ["--config", "becket.toml"]] {
         let page = ask(&place);
         assert_eq!(page.code, 0, "{}", page.all());
-        assert!(page.stdout.contains("serving for"), "{}", page.stdout);
+        assert!(page.stdout.contains("serving, up"), "{}", page.stdout);
         let web = format!("web on {}\n", becket.web);
         assert!(page.stdout.contains(&web), "{}", page.stdout);
         let json = ask(&[&place[..], &["--json"]].concat());

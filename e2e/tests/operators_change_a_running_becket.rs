@@ -190,8 +190,16 @@ fn open_connections_are_listed_and_closed_by_their_properties() {
     let top = json(&place, &["connections", "top"]);
     assert_eq!(top["sources"][0]["connections"], 3);
     assert_eq!(top["names"].as_array().unwrap().len(), 3);
-    let ended = json(&place, &["connections", "kill", "--sni", names[1]]);
-    assert_eq!(ended["killed"], 1);
+    let server = format!("app/{}", backend.address);
+    let of_server = json(&place, &["connections", "--server", &server]);
+    assert_eq!(of_server["connections"].as_array().unwrap().len(), 3);
+    for task in [&["connections"][..], &["connections", "kill"]] {
+        let refused = ctl(&place, &[task, &["--server", "app/a:1"]].concat());
+        assert_eq!(refused.code, 3, "{}", refused.all());
+        assert!(refused.stderr.contains(&server), "{}", refused.stderr);
+    }
+    let ended = ctl_done(&place, &["connections", "kill", "--sni", names[1]]);
+    assert_eq!(ended, "1 connection closed\n");
     assert_eq!(becket.next_reason(), "killed");
     assert!(
         read_to_end(&mut clients[1]).1.is_err(),

@@ -6,6 +6,7 @@ use std::cmp::Reverse;
 use std::fmt::{Display, Write};
 use std::time::Duration;
 
+use becket_config::choices::ServerMode;
 use becket_control::certificates::CertificateStatus;
 use becket_control::status::{
     ClusterReport, ListenerStatus, PeerReport, ServerStatus, ServingState, Status, StudReport,
@@ -24,7 +25,7 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
         count => format!(", {}", counted(count, "restart")),
     };
     let mut page = Page(format!(
-        "becket {version}, {state} for {uptime}, {workers}{restarts}\n"
+        "becket {version}, {state}, up {uptime}, {workers}{restarts}\n"
     ));
     let changes = &status.changes;
     page.lines("problem", &status.problems);
@@ -217,8 +218,8 @@ fn server_line(server: &ServerStatus) -> String {
     if server.added {
         line += ", not in the file";
     }
-    if health.state == "disabled" {
-        line += ", disabled";
+    if server.mode != ServerMode::Ready {
+        line += &format!(", {}", server.mode.word());
     }
     if !matches!(&*health.condition, "" | "unchecked") {
         line += &format!(", {}", escaped(&health.condition));
@@ -305,7 +306,7 @@ pub fn escaped(text: &str) -> String {
     each.collect()
 }
 
-fn counted(count: u64, what: &str) -> String {
+pub(crate) fn counted(count: u64, what: &str) -> String {
     let s = if count == 1 { "" } else { "s" };
     format!("{count} {what}{s}")
 }
@@ -349,10 +350,10 @@ mod tests {
                 {"names": [], "backend": "app", "policy": {"name": "p", "digest": "ab".repeat(32)}}
             ]}],
             "backends": [{"name": "app", "waiting": 4, "servers": [
-                {"name": "a:1", "in_use": 2, "maxconn": 2, "condition": "in-service"},
+                {"name": "a:1", "in_use": 2, "maxconn": 2, "mode": "drain", "condition": "in-service"},
                 {"name": "b:1", "in_use": 0, "maxconn": null, "condition": "out-of-service",
                     "condition_reason": "refused", "dns_stale": true},
-                {"name": "c:1", "state": "disabled", "condition": "unchecked"},
+                {"name": "c:1", "mode": "maintenance", "state": "disabled", "condition": "unchecked"},
                 {"name": "d:1", "in_use": 0, "state": "unresolved", "condition": "on-trial",
                     "dns_stale": true}
             ]}],
@@ -365,7 +366,7 @@ mod tests {
         }));
         let page = page(&status, None);
         for line in [
-            "becket 1.2.3, serving for 1 h 1 min, 2 workers, 1 restart",
+            "becket 1.2.3, serving, up 1 h 1 min, 2 workers, 1 restart",
             "problem      a\\u{1b}[31mb",
             "handshakes   1 full, 3 resumed (75.0 %), 0 failed, 0 in flight",
             "RSA          23 signatures in 3 batches",
@@ -379,10 +380,10 @@ mod tests {
             "             in.test to farm, without TLS termination",
             "             any name to app, policy p (abababababababab)",
             "backend      app, 4 servers, 4 waiting for a slot",
-            "             a:1, 2 of 2 connections, in-service",
+            "             a:1, 2 of 2 connections, drain, in-service",
             "             b:1, 0 open, out-of-service: refused, name no longer resolves",
             "             d:1, 0 open, on-trial, not used: name does not resolve yet",
-            "             c:1, 0 open, disabled",
+            "             c:1, 0 open, maintenance",
             "cluster      node 7 on 10.0.0.1:1",
             "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",
             "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 0 sent, 0 received, 2 lost, 0 replayed, 0 dropped",

@@ -188,12 +188,11 @@ impl Responder {
             RouteAction::Health | RouteAction::Page(_) => Ok(Value::Null),
             RouteAction::Connections => {
                 let wanted = ListRequest::of(words, 100)?;
-                as_json(&connections::list(workers, wanted).await)
+                as_json(&connections::list(workers, &self.state.config(), wanted).await?)
             }
             RouteAction::TopConnections => {
                 let wanted = ListRequest::of(words, 20)?;
-                let prefixes = self.state.config().file.admission.prefixes();
-                as_json(&connections::top(workers, wanted, prefixes).await)
+                as_json(&connections::top(workers, &self.state.config(), wanted).await?)
             }
             RouteAction::Sources => {
                 let wanted = ListRequest::of(words, 100)?;
@@ -225,7 +224,8 @@ impl Responder {
 
     async fn change(&self, action: RouteAction, body: &[u8]) -> Result<Value, Refused> {
         let RouteAction::Change(parse) = action else {
-            return as_json(&connections::kill(&self.workers, api::filter_of(body)?).await);
+            let (config, filter) = (self.state.config(), api::filter_of(body)?);
+            return as_json(&connections::kill(&self.workers, &config, filter).await?);
         };
         let gone = || {
             let text = "becket is about to exit";

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use becket_proto::admission::{Holding, Prefixes};
 use becket_proto::networks::Network;
+use becket_tls::config::Config;
 use becket_tls::limit_key::{KeyRules, LimitKey};
 use tokio::sync::oneshot;
 
@@ -18,7 +19,7 @@ use super::replies::{
 };
 use super::state::AdminState;
 use becket_proxy::worker::listing::{
-    ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender,
+    BadField, ConnectionRow, Filter, Killing, ListedPage, Listing, ReplySender,
 };
 use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 
@@ -53,17 +54,33 @@ fn limit(value: &str) -> Result<usize, Refused> {
     limit.ok_or_else(refused)
 }
 
+/// Returns the answer, or an error if nothing matched because the filter names something unknown.
+/// A removed server is unknown, too, but may still have connections.
+fn known<T>(answer: T, is_empty: bool, unknown: Option<BadField>) -> Result<T, Refused> {
+    match unknown {
+        Some(bad) if is_empty => Err(bad.into()),
+        _ => Ok(answer),
+    }
+}
+
 /// Returns the first connections that match.
+///
+/// # Errors
+/// As for [`known`].
 pub(super) async fn list(
     workers: &[Arc<Mailbox>],
+    config: &Config,
     wanted: ListRequest,
-) -> ConnectionList<ConnectionRow> {
+) -> Result<ConnectionList<ConnectionRow>, Refused> {
+    let unknown = wanted.filter.unknown(config);
     let mut connections = Vec::new();
     let complete = walk(workers, wanted, |rows| connections.extend(rows)).await;
-    ConnectionList {
+    let is_empty = connections.is_empty();
+    let list = ConnectionList {
         connections,
         complete,
-    }
+    };
+    known(list, is_empty, unknown)
 }
 
 /// Returns tracked sources, names and fingerprints with the most connections first, and the limits
@@ -121,11 +138,16 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
 }
 
 /// Counts connections by source, by server name, and by server.
+///
+/// # Errors
+/// As for [`known`].
 pub(super) async fn top(
     workers: &[Arc<Mailbox>],
+    config: &Config,
     wanted: ListRequest,
-    prefixes: Prefixes,
-) -> TopConnections {
+) -> Result<TopConnections, Refused> {
+    let unknown = wanted.filter.unknown(config);
+    let prefixes = config.file.admission.prefixes();
     let (mut sources, mut names, mut servers) = (HashMap::new(), HashMap::new(), HashMap::new());
     let mut counted = 0;
     let walked = ListRequest {
@@ -147,7 +169,7 @@ pub(super) async fn top(
     })
     .await;
     let source = |source: &Option<Network>| source.map_or_else(String::new, |it| it.to_string());
-    TopConnections {
+    let top = TopConnections {
         counted,
         complete,
         sources: first(sources, wanted.limit, source),
@@ -155,7 +177,8 @@ pub(super) async fn top(
         servers: first(servers, wanted.limit, |(backend, server)| {
             format!("{backend}/{server}")
         }),
-    }
+    };
+    known(top, counted == 0, unknown)
 }
 
 /// Number of connections and bytes.
@@ -231,7 +254,15 @@ fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
 }
 
 /// Closes all connections that match a filter, and returns their number.
-pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConnections {
+///
+/// # Errors
+/// As for [`known`].
+pub(super) async fn kill(
+    workers: &[Arc<Mailbox>],
+    config: &Config,
+    filter: Filter,
+) -> Result<KilledConnections, Refused> {
+    let unknown = filter.unknown(config);
     let filter = Arc::new(filter);
     let ask = |mailbox: &Arc<Mailbox>| {
         let (reply, count) = answered();
@@ -247,7 +278,7 @@ pub(super) async fn kill(workers: &[Arc<Mailbox>], filter: Filter) -> KilledConn
     for count in asked {
         killed += count.await.unwrap_or_default();
     }
-    KilledConnections { killed }
+    known(KilledConnections { killed }, killed == 0, unknown)
 }
 
 /// Maximum number of connections that one request counts; each takes about 100 bytes.
@@ -258,6 +289,7 @@ const MOST_ROWS: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
+    use super::super::sample;
     use super::*;
 
     fn words(text: &str) -> Vec<(String, String)> {
@@ -292,18 +324,41 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_unknown_name_is_an_error_if_no_connection_has_it() {
+        let config = sample::config();
+        let wanted = |text| ListRequest::of(words(text), 10).unwrap();
+        let refused = [
+            list(&[], &config, wanted("listener=wbe")).await.map(drop),
+            top(&[], &config, wanted("backend=?")).await.map(drop),
+            kill(&[], &config, wanted("server=app/a:1").filter)
+                .await
+                .map(drop),
+        ];
+        for (refused, accepted) in
+            refused
+                .into_iter()
+                .zip(["web, other", "app", "app/localhost:8080"])
+        {
+            let refused = refused.unwrap_err();
+            assert_eq!((refused.code.as_u16(), &*refused.accepted), (422, accepted));
+        }
+        let known = wanted("listener=web&server=localhost:8080");
+        assert!(list(&[], &config, known).await.unwrap().complete);
+    }
+
+    #[tokio::test]
     async fn a_worker_that_has_ended_has_no_connections() {
         let poll = mio::Poll::new().unwrap();
         let waker = mio::Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Arc::new(Mailbox::new(waker));
         drop(mailbox.close());
-        let workers = [mailbox];
+        let (workers, config) = ([mailbox], Config::default());
         let wanted = || ListRequest::of(Vec::new(), 10).unwrap();
-        let list = list(&workers, wanted()).await;
+        let list = list(&workers, &config, wanted()).await.unwrap();
         assert!(list.connections.is_empty() && list.complete);
-        let top = top(&workers, wanted(), Prefixes::default()).await;
+        let top = top(&workers, &config, wanted()).await.unwrap();
         assert!(top.complete);
-        let killed = kill(&workers, Filter::default()).await;
+        let killed = kill(&workers, &config, Filter::default()).await.unwrap();
         assert_eq!(killed, KilledConnections { killed: 0 });
     }
 }

@@ -57,7 +57,7 @@ fn head(page: &mut String, status: &Status) -> fmt::Result {
     let (state, workers, open) = (process.state.label(), process.workers, totals.connections);
     writeln!(
         page,
-        "<h1>becket {version} on {host}</h1>\n<p>{state} for {uptime}, {workers} workers, {open} connections open, {} accepted</p>",
+        "<h1>becket {version} on {host}</h1>\n<p>{state}, up {uptime}, {workers} workers, {open} connections open, {} accepted</p>",
         totals.accepted
     )?;
     let listeners = status.listeners.iter().map(|it| {

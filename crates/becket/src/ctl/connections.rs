@@ -6,6 +6,7 @@ use super::request::{NotDone, Printed, ask, query, shown};
 use super::table;
 use super::tasks::{ConnectionTask, FilterFlags};
 use crate::admin::AdminAddress;
+use crate::status::counted;
 
 pub(super) fn of_connections(
     place: &AdminAddress,
@@ -27,7 +28,7 @@ pub(super) fn of_connections(
             }
             let object = ask(place, "POST", "/connections/kill", Some(&body.into()))?;
             shown(object, |answer: &KilledConnections| {
-                format!("{} connections closed\n", answer.killed)
+                format!("{} closed\n", counted(answer.killed, "connection"))
             })
         }
         Some(ConnectionTask::Top { filter }) => {

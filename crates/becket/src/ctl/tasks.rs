@@ -204,7 +204,7 @@ pub struct FilterFlags {
     #[arg(long, value_name = "NAME")]
     backend: Option<String>,
     /// Only connections to this server
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "[BACKEND/]SERVER")]
     server: Option<String>,
     /// Only connections in this phase, such as relaying or queued
     #[arg(long, value_name = "PHASE")]

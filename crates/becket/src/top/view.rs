@@ -47,7 +47,7 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
     let uptime = span(Duration::from_secs(process.uptime_seconds));
     let (version, state) = (escaped(&process.version), process.state.label());
     let (workers, pid) = (process.workers, process.pid);
-    let title = format!("becket {version}  {state} for {uptime}  {workers} workers  process {pid}");
+    let title = format!("becket {version}  {state}, up {uptime}  {workers} workers  process {pid}");
     let mut title = vec![Span::from(title).bold()];
     if screen.is_paused {
         title.push(Span::from("  paused").yellow());
@@ -295,7 +295,7 @@ mod tests {
     fn a_screen_has_what_is_wrong_rates_servers_and_who_has_most() {
         let text = drawn(&mut screen(), 110, 30);
         for part in [
-            "becket 1.2.3  serving for 1 h 0 min  4 workers  process 77",
+            "becket 1.2.3  serving, up 1 h 0 min  4 workers  process 77",
             "problem: backend app: server 10.0.0.3:80 is out of service: refused",
             "42 open  5 waiting for a server  accepted 30.0/s",
             "in 1.4 MiB/s  out 2.9 KiB/s",

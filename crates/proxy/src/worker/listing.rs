@@ -14,6 +14,7 @@ use becket_proto::networks::Network;
 use serde::{Serialize, Serializer};
 
 use crate::connection::glance::{Glance, PHASES};
+use becket_tls::config::Config;
 use becket_tls::names;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -129,6 +130,42 @@ impl Filter {
         *self == Self::default()
     }
 
+    /// Returns the first listener, backend or server of the filter that the configuration does not
+    /// have.
+    pub fn unknown(&self, config: &Config) -> Option<BadField> {
+        let listeners = config.listeners.iter().map(|it| it.keys.name.to_string());
+        let backends = config.backends.iter().map(|it| &it.keys.name);
+        let servers = config.backends.iter().flat_map(|backend| {
+            let name = &backend.keys.name;
+            let servers = backend.servers.iter();
+            servers.map(move |server| format!("{name}/{}", server.name))
+        });
+        let of_backend = |server: &String| {
+            let backend = self.backend.as_ref();
+            backend.is_none_or(|wanted| server.split_once('/').is_some_and(|it| it.0 == wanted))
+        };
+        let fields: [(_, _, Vec<String>); 3] = [
+            ("listener", &self.listener, listeners.collect()),
+            (
+                "backend",
+                &self.backend,
+                backends.map(ToString::to_string).collect(),
+            ),
+            ("server", &self.server, servers.filter(of_backend).collect()),
+        ];
+        fields.into_iter().find_map(|(field, wanted, known)| {
+            let wanted = wanted.as_deref()?;
+            let is_wanted = |name: &String| match name.split_once('/') {
+                Some((backend, server)) => is_server(wanted, backend, server),
+                None => name == wanted,
+            };
+            (!known.iter().any(is_wanted)).then(|| BadField {
+                fault: format!("{field}: {wanted:?} is not in the running configuration"),
+                accepted: known.join(", "),
+            })
+        })
+    }
+
     pub(super) fn takes(&self, id: ConnectionId, glance: &Glance<'_>, now: Duration) -> bool {
         fn is(wanted: &Option<String>, found: Option<&str>) -> bool {
             wanted.is_none() || wanted.as_deref() == found
@@ -141,10 +178,17 @@ impl Filter {
             && is(&self.listener, Some(&facts.listener))
             && is(&self.sni, facts.server_name.as_deref())
             && is(&self.backend, server.map(|server| server.backend().name()))
-            && is(&self.server, server.map(|server| &**server.name()))
+            && self.server.as_deref().is_none_or(|wanted| {
+                server.is_some_and(|it| is_server(wanted, it.backend().name(), it.name()))
+            })
             && is(&self.phase, Some(glance.phase))
             && self.age.is_none_or(|least| age >= least)
     }
+}
+
+/// Returns `true` if the text names the server: `SERVER` or `BACKEND/SERVER`.
+fn is_server(text: &str, backend: &str, server: &str) -> bool {
+    text == server || text.split_once('/') == Some((backend, server))
 }
 
 /// A connection in a list.
@@ -247,6 +291,8 @@ pub struct Killing {
 
 #[cfg(test)]
 mod tests {
+    use becket_tls::config::{Backend, Server};
+
     use super::*;
 
     #[test]
@@ -297,6 +343,39 @@ mod tests {
             "1-2-99999999999999999999",
         ] {
             assert!(text.parse::<ConnectionId>().is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_name_that_the_configuration_does_not_have_is_unknown() {
+        let backend =
+            |name, server| Arc::new(Backend::plain(name, vec![Server::plain(server, vec![])]));
+        let config = Config {
+            backends: vec![backend("app", "10.0.0.1:1"), backend("farm", "/run/a.sock")],
+            ..Config::default()
+        };
+        let (all, of_farm) = ("app/10.0.0.1:1, farm//run/a.sock", "farm//run/a.sock");
+        for (fields, accepted) in [
+            (&[("server", "10.0.0.1:1")][..], None),
+            (&[("server", "app/10.0.0.1:1")], None),
+            (&[("server", "/run/a.sock"), ("backend", "farm")], None),
+            (&[("server", "farm//run/a.sock")], None),
+            (&[("client", "::1"), ("sni", "a.test")], None),
+            (&[("server", "farm/10.0.0.1:1")], Some(all)),
+            (&[("server", "app/")], Some(all)),
+            (
+                &[("server", "10.0.0.1:1"), ("backend", "farm")],
+                Some(of_farm),
+            ),
+            (&[("backend", "ap")], Some("app, farm")),
+            (&[("listener", "web")], Some("")),
+        ] {
+            let mut filter = Filter::default();
+            for (field, value) in fields {
+                filter.set(field, value).unwrap();
+            }
+            let unknown = filter.unknown(&config).map(|bad| bad.accepted);
+            assert_eq!(unknown.as_deref(), accepted, "{fields:?}");
         }
     }
 
