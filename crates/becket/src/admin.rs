@@ -2,7 +2,8 @@
 //! requests or changes something.
 //!
 //! The address is an argument, or comes from the configuration file, or is the default socket. Only
-//! the address is used from the file, so the user of the command needs no right to read keys.
+//! the address is used from the file, so the user of the command needs no right to read keys, and
+//! faults elsewhere in the file do not matter.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -11,8 +12,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use becket_config::file::File;
 use becket_control::status::Status;
+use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
@@ -165,30 +166,33 @@ impl AdminAddress {
         let Some(path) = &self.config else {
             return Ok(Endpoint::Socket(USUAL_SOCKET.into()));
         };
-        let file = configuration(path)?;
+        let failed = |reason: String| NoStatus::File {
+            path: path.clone(),
+            reason,
+        };
+        let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+        let file: AdminKeys = toml::from_str(&text).map_err(|error| failed(error.to_string()))?;
+        let unset = || failed("neither admin.socket nor admin.address is set".to_owned());
         if let Some(socket) = file.admin.socket {
             let folder = path.parent().unwrap_or(Path::new(""));
-            return Ok(Endpoint::Socket(folder.join(socket.0)));
+            return Ok(Endpoint::Socket(folder.join(socket)));
         }
-        let address = file.admin.address.map(|address| address.text.to_string());
-        let address = address.map(Endpoint::Address);
-        address.ok_or_else(|| NoStatus::File {
-            path: path.clone(),
-            reason: "neither admin.socket nor admin.address is set".to_owned(),
-        })
+        file.admin.address.map(Endpoint::Address).ok_or_else(unset)
     }
 }
 
-fn configuration(path: &Path) -> Result<File, NoStatus> {
-    let failed = |reason: String| NoStatus::File {
-        path: path.to_owned(),
-        reason,
-    };
-    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
-    File::parse(&text).map_err(|problems| {
-        let texts: Vec<String> = problems.iter().map(ToString::to_string).collect();
-        failed(texts.join("; "))
-    })
+/// The keys of a configuration file that are used here. Other keys may have faults.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AdminKeys {
+    admin: AdminSection,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct AdminSection {
+    socket: Option<PathBuf>,
+    address: Option<String>,
 }
 
 /// Sends one request, and returns the whole answer.
@@ -379,10 +383,14 @@ mod tests {
         };
         let error = at("[admin]\n").unwrap_err().to_string();
         assert!(error.ends_with("admin.address is set"), "{error}");
+        for fault in ["[admin", "[admin]\nsocket = 1\n"] {
+            assert!(at(fault).unwrap_err().to_string().contains("line "));
+        }
         let address = "[admin]\naddress = \"localhost:1\"\n";
         assert_eq!(at(address).unwrap(), "localhost:1");
         let socket = dir.path().join("run/admin.sock");
-        let both = format!("{address}socket = 'run/admin.sock'\n");
+        let both =
+            format!("{address}socket = 'run/admin.sock'\nsocket-mode = 7\n[[listener]]\nbnd = 1\n");
         assert_eq!(at(&both).unwrap(), socket.display().to_string());
         place.admin = Some("[::1]:2".to_owned());
         assert_eq!(place.at().unwrap().to_string(), "[::1]:2");
