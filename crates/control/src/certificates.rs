@@ -15,6 +15,7 @@ use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
 use becket_keys::facts;
+use becket_keys::identity::serial;
 use becket_keys::ocsp::OcspStatus;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
@@ -28,6 +29,8 @@ pub struct CertificateStatus {
     pub name: String,
     /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
     pub key: Cow<'static, str>,
+    /// Serial number in hexadecimal digits, in the format of OpenSSL.
+    pub serial: String,
     pub not_after: Timestamp,
     /// Time after which the certificate is reported as a problem.
     pub renew_by: Timestamp,
@@ -88,7 +91,8 @@ fn of(listener: &Listener) -> Vec<CertificateStatus> {
 fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<CertificateStatus> {
     let leaf = key.cert.first()?;
     let at = |seconds: UnixSeconds| Timestamp::from_unix(Duration::from_secs(seconds.0));
-    let renew_by = facts::renew_by(facts::certificate(leaf)?.validity());
+    let parsed = facts::certificate(leaf)?;
+    let renew_by = facts::renew_by(parsed.validity());
     let status = key
         .ocsp
         .as_deref()
@@ -97,6 +101,7 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
         listener: listener.keys.name.to_string(),
         name: name.to_owned(),
         key: kind(key.key.algorithm()).into(),
+        serial: serial(&parsed),
         not_after: at(facts::not_after(leaf)?),
         renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),
         ocsp_until: status.and_then(Result::ok).and_then(|it| it.until).map(at),
@@ -137,7 +142,7 @@ mod tests {
         assert_eq!(names, expected);
         assert!(
             list.iter()
-                .all(|c| c.not_after.to_string().starts_with("2040-01-01T"))
+                .all(|c| c.not_after.to_string().starts_with("2040-01-01T") && c.serial.len() > 9)
         );
         let map = &config.listeners[0].certificates;
         map.keys_for(Some("a.example.net")).count_handshake();

@@ -18,7 +18,7 @@ pub struct Identity {
     pub subject: Box<str>,
     /// The last and most specific common name of the subject.
     pub common_name: Option<Box<str>>,
-    /// Serial number of the certificate in hexadecimal digits, in the format of OpenSSL.
+    /// [`serial`] of the certificate.
     pub serial: Box<str>,
 }
 
@@ -37,7 +37,8 @@ impl Identity {
     }
 }
 
-fn serial(leaf: &X509Certificate<'_>) -> String {
+/// Returns the serial number in hexadecimal digits, in the format of OpenSSL.
+pub fn serial(leaf: &X509Certificate<'_>) -> String {
     let bytes = leaf.raw_serial();
     let first = bytes.iter().position(|byte| *byte != 0);
     let bytes = bytes.get(first.unwrap_or(0)..).unwrap_or_default();

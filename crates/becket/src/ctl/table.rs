@@ -156,12 +156,13 @@ pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
                 escaped(&it.listener),
                 escaped(&it.name),
                 escaped(&it.key),
+                escaped(&it.serial),
             ]
         })
         .collect();
     // Timestamps of one format sort as text.
     rows.sort();
-    table(&["EXPIRES", "LISTENER", "NAME", "KEY"], &rows)
+    table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SERIAL"], &rows)
 }
 
 /// Formats connections; the last line says if there are more.
@@ -310,6 +311,22 @@ mod tests {
         ];
         let expected = "NAME    COUNT\na\u{e9}            7\nlonger  1234567\n";
         assert_eq!(table(&["NAME", "COUNT"], &rows), expected);
+    }
+
+    #[test]
+    fn certificates_are_in_order_of_expiry_and_show_their_serial_numbers() {
+        let at = |day: u8, serial: &str| {
+            json!({"listener": "web", "name": "a.test", "key": "rsa",
+            "not_after": format!("2026-11-{day}T11:00:00.000000Z"), "serial": serial})
+        };
+        let text = certificates(&of::<Vec<_>>(json!([at(26, "0ABC01"), at(25, "7F")])));
+        let rows = ["KEY  SERIAL", "rsa  7F", "rsa  0ABC01"];
+        assert!(
+            text.lines()
+                .zip(rows)
+                .all(|(line, end)| line.ends_with(end)),
+            "{text}"
+        );
     }
 
     #[test]
