@@ -1,4 +1,4 @@
-//! The answer to a scenario's question: sentences, computed from its figures.
+//! Generates the sentences that answer a scenario's question from its measured figures.
 
 use crate::figure::{self, Figure};
 use crate::figures;
@@ -7,7 +7,6 @@ use crate::scenario::Measure;
 use crate::spread;
 use crate::verdict::{self, Standing};
 
-/// Returns sentences that answer the question of a scenario.
 pub fn of(run: &Run, outcome: &Outcome) -> String {
     if let Some(reason) = &outcome.not_available {
         return format!("Not available: {reason}.");
@@ -27,8 +26,8 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         .unwrap_or_else(|| "No server could be measured on this machine.".to_owned())
 }
 
-/// Compares becket with the best peer and with other builds or settings of becket. Lists up to [`FEW`] verdicts,
-/// unclear verdicts last. More verdicts are only counted.
+/// Compares becket with the best peer and with other builds or settings of becket. Lists at most [`FEW`] verdicts,
+/// inconclusive ones last, and only the number of further verdicts.
 fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     let figures = figure::headlines(outcome);
     let each = outcome.cases.iter().flat_map(|case| {
@@ -91,7 +90,7 @@ fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
     }))
 }
 
-/// Names the best column of each case if becket cannot be compared with a peer.
+/// Returns a sentence with the best column of each case, for runs that cannot compare becket with a peer.
 fn medians(outcome: &Outcome) -> Option<String> {
     let figure = figure::headlines(outcome).into_iter().next()?;
     sentences(outcome.cases.iter().filter_map(|case| {
@@ -102,7 +101,7 @@ fn medians(outcome: &Outcome) -> Option<String> {
     }))
 }
 
-/// Joins the parts that have the same beginning into one sentence.
+/// Writes one sentence per distinct first string, with all second strings that belong to it.
 fn sentences(parts: impl Iterator<Item = (String, String)>) -> Option<String> {
     let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
     for (begin, part) in parts {
@@ -161,7 +160,7 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     (!told.is_empty()).then(|| told.join(" "))
 }
 
-/// Returns a setting and its value as text. For a key exchange group, returns only its name in upper case.
+/// Formats a setting with its value. A key exchange group is shown as its upper-case name only.
 fn named(setting: &str, value: &str) -> String {
     match setting {
         "group" => value.to_uppercase(),
@@ -169,7 +168,7 @@ fn named(setting: &str, value: &str) -> String {
     }
 }
 
-/// Returns the round trips that each method of resumption saves becket's clients.
+/// Returns a sentence with the round trips to the first byte that each way of resumption saves becket's clients.
 fn saved(outcome: &Outcome) -> Option<String> {
     let trips = |case: &Case| verdict::subject(case)?.median(figures::ROUND_TRIPS_TO_FIRST);
     let told = outcome.cases.iter().filter_map(|case| {
@@ -177,7 +176,7 @@ fn saved(outcome: &Outcome) -> Option<String> {
         let way = full.insert("resume".to_owned(), "never".to_owned())?;
         let full = outcome.cases.iter().find(|other| other.settings == full)?;
         let saved = trips(full)? - trips(case)?;
-        // Adding zero avoids a negative zero.
+        // Adding 0.0 turns -0.0 into 0.0, which is printed without a sign.
         let saved = (saved * 10.0).round() / 10.0 + 0.0;
         (way != "never").then(|| format!("{saved:.1}{}", with(case)))
     });
@@ -188,7 +187,6 @@ fn saved(outcome: &Outcome) -> Option<String> {
     })
 }
 
-/// Compares the rate of `becket-load` with the rates of the other generators.
 fn generators(outcome: &Outcome) -> Option<String> {
     let apart = outcome.cases.iter().flat_map(|case| {
         let ours = case
@@ -217,7 +215,7 @@ fn generators(outcome: &Outcome) -> Option<String> {
     (!told.is_empty()).then(|| format!("{answer}: {}.", told.join("; ")))
 }
 
-/// Returns the label of a case as the end of a sentence, or an empty string if the case has no label.
+/// Returns ` with <label>`, or an empty string for a case without a label.
 fn with(case: &Case) -> String {
     match case.label.as_str() {
         "" => String::new(),
@@ -225,7 +223,7 @@ fn with(case: &Case) -> String {
     }
 }
 
-/// Scenarios that ask what a setting costs or saves, each with the name of that setting.
+/// Scenarios that measure the cost of a setting, each with the name of that setting.
 const STEPS: &[(&str, &str)] = &[
     ("batches", "rsa-batch"),
     ("cipher", "suite"),
@@ -238,7 +236,7 @@ const STEPS: &[(&str, &str)] = &[
     ("servers", "servers"),
     ("threads", "crypto-threads"),
 ];
-/// Maximum number of verdicts to list.
+/// Maximum number of verdicts that an answer lists.
 const FEW: usize = 4;
 /// Maximum relative difference at which the rates of two load generators count as equal.
 const CLOSE: f64 = 0.05;

@@ -1,12 +1,10 @@
-//! Articles with the experiments that the suite repeats. A scenario's `[[then.source]]` refers to them by ID.
+//! Published articles whose experiments the suite repeats. A scenario's `[[then.source]]` refers to them by ID.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Article {
-    /// ID by which scenarios cite the article.
     pub id: &'static str,
     pub by: &'static str,
     pub title: &'static str,
-    /// Year of publication, if the article states it.
     pub year: Option<u16>,
     pub link: &'static str,
 }
@@ -71,12 +69,11 @@ pub const ARTICLES: &[Article] = &[
 ];
 
 impl Article {
-    /// Finds an article by its ID.
     pub fn find(id: &str) -> Option<&'static Self> {
         ARTICLES.iter().find(|article| article.id == id)
     }
 
-    /// Returns author, title and year in the format of a report.
+    /// Formats author, title and year for a report.
     pub fn name(&self) -> String {
         let year = self.year.map_or_else(String::new, |y| format!(", {y}"));
         format!("{}, \"{}\"{year}", self.by, self.title)

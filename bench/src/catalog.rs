@@ -1,4 +1,4 @@
-//! The suite: the built-in scenarios, in the order in which `all` runs them.
+//! The built-in scenarios, in the order in which `all` runs them.
 
 use crate::Error;
 use crate::scenario::Scenario;
@@ -43,7 +43,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "pq",
 ];
 
-/// Returns the requested scenarios. Each request is an ID of the suite, `all`, or a file name that ends in `.toml`.
+/// Loads the requested scenarios. A request is a scenario ID, `all`, or a file name that ends in `.toml`.
 pub fn find(asked: &[String]) -> Result<Vec<Scenario>, Error> {
     let mut found: Vec<Scenario> = Vec::new();
     for name in asked {

@@ -1,4 +1,4 @@
-//! Tables of the articles, with today's figures next to the published ones.
+//! Tables of published articles, with today's figures next to the published ones.
 
 use crate::articles::Article;
 use crate::figure;
@@ -7,8 +7,7 @@ use crate::result::{Case, Column, Outcome};
 use crate::scenario::{Scenario, Settings, Source, Today};
 use crate::table::{self, Rows};
 
-/// Returns a table of an article with additional columns for today's figures, below a line with the article's name and
-/// link.
+/// Renders an article's table with additional columns for today's figures, below the article's name and link.
 pub fn show(scenario: &Scenario, source: &Source, outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(article) = Article::find(&source.article) {
@@ -52,8 +51,8 @@ fn find<'a>(outcome: &'a Outcome, settings: &Settings) -> Option<&'a Case> {
     outcome.cases.iter().find(is_that)
 }
 
-/// Returns a cell with the rate and the server CPU per transaction. The rate is `figure` if given. Otherwise it is the
-/// highest rate of the ramp with a mean latency below 100 ms, or the rate of the closed loop if the case has no ramp.
+/// Returns a cell with a rate and the server CPU time per transaction. The rate is the named `figure`. Without a name,
+/// it is the highest ramp rate with a mean latency below 100 ms, or the closed-loop rate if the case has no ramp.
 fn cell(case: &Case, column: &Column, figure: Option<&str>) -> String {
     if let Some(words) = column.missing() {
         let reason = column.not_available.iter();

@@ -1,4 +1,4 @@
-//! The command line.
+//! The command line of `becket-bench`.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;

@@ -12,7 +12,6 @@ use crate::Error;
 use crate::place::Place;
 use crate::result::Conditions;
 
-/// Reads the conditions before a run.
 pub fn now(place: &Place, open_files: u64) -> Conditions {
     let cpuinfo = read("/proc/cpuinfo");
     let field = |name: &str| {
@@ -160,5 +159,6 @@ const SETTINGS: &[&str] = &[
 pub const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 /// Minimum limit on open files: open loops have up to 4000 connections, and a server needs two descriptors for each.
 const LEAST_FILES: u64 = 9_000;
-/// Upper bound for the limit on open files, because some programs allocate a table with as many entries.
+/// Upper bound for the limit on open files, because some programs allocate a table with one entry per possible
+/// descriptor.
 const MOST_FILES: u64 = 65_536;

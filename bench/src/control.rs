@@ -32,7 +32,6 @@ pub struct Control {
 }
 
 impl Control {
-    /// Creates the control from a running relay and its backend.
     pub fn new(relay: Server, backend: Server, client: &[usize]) -> Self {
         Self {
             relay,
@@ -50,7 +49,6 @@ impl Control {
         Ok(())
     }
 
-    /// Measures one turn of a round.
     pub fn turn(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         let url = format!("http://{}/bytes/{BODY}", self.relay.address);
         let step = Ask::plain(url)
@@ -83,7 +81,7 @@ impl Control {
     }
 }
 
-/// Returns the values of a figure of the control, in order of rounds.
+/// Returns the values of a figure in order of rounds. Skips samples without this figure.
 pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
     let values = samples.iter().filter_map(|sample| sample.get(figure));
     values.collect()
@@ -96,9 +94,8 @@ pub fn movement(samples: &[Sample], rounds: usize) -> f64 {
     spread / (rounds.max(1) as f64).sqrt()
 }
 
-/// Returns the relative spread between the odd and the even turns of the control, divided by the square root of
-/// `rounds`. Odd or even turns are only half a round, so the divisor also contains the square root of two. Without
-/// turns, returns [`movement`].
+/// Returns the relative spread of the odd-to-even ratio of the control's turns, divided by the square root of 2 *
+/// `rounds`, because each half has only half of a round's turns. Without turns, returns [`movement`].
 pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
     let moved = values(samples, figures::MOVED);
     if moved.len() < 2 {
@@ -107,7 +104,6 @@ pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
     ratio::spread(&moved) / (2.0 * rounds.max(1) as f64).sqrt()
 }
 
-/// Describes the control's figures for the report.
 pub fn describe(run: &Run) -> Option<String> {
     let cpu = values(&run.control, figures::CPU);
     let (low, high) = crate::spread::range(&cpu)?;

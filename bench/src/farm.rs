@@ -1,7 +1,7 @@
-//! A farm: several becket nodes that serve the same name. The measure of failover kills one of them.
+//! A farm: several becket nodes that serve the same name. The failover measure kills one of them.
 //!
-//! With a cluster the nodes share a secret and replicate TLS 1.2 sessions over UDP on loopback. Without a cluster each node is
-//! independent. All other settings are equal.
+//! With a cluster, the nodes share a secret and replicate TLS 1.2 sessions over UDP on loopback. Without a cluster,
+//! each node is independent. All other settings are equal.
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::{Path, PathBuf};

@@ -10,23 +10,22 @@ use crate::result::{Case, Column, Outcome};
 use crate::scenario::Measure;
 use crate::spread;
 
-/// Kind of number in a table of the report, such as the server CPU per transaction.
+/// Measured quantity that a report shows, such as the server CPU time per transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Figure {
-    /// Name in [`crate::result::Sample::figures`].
+    /// Key in [`crate::result::Sample::figures`].
     pub name: String,
     pub heading: String,
     pub less_is_better: bool,
-    /// The figure is used to compare servers. An offered load, for example, is only a condition of the measurement.
+    /// Verdicts compare servers by this figure. An offered load, for example, only describes the measurement.
     pub is_contested: bool,
     /// Rounds are repeated until this figure distinguishes becket from the best peer.
     pub decides: bool,
 }
 
-/// Constructor, name and heading of a figure.
 type FigureRow = (fn(&str, &str) -> Figure, &'static str, &'static str);
 
-/// Returns a figure whose lower values are better.
+/// Creates a figure for which lower values are better.
 pub(crate) fn less(name: &str, heading: &str) -> Figure {
     Figure {
         name: name.to_owned(),
@@ -37,7 +36,7 @@ pub(crate) fn less(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns a figure whose higher values are better.
+/// Creates a figure for which higher values are better.
 pub(crate) fn more(name: &str, heading: &str) -> Figure {
     Figure {
         less_is_better: false,
@@ -45,7 +44,7 @@ pub(crate) fn more(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns a figure that describes a condition of the measurement.
+/// Creates a figure that describes a condition of the measurement, not a result.
 fn condition(name: &str, heading: &str) -> Figure {
     Figure {
         is_contested: false,
@@ -53,7 +52,7 @@ fn condition(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns a figure whose lower values are better and that determines the number of rounds.
+/// Creates a figure for which lower values are better and that determines the number of rounds.
 fn decides(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -62,7 +61,6 @@ fn decides(name: &str, heading: &str) -> Figure {
 }
 
 impl Figure {
-    /// Formats a value with its unit.
     pub fn show(&self, value: f64) -> String {
         let name = self.name.as_str();
         // A search for `us` alone would also match `cpus_used`, which is not a time.
@@ -104,13 +102,13 @@ impl Figure {
     }
 }
 
-/// Returns whether a capacity is a lower bound because the client was the bottleneck.
+/// Returns `true` if the client was the bottleneck, so that the capacity is only a lower bound.
 pub fn is_lower_bound(column: &Column) -> bool {
     let bounds = column.median(figures::CAPACITY_BOUND);
     bounds.is_some_and(|bound| bound > 0.0)
 }
 
-/// Returns the figures that decide if a case needs more rounds.
+/// Returns the figures that determine whether a case needs more rounds.
 pub fn deciding(measure: Measure) -> Vec<Figure> {
     let mut figures = of_measure(measure);
     figures.retain(|figure| figure.decides);
@@ -257,7 +255,6 @@ fn by_row(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
         .collect()
 }
 
-/// Returns a figure for one of several loads or phases.
 fn at((make, name, heading): &FigureRow, load: &str) -> Figure {
     make(
         &figures::at(name, load),
@@ -265,7 +262,6 @@ fn at((make, name, heading): &FigureRow, load: &str) -> Figure {
     )
 }
 
-/// Returns the description of a load or phase in a heading.
 fn words(load: &str) -> String {
     let words = match load {
         SAME => "the rate common to all servers",
@@ -362,7 +358,7 @@ const FAILOVER: &[FigureRow] = &[
 ];
 const CLIENT_BUSY: &str = "CPU use of the client at";
 
-/// Returns a figure for the goodput under a flood, which determines the number of rounds.
+/// Creates a figure for the goodput under a flood, which determines the number of rounds.
 fn kept(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -370,8 +366,8 @@ fn kept(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Returns the limit of a case in one round: the server CPU of a relay ([`RELAY`] or [`ROUND_TRIP`]) plus the CPU time
-/// of the TLS library in memory. Uses the CPU of [`ROUND_TRIP`] instead of [`RELAY`] if it was lower.
+/// Returns the limit of a case in one round: the server CPU time of a relay plus the CPU time of the TLS library in
+/// memory. Uses [`ROUND_TRIP`] if `relay` requests it, otherwise the cheaper of [`RELAY`] and [`ROUND_TRIP`].
 fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     let cpu = |column: &Column| column.at(round, figures::CPU);
     let relays = [RELAY, ROUND_TRIP].map(|name| case.column(name));
@@ -385,8 +381,8 @@ fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     Some(relay + cpu(case.column(LIBRARY)?)?)
 }
 
-/// Returns the median over all rounds of limit / measured CPU time. Returns `None` if the result is above 1, because a
-/// limit that a server has beaten is not a limit. See [`beaten`].
+/// Returns the median over all rounds of limit / measured CPU time. Returns `None` for a result above 1, which
+/// disproves the limit; see [`beaten`].
 pub fn eta(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     share_of_limit(case, column, relay).filter(|eta| *eta <= 1.0)
 }
@@ -414,9 +410,8 @@ pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
     ))
 }
 
-/// Returns a remark that lists the loads at which the client itself added latency. Its late starts exceeded a tenth of
-/// the latency (both p99), or one of its CPUs, which it shares with the backend, was busy for more than nine tenths of
-/// the time.
+/// Returns a remark that lists the loads at which the client added latency. Its p99 start delay exceeded a tenth of the
+/// p99 latency, or one of its CPUs was busy for more than 90 % of the time. The backend shares these CPUs.
 pub fn client_was_slow(column: &Column) -> Option<String> {
     let mut loads = LATENCY_LOADS.to_vec();
     loads.extend(
@@ -442,11 +437,11 @@ pub fn client_was_slow(column: &Column) -> Option<String> {
     })
 }
 
-/// Start of the remark of [`client_was_slow`].
+/// Prefix of the remark that [`client_was_slow`] returns.
 pub const CLIENT_WAS_SLOW: &str = "the client was slow";
-/// Late starts above this share of the p99 latency cause a remark.
+/// Maximum p99 start delay without a remark, as a share of the p99 latency.
 const LATE: f64 = 0.1;
-/// A CPU that is busy for more than this share of the time causes a remark.
+/// Maximum busy share of a client CPU without a remark.
 const BUSY: f64 = 0.9;
 
 #[cfg(test)]

@@ -7,15 +7,10 @@ pub const CPU: &str = "cpu_us";
 pub const CPUS_USED: &str = "cpus_used";
 /// Completed transactions per second.
 pub const RATE: &str = "rate_per_s";
-/// Median latency of a transaction.
 pub const P50: &str = "p50_us";
-/// Mean latency of a transaction.
 pub const MEAN: &str = "mean_us";
-/// 99th percentile of the latency of a transaction.
 pub const P99: &str = "p99_us";
-/// 99.9th percentile of the latency of a transaction.
 pub const P999: &str = "p999_us";
-/// Maximum latency of a transaction.
 pub const MAX: &str = "max_us";
 /// Share of attempted transactions that failed, 0 to 1.
 pub const FAILED: &str = "failed_share";
@@ -23,11 +18,10 @@ pub const FAILED: &str = "failed_share";
 pub const RESUMED: &str = "resumed_share";
 /// Share of the time in which the busiest client thread ran or waited for a CPU, 0 to 1.
 pub const CLIENT_BUSY: &str = "client_busy";
-/// Client CPU time per transaction.
 pub const CLIENT_CPU: &str = "client_cpu_us";
-/// Transactions per second that the client is asked to start.
+/// Rate at which the client should start transactions.
 pub const OFFERED: &str = "offered_per_s";
-/// 99th percentile of the delay between the intended and the actual start in an open loop, caused by the client.
+/// 99th percentile of the client's delay between the intended and the actual start of a transaction in an open loop.
 pub const LATE: &str = "late_start_p99_us";
 /// Share of the time in which the busiest of the client's CPUs was busy with any process, 0 to 1.
 pub const CLIENT_CPU_BUSY: &str = "client_cpu_busy_share";
@@ -35,70 +29,66 @@ pub const CLIENT_CPU_BUSY: &str = "client_cpu_busy_share";
 pub const MB_PER_CPU_S: &str = "mb_per_cpu_s";
 /// Megabytes (10^6) of response bodies per second that the client received.
 pub const MB_PER_S: &str = "mb_per_s";
-/// Proportional set size of all processes of the server, bytes.
+/// Sum of the proportional set sizes of the server's processes, in bytes.
 pub const PSS: &str = "pss_bytes";
 /// Number of turns (short interleaved measurements) in a round.
 pub const TURNS: &str = "turns";
 /// Ratio of the control's CPU time per transaction in odd turns to that in even turns of a round.
 pub const MOVED: &str = "cpu_moved_ratio";
-/// Number of threads of all server processes.
 pub const THREADS: &str = "threads";
 /// Growth of the proportional set size per idle connection, bytes.
 pub const PSS_PER_CONNECTION: &str = "pss_per_connection_bytes";
-/// Number of idle connections that were open.
 pub const HELD: &str = "held_connections";
 /// Capacity: the highest confirmed rate with at most 1 failure in 1000 and a p99 below 100 ms.
 pub const CAPACITY: &str = "capacity_per_s";
 /// 1 if the capacity is a lower bound because the client was the bottleneck.
 pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
-/// TCP payload of a transaction in bytes, both directions, with the overhead of TLS and HTTP.
+/// TCP payload bytes per transaction in both directions, including TLS and HTTP overhead.
 pub const WIRE: &str = "wire_bytes";
-/// Overhead of TLS and HTTP, as a share of the body.
+/// TLS and HTTP overhead, relative to the size of the body.
 pub const OVERHEAD: &str = "overhead_share";
 /// Highest rate of successful transactions in a ramp.
 pub const MARK_MOST: &str = "mark_most_per_s";
-/// Highest rate of a ramp with a mean latency below 100 ms and at most 1 in 1000 lost.
+/// Highest ramp rate with a mean latency below 100 ms and at most 1 in 1000 transactions lost.
 pub const MARK_100: &str = "mark_mean_100ms_per_s";
-/// Highest rate of a ramp with a mean latency below 500 ms.
+/// Highest ramp rate with a mean latency below 500 ms.
 pub const MARK_500: &str = "mark_mean_500ms_per_s";
-/// Highest rate of a ramp with fewer than 1 in 10 000 lost.
+/// Highest ramp rate with fewer than 1 in 10 000 transactions lost.
 pub const MARK_LOST: &str = "mark_lost_per_s";
-/// Rate of served clients under a flood, as a share of the mean rate of the closed loops before and after.
+/// Clients served per second under a flood, relative to the mean rate of the closed loops before and after.
 pub const KEPT: &str = "goodput_kept_share";
 /// Seconds from the end of a flood until the server met the capacity criteria again, in steps of a quarter of a second.
 pub const RECOVERY: &str = "recovery_s";
 
-/// Server CPU time per served client under a flood, as a share of that in the closed loops before and after.
+/// Server CPU time per served client under a flood, relative to the closed loops before and after.
 pub const COST: &str = "cpu_per_served_share";
 /// Mean rate of the closed loops between floods, per second.
 pub const LOOP: &str = "closed_loop_per_s";
-/// Latency of served clients from their arrival in the accept queue, 99th percentile.
+/// 99th percentile latency of served clients, measured from their arrival in the accept queue.
 pub const QUEUED_P99: &str = "queued_p99_us";
-/// Share of the time of all CPUs that the kernel spent in softirq.
+/// Share of total CPU time that the kernel spent in softirq.
 pub const SOFTIRQ: &str = "softirq_share";
-/// Number of connections that the kernel dropped because a queue was full.
+/// Number of SYNs and connections that listening sockets dropped.
 pub const DROPS: &str = "listen_drops";
-/// Closed-loop rate after the floods, as a share of the rate before.
+/// Closed-loop rate after the floods, relative to the rate before them.
 pub const AFTER: &str = "capacity_after_share";
 /// Full handshakes per second that the flood of `storm` started.
 pub const FLOOD: &str = "flood_rate_per_s";
-/// Server CPU time in microseconds per second.
 pub const CPU_PER_S: &str = "cpu_us_per_s";
 /// CPU time of all threads except workers, in microseconds per second.
 pub const OTHER_THREADS: &str = "other_threads_us_per_s";
 /// Time from the first request of a scrape to its last response.
 pub const SCRAPE: &str = "scrape_us";
-/// Total bytes of the pages of a scrape.
 pub const SCRAPE_BYTES: &str = "scrape_bytes";
 /// Prefix of the figures of the probe, which sends requests on connections that are already open.
 pub const PROBE: &str = "probe_";
 /// Prefix of the figures of the returning client, which reconnects and resumes a session during a flood.
 pub const RETURNING: &str = "returning_";
 
-/// Time from the start of a transaction to the first byte of the response, median and 99th percentile.
+/// Time from the start of a transaction to the first byte of the response.
 pub const FIRST_P50: &str = "first_byte_p50_us";
 pub const FIRST_P99: &str = "first_byte_p99_us";
-/// Median time to the first and to the last byte, divided by the round-trip time of the network.
+/// Median time to the first and to the last byte, in round-trip times of the network.
 pub const ROUND_TRIPS_TO_FIRST: &str = "first_byte_round_trips";
 pub const ROUND_TRIPS_TO_LAST: &str = "last_byte_round_trips";
 /// Share of connections whose early data the server accepted, 0 to 1.
@@ -108,9 +98,9 @@ pub const RTT: &str = "round_trip_us";
 
 /// Loads of `latency`: percentages of the server's own capacity, and a rate common to all servers.
 pub const LATENCY_LOADS: &[&str] = &["1", "50", "80", SAME];
-/// Loads of `storm`, as in [`LATENCY_LOADS`].
+/// Loads of `storm`, in the format of [`LATENCY_LOADS`].
 pub const STORM_LOADS: &[&str] = &["80", "150", SAME];
-/// Load with a rate common to all servers.
+/// Load at one rate that is equal for all servers.
 pub const SAME: &str = "same";
 /// Floods of `overload`: the percentage of capacity, and the share of the closed-loop rate that becket must keep.
 pub const FLOODS: &[(&str, f64)] = &[("150", 0.97), ("300", 0.95), ("1000", 0.85)];
@@ -123,13 +113,13 @@ pub const AFTERWARDS: &str = "after";
 pub const EMPTY: &str = "empty";
 pub const FULL: &str = "queued";
 
-/// Column of the floor that is a plain TCP relay.
+/// Floor column: plain TCP relay.
 pub const RELAY: &str = "relay";
-/// Column of the floor that is a plain socket server.
+/// Floor column: plain socket server that responds from memory.
 pub const ANSWER: &str = "answer";
-/// Column of the floor that is a relay with the round trips of TLS.
+/// Floor column: relay with the round trips of a TLS handshake.
 pub const ROUND_TRIP: &str = "round-trip";
-/// Column of the floor that is the crypto library in memory.
+/// Floor column: TLS library in memory.
 pub const LIBRARY: &str = "library";
 
 /// Returns whether a column is a floor rather than a server.

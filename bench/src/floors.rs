@@ -21,10 +21,9 @@ use crate::peer::Server;
 use crate::result::{Column, Sample};
 use crate::scenario::Files;
 
-/// Floors of a case.
 #[derive(Debug)]
 pub struct Floors {
-    /// Relays without TLS, named as their columns.
+    /// Relays without TLS. Each is named after its column.
     pub relays: Vec<Server>,
     /// Flights that the client sends to the `round-trip` relay before each request.
     pub preface: Option<Preface>,

@@ -70,7 +70,7 @@ pub fn run() {
         .into_iter()
         .for_each(|group| kill(group, Signal::KILL));
     if let Some(directory) = directory {
-        // Ignore errors: after an orderly end, the directory does not exist any more.
+        // Ignore errors: an orderly exit has removed the directory already.
         drop(std::fs::remove_dir_all(directory));
     }
 }

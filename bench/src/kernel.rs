@@ -1,4 +1,4 @@
-//! Kernel counters that belong to no process: work on packets, dropped connections and kernel TLS.
+//! System-wide kernel counters: packet processing, dropped connections and kernel TLS.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -8,7 +8,7 @@ use becket_sys::kernel_tls::{self, Cipher, TlsVersion};
 
 use crate::scenario::Settings;
 
-/// Reading of the kernel's counters, or the difference between two readings.
+/// Kernel counters, either a reading or the difference between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Ticks by CPU number: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
@@ -26,7 +26,7 @@ impl Kernel {
 
     fn parse(stat: &str, netstat: &str) -> Self {
         let cpus = stat.lines().filter_map(|line| {
-            // The line without a CPU number has the totals. It is skipped because its number cannot be parsed.
+            // The `cpu` line without a number holds the totals. It is skipped because its number cannot be parsed.
             let (number, rest) = line.strip_prefix("cpu")?.split_once(' ')?;
             let mut ticks = [0; 8];
             for (tick, text) in ticks.iter_mut().zip(rest.split_ascii_whitespace()) {
@@ -40,7 +40,6 @@ impl Kernel {
         }
     }
 
-    /// Returns the increase since an earlier reading.
     #[must_use]
     pub fn since(mut self, earlier: &Self) -> Self {
         for (number, ticks) in &mut self.cpus {
@@ -53,13 +52,13 @@ impl Kernel {
         self
     }
 
-    /// Returns the share of the time of all CPUs that was spent in softirq.
+    /// Returns the softirq share of total CPU time, 0 to 1.
     pub fn softirq_share(&self) -> f64 {
         let sum = |ticks: fn(&[u64; 8]) -> u64| self.cpus.values().map(ticks).sum::<u64>() as f64;
         sum(|ticks| ticks[6]) / sum(|ticks| ticks.iter().sum())
     }
 
-    /// Returns the share of the time in which the busiest of these CPUs was busy.
+    /// Returns the busy share, 0 to 1, of the busiest of these CPUs.
     pub fn busiest(&self, cpus: &[usize]) -> f64 {
         let shares = self.of(cpus).map(|ticks| {
             let all = ticks.iter().sum::<u64>() as f64;
@@ -68,7 +67,8 @@ impl Kernel {
         shares.fold(f64::NAN, f64::max)
     }
 
-    /// Returns the time that these CPUs spent on processes, including other virtual machines of the host (steal).
+    /// Returns the user, nice, system and steal time of these CPUs. Steal time belongs to other virtual machines of the
+    /// host.
     pub fn worked(&self, cpus: &[usize]) -> Duration {
         let ticks = self.of(cpus).map(|t| t[0] + t[1] + t[2] + t[7]);
         Duration::from_millis(ticks.sum::<u64>() * 10)
@@ -79,7 +79,8 @@ impl Kernel {
     }
 }
 
-/// Returns a description of the required kernel if the kernel TLS of this machine lacks the version or suite of a case.
+/// Returns a description of the required kernel if this machine's kernel TLS does not support the version or suite of a
+/// case.
 pub fn without_tls(settings: &Settings) -> Option<String> {
     let version = match settings.tls.as_str() {
         "1.2" => TlsVersion::Tls12,

@@ -21,14 +21,13 @@ fn generate(key: &str) -> Result<KeyPair, rcgen::Error> {
     }
 }
 
-/// Certificates of a run, as files with chain and key that all peers share.
+/// Certificate files of a run, shared by all peers. Each file contains a chain and its key.
 #[derive(Debug)]
 pub struct Keyring {
     directory: PathBuf,
 }
 
 impl Keyring {
-    /// Creates a keyring that stores its files in `directory`.
     pub fn new(directory: &Path) -> Self {
         Self {
             directory: directory.to_owned(),

@@ -60,7 +60,7 @@ pub mod verdict;
 
 use std::path::PathBuf;
 
-/// Error that prevents a result.
+/// Error that ends a run without a result.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -70,7 +70,7 @@ pub enum Error {
     /// A peer is missing or does not start.
     #[error("{0}")]
     Peer(String),
-    /// A peer negotiated other parameters than requested, although they are configurable.
+    /// A peer negotiated parameters other than the requested ones, although it can be configured for them.
     #[error("{0}")]
     Unlike(String),
     /// Other processes use the CPUs of the run.
@@ -87,14 +87,8 @@ pub enum Error {
         what: String,
         source: std::io::Error,
     },
-    /// A stored file is invalid.
     #[error("{path}: {why}")]
-    Stored {
-        path: PathBuf,
-        /// Reason why the file is invalid.
-        why: String,
-    },
-    /// The load tool failed.
+    Stored { path: PathBuf, why: String },
     #[error("becket-load: {0}")]
     Load(#[from] becket_load::Error),
     #[error("interrupted; the peers are stopped, and the finished scenarios are in {0}")]

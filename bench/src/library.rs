@@ -1,7 +1,7 @@
 //! The floor of the TLS library: the same handshake and the same bytes in memory, on one CPU.
 //!
-//! Server and client are rustls connections in one thread, and only the server's side is timed. The server uses rustls' unbuffered
-//! API, which encrypts directly from one buffer into another, so that no copy occurs that a terminator could avoid. This module also
+//! Server and client are rustls connections in one thread, and only the server's side is timed. The server uses rustls'
+//! unbuffered API, which encrypts directly from one buffer into another and avoids an additional copy. This module also
 //! determines the sizes of the [`Flight`]s for the `round-trip` relay.
 
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ use crate::{Error, load, place};
 #[derive(Debug)]
 pub struct Library {
     server: Arc<ServerConfig>,
-    /// Clients for full and for resumed handshakes, with the share of each kind in the case.
+    /// Clients for full and for resumed handshakes, each with its share of the handshakes.
     clients: [(f64, Arc<ClientConfig>); 2],
     body: u64,
     cpu: usize,
@@ -46,8 +46,8 @@ impl Library {
         })
     }
 
-    /// Measures the server's CPU time of one transaction in microseconds: handshake (in the case's mix of full and resumed), request
-    /// and body. Takes about `time`.
+    /// Measures the server's CPU time per transaction in microseconds: handshake (full and resumed in the case's
+    /// ratio), request and body. Runs for about `time`.
     pub fn transaction_us(&self, time: Duration) -> Result<f64, Error> {
         place::on(&[self.cpu], || {
             let mut total = 0.0;
@@ -61,7 +61,7 @@ impl Library {
     fn median_us(&self, client: &Arc<ClientConfig>, time: Duration) -> Result<f64, Error> {
         let end = clock::now() + time;
         let mut times = Vec::new();
-        // The first transaction creates the session that the others resume.
+        // The first transaction creates the session that later ones resume.
         one(self.body, &self.server, client)?;
         while times.len() < LEAST || clock::now() < end {
             let spent = one(self.body, &self.server, client)?.spent;
@@ -94,7 +94,6 @@ impl Library {
     }
 }
 
-/// Measurements of one transaction.
 #[derive(Debug, Default)]
 struct Transaction {
     /// CPU time of the server.
@@ -157,7 +156,7 @@ fn failed(error: rustls::Error) -> Error {
     Error::Asked(format!("handshake in memory failed: {error}"))
 }
 
-/// Returns the data that the client sends.
+/// Returns the client's pending output.
 fn said(client: &mut ClientConnection) -> Result<Vec<u8>, Error> {
     let mut wire = Vec::new();
     while client.wants_write() {
@@ -168,7 +167,6 @@ fn said(client: &mut ClientConnection) -> Result<Vec<u8>, Error> {
     Ok(wire)
 }
 
-/// Passes received data to the client.
 fn hear(client: &mut ClientConnection, mut wire: &[u8]) -> Result<(), Error> {
     while !wire.is_empty() {
         client
@@ -176,13 +174,12 @@ fn hear(client: &mut ClientConnection, mut wire: &[u8]) -> Result<(), Error> {
             .map_err(|e| Error::os("cannot write to the client in memory", e))?;
         client.process_new_packets().map_err(failed)?;
     }
-    // Reading makes the client store tickets that arrived after the handshake.
+    // A read makes the client process tickets that arrived after the handshake.
     let mut plain = [0; 4096];
     drop(client.reader().read(&mut plain));
     Ok(())
 }
 
-/// Server side of a transaction.
 struct Side {
     connection: UnbufferedServerConnection,
     input: Vec<u8>,
@@ -277,7 +274,6 @@ fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig
     Ok(config)
 }
 
-/// Returns the client configuration of the load tool, with or without resumption.
 fn client_config(settings: &Settings, resumes: bool) -> Result<Arc<ClientConfig>, Error> {
     let tls = load::tls(settings)?;
     let mut config = Arc::unwrap_or_clone(tls.config());
@@ -298,12 +294,12 @@ const LEAST: usize = 9;
 const REQUEST: usize = 60;
 /// Length of the backend's response header in bytes.
 const HEAD: u64 = 80;
-/// Bytes that a terminator reads at once from a backend.
+/// Maximum bytes that a terminator reads from its backend per call.
 const CHUNK: usize = 64 * 1024;
 static PLAIN: [u8; CHUNK] = [b'b'; CHUNK];
 /// Size of the output buffer: a chunk with the overhead of its records.
 const ROOM: usize = CHUNK + 1024;
-/// Maximum bytes of a body to encrypt. The time for a longer body is extrapolated.
+/// Maximum bytes of a body that are encrypted. The time for a longer body is extrapolated.
 const LARGEST: u64 = 1024 * 1024;
 
 #[cfg(test)]

@@ -66,14 +66,12 @@ impl Ask {
         self.args.extend([flag.to_owned(), value.to_owned()]);
     }
 
-    /// Adds an option with a value.
     #[must_use]
     pub fn with(mut self, flag: &str, value: impl ToString) -> Self {
         self.add(flag, &value.to_string());
         self
     }
 
-    /// Adds an option without a value.
     #[must_use]
     pub fn flag(mut self, flag: &str) -> Self {
         self.args.push(flag.to_owned());
@@ -127,13 +125,11 @@ impl Ask {
         Ok(report?)
     }
 
-    /// Runs the load and returns the only step of the report.
     pub fn one(&self, load: Load, stop: &Arc<AtomicBool>) -> Result<LoadStep, Error> {
         only_step(self.run(load, stop)?)
     }
 }
 
-/// Returns the only step of a report.
 pub fn only_step(report: LoadReport) -> Result<LoadStep, Error> {
     let step = report.steps.into_iter().next();
     step.ok_or_else(|| Error::Asked("becket-load measured no step".to_owned()))
@@ -145,7 +141,6 @@ pub fn tls(settings: &Settings) -> Result<Tls, Error> {
     Ok(Tls::new(&plan.options.tls)?)
 }
 
-/// Returns the figures of a step as a sample.
 pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
     let whole = step.latency.from_intended();
     let mut sample = Sample::of(round);
@@ -177,10 +172,9 @@ pub fn sample(round: u32, step: &LoadStep, body: u64) -> Sample {
     sample
 }
 
-/// Records the latencies and failures of a step; `name` converts the names of the figures.
+/// Records the latencies and failures of a step. `name` maps each figure name to the recorded name.
 pub fn latencies(sample: &mut Sample, step: &LoadStep, name: impl Fn(&str) -> String) {
     let whole = step.latency.from_intended();
-    // If no client was served, there is no latency to record.
     if whole.count > 0 {
         sample.put(&name(figures::P50), whole.p50_us);
         sample.put(&name(figures::P99), whole.p99_us);
@@ -201,5 +195,5 @@ pub fn share(part: u64, whole: u64) -> f64 {
 const EARLY_DATA: [&str; 3] = ["--resume", "always", "--early-data"];
 /// Minimum CPU time in seconds. A shorter time is not recorded, because the kernel counts in steps of 10 ms.
 const LEAST_CPU_S: f64 = 0.03;
-/// Body size in bytes from which throughput is recorded.
+/// Minimum body size in bytes for which throughput is recorded.
 const BULK: u64 = 16 * 1024;

@@ -71,7 +71,6 @@ impl Network {
         })
     }
 
-    /// Returns the number of packets dropped because the queue was full.
     pub fn dropped(&self) -> u64 {
         self.line.dropped.load(Ordering::Relaxed)
     }

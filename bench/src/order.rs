@@ -9,18 +9,15 @@ use crate::Error;
 use crate::peer::{Kind, Peer};
 use crate::scenario::{Scenario, Settings};
 
-/// Number and duration of the measurements in a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Effort {
     /// `full`, `quick` or `smoke`.
     pub name: &'static str,
     /// Minimum rounds per case.
     pub rounds: u32,
-    /// Duration of a measurement.
     pub time: Duration,
     /// Maximum time per case for additional rounds. If zero, a case has exactly [`Effort::rounds`].
     pub patience: Duration,
-    /// Maximum idle connections.
     pub idle: usize,
     /// Limit on open files per process.
     pub open_files: u64,
@@ -118,7 +115,6 @@ pub struct Order {
     pub effort: Effort,
     /// Run even if other processes use the CPUs.
     pub busy_ok: bool,
-    /// Directory for the result.
     pub out: PathBuf,
     pub command: Vec<String>,
 }
@@ -141,7 +137,7 @@ impl Order {
     }
 }
 
-/// Body size in bytes from which a single connection keeps a core busy.
+/// Minimum body size in bytes at which one connection keeps a core busy.
 pub const LARGE: u64 = 64 * 1024 * 1024;
 /// Bytes to transfer per second of measurement, if bodies are large.
 const BYTES_PER_S: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;

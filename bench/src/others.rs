@@ -25,7 +25,6 @@ pub fn adopt() -> io::Result<()> {
     Ok(set_child_subreaper(Some(getpid()))?)
 }
 
-/// Reading of all CPU times at one moment.
 #[derive(Clone, Debug)]
 struct Reading {
     at: Instant,
@@ -37,7 +36,6 @@ struct Reading {
     rest: Duration,
 }
 
-/// Monitor of the CPU use of other processes.
 #[derive(Debug)]
 pub struct Others {
     cpus: Vec<usize>,
@@ -96,7 +94,7 @@ fn between(before: &Reading, after: &Reading, cpus: usize) -> f64 {
     (hidden.max(seen).as_secs_f64() / wall.max(f64::MIN_POSITIVE)).min(1.0)
 }
 
-/// Minimum time between readings, in which two CPUs count about fifty ticks.
+/// Minimum time between readings. Two CPUs count about fifty ticks in this time.
 const SHORTEST: Duration = Duration::from_millis(250);
 /// CPU use of other processes, as a share, above which a run counts as disturbed.
 pub const LIMIT: f64 = 0.05;

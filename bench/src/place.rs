@@ -16,7 +16,6 @@ pub struct Place {
     cores: Vec<Core>,
 }
 
-/// CPUs of the server, and CPUs of clients and backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shares {
     pub server: Vec<usize>,
@@ -63,7 +62,7 @@ impl Place {
         (self.cores.len() / 2).max(1)
     }
 
-    /// Returns a description of the required machine if this one lacks cores or hyper-threads for a case.
+    /// Returns a description of the required machine if this machine lacks cores or hyper-threads for a case.
     pub fn needs(&self, settings: &Settings) -> Option<String> {
         if settings.smt && self.cores.iter().all(|core| core.cpus.len() == 1) {
             return Some("needs cores with two hyper-threads".to_owned());
@@ -75,7 +74,6 @@ impl Place {
         })
     }
 
-    /// Returns the CPUs for a case.
     pub fn of(&self, settings: &Settings) -> Shares {
         let threads = if settings.smt { 2 } else { 1 };
         let cores = settings.cores.and_then(|cores| usize::try_from(cores).ok());

@@ -4,7 +4,6 @@ use crate::Error;
 use crate::order::Order;
 use crate::place::Place;
 
-/// Case of a run, as listed by `--plan`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
     pub scenario: String,
@@ -13,7 +12,6 @@ pub struct Planned {
     pub servers: usize,
 }
 
-/// Returns all cases of a run in order.
 pub fn of(order: &Order) -> Result<Vec<Planned>, Error> {
     let place = Place::here()?;
     let mut all = Vec::new();
@@ -34,7 +32,6 @@ pub fn of(order: &Order) -> Result<Vec<Planned>, Error> {
     Ok(all)
 }
 
-/// Formats the plan of a run.
 pub fn show(order: &Order) -> Result<String, Error> {
     let all = of(order)?;
     let wide = all.iter().map(|case| case.label.chars().count()).max();

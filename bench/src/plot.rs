@@ -160,7 +160,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
     // The chart counts rows from the bottom.
     for (row, low) in rows.iter().rev().zip(0_u32..) {
         let (low, middle) = (f64::from(low), f64::from(low) + 0.5);
-        // Returns a text that is drawn `distance` pixels to the right of a point of the chart.
+        // Returns a label drawn `distance` pixels to the right of a point of the chart.
         let text = |words: &str, from: f64, distance: i32, style: &TextStyle<'static>| {
             let words = Text::new(words.to_owned(), (distance, 0), style.clone());
             EmptyElement::at((from, middle)) + words
@@ -190,7 +190,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
 
 fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
     let points = || columns.iter().flat_map(|column| &column.curve);
-    // Rates beyond twice the largest capacity are only in the tables.
+    // Rates beyond twice the largest capacity appear only in the tables.
     let capacities = columns
         .iter()
         .filter_map(|column| column.median(figures::CAPACITY));

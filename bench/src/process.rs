@@ -12,19 +12,14 @@ use rustix::process::Signal;
 
 use crate::{Error, guard, place};
 
-/// Start parameters of a program.
 #[derive(Clone, Debug, Default)]
 pub struct Launch {
-    /// Name in messages.
     pub name: String,
-    /// Path of the executable.
     pub program: PathBuf,
     pub args: Vec<String>,
     /// Environment variables in addition to those of the bench.
     pub env: Vec<(String, String)>,
-    /// CPUs to which the program is pinned.
     pub cpus: Vec<usize>,
-    /// File for the program's output.
     pub log: PathBuf,
 }
 
@@ -36,7 +31,6 @@ pub struct Process {
     log: PathBuf,
 }
 
-/// Memory and threads of a program.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weight {
     /// Proportional set size in bytes.
@@ -89,7 +83,7 @@ impl Process {
         }
     }
 
-    /// Returns an error with the end of the log.
+    /// Returns an error that includes the end of the program's log.
     pub fn complain(&self, what: &str) -> Error {
         let log = fs::read_to_string(&self.log).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
@@ -104,12 +98,10 @@ impl Process {
         Error::Peer(format!("{} {what}; {log}", self.name))
     }
 
-    /// Returns whether the program has exited.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)) | Err(_))
     }
 
-    /// Kills the program with SIGKILL.
     pub fn kill(&self) {
         guard::kill(self.child.id(), Signal::KILL);
     }
@@ -132,8 +124,8 @@ impl Process {
 }
 
 impl Process {
-    /// Returns the CPU time of all running threads of the process group whose name satisfies `is_meant`, with a precision of nanoseconds.
-    /// Does not include threads that have ended.
+    /// Returns the CPU time of the running threads of the process group whose names satisfy `is_meant`, with nanosecond
+    /// resolution. Excludes threads that have ended.
     pub fn cpu_time(&self, is_meant: impl Fn(&str) -> bool) -> Duration {
         let tasks = members(self.pid()).into_iter().flat_map(|pid| {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"));
@@ -157,15 +149,15 @@ impl Drop for Process {
         while clock::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
             std::thread::sleep(PAUSE);
         }
-        // Also kills its children, and the program itself if it did not stop.
+        // SIGKILL also ends the children, and the program itself if it is still running.
         guard::kill(group, Signal::KILL);
         drop(self.child.wait());
         guard::forget(group);
     }
 }
 
-/// Returns a free address of 127.0.0.1 with a port below those of outgoing connections (ip_local_port_range). If another program binds
-/// the port first, the server reports the conflict.
+/// Returns a free address of 127.0.0.1 with a port below the range of ephemeral ports (ip_local_port_range). If another
+/// program binds the port first, the server reports the conflict.
 pub fn free_address() -> Result<SocketAddr, Error> {
     let mut tries = 0..PORTS_TRIED;
     loop {
@@ -182,7 +174,6 @@ pub fn free_address() -> Result<SocketAddr, Error> {
     }
 }
 
-/// Returns the process IDs of a process group.
 fn members(group: u32) -> Vec<u32> {
     let in_group = |pid: &u32| {
         let line = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -200,7 +191,7 @@ fn field(text: &str, name: &str) -> u64 {
     number.and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
-/// Replaces the directory of the run with `DIR` in a configuration, for the report.
+/// Replaces the path of the run's directory with `DIR` in a configuration that the report shows.
 pub fn without_places(text: &str, directory: &Path) -> String {
     text.replace(&directory.display().to_string(), "DIR")
 }

@@ -10,7 +10,6 @@ use crate::result::{Case, Column, Run};
 use crate::table::Rows;
 use crate::{Error, store, table};
 
-/// Writes the table of a stored run to a README.
 pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
     let run = store::read(directory)?;
     let text = fs::read_to_string(file)
@@ -73,7 +72,6 @@ fn cells(case: &Case, peers: &[&str], figure: &str, show: fn(f64) -> String) -> 
     peers.iter().map(cell).collect()
 }
 
-/// Row of the table: heading, scenario, settings.
 type Row = (
     &'static str,
     &'static str,

@@ -60,9 +60,7 @@ struct Pair {
     server: Option<TcpStream>,
     /// Received bytes of an incomplete flight.
     said: Vec<u8>,
-    /// Bytes from the client to the server.
     to_server: Half,
-    /// Bytes from the server to the client.
     to_client: Half,
 }
 
@@ -109,7 +107,7 @@ impl Relay {
                     self.accepting = false;
                     return;
                 }
-                // The client has disconnected already, or no file descriptor is free: retry in the next turn.
+                // The client has disconnected already, or no file descriptor is free. The next loop iteration retries.
                 Err(_) => return,
             }
         }

@@ -68,7 +68,6 @@ fn section(run: &Run, outcome: &Outcome) -> String {
     if is_classic { text } else { text + &then }
 }
 
-/// Returns the warnings at the start of a report.
 fn warnings(run: &Run) -> Vec<String> {
     let effort = match run.effort.as_str() {
         "full" => None,
@@ -183,7 +182,7 @@ fn agreed(outcome: &Outcome) -> String {
     rows.text()
 }
 
-/// Returns the section with the results of the articles.
+/// Returns the section with the published results next to today's.
 fn then(scenario: &Scenario, outcome: &Outcome) -> String {
     let then = &scenario.then;
     let mut text = format!("### Then\n\n{}\n", then.text);

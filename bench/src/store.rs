@@ -30,7 +30,6 @@ pub fn run(directory: &Path, run: &Run) -> Result<PathBuf, Error> {
     Ok(path)
 }
 
-/// Reads a run, which may be incomplete.
 pub fn read(directory: &Path) -> Result<Run, Error> {
     let path = directory.join(FILE);
     let wrong = |why: String| Error::Stored {

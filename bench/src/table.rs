@@ -5,7 +5,6 @@ use crate::figures;
 use crate::result::{Case, Column, Outcome, Run};
 use crate::spread;
 
-/// Markdown table that grows by rows.
 pub(crate) struct Rows {
     head: String,
     rows: String,
@@ -25,7 +24,7 @@ impl Rows {
         self.rows += &line(cells);
     }
 
-    /// Returns the table, or an empty text if it has no rows.
+    /// Returns the Markdown, or an empty string if the table has no rows.
     pub(crate) fn text(self) -> String {
         match self.rows.as_str() {
             "" => String::new(),
@@ -46,10 +45,10 @@ fn line(cells: impl IntoIterator<Item: AsRef<str>>) -> String {
 
 /// Returns the name of a column with the version and the TLS library of its program.
 pub fn column_head(run: &Run, peer: &str) -> String {
-    // A column such as `becket, cluster` belongs to the program before the comma.
+    // The program name of a column such as `becket, cluster` ends at the comma.
     let program = peer.split(',').next().unwrap_or(peer);
     let known = |name: &str| run.peers.iter().find(|known| known.name == name);
-    // A column such as `becket@copies` may use the program before the `@`.
+    // If no program has the name of a column such as `becket@copies`, the name before the `@` is looked up.
     let own = || known(program.split('@').next().unwrap_or(program));
     let known = known(program).or_else(own);
     match known {
@@ -58,7 +57,7 @@ pub fn column_head(run: &Run, peer: &str) -> String {
     }
 }
 
-/// Returns the name of a column for a table. Floors have a description instead of their short name.
+/// Returns the heading of a column: a description for a floor, otherwise the name.
 pub fn heading(peer: &str) -> &str {
     match peer {
         figures::RELAY => "plain TCP relay",
@@ -101,7 +100,7 @@ pub(crate) fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     format!("{mark}{value}{mark}{eta}")
 }
 
-/// Returns the eta of a column (limit / measured CPU time) as text, with the true eta if it was measured.
+/// Formats the eta of a column (limit / measured CPU time), with the true eta if it was measured.
 pub fn etas(case: &Case, column: &Column) -> Option<String> {
     let eta = |relay| figure::eta(case, column, relay).map(|eta| format!("{eta:.2}"));
     let true_eta =
@@ -109,7 +108,7 @@ pub fn etas(case: &Case, column: &Column) -> Option<String> {
     Some(eta(figures::RELAY)? + &true_eta)
 }
 
-/// Returns the median of a figure with its spread.
+/// Formats the median of a figure with its spread.
 pub fn value(column: &Column, figure: &Figure) -> Option<String> {
     let values = column.values(&figure.name);
     let median = spread::median(&values)?;
@@ -163,7 +162,6 @@ pub fn notes(outcome: &Outcome) -> Vec<String> {
     lines.collect()
 }
 
-/// Remark with the peers and cases to which it applies.
 #[derive(Default)]
 struct Remark<'a> {
     text: String,

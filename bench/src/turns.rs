@@ -20,8 +20,8 @@ pub fn of_round(time: Duration, slowest_per_s: f64, connections: usize) -> u32 {
     turns.clamp(1.0, most) as u32
 }
 
-/// Joins the figures of several turns into the figures of a round: the maximum for the longest latency, and weighted
-/// means for all other figures.
+/// Joins the figures of several turns into the figures of a round. The maximum latency is the largest of the turns; all
+/// other figures are weighted means.
 pub fn join(round: u32, turns: &[Sample]) -> Option<Sample> {
     let mut joined = Sample {
         round,

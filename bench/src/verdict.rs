@@ -16,7 +16,6 @@ use crate::scenario::BECKETS;
 pub struct Certainty<'a> {
     /// Maximum number of checks per case. More checks widen the intervals.
     pub looks: u32,
-    /// Samples of the control.
     pub control: &'a [Sample],
 }
 
@@ -35,7 +34,6 @@ impl Certainty<'_> {
 }
 
 impl Run {
-    /// Returns the certainty of the run's verdicts.
     pub fn certainty(&self) -> Certainty<'_> {
         Certainty {
             looks: self.looks,
@@ -54,7 +52,7 @@ fn beckets(case: &Case) -> impl Iterator<Item = &Column> {
     case.columns.iter().filter(|c| c.peer.starts_with(BECKETS))
 }
 
-/// Returns the best peer in a figure, without floors and columns of becket.
+/// Returns the peer with the best figure. Excludes floors and columns of becket.
 pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
     let is_other = |column: &&Column| column.peer != "becket" && !column.peer.starts_with(BECKETS);
     let others = case.columns.iter().filter(is_other);
@@ -114,7 +112,6 @@ pub fn standings(
         .chain(rival)
 }
 
-/// Compares becket with the best peer in a figure.
 pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
     let rival = rival(case, figure)?;
     let interval = certainty.between(subject(case)?, rival, &figure.name)?;
@@ -129,7 +126,6 @@ pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Opti
     })
 }
 
-/// Compares becket in a figure with its other builds and settings.
 pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec<Standing> {
     let standing = |other: &Column| {
         let interval = certainty.between(subject(case)?, other, &figure.name)?;
@@ -173,7 +169,6 @@ pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option
     })
 }
 
-/// Comparison of becket with another column.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     pub against: String,
@@ -183,7 +178,6 @@ pub struct Standing {
 }
 
 impl Standing {
-    /// Returns whether the measurements allow no verdict.
     pub fn is_unclear(&self) -> bool {
         ["not distinguishable", "inconclusive"].contains(&self.word)
     }

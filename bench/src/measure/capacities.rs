@@ -1,4 +1,4 @@
-//! Capacities by server and settings, which several scenarios share.
+//! Measured capacities by server and settings, shared by several scenarios.
 
 use std::collections::BTreeMap;
 
@@ -7,18 +7,15 @@ use becket_load::report::Negotiated;
 use crate::peer::Kind;
 use crate::result::Point;
 
-/// Measured capacity of a server.
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
     pub rate: f64,
     /// `rate` is a lower bound because the client was the bottleneck.
     pub bound: bool,
-    /// Negotiated parameters of the handshakes.
     pub negotiated: Option<Negotiated>,
     pub curve: Vec<Point>,
 }
 
-/// Capacities measured in this run.
 #[derive(Clone, Debug, Default)]
 pub struct Capacities(BTreeMap<(String, BTreeMap<String, String>), Capacity>);
 

@@ -29,7 +29,7 @@ pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error>
     Ok(found)
 }
 
-/// Returns the capacity of a server if this run has measured it, with any limit on full handshakes.
+/// Returns the capacity of a server if this run has measured it, regardless of the limit on full handshakes.
 pub(super) fn known(stage: &Stage<'_>, index: usize) -> Option<Capacity> {
     stage
         .capacities
@@ -93,7 +93,7 @@ pub(super) fn rate(load: &str, capacity: f64, same: f64) -> f64 {
     }
 }
 
-/// Runs an open loop at this rate, with clients that give up after two seconds.
+/// Runs an open loop at this rate. Clients time out after two seconds.
 pub(super) fn at_rate(
     ask: Ask,
     stage: &Stage<'_>,
@@ -103,7 +103,7 @@ pub(super) fn at_rate(
     load::only_step(climb(ask, stage, &[rate], length)?)
 }
 
-/// Runs an open loop through these rates, with clients that give up after two seconds.
+/// Runs an open loop through these rates. Clients time out after two seconds.
 pub(super) fn climb(
     ask: Ask,
     stage: &Stage<'_>,
@@ -114,7 +114,6 @@ pub(super) fn climb(
     open(ask, stage, rates, length)
 }
 
-/// Runs an open loop through these rates.
 pub(super) fn open(
     ask: Ask,
     stage: &Stage<'_>,
@@ -129,7 +128,6 @@ pub(super) fn open(
     ask.with("--warm-up", "100ms").run(load, stage.stop)
 }
 
-/// Converts a step to a point of a curve.
 pub(super) fn point(step: &LoadStep) -> Point {
     let late = step.latency.from_intended();
     let per_s = |count: u64| rounded(count as f64 / step.seconds.max(1e-9));

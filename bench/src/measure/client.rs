@@ -11,14 +11,12 @@ use super::stage::Stage;
 use crate::keys::NAME;
 use crate::{Error, place};
 
-/// Client side of a connection.
 pub(super) struct Client {
     socket: TcpStream,
     pub(super) tls: ClientConnection,
 }
 
 impl Client {
-    /// Connects to the server and prepares the handshake.
     pub(super) fn open(
         stage: &Stage<'_>,
         address: SocketAddr,
@@ -41,7 +39,6 @@ impl Client {
         Ok(())
     }
 
-    /// Sends a request and receives the whole response.
     pub(super) fn ask(&mut self, stage: &Stage<'_>) -> io::Result<()> {
         self.send(stage)?;
         self.receive(stage)
@@ -63,7 +60,6 @@ impl Client {
         }
     }
 
-    /// Receives a whole response.
     pub(super) fn receive(&mut self, stage: &Stage<'_>) -> io::Result<()> {
         let mut got = Vec::new();
         let mut piece = [0; 4096];
@@ -81,7 +77,7 @@ impl Client {
     }
 }
 
-/// Opens `count` connections from the client's CPUs and calls `begin` for each.
+/// Opens `count` connections on the client's CPUs and calls `begin` for each.
 pub(super) fn hold(
     stage: &Stage<'_>,
     address: SocketAddr,

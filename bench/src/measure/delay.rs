@@ -68,5 +68,5 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
 
 /// Minimum duration of a measurement, for about ten transactions per connection.
 const LEAST: Duration = Duration::from_secs(1);
-/// Time for the first transaction of each connection, which cannot resume.
+/// Warm-up, which covers the first transaction of each connection, because it cannot resume.
 const WARM_UP: &str = "500ms";

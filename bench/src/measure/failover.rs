@@ -83,7 +83,7 @@ fn one(
     put(figures::AFTERWARDS, &nodes, rest)
 }
 
-/// Result of one transaction per client.
+/// Combined result of one transaction by each client.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     resumed: usize,
@@ -152,6 +152,6 @@ impl Visitor {
     }
 }
 
-/// Time for replication, many times longer than a node needs.
+/// Pause for replication, many times longer than a node needs.
 const PAUSE: Duration = Duration::from_millis(100);
 const JOIN_LIMIT: Duration = Duration::from_secs(20);

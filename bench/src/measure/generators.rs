@@ -15,7 +15,6 @@ use super::stage::Stage;
 use crate::result::Column;
 use crate::{Error, figures, load, place};
 
-/// Load generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generator {
     BecketLoad,
@@ -25,7 +24,6 @@ enum Generator {
     Siege,
 }
 
-/// Result of a generator's run.
 struct Done {
     transactions: f64,
     seconds: f64,
@@ -191,8 +189,8 @@ fn write_siegerc(stage: &Stage<'_>, keeps: bool) -> Result<(), Error> {
         .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
 }
 
-/// Runs a generator on the client's CPUs. Returns its output, the elapsed seconds and its CPU seconds, or `None` if it is not installed.
-/// siege sometimes does not end, so timeout(1) kills the program.
+/// Runs a generator under timeout(1) on the client's CPUs, because siege sometimes hangs. Returns its output, the
+/// elapsed seconds and its CPU seconds, or `None` if it is not installed.
 fn said(
     stage: &Stage<'_>,
     program: &str,
@@ -204,7 +202,7 @@ fn said(
         let output = Command::new("timeout")
             .args(["-s", "KILL", &limit, program])
             .args(args)
-            // siege creates a folder in the home directory.
+            // siege creates a directory in `HOME`, so `HOME` is the directory of the run.
             .env("HOME", stage.directory)
             .stdin(Stdio::null())
             .output();
@@ -219,7 +217,7 @@ fn said(
     }))
 }
 
-/// Seconds that a generator may take beyond its time.
+/// Seconds after the planned end at which a generator is killed.
 const PATIENCE: u64 = 20;
 /// Exit code of timeout(1) for a program that does not exist.
 const NOT_FOUND: i32 = 127;

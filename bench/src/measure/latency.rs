@@ -1,5 +1,5 @@
-//! Measures the latency that a server adds to direct requests at the same rate: at shares of its own capacity, and at one rate
-//! common to all servers.
+//! Measures the latency that a server adds compared with direct requests at the same rate. The rates are shares of the
+//! server's own capacity, and one rate common to all servers.
 
 use super::stage::Stage;
 use super::{capacity, rounds, transactions};
@@ -41,7 +41,6 @@ fn at(
         through.latency.from_intended(),
         direct.latency.from_intended(),
     );
-    // If no client was served, there is no latency to record.
     if whole.count == 0 || direct.count == 0 {
         return Ok(());
     }

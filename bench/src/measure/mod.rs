@@ -91,8 +91,8 @@ fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replaces the figures of a server that did not resume with the reason. Skips large bodies: they have too few handshakes, and
-/// the cost of these is negligible.
+/// Replaces the figures of a server that did not resume with the reason. Skips cases with large bodies, in which
+/// handshakes are few and their cost is negligible.
 fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> {
     if settings.body >= LARGE {
         return Ok(());
@@ -118,5 +118,6 @@ fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> 
     Ok(())
 }
 
-/// Tolerated difference of the share of resumptions. The first handshake of each connection is full, which matters in short runs.
+/// Tolerated difference between the actual and the requested share of resumptions. Each client's first handshake is
+/// full, which matters in short runs.
 const RESUMPTION_TOLERANCE: f64 = 0.03;

@@ -138,7 +138,6 @@ fn flood(
         );
     }
     let whole = step.latency.from_intended();
-    // If no client was served, there is no latency to record.
     if whole.count > 0 {
         if let Some(queued) = &step.latency.since_queued {
             put(figures::QUEUED_P99, queued.p99_us);
@@ -162,9 +161,9 @@ fn flood(
 
 /// Time after which clients give up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Duration of a flood as a multiple of a measurement: twice the clients' patience.
+/// Duration of a flood as a multiple of a measurement: twice the clients' patience in a full run.
 const LENGTH: u32 = 5;
-/// Minimum share of its intended rate that a flood must reach to have figures.
+/// Minimum achieved share of a flood's intended rate. A flood below it has no figures.
 const MISSED: f64 = 0.97;
 /// Number of intervals in which the recovery is measured.
 const QUARTERS: usize = 8;

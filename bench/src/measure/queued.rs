@@ -55,7 +55,7 @@ fn queue(stage: &Stage<'_>, server: &Server) -> Result<Sample, Error> {
     Ok(sample)
 }
 
-/// Records the CPU time of the idle server.
+/// Records the idle server's CPU time per second.
 fn leave_alone(
     stage: &Stage<'_>,
     server: &Server,
@@ -72,7 +72,6 @@ fn leave_alone(
     Ok(())
 }
 
-/// Records the latency of requests through the second listener.
 fn visit(
     stage: &Stage<'_>,
     server: &Server,
@@ -86,7 +85,6 @@ fn visit(
     Ok(())
 }
 
-/// Returns the address of the listener without a limit.
 fn aside(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ASIDE, address.port())
 }
@@ -104,9 +102,8 @@ pub(crate) fn sections(
     )
 }
 
-/// IP address of the listener without a limit.
 const ASIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Transactions per second through the second listener, far below any capacity.
 const RATE: f64 = 200.0;
-/// Multiple of the usual duration, because an idle server uses little CPU time.
+/// Duration as a multiple of the usual one, because an idle server uses little CPU time.
 const LONG: u32 = 15;

@@ -1,7 +1,8 @@
 //! Determines how many rounds a case needs.
 //!
-//! After the minimum number of rounds, the case is checked. It ends if all deciding figures distinguish becket from the best peer, or if its
-//! time is over. Otherwise half as many rounds follow before the next check. Each round begins with the control.
+//! After the minimum number of rounds, the case is checked. It ends if all deciding figures distinguish becket from the
+//! best peer, or if its time has expired. Otherwise half as many rounds follow before the next check. Each round begins
+//! with the control.
 
 use std::time::Instant;
 
@@ -13,7 +14,6 @@ use crate::scenario::Measure;
 use crate::verdict::{self, Certainty};
 use crate::{Error, figure};
 
-/// Round counter of a case.
 #[derive(Debug)]
 pub(crate) struct Rounds {
     done: u32,
@@ -25,7 +25,6 @@ pub(crate) struct Rounds {
 }
 
 impl Rounds {
-    /// Starts the count for a case.
     pub(crate) fn of(stage: &Stage<'_>) -> Self {
         Self::new(stage.effort.rounds, stage.effort.looks())
     }
@@ -60,7 +59,7 @@ impl Rounds {
         Ok(Some(self.done - 1))
     }
 
-    /// Returns whether another round follows. The minimum number of rounds is independent of time.
+    /// Returns whether another round follows. The minimum number of rounds runs regardless of time.
     fn is_next(&mut self, time_left: bool, decided: impl FnOnce() -> bool) -> bool {
         if self.done < self.least {
             return true;

@@ -51,7 +51,6 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Server under load, with the number of open connections.
 struct Loaded<'a> {
     server: &'a Server,
     rate: f64,
@@ -186,15 +185,12 @@ fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Results of the scrapes.
 #[derive(Default)]
 struct Scrapes {
     took_us: Vec<f64>,
-    /// Bytes of the last scrape.
     bytes: usize,
 }
 
-/// Response to `/connections`.
 #[derive(Deserialize)]
 struct Listed {
     connections: Vec<IgnoredAny>,
@@ -218,8 +214,8 @@ const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Load as a share of the capacity, which leaves CPU time for the scrapes.
 const SHARE: f64 = 0.5;
-/// Requests of the probe per second.
+/// Requests per second that the probe sends.
 const PROBES: f64 = 200.0;
 const SOURCES: &str = "127.0.0.2-127.0.0.9";
-/// Multiple of the usual duration, so that each measurement includes several scrapes.
+/// Duration as a multiple of the usual one, so that each measurement includes several scrapes.
 pub(crate) const LONG: u32 = 5;

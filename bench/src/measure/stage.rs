@@ -20,7 +20,6 @@ use crate::peer::{Peer, Server, Site};
 use crate::result::Column;
 use crate::scenario::{Front, Measure, Settings};
 
-/// Running servers and backend of a case, with the settings and tools that a measure needs.
 pub struct Stage<'a> {
     pub measure: Measure,
     pub settings: &'a Settings,
@@ -28,26 +27,22 @@ pub struct Stage<'a> {
     pub servers: &'a mut [Server],
     /// Program and common settings, for a measure that starts its own servers.
     pub farm: Option<(&'a Peer, &'a Site<'a>)>,
-    /// Floors, for measures that have any.
     pub floors: Option<Floors>,
     /// Network between clients and servers, for a measure with a delay.
     pub network: Option<&'a Network>,
     pub control: &'a mut Control,
     pub others: &'a mut Others,
     pub backend: SocketAddr,
-    /// Directory for files of the run.
     pub directory: &'a Path,
-    /// CPUs of the client.
     pub client: &'a [usize],
     pub effort: &'a Effort,
-    /// Capacities that this run has measured.
     pub capacities: &'a mut Capacities,
     /// Set by a signal.
     pub stop: &'a Arc<AtomicBool>,
 }
 
 impl Stage<'_> {
-    /// Returns load options for a server of this case.
+    /// Returns load options for a server of this case. The load tool records the CPU time of process `pid`.
     pub fn ask(&self, address: SocketAddr, pid: Option<u32>) -> Ask {
         let ask = self.ask_as(self.settings, address);
         match pid {
@@ -80,7 +75,7 @@ impl Stage<'_> {
         }
     }
 
-    /// Returns the path that requests the body size of this case.
+    /// Returns the request path for the body size of this case.
     pub fn path(&self) -> String {
         format!("/bytes/{}", self.settings.body)
     }
@@ -90,13 +85,12 @@ impl Stage<'_> {
         load::tls(self.settings)
     }
 
-    /// Returns empty columns, one per server.
     pub fn columns(&self) -> Vec<Column> {
         let columns = self.servers.iter().map(|server| Column::new(&server.name));
         columns.collect()
     }
 
-    /// Returns the number of connections to hold open.
+    /// Returns the number of connections to hold open: the number of the case, limited by the effort.
     pub fn held(&self) -> usize {
         self.settings.connections.min(self.effort.most_idle())
     }

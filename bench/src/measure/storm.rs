@@ -1,9 +1,9 @@
 //! Measures a flood of handshakes and its effect on connected and on returning clients.
 //!
-//! The probe keeps its connections open and sends requests at 1 % of the capacity. The returning client opens a new connection ten times
-//! a second and resumes a session that it created before the flood. The flood opens new connections with full handshakes at 80 % and
-//! 150 % of the server's own capacity, and at one rate common to all servers. Reported latencies are those of the probe and
-//! the returning client only.
+//! The probe keeps its connections open and sends requests at 1 % of the capacity. The returning client opens a new
+//! connection ten times a second and resumes a session that it created before the flood. The flood opens new
+//! connections with full handshakes at 80 % and 150 % of the server's own capacity, and at one rate common to all
+//! servers. Only the latencies of the probe and of the returning client are reported.
 
 use std::thread;
 use std::time::Duration;
@@ -122,6 +122,6 @@ fn returning(
         .one(load, stage.stop)
 }
 
-/// Time that the returning client runs before the flood.
+/// Duration for which the returning client runs before the flood.
 const BEFORE: Duration = Duration::from_millis(500);
 const RETURNS_PER_S: f64 = 10.0;

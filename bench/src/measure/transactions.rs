@@ -52,7 +52,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Returns the number of turns per round. Measures each column for a short time that is not part of any figure.
+/// Returns the number of turns per round, from a short measurement of each column that is not part of any figure.
 fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Error> {
     let time = stage.effort.time;
     let most = turns::of_round(time, f64::INFINITY, 1);
@@ -78,13 +78,12 @@ fn server<'a>(stage: &'a Stage<'_>, index: usize) -> Option<(&'a Server, bool)> 
     Some((relays.get(index - stage.servers.len())?, true))
 }
 
-/// Returns load options for a server or a floor.
 fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
     let pid = Some(server.process.pid());
     if !is_floor || stage.settings.front != Front::Terminate {
         let ask = stage.ask(server.address, pid);
         return match &server.companion {
-            // For files, the CPU time of the file server counts as well.
+            // With a separate file server, its CPU time counts as well.
             Some(behind) if stage.settings.files == Files::Peer => {
                 ask.with("--pid", behind.process.pid())
             }
@@ -101,7 +100,6 @@ fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
     }
 }
 
-/// Measures one turn of a server or a floor.
 fn one(
     stage: &Stage<'_>,
     (index, time): (usize, Duration),
@@ -132,7 +130,8 @@ fn one(
     Ok(Some(sample))
 }
 
-/// Counts the bytes of a fixed number of transactions. Transactions that the end of a round cuts would distort the overhead of TLS.
+/// Counts the bytes of a fixed number of transactions, because a transaction cut off at the end of a round would
+/// distort the TLS overhead.
 fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
     let (server, sample) = (server(stage, index), column.samples.first_mut());
     let (Some((server, is_floor)), Some(sample)) = (server, sample) else {
@@ -152,7 +151,7 @@ fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(
     Ok(())
 }
 
-/// Returns the number of connections: one for large bodies, which keeps a core busy.
+/// Returns the number of connections. With large bodies, one connection is enough to keep a core busy.
 fn connections(settings: &Settings) -> usize {
     match settings.body {
         0..LARGE => settings.connections,

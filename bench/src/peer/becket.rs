@@ -80,7 +80,7 @@ level = "warn"
     )
 }
 
-/// Returns the settings of the listener's TLS.
+/// Returns the listener's TLS settings.
 fn front(site: &Site<'_>) -> String {
     let suite = match site.settings.suite.as_str() {
         "aes256" => "AES-256-GCM",
@@ -111,8 +111,8 @@ fn front(site: &Site<'_>) -> String {
     }
 }
 
-/// Raises the limit of unfinished handshakes per source to the limit of all, because the bench's clients use only a few addresses. The
-/// other peers have no such limit.
+/// Raises the per-source limit on unfinished handshakes to the total limit, because the bench's clients use only a few
+/// addresses. The other peers have no such limit.
 pub(super) const HALF_OPEN: &str = "half-open-per-source = 10000\n";
 
 pub(super) fn version(said: &str) -> (String, String) {

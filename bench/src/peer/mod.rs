@@ -22,20 +22,16 @@ use crate::process::{self, Launch, Process};
 use crate::result;
 use crate::scenario::OLD;
 
-/// Program to measure.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Name of its columns: the name of the kind, or `KIND@WORD` for another build.
     pub name: String,
-    /// Kind of the program, which determines its configuration.
     pub kind: Kind,
     pub program: PathBuf,
 }
 
-/// Supported programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// The terminator of this repository.
     Becket,
     /// hitch, the successor of stud.
     Hitch,
@@ -51,7 +47,6 @@ pub struct Server {
     pub name: String,
     pub address: SocketAddr,
     pub process: Process,
-    /// Configuration of the server, for the report.
     pub configuration: String,
     /// Another server that the measured one needs: a cluster node or a file server.
     pub companion: Option<Box<Self>>,
@@ -84,7 +79,6 @@ impl Kind {
         }
     }
 
-    /// Returns whether the program can serve files itself.
     pub fn serves_files(self) -> bool {
         matches!(self, Self::Becket | Self::Nginx)
     }
@@ -122,7 +116,6 @@ impl Peer {
         })
     }
 
-    /// Returns the same program under another name.
     #[must_use]
     pub fn renamed(&self, name: String) -> Self {
         Self {
@@ -173,7 +166,7 @@ impl Peer {
             Kind::Stunnel => (stunnel::configuration(site), stunnel::args),
         };
         if self.name == OLD {
-            // An old build may not support this key.
+            // Old builds of becket may not support this key.
             configuration = configuration.replace(becket::HALF_OPEN, "");
         }
         let file = site.directory.join(format!("{}.conf", self.name));

@@ -39,7 +39,7 @@ pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
                 address = site.address
             ),
         ),
-        // If root runs the bench, the workers must read files that only root may read.
+        // If root runs the bench, nginx workers must run as root too, because the files are readable only by root.
         _ => ("user root;\n".to_owned(), "http", files(site, sealed)),
     };
     format!(

@@ -8,14 +8,11 @@ use crate::scenario::Settings;
 #[derive(Clone, Debug)]
 pub struct Site<'a> {
     pub address: SocketAddr,
-    /// Address of the server's backend.
     pub backend: SocketAddr,
     pub certificate: &'a Path,
     pub settings: &'a Settings,
     pub directory: &'a Path,
-    /// Number of connections that the server must support.
     pub connections: u64,
-    /// CPUs to which the server is pinned.
     pub cpus: &'a [usize],
     /// Additional configuration sections, used only for becket.
     pub extra: &'a str,
@@ -41,7 +38,7 @@ impl Site<'_> {
     }
 }
 
-/// Returns the first words after `begin` in the line that starts with it.
+/// Returns the first `count` words after `begin` in the line that starts with `begin`.
 pub(super) fn words_after(said: &str, begin: &str, count: usize) -> Option<String> {
     let line = said.lines().find_map(|line| line.strip_prefix(begin))?;
     Some(first_words(line, count))
@@ -56,7 +53,7 @@ pub(super) fn or_unknown(text: Option<String>) -> String {
     text.unwrap_or_else(|| "unknown".to_owned())
 }
 
-/// Returns the OpenSSL names of a cipher suite for TLS 1.2, and its IANA name for TLS 1.3.
+/// Returns the names of a cipher suite: OpenSSL's name for TLS 1.2, and the IANA name for TLS 1.3.
 pub(super) fn suite_names(suite: &str) -> (&'static str, &'static str) {
     match suite {
         "aes256" => (

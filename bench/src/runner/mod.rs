@@ -22,7 +22,6 @@ use crate::result::{Case, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
 use crate::scenario::{Front, Measure, Scenario, Settings};
 use crate::{Error, conditions, guard, plan, store};
 
-/// Runs an order and stores the result.
 pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
     store::prepare(&order.out)?;
     let mut runner = Runner::new(order, stop)?;
@@ -45,7 +44,6 @@ struct Runner<'a> {
     keys: Keyring,
     run: Run,
     capacities: Capacities,
-    /// Total number of cases.
     planned: usize,
     control: Control,
     others: Others,
@@ -120,7 +118,7 @@ impl<'a> Runner<'a> {
                 None => self.parts.order.effort.cases(&scenario)?,
             };
             for ((label, settings), number) in cases.iter().zip(numbers.by_ref()) {
-                // Ignore errors: the reader of the progress may have closed the pipe.
+                // Ignore errors: the reader of the progress output may have closed the pipe.
                 let (id, planned) = (&scenario.id, self.planned);
                 drop(writeln!(
                     io::stderr(),
@@ -186,7 +184,7 @@ impl<'a> Runner<'a> {
             .as_ref()
             .map_or(backend.address, |server| server.address);
         let becket = self.parts.becket().cloned();
-        // The measure of failover starts new farms in each round.
+        // The failover measure starts new farms in each round.
         let is_farm = scenario.measure == Measure::Failover;
         let (mut servers, reasons) = if is_farm {
             (Vec::new(), Vec::new())
@@ -245,7 +243,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Maximum number of times that a case is measured again because of other processes.
+/// Maximum number of repeated measurements of a case that other processes disturbed.
 const REPEATS: u32 = 2;
 /// Time in which the CPU use of other processes is measured before a run.
 const LOOK: Duration = Duration::from_secs(1);

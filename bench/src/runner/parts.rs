@@ -25,7 +25,6 @@ pub(super) struct Parts {
     pub(super) order: Order,
     pub(super) place: Place,
     pub(super) directory: tempfile::TempDir,
-    /// Facts about the measured programs.
     pub(super) peers: Vec<PeerFacts>,
 }
 
@@ -230,7 +229,8 @@ impl Parts {
     ) -> Result<Server, Error> {
         let service = match measure {
             Measure::Burst => SERVICE,
-            // The long service time hides the cost of the generators, so that only their counting is compared.
+            // The long service time hides the cost of the generators, so that the comparison shows only differences in
+            // counting.
             Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
             _ => &[],
         };
@@ -243,7 +243,6 @@ impl Parts {
         backend(directory, ("backend", host), service, cpus)
     }
 
-    /// Starts the floors of a case.
     pub(super) fn floors(
         &self,
         settings: &Settings,
@@ -309,7 +308,6 @@ fn relay(
     own(directory, name, &args[..count], (address, cpus))
 }
 
-/// Starts a child process of the bench.
 fn own(
     directory: &Path,
     name: &str,

@@ -24,9 +24,9 @@ pub enum NoStatus {
     /// The configuration file cannot be read, or sets no admin address.
     #[error("{}: {reason}", path.display())]
     File {
-        /// The file.
+        /// Path of the file.
         path: PathBuf,
-        /// Problem of the file.
+        /// Why the file cannot be used.
         reason: String,
     },
     /// The request failed.
@@ -34,10 +34,10 @@ pub enum NoStatus {
     Unreachable {
         /// Address of the request.
         address: String,
-        /// Error of the system.
+        /// Operating system error.
         error: io::Error,
     },
-    /// The answer is not from a becket.
+    /// The response is not from becket.
     #[error("{0}: the answer is not from becket")]
     Foreign(String),
 }
@@ -83,7 +83,7 @@ impl fmt::Display for Endpoint {
     }
 }
 
-/// An answer of the admin pages.
+/// Response of the admin pages.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AdminAnswer {
     /// HTTP status code.
@@ -96,7 +96,7 @@ impl AdminAnswer {
     /// Decodes the body as JSON.
     ///
     /// # Errors
-    /// The body is not JSON for a `T`.
+    /// Fails if the body does not deserialize to a `T`.
     pub fn json<T: DeserializeOwned>(&self) -> serde_json::Result<T> {
         serde_json::from_slice(&self.body)
     }
@@ -245,16 +245,17 @@ impl Endpoint {
                 let mut stream = connect(address)?;
                 stream.set_read_timeout(Some(patience))?;
                 stream.set_write_timeout(Some(PATIENCE))?;
-                // An IP address is always accepted as host; a name might not be.
+                // The server accepts every IP address as `Host`, but not every name.
                 let host = stream.peer_addr()?;
                 say(&mut stream, &host.to_string())
             }
         }
     }
 
-    /// Returns `true` if the server certainly did not read the whole request, so that it may be
-    /// sent again. The kernel resets a unix connection only if it is closed with unread bytes.
-    /// During an upgrade the old process closes its socket with requests in the accept queue.
+    /// Returns `true` if the server certainly did not read the whole request, so that the client
+    /// may send it again. The kernel resets a unix connection only if the receiver closes it with
+    /// unread bytes. During an upgrade, the old process closes its socket with requests in the
+    /// accept queue.
     fn has_not_read(&self, error: &io::Error) -> bool {
         let unread = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
         matches!(self, Self::Socket(_)) && unread.contains(&error.kind())

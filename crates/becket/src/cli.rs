@@ -1,10 +1,10 @@
 //! The command line: `becket run`, `becket check`, `becket status`, `becket top`, `becket reload`,
-//! `becket secret`, `becket migrate`, `becket files`, `becket demo`. Module `dropin` reads the
+//! `becket secret`, `becket migrate`, `becket files`, `becket demo`. Module `dropin` parses the
 //! command lines of other programs.
 //!
-//! This module defines the syntax of the arguments; clap rejects wrong ones with exit code 2.
-//! `becket_prepare::flags` has the meaning of the flags of `run`, and `becket_prepare` reports
-//! invalid values together with all other problems.
+//! This module defines the syntax of the arguments; clap rejects invalid ones with exit code 2.
+//! `becket_prepare::flags` converts the flags of `run`, and `becket_prepare` reports invalid values
+//! together with all other problems.
 
 use std::path::PathBuf;
 

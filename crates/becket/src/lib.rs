@@ -1,8 +1,9 @@
 //! Becket, a TLS terminator: the command line and the subcommands.
 //!
-//! This crate owns the arguments, the exit codes, the subcommands next to `run` (`check`, `ctl`,
-//! `top`, `demo`, ...) and the drop-in modes. It serves no client itself: `becket_process` has the
-//! supervisor, `becket_control` the control plane and `becket_proxy` the data plane.
+//! This crate implements the arguments, the exit codes, the subcommands other than `run` (`check`,
+//! `ctl`, `top`, `demo`, ...) and the drop-in modes. It handles no client connections itself:
+//! `becket_process` contains the supervisor, `becket_control` the control plane and `becket_proxy`
+//! the data plane.
 //!
 //! Main types: [`cli::Cli`] is the command line, [`cli::Subcommand`] one of its subcommands, and
 //! [`check::Findings`] the result of `becket check`.
@@ -13,7 +14,7 @@
 //! assert!(becket::cli::Cli::try_parse_from(line).is_ok());
 //! ```
 //!
-//! `docs/architecture.md` has the structure of the whole program.
+//! `docs/architecture.md` describes the structure of the whole program.
 #![forbid(unsafe_code)]
 
 pub mod admin;

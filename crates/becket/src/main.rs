@@ -37,7 +37,7 @@ use becket_process::{ProcessRole, StartTask, enter};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
-/// Replaces musl's allocator, which has one lock for all threads, in static builds.
+/// Static builds replace musl's allocator, which has one lock for all threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -165,7 +165,7 @@ fn health(problems: &[String]) -> ExitCode {
 }
 
 /// Writes `text` to standard output. Returns `false` if the reader has closed the pipe, as head(1)
-/// does.
+/// does after its last line.
 fn say(text: impl Display) -> anyhow::Result<bool> {
     match write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush()) {
         Ok(()) => Ok(true),
@@ -205,7 +205,8 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
         file.write_all(toml.as_bytes()).with_context(named)?;
     }
     match (&migration.toml, &flags.out) {
-        // Standard output contains only the new file, so the report goes to standard error.
+        // Standard output contains only the converted file, so the report is written to standard
+        // error.
         (Some(toml), None) if !flags.json => {
             eprint!("{report}");
             say(toml)?;

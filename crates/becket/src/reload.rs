@@ -21,34 +21,25 @@ use crate::status::{ended, escaped};
 use becket_process::protocol::OperatorRequest;
 use becket_process::signals::signal_for;
 
-/// Reason why there was no reload or upgrade.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotReloaded {
-    /// The becket cannot be reached.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// The becket is draining.
     #[error("becket is draining and accepts no further change")]
     Drains,
-    /// The process cannot be signalled.
     #[error("process {pid}: {}", cause(error))]
-    NotSignalled {
-        /// Process ID.
-        pid: u32,
-        /// Error of the system.
-        error: io::Error,
-    },
+    NotSignalled { pid: u32, error: io::Error },
     /// The request over the socket failed.
     #[error(transparent)]
     NotDone(#[from] NotDone),
-    /// The new configuration or the new program was rejected.
+    /// becket rejected the new configuration or the new program.
     #[error("{}, nothing changed:\n{}", failure(*.0), .1.join("\n"))]
     Refused(OperatorRequest, Vec<String>),
     /// The serving process exited; a new one starts with the current configuration.
     #[error("the serving process exited; a new one starts with the current configuration")]
     Restarted,
-    /// No outcome after [`MOST_TRIES`].
+    /// No outcome was reported within [`MOST_TRIES`] polls.
     #[error("no outcome yet; see the log and becket status")]
     Late,
 }
@@ -70,7 +61,7 @@ fn cause(error: &io::Error) -> String {
 /// [`MOST_TRIES`] times [`STEP`].
 ///
 /// # Errors
-/// The request was refused, or its outcome is not known.
+/// becket rejected the request, or its outcome is unknown.
 pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, NotReloaded> {
     let mut before = place.status()?;
     let is_busy = |it: &Status| it.changes.reloads.running || it.changes.upgrades.running;
@@ -82,7 +73,8 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
     }
     let pid = before.process.pid;
     if let Err(error) = signal_namesake(pid, signal_for(what)) {
-        // Errors for a program with another name, or for a process in another container.
+        // Signalling fails with these errors for a program with another name, or a process in
+        // another container.
         let elsewhere = [io::ErrorKind::InvalidInput, io::ErrorKind::NotFound];
         if elsewhere.contains(&error.kind())
             && let Some(done) = over_socket(what, place)
@@ -125,8 +117,8 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
     })?
 }
 
-/// Sends the request over the admin socket, which needs no process ID. Returns `None` without a
-/// socket.
+/// Sends the request over the admin socket, which needs no process ID. Returns `None` if the admin
+/// address is not a socket.
 fn over_socket(what: OperatorRequest, place: &AdminAddress) -> Option<Result<String, NotReloaded>> {
     if !place.is_socket() {
         return None;
@@ -163,7 +155,7 @@ fn wait<T>(place: &AdminAddress, outcome: impl Fn(&Status) -> Option<T>) -> Resu
 }
 
 const STEP: Duration = Duration::from_millis(50);
-/// Maximum number of polls: one minute, if each answer arrives at once.
+/// Maximum number of polls, which take about one minute in total if each response arrives at once.
 const MOST_TRIES: usize = 1200;
 
 #[cfg(test)]

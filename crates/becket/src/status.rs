@@ -14,7 +14,7 @@ use becket_control::status::{
 use becket_control::totals::Totals;
 use becket_control::web::span;
 
-/// Formats a status, with rates if there is an earlier one. Ends with a line feed.
+/// Formats a status, with rates if an earlier status is given. The text ends with a line feed.
 pub fn page(status: &Status, before: Option<&Status>) -> String {
     let process = &status.process;
     let (version, state) = (escaped(&process.version), process.state.label());
@@ -69,14 +69,13 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
     page.0
 }
 
-/// Returns one line for each temporary change that has ended.
 pub fn ended(changes: &[String]) -> String {
     let each = changes.iter();
     each.map(|change| format!("ended: {}\n", escaped(change)))
         .collect()
 }
 
-/// Returns the increase of a number per second between two statuses, by becket's own clock.
+/// Returns the increase of a counter per second between two statuses, measured by becket's clock.
 pub fn rate(now: &Status, before: &Status, of: impl Fn(&Status) -> u64) -> Option<f64> {
     let seconds = now.process.now.since(before.process.now).as_secs_f64();
     let more = of(now).saturating_sub(of(before));
@@ -129,7 +128,7 @@ fn traffic(page: &mut Page, status: &Status, before: Option<&Status>) {
     }
 }
 
-/// Writes the certificates that expire first: a host may have thousands.
+/// Writes only the certificates that expire first, because a host may have thousands.
 fn certificates(page: &mut Page, status: &Status) {
     let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
     all.sort_by_key(|it| it.not_after);
@@ -218,6 +217,9 @@ fn server_line(server: &ServerStatus) -> String {
     if server.added {
         line += ", not in the file";
     }
+    if server.backup {
+        line += ", backup";
+    }
     if server.mode != ServerMode::Ready {
         line += &format!(", {}", server.mode.word());
     }
@@ -294,7 +296,7 @@ impl Page {
     }
 }
 
-/// Returns the text with control characters escaped.
+/// Escapes control characters.
 pub fn escaped(text: &str) -> String {
     let each = text.chars().map(|char| {
         if char.is_control() {
@@ -311,7 +313,6 @@ pub(crate) fn counted(count: u64, what: &str) -> String {
     format!("{count} {what}{s}")
 }
 
-/// Formats a part of a whole in percent.
 fn share(part: u64, whole: u64) -> String {
     match whole {
         0 => "none".to_owned(),
@@ -353,7 +354,7 @@ mod tests {
                 {"name": "a:1", "in_use": 2, "maxconn": 2, "mode": "drain", "condition": "in-service"},
                 {"name": "b:1", "in_use": 0, "maxconn": null, "condition": "out-of-service",
                     "condition_reason": "refused", "dns_stale": true},
-                {"name": "c:1", "mode": "maintenance", "state": "disabled", "condition": "unchecked"},
+                {"name": "c:1", "backup": true, "mode": "maintenance", "state": "disabled", "condition": "unchecked"},
                 {"name": "d:1", "in_use": 0, "state": "unresolved", "condition": "on-trial",
                     "dns_stale": true}
             ]}],
@@ -383,7 +384,7 @@ mod tests {
             "             a:1, 2 of 2 connections, drain, in-service",
             "             b:1, 0 open, out-of-service: refused, name no longer resolves",
             "             d:1, 0 open, on-trial, not used: name does not resolve yet",
-            "             c:1, 0 open, maintenance",
+            "             c:1, 0 open, backup, maintenance",
             "cluster      node 7 on 10.0.0.1:1",
             "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",
             "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 0 sent, 0 received, 2 lost, 0 replayed, 0 dropped",

@@ -1,7 +1,7 @@
 //! Addresses of peers: configured addresses, and names that are looked up periodically.
 //!
-//! A name that stops resolving keeps its last addresses, and the status shows the reason: a broken resolver
-//! must not break a cluster apart.
+//! A name that stops resolving keeps its last addresses, and the status shows the reason, because a failed resolver
+//! must not split a cluster.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -16,20 +16,19 @@ use crate::settings::Peer;
 
 /// Looks up addresses of names without blocking.
 pub trait Resolve: fmt::Debug + Send + Sync {
-    /// Starts a lookup of a host's addresses at once; the future waits for the result.
+    /// Starts a lookup immediately. The returned future waits for the result.
     fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>>;
 
-    /// Returns the time until a name is looked up again, or `None` for never.
+    /// Returns the delay before a name is looked up again, or `None` if it never is.
     fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration>;
 }
 
-/// Addresses, at least one and without duplicates, or the reason why there are none.
+/// At least one address, without duplicates, or the reason for the failure.
 pub type NameLookup = Result<Arc<[IpAddr]>, String>;
 
-/// Lookups in progress, each with the name of a peer.
+/// Lookups in progress. Each result includes the peer's name.
 pub(crate) type Lookups = JoinSet<(Arc<str>, NameLookup)>;
 
-/// Configured peers and their addresses.
 #[derive(Debug)]
 pub(crate) struct PeerAddresses {
     resolver: Arc<dyn Resolve>,
@@ -40,25 +39,21 @@ pub(crate) struct PeerAddresses {
     looked_up: Option<Duration>,
 }
 
-/// A peer in the configuration.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConfiguredPeer {
-    /// Name as configured.
     pub name: Arc<str>,
     /// Addresses from the last successful lookup.
     pub addresses: Vec<SocketAddr>,
-    /// Number of further addresses, which are not used.
+    /// Number of additional addresses that exceed the limit and are not used.
     pub ignored: usize,
-    /// Reason for the failure of the last lookup.
     pub problem: Option<String>,
 }
 
 #[derive(Clone, Debug)]
 struct AddressEntry {
     peer: ConfiguredPeer,
-    /// Host and port to look up; `None` for an address.
+    /// Host and port to look up; `None` if the peer is configured by its address.
     lookup: Option<(String, u16)>,
-    /// A lookup is in progress.
     pending: bool,
 }
 
@@ -101,7 +96,7 @@ impl PeerAddresses {
         Some(Arc::clone(&found.name))
     }
 
-    /// Returns when [`Self::look_up`] is due, or `None` if there are no names to look up any more.
+    /// Returns the time at which [`Self::look_up`] is due, or `None` if no lookup remains.
     pub(crate) fn due(&self) -> Option<Duration> {
         let mut named = self.entries.iter().filter(|entry| entry.lookup.is_some());
         let first = named.next()?;
@@ -113,7 +108,7 @@ impl PeerAddresses {
         Some(at + self.resolver.again(self.interval, all_known)?)
     }
 
-    /// Starts a lookup for every name without one in progress.
+    /// Starts a lookup for every name that has none in progress.
     pub(crate) fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
         self.looked_up = Some(now);
         for entry in &mut self.entries {
@@ -199,7 +194,7 @@ impl ConfiguredPeer {
         changed
     }
 
-    /// Stores the reason for a failed lookup, and logs it once.
+    /// Stores the reason for a failed lookup, and logs it if it has changed.
     fn complain(&mut self, why: String) {
         if self.problem.as_ref() != Some(&why) {
             let kept = self.addresses.len();
@@ -209,8 +204,8 @@ impl ConfiguredPeer {
     }
 }
 
-/// Maximum number of addresses of one name that are used. Each is sent HELLOs until a node answers
-/// there, and a host has only a few addresses.
+/// Maximum number of addresses used per name, because every address receives HELLOs until a node
+/// answers.
 const MOST_OF_NAME: usize = 8;
 
 #[cfg(test)]

@@ -24,7 +24,6 @@ use crate::replica::{DATAGRAMS_PER_TURN, MAX_DATAGRAM};
 use crate::settings::Settings;
 use crate::socket::{PeerSocket, SocketRead};
 
-/// State of the task before [`Self::run`].
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) node: Arc<Node>,
@@ -44,7 +43,7 @@ enum Woken {
 }
 
 impl Exchange {
-    /// Exchanges datagrams with the peers until control has ended, then sends a goodbye.
+    /// Exchanges datagrams with the peers until the membership is dropped, then sends a goodbye.
     ///
     /// # Errors
     /// Fails if the runtime cannot watch the sockets.
@@ -74,14 +73,13 @@ impl Exchange {
                 },
             };
             if turns.turn(woken, self.clock.now()) {
-                // More work waits, but other tasks of this thread run first.
+                // More work is pending, but other tasks of this thread run first.
                 yield_now().await;
             }
         }
     }
 }
 
-/// State of the running task.
 struct Turns {
     node: Arc<Node>,
     events: OutboxReader,
@@ -99,7 +97,8 @@ impl Turns {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Processes the event, and sends what is due. Returns whether work is left for the next turn.
+    /// Processes the event, and sends due datagrams. Returns whether work is left for the next
+    /// turn.
     fn turn(&mut self, woken: Woken, now: Now) -> bool {
         let mut node = self.node.lock();
         let mut left = false;
@@ -119,7 +118,7 @@ impl Turns {
         left || node.next_deadline().is_some_and(|at| at <= now.mono)
     }
 
-    /// Sends the last datagrams to peers: waiting events, and a goodbye.
+    /// Sends queued events and a goodbye to the peers.
     fn leave(&self, now: Now) {
         let mut node = self.node.lock();
         let mut send = |to, datagram: &[u8]| self.socket.send(to, datagram);
@@ -151,5 +150,5 @@ async fn pass(left: Option<Duration>) {
     }
 }
 
-/// Size of the receive buffer: a datagram that does not fit is longer than any that a node sends.
+/// Size of the receive buffer. A datagram that does not fit is longer than any valid one.
 const LARGEST: usize = 2 * MAX_DATAGRAM;

@@ -1,18 +1,17 @@
-//! Replication between hosts of TLS 1.2 sessions, and of the servers that clients were sent to.
+//! Replicates TLS 1.2 sessions between hosts, and the assignments of clients to servers.
 //!
-//! The terminator starts a [`Membership`], passes it new [`Settings`] at a reload, shows its
-//! [`ClusterStatus`], and puts a [`SessionEvent`] into an [`Outbox`] for each session that is created or
-//! ends. Sessions of other hosts appear in its session table. Everything except the outboxes runs on the
-//! thread that starts the membership.
+//! The terminator starts a [`Membership`], passes it new [`Settings`] at a reload, shows its [`ClusterStatus`], and
+//! puts a [`SessionEvent`] into an [`Outbox`] for each session that is created or ends. Sessions of other hosts appear
+//! in its session table. Everything except the outboxes runs on the thread that starts the membership.
 //!
 //! ```
 //! use becket_cluster::replica::{MAX_DATAGRAM, ReplicaLimits};
 //! assert!(MAX_DATAGRAM < ReplicaLimits::default().queue_bytes);
 //! ```
 //!
-//! * [`replica`] decides what to send to which peer, and what to accept: a pure state machine;
-//! * [`vault`] implements its cryptography, [`socket`] sends and receives UDP, [`exchange`] is the
-//!   task that receives, sends and sleeps;
+//! * [`replica`] decides which data to send to which peer, and which data to accept: a pure state machine;
+//! * [`vault`] implements its cryptography, [`socket`] sends and receives UDP, [`exchange`] is the task that receives,
+//!   sends and sleeps;
 //! * [`sink`] connects it to the session table, [`addresses`] looks up the addresses of peers;
 //! * [`node`] owns these parts; [`status`] is shown on pages, [`peer_log`] logs changes;
 //! * [`outbox`] transports events from the workers to the task;

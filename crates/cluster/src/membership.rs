@@ -11,7 +11,6 @@ use crate::node::{Host, NoBoot, Node};
 use crate::outbox::{Outbox, OutboxReader};
 use crate::settings::Settings;
 
-/// This host's membership in its cluster.
 #[derive(Debug)]
 pub struct Membership {
     node: Arc<Node>,
@@ -50,12 +49,10 @@ impl Membership {
         })
     }
 
-    /// Returns the node, for pages.
     pub fn node(&self) -> Arc<Node> {
         Arc::clone(&self.node)
     }
 
-    /// Returns the outboxes for events, one for each worker.
     pub fn outboxes(&self) -> Vec<Outbox> {
         self.outboxes.clone()
     }
@@ -73,18 +70,18 @@ impl Membership {
         }));
     }
 
-    /// Sends a goodbye to the peers, and waits until it is sent. Call it before the runtime ends.
+    /// Sends a goodbye to the peers, and waits until it is sent. The caller must await this before
+    /// the runtime ends.
     pub async fn leave(self) {
         drop(self.reloads);
         if let Some(task) = self.task {
-            // A task that panicked has sent no goodbye; its panic is ignored here.
+            // Ignore a panic of the task, which then has sent no goodbye.
             let _panicked = task.await;
         }
     }
 
-    /// Applies reloaded settings.
     pub fn reload(&self, settings: Settings) {
-        // Fails if the task has ended, which it has logged.
+        // Sending fails only if the task has ended, which is logged already.
         let _ended = self.reloads.send(settings);
     }
 }

@@ -22,25 +22,21 @@ use crate::status::{ClusterStatus, UnknownPolicy};
 use crate::sticks::StickMemory;
 use crate::vault::ClusterVault;
 
-/// This host as a node of its cluster.
 pub struct Node(Mutex<NodeState>);
 
-/// Parts of this host that replication uses.
+/// Resources of this host that replication uses.
 #[derive(Debug)]
 pub struct Host {
     /// Sessions of all workers.
     pub table: Arc<SessionTable>,
     /// Last server of each client.
     pub sticks: Arc<dyn StickMemory>,
-    /// Resolver of peer names.
     pub resolver: Arc<dyn Resolve>,
-    /// Clock of the process.
     pub clock: Clock,
     /// Number of workers that send events.
     pub workers: usize,
 }
 
-/// State of a [`Node`], behind its lock.
 pub(crate) struct NodeState {
     pub(crate) replica: Replica<ClusterVault>,
     pub(crate) sink: SessionSink,
@@ -49,7 +45,6 @@ pub(crate) struct NodeState {
     pub(crate) settings: Arc<Settings>,
 }
 
-/// The system provided no random bytes.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no random bytes from the system")]
 pub struct NoBoot;
@@ -77,7 +72,6 @@ impl Node {
         Ok(Self(Mutex::new(inner)))
     }
 
-    /// Returns the current status, for pages.
     pub fn status(&self, now: Now) -> ClusterStatus {
         self.lock().status(now)
     }
@@ -89,7 +83,6 @@ impl Node {
 }
 
 impl NodeState {
-    /// Returns the current status, with the names of peers.
     fn status(&self, now: Now) -> ClusterStatus {
         let mut replica = self.replica.status(now.mono);
         let name = |address| self.addresses.name_of(address);
@@ -147,7 +140,7 @@ impl NodeState {
             .receive(from, datagram, now.mono, &mut self.sink);
     }
 
-    /// Offers the events of workers to the peers. Returns whether there were events.
+    /// Passes waiting worker events to the state machine. Returns whether there were any.
     pub(crate) fn tell(&mut self, events: &OutboxReader, now: Now) -> bool {
         self.sink.now = now;
         let (sink, replica) = (&mut self.sink, &mut self.replica);
@@ -158,7 +151,7 @@ impl NodeState {
         told > 0
     }
 
-    /// Sends the datagrams that are due, and logs changes of the peers.
+    /// Sends due datagrams, and logs changes of the peers.
     pub(crate) fn send(&mut self, now: Now, mut send: impl FnMut(SocketAddr, &[u8]) -> bool) {
         self.sink.now = now;
         self.replica.poll(now.mono, &mut self.sink, &mut send);
@@ -173,7 +166,6 @@ impl NodeState {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Looks up names if that is due.
     pub(crate) fn look_up(&mut self, now: Duration, lookups: &mut Lookups) {
         if self.addresses.due().is_some_and(|due| due <= now) {
             self.addresses.look_up(now, lookups);
@@ -197,7 +189,6 @@ impl NodeState {
         self.readdress();
     }
 
-    /// Passes the addresses of peers to the state machine.
     fn readdress(&mut self) {
         self.replica.set_peers(&self.addresses.all());
     }

@@ -21,14 +21,13 @@ use tokio::sync::Notify;
 use crate::replica::PeerStick;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
-/// An event for the peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionEvent {
     /// A session was created and is in the table.
     Made(SessionName),
     /// A session ended with its connection and was removed from the table.
     Ended(SessionName),
-    /// A client was sent to a server, and should return to it.
+    /// A client was assigned to a server and should return to it.
     Stuck(PeerStick),
 }
 
@@ -51,7 +50,6 @@ pub(crate) struct OutboxReader {
 struct OutboxShared {
     asleep: AtomicBool,
     wakeup: Notify,
-    /// Number of dropped events.
     untold: AtomicU64,
 }
 
@@ -131,8 +129,8 @@ impl OutboxReader {
     }
 }
 
-/// Time between two drains while there are events: short compared with a client's round trip, long compared
-/// with the cost of a turn of control.
+/// Time between two drains while events arrive: short compared with a client's round trip, long compared with the cost
+/// of one turn of the control thread.
 pub(crate) const BATCH: Duration = Duration::from_millis(4);
 
 #[cfg(test)]

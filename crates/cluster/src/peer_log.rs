@@ -1,8 +1,8 @@
 //! Log lines for changes among the peers, one for each change.
 //!
-//! Covers new and lost peers, node numbers that are used twice, and nodes that try to join with an unknown
-//! secret. Checks at most once a second, regardless of the number of datagrams. Lines about unknown
-//! addresses, which may be any number, are limited to one per second.
+//! Covers new and lost peers, node numbers that are used twice, and nodes that try to join with an unknown secret.
+//! Checks at most once a second, regardless of the number of datagrams. Lines about unknown addresses are limited to
+//! one per second, because the number of addresses is unlimited.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -12,15 +12,13 @@ use becket_proto::ticket::{NodeId, SecretId};
 
 use crate::replica::{PeerName, PeerState, ReplicaStatus};
 
-/// State that was logged already.
 #[derive(Debug, Default)]
 pub(crate) struct PeerLog {
     next: Duration,
     live: BTreeSet<PeerName>,
     collisions: Vec<NodeId>,
-    /// Refused joins in the last status.
     refused: Vec<(SocketAddr, SecretId)>,
-    /// Time from which an unknown address may be logged again, and the number of lines omitted until then.
+    /// Time from which an unknown address may be logged again. Omitted lines are only counted.
     stranger_next: Duration,
     suppressed: u64,
 }
@@ -35,7 +33,7 @@ impl PeerLog {
         due
     }
 
-    /// Logs changes. Returns the number of lines.
+    /// Logs changes. Returns the number of log lines.
     pub(crate) fn tell(&mut self, status: &ReplicaStatus, now: Duration) -> usize {
         self.peers(status) + self.collisions(status) + self.strangers(status, now)
     }
@@ -105,7 +103,6 @@ impl PeerLog {
     }
 }
 
-/// Time between two checks.
 const AGAIN: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -12,11 +12,10 @@ use zeroize::Zeroizing;
 /// All settings. A reload changes all except `node` and `listen`.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Number of this host in the cluster.
     pub node: NodeId,
-    /// Secrets: joins are made under the first one and accepted under any.
+    /// Joins are sent under the first secret and accepted under any.
     pub secrets: Vec<Secret>,
-    /// Address for datagrams of peers.
+    /// Local UDP address for datagrams of peers.
     pub listen: SocketAddr,
     /// Peers, without duplicate names.
     pub peers: Vec<Peer>,
@@ -24,24 +23,22 @@ pub struct Settings {
     pub resolve_interval: Option<Duration>,
     /// Policies of all routes: sessions of other policies are refused.
     pub policies: HashSet<PolicyTag>,
-    /// Maximum lifetime of a session here.
+    /// Maximum lifetime of a session on this node.
     pub id_lifetime: Duration,
-    /// Age after the full handshake at which a session is not resumed any more.
+    /// Age since the full handshake after which a session is no longer resumed.
     pub max_age: Duration,
-    /// Maximum time for which the server of a client is remembered.
+    /// Maximum time to remember the server of a client.
     pub stick_lifetime: Duration,
 }
 
 /// A secret of the cluster. The id is the same on all nodes and changes with the key.
 #[derive(Clone)]
 pub struct Secret {
-    /// Id of the secret.
     pub id: SecretId,
     /// Key from which other keys are derived.
     pub key: Zeroizing<[u8; 32]>,
 }
 
-/// A peer as configured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
     /// Name as configured; a label in status and log.

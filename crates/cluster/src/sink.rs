@@ -23,40 +23,38 @@ use crate::replica::{
 use crate::settings::Settings;
 use crate::sticks::StickMemory;
 
-/// The session table, with the conditions for sessions of peers.
+/// The session table, with the conditions for accepting sessions of peers.
 #[derive(Debug)]
 pub(crate) struct SessionSink {
     table: Arc<SessionTable>,
     sticks: Arc<dyn StickMemory>,
     settings: Arc<Settings>,
-    /// Time of this turn.
     pub(crate) now: Now,
     pub(crate) numbers: SinkCounts,
     /// Refused sessions, by sending node and policy.
     pub(crate) unknown: BTreeMap<(NodeId, PolicyTag), u64>,
 }
 
-/// Counters of sessions sent and received, besides those of the state machine.
+/// Counters of sessions sent and received, in addition to those of the state machine.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SinkCounts {
     /// New sessions of this host, offered to peers.
     pub told: u64,
-    /// New sessions, ends and sticks that were not offered, because a worker's queue was full.
+    /// Events that were not offered to peers because a worker's queue was full.
     pub untold: u64,
-    /// Ends of sessions of this host, offered to peers.
+    /// Sessions that ended on this host, reported to peers.
     pub ends_told: u64,
     /// Sessions of peers that were stored in the table.
     pub stored: u64,
     /// Sessions in the table that a peer reported as ended.
     pub ended: u64,
-    /// Clients of this host that stick to a server, offered to peers.
+    /// Assignments of this host's clients to servers, offered to peers.
     pub sticks_told: u64,
-    /// Clients of peers whose server is remembered here.
+    /// Assignments of clients to servers that peers sent and this host stored.
     pub sticks: u64,
 }
 
 impl SessionSink {
-    /// Creates a sink that stores sessions in the table of the workers.
     pub(crate) fn new(
         table: Arc<SessionTable>,
         sticks: Arc<dyn StickMemory>,
@@ -81,8 +79,8 @@ impl SessionSink {
         self.settings = settings;
     }
 
-    /// Converts the event of a worker to a record and passes it to `offer`. Ignores a session that is not in the
-    /// table any more.
+    /// Converts a worker's event to a record and passes it to `offer`. Ignores a session that is no longer in the
+    /// table.
     pub(crate) fn tell(&mut self, event: &SessionEvent, offer: impl FnOnce(&PeerRecord<'_>)) {
         match event {
             SessionEvent::Made(name) => {
@@ -124,8 +122,7 @@ impl SessionSink {
         Duration::from_secs(self.now.unix.as_secs().saturating_sub(at.0))
     }
 
-    /// Returns the lifetime here of a session of this age whose sender states `ttl`, or `None` if it has
-    /// expired.
+    /// Limits the sender's `ttl` to the settings of this host. Returns `None` if the session has expired.
     fn ttl(&self, ttl: Duration, age: Duration) -> Option<Duration> {
         let left = self.settings.max_age.checked_sub(age)?;
         Some(ttl.min(self.settings.id_lifetime).min(left)).filter(|ttl| !ttl.is_zero())
@@ -181,7 +178,7 @@ impl SessionSink {
         }
     }
 
-    /// Stores the server to which a peer has sent a client. The origin of the client's session
+    /// Stores a peer's assignment of a client to a server. The origin of the client's session
     /// identifies the client.
     fn remember(&mut self, stick: PeerStick, late: bool) -> SinkOutcome {
         let stick = PeerStick {
@@ -259,5 +256,6 @@ impl DumpSource for SessionSink {
     }
 }
 
-/// Maximum number of separate counters by node and policy: more than a misconfiguration causes.
+/// Maximum number of separate counters by node and policy, enough for any plausible
+/// misconfiguration.
 const MOST_UNKNOWN: usize = 64;

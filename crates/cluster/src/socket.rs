@@ -12,41 +12,37 @@ use tokio::net::UdpSocket;
 use crate::replica::SIGNATURE;
 use crate::settings::Settings;
 
-/// The UDP socket of a node.
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     socket: UdpSocket,
-    /// A second handle of the socket, since the runtime refuses to send before it has polled its own.
+    /// Second handle of the socket, because the runtime refuses to send on its own handle before it has polled it.
     sender: StdSocket,
-    /// The socket is on `[::]`, so it uses IPv4-mapped addresses for IPv4.
+    /// `true` if the socket is bound to `[::]`, so that IPv4 addresses are IPv4-mapped.
     maps_v4: bool,
 }
 
-/// Result of an attempt to receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketRead {
     /// A datagram of this many bytes, truncated to the buffer.
     Datagram(usize, SocketAddr),
-    /// An error of one attempt; the next attempt may succeed.
+    /// Receiving failed once; the next attempt may succeed.
     Noise,
-    /// No datagram waits.
+    /// No datagram is queued.
     Silence,
 }
 
-/// Reason why a socket could not be bound: a fault of the configuration, or a temporary one.
+/// Failure to bind a socket, due to the configuration or to a temporary condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBound {
     /// Path of the configuration key.
     pub key: &'static str,
     /// Value of the key, in the notation of the file.
     pub value: String,
-    /// Description of the fault.
     pub fault: String,
-    /// Description of accepted values.
     pub accepted: &'static str,
 }
 
-/// Binds the socket of these settings, or uses the socket `given`.
+/// Binds the socket from the settings, or adopts the inherited socket `given`.
 ///
 /// # Errors
 /// Fails if the socket cannot be bound.
@@ -64,8 +60,8 @@ pub fn bind(
     Ok(socket)
 }
 
-/// Binds a socket for datagrams with a buffer of `buffer` bytes, or uses the socket `given`. An
-/// error names the configuration key `key`.
+/// Binds a UDP socket with a kernel buffer of `buffer` bytes, or adopts the inherited socket
+/// `given`. Errors name the configuration key `key`.
 pub(crate) fn bind_datagrams(
     key: &'static str,
     listen: SocketAddr,
@@ -102,7 +98,6 @@ impl PeerSocket {
         })
     }
 
-    /// Waits until a datagram can be received.
     pub(crate) async fn readable(&self) {
         // An error is ignored, because the following `receive` returns it as well.
         let _watched = self.socket.readable().await;
@@ -117,7 +112,7 @@ impl PeerSocket {
         }
     }
 
-    /// Sends one datagram without waiting. Returns whether the kernel accepted it.
+    /// Sends one datagram without waiting. Returns `true` if the kernel accepted it.
     pub(crate) fn send(&self, to: SocketAddr, datagram: &[u8]) -> bool {
         let to = match to {
             SocketAddr::V4(v4) if self.maps_v4 => (v4.ip().to_ipv6_mapped(), v4.port()).into(),

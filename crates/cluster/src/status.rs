@@ -19,32 +19,25 @@ use crate::sink::SinkCounts;
 /// Status of the cluster as seen by this node.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClusterStatus {
-    /// Status of the state machine.
     #[serde(flatten)]
     pub replica: ReplicaStatus,
-    /// Address for datagrams of peers.
     pub listen: SocketAddr,
-    /// Ids of the accepted secrets; this node joins others with the first one.
+    /// IDs of the accepted secrets. This node joins others under the first one.
     #[serde(serialize_with = "secrets")]
     pub secrets: Vec<SecretId>,
     /// Problems that an operator has to solve, as text.
     pub faults: Vec<String>,
-    /// Configured peers.
     pub names: Vec<ConfiguredPeer>,
-    /// Sessions of unknown policies.
     pub unknown_policies: Vec<UnknownPolicy>,
-    /// Counters of sessions sent and received.
     pub sessions: SinkCounts,
 }
 
-/// Sessions of an unknown policy.
+/// Sessions refused because this node has no route with their policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnknownPolicy {
-    /// Number of the sending node.
     pub node: u16,
     /// First 8 bytes of the policy's digest, in hex.
     pub policy: String,
-    /// Number of sessions.
     pub count: u64,
 }
 
@@ -71,8 +64,8 @@ impl ClusterStatus {
         }
         for refused in &self.replica.refused {
             let unknown = refused.cause == DropCause::UnknownSecret;
-            // Skips problems that are solved: the node no longer tries, or its secret is now
-            // accepted.
+            // Skips solved problems: the node has stopped trying to join, or its secret is accepted
+            // now.
             if refused.ago >= STILL_TRIES || unknown && self.secrets.contains(&refused.secret) {
                 continue;
             }
@@ -105,8 +98,8 @@ impl UnknownPolicy {
     }
 }
 
-/// Time after the last refused join at which the node counts as gone. A node that wants to join
-/// sends a HELLO every few seconds, and pauses for half a minute at most.
+/// Time after the last refused join when a node is considered stopped. A joining node sends a HELLO
+/// at least every 30 seconds.
 const STILL_TRIES: Duration = Duration::from_secs(60);
 
 fn who(name: Option<&Arc<str>>, address: SocketAddr) -> String {

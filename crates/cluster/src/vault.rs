@@ -25,11 +25,11 @@ use zeroize::Zeroizing;
 
 use crate::settings::Secret;
 
-/// Secrets of this node, with the keys for joins.
+/// Secrets of this node, each with its join key.
 pub(crate) struct ClusterVault {
     ids: Vec<SecretId>,
     secrets: Vec<JoinSecret>,
-    /// The system once provided no random bytes. Nothing is sealed any more, since nonces and shares could be
+    /// The system failed to provide random bytes. Nothing is sealed afterwards, since nonces and shares could be
     /// predictable.
     broken: bool,
 }
@@ -230,7 +230,7 @@ fn open(key: &LessSafeKey, nonce: [u8; AEAD_NONCE_LEN], header: &[u8], sealed: &
     key.open_in_place(nonce, Aad::from(header), sealed).is_ok()
 }
 
-/// Returns the nonce for a sequence: as in RFC 8446, section 5.3, but without the random part,
+/// Returns the nonce for a sequence number, as in RFC 8446, section 5.3. It has no random part,
 /// since the key is fresh for each pair.
 fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
     let mut nonce = [0; AEAD_NONCE_LEN];
@@ -238,7 +238,6 @@ fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
     nonce
 }
 
-/// Output length of a derivation.
 struct PairKeyLength;
 
 impl KeyType for PairKeyLength {
@@ -249,7 +248,8 @@ impl KeyType for PairKeyLength {
 
 const KEY_LEN: usize = 32;
 
-// Labels: none is a prefix of another, so no two derivations from the same bytes coincide.
+// Labels for key derivation. None is a prefix of another, so no two derivations from the same bytes
+// coincide.
 const JOIN: &[u8] = b"becket join 1";
 const PAIR: &[u8] = b"becket pair 2";
 const FROM_INITIATOR: &[u8] = b"becket pair from initiator 2";

@@ -13,7 +13,6 @@ use rustls_pki_types::DnsName;
 
 use crate::notation::{Text, ValueError, as_text, checked_text};
 
-/// Address of a socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
     /// `:PORT`, `*:PORT` or `[*]:PORT`: all addresses of this machine.
@@ -27,12 +26,12 @@ pub enum Address {
 }
 
 impl Address {
-    /// Returns the addresses to bind or to connect to; `look_up` resolves a name. Without IPv6,
-    /// [`Self::Any`] expands to the IPv4 wildcard address only. Returns no address for a unix
+    /// Returns the addresses to bind or to connect to, and resolves names with `look_up`. Without
+    /// IPv6, [`Self::Any`] expands to the IPv4 wildcard address only. Returns no address for a unix
     /// socket.
     ///
     /// # Errors
-    /// The error of `look_up`.
+    /// Returns the error of `look_up`.
     pub fn expand<F: AsRef<[IpAddr]>, E>(
         &self,
         has_ipv6: bool,
@@ -73,7 +72,6 @@ const LOOPBACK: [IpAddr; 2] = [
     IpAddr::V6(Ipv6Addr::LOCALHOST),
 ];
 
-/// Wildcard addresses of IPv4 and IPv6.
 const ANY: [IpAddr; 2] = [
     IpAddr::V4(Ipv4Addr::UNSPECIFIED),
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),
@@ -84,9 +82,8 @@ macro_rules! addresses {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $name {
-            /// Text as written: a label of metrics and logs.
+            /// Address as written, used as a label in metrics and logs.
             pub text: Arc<str>,
-            /// Parsed address.
             pub address: Address,
         }
 
@@ -109,20 +106,17 @@ macro_rules! addresses {
 }
 
 addresses! {
-    /// Address on which becket listens.
     ListenAddress, "HOST:PORT, [V6]:PORT or :PORT", inet;
-    /// Address of a server.
     ServerAddress, "HOST:PORT, [V6]:PORT or /unix/path", |text| if text.starts_with('/') {
         unix(text)
     } else {
         remote(text)
     };
-    /// Address of a cluster peer.
     PeerAddress, "HOST:PORT or [V6]:PORT", remote;
     /// Address of a syslog daemon. Names are not allowed, because a log must not wait for a
     /// resolver.
     SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", fixed;
-    /// Address of a server without a host name, so that no resolver is needed.
+    /// Server address as an IP address or a socket path, which needs no resolver.
     FixedAddress, "IP:PORT, [V6]:PORT or /unix/path", fixed;
     /// Address of the admin pages. They have no password, so a wildcard address is rejected.
     AdminAddress, "HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443", |text| match inet(text)? {
@@ -131,7 +125,7 @@ addresses! {
     };
 }
 
-/// Adds the probable address to a fault if `text` is only a port.
+/// Adds the probable address to the error if `text` is only a port number.
 fn refusal(
     text: &str,
     fault: &'static str,
@@ -146,7 +140,6 @@ fn refusal(
 }
 
 impl Default for ServerAddress {
-    /// An empty address.
     fn default() -> Self {
         Self {
             text: "".into(),

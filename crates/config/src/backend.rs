@@ -15,21 +15,19 @@ use crate::policy::ServerTls;
 use crate::section::section;
 
 section! {
-/// `[[backend]]`
 pub struct Backend {
     /// Unique name, used as a label in metrics and logs.
     pub name: SectionName,
-    /// `[backend.files]`: serves the files of a folder instead of relaying to servers. The path of
-    /// the folder may replace the table.
+    /// `[backend.files]`: serves the files of a folder instead of relaying to servers. A string is
+    /// short for a table with only `root`.
     #[serde(with = "folder")]
     pub files: Option<Files>,
-    /// Data about the client that is sent first on every connection to a server.
+    /// Data about the client, sent before all other data on every connection to a server.
     pub proxy_header: Option<Introduction>,
     /// Optional TLVs of a PROXY header of version 2.
     pub proxy_tlvs: Vec<ProxyTlv>,
     /// `[backend.tls]`; without it, connections to servers are plain TCP.
     pub tls: Option<ServerTls>,
-    /// Load-balancing algorithm.
     pub balance: Balance,
     /// Maximum number of connections that wait for a slot; 0 rejects them at once. A million
     /// waiting connections take at least 400 MB.
@@ -44,8 +42,8 @@ pub struct Backend {
     pub idle_reclaim: Option<Duration>,
     /// Remove a client from the queue if it closes its stream while it waits.
     pub abort_on_close: bool,
-    /// Maximum number of further servers or addresses to try after a failed connect; each may take
-    /// `timeouts.connect`.
+    /// Maximum number of additional servers or addresses to try after a failed connect. Each
+    /// attempt may take `timeouts.connect`.
     #[serde(with = "Whole::<0, 100>")]
     pub retries: u32 = 3,
     /// Behaviour for a server's connections when the server goes out of service.
@@ -61,18 +59,15 @@ pub struct Backend {
     /// Interval between DNS lookups of server names.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub resolve_interval: Option<Duration> = Some(Duration::from_secs(60)),
-    /// Source addresses for connections, used in turn; if empty, the kernel chooses.
+    /// Source addresses for connections to servers, used round-robin. If empty, the kernel chooses.
     #[serde(with = "list")]
     pub source: Vec<IpAddr>,
-    /// `[backend.health]`
     pub health: HealthSection,
-    /// `[[backend.server]]`
     pub server: Vec<ServerSection>,
 }
 }
 
 section! {
-/// `[backend.files]`
 pub struct Files {
     /// Path of the folder; required.
     pub root: Option<String>,
@@ -85,7 +80,6 @@ pub struct Files {
     /// `[[backend.files.cache-control]]`: Cache-Control headers of responses; the first matching
     /// pattern applies.
     pub cache_control: Vec<CacheControl>,
-    /// `[[backend.files.error-page]]`
     pub error_page: Vec<ErrorPage>,
     /// Value of the Strict-Transport-Security header in every response over TLS.
     pub hsts: Option<FieldValue>,
@@ -96,26 +90,22 @@ pub struct Files {
 }
 
 section! {
-/// `[[backend.files.cache-control]]`
 pub struct CacheControl {
     /// Pattern of request paths with `*`, `?` and `[a-z]`; `*` also matches slashes.
     pub paths: String,
-    /// Value of the Cache-Control header.
     pub value: FieldValue = FieldValue(String::new()),
 }
 }
 
 section! {
-/// `[[backend.files.error-page]]`
 pub struct ErrorPage {
-    /// HTTP status of the response.
     pub status: Option<u16>,
     /// File that is sent as the body, relative to the folder.
     pub path: String,
 }
 }
 
-/// Notation of `files`: a table, or only the path of the folder.
+/// Deserializes `files` from a table, or from only the path of the folder.
 mod folder {
     use serde::{Deserializer, Serialize, Serializer};
 
@@ -137,12 +127,11 @@ mod folder {
 }
 
 section! {
-/// `[[backend.server]]`
 pub struct ServerSection {
     /// Address of the server; required.
     pub address: Option<ServerAddress>,
-    /// Weight relative to the other servers; with 0 the server gets only clients that stick to it.
-    /// The range is HAProxy's.
+    /// Weight relative to the other servers, in HAProxy's range. A server with weight 0 receives
+    /// only clients that stick to it.
     #[serde(with = "Whole::<0, 256>")]
     pub weight: u32 = 1,
     /// Maximum number of connections; absent means no limit.
@@ -152,22 +141,20 @@ pub struct ServerSection {
     pub backup: bool,
     /// Send no connections to the server.
     pub disabled: bool,
-    /// Node number that the server writes into its tickets, if it is a becket.
+    /// Node number in the server's own tickets, if the server runs becket.
     #[serde(with = "Whole::<0, 65_535>")]
     pub node: Option<u16>,
 }
 }
 
 section! {
-/// `[backend.health]`: health checks of the servers.
 pub struct HealthSection {
-    /// Kind of the checks.
     pub check: CheckKind,
     /// Time between two checks.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub interval: Duration = Duration::from_secs(2),
-    /// Time between two checks while their outcomes contradict the server's state, or before the
-    /// first outcome. A longer time than `interval` counts as `interval`.
+    /// Interval while the outcomes contradict the server's state, or before the first outcome.
+    /// Never longer than `interval`.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub fast_interval: Duration = Duration::from_secs(1),
     /// Timeout of a check for each address of a server.
@@ -179,17 +166,16 @@ pub struct HealthSection {
     /// Number of failed checks in a row that take a server out of service.
     #[serde(with = "Whole::<1, 1000>")]
     pub fall: u32 = 3,
-    /// Path of an HTTP check.
     pub path: RequestPath = RequestPath("/".to_owned()),
-    /// Host of an HTTP check; absent means the server's address.
+    /// Host header of an HTTP check; absent means the server's address.
     pub host: Option<RequestHost>,
-    /// Statuses of a healthy server.
+    /// HTTP statuses that count as healthy.
     #[serde(with = "list")]
     pub expect: Vec<Expected> = ["2xx", "3xx"]
         .iter()
         .filter_map(|one| one.parse().ok())
         .collect(),
-    /// Time after a recovery during which the server gets fewer clients than its weight allows.
+    /// Time after a recovery during which the server receives a reduced share of new clients.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub slow_start: Option<Duration>,
     /// Number of failed connects in a row that take a server out of service; absent means that
@@ -203,7 +189,6 @@ pub struct HealthSection {
 }
 
 impl HealthSection {
-    /// Returns the rules that take a server out of service and bring it back.
     pub fn rules(&self) -> Rules {
         let checks = Checks {
             interval: self.interval,
@@ -222,15 +207,13 @@ impl HealthSection {
 }
 
 checked_text! {
-    /// A value of an HTTP field, without line ends.
+    /// An HTTP field value without line ends.
     FieldValue(String), "visible ASCII and spaces", "not the value of a field", |text| {
         !text.trim().is_empty() && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
     };
-    /// The path in a request line.
     RequestPath(String), "visible ASCII, beginning with a slash", "not a path", |text| {
         text.starts_with('/') && is_visible(text)
     };
-    /// The host of a request.
     RequestHost(String), "visible ASCII", "not a host", |text| !text.is_empty() && is_visible(text);
 }
 

@@ -1,4 +1,4 @@
-//! Finds contradictions in a file whose values are valid one by one: names of missing sections, and
+//! Finds contradictions between values that are valid individually: names of missing sections, and
 //! keys that exclude or require each other.
 //!
 //! Every error is reported with the key path of its field;
@@ -31,18 +31,18 @@ pub struct Way<'a> {
     pub route: Option<(usize, &'a Route)>,
     /// Index in `certificates` of the entry whose policy applies.
     pub certificate: Option<usize>,
-    /// TLS is terminated, rather than passed through or absent.
+    /// `true` if TLS is terminated, `false` if it is passed through or not used.
     pub ends_tls: bool,
-    /// Name of the policy of the route, the certificate or the listener; otherwise the listener's
-    /// own name.
+    /// Policy name of the route, the certificate or the listener, in this order. Defaults to the
+    /// listener's own name.
     pub policy: &'a str,
     /// Name of the backend; `None` is an error.
     pub backend: Option<&'a str>,
 }
 
 impl ListenerSection {
-    /// Returns the ways of this listener's clients in order of evaluation; the last way accepts
-    /// every hello. The list is empty if all requests are redirected.
+    /// Returns the listener's ways in order of evaluation. The last way accepts every ClientHello.
+    /// Empty if all requests are redirected.
     pub fn ways(&self) -> Vec<Way<'_>> {
         if self.redirect.is_some() {
             return Vec::new();
@@ -82,14 +82,14 @@ impl ListenerSection {
         ways
     }
 
-    /// Returns `true` if TLS of any client is terminated, at once or after STARTTLS.
+    /// Returns `true` if TLS is terminated for any client, at once or after STARTTLS.
     pub fn ends_tls(&self) -> bool {
         self.ways().iter().any(|way| way.ends_tls)
     }
 }
 
 impl Route {
-    /// Returns `true` if the route matches only hellos that offer one of its protocols.
+    /// Returns `true` if the route matches only clients that offer one of its ALPN protocols.
     pub fn is_for_alpn(&self) -> bool {
         self.alpn.as_ref().is_some_and(|alpn| !alpn.is_empty())
     }
@@ -102,23 +102,20 @@ pub fn paths<'n>(kind: &str, names: impl Iterator<Item = &'n SectionName>) -> Ve
 }
 
 impl File {
-    /// Returns the key paths of the listeners.
     pub fn listener_paths(&self) -> Vec<String> {
         paths("listener", self.listener.iter().map(|it| &it.name))
     }
 
-    /// Returns the key paths of the policies.
     pub fn policy_paths(&self) -> Vec<String> {
         paths("policy", self.policy.iter().map(|it| &it.name))
     }
 
-    /// Returns the key paths of the backends.
     pub fn backend_paths(&self) -> Vec<String> {
         paths("backend", self.backend.iter().map(|it| &it.name))
     }
 
-    /// Returns the policy under which sessions of stud and hitch resume: the configured one, or the
-    /// only one in use.
+    /// Returns the policy for sessions from stud and hitch: the configured one, or the only one in
+    /// use.
     pub fn stud_policy(&self) -> Option<&str> {
         let written = self.cluster.as_ref()?.stud_policy.as_deref();
         let in_use = self.policies_in_use();
@@ -128,7 +125,7 @@ impl File {
         })
     }
 
-    /// Returns the names of the policies under which TLS is terminated, each once.
+    /// Returns the distinct names of the policies under which TLS is terminated.
     fn policies_in_use(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for way in self.listener.iter().flat_map(ListenerSection::ways) {
@@ -147,7 +144,6 @@ impl File {
         self.backend.iter().find(|backend| *backend.name == *name)
     }
 
-    /// Reports all contradictions.
     pub fn check(&self, report: &mut Report) {
         self.check_listeners(report);
         self.check_policies(report);
@@ -219,7 +215,6 @@ impl File {
         }
     }
 
-    /// Checks that the policy and the backend of `way` exist.
     fn check_way(&self, path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
         let route = way.route.map(|(_, route)| route);
         let at = match (way.route, way.certificate) {
@@ -307,7 +302,7 @@ impl File {
                     report.refuse(&path, fault, accepted);
                 }
                 let backend = way.backend.and_then(|name| self.backend_named(name));
-                // A replayed request for a file changes nothing, so no mark is needed.
+                // A replayed file request changes nothing, so its early data needs no mark.
                 if let Some(backend) = backend.filter(|backend| backend.files.is_none())
                     && backend.proxy_header != Some(Introduction::V2)
                     && seen.insert((way.policy, way.backend))
@@ -335,8 +330,8 @@ impl File {
         }
     }
 
-    /// Rejects `proxy-header = "received"` in a backend if one of its listeners accepts no PROXY
-    /// header.
+    /// Rejects `proxy-header = "received"` in a backend if any listener that uses it accepts no
+    /// PROXY header.
     fn check_received_headers(&self, report: &mut Report) {
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             let is_there = |way: &Way<'_>| way.backend == Some(&*backend.name);
@@ -466,7 +461,7 @@ impl File {
     /// client.
     fn check_stud(&self, cluster: &Cluster, report: &mut Report) {
         let in_use = self.policies_in_use();
-        // A file without listeners has another error already.
+        // A file without listeners has already been rejected.
         if !cluster.receive_stud || in_use.is_empty() {
             return;
         }
@@ -513,7 +508,7 @@ impl File {
     }
 }
 
-/// Checks that becket can parse HTTP on the way to a backend that serves files.
+/// Checks that becket can parse the HTTP requests to a backend that serves files.
 fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
     let fault = match listener.speaks() {
         ListenMode::StartTls(_) => "the protocol is not HTTP, and the backend serves files",
@@ -533,7 +528,7 @@ fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &m
     }
 }
 
-/// Checks that the names of the sections of one kind exist and are unique.
+/// Checks that every section of one kind has a unique name.
 fn check_names<'n>(
     paths: &[String],
     names: impl Iterator<Item = &'n SectionName>,
@@ -550,7 +545,8 @@ fn check_names<'n>(
     }
 }
 
-/// Returns the fault of an unknown name, and the accepted names.
+/// Returns the fault for an unknown name, with a similar name if one exists, and the accepted
+/// names.
 fn unknown<'n>(
     kind: &str,
     name: &str,
@@ -576,5 +572,5 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
 /// ALPN name of HTTP/1.1 (RFC 7301, section 6), the only protocol over which files are served.
 pub const HTTP: &[u8] = b"http/1.1";
 const VERSIONS: &str = "\"1.2\", \"1.3\" or both";
-/// Accepted values of `cluster.stud-certificate`.
+/// Description of the accepted values of `cluster.stud-certificate` in errors.
 pub const RSA_KEY: &str = "a PEM file with the RSA key that stud or hitch has, and no other key";

@@ -1,4 +1,4 @@
-//! Values of keys that accept one of several words.
+//! Values of keys that accept a fixed set of words.
 
 use serde::{Deserialize, Serialize};
 
@@ -11,11 +11,11 @@ pub enum UnknownNames {
     Default,
     /// Reject with the alert `unrecognized_name` (RFC 6066, section 3).
     Refuse,
-    /// As [`Refuse`](Self::Refuse), also without a server name.
+    /// Like [`Refuse`](Self::Refuse), and also reject clients without a server name.
     Strict,
 }
 
-/// Behaviour if the ALPN lists have no common protocol.
+/// Behaviour if client and listener have no ALPN protocol in common.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum AlpnMismatch {
@@ -37,7 +37,7 @@ pub enum UnknownStatus {
     Allow,
 }
 
-/// Data about the client that is sent to servers first.
+/// Data about the client, sent to the server before all other data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Introduction {
@@ -51,14 +51,13 @@ pub enum Introduction {
     Received,
 }
 
-/// Confinement of the serving process.
+/// Sandboxing of the process that serves clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxMode {
     /// Restrict the process to the files and system calls that it needs.
     #[default]
     On,
-    /// No restriction.
     Off,
 }
 
@@ -66,7 +65,7 @@ pub enum SandboxMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// Text for people.
+    /// Human-readable text.
     #[default]
     Text,
     /// One JSON object per line.
@@ -106,7 +105,6 @@ pub enum Facility {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Balance {
-    /// Servers in turn.
     #[default]
     RoundRobin,
     /// The server with the fewest connections.
@@ -132,21 +130,20 @@ pub enum ConnectionsOnFailure {
     Close,
 }
 
-/// Mode of a server: clients that becket sends to it.
+/// Mode of a server, which decides which clients becket sends to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerMode {
-    /// All clients.
+    /// The server receives all clients.
     #[default]
     Ready,
-    /// Only clients that stick to the server, as with `weight = 0`.
+    /// The server receives only clients that stick to it, as with `weight = 0`.
     Drain,
-    /// No clients and no checks, as with `disabled = true`.
+    /// The server receives no clients and no checks, as with `disabled = true`.
     Maintenance,
 }
 
 impl ServerMode {
-    /// Returns the name of the mode.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ready => "ready",
@@ -156,11 +153,10 @@ impl ServerMode {
     }
 }
 
-/// Connections whose TLS records the kernel encrypts and decrypts.
+/// Connections for which the kernel encrypts and decrypts TLS records.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KernelTls {
-    /// No connections.
     #[default]
     Off,
     /// Connections that have carried at least `limits.kernel-tls-after` bytes.
@@ -171,7 +167,6 @@ pub enum KernelTls {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StickBy {
-    /// No stickiness.
     #[default]
     None,
     /// Address of the client.
@@ -180,16 +175,13 @@ pub enum StickBy {
     TlsSession,
 }
 
-/// Kind of a health check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum CheckKind {
-    /// No checks.
     #[default]
     None,
-    /// Connect only.
     Connect,
-    /// Connect and TLS handshake.
+    /// Connect and complete a TLS handshake.
     Tls,
     /// HTTP request; the status of the response determines the outcome.
     Http,
@@ -199,29 +191,28 @@ pub enum CheckKind {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Mode {
-    /// TLS is terminated.
     #[default]
     Terminate,
     /// becket parses the ClientHello, and relays all bytes unchanged.
     Passthrough,
 }
 
-/// Use of RSA batches in crypto threads.
+/// Batching of RSA signatures in crypto threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RsaBatch {
-    /// Signatures are made one by one.
+    /// Create signatures one by one.
     #[default]
     Off,
-    /// Signatures are made eight at a time, if the processor supports it.
+    /// Create signatures eight at a time, if the processor supports it.
     Auto,
 }
 
-/// An optional TLV of the PROXY header.
+/// Optional TLV that becket adds to the PROXY header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ProxyTlv {
-    /// Unique ID of the connection: that of the received header, or a new one.
+    /// Unique ID of the connection, from the received PROXY header or newly generated.
     UniqueId,
     /// The client's certificate in DER.
     ClientCertificate,
@@ -231,7 +222,7 @@ pub enum ProxyTlv {
     Ja4,
 }
 
-/// Authentication of clients.
+/// Authentication of clients by certificate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientCertificates {
@@ -275,9 +266,8 @@ pub enum Verify {
     Full,
     /// Chain and validity period, but not the name.
     Chain,
-    /// The certificate itself, which must be in `ca`, its validity period, and the name if one is
-    /// configured.
+    /// The exact certificate, which must be listed in `ca`, its validity period, and its name if
+    /// one is configured.
     Pinned,
-    /// No verification.
     None,
 }

@@ -11,7 +11,7 @@ use crate::notation::{Text, ValueError, as_text};
 pub enum ClientName {
     /// The whole subject in the form of RFC 4514, as in the access log.
     Subject(String),
-    /// The common name of the subject; the last one, if it has several.
+    /// The subject's common name; the last one if there are several.
     CommonName(String),
     /// An organizational unit of the subject.
     OrganizationalUnit(String),

@@ -7,26 +7,24 @@ use crate::notation::{DAY, HOUR, Off, SECOND, Time, TimeOr, Whole};
 use crate::section::section;
 
 section! {
-/// `[cluster]`
 pub struct Cluster {
     /// File with the cluster secret.
     pub secret: Option<String>,
     /// PEM file with a private key from which the secret is derived.
     pub secret_from_key: Option<String>,
-    /// Files with further cluster secrets that are accepted.
+    /// Files with additional cluster secrets that this node accepts.
     pub accept_secrets: Vec<String>,
     /// Number of this node; required, and different on each node.
     #[serde(with = "Whole::<1, 65_535>")]
     pub node: Option<u16>,
     /// UDP address for replication between peers; if absent, only tickets are shared.
     pub listen: Option<ListenAddress>,
-    /// Addresses of the peers.
     pub peers: Vec<PeerAddress>,
     /// Interval between DNS lookups of the peers' names.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub resolve_interval: Option<Duration> = Some(Duration::from_secs(30)),
-    /// Lifetime of an epoch's ticket key; equal on all nodes. A ticket is valid for up to two
-    /// epochs, so the maximum is half of the ticket lifetime of RFC 8446, section 4.6.1.
+    /// Lifetime of a ticket key, equal on all nodes. A ticket stays valid for up to two such
+    /// lifetimes, so the maximum is half the ticket lifetime of RFC 8446, section 4.6.1.
     #[serde(with = "Time::<SECOND, { 84 * HOUR }>")]
     pub rotation: Duration = Duration::from_secs(8 * 3600),
     /// Overrides `sessions.max-age`.
@@ -34,7 +32,7 @@ pub struct Cluster {
     pub session_max_age: Option<Duration>,
     /// Issue tickets to TLS 1.2 clients.
     pub tls12_tickets: bool,
-    /// Receive sessions of stud and hitch.
+    /// Accept the sessions that stud and hitch announce.
     pub receive_stud: bool,
     /// UDP address that receives the sessions of stud and hitch.
     pub stud_listen: Option<ListenAddress>,
@@ -46,8 +44,8 @@ pub struct Cluster {
 }
 
 impl Cluster {
-    /// Returns `true` if anything is shared with other beckets, rather than only received from stud
-    /// and hitch.
+    /// Returns `true` if the node shares sessions or tickets with other becket nodes, rather than
+    /// only receiving sessions from stud and hitch.
     pub fn shares(&self) -> bool {
         !self.receive_stud
             || self.secret.is_some()

@@ -1,4 +1,4 @@
-//! Problems of a configuration: always a list, never only the first one.
+//! Problems of a configuration. All are reported, not only the first.
 //!
 //! A [`Problem`] is one fault with its key path, line, value as written and accepted values; it
 //! prints as one line. [`Report`] collects errors and warnings while a configuration is prepared;
@@ -10,26 +10,23 @@ use std::io;
 
 use serde::Serialize;
 
-/// A problem of a configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Key path, such as `listener[web].bind[1]`, or the flag; empty for the text as a whole.
+    /// Key path, such as `listener[web].bind[1]`, or the command-line flag. Empty if the problem
+    /// concerns the whole file.
     pub path: String,
     /// File that contains the problem: the configuration, or a file that it includes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Box<str>>,
-    /// Line in the file, counted from 1; unknown for flags.
+    /// Line in the file, counted from 1; `None` for flags.
     pub line: Option<usize>,
     /// The value as written, strings in quotes; absent if the key is missing.
     pub value: Option<String>,
-    /// Description of the fault.
     pub fault: String,
-    /// Accepted values.
     pub accepted: Option<Box<str>>,
 }
 
 impl Problem {
-    /// Creates a problem of the key at `path`.
     pub fn new(path: impl Into<String>, fault: impl Into<String>) -> Self {
         Self {
             path: path.into(),
@@ -43,18 +40,16 @@ impl Problem {
         (self.file.as_deref(), self.line)
     }
 
-    /// Adds a string value.
     pub fn text(self, value: &str) -> Self {
         self.value(format!("{:?}", shortened(value)))
     }
 
-    /// Adds a value in the notation of the file.
+    /// Adds the invalid value, in the notation of the file.
     pub fn value(mut self, value: impl Into<String>) -> Self {
         self.value = Some(value.into());
         self
     }
 
-    /// Adds the accepted values.
     pub fn accepted(mut self, accepted: impl Into<String>) -> Self {
         self.accepted = Some(accepted.into().into());
         self
@@ -79,7 +74,7 @@ impl Problem {
         }
     }
 
-    /// Returns the key and the value of the problem, as far as they are known.
+    /// Returns the key and the value of the problem, if known.
     pub fn subject(&self) -> String {
         match (self.path.as_str(), &self.value) {
             (path, None) => path.to_owned(),
@@ -136,27 +131,21 @@ impl From<String> for ValueError {
     }
 }
 
-/// Problems found so far.
 #[derive(Debug, Default)]
 pub struct Report {
-    /// Problems that make the configuration invalid.
     pub errors: Vec<Problem>,
-    /// Problems despite which the configuration is valid.
     pub warnings: Vec<Problem>,
 }
 
 impl Report {
-    /// Adds an error.
     pub fn error(&mut self, problem: Problem) {
         self.errors.push(problem);
     }
 
-    /// Adds a warning.
     pub fn warn(&mut self, problem: Problem) {
         self.warnings.push(problem);
     }
 
-    /// Adds an error of the key at `path`.
     pub fn refuse(
         &mut self,
         path: impl Into<String>,
@@ -166,20 +155,18 @@ impl Report {
         self.error(Problem::new(path, fault).accepted(accepted));
     }
 
-    /// Calls [`Self::refuse`] if `is_wrong`.
     pub(crate) fn refuse_if(&mut self, is_wrong: bool, path: String, fault: &str, accepted: &str) {
         if is_wrong {
             self.refuse(path, fault, accepted);
         }
     }
 
-    /// Adds a warning about the key at `path`.
     pub fn remark(&mut self, path: impl Into<String>, fault: impl Into<String>) {
         self.warn(Problem::new(path, fault));
     }
 }
 
-/// Returns the key path of a field of a section: `key!(path, listener.bind)`. The compiler checks
+/// Expands to the key path of a section's field: `key!(path, listener.bind)`. The compiler checks
 /// that the field exists.
 #[macro_export]
 macro_rules! key {
@@ -190,14 +177,12 @@ macro_rules! key {
     }};
 }
 
-/// A rejected configuration with all its problems.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// The file, or `command line`; empty if it is not known.
+    /// Name of the file, or `command line`; empty if unknown.
     pub origin: String,
     /// Errors; at least one.
     pub errors: Vec<Problem>,
-    /// Warnings.
     pub warnings: Vec<Problem>,
 }
 
@@ -233,9 +218,9 @@ impl fmt::Display for Rejected {
 
 impl std::error::Error for Rejected {}
 
-/// Returns the value, cut to a length that fits on a screen.
+/// Returns the value, truncated for display and without the PIN of a token's URI.
 pub fn shortened(value: &str) -> String {
-    // The value may be a token's URI with the PIN in it, and this text goes to logs.
+    // The value may be a token URI that contains the PIN, and errors are logged.
     if let Some((before, _)) = value.split_once("pin-value=") {
         return format!("{before}pin-value=…");
     }
@@ -253,7 +238,7 @@ const SHOWN_CHARS: usize = 120;
 /// Returns the text of a system error without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
-    // Texts of other errors may contain paths and names, so they are not converted to lower case.
+    // Other messages may contain paths and names, so they are not converted to lower case.
     match text.split_once(" (os error") {
         Some((text, _)) => text.to_lowercase(),
         None => text,

@@ -13,29 +13,17 @@ use crate::process::{Admin, Admission, LimitsSection, Log, Process, Sessions, Ti
 use crate::section::section;
 
 section! {
-/// The whole file.
 pub struct File {
-    /// `[[listener]]`
     pub listener: Vec<ListenerSection>,
-    /// `[[policy]]`
     pub policy: Vec<Policy>,
-    /// `[[backend]]`
     pub backend: Vec<Backend>,
-    /// `[limits]`
     pub limits: LimitsSection,
-    /// `[timeouts]`
     pub timeouts: Timeouts,
-    /// `[sessions]`
     pub sessions: Sessions,
-    /// `[admission]`
     pub admission: Admission,
-    /// `[cluster]`
     pub cluster: Option<Cluster>,
-    /// `[log]`
     pub log: Log,
-    /// `[admin]`
     pub admin: Admin,
-    /// `[process]`
     pub process: Process,
 }
 }
@@ -49,22 +37,21 @@ impl File {
         written.unwrap_or(TICKET_ROTATION)
     }
 
-    /// Returns the maximum age of a session since its full handshake.
     pub fn session_max_age(&self) -> Duration {
         let cluster = self.cluster.as_ref();
         let shared = cluster.and_then(|cluster| cluster.session_max_age);
         shared.or(self.sessions.max_age).unwrap_or(MAX_AGE)
     }
 
-    /// Returns `true` if TLS 1.2 clients get tickets under this policy. In a cluster,
-    /// `cluster.tls12-tickets` must be set, too.
+    /// Returns `true` if TLS 1.2 clients receive tickets under this policy. In a cluster, this also
+    /// requires `cluster.tls12-tickets`.
     pub fn tls12_tickets(&self, policy: &Policy) -> bool {
         let cluster = self.cluster.as_ref();
         policy.tls12_tickets
             && cluster.is_none_or(|cluster| cluster.tls12_tickets || !cluster.shares())
     }
 
-    /// Returns the keys that enable kernel TLS.
+    /// Returns the paths of the keys that enable kernel TLS.
     pub fn asks_for_kernel_tls(&self) -> impl Iterator<Item = String> {
         let listeners = self.listener.iter();
         let listeners = listeners.filter(|one| one.kernel_tls == KernelTls::Bulk);

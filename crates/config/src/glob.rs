@@ -1,6 +1,7 @@
 //! Patterns of file names with `*`, `?` and `[a-z]`, as in shells.
 
-/// Returns folder and pattern of a path whose last part has `*` or `?`; `None` for other paths.
+/// Splits a path into folder and pattern if its last component contains `*` or `?`. Returns `None`
+/// for other paths.
 pub fn split(path: &str) -> Option<(&str, &str)> {
     let (folder, name) = match path.rsplit_once('/') {
         Some(("", name)) => ("/", name),

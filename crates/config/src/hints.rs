@@ -1,4 +1,4 @@
-//! Hints about a text that does not parse, and about keys of other programs.
+//! Hints for text that does not parse, and for keys of other programs.
 
 /// Returns becket's setting for a key of nginx, HAProxy or Traefik.
 pub(crate) fn foreign(key: &str) -> Option<&'static str> {
@@ -67,8 +67,7 @@ const FOREIGN: [(&[&str], &str); 15] = [
     ),
 ];
 
-/// Returns the innermost bracket or string that is open at an offset of a TOML text, with the offset
-/// where it opens.
+/// Returns the innermost unclosed bracket or string before the byte offset `until`, with the offset where it opens.
 pub(crate) fn opened(text: &str, until: usize) -> Option<(usize, &'static str)> {
     let mut open = Vec::new();
     let mut at = 0;

@@ -16,10 +16,9 @@ use percent_encoding::percent_decode_str;
 
 use crate::notation::{Text, ValueError, as_text};
 
-/// Location of a private key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeySource {
-    /// A PEM file.
+    /// Path of a PEM file.
     File(String),
     /// A token, which signs with the key and never reveals it.
     Token(KeyUri),
@@ -51,12 +50,9 @@ impl Text for KeySource {
 
 as_text!(KeySource);
 
-/// A key on a token, with its URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyUri {
-    /// The URI as written.
     text: Arc<str>,
-    /// Token that holds the key.
     pub token: TokenId,
     /// File with the PIN.
     pub pin_source: Option<PathBuf>,
@@ -76,7 +72,6 @@ pub struct TokenId {
     pub attributes: Vec<(Attribute, String)>,
 }
 
-/// An attribute of a token or of its slot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Attribute {
     /// CK_TOKEN_INFO, label.
@@ -106,7 +101,6 @@ impl Attribute {
         ("slot-manufacturer", Self::SlotManufacturer),
     ];
 
-    /// Returns the name of the attribute in a URI.
     pub fn name(self) -> &'static str {
         let all = Self::ALL.iter();
         all.filter(|(_, one)| *one == self)
@@ -117,7 +111,7 @@ impl Attribute {
 }
 
 impl TokenId {
-    /// Returns a name for people that distinguishes the token from other tokens of its module.
+    /// Returns a human-readable name that distinguishes the token from other tokens of its module.
     pub fn name(&self) -> String {
         let mut name = String::new();
         for (attribute, value) in &self.attributes {
@@ -144,7 +138,7 @@ impl KeyUri {
     /// Parses a URI of RFC 7512 that names one private key.
     ///
     /// # Errors
-    /// The fault of the URI.
+    /// Returns the fault of the URI.
     pub fn parse(text: &str) -> Result<Self, ValueError> {
         if text.len() > LONGEST {
             return Err(format!("longer than {LONGEST} bytes").into());

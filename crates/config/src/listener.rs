@@ -22,25 +22,24 @@ section! {
 pub struct ListenerSection {
     /// Unique name, used as a label in metrics and logs.
     pub name: SectionName,
-    /// Addresses to bind.
     pub bind: Vec<ListenAddress>,
-    /// Clients use TLS.
+    /// `true` if clients use TLS.
     pub tls: bool = true,
     /// Termination or passthrough of TLS, unless a route sets its own mode.
     pub mode: Mode,
-    /// Protocol in which clients request TLS.
+    /// STARTTLS protocol: the application protocol in which clients request TLS.
     pub starttls: Option<Protocol>,
     /// Pass on unencrypted CancelRequests of PostgreSQL; absent means yes.
     pub cancel_requests: Option<bool>,
     /// Certificates with their keys: bundles, directories, or pairs of chain and key.
     pub certificates: Vec<Certificate>,
-    /// Certificate for clients without a known name.
+    /// Certificate for clients whose server name is missing or unknown.
     pub default_certificate: DefaultCertificate,
     /// Name of a `[[policy]]`.
     pub policy: Option<String>,
     /// Name of a `[[backend]]`.
     pub backend: Option<String>,
-    /// Redirect every request to `https`; only without TLS.
+    /// Redirect every request to `https`; valid only without TLS.
     pub redirect: Option<Redirect>,
     /// ALPN protocols, most preferred first; if empty, ALPN is not negotiated.
     #[serde(with = "list")]
@@ -53,7 +52,7 @@ pub struct ListenerSection {
     /// Networks of accepted clients; empty means all.
     #[serde(with = "list")]
     pub allow: Vec<Network>,
-    /// Networks of rejected clients, even if `allow` contains them.
+    /// Networks of rejected clients; takes precedence over `allow`.
     #[serde(with = "list")]
     pub deny: Vec<Network>,
     /// Accepted versions of the PROXY header at the start of every connection.
@@ -61,9 +60,7 @@ pub struct ListenerSection {
     /// Networks whose PROXY headers are trusted.
     #[serde(with = "list")]
     pub trusted_networks: Vec<Network>,
-    /// `[[listener.route]]`
     pub route: Vec<Route>,
-    /// Use of kernel TLS for bulk data of clients.
     pub kernel_tls: KernelTls,
     /// Maximum length of the accept queue; the kernel limits it to net.core.somaxconn.
     #[serde(with = "Whole::<1, 65_535>")]
@@ -78,19 +75,18 @@ pub struct ListenerSection {
     /// SO_KEEPALIVE: idle time before the first probe.
     #[serde(with = "TimeOr::<Off, SECOND, { 32_767 * SECOND }>")]
     pub keepalive: Option<Duration>,
-    /// SO_RCVBUF.
+    /// SO_RCVBUF in bytes.
     #[serde(with = "BytesOr::<System, 4096, { 256 << 20 }>")]
     pub receive_buffer: Option<usize>,
-    /// SO_SNDBUF.
+    /// SO_SNDBUF in bytes.
     #[serde(with = "BytesOr::<System, 4096, { 256 << 20 }>")]
     pub send_buffer: Option<usize>,
 }
 }
 
-/// Target of redirected requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Redirect {
-    /// Port of `https`.
+    /// Port in the `https` URL.
     pub port: u16,
 }
 
@@ -124,9 +120,9 @@ pub enum ListenMode {
     /// TLS from the first byte, which is terminated or passed through, depending on the route.
     #[default]
     Tls,
-    /// Plain TCP: the client mode of stunnel if the backend uses TLS.
+    /// Plain TCP. If the backend uses TLS, this equals stunnel's client mode.
     Plain,
-    /// A protocol in which the client requests TLS, which is then terminated.
+    /// A STARTTLS protocol: the client requests TLS, which is terminated.
     StartTls(Protocol),
 }
 
@@ -143,7 +139,6 @@ impl ListenMode {
 }
 
 impl ListenerSection {
-    /// Returns the protocol of the clients.
     pub fn speaks(&self) -> ListenMode {
         match (self.tls, self.mode, self.starttls) {
             (false, ..) => ListenMode::Plain,
@@ -152,7 +147,8 @@ impl ListenerSection {
         }
     }
 
-    /// Returns the behaviour for a client that offers no ALPN protocol of this listener.
+    /// Returns the configured behaviour; without one, STARTTLS listeners refuse and other listeners
+    /// continue.
     pub fn alpn_mismatch(&self) -> AlpnMismatch {
         let written = self.alpn_mismatch;
         written.unwrap_or(match self.speaks() {
@@ -161,7 +157,8 @@ impl ListenerSection {
         })
     }
 
-    /// Returns the behaviour for a name that no certificate covers.
+    /// Returns the configured behaviour; without one, STARTTLS listeners refuse and other listeners
+    /// use the default certificate.
     pub fn unknown_names(&self) -> UnknownNames {
         let written = self.unknown_names;
         written.unwrap_or(match self.speaks() {
@@ -170,16 +167,15 @@ impl ListenerSection {
         })
     }
 
-    /// Returns `true` if unencrypted CancelRequests of PostgreSQL are passed on.
     pub fn passes_cancels(&self) -> bool {
         let speaks = self.speaks() == ListenMode::StartTls(Protocol::Postgresql);
         speaks && self.cancel_requests.unwrap_or(true)
     }
 
-    /// Returns the time of TCP_DEFER_ACCEPT, for which the kernel holds a connection without data.
+    /// Returns the TCP_DEFER_ACCEPT time, for which the kernel holds a connection without data.
     pub fn defers_accept(&self) -> Option<Duration> {
-        // If the server may send first, the client waits for the server, and the kernel would wait
-        // for the client.
+        // If the server may send first, the client sends nothing yet, so TCP_DEFER_ACCEPT would
+        // only delay the connection.
         let default = if self.speaks().connects_first() {
             Duration::ZERO
         } else {
@@ -189,9 +185,9 @@ impl ListenerSection {
         Some(time).filter(|time| !time.is_zero())
     }
 
-    /// Returns the ALPN protocols to negotiate: those of the file, or otherwise the names that
+    /// Returns the ALPN protocols to negotiate: the configured ones, or otherwise the names that
     /// clients of the STARTTLS protocol offer. IANA lists these names except Exim's two for SMTP.
-    /// libpq requires `postgresql` if it begins with TLS at once.
+    /// libpq requires `postgresql` for direct TLS.
     pub fn protocols(&self) -> Vec<Vec<u8>> {
         let names: &[&[u8]] = match (self.speaks(), &self.alpn[..]) {
             (ListenMode::StartTls(Protocol::Smtp), []) => &[b"smtp", b"esmtp"],
@@ -207,9 +203,9 @@ impl ListenerSection {
 section! {
 /// `[[listener.route]]`: rules for some clients of a listener.
 pub struct Route {
-    /// Server names, exact or `*.name`; empty matches any name, and clients without one.
+    /// Server names, exact or `*.name`. Empty matches every client, even without a server name.
     pub names: Vec<NamePattern>,
-    /// Termination or passthrough of TLS; absent means as for the listener.
+    /// Termination or passthrough of TLS; absent means the listener's mode.
     pub mode: Option<Mode>,
     /// ALPN protocols; the route accepts only clients that offer one of them.
     #[serde(with = "maybe_list")]
@@ -221,18 +217,16 @@ pub struct Route {
 }
 }
 
-/// An entry of `certificates`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Certificate {
-    /// A bundle of chain and key, a directory of bundles, or a directory of certbot.
+    /// A bundle of chain and key, a directory of bundles, or a certbot directory.
     Path(String),
-    /// A chain, its key in another file or on a token, and further data.
+    /// A chain and its key, in another file or on a token, with optional OCSP response and policy.
     Pair(Pair),
 }
 
 impl Certificate {
-    /// Returns the name of the certificate's own policy, if it has one.
     pub fn policy(&self) -> Option<&str> {
         match self {
             Self::Path(_) => None,
@@ -260,11 +254,10 @@ impl Certificate {
 section! {
 /// `{ chain = "..", key = "..", ocsp = "..", policy = ".." }`
 pub struct Pair {
-    /// File with the certificate chain, the server's certificate first.
+    /// File with the certificate chain, leaf first.
     pub chain: Option<String>,
-    /// The private key.
     pub key: Option<KeySource>,
-    /// File of an OCSP response in DER that is sent to clients.
+    /// File with the OCSP response in DER to staple.
     pub ocsp: Option<String>,
     /// Name of the `[[policy]]` for clients that get this certificate.
     pub policy: Option<String>,

@@ -1,4 +1,4 @@
-//! `limits.memory`: a size, or a word for its source.
+//! `limits.memory`: a size, or a keyword for no limit or the cgroup's limit.
 
 use crate::notation::{Bytes, Size, Text, Unit, ValueError, as_text};
 
@@ -8,9 +8,8 @@ pub enum MemoryLimit {
     /// The memory limit of the control group (cgroup).
     #[default]
     Auto,
-    /// No limit.
     Off,
-    /// Resident bytes of the process.
+    /// Limit on the resident memory of the process, in bytes.
     Bytes(u64),
 }
 

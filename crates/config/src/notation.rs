@@ -33,8 +33,8 @@ pub(crate) fn refused<E: de::Error>(error: impl Into<ValueError>, accepted: impl
     E::custom(format_args!("{fault}{SEPARATOR}{accepted}"))
 }
 
-/// Reads a string if the notation `is_text`, or a whole number. The visitor calls `parse`, so that
-/// an error has a location in the file.
+/// Reads a string if the notation `is_text`, otherwise a whole number. The visitor calls `parse`,
+/// so that serde adds the location to errors.
 fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     (is_text, accepted): (bool, &dyn Display),
@@ -71,7 +71,6 @@ fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer.deserialize_any(Scalar(is_text, accepted, parse))
 }
 
-/// Reads a string or a table.
 pub(crate) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>, R>(
     deserializer: D,
     accepted: &'static str,
@@ -103,15 +102,14 @@ pub(crate) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>, R>(
 
 /// Notation of a number in the file: plain, as a duration or as a size.
 pub(crate) trait Unit {
-    /// The number is written as a string, rather than as a TOML number.
+    /// `true` if the number is written as a string rather than as a TOML number.
     const IS_TEXT: bool = true;
-    /// Description of the accepted values; empty if the range is description enough.
+    /// Description of the accepted values; empty if the range suffices.
     const ACCEPTED: &str = "";
     fn parse(text: &str) -> Result<u64, ValueError>;
     fn write(number: u64) -> String;
 }
 
-/// A whole number.
 pub(crate) struct Plain;
 
 /// Milliseconds, written as a duration.
@@ -158,7 +156,7 @@ impl Unit for Size {
     }
 }
 
-/// A number between `LEAST` and `MOST`, or the word of `W` for `None`.
+/// A number between `LEAST` and `MOST`, or the keyword of `W`, which stands for `None`.
 pub(crate) struct Number<U, W, const LEAST: u64, const MOST: u64>(U, W);
 
 pub(crate) type Whole<const LEAST: u64, const MOST: u64> = Number<Plain, NoWord, LEAST, MOST>;
@@ -238,11 +236,10 @@ words! {
 
 /// An integer type, a duration in milliseconds, or an `Option` of either.
 pub(crate) trait Count: Sized {
-    /// Converts a number, if the type can hold it.
+    /// Returns `None` if the type cannot hold the number.
     fn of(number: u64) -> Option<Self>;
-    /// Returns the number, if there is one.
     fn number(&self) -> Option<u64>;
-    /// Returns the value for a word such as `off`, if the type has such a value.
+    /// Returns the value that a word such as `off` stands for, if the type has one.
     fn none() -> Option<Self> {
         None
     }
@@ -300,18 +297,17 @@ impl<T: Count> Count for Option<T> {
 
 /// A value that is written as a string.
 pub trait Text: Sized {
-    /// Accepted values.
+    /// Description of the accepted values in errors.
     const ACCEPTED: &str;
     /// Parses a value.
     ///
     /// # Errors
-    /// The fault of the text.
+    /// Returns the fault if the value is not accepted.
     fn parse(text: &str) -> Result<Self, ValueError>;
-    /// Formats the value.
     fn write(&self) -> String;
 }
 
-/// Implements serde for types that are written as text.
+/// Implements serde for types whose values are strings in the file.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl<'de> serde::Deserialize<'de> for $type {
@@ -374,7 +370,6 @@ impl<'de, T: Text> Deserialize<'de> for Element<T> {
     }
 }
 
-/// A list of values.
 pub(crate) mod list {
     use super::*;
 
@@ -391,7 +386,6 @@ pub(crate) mod list {
     }
 }
 
-/// An optional list of values.
 pub(crate) mod maybe_list {
     use super::*;
 
@@ -449,7 +443,7 @@ impl Text for IpAddr {
     }
 }
 
-/// The name of a protocol for ALPN (RFC 7301, section 3.1).
+/// An ALPN protocol name (RFC 7301, section 3.1).
 impl Text for Vec<u8> {
     const ACCEPTED: &str = "the name of a protocol, such as \"h2\" or \"http/1.1\"";
 
@@ -465,7 +459,7 @@ impl Text for Vec<u8> {
     }
 }
 
-/// Returns the candidate that was probably meant, if a typing error explains the text.
+/// Returns the candidate that was probably meant, if a typo explains the difference.
 pub fn meant<'c>(text: &str, among: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = text.to_ascii_lowercase();
     let slips = |one: &str| strsim::osa_distance(&lower, &one.to_ascii_lowercase());

@@ -4,19 +4,18 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Opens included files.
 pub trait IncludedFiles {
     /// Returns the paths of a folder's entries, sorted.
     ///
     /// # Errors
-    /// The folder cannot be read.
+    /// Fails if the folder cannot be read.
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Returns the text of an included file, or `None` if it is not a regular file. A file longer
-    /// than `most` bytes is not read.
+    /// Returns the content of an included file, or `None` if it is not a regular file. A file
+    /// longer than `most` bytes is not read.
     ///
     /// # Errors
-    /// The file cannot be read, or is too large.
+    /// Fails if the file cannot be read, or is too large.
     fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
 }
 

@@ -16,9 +16,8 @@ use crate::section::section;
 use crate::suites::{KeyExchangeGroup, ServedVersion, Suites};
 
 section! {
-/// `[[policy]]`
 pub struct Policy {
-    /// Unique; part of the digest that separates sessions of different policies.
+    /// Unique name, which is part of the digest that separates the sessions of different policies.
     pub name: SectionName,
     /// TLS versions; at least one.
     pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
@@ -31,26 +30,25 @@ pub struct Policy {
         KeyExchangeGroup::P256,
         KeyExchangeGroup::P384,
     ],
-    /// Authentication of clients.
     pub client_certificates: ClientCertificates,
     /// PEM file with the certificates that verify clients.
     pub client_ca: Option<String>,
     /// Meaning of the certificates in `client-ca`.
     pub client_trust: ClientTrust,
-    /// Names of which a client's certificate must have at least one; empty accepts any name.
+    /// Accepted names: a client's certificate must contain at least one of them. Empty accepts any.
     pub client_names: Vec<ClientName>,
     /// Files with certificate revocation lists, PEM or DER.
     pub crl: Vec<String>,
     /// Behaviour for a certificate whose issuer has no revocation list.
     pub crl_unknown: UnknownStatus,
-    /// Reject TLS 1.2 without extended master secret (RFC 7627); the default follows
-    /// `client-certificates`.
+    /// Reject TLS 1.2 without extended master secret (RFC 7627). Defaults to `true` if client
+    /// certificates are requested.
     pub require_ems: Option<bool>,
     /// Issue tickets to TLS 1.2 clients; otherwise they resume by session ID.
     pub tls12_tickets: bool = true,
-    /// Maximum length of early data (0-RTT) in bytes. The minimum is one full TLS record with its
-    /// overhead: a client may send it at once, and rustls counts it if a session resumes without
-    /// early data. More than 64 KiB is an upload, which gains nothing.
+    /// Maximum length of early data (0-RTT) in bytes. The minimum is one full TLS record, which a
+    /// client may send at once. The maximum is 64 KiB, since larger requests gain nothing from
+    /// 0-RTT.
     #[serde(with = "BytesOr::<Off, { 17 << 10 }, { 64 << 10 }>")]
     pub early_data: Option<u32>,
     /// Stricter settings that are evaluated for each client, but reject none.
@@ -59,7 +57,8 @@ pub struct Policy {
 }
 
 section! {
-/// `[policy.trial]`: settings that differ from the policy; absent keys are as in the policy.
+/// `[policy.trial]`: settings that differ from the policy. Absent keys default to the policy's
+/// values.
 pub struct Trial {
     /// TLS versions; at least one.
     pub versions: Option<Vec<ServedVersion>>,
@@ -67,16 +66,14 @@ pub struct Trial {
     pub suites: Option<Vec<Suites>>,
     /// Key exchange groups in any order.
     pub groups: Option<Vec<KeyExchangeGroup>>,
-    /// Authentication of clients.
     pub client_certificates: Option<ClientCertificates>,
-    /// Reject TLS 1.2 without extended master secret; the default follows the policy's key, then
-    /// `client-certificates`.
+    /// Reject TLS 1.2 without extended master secret. Defaults to the policy's value; if that is
+    /// unset, to `true` if client certificates are requested.
     pub require_ems: Option<bool>,
 }
 }
 
 impl Policy {
-    /// Returns a policy with this name and all defaults.
     pub fn named(name: &str) -> Self {
         Self {
             name: SectionName(name.into()),
@@ -84,7 +81,7 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with the settings of its trial.
+    /// Returns the policy with its trial settings applied, or `None` without a trial.
     pub fn tried(&self) -> Option<Self> {
         let trial = self.trial.clone()?;
         let certificates = trial.client_certificates;
@@ -99,7 +96,6 @@ impl Policy {
         })
     }
 
-    /// Returns `true` if TLS 1.2 without extended master secret is rejected.
     pub fn requires_ems(&self) -> bool {
         let asks = self.client_certificates != ClientCertificates::Off;
         self.require_ems.unwrap_or(asks)
@@ -107,9 +103,7 @@ impl Policy {
 }
 
 section! {
-/// `[backend.tls]`
 pub struct ServerTls {
-    /// Verification of certificates.
     pub verify: Verify,
     /// PEM file of CA certificates; absent means those of the system.
     pub ca: Option<String>,
@@ -119,22 +113,22 @@ pub struct ServerTls {
     pub crl_unknown: UnknownStatus,
     /// Name to verify; absent means the host of the server's address.
     pub name: Option<VerifiedName>,
-    /// Server name (SNI) to send; absent means the name to verify, or no SNI if that is an address.
+    /// Server name (SNI) to send; absent means the name to verify, or no SNI if that is an IP
+    /// address.
     pub sni: Option<Sni>,
     /// Chain and key to send to servers that request a certificate.
     pub client_certificate: Option<Certificate>,
-    /// Protocol in which TLS is requested from servers; if absent, connections begin with TLS.
+    /// STARTTLS protocol of the servers; if absent, connections begin with TLS.
     pub starttls: Option<Protocol>,
     /// ALPN protocols to offer.
     pub alpn: ServerAlpn = ServerAlpn::Fixed(Vec::new()),
-    /// Use of kernel TLS for bulk data.
     pub kernel_tls: KernelTls,
     /// TLS versions; at least one.
     pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
 }
 }
 
-/// A name that a certificate must have.
+/// Name that a server's certificate must contain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VerifiedName(pub ServerName<'static>);
 
@@ -151,14 +145,14 @@ impl Text for VerifiedName {
     }
 }
 
-/// Server name that is sent to a server.
+/// SNI to send to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sni {
-    /// This name.
+    /// A configured name.
     Fixed(ServerName<'static>),
-    /// The client's name, if it sent one.
+    /// The SNI of the client, if it sent one.
     Client,
-    /// No name.
+    /// No SNI.
     Off,
 }
 
@@ -187,10 +181,9 @@ impl Text for Sni {
 
 as_text!(VerifiedName, Sni);
 
-/// ALPN offer to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAlpn {
-    /// These protocols; if empty, ALPN is not offered.
+    /// Configured protocols; if empty, ALPN is not offered.
     Fixed(Vec<Vec<u8>>),
     /// The protocol negotiated with the client, if any.
     Client,

@@ -21,17 +21,18 @@ section! {
 /// loop.
 #[derive(Copy)]
 pub struct LimitsSection {
-    /// Maximum number of connections, over all workers; absent means as many as descriptors allow.
+    /// Maximum number of connections over all workers; absent means as many as file descriptors
+    /// allow.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub connections: Option<usize>,
-    /// Memory use above which idle connections are closed; at higher levels new clients first wait
-    /// and are later rejected.
+    /// Memory use above which idle connections are closed. At higher levels, new clients are first
+    /// delayed, then rejected.
     pub memory: MemoryLimit,
     /// Maximum number of unfinished handshakes, over all workers.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub handshakes: usize = 10_000,
-    /// Maximum length of a ClientHello in bytes, with record headers. A hello of curl is about 600
-    /// bytes, one with X25519MLKEM768 1.8 KB; rustls accepts no handshake message above 64 KiB.
+    /// Maximum length of a ClientHello in bytes, with record headers. curl sends about 600 bytes,
+    /// and 1.8 KB with X25519MLKEM768. rustls accepts no handshake message above 64 KiB.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub client_hello: usize = 16 << 10,
     /// Maximum length of a peer's certificate chain in bytes. One certificate has several hundred
@@ -42,17 +43,16 @@ pub struct LimitsSection {
     /// of at most six, so a higher limit would have no effect.
     #[serde(with = "Whole::<1, 6>")]
     pub chain_intermediates: usize = 6,
-    /// Maximum number of intermediate certificates with the same subject. Two are needed for an
-    /// authority with a new key, or for one that two others signed; more would slow the search for
-    /// a path.
+    /// Maximum number of intermediate certificates with the same subject. Two are needed if an
+    /// authority has a new key or is cross-signed. More would slow down path building.
     #[serde(with = "Whole::<1, 2>")]
     pub chain_same_subject: usize = 2,
     /// Maximum number of bytes relayed for one connection and direction per turn. The minimum is
     /// one TLS record (RFC 8446, section 5.1), because a longer record could never be relayed.
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]
     pub bytes_per_turn: usize = 256 << 10,
-    /// Number of pipes per worker for splice(2), which copies data within the kernel if becket
-    /// itself encrypts on neither side; 0 is off.
+    /// Number of pipes per worker for splice(2); 0 is off. splice(2) copies data within the kernel
+    /// if becket itself encrypts neither side.
     #[serde(with = "Whole::<0, 100_000>")]
     pub pipes: usize = 64,
     /// Number of bytes after which the kernel takes over the TLS of a connection, if enabled.
@@ -61,10 +61,10 @@ pub struct LimitsSection {
     /// Use kernel TLS 1.3 even if the kernel cannot replace keys: a KeyUpdate then ends the
     /// connection.
     pub kernel_tls_without_rekey: bool,
-    /// Maximum length in bytes of the head of a request for a file.
+    /// Maximum length of a file request's first line and headers, in bytes.
     #[serde(with = "Bytes::<512, { 64 << 10 }>")]
     pub request_head: usize = 8 << 10,
-    /// Maximum number of requests for files per connection.
+    /// Maximum number of file requests per connection.
     #[serde(with = "Whole::<1, 1_000_000_000>")]
     pub requests: u32 = 1000,
 }
@@ -92,13 +92,14 @@ pub struct Timeouts {
     /// Maximum time without data after one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub half_closed: Duration = Duration::from_secs(60),
-    /// Maximum time from the first byte of a request for a file to its complete head.
+    /// Maximum time from the first byte of a file request to the end of its headers.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub request: Duration = Duration::from_secs(10),
-    /// Maximum time from a response to the next request for a file.
+    /// Maximum time from a response to the next file request.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub keep_alive: Duration = Duration::from_secs(75),
-    /// Maximum time without data in either direction during a drain, unless an answer is due.
+    /// Maximum time without data in either direction during a drain, unless a response is
+    /// outstanding.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain_idle: Duration = Duration::from_secs(5),
     /// Maximum time for the client to read the last bytes and close.
@@ -107,8 +108,8 @@ pub struct Timeouts {
     /// Maximum time from SIGTERM to the exit of the process.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain: Duration = Duration::from_secs(30),
-    /// Maximum time for the new process of an upgrade to load everything, and the same time again
-    /// until this process serves clients.
+    /// Time limit of each phase of an upgrade: the new process first loads everything, then starts
+    /// to serve clients.
     #[serde(with = "Time::<SECOND, { 3600 * SECOND }>")]
     pub upgrade: Duration = Duration::from_secs(20),
 }
@@ -124,7 +125,6 @@ pub struct Sessions {
     /// certificate chain must fit into each shard.
     #[serde(with = "Bytes::<{ 8 << 20 }, { 1 << 40 }>")]
     pub table_size: usize = 128 << 20,
-    /// Lifetime of a session ID.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub id_lifetime: Duration = Duration::from_secs(300),
     /// Interval of ticket key rotation; absent means 8 h, or the cluster's value.
@@ -138,8 +138,8 @@ pub struct Sessions {
 }
 
 section! {
-/// `[admission]`: limits of new clients; an absent limit is off. The highest rate, ten million per
-/// second, exceeds what any machine accepts; it adds a token every 100 ns.
+/// `[admission]`: limits for new clients; an absent limit is off. The highest rate is ten million
+/// per second, one token every 100 ns, which no machine reaches.
 pub struct Admission {
     /// Maximum number of full handshakes per second of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]
@@ -163,7 +163,7 @@ pub struct Admission {
     /// Maximum number of connections of one source.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub connections_per_source: Option<u32>,
-    /// Maximum number of connections of one source without TLS keys yet, over all workers.
+    /// Maximum number of connections from one source that have no TLS keys yet, over all workers.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub half_open_per_source: u32 = 1000,
     /// Bits of an IPv4 address that identify a source.
@@ -175,9 +175,7 @@ pub struct Admission {
     /// Maximum number of tracked sources, and of tracked fingerprints.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub sources: usize = 100_000,
-    /// `[admission.name]`
     pub name: NameLimits,
-    /// `[admission.ja4]`
     pub ja4: Ja4Limits,
 }
 }
@@ -223,7 +221,6 @@ pub struct Ja4Limits {
 pub struct Ja4Text(String);
 
 impl Ja4Text {
-    /// Returns the fingerprint.
     pub fn as_str(&self) -> &str {
         &self.0
     }
@@ -253,7 +250,7 @@ impl Text for Ja4Text {
 as_text!(Ja4Text);
 
 impl Admission {
-    /// Returns the limits of full handshakes of all clients together.
+    /// Returns the full-handshake limits for all clients together.
     pub fn all(&self) -> Share {
         share(
             self.full_handshakes_per_second,
@@ -262,7 +259,7 @@ impl Admission {
         )
     }
 
-    /// Returns the limits of full handshakes of one source.
+    /// Returns the full-handshake limits for each source.
     pub fn source(&self) -> Share {
         share(
             self.source_full_handshakes_per_second,
@@ -271,13 +268,13 @@ impl Admission {
         )
     }
 
-    /// Returns the limits of full handshakes of one server name.
+    /// Returns the full-handshake limits for each server name.
     pub fn name(&self) -> Share {
         let name = &self.name;
         share(name.full_handshakes_per_second, name.burst, None)
     }
 
-    /// Returns the limits of full handshakes of one fingerprint.
+    /// Returns the full-handshake limits for each fingerprint.
     pub fn ja4(&self) -> Share {
         let ja4 = &self.ja4;
         share(ja4.full_handshakes_per_second, ja4.burst, None)
@@ -310,40 +307,32 @@ fn share(
 }
 
 section! {
-/// `[log]`
 pub struct Log {
     /// A filter of `tracing`, such as `info` or `becket=debug`.
     pub level: String = "info".to_owned(),
-    /// Format of the lines.
     pub format: LogFormat,
-    /// Target of the log; `off` or `syslog` only with `log.syslog`.
+    /// Target of the log. `off` and `syslog` require `log.syslog`.
     pub file: LogTarget = LogTarget::Stderr,
     /// Syslog daemon that also receives every line.
     pub syslog: Option<SyslogAddress>,
-    /// Facility of syslog messages.
     pub syslog_facility: Facility,
-    /// Program name in syslog messages.
     pub syslog_tag: SectionName = SectionName("becket".into()),
     /// Access log: one line per connection.
     pub access: LogTarget = LogTarget::Off,
 }
 }
 
-/// Target of log lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
-    /// No log.
     Off,
     /// The daemon of `log.syslog`.
     Syslog,
-    /// Standard error.
     Stderr,
     /// A file, to which lines are appended.
     File(PathBuf),
 }
 
 impl LogTarget {
-    /// Returns the path if the target is a file.
     pub fn file(&self) -> Option<&Path> {
         match self {
             Self::File(path) => Some(path),
@@ -351,7 +340,7 @@ impl LogTarget {
         }
     }
 
-    /// Returns the target with a relative path resolved against this folder.
+    /// Resolves a relative path against `folder`.
     pub fn below(&self, folder: &Path) -> Self {
         match self {
             Self::File(path) => Self::File(folder.join(path)),
@@ -386,26 +375,25 @@ impl Text for LogTarget {
 as_text!(LogTarget);
 
 section! {
-/// `[admin]`
 pub struct Admin {
     /// Address of the admin pages; if absent, they have no TCP listener.
     pub address: Option<AdminAddress>,
-    /// Unix socket for the admin pages, and for requests that change something.
+    /// Unix socket for the admin pages, and for requests that change state.
     pub socket: Option<SocketPath>,
-    /// Permissions of the socket.
     pub socket_mode: SocketMode = SocketMode(0o600),
     /// Owner of the socket's file; absent means the user that creates it.
     pub socket_owner: Option<String>,
     /// Group of the socket's file; absent means the group of its creator.
     pub socket_group: Option<String>,
-    /// Host names that requests may have, in addition to addresses and `localhost`.
+    /// Host names accepted in requests, in addition to IP addresses and `localhost`.
     #[serde(with = "list")]
     pub hosts: Vec<HostName>,
 }
 }
 
 checked_text! {
-    /// Path of the socket of the admin pages. A relative path starts at the folder of the file.
+    /// Path of the admin pages' unix socket. A relative path is resolved against the folder of the
+    /// configuration file.
     SocketPath(String), "the path of a socket of at most 100 bytes, such as /run/becket/admin.sock", "not the path of a socket", |text| {
         // sun_path holds 108 bytes, including the final NUL (unix(7)), and the socket is created
         // under a longer name.
@@ -413,7 +401,6 @@ checked_text! {
     };
 }
 
-/// Permission bits of a socket's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SocketMode(pub u32);
 
@@ -456,7 +443,7 @@ pub struct Process {
     pub user: Option<String>,
     /// Group to switch to; absent means the user's group.
     pub group: Option<String>,
-    /// Root folder of the serving process.
+    /// Folder to which chroot(2) confines the serving process.
     pub chroot: Option<String>,
     /// File for the process ID of the main process.
     pub pid_file: Option<String>,
@@ -468,13 +455,12 @@ pub struct Process {
     pub lock_memory: bool,
     /// Write TLS secrets to the file named by SSLKEYLOGFILE.
     pub key_log: bool,
-    /// Load changed certificate files automatically.
+    /// Reload certificate files when they change.
     pub watch: bool = true,
 }
 }
 
 impl Process {
-    /// Returns `true` if crypto threads sign for the workers.
     pub fn has_crypto_threads(&self) -> bool {
         self.crypto_threads != Some(0)
     }

@@ -20,18 +20,16 @@ use crate::file::File;
 use crate::hints;
 use crate::notation::{SEPARATOR, Text, meant};
 
-/// Result of reading a text.
 #[derive(Debug)]
 pub struct Reading<F = File> {
-    /// The valid parts of the text; `None` if the text is not TOML.
+    /// The configuration without its invalid parts; `None` if the text is not TOML.
     pub file: Option<F>,
-    /// The first syntax error, or otherwise unknown keys and invalid values, by line.
+    /// The first syntax error; without one, all unknown keys and invalid values, sorted by line.
     pub problems: Vec<Problem>,
-    /// Location of each key.
     pub places: KeyLocations,
 }
 
-/// Reads a configuration; `over` replaces some of its values.
+/// Reads a configuration. Values in `over` replace those of the text.
 pub fn read(text: &str, over: &toml::Table) -> Reading {
     read_as(text, over)
 }
@@ -40,7 +38,7 @@ impl File {
     /// Parses TOML.
     ///
     /// # Errors
-    /// The first syntax error, or otherwise every unknown key and every invalid value.
+    /// Returns the first syntax error, or otherwise every unknown key and every invalid value.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let reading = read(text, &toml::Table::new());
         if reading.problems.is_empty() {
@@ -53,8 +51,8 @@ impl File {
 
 /// Reads a text into any type `F`, as [`read`] does for [`File`].
 pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Reading<F> {
-    // The spaces shift the offsets in `over` past the end of `text`, so that an offset identifies
-    // its text.
+    // The spaces shift the offsets in `over` past the end of `text`, so that every offset belongs
+    // to only one of them.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
     if let Some(problem) = syntax(text, &errors) {
@@ -147,7 +145,6 @@ fn merge<'i>(root: &mut DeTable<'i>, over: DeTable<'i>) {
     }
 }
 
-/// Converts a message of serde to a problem of the configuration.
 fn describe(message: &str, path: &str) -> Problem {
     let mut parts = message.split(SEPARATOR);
     if let (Some(fault), Some(accepted)) = (parts.next(), parts.next()) {
@@ -184,7 +181,6 @@ fn describe(message: &str, path: &str) -> Problem {
     Problem::new("", fault).accepted(accepted)
 }
 
-/// Locations of all keys and list elements.
 #[derive(Debug, Default)]
 pub struct KeyLocations {
     /// Parents precede their children.
@@ -272,7 +268,8 @@ impl KeyLocations {
         cut.any(|place| leads_to(path, &place.path) || leads_to(&place.path, path))
     }
 
-    /// Returns the path in the original text: list indices include the removed elements.
+    /// Converts a path in the reduced tree to the path in the original text, whose list indices
+    /// include removed elements.
     fn original(&self, path: &str) -> String {
         let Some((list, rest)) = path.rsplit_once('[') else {
             return path.to_owned();
@@ -296,7 +293,7 @@ impl KeyLocations {
     }
 }
 
-/// Returns `true` if `path` equals `other`, or is the path of an ancestor.
+/// Returns `true` if `path` equals `other` or is an ancestor of it.
 fn leads_to(path: &str, other: &str) -> bool {
     let rest = other.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
@@ -392,8 +389,8 @@ impl LocationVisitor<'_> {
     }
 }
 
-/// Returns labels of an array's elements in paths: the name if no earlier element has it, otherwise
-/// the index.
+/// Returns the labels of an array's elements in key paths: the name if no earlier element has it,
+/// otherwise the index.
 pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
     let mut seen = HashSet::new();
     names

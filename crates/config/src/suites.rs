@@ -1,7 +1,8 @@
-//! TLS versions, suites and groups by name: names of IANA, OpenSSL and becket are accepted.
+//! TLS versions, suites and groups by name. The names of IANA, OpenSSL and becket are accepted.
 //!
 //! Each is printed with a single spelling: IANA's for suites and groups (`TLS_AES_128_GCM_SHA256`,
-//! `secp256r1`), and OpenSSL's for versions (`TLSv1.3`), which only have numbers at IANA.
+//! `secp256r1`), and OpenSSL's for versions (`TLSv1.3`), because IANA assigns versions only
+//! numbers.
 
 use crate::notation::{Text, ValueError, as_text, meant};
 
@@ -17,17 +18,17 @@ pub enum ServedVersion {
 /// A key exchange group, with its IANA number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum KeyExchangeGroup {
-    /// X25519 and ML-KEM-768 together; TLS 1.3 only.
+    /// Hybrid of X25519 and ML-KEM-768; TLS 1.3 only.
     X25519MlKem768 = 0x11ec,
     /// Curve25519 (RFC 7748).
     X25519 = 0x001d,
-    /// NIST's curve of 256 bits.
+    /// NIST P-256 (secp256r1).
     P256 = 0x0017,
-    /// NIST's curve of 384 bits.
+    /// NIST P-384 (secp384r1).
     P384 = 0x0018,
 }
 
-/// Suites of one name: a single suite, or the three suites of a cipher.
+/// Cipher suites selected by one name: a single suite, or the three suites with one cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suites(&'static str);
 
@@ -40,7 +41,7 @@ impl Suites {
     }
 }
 
-/// Number of each suite, its cipher, and its names at IANA and in OpenSSL.
+/// Each suite's number, cipher, IANA name and OpenSSL name.
 #[rustfmt::skip]
 const SUITES: [(u16, [&str; 3]); 9] = [
     (0x1301, ["AES-128-GCM", "TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),
@@ -75,7 +76,7 @@ const GROUPS: [(KeyExchangeGroup, &[&str]); 4] = [
     (KeyExchangeGroup::P384, &["secp384r1", "P-384"]),
 ];
 
-/// Returns the names of a suite at IANA and in OpenSSL.
+/// Returns a suite's IANA name and OpenSSL name.
 pub fn suite_names(number: u16) -> Option<[&'static str; 2]> {
     let (_, [_, iana, openssl]) = SUITES.iter().find(|(suite, _)| *suite == number)?;
     Some([iana, openssl])

@@ -1,4 +1,4 @@
-//! Durations and sizes as text.
+//! Parses and formats durations and sizes.
 
 use std::time::Duration;
 
@@ -25,7 +25,7 @@ const UNITS: [(&str, u64); 5] = [
 /// at most once.
 ///
 /// # Errors
-/// The text is not a duration.
+/// Fails if the text is not a duration.
 pub fn duration(text: &str) -> Result<Duration, ValueError> {
     let mut rest = text;
     let mut sum = 0_u64;
@@ -60,7 +60,8 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
     }
 }
 
-/// Formats a duration as in a file. Days begin at two: `24h` reads better than `1d`.
+/// Formats a duration in the notation of the file. Days are used from two on, because `24h` reads
+/// better than `1d`.
 pub(crate) fn shown(millis: u64) -> String {
     let mut rest = millis;
     let mut text = String::new();
@@ -78,7 +79,7 @@ pub(crate) fn shown(millis: u64) -> String {
     }
 }
 
-/// Splits the leading digits and the following letters off a text.
+/// Splits `text` into a leading number, its unit and the remainder.
 fn step(text: &str) -> Option<(u64, &str, &str)> {
     let end = |text: &str, fits: fn(char) -> bool| text.find(|c| !fits(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end(text, |c| c.is_ascii_digit()));

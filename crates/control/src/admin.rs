@@ -33,7 +33,6 @@ use super::api::{ChangeRequest, PageClient};
 use super::state::AdminState;
 use becket_proxy::worker::mailbox::Mailbox;
 
-/// Sockets for clients of the pages.
 #[derive(Debug, Default)]
 pub struct AdminSockets {
     pub tcp: Option<std::net::TcpListener>,
@@ -49,32 +48,31 @@ pub struct Pages {
     clients: Receiver<Infallible>,
 }
 
-/// State of accepting clients of the admin pages.
+/// Accept state of the admin sockets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Door {
     Open,
     Shut,
-    /// Only clients that are already in the kernel's queues are accepted.
+    /// Only clients already in the kernel's accept queues are accepted.
     Closing,
 }
 
 impl Pages {
-    /// Starts or stops accepting. Clients that are not accepted stay in the kernel's queues, for
-    /// this process or another process that has these sockets.
+    /// Starts or stops accepting. Clients that are not accepted stay in the kernel's accept queues,
+    /// until this process or another process with these sockets accepts them.
     pub fn let_in(&self, open: bool) {
         if let Some(door) = &self.door {
             door.send_replace(if open { Door::Open } else { Door::Shut });
         }
     }
 
-    /// Stops accepting for good and closes the sockets.
+    /// Stops accepting permanently and closes the sockets.
     pub fn close(&mut self) {
         self.door.take();
     }
 
-    /// Accepts the clients in the kernel's queues before the exit, unless another process has the
-    /// sockets. Waits until each client has its answer or has reached its timeout, but at most for
-    /// `patience`.
+    /// Accepts the clients in the kernel's accept queues before the exit, unless another process
+    /// shares the sockets. Waits up to `patience` until each client has its answer or times out.
     pub async fn finish(mut self, patience: Duration) {
         if let Some(door) = self.door.take() {
             door.send_if_modified(|door| {
@@ -158,7 +156,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
             if let Err(error) = while_open(at_door, receive).await {
                 tracing::error!(name: "admin-pages-stopped", %error, "admin pages stopped");
             }
-            // Keeps this runtime alive, so that accepted clients still get their answers.
+            // Keeps this runtime alive, so that accepted clients still receive their answers.
             pending::<()>().await;
         });
     })?;
@@ -168,8 +166,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
     })
 }
 
-/// Polls `receive`, which accepts clients, while the pages are open. Returns after they were
-/// closed.
+/// Accepts clients with `receive` while the pages are open. Returns when they are closed.
 async fn while_open<T, E>(
     mut door: watch::Receiver<Door>,
     receive: impl Future<Output = Result<T, E>>,

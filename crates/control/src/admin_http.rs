@@ -1,11 +1,9 @@
-//! Connections of the admin pages: accepts them, and sends one answer each.
+//! Connections of the admin pages: each is accepted at once, so that a health check does not wait
+//! for other requests.
 //!
-//! Every connection is accepted at once, so that a health check does not wait for other requests.
-//! Each socket has at most [`MOST`] connections; a further one closes the oldest. A connection
+//! Each socket has at most [`MOST`] connections; another one closes the oldest. A connection
 //! carries one request. Its header must arrive within [`HEADER`], and its answer must be sent
-//! before a deadline.
-//!
-//! [`Responder`] creates the answers.
+//! before a deadline. [`Responder`] creates the answers.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -25,8 +23,8 @@ use super::answers::Responder;
 use super::api::PageClient;
 use super::page_refusals::PageRefusal;
 
-/// Accepts connections forever. Each connection is closed after `deadline`, and drops its clone of
-/// `present` when it ends. `client_of` identifies the client of a connection.
+/// Accepts connections forever. Each connection is closed after `deadline`, and holds a clone of
+/// `present` until it ends. `client_of` identifies the client of a connection.
 pub(super) async fn receive<L: Listener>(
     mut listener: L,
     answers: Arc<Responder>,
@@ -56,7 +54,6 @@ pub(super) async fn receive<L: Listener>(
     }
 }
 
-/// Answers the request of a connection.
 async fn attend(
     stream: impl AsyncRead + AsyncWrite + Unpin,
     client: PageClient,
@@ -85,6 +82,6 @@ async fn attend(
 pub(super) const MOST: usize = 32;
 /// Time limit for receiving the header, which usually fits into one segment.
 const HEADER: Duration = Duration::from_secs(1);
-/// Size in bytes of the buffers for the received header and the sent page. The header of a browser
-/// has about one kilobyte.
+/// Buffer size in bytes for the received header and for the sent page. A browser's header is about
+/// 1 KB.
 const BUFFER: usize = 16 * 1024;

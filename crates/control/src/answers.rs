@@ -100,13 +100,12 @@ fn ask(body: &[u8], request: OperatorRequest) -> Result<OperatorChange, Refused>
     parse::<NoFields>(body).map(|_| OperatorChange::Asked(request))
 }
 
-/// Answers requests.
 pub(super) struct Responder {
     state: Arc<AdminState>,
     read: fn(&AdminState) -> Snapshot,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
-    /// Limits the number of pages that are created at a time to [`MAKERS`].
+    /// Limits the number of pages created concurrently to [`MAKERS`].
     turns: Arc<Semaphore>,
 }
 
@@ -175,7 +174,6 @@ impl Responder {
         answer_of(done.unwrap_or_else(late))
     }
 
-    /// Returns a list, or carries out a change.
     async fn act(
         &self,
         action: RouteAction,
@@ -209,7 +207,8 @@ impl Responder {
                         accepted,
                     )
                 })?;
-                // Logged before the change: the client may disconnect before the outcome.
+                // Logged before the change, because the client may disconnect before the outcome is
+                // known.
                 tracing::info!(name: "change-requested", by = %asker, path, body = %shortened(&body), "change requested over the admin socket");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {
@@ -267,7 +266,6 @@ impl Responder {
     }
 }
 
-/// Returns the action of a path and a method.
 fn find(path: &str, method: &Method) -> Result<RouteAction, Refused> {
     let asked = match method.as_str() {
         "HEAD" => "GET",
@@ -311,7 +309,6 @@ impl IntoResponse for Refused {
     }
 }
 
-/// Returns the status page for browsers.
 fn home(snapshot: Snapshot) -> Response {
     let mut nonce = [0; 16];
     let filled = aws_lc_rs::rand::fill(&mut nonce).map_err(|_| fmt::Error);
@@ -357,8 +354,8 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
 
 /// Number of threads that create pages.
 pub(super) const MAKERS: usize = 2;
-/// Timeout of lists and changes. It exceeds the timeouts of a reload, of an upgrade, and of the
-/// command `becket reload`.
+/// Timeout of lists and changes. It exceeds the default timeouts of a reload, of an upgrade, and of
+/// the command `becket reload`.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
-/// Maximum length of a change in bytes.
+/// Maximum length of a change's request body in bytes.
 const LONGEST_CHANGE: usize = 64 * 1024;

@@ -24,29 +24,24 @@ use becket_process::protocol::OperatorRequest;
 use becket_proxy::worker::listing::{BadField, Filter};
 use becket_tls::config::{MOST_ADDRESSES, ServerAddress};
 
-/// A path and a method, with their action.
 pub(super) struct AdminRoute {
     pub(super) path: &'static str,
     pub(super) method: &'static str,
     pub(super) action: RouteAction,
 }
 
-/// Action of a request.
 #[derive(Clone, Copy)]
 pub(super) enum RouteAction {
-    /// Reports whether becket serves, to every client and under every host name.
+    /// Reports whether becket serves clients. Available to every client and under every host name.
     Health,
-    /// Creates a page about the running server.
+    /// Creates a page from a snapshot of the running server.
     Page(fn(Snapshot) -> Response),
-    /// Lists connections.
     Connections,
     /// Counts connections by source, name and server.
     TopConnections,
-    /// Closes connections.
     Kill,
-    /// Lists sources.
     Sources,
-    /// Requests a change from control.
+    /// Parses a change that is sent to control.
     Change(fn(&[u8]) -> Result<OperatorChange, Refused>),
 }
 
@@ -71,16 +66,13 @@ impl OperatorChange {
     }
 }
 
-/// The client of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PageClient {
-    /// TCP client with this address.
     Network(IpAddr),
     /// Client of the unix socket; `None` if the kernel does not identify its process.
     Local(Option<UCred>),
 }
 
-/// Formats the client for logs.
 impl fmt::Display for PageClient {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -105,13 +97,12 @@ pub enum FieldChange<T> {
     /// The field is absent.
     #[default]
     Keep,
-    /// The field is `null`: the value of the file applies again.
+    /// The field is `null`, which restores the value of the file.
     Reset,
     Set(T),
 }
 
 impl<T: Clone> FieldChange<T> {
-    /// Applies the change to an override of the configuration file.
     pub fn apply(&self, to: &mut Option<T>) {
         match self {
             Self::Keep => {}
@@ -127,7 +118,6 @@ impl<'de, T: Deserialize<'de>> Deserialize<'de> for FieldChange<T> {
     }
 }
 
-/// Changes of a server.
 #[derive(Debug, Default, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerChange {
@@ -153,7 +143,6 @@ impl ServerChange {
         self.server_addresses().map(drop)
     }
 
-    /// Returns the parsed addresses.
     pub fn server_addresses(&self) -> Result<FieldChange<Vec<ServerAddress>>, Refused> {
         let texts = match &self.addresses {
             FieldChange::Keep => return Ok(FieldChange::Keep),
@@ -203,7 +192,7 @@ pub struct LogChange {
     pub level: Option<String>,
 }
 
-/// Parses the object of a request; an empty body is an empty object.
+/// Parses a JSON object from a request body. An empty body counts as an empty object.
 pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused> {
     let body = match body.trim_ascii() {
         [] => b"{}",
@@ -222,7 +211,7 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused
     })
 }
 
-/// Parses the filter of a request to close connections: fields with strings or numbers, or an
+/// Parses the filter that selects the connections to close: fields with strings or numbers, or an
 /// explicit `"all": true`.
 pub(super) fn filter_of(body: &[u8]) -> Result<Filter, Refused> {
     let mut fields: Map<String, Value> = parse(body)?;
@@ -242,18 +231,17 @@ pub(super) fn filter_of(body: &[u8]) -> Result<Filter, Refused> {
     Ok(filter)
 }
 
-/// Decodes the query of a request.
+/// Decodes a URL query into names and values.
 pub(super) fn query(text: Option<&str>) -> Vec<(String, String)> {
     let pairs = form_urlencoded::parse(text.unwrap_or_default().as_bytes());
     pairs.into_owned().collect()
 }
 
-/// Reason why a request was not carried out.
 #[derive(Debug, PartialEq)]
 pub struct Refused {
     pub code: StatusCode,
     pub error: String,
-    /// The accepted input.
+    /// Description of the accepted input.
     pub accepted: String,
 }
 
@@ -266,7 +254,6 @@ impl Refused {
         }
     }
 
-    /// Creates an error for a request with invalid contents.
     pub fn unusable(error: impl Into<String>, accepted: impl Into<String>) -> Self {
         Self::new(StatusCode::UNPROCESSABLE_ENTITY, error, accepted)
     }
@@ -277,7 +264,6 @@ impl Refused {
     }
 }
 
-/// Returns an answer as JSON.
 pub fn as_json(answer: &impl Serialize) -> Result<Value, Refused> {
     serde_json::to_value(answer).map_err(|error| Refused::internal(&error))
 }

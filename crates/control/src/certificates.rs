@@ -20,14 +20,14 @@ use becket_keys::ocsp::OcspStatus;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
-/// A server name of a listener, and its certificate for one kind of key.
+/// A server name of a listener, with its certificate for one key type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CertificateStatus {
     pub listener: String,
     /// The server name, `*.example.org` for a wildcard, or [`DEFAULT`].
     pub name: String,
-    /// Kind of key: `ecdsa`, `rsa`, `ed25519` or `other`.
+    /// Key type: `ecdsa`, `rsa`, `ed25519` or `other`.
     pub key: Cow<'static, str>,
     /// Serial number in hexadecimal digits, in the format of OpenSSL.
     pub serial: String,
@@ -40,7 +40,7 @@ pub struct CertificateStatus {
 }
 
 impl CertificateStatus {
-    /// Returns the time until or since the expiry, in words.
+    /// Describes the time until or since the expiry, for display.
     pub fn expiry(&self, now: Timestamp) -> String {
         let seconds = |at: Timestamp| at.unix_seconds().cast_signed();
         facts::expiry(seconds(self.not_after) - seconds(now))
@@ -55,8 +55,8 @@ pub fn certificates(config: &Config) -> Arc<[CertificateStatus]> {
     list.into()
 }
 
-/// Returns the number of handshakes since the last reload by name, over all listeners. Names without
-/// a handshake are left out.
+/// Returns the number of handshakes per name since the last reload, over all listeners. Names without handshakes are
+/// omitted.
 pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     let names = config.listeners.iter();

@@ -105,7 +105,6 @@ pub fn reception(
     Some(Reception::new(socket?, terms(config)?, table, shared.clock))
 }
 
-/// Converts a failed bind to a problem of the configuration.
 fn problem(of: NotBound) -> Problem {
     Problem::new(of.key, of.fault)
         .value(of.value)
@@ -134,7 +133,7 @@ pub fn membership(
     Membership::new(socket, settings, host).map(Some)
 }
 
-/// Resolves the names of peers, on the same schedule as names of servers.
+/// Resolves the names of peers, on the same schedule as server names.
 #[derive(Debug)]
 struct PeerResolver(HostResolver);
 

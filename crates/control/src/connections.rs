@@ -1,6 +1,6 @@
 //! Lists of open connections, collected from the workers page by page, and closing of connections.
 //!
-//! A worker that exits drops the message, which counts as a list without connections.
+//! A worker that exits drops the request, which counts as an empty list.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -31,7 +31,7 @@ pub(super) struct ListRequest {
 }
 
 impl ListRequest {
-    /// Parses a query: fields of a filter, and `limit`.
+    /// Parses a query with the fields of a filter and `limit`.
     pub(super) fn of(query: Vec<(String, String)>, default: usize) -> Result<Self, Refused> {
         let mut wanted = Self {
             filter: Filter::default(),
@@ -63,7 +63,7 @@ fn known<T>(answer: T, is_empty: bool, unknown: Option<BadField>) -> Result<T, R
     }
 }
 
-/// Returns the first connections that match.
+/// Returns the first matching connections, up to the limit.
 ///
 /// # Errors
 /// As for [`known`].
@@ -83,8 +83,8 @@ pub(super) async fn list(
     known(list, is_empty, unknown)
 }
 
-/// Returns tracked sources, names and fingerprints with the most connections first, and the limits
-/// that they have reached.
+/// Returns the tracked sources, names and fingerprints with the limits that they have reached.
+/// Sorted by connections, most first.
 pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     let (shared, config) = (state.shared(), state.config());
     let keys = &config.file.admission;
@@ -97,7 +97,8 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     shared.admission.visit(&rules, now, |holding| {
         tracked += 1;
         held.push(holding);
-        // Drops entries with few connections, because the table may have millions of entries.
+        // Drops the entries with the fewest connections early, because the table may have millions
+        // of entries.
         if held.len() >= 2 * wanted.limit + 1000 {
             held.select_nth_unstable_by(wanted.limit, by_most);
             held.truncate(wanted.limit);
@@ -197,7 +198,7 @@ fn count<K: Hash + Eq>(sums: &mut HashMap<K, Sum>, key: K, bytes: u64) {
     *sum = (sum.0 + 1, sum.1 + bytes);
 }
 
-/// Returns the rows with the most connections first.
+/// Returns the `limit` rows with the most connections, in descending order.
 fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) -> Vec<TopRow> {
     let mut sums: Vec<(K, Sum)> = sums.into_iter().collect();
     if sums.len() > limit {
@@ -214,8 +215,8 @@ fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) ->
     rows.into_iter().map(row).collect()
 }
 
-/// Reads pages of rows from the workers, up to the limit in `wanted`. Returns `true` if the rows
-/// are complete.
+/// Reads pages of rows from the workers, up to the limit in `wanted`. Returns `false` if the limit
+/// was reached before the last worker was done.
 async fn walk(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,
@@ -248,7 +249,7 @@ async fn walk(
 
 fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
     let (sender, receiver) = oneshot::channel();
-    // Sending fails if the request was cancelled.
+    // Sending fails only if the request was cancelled.
     let send = |answer| drop(sender.send(answer));
     (ReplySender::new(send), receiver)
 }

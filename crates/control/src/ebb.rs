@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use becket_tls::config::Config;
 
-/// Data from which [`Ebb::has_come`] determines when memory is returned.
+/// Determines when freed memory is returned to the system.
 #[derive(Debug, Default)]
 pub struct Ebb {
-    /// Maximum number of connections since memory was given back.
+    /// Maximum number of connections since memory was last returned.
     peak: usize,
     /// Number of connections at the last check.
     before: usize,
-    /// The configuration that was replaced last.
+    /// Most recently replaced configuration.
     replaced: Option<Weak<Config>>,
-    /// Time at which memory was given back, by the monotonic clock.
+    /// Monotonic time at which memory was last returned.
     last: Option<Duration>,
 }
 
@@ -30,9 +30,9 @@ impl Ebb {
         self.replaced = Some(Arc::downgrade(old));
     }
 
-    /// Returns `true` if memory should be given back now: a replaced configuration is freed, or
-    /// half of the peak number of connections, and at least [`WORTH_IT`], have ended and no more
-    /// are ending. Returns `true` at most once in [`PAUSE`].
+    /// Returns `true` if memory should be returned to the system now, at most once per [`PAUSE`].
+    /// Either a replaced configuration was freed, or half of the peak number of connections, and at
+    /// least [`WORTH_IT`], have ended and no more are ending.
     pub fn has_come(&mut self, connections: usize, now: Duration) -> bool {
         self.peak = self.peak.max(connections);
         let leaving = connections < std::mem::replace(&mut self.before, connections);
@@ -53,7 +53,7 @@ impl Ebb {
     }
 }
 
-/// Minimum number of ended connections before memory is given back: about ten megabytes.
+/// Minimum number of ended connections before memory is returned: about ten megabytes.
 const WORTH_IT: usize = 2000;
 /// Minimum time between two releases of memory.
 const PAUSE: Duration = Duration::from_secs(60);

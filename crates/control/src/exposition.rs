@@ -45,7 +45,7 @@ pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Writes the page `/metrics`.
 ///
 /// # Errors
-/// Fails if a value cannot be formatted, which is a fault of becket.
+/// Fails if a value cannot be formatted, which is a bug in becket.
 pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(snapshot));
@@ -54,8 +54,8 @@ pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Writes metric families to a page. Each line contains the kind, the name without `_total`, the
-/// help, the label names if there are any, and the value, or one value per label set.
+/// Writes metric families to a page. Each argument line lists the kind, the name without `_total`,
+/// the help, the label names if there are any, and the value, or one value per label set.
 macro_rules! families {
     ($page:ident: $($kind:ident $name:ident $help:literal $([$($label:ident),+])? = $values:expr;)+) => {
         $(families!(@one $page $kind $name $help $([$($label),+])? = $values);)+
@@ -362,7 +362,6 @@ impl Snapshot {
         AtomicHistogram::gather(self.counters.iter().map(|worker| histogram(worker)))
     }
 
-    /// Returns the sum over all workers.
     fn sum(&self, counter: impl Fn(&Counters) -> &Counter) -> u64 {
         self.counters.iter().map(|c| counter(c).value()).sum()
     }
@@ -420,7 +419,8 @@ impl MetricsPage<'_> {
         Ok(())
     }
 
-    /// Writes a family of histograms, each with its value of the label `kind`, if there is one.
+    /// Writes a histogram family, with one histogram per value of the label `kind` if it has this
+    /// label.
     fn histogram(
         &mut self,
         name: &str,
@@ -456,7 +456,7 @@ enum MetricValue {
 }
 
 impl MetricValue {
-    /// Writes the value as that of a gauge, because the library adds `_total` to names of counters.
+    /// Encodes the value as a gauge, because the library would add `_total` to a counter's name.
     fn encode(self, metric: MetricEncoder<'_>) -> fmt::Result {
         match self {
             Self::Whole(value) => ConstGauge::new(value).encode(metric),
@@ -499,8 +499,8 @@ fn kind(resumed: bool) -> &'static str {
     if resumed { "resumed" } else { "full" }
 }
 
-/// Combines the internal buckets between two powers of two of microseconds. Returns the upper limit
-/// of each bucket in seconds, and its count; the last limit is infinite.
+/// Merges the internal buckets up to each power of two of microseconds. Returns the upper limit of
+/// each merged bucket in seconds, and its count; the last limit is infinite.
 fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> = (FIRST_POWER..=LAST_POWER)
         .map(|power| ((1_u64 << power) as f64 / 1e6, 0))

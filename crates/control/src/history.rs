@@ -48,25 +48,22 @@ pub struct Moment {
     pub connect_p99_us: Option<u64>,
 }
 
-/// The last minute, or the time since the start if that is shorter.
+/// Counts of the last minute, or since the start if that is shorter.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Minute {
-    /// Time that the counts cover.
+    /// Time that the counts cover, in seconds.
     pub seconds: f64,
     /// Closed connections by close reason.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
-    /// Completed handshakes by name of a certificate, over all listeners.
+    /// Completed handshakes by certificate name, over all listeners.
     pub names: BTreeMap<String, u64>,
 }
 
-/// Numbers of connects to a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ServerCounts {
-    /// Successful connects.
     pub connections: u64,
-    /// Failed connects.
     pub failures: u64,
 }
 
@@ -81,7 +78,6 @@ pub struct Mark {
 }
 
 impl Mark {
-    /// Reads the current counters.
     pub fn of(totals: &Totals, config: &Config, backends: &[RunningBackend], at: Duration) -> Self {
         let servers = backends.iter().flat_map(|it| it.state.servers().to_vec());
         let counts = |it: &ServerState| ServerCounts {

@@ -14,7 +14,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
 use becket_config::address::HostName;
 
-/// Returns the first host of a request that is not accepted, from its `Host` fields or its target.
+/// Returns the first host that is not accepted, from the request's `Host` fields or its target.
 pub(super) fn foreign<'a>(
     uri: &'a Uri,
     headers: &'a HeaderMap,

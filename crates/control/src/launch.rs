@@ -3,12 +3,12 @@
 //! 1. load and check the configuration;
 //! 2. install the log;
 //! 3. set the limits of the process;
-//! 4. confine the process ([`crate::sandbox`]);
+//! 4. enter the sandbox ([`crate::sandbox`]);
 //! 5. bind all sockets that the supervisor has not passed;
 //! 6. start the workers.
 //!
-//! Nothing serves before the last step, so a failed start has changed nothing. Only the supervisor
-//! has root's rights ([`becket_process`]).
+//! No client is served before the last step, so a failed start has changed nothing. Only the
+//! supervisor runs as root ([`becket_process`]).
 
 use std::io;
 use std::net::{TcpListener, UdpSocket};
@@ -87,7 +87,6 @@ pub enum StartError {
     System {
         /// The failed action, such as `cannot start the workers`.
         what: &'static str,
-        /// The error of the system.
         error: io::Error,
     },
 }
@@ -106,13 +105,13 @@ pub fn launch(
     let supervisor = link.as_ref().map(|link| Arc::clone(&link.opener));
     let launched = launch_parts(source, given, link);
     if let (Some(supervisor), Err(error)) = (supervisor, &launched) {
-        // If the supervisor has exited, the reason is not needed.
+        // Sending fails only if the supervisor has exited, and then the reason is not needed.
         let _ended = supervisor.send(&Event::Failed(shortened(error.to_string())));
     }
     launched
 }
 
-/// Cuts a reason to the maximum length of an event.
+/// Truncates a reason to the maximum length of an event.
 fn shortened(mut reason: String) -> String {
     let end = (0..=reason.len().min(LONGEST_REASON)).rfind(|end| reason.is_char_boundary(*end));
     // `end` is never `None`, because index 0 is always a boundary.
@@ -219,7 +218,7 @@ fn start_workers(
     ended: UnboundedSender<WorkerEnded>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
     let workers = Workers::start(common, sockets, access.as_mut(), move |worker| {
-        // Fails only if control has ended, because the process is about to exit.
+        // Sending fails only if control has ended, because the process is about to exit.
         ended.send(worker).ok();
     });
     let workers = workers.map_err(system("cannot start the workers"))?;
@@ -231,7 +230,7 @@ fn start_workers(
 }
 
 /// Starts to receive the state of the old process, if there is one. Under a supervisor, this
-/// process uses no part of a shared limit before it serves.
+/// process uses no part of a shared limit before it serves clients.
 fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handover, StartError> {
     let replaced = link.and_then(|link| {
         SharedLimits::wait(&common.shared);
@@ -277,7 +276,6 @@ fn rejected(source: &ConfigSource, errors: Vec<Problem>) -> StartError {
     })
 }
 
-/// All sockets of a configuration.
 struct AllSockets {
     listeners: Vec<Vec<BoundListener>>,
     peers: Option<UdpSocket>,
@@ -308,7 +306,7 @@ fn bind(
             vec![problem.value(address.to_string())]
         })
     });
-    // While the old process serves, the path of the socket is in use by that process.
+    // While the old process serves clients, it uses the path of the admin socket.
     let is_free = given_admin.is_some() || !given.listen_later;
     let unix = config.admin.socket.as_ref().filter(|_| is_free);
     let unix = unix.map(|wanted| {
@@ -366,9 +364,8 @@ fn shared(
     Arc::new(shared)
 }
 
-/// Creates the runtime of the control loop and the receiver of signals, which from now on do not
-/// end the process. First forbids new privileges, for this thread and all threads that are started
-/// later.
+/// Creates the runtime of the control loop and the receiver of signals, which no longer end the
+/// process. First forbids new privileges for this thread and all later threads.
 fn runtime() -> io::Result<(Runtime, Signals)> {
     privileges::forbid_new_privileges()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -388,7 +385,7 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
     Ok(())
 }
 
-/// Rejects a start as another user than the configured one.
+/// Fails if the process runs as a user other than the configured one.
 fn check_user(source: &ConfigSource, config: &Config, is_confined: bool) -> Result<(), StartError> {
     if !is_confined && config.file.process.user.is_none() && privileges::is_root() {
         tracing::warn!(name: "running-as-root", "running as root; set process.user to drop privileges");

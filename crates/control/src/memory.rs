@@ -13,10 +13,9 @@ use becket_proxy::shared::SharedState;
 use becket_sys::cgroup::MemoryGroup;
 use becket_sys::memory::ResidentMemory;
 
-/// An action that frees memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Relief {
-    /// Give freed memory back to the system.
+    /// Return freed memory to the system.
     GiveBack,
     EndIdle(IdleReclaim),
 }
@@ -29,8 +28,8 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Opens the kernel's files for this limit and for limits of later configurations, because the
-    /// sandbox does not allow that later.
+    /// Opens the kernel's memory files before the sandbox forbids it, also for the limits of later
+    /// configurations.
     pub fn open(limit: MemoryLimit) -> Self {
         let resident = ResidentMemory::open();
         if let (MemoryLimit::Bytes(_), Err(error)) = (limit, &resident) {
@@ -96,9 +95,8 @@ impl MemoryWatch {
 #[derive(Debug, Default)]
 struct MemoryPolicy {
     shortage: Shortage,
-    /// Actions since the shortage began.
+    /// Number of actions since the shortage began.
     actions: u32,
-    /// Time of the next action.
     next: Duration,
 }
 
@@ -138,10 +136,10 @@ impl MemoryPolicy {
 /// Watermark in percent of the cgroup's memory limit. New clients are rejected at nine eighths of
 /// the watermark, which is 95.6 % of that limit.
 const PERCENT_OF_GROUP: u64 = 85;
-/// A shortage ends when memory use has fallen below the watermark by 1/32 of the watermark, so that
-/// small changes do not end and begin it again.
+/// Hysteresis: a shortage ends only when memory use is below the watermark by 1/32 of the
+/// watermark.
 const SLACK: u64 = 32;
-/// Time between two actions, so that the first action can take effect.
+/// Time between two actions, so that each can take effect before the next.
 const BETWEEN: Duration = Duration::from_secs(1);
 /// Minimum idle time of the connections that the first action closes. The second action closes
 /// connections that were idle for a quarter of this time, and later actions for a sixteenth.

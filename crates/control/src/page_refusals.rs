@@ -4,7 +4,6 @@ use becket_proto::labelled;
 use becket_proxy::metrics::Counter;
 
 labelled! {
-/// Reason why a connection to the admin pages was not served.
 pub enum PageRefusal {
     /// The oldest connection was closed to accept a newer one.
     Evicted = "evicted",
@@ -22,7 +21,6 @@ pub enum PageRefusal {
 pub struct PageRefusals([Counter; PageRefusal::ALL.len()]);
 
 impl PageRefusals {
-    /// Returns the counter of one reason.
     pub fn of(&self, refusal: PageRefusal) -> &Counter {
         &self.0[refusal as usize]
     }

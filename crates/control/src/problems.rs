@@ -22,7 +22,7 @@ pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     let mut problems = expiring(status);
     let since = &changes.since_reload;
     let (failed, completed) = (since.failed_by_name, since.completed);
-    // Scanners rarely send a configured name, so these counts exclude most of them.
+    // Scanners rarely send a configured name, so counts per name exclude most of them.
     if failed >= MANY_FAILED && failed > completed {
         problems.push((Failure, format!(
             "handshakes: {failed} failed and {completed} succeeded since the last reload, of clients that sent a configured name; see the log"
@@ -75,8 +75,8 @@ pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     problems
 }
 
-/// Returns a problem for each listener and expiry time of certificates that expire soon. The
-/// problem lists the names of these certificates.
+/// Returns one problem per listener and expiry time, with the names of the certificates that expire
+/// soon.
 fn expiring(status: &Status) -> Vec<(Severity, String)> {
     let now = status.process.now;
     let mut soon: BTreeMap<(Timestamp, &str), (String, Vec<&str>)> = BTreeMap::new();
@@ -119,8 +119,8 @@ fn out_of_service(backend: &BackendStatus) -> Vec<(Severity, String)> {
     problems
 }
 
-/// Minimum number of failed handshakes for a problem. A few faulty clients, or a scanner that knows
-/// a name, cause fewer.
+/// Minimum number of failed handshakes that counts as a problem. A few faulty clients, or a scanner
+/// that knows a name, cause fewer.
 const MANY_FAILED: u64 = 10;
 /// Maximum number of names in a problem; a certificate may have hundreds.
 const MOST_NAMES: usize = 3;

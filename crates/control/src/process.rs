@@ -8,7 +8,6 @@ use std::fs;
 
 use becket_sys::memory::open_descriptors;
 
-/// Resource usage of the process.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct ProcessUsage {
     pub open_descriptors: Option<u64>,
@@ -31,7 +30,7 @@ impl ProcessUsage {
     }
 }
 
-/// Returns the soft limit in the line `Max open files`.
+/// Parses the soft limit in the line `Max open files`.
 fn descriptor_limit(limits: &str) -> Option<u64> {
     let line = limits
         .lines()
@@ -46,8 +45,8 @@ fn resident_bytes(status: &str) -> Option<u64> {
     kilobytes.checked_mul(1024)
 }
 
-/// Returns the sum of fields 14 and 15 (utime, stime) of `/proc/self/stat`. Field 2, the name of
-/// the program, may contain spaces and brackets; it ends at the last bracket.
+/// Returns the sum of fields 14 and 15 (utime, stime) of `/proc/self/stat`, in seconds. Field 2,
+/// the program name, may contain spaces and parentheses; it ends at the last `)`.
 fn cpu_seconds(stat: &str) -> Option<f64> {
     let (_, fields) = stat.rsplit_once(')')?;
     let mut fields = fields.split_whitespace().skip(11);

@@ -32,22 +32,20 @@ pub struct Reloading {
     again: Option<ReloadRequest>,
 }
 
-/// A requested reload.
 #[derive(Debug)]
 pub struct ReloadRequest {
     pub source: ConfigSource,
     /// Sockets that were bound for the reload.
     pub sockets: BoundSockets,
-    /// The running configuration, whose unchanged parts are used again.
+    /// The running configuration, whose unchanged parts are reused.
     pub running: Arc<Config>,
     pub secrets: Arc<TicketSecrets>,
-    /// Current time by the wall clock, since 1970.
+    /// Wall-clock time since 1970.
     pub unix: Duration,
     /// Number of reloads requested over the admin pages so far.
     pub asked: u64,
 }
 
-/// A reload being prepared.
 #[derive(Debug)]
 struct Running {
     asked: u64,
@@ -90,7 +88,6 @@ impl Reloading {
         self.running.take().is_some()
     }
 
-    /// Returns `true` while a reload is being prepared.
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }

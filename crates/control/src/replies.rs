@@ -5,11 +5,10 @@ use std::borrow::Cow;
 
 use serde::{Deserialize, Serialize};
 
-/// Connections that match a filter.
 #[derive(Debug, PartialEq, Serialize, Deserialize)]
 pub struct ConnectionList<Row> {
     pub connections: Vec<Row>,
-    /// The list contains all matching connections.
+    /// `true` if the list contains all matching connections.
     pub complete: bool,
 }
 
@@ -17,7 +16,7 @@ pub struct ConnectionList<Row> {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TopConnections {
     pub counted: usize,
-    /// All connections were counted.
+    /// `true` if all connections were counted.
     pub complete: bool,
     pub sources: Vec<TopRow>,
     pub names: Vec<TopRow>,
@@ -35,14 +34,14 @@ pub struct TopRow {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceList {
     pub tracked: u64,
-    /// A limit per source, name or fingerprint is configured.
+    /// `true` if a limit per source, name or fingerprint is configured.
     pub limits: bool,
     pub sources: Vec<SourceRow>,
 }
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceRow {
-    /// `source`, `name`, `ja4`, or `queue`: clients of a name in a backend's queue.
+    /// `source`, `name`, `ja4`, or `queue` (clients of one name in a backend's queue).
     pub kind: Cow<'static, str>,
     /// Network, name or fingerprint; an empty name stands for all names that are not configured.
     pub source: Option<String>,

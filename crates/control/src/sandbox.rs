@@ -1,11 +1,10 @@
-//! The sandbox of the serving process: accessible files and permitted system calls, from its start
-//! on.
+//! The sandbox of the serving process, which restricts its files and system calls from the start.
 //!
 //! Landlock ([`becket_sys::file_reach`]) permits the folders of files that the process has opened
-//! itself and of its logs, and the files for lookups of hosts and users; files opened by a
+//! itself and of its logs, and the files for lookups of hosts and users. Files opened by a
 //! supervisor need no folder. seccomp ([`becket_sys::call_filter`]) permits the system calls of a
-//! running server. Both last as long as the process: a reload that names a file outside is refused
-//! ([`Reach`]). Refused calls are counted, and logged once each.
+//! running server. Both last as long as the process, so a reload that names a file outside is
+//! refused ([`Reach`]). Refused calls are counted, and each is logged once.
 //!
 //! The sandbox is best effort: a kernel that lacks one of the two still enforces the other. See
 //! `docs/decisions/0037-a-sandbox-that-answers.md`.
@@ -25,7 +24,6 @@ use becket_keys::files::{Files, Reach};
 use becket_log::Output;
 use becket_tls::config::Config;
 
-/// Confinement of this process.
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
     pub status: SandboxStatus,
@@ -46,9 +44,9 @@ pub struct SandboxStatus {
 }
 
 impl Sandbox {
-    /// Confines the calling thread and its future threads, as configured. Relative paths start at
-    /// `folder`; `files` has opened the configured files. The filter of calls also applies to
-    /// existing threads.
+    /// Restricts the calling thread and its future threads, as configured. Relative paths are
+    /// resolved against `folder`; `files` has opened the configured files. The system call filter
+    /// also applies to existing threads.
     pub fn enter(config: &Config, files: &Files, folder: &Path) -> Self {
         let mode = config.file.process.sandbox;
         let mut sandbox = Self::default();
@@ -90,7 +88,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns the calls that were refused since the start.
+    /// Returns the number of refusals since the start for each refused call.
     pub fn refused() -> BTreeMap<String, u64> {
         let refused = call_filter::refused().into_iter();
         refused
@@ -167,9 +165,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     reach
 }
 
-/// Returns the folders that contain a path, as written and after following links, because either
-/// file may be replaced. Also returns the path itself if it is a folder. For a device, and for a
-/// file directly below `/`, returns the path instead of its folder.
+/// Returns the folders that contain `path`, as written and after resolving links, because either
+/// file may be replaced. A folder is itself included. A device, or a file directly below `/`, is
+/// returned instead of its folder.
 fn places(path: &Path) -> Vec<PathBuf> {
     let whole = fs::canonicalize(path).ok();
     let found = whole.as_deref().and_then(|path| fs::metadata(path).ok());

@@ -68,7 +68,7 @@ use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
 use becket_tls::config::Config;
 
-/// Reason why the server stopped; the number is the exit code of the process.
+/// Reason why the server stopped. The discriminant is the exit code of the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
@@ -100,10 +100,8 @@ impl Terminator {
     }
 }
 
-/// State of the control loop.
 #[derive(Debug)]
 pub struct Control {
-    /// State that the admin pages read.
     pub state: Arc<AdminState>,
     pub workers: Workers,
     /// Receives the result of each worker that has exited.
@@ -135,7 +133,6 @@ pub struct ConfigTasks {
 #[derive(Debug)]
 pub struct PeerTasks {
     pub cluster: Option<Membership>,
-    /// Receiver of sessions from stud and hitch.
     pub stud: Option<Reception>,
 }
 
@@ -148,7 +145,7 @@ pub struct LogThreads {
 #[derive(Debug)]
 pub struct AdminThreads {
     pub sockets: AdminSockets,
-    /// Threads of the admin pages; `None` until this process serves.
+    /// Threads of the admin pages; `None` until this process serves clients.
     pub pages: Option<Pages>,
     /// Channel for changes that operators request over the admin pages.
     pub changes: (Sender<ChangeRequest>, Receiver<ChangeRequest>),
@@ -246,7 +243,7 @@ impl Control {
         }
     }
 
-    /// Runs the periodic work, once per [`TICK`].
+    /// Runs the periodic work; called once per [`TICK`].
     fn tick(&mut self) {
         let shared = Arc::clone(self.state.shared());
         let now = shared.clock.now();
@@ -277,7 +274,6 @@ impl Control {
         }
     }
 
-    /// Rotates the ticket keys if a rotation is due.
     fn rotate(&mut self, now: Now) {
         if !self.handover.keeps_secrets() {
             return;
@@ -472,7 +468,8 @@ impl Control {
         tracing::info!(name: "log-files-reopened", "log files reopened");
     }
 
-    /// Stops accepting. `passed_on` lists the addresses whose sockets the next process has.
+    /// Stops accepting. `passed_on` lists the addresses whose sockets were passed to the next
+    /// process.
     async fn drain(&mut self, passed_on: &[SocketAddr]) {
         tracing::info!(name: "draining", "draining");
         if self.config.reloading.give_up() {
@@ -483,15 +480,15 @@ impl Control {
         self.state.set_draining();
         self.config.waiting.drains(&temporary);
         self.workers.drain(passed_on);
-        // The next becket needs the addresses of the cluster, and a draining process creates few
+        // The next process binds the cluster's addresses, and a draining process creates few
         // further sessions.
         drop(self.peers.stud.take());
         self.state.set_node(None);
         if let Some(cluster) = self.peers.cluster.take() {
             cluster.leave().await;
         }
-        // A becket that is started now can take over the admin address. Until then, this process
-        // serves the pages, which show the progress of the drain.
+        // A new becket process can take over the admin address. Until then, this process serves the
+        // pages, which show the progress of the drain.
         let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
@@ -544,9 +541,8 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Niceness of the control thread. On a core shared with a worker, control gets a quarter of the
-/// time: enough for health checks and rotation, and a flood of datagrams cannot slow down clients
-/// more than that.
+/// Niceness of the control thread. On a core shared with a worker, control receives a quarter of
+/// the time: enough for health checks and rotation, and a limit for floods of datagrams.
 const NICENESS: i32 = 5;
 /// Interval of the periodic work.
 const TICK: Duration = Duration::from_millis(100);

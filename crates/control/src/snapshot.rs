@@ -1,4 +1,4 @@
-//! The running becket at one moment: its [`Status`], and data for single pages.
+//! Snapshot of a running becket: its [`Status`], and data that only some pages show.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,12 +31,11 @@ pub struct Snapshot {
     pub kernel_tls: Option<&'static Support>,
     /// Number of PostgreSQL cancels that were sent to a server, and number that failed.
     pub cancels: (u64, u64),
-    /// Connections to the admin pages that were not served, in the order of [`PageRefusal::ALL`].
+    /// Rejected connections to the admin pages, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],
     pub usage: ProcessUsage,
-    /// Moments of the last hour.
+    /// Measurements of the last hour, one per interval of about ten seconds.
     pub history: Vec<Moment>,
-    /// Counters of each worker.
     pub counters: Vec<Arc<Counters>>,
 }
 
@@ -66,7 +65,6 @@ pub(super) fn backend(running: &RunningBackend, mark: &Mark) -> BackendStatus {
     }
 }
 
-/// Returns the configuration and the current state of a server.
 pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
     let settings = state.settings();
     let watched = state.watched();
@@ -109,7 +107,7 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
     }
 }
 
-/// Returns the configured values of the keys that an operator has changed.
+/// Returns the configured values of keys that an operator has overridden.
 fn in_file(config: &Server, settings: &ServerSettings) -> Option<BTreeMap<String, Value>> {
     let (changed, file) = (&settings.overrides, &settings.file);
     let mut values = BTreeMap::new();

@@ -1,11 +1,12 @@
-//! The listening sockets of all workers: bound before anything changes, kept over reloads.
+//! The listening sockets of all workers: bound before a new configuration takes effect, kept across
+//! reloads.
 //!
-//! Every worker gets its own socket for every address (`SO_REUSEPORT`). With this option, becket
-//! could also bind an address that another process serves with it, and would receive half of that
-//! process's clients. Therefore each address is first probed without the option. A socket from the
-//! service manager is used as it is, shared by all workers. A supervisor may pass more sockets of
-//! an address than there are workers. Some workers then have several sockets, because closing a
-//! socket would reset the clients in its queue.
+//! Every worker gets its own socket for every address (`SO_REUSEPORT`). With this option, a bind
+//! succeeds even if another process already listens on the address with it, and becket would
+//! receive half of that process's clients. Therefore each address is first probed without the
+//! option. All workers share a socket from the service manager, and its options stay unchanged. A
+//! supervisor may pass more sockets per address than there are workers. Some workers then have
+//! several sockets, because closing a socket would reset the clients in its queue.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -88,8 +89,8 @@ fn sockets_for(
     }
     let listens_later = given.listen_later;
     if let Some(given) = given.take(SocketKind::Clients, address) {
-        // While the old process serves, does not listen on a new socket, because no process would
-        // accept the clients in its queue yet.
+        // New sockets do not listen while the old process accepts clients, because no process would
+        // accept from their queues yet.
         let open = if listens_later {
             set_options
         } else {

@@ -47,16 +47,15 @@ pub struct AdminState {
 #[derive(Clone, Copy, Debug)]
 pub struct MainProcess {
     pub pid: u32,
-    /// Numbers of crashes and upgrades before the start of this serving process.
+    /// Counts of crashes and upgrades before this serving process started.
     pub restarts: Restarts,
 }
 
-/// Sources of sessions besides the handshakes of this process.
 #[derive(Debug, Default)]
 pub struct Replication {
     /// This host's node in the cluster; `None` without a cluster.
     pub node: Option<Arc<Node>>,
-    /// Status of the receiver of sessions from stud and hitch; `None` if it is disabled.
+    /// Status of the receiver for stud and hitch sessions; `None` if disabled.
     pub stud: Option<Arc<ReceptionStatus>>,
 }
 
@@ -69,7 +68,7 @@ struct Current {
     /// `since_reload` contains the counts at the last successful reload.
     changes: ChangeStatus,
     rotation: RotationState,
-    /// Level set by an operator; `None` if the log has the level of the file.
+    /// Log level set by an operator; `None` uses the configured level.
     log_level: Option<String>,
 }
 
@@ -143,13 +142,11 @@ impl AdminState {
         }
     }
 
-    /// Adds the status of the sandbox.
     pub fn sandboxed(self, sandbox: &Sandbox) -> Self {
         let sandbox = sandbox.status.clone();
         Self { sandbox, ..self }
     }
 
-    /// Returns the state shared with the workers.
     pub fn shared(&self) -> &Arc<SharedState> {
         &self.shared
     }
@@ -204,7 +201,6 @@ impl AdminState {
         });
     }
 
-    /// Returns the status of watched files.
     pub fn watch(&self) -> WatchStatus {
         self.current().changes.watch
     }
@@ -217,7 +213,6 @@ impl AdminState {
         self.change(|current| current.changes.upgrades.running = true);
     }
 
-    /// Records that an upgrade failed.
     pub fn refuse_upgrade(&self, refused: ReloadOutcome) {
         self.change(|current| {
             let changes = &mut current.changes;
@@ -231,23 +226,21 @@ impl AdminState {
         self.change(|current| current.rotation = rotation);
     }
 
-    /// Sets the level of the log; `None` is the level of the file.
+    /// Sets the log level; `None` selects the configured level.
     pub fn set_log_level(&self, level: Option<String>) {
         self.change(|current| current.log_level = level);
     }
 
-    /// Resets the log level to that of the configuration.
     pub fn reset_log_level(&self) {
         self.set_log_level(None);
     }
 
-    /// Returns the temporary changes as text.
     pub fn temporary(&self) -> Vec<String> {
         let current = self.current();
         current.temporary(&current.backends(&self.shared))
     }
 
-    /// Returns the level of the log, and the level of the file if that differs.
+    /// Returns the log level, and the configured level if it differs.
     pub fn log_status(&self) -> LogStatus {
         self.current().log_status()
     }
@@ -263,7 +256,7 @@ impl AdminState {
             .clone()
     }
 
-    /// Reads everything that the pages show. Does not wait for workers.
+    /// Reads the data of all pages. Does not wait for workers.
     pub fn snapshot(&self) -> Snapshot {
         let (shared, current) = (&self.shared, self.current());
         let (config, now) = (&current.config, shared.clock.now());
@@ -388,7 +381,6 @@ impl AdminState {
         }
     }
 
-    /// Returns the configuration in use.
     pub fn config(&self) -> Arc<Config> {
         self.current().config
     }
@@ -398,7 +390,6 @@ impl AdminState {
         self.draining.load(Relaxed)
     }
 
-    /// Returns the counters of connections to the admin pages that were not served.
     pub fn refusals(&self) -> &PageRefusals {
         &self.refusals
     }

@@ -1,9 +1,9 @@
 //! The status of a running becket: one model behind `/status`, the page for browsers, `/metrics`
-//! and every command that shows it.
+//! and the commands that show it.
 //!
-//! `/status` is a [`Status`] as JSON, and the commands parse it back to this type. A field that
-//! another version lacks has its default. A [`Status`] contains no secrets, and only the digest of
-//! a policy. [`Snapshot`](super::snapshot::Snapshot) contains one.
+//! `/status` returns a [`Status`] as JSON, and the commands parse this JSON into the same type.
+//! Fields missing from another version's JSON get default values. A [`Status`] contains no secrets,
+//! and only the digest of a policy. [`Snapshot`](super::snapshot::Snapshot) contains a [`Status`].
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -24,11 +24,11 @@ use super::history::{Minute, Moment, ServerCounts};
 use super::totals::Totals;
 use crate::sandbox::SandboxStatus;
 
-/// Data of all pages and commands. In JSON, the fields of flattened parts are next to the others.
+/// Data of all pages and commands. In JSON, flattened parts appear at the top level.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
-    /// Problems that need an operator.
+    /// Problems that require action by an operator.
     pub problems: Vec<String>,
     #[serde(flatten)]
     pub process: ProcessStatus,
@@ -52,24 +52,22 @@ pub struct Status {
 #[serde(default)]
 pub struct ProcessStatus {
     pub version: Cow<'static, str>,
-    /// Name of this host.
     pub host: String,
     pub state: ServingState,
-    /// Time of this status.
     pub now: Timestamp,
     /// ID of the process that receives signals: the supervisor, if there is one.
     pub pid: u32,
-    /// Number of serving processes of this supervisor that died.
+    /// Crashes of serving processes under this supervisor.
     pub restarts: u64,
-    /// Start of the serving process.
+    /// Start time of the serving process.
     pub started: Timestamp,
     pub uptime_seconds: u64,
     pub workers: usize,
     pub crypto_threads: usize,
-    /// `None` without a limit.
+    /// `None` without a memory limit.
     pub memory: Option<MemoryStatus>,
     pub sandbox: SandboxStatus,
-    /// System calls that the sandbox refused.
+    /// Number of refused calls, by system call.
     pub refused_calls: BTreeMap<String, u64>,
     /// Kernel TLS support; `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<String>,
@@ -92,14 +90,12 @@ impl ServingState {
     }
 }
 
-/// Reloads, upgrades, and other changes of the configuration.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ChangeStatus {
     pub log: LogStatus,
-    /// Changes that the next reload, upgrade or restart ends.
+    /// Changes that the next reload, upgrade or restart discards.
     pub temporary: Vec<String>,
-    /// The last reload.
     pub reload: Option<ReloadOutcome>,
     pub reloads: ReloadCounts,
     /// The last failed upgrade.
@@ -115,12 +111,11 @@ pub struct ChangeStatus {
 #[serde(default)]
 pub struct LogStatus {
     pub level: String,
-    /// Level in the configuration file, if another level is in use.
+    /// Configured log level, if another level is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_file: Option<String>,
 }
 
-/// The outcome of a reload or an upgrade.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct ReloadOutcome {
     pub time: Timestamp,
@@ -128,18 +123,16 @@ pub struct ReloadOutcome {
     pub errors: Vec<String>,
 }
 
-/// Reloads or upgrades since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ReloadCounts {
     pub done: u64,
-    /// Number of refused requests, which changed nothing.
+    /// Number of rejected requests; these changed nothing.
     pub refused: u64,
     /// A reload or an upgrade is in progress or requested.
     pub running: bool,
 }
 
-/// State of watched certificate files.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatchStatus {
@@ -147,14 +140,14 @@ pub struct WatchStatus {
     pub time: Option<Timestamp>,
     pub renewals: u64,
     pub failures: u64,
-    /// Faults of changed files; the previous files stay in use.
+    /// Errors in changed files; the previous files stay in use.
     pub rejected: Vec<String>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct HandshakeCounts {
     pub completed: u64,
-    /// Failed handshakes of clients that sent a configured name.
+    /// Failed handshakes whose server name (SNI) is configured.
     pub failed_by_name: u64,
 }
 
@@ -178,23 +171,21 @@ impl HandshakeCounts {
 #[serde(default)]
 pub struct TrafficStatus {
     pub totals: Totals,
-    /// The last complete interval of ten seconds.
+    /// Measurements of the last complete interval of ten seconds.
     pub recent: Option<Moment>,
     pub minute: Minute,
     pub admission: AdmissionCounts,
-    /// Handshakes of each policy that has a trial, by result.
+    /// Handshake counts per policy with a trial, by result.
     pub trials: BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>,
 }
 
-/// Counts of admission control, in addition to its close reasons.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AdmissionCounts {
-    /// Full handshakes in progress, if they are limited.
+    /// Full handshakes in progress, counted only if they are limited.
     pub full_handshakes_in_flight: u32,
-    /// Number of tracked sources.
     pub sources: usize,
-    /// Number of clients that were not counted for their source, because the table was full.
+    /// Clients not counted by source because the table was full.
     pub untracked: u64,
 }
 
@@ -209,7 +200,6 @@ pub struct SigningStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SessionStatus {
-    /// The table of TLS 1.2 sessions.
     #[serde(rename = "sessions")]
     pub table: Occupancy,
     /// TLS 1.3 sessions that allow early data.
@@ -217,32 +207,30 @@ pub struct SessionStatus {
     pub tickets: TicketKeys,
     /// `None` if sessions are not replicated.
     pub cluster: Option<ClusterReport>,
-    /// Sessions of stud and hitch; `None` if they are not received.
+    /// Sessions received from stud and hitch; `None` if reception is disabled.
     pub stud: Option<StudReport>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct Occupancy {
     pub entries: usize,
-    /// 0 means that the table is off.
+    /// Maximum number of sessions; 0 disables the table.
     pub capacity: usize,
 }
 
-/// Rotation of the ticket keys.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TicketKeys {
     pub epoch: u64,
     pub epoch_started: Timestamp,
     pub next_rotation_seconds: u64,
-    /// Number of this node; `None` outside of a cluster.
+    /// Number of this node in the cluster; `None` without a cluster.
     pub node: Option<u16>,
-    /// IDs of the secrets in hex: first the secret that seals tickets, then secrets that only open
-    /// tickets.
+    /// IDs of the ticket secrets in hexadecimal. The first secret seals tickets; the others only
+    /// open tickets.
     pub secrets: Vec<String>,
 }
 
-/// The status of the cluster crate, with types for the fields that commands show.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct ClusterReport {
@@ -285,7 +273,6 @@ pub struct PeerNameReport {
 pub struct StudReport {
     pub listen: String,
     pub receiving: bool,
-    /// Number of datagrams by the outcome of their session.
     pub datagrams: BTreeMap<Cow<'static, str>, u64>,
 }
 
@@ -333,10 +320,10 @@ pub struct PolicyStatus {
 #[serde(default)]
 pub struct BackendStatus {
     pub name: String,
-    /// The folder, for a backend that serves files.
+    /// Served folder, if this is a static file backend.
     pub files: Option<PathBuf>,
     pub balance: Balance,
-    /// Number of connections that wait for a slot.
+    /// Number of connections in the backend's queue.
     pub waiting: usize,
     pub queue_length: usize,
     pub hand_overs: u64,
@@ -359,13 +346,13 @@ pub struct ServerStatus {
     pub maxconn: Option<u32>,
     pub connections: u64,
     pub failures: u64,
-    /// Connects in the last minute; absent in the answer to a change.
+    /// Connects in the last minute; omitted in the response to a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minute: Option<ServerCounts>,
     pub node: Option<u16>,
     #[serde(flatten)]
     pub health: ServerHealth,
-    /// Configured values of the keys that an operator has changed.
+    /// Configured values of keys that an operator has overridden.
     pub in_file: Option<BTreeMap<String, Value>>,
     pub added: bool,
 }
@@ -396,7 +383,6 @@ impl ServerHealth {
         self.state == "passing" && !self.is_out_of_service()
     }
 
-    /// Returns the condition, or the state if the server is not checked.
     pub fn label(&self) -> &str {
         match &*self.condition {
             "" | "unchecked" => &self.state,

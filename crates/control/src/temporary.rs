@@ -1,4 +1,4 @@
-//! Temporary changes: changes by an operator that the next reload, upgrade or restart ends.
+//! Temporary changes by an operator, which the next reload, upgrade or restart discards.
 
 use std::sync::Arc;
 
@@ -12,14 +12,13 @@ pub struct RunningBackend {
     pub state: Arc<BackendState>,
 }
 
-/// Returns each temporary change as text.
 pub(super) fn temporary(backends: &[RunningBackend], log_level: Option<&str>) -> Vec<String> {
     let servers = backends.iter().flat_map(of_backend);
     let level = log_level.map(|level| format!("log level: {level}"));
     servers.chain(level).collect()
 }
 
-/// Logs the temporary changes that a reload, an upgrade or a drain ends.
+/// Logs the temporary changes that a reload, an upgrade or a drain discards.
 pub fn log_ended(changes: &[String]) {
     for change in changes {
         tracing::info!(name: "temporary-change-ended", change, "temporary change ended");

@@ -7,14 +7,11 @@ use std::sync::Arc;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::metrics::{Counters, HandshakeClass};
 
-/// Sums over all workers.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct Totals {
     pub accepted: u64,
-    /// Open connections.
     pub connections: u64,
-    /// Handshakes in progress.
     pub handshakes_in_flight: u64,
     /// Signatures requested from crypto threads and not yet answered.
     pub signatures_in_flight: u64,
@@ -22,9 +19,9 @@ pub struct Totals {
     pub handshakes_resumed: u64,
     /// Handshakes that failed because of the client.
     pub handshakes_failed: u64,
-    /// Failed handshakes of clients that sent a configured name.
+    /// Failed handshakes whose server name (SNI) is configured.
     pub handshakes_failed_by_name: u64,
-    /// Number of ended connections by close reason, without reasons that never occurred.
+    /// Closed connections by close reason; reasons that never occurred are omitted.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
     /// Ciphertext received from clients.
     pub client_bytes_in: u64,
@@ -34,18 +31,17 @@ pub struct Totals {
     pub server_bytes_in: u64,
     /// Plaintext sent to servers.
     pub server_bytes_out: u64,
-    /// Bytes that were transferred without a copy.
+    /// Bytes transferred with splice(2), without a copy to user space.
     pub spliced_bytes: u64,
-    /// Pipes in use for transfers without a copy.
+    /// Pipes in use for splice(2).
     pub pipes_lent: u64,
 }
 
 impl Totals {
-    /// Sums the counters of all workers.
     pub fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
         let mut sum = Self::default();
         for worker in workers {
-            // Counters of ends are read first, so that no difference below is negative.
+            // Reads the end counters first, so that no difference below is negative.
             let (closed, ended) = (worker.closed.total(), worker.handshakes_ended.value());
             let (accepted, begun) = (worker.accepted.value(), worker.handshakes_begun.value());
             sum.accepted += accepted;

@@ -22,8 +22,7 @@ use super::status::{ListenerStatus, Status};
 
 pub use self::text::span;
 
-/// Writes the page from a status and the moments of the last hour. The Content-Security-Policy of
-/// the answer contains the same nonce.
+/// Renders the page. The Content-Security-Policy of the response must contain the same `nonce`.
 pub(super) fn web(status: &Status, hour: &[Moment], nonce: &str) -> Result<String, fmt::Error> {
     let mut page = String::new();
     let mut found = problems(status);

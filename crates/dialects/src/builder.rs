@@ -1,4 +1,4 @@
-//! Builds a [`Translation`]: the translated table, and the settings that each key comes from.
+//! Builds a [`Translation`]: the translated table, and the origin of each key.
 
 use std::collections::HashSet;
 use std::path::{Path, PathBuf};
@@ -65,7 +65,7 @@ impl SectionBuilder {
         }
     }
 
-    /// Records another setting as an origin of the last value of a list.
+    /// Records an additional origin of the last element in the list `key`.
     pub(super) fn add_origin(&mut self, key: &str, origin: SettingId) {
         let list = self.table.get(key).and_then(Value::as_array);
         if let Some(last) = list.and_then(|list| list.len().checked_sub(1)) {
@@ -89,7 +89,7 @@ impl TranslationBuilder {
         }
     }
 
-    /// Adds the remark of a setting, with the support that its table declares.
+    /// Adds a remark with the support from the setting's table row.
     pub(super) fn note(
         &mut self,
         setting: &'static Setting,
@@ -108,7 +108,7 @@ impl TranslationBuilder {
         SettingId(self.made.report.len() - 1)
     }
 
-    /// Adds the remark of a setting whose table row has several names.
+    /// Adds a remark under one name of a table row with several names.
     pub(super) fn note_as(
         &mut self,
         (setting, name): (&'static Setting, &'static str),
@@ -150,8 +150,8 @@ impl TranslationBuilder {
         }
     }
 
-    /// Adds `more` to the count of directives, names and servers. Returns `false` and records a
-    /// problem at [`MOST_DIRECTIVES`].
+    /// Counts directives, names and servers. At [`MOST_DIRECTIVES`], records a problem and returns
+    /// `false`.
     pub(super) fn count(&mut self, more: usize) -> bool {
         let before = self.counted;
         self.counted += more;
@@ -182,7 +182,7 @@ impl TranslationBuilder {
         self.made.problems.len() >= FAULTS
     }
 
-    /// Overrides the support of a setting, because the support depends on the value.
+    /// Overrides a setting's support if the support depends on the value.
     pub(super) fn amend(
         &mut self,
         origin: SettingId,
@@ -195,7 +195,6 @@ impl TranslationBuilder {
         remark.why = why.into();
     }
 
-    /// Rejects the value of a setting.
     pub(super) fn refuse(
         &mut self,
         origin: SettingId,
@@ -213,7 +212,7 @@ impl TranslationBuilder {
         self.problem(problem.accepted(accepted));
     }
 
-    /// Records a problem, unless there are too many.
+    /// Records a problem, unless the maximum of `FAULTS` is reached.
     pub(super) fn problem(&mut self, mut problem: Problem) {
         if !self.is_full() {
             if problem.line.is_some() && problem.file.is_none() {
@@ -223,7 +222,7 @@ impl TranslationBuilder {
         }
     }
 
-    /// Returns an absolute path; a relative path starts at the folder of the translation.
+    /// Resolves a relative path against the folder of the translation.
     pub(super) fn place(&self, path: &str) -> String {
         // The path is valid UTF-8, so the conversion replaces no bytes.
         self.folder.join(path).to_string_lossy().into_owned()
@@ -256,7 +255,7 @@ impl TranslationBuilder {
         found
     }
 
-    /// Adds a remark about an unknown setting, which stud ignores as well.
+    /// Adds a remark about an unknown setting. stud also ignores unknown settings.
     pub(super) fn unknown(&mut self, name: &str, line: Option<usize>) {
         if self.unknown_settings < FAULTS {
             self.unknown_settings += 1;
@@ -289,7 +288,7 @@ impl TranslationBuilder {
         self.put(self.made.report[origin.0].ours, value, origin);
     }
 
-    /// Overrides becket's key in the remark, because the key depends on the value; empty means no
+    /// Replaces becket's key in a remark if the setting's value determines the key. Empty means no
     /// key.
     pub(super) fn becomes(&mut self, origin: SettingId, ours: &'static str) {
         self.made.report[origin.0].ours = ours;
@@ -304,7 +303,6 @@ impl TranslationBuilder {
         }
     }
 
-    /// Starts the `[backend.tls]` of a backend.
     pub(super) fn tls(&self, backend: &SectionBuilder) -> SectionBuilder {
         SectionBuilder {
             path: format!("{}.tls", backend.path),
@@ -338,7 +336,6 @@ impl TranslationBuilder {
         tls.set(path.trim_start_matches("backend.tls."), value, origin);
     }
 
-    /// Adds the finished `tls` table to a backend.
     pub(super) fn set_table(
         &self,
         backend: &mut SectionBuilder,
@@ -349,7 +346,6 @@ impl TranslationBuilder {
         backend.origins.extend(tls.origins);
     }
 
-    /// Adds a finished table, such as `[backend.health]`, to a backend.
     pub(super) fn set_nested(
         &self,
         backend: &mut SectionBuilder,
@@ -431,7 +427,6 @@ impl TranslationBuilder {
         policy.set("suites", suites, first);
     }
 
-    /// Adds a finished section.
     pub(super) fn add(&mut self, section: SectionBuilder) {
         let kind = section.path.split('[').next().unwrap_or_default();
         for (path, origin) in section.origins {
@@ -468,7 +463,7 @@ pub(super) fn address(host: &str, port: &str) -> String {
 static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not a setting of stud");
 /// Socket of syslog(3).
 pub(super) const SYSLOG: &str = "/dev/log";
-/// Maximum number of reported errors, as for TOML.
+/// Maximum number of reported errors, as for `becket.toml`.
 const FAULTS: usize = 100;
 /// Maximum number of directives of HAProxy or nginx, plus names and servers in the output.
 pub(super) const MOST_DIRECTIVES: usize = 100_000;

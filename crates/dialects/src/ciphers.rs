@@ -1,13 +1,12 @@
 //! Cipher strings of OpenSSL, as in ciphers(1), for the suites that becket supports.
 //!
-//! becket supports six of the more than hundred suites that such a string may name: those of TLS
-//! 1.2 with forward secrecy and an AEAD. All operators work on these suites as in OpenSSL: names
-//! add suites, `-` removes them, `!` removes them permanently, `+` moves them to the end, and
+//! A cipher string may name more than a hundred suites. becket supports six: the TLS 1.2 suites
+//! with forward secrecy and an AEAD. All operators work on these suites as in OpenSSL: names add
+//! suites, `-` removes them, `!` removes them permanently, `+` moves them to the end, and
 //! `@STRENGTH` sorts them. Unknown names and names without a supported suite add nothing.
 
 use super::setting::SettingSupport;
 
-/// Suites that a string selects.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CipherChoice {
     /// IANA names, in the order of the string.
@@ -17,7 +16,6 @@ pub(super) struct CipherChoice {
 }
 
 impl CipherChoice {
-    /// Returns the support and its explanation.
     pub(super) fn support(&self) -> (SettingSupport, String) {
         let served = self.suites.join(" ");
         if self.more {
@@ -33,7 +31,7 @@ impl CipherChoice {
     }
 }
 
-/// Returns the suites of TLS 1.2 that a cipher string selects.
+/// Returns the supported TLS 1.2 suites that a cipher string selects.
 pub(super) fn tls12(string: &str) -> CipherChoice {
     let mut list = List {
         order: (0..SUITES.len()).map(|index| (index, false)).collect(),
@@ -55,7 +53,7 @@ pub(super) fn tls12(string: &str) -> CipherChoice {
     }
 }
 
-/// Returns the suites of TLS 1.3 in a list of names.
+/// Parses a colon-separated list of TLS 1.3 suites.
 pub(super) fn tls13(string: &str) -> CipherChoice {
     let mut chosen = CipherChoice {
         suites: Vec::new(),
@@ -71,8 +69,8 @@ pub(super) fn tls13(string: &str) -> CipherChoice {
     chosen
 }
 
-/// All suites that are not removed permanently, each with a flag for active ones. As in OpenSSL, a
-/// suite that is removed and named again precedes suites that were never named.
+/// Suites that are not permanently removed; the flag marks active suites. As in OpenSSL, a suite
+/// that is removed and named again precedes suites that were never named.
 struct List {
     order: Vec<(usize, bool)>,
     more: bool,
@@ -139,7 +137,6 @@ impl Suite {
         names == self.openssl || names.split('+').all(|name| self.is_any(name))
     }
 
-    /// Returns `true` if the suite belongs to the group of a name.
     fn is_any(&self, name: &str) -> bool {
         let of = |part: &str| self.openssl.contains(part);
         let [aes, aes128, aes256, chacha] = ["AES", "AES128", "AES256", "CHACHA20"].map(of);
@@ -172,7 +169,6 @@ const SUITES: [Suite; 6] = [
     Suite { openssl: "ECDHE-RSA-AES128-GCM-SHA256", iana: "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256" },
 ];
 
-/// Fault of a string that selects no supported suite.
 pub(super) const NOTHING_LEFT: &str = "none of these suites is supported";
 pub(super) const LEAVING: &str = "suites with ECDHE and AES-GCM or CHACHA20, such as EECDH+AESGCM";
 

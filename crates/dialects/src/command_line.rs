@@ -1,17 +1,16 @@
 //! Reads command lines of hitch and stud with clap: options at any position, joined short options,
-//! and unambiguous prefixes of long ones.
+//! and unambiguous prefixes of long options.
 
 use std::ffi::OsString;
 
 use clap::{Arg, ArgAction, Command};
 
-/// An option of a program.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ProgramOption {
     pub(super) long: &'static str,
     pub(super) short: Option<char>,
     pub(super) value: OptionValue,
-    /// The setting of the option, or a word for its action.
+    /// Name of the setting, or of an action such as `--config`.
     pub(super) sets: &'static str,
 }
 
@@ -23,7 +22,6 @@ pub(super) enum OptionValue {
     Required,
 }
 
-/// Returns the clap grammar of a program's command line.
 pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) -> Command {
     let arguments = options.iter().map(|option| {
         let argument = Arg::new(option.long)
@@ -52,7 +50,7 @@ pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) 
         ))
 }
 
-/// Reads options in their order, followed by operands. Returns the setting and the value of each.
+/// Reads options in command-line order, followed by operands. Returns pairs of setting and value.
 pub(super) fn read(
     program: &'static str,
     options: &'static [ProgramOption],
@@ -78,7 +76,7 @@ pub(super) fn read(
         .collect())
 }
 
-/// Setting of operands: certificate files.
+/// Setting for operands, which are certificate files.
 const PEM: &str = "pem-file";
 
 #[cfg(test)]

@@ -1,4 +1,5 @@
-//! Directives of HAProxy and nginx, and the translation of directives whose table row suffices.
+//! Directives of HAProxy and nginx, and the translation of directives that need only their table
+//! row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -11,14 +12,14 @@ use super::setting::{Setting, SettingSupport, ValueKind};
 use becket_config::address::{Address, ListenAddress, SectionName, ServerAddress};
 use becket_config::notation::{Text, duration};
 
-/// A directive, or an option in the line of a directive.
+/// A directive, or an option on a directive's line.
 #[derive(Clone, Debug)]
 pub(super) struct Directive {
     pub(super) name: &'static str,
     pub(super) setting: &'static Setting,
     pub(super) words: Rc<[String]>,
     pub(super) origin: SettingId,
-    /// Options of the line, or directives of the block.
+    /// Options on the line, or directives in the block.
     pub(super) inner: Rc<Directives>,
 }
 
@@ -31,8 +32,8 @@ impl Directive {
         self.word(0)
     }
 
-    /// Converts the value according to its table row. Returns `None` after a fault, and if code
-    /// translates the directive or no key is needed.
+    /// Converts the value according to its table row. Returns `None` after an error, if code
+    /// translates the directive, or if no key is needed.
     fn value(&self, out: &mut TranslationBuilder) -> Option<Value> {
         let text = self.text();
         let value: Option<Value> = match self.setting.kind {
@@ -71,7 +72,7 @@ impl Directive {
         value
     }
 
-    /// Returns name and value of the directive's key if the key is directly below `prefix`, such as
+    /// Returns the directive's key and value if the key is directly below `prefix`, such as
     /// `backend.health.`.
     pub(super) fn entry(
         &self,
@@ -93,8 +94,8 @@ impl Directive {
         })
     }
 
-    /// Returns the milliseconds of a time such as `1h30m`. The table row determines the unit of a
-    /// plain number.
+    /// Parses a time such as `1h30m` to milliseconds. The table row determines the unit of a bare
+    /// number.
     fn time(&self) -> Option<u64> {
         let text = self.text();
         let is_seconds = self.setting.kind == ValueKind::Seconds;
@@ -116,7 +117,6 @@ fn constant(text: &str) -> Value {
     }
 }
 
-/// Directives of a section, a block or a line, by name.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Directives(BTreeMap<&'static str, Vec<Directive>>);
 
@@ -129,7 +129,7 @@ impl Directives {
         self.0.insert(directive.name, vec![directive]);
     }
 
-    /// Joins `base` and the relative paths of the directives with this name.
+    /// Prepends `base` to the relative paths of the directives with this name.
     pub(super) fn rebase(&mut self, name: &str, base: &str) {
         for given in self.0.get_mut(name).into_iter().flatten() {
             let path = Path::new(base).join(given.text());
@@ -164,7 +164,7 @@ pub(super) fn each<'d>(scopes: &[&'d Directives]) -> impl Iterator<Item = &'d Di
     all.into_values().filter_map(|given| given.last())
 }
 
-/// Sets the keys below `prefix` for directives whose table row suffices.
+/// Sets the keys below `prefix` for directives that need only their table row.
 pub(super) fn apply<'d>(
     out: &mut TranslationBuilder,
     section: &mut SectionBuilder,
@@ -238,7 +238,8 @@ pub(super) fn named(
     })
 }
 
-/// Finds a directive by its first two words, or by the first. Returns its row and name, and the words after the name.
+/// Finds a directive by its first two words, otherwise by its first word. Returns the table row, the name and the
+/// remaining words.
 pub(super) fn lookup<'w>(
     table: &'static [Setting],
     words: &'w [String],
@@ -279,7 +280,7 @@ pub(super) fn options<'w>(
     options
 }
 
-/// Allocates names of sections: the name in the other program, if it is valid and unused.
+/// Allocates section names. Prefers the original name, if it is valid and unused.
 #[derive(Debug, Default)]
 pub(super) struct FreeNames {
     taken: BTreeSet<String>,
@@ -306,7 +307,6 @@ fn endpoint(text: &str) -> Option<String> {
     Some(address(if host == "::" { "" } else { host }, port))
 }
 
-/// Returns an address to listen on in becket's notation.
 pub(super) fn listen_address(text: &str) -> Option<String> {
     let at = endpoint(text)?;
     let address = ListenAddress::parse(&at).ok()?.address;
@@ -330,7 +330,6 @@ static UNKNOWN_OPTION: Setting = Setting::lost(
     "unknown option",
     "becket has no such option: see docs/reference/configuration.md",
 );
-/// A directive that is in no table.
 pub(super) static UNKNOWN_DIRECTIVE: Setting = Setting::lost(
     ValueKind::Own,
     "unknown directive",

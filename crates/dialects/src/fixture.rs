@@ -1,4 +1,4 @@
-//! Configurations of other programs as tests keep them: each file with the TOML that it becomes.
+//! Test fixtures: configurations of other programs, each with the expected TOML.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use super::{MigrationSource, SettingSupport};
 use becket_config::file::File;
 use becket_config::read::read;
 
-/// Translates a text, with its included files by their paths from `/etc`.
+/// Translates `text`. `parts` contains included files, with their paths relative to `/etc`.
 pub(crate) fn migration(source: MigrationSource, text: &str, parts: &[(&str, &str)]) -> Migration {
     let parts = parts.iter().map(|(path, text)| {
         let path = Path::new("/etc").join(path);
@@ -25,8 +25,8 @@ pub(crate) fn migration(source: MigrationSource, text: &str, parts: &[(&str, &st
     migration
 }
 
-/// Compares the translation of a fixture with the expected file next to it. Writes this file first
-/// if the environment has `BLESS`.
+/// Compares the translation of a fixture with the expected file next to it. If the environment
+/// contains `BLESS`, writes the expected file first.
 #[track_caller]
 pub(crate) fn compare(
     source: MigrationSource,
@@ -61,7 +61,7 @@ pub(crate) fn outcome(
     (remark.verdict, remark.why.clone())
 }
 
-/// The errors of a text, each as one line.
+/// Returns the errors, one line each.
 pub(crate) fn errors(source: MigrationSource, text: &str) -> Vec<String> {
     let migration = migration(source, text, &[]);
     migration.errors.iter().map(ToString::to_string).collect()

@@ -1,29 +1,22 @@
 //! Parsed command lines of other programs.
 
-/// Action of a command line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DialectCommand {
     /// Serve, or test the configuration.
     Run(Invocation),
-    /// Print the version.
     Version,
-    /// Print the help.
     Help,
-    /// Print the default configuration.
     Defaults,
 }
 
-/// Reason why a command line is rejected.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CommandLineError {
-    /// The syntax is wrong.
     #[error("{0}\nInvalid command line parameters.")]
     Grammar(#[from] clap::Error),
-    /// There are two configuration files.
+    /// More than one configuration file was given.
     #[error("--config is given twice")]
     TwoFiles,
-    /// A file name is not valid.
     #[error("Invalid configuration file name \"{0}\"")]
     FileName(String),
 }
@@ -33,9 +26,9 @@ pub enum CommandLineError {
 pub struct Invocation {
     /// The configuration file; `-` is standard input.
     pub file: Option<String>,
-    /// The configuration is only tested.
+    /// `true` if the program only tests the configuration.
     pub is_test: bool,
-    /// Options and their values in order, with the file at its position.
+    /// Options with values, and the configuration file, in command-line order.
     pub(crate) steps: Vec<InvocationStep>,
 }
 
@@ -43,12 +36,11 @@ pub struct Invocation {
 pub(crate) enum InvocationStep {
     /// Read the configuration file.
     File,
-    /// A setting and its value.
     Set(&'static str, String),
 }
 
 impl Invocation {
-    /// Returns the invocation of a program with only a file as argument.
+    /// Returns the invocation of a program whose only argument is a file.
     pub fn of_file(file: &str) -> Self {
         Self {
             file: Some(file.to_owned()),

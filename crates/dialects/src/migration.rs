@@ -15,14 +15,11 @@ use becket_config::listener::ListenerSection;
 use becket_config::policy::{Policy, ServerTls};
 use becket_config::read::read;
 
-/// Result of a migration.
 #[derive(Debug, Serialize)]
 pub struct Migration {
-    /// The configuration file of becket; `None` if there are errors.
+    /// Contents of the new `becket.toml`; `None` if there are errors.
     pub toml: Option<String>,
-    /// A remark on each setting.
     pub settings: Vec<Remark>,
-    /// All errors.
     pub errors: Vec<Problem>,
 }
 
@@ -84,7 +81,6 @@ fn lost(translation: &Translation) -> String {
     text
 }
 
-/// Returns a setting with its value.
 fn shown(remark: &Remark) -> String {
     match &*remark.value {
         "" => remark.theirs.to_owned(),
@@ -93,20 +89,20 @@ fn shown(remark: &Remark) -> String {
 }
 
 impl Migration {
-    /// Returns whether a setting has no counterpart in the file.
+    /// Returns `true` if at least one setting has no counterpart in `becket.toml`.
     pub fn has_lost(&self) -> bool {
         let mut settings = self.settings.iter();
         settings.any(|remark| remark.verdict == SettingSupport::Lost)
     }
 
-    /// Formats the report: a line for each setting, wrapped.
+    /// Formats the report, one wrapped line per setting.
     pub fn page(&self) -> String {
         let place = |remark: &Remark| match (&remark.file, remark.line) {
             (_, None) => String::new(),
             (None, Some(line)) => line.to_string(),
             (Some(file), Some(line)) => format!("{file}:{line}"),
         };
-        // Places in included files may be longer, and are not aligned.
+        // Locations in included files are not aligned, because they may be long.
         let places = self.settings.iter().filter(|it| it.file.is_none());
         let places = places.map(|it| place(it).chars().count());
         let width = places.max().unwrap_or_default();
@@ -152,7 +148,7 @@ impl TomlWriter<'_> {
     fn write(mut self, file: &File) -> String {
         let whole = table(file);
         let defaults = table(&File::default());
-        // `File::default` has no `[cluster]` with defaults to compare.
+        // `File::default` contains no `[cluster]` to compare with.
         let cluster = table(&Cluster::default());
         for (kind, default) in [
             ("listener", table(&ListenerSection::default())),
@@ -185,7 +181,6 @@ impl TomlWriter<'_> {
         self.text
     }
 
-    /// Writes the tables within a section.
     fn nested(&mut self, path: &str, kind: &str, section: &Table) {
         for (nested, default) in [
             ("tls", table(&ServerTls::default())),
@@ -258,7 +253,6 @@ impl TomlWriter<'_> {
         }
     }
 
-    /// Returns a comment with the origin of a key.
     fn comment(&self, path: &str) -> String {
         let Some(remarks) = self.translation.origins.get(path) else {
             return String::new();
@@ -278,9 +272,9 @@ impl TomlWriter<'_> {
     }
 }
 
-/// Returns a section with all its keys, defaults included.
+/// Serializes a section with all keys, including default values.
 fn table<T: Serialize>(section: &T) -> Table {
-    // Serialization does not fail: a test writes every value that the parser accepts.
+    // Serialization cannot fail: a test serializes every value that the parser accepts.
     Table::try_from(section).unwrap_or_default()
 }
 
@@ -289,5 +283,5 @@ fn array<'t>(table: &'t Table, key: &str) -> impl Iterator<Item = &'t Table> {
     list.into_iter().flatten().filter_map(Value::as_table)
 }
 
-/// Width of the report.
+/// Width of the report in columns.
 const COLUMNS: usize = 120;

@@ -1,11 +1,10 @@
-//! Texts from the tables of dialects: the pages of `docs/reference/drop-in.md`, and the help of
-//! each program.
+//! Texts generated from the dialect tables: the pages of `docs/reference/drop-in.md`, and the help
+//! of each program.
 
 use std::fmt::Write;
 
 use super::{Dialect, command_line, hitch, stud};
 
-/// Returns the table of a dialect in Markdown.
 pub fn table(dialect: Dialect) -> String {
     let mut page = "| setting | becket key | | difference |\n|---|---|---|---|\n".to_owned();
     for setting in dialect.settings() {
@@ -23,7 +22,6 @@ pub fn table(dialect: Dialect) -> String {
     page
 }
 
-/// Returns the help of the program.
 pub fn help(dialect: Dialect) -> String {
     let options = match dialect {
         Dialect::Hitch => hitch::OPTIONS,

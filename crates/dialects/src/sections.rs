@@ -1,4 +1,4 @@
-//! Translates listeners, policies and backends of both HAProxy and nginx.
+//! Translation of listeners, policies and backends that HAProxy and nginx share.
 
 use std::collections::BTreeSet;
 
@@ -8,28 +8,27 @@ use super::builder::{SectionBuilder, SettingId, TranslationBuilder};
 use super::directive::{Directive, Directives, apply, each, find};
 use super::setting::SettingSupport;
 
-/// Protocol of a listener's clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientProtocol {
     Tls,
-    /// TLS that ends at the servers.
+    /// TLS is passed through to the servers.
     Passthrough,
     Plain,
 }
 
-/// A `[[listener]]`, without keys that need only the table rows of its directives.
+/// A `[[listener]]`, without the keys of directives that need only their table row.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerPlan {
     pub(super) name: String,
-    /// Section of HAProxy or block of nginx that defines the listener.
+    /// HAProxy section or nginx block that defines the listener.
     pub(super) origin: SettingId,
     pub(super) bind: Vec<(String, SettingId)>,
     pub(super) protocol: (ClientProtocol, SettingId),
     pub(super) routes: Vec<(Table, SettingId)>,
     pub(super) backend: Option<(String, SettingId)>,
-    /// Only without TLS.
+    /// Rule that redirects to `https`; only for listeners without TLS.
     pub(super) redirect: Option<SettingId>,
-    /// Only with TLS.
+    /// Empty for listeners without TLS.
     pub(super) certificates: Vec<(Value, SettingId)>,
 }
 
@@ -99,8 +98,8 @@ impl ListenerPlan {
     }
 }
 
-/// Adds a policy, unless it is empty and no route names it. `versions` of `None` means TLS 1.2 and
-/// 1.3. The lists are a cipher string for TLS 1.2, suites of TLS 1.3, and curves.
+/// Adds a policy, unless it is empty and no route uses it. `versions` is `None` for TLS 1.2 and
+/// 1.3. The lists are a cipher string for TLS 1.2, suites for TLS 1.3, and curves.
 pub(super) fn add_policy(
     out: &mut TranslationBuilder,
     (name, is_named): (&str, bool),
@@ -149,7 +148,7 @@ pub(super) fn add_policy(
     }
 }
 
-/// Returns the `[backend.tls]` of a backend. A `name` of `None` accepts certificates with any name;
+/// Returns the `[backend.tls]` of a backend. If `name` is `None`, any certificate name is accepted.
 /// `sni` is a name, `client` or `off`.
 pub(super) fn server_tls<'d>(
     out: &mut TranslationBuilder,
@@ -179,7 +178,6 @@ pub(super) fn server_tls<'d>(
     tls
 }
 
-/// A server of a backend: its directive, address and options.
 #[derive(Debug)]
 pub(super) struct PoolServer<'d>(
     pub(super) &'d Directive,
@@ -187,8 +185,8 @@ pub(super) struct PoolServer<'d>(
     pub(super) Vec<&'d Directives>,
 );
 
-/// Adds servers with their own options to a backend. Options that becket sets per backend come from
-/// the first server. Skips repeated addresses.
+/// Adds servers with their own options to a backend. Per-backend options come from the first
+/// server. Skips repeated addresses.
 pub(super) fn add_servers(
     out: &mut TranslationBuilder,
     section: &mut SectionBuilder,
@@ -237,13 +235,12 @@ pub(super) fn add_servers(
     }
 }
 
-/// Returns whether all servers of a backend share an option in becket.
+/// Returns `true` if becket sets this server option per backend.
 fn is_shared(option: &Directive) -> bool {
     let ours = option.setting.ours;
     ours.starts_with("backend.") && !ours.starts_with("backend.server.")
 }
 
 pub(super) const BOTH_FAMILIES: &str = "for IPv4 and IPv6: write 0.0.0.0 for IPv4 alone";
-/// Reason why the server name of a client cannot be verified.
 pub(super) const ANY_NAME: &str =
     "any name in the server's certificate is accepted: set backend.tls.name";

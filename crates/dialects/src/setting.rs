@@ -5,7 +5,6 @@
 
 use serde::Serialize;
 
-/// Support of a setting in becket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SettingSupport {
@@ -13,17 +12,16 @@ pub enum SettingSupport {
     Same,
     /// The effect differs in a documented and safe way.
     Different,
-    /// becket does not start, because ignoring the setting would be less safe or not as intended.
+    /// becket refuses to start, because ignoring the setting would be unsafe or unintended.
     Refused,
     /// The setting has no effect, and none is needed.
     #[serde(rename = "not needed")]
     Ignored,
-    /// The setting has no counterpart in the file. The reason says what to do instead.
+    /// The setting has no counterpart in `becket.toml`. The reason explains what to do instead.
     Lost,
 }
 
 impl SettingSupport {
-    /// Returns the word for the support in reports.
     pub fn word(self) -> &'static str {
         match self {
             Self::Same => "same",
@@ -35,35 +33,29 @@ impl SettingSupport {
     }
 }
 
-/// Kind of a setting's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
-    /// Any text.
     Text,
-    /// A whole number.
     Number,
-    /// Yes or no; support and key in the table are for yes.
+    /// Yes or no; the table row describes `yes`.
     Switch,
-    /// Yes or no; support and key in the table are for no.
+    /// Yes or no; the table row describes `no`.
     SwitchOff,
     /// One or more words without quotes (hitch's `tls-protos`).
     Words,
     /// Text or a `{ block }`.
     Block,
-    /// Path of a file.
     Path,
     /// Time; a number without a unit is in milliseconds.
     Millis,
     /// Time; a number without a unit is in seconds.
     Seconds,
-    /// Comma-separated list.
     List,
     /// No value; the key is set to `true`.
     Flag,
     /// No value; the key is set to this value.
     Const(&'static str),
-    /// One of these values, each with the value of becket's key; if that is empty, no key is
-    /// needed.
+    /// One of these values, paired with the value of becket's key. An empty value sets no key.
     Choice(&'static [(&'static str, &'static str)]),
     /// No value; code translates the setting.
     Mark,
@@ -71,16 +63,15 @@ pub(super) enum ValueKind {
     Own,
 }
 
-/// A setting of another program.
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
     /// Name in the other program.
     pub theirs: &'static str,
     /// Equivalent key or keys of becket; empty if becket has no such key.
     pub ours: &'static str,
-    /// Support of all usual values.
+    /// Default support; some values override it.
     pub verdict: SettingSupport,
-    /// Difference and reason; empty if there is no difference.
+    /// Explanation of the difference; empty if there is none.
     pub why: &'static str,
     pub(super) kind: ValueKind,
 }
@@ -137,23 +128,18 @@ impl Setting {
     }
 }
 
-/// Result of the translation of a setting.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Remark {
-    /// Name in the other program.
     pub theirs: &'static str,
-    /// Included file of the setting, if it is not in the main file.
+    /// Included file of the setting; `None` for the main file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub file: Option<Box<str>>,
-    /// Line of the setting; absent on a command line.
+    /// Line of the setting; `None` on a command line.
     pub line: Option<usize>,
-    /// Value as written.
+    /// Value as written, possibly shortened.
     pub value: String,
-    /// The equivalent key of becket.
     pub ours: &'static str,
-    /// Support of the setting.
     pub verdict: SettingSupport,
-    /// Difference and reason.
     pub why: String,
 }
 

@@ -17,8 +17,8 @@ use super::setting::ValueKind::{Number, Switch, Text};
 use super::translation::Translation;
 use becket_config::error::Problem;
 
-/// Settings of stud in the order of the page: settings with the same meaning in hitch, and settings
-/// that differ.
+/// Settings of stud in page order. Settings that differ from hitch come from `OWN`, all others from
+/// hitch's table.
 pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     let own = |name: &str| OWN.iter().find(|setting| setting.theirs == name);
     let of_hitch = |name: &str| {
@@ -97,12 +97,10 @@ const OWN_OPTIONS: &[ProgramOption] = &[
     option("write-xff", None, OptionValue::Absent, "write-xff"),
 ];
 
-/// Reads a command line of stud.
 pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
     command_of("stud", &OPTIONS, arguments)
 }
 
-/// Reads a configuration of stud.
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
     let mut reader = HitchTranslator::new(folder, "stud", &SETTINGS, "v1");
     for step in &invocation.steps {

@@ -7,14 +7,11 @@ use toml::Table;
 use super::setting::{Remark, Setting, SettingSupport};
 use becket_config::error::Problem;
 
-/// Result of a translation.
 #[derive(Debug, Default)]
 pub struct Translation {
     /// The table as in `becket.toml`. Paths are absolute.
     pub table: Table,
-    /// Problems, by line.
     pub problems: Vec<Problem>,
-    /// A remark on each setting of the input.
     pub report: Vec<Remark>,
     /// `true` if the original program would run in the background.
     pub is_daemon: bool,
@@ -23,12 +20,12 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// Returns `true` if the table has a key, such as `process.user`.
+    /// Returns `true` if the table contains the key `path`, such as `process.user`.
     pub fn names(&self, path: &str) -> bool {
         self.origins.contains_key(path)
     }
 
-    /// Returns the setting that a key, or the nearest known key above it, comes from.
+    /// Returns the origin of a key, or otherwise the origin of the nearest key above it.
     fn origin(&self, path: &str) -> Option<&Remark> {
         let mut path = path;
         loop {
@@ -80,7 +77,7 @@ impl Translation {
     }
 }
 
-/// Returns a key path without names and numbers of sections: the key in the documentation.
+/// Returns a key path without section names and numbers, as in the documentation.
 fn key(path: &str) -> String {
     let parts = path
         .split('[')
@@ -88,7 +85,6 @@ fn key(path: &str) -> String {
     parts.collect()
 }
 
-/// Returns the name of a setting, as in the file or on the command line.
 pub(crate) fn name(remark: &Remark) -> String {
     match remark.line {
         Some(_) => remark.theirs.to_owned(),

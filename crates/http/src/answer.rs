@@ -5,33 +5,28 @@ use std::ops::Range;
 
 use crate::status::StatusCode;
 
-/// Contents of the head of a response.
 #[derive(Clone, Debug)]
 pub struct Answer<'a> {
-    /// Status.
     pub status: StatusCode,
-    /// Current date.
+    /// Value of the `Date` field.
     pub date: &'a str,
     /// Complete field lines, including their line ends.
     pub fields: &'a [&'a str],
-    /// Length of the body; for HEAD, of the body that GET would return. `None` if no body is
+    /// Content length. For HEAD, the length of the body that GET would return; `None` if no body is
     /// allowed.
     pub length: Option<u64>,
-    /// Range of the body and total length of the file. The range is `None` if the requested one is
-    /// not in the file.
+    /// Range of the body, and total length of the file. The range is `None` if the file does not
+    /// contain the requested range.
     pub range: Option<(Option<Range<u64>>, u64)>,
-    /// State of the connection after the response.
     pub after: After,
 }
 
-/// State of a connection after a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum After {
-    /// The connection continues, which is the default of HTTP/1.1.
+    /// The connection stays open, which is the default of HTTP/1.1.
     GoesOn,
-    /// The connection continues, which a client of HTTP/1.0 learns only from the response.
+    /// The connection stays open. The response must state this, because HTTP/1.0 closes by default.
     Stays,
-    /// The connection is closed.
     Ends,
 }
 

@@ -17,7 +17,7 @@ impl Coding {
     /// All codings, ordered by the size of their files, smallest first.
     pub const ALL: [Self; 3] = [Self::Br, Self::Zstd, Self::Gzip];
 
-    /// Returns the name in HTTP fields.
+    /// Returns the name used in HTTP fields.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +27,7 @@ impl Coding {
         }
     }
 
-    /// Returns the suffix of the names of compressed files.
+    /// Returns the file name suffix of compressed variants.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -38,12 +38,10 @@ impl Coding {
     }
 }
 
-/// A set of codings.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Codings(u8);
 
 impl Codings {
-    /// Returns whether the set contains a coding.
     #[must_use]
     pub fn has(self, coding: Coding) -> bool {
         self.0 & 1 << coding as u8 != 0
@@ -55,8 +53,8 @@ impl Codings {
     }
 }
 
-/// Returns the codings that a client accepts; none if the request lacks Accept-Encoding, since the
-/// client may not support any.
+/// Returns the codings that a client accepts. The result is empty without Accept-Encoding, since
+/// the client may not support any coding.
 #[must_use]
 pub fn accepted(head: &Head<'_>) -> Codings {
     let (mut codings, mut named) = (Codings::default(), Codings::default());

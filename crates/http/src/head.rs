@@ -20,14 +20,12 @@ pub struct Head<'b> {
     fields: Vec<Header<'b>>,
 }
 
-/// A request for a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request<'b> {
     /// `true` for HEAD, `false` for GET.
     pub head_only: bool,
     /// Path of the target; begins with a slash.
     pub path: &'b str,
-    /// Part of the target after the question mark, if there is one.
     pub query: Option<&'b str>,
     /// Host with an optional port. A client of HTTP/1.0 may omit it.
     pub authority: Option<&'b str>,
@@ -58,10 +56,9 @@ impl Request<'_> {
     }
 }
 
-/// Reason for answering a request with an error at once.
+/// An error response that is sent without looking up a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRefusal {
-    /// Status of the response.
     pub status: StatusCode,
     /// `true` if the connection may continue after the response.
     pub persists: bool,
@@ -76,15 +73,14 @@ impl HeadRefusal {
     }
 }
 
-/// Returns the number of bytes in empty lines before a head, which are ignored (RFC 9112, section 2.2).
+/// Returns the length of the empty lines before a head. Servers ignore these lines (RFC 9112, section 2.2).
 #[must_use]
 pub fn blank(bytes: &[u8]) -> usize {
     let is_blank = |byte: &&u8| matches!(byte, b'\r' | b'\n');
     bytes.iter().take_while(is_blank).count()
 }
 
-/// Returns the length of the head at the start of `bytes`, once it is complete. The first `searched` bytes
-/// were searched before.
+/// Returns the length of a complete head at the start of `bytes`. Earlier calls searched the first `searched` bytes.
 #[must_use]
 pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(2).min(bytes.len());
@@ -100,8 +96,8 @@ pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
     None
 }
 
-/// Returns the status for an incomplete head of the maximum length: 414 if even its first line is
-/// incomplete.
+/// Returns the status for a head that is incomplete at the maximum length: 414 if even the first
+/// line is incomplete.
 #[must_use]
 pub fn too_long(bytes: &[u8]) -> StatusCode {
     if bytes.contains(&b'\n') {
@@ -111,11 +107,11 @@ pub fn too_long(bytes: &[u8]) -> StatusCode {
     }
 }
 
-/// Checks the first line of an incomplete head. Returns `true` once the line is complete. The first
-/// `searched` bytes were checked before.
+/// Checks the first line of an incomplete head. Returns `true` once the line is complete. Earlier
+/// calls checked the first `searched` bytes.
 ///
 /// # Errors
-/// Returns the status if no request begins with these bytes.
+/// Returns a status if no valid request begins with these bytes.
 pub fn check_line(bytes: &[u8], searched: usize) -> Result<bool, StatusCode> {
     let searched = searched.min(bytes.len());
     let is_of_line = |byte: &u8| byte.is_ascii_graphic() || matches!(byte, b' ' | b'\r');
@@ -152,7 +148,7 @@ pub fn parse(bytes: &[u8]) -> Result<Head<'_>, StatusCode> {
     })
 }
 
-/// Parses method, target, and whether the version is 1.0 (RFC 9112, section 3).
+/// Parses the method, the target and the version; `true` means HTTP/1.0 (RFC 9112, section 3).
 fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     let line = line.strip_suffix(b"\r").unwrap_or(line);
     let line = str::from_utf8(line).map_err(|_| StatusCode::BadRequest)?;
@@ -187,7 +183,7 @@ impl<'b> Head<'b> {
         fields.map(|field| field.value.trim_ascii())
     }
 
-    /// Returns the value of a field, or `None` unless the field occurs exactly once.
+    /// Returns the value of a field that occurs exactly once, otherwise `None`.
     pub(crate) fn single(&self, name: &str) -> Option<&'b [u8]> {
         let mut values = self.values(name);
         values.next().filter(|_| values.next().is_none())
@@ -200,8 +196,7 @@ impl<'b> Head<'b> {
     /// Converts the head to a request for a file.
     ///
     /// # Errors
-    /// Refuses bodies, methods other than GET and HEAD, and everything that makes a request
-    /// ambiguous.
+    /// Rejects bodies, methods other than GET and HEAD, and ambiguous requests.
     pub fn request(&self) -> Result<Request<'b>, HeadRefusal> {
         let body = self.body()?;
         let host = self.host()?;
@@ -232,12 +227,13 @@ impl<'b> Head<'b> {
         })
     }
 
-    /// Returns the status that refuses the body, if the head announces one. Fails if the end of the
-    /// request is ambiguous.
+    /// Returns the status that rejects an announced body. Fails if the end of the request is
+    /// ambiguous.
     fn body(&self) -> Result<Option<StatusCode>, HeadRefusal> {
         let coded = self.has("transfer-encoding");
         if coded && (self.is_old || self.has("content-length")) {
-            // RFC 9112, section 6.1: such a message is an error or an attack.
+            // RFC 9112, section 6.1: Transfer-Encoding in HTTP/1.0 or next to Content-Length is an
+            // error or an attack.
             return Err(HeadRefusal::last(StatusCode::BadRequest));
         }
         if coded {
@@ -255,8 +251,8 @@ impl<'b> Head<'b> {
         Ok(body)
     }
 
-    /// Returns the host. Refuses a request without one, with two, or with an invalid one (RFC 9112,
-    /// section 3.2).
+    /// Returns the host, which only HTTP/1.0 requests may omit. Rejects repeated and invalid hosts
+    /// (RFC 9112, section 3.2).
     fn host(&self) -> Result<Option<&'b str>, HeadRefusal> {
         let refused = HeadRefusal::last(StatusCode::BadRequest);
         let mut hosts = self.values("host");
@@ -284,7 +280,7 @@ impl<'b> Head<'b> {
     }
 }
 
-/// Splits a target into its authority, if any, and the rest (RFC 9112, section 3.2).
+/// Splits a target into its authority, if any, and its path with query (RFC 9112, section 3.2).
 fn split_target(target: &str) -> Result<(Option<&str>, &str), HeadRefusal> {
     if target.starts_with('/') {
         return Ok((None, target));
@@ -303,8 +299,8 @@ fn split_target(target: &str) -> Result<(Option<&str>, &str), HeadRefusal> {
     }
 }
 
-/// Returns whether the text is a host with an optional port (RFC 3986, section 3.2). A user name is invalid
-/// in `http` (RFC 9110, section 4.2.4).
+/// Returns whether `text` is a host with an optional port (RFC 3986, section 3.2). A user name is invalid in `http`
+/// (RFC 9110, section 4.2.4).
 fn is_authority(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !port.contains(']') => (host, port),

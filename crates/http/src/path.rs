@@ -1,12 +1,11 @@
-//! Conversion of the path of a target to a path below a folder.
+//! Converts the path in a request target to a path below a folder.
 //!
-//! Each segment is decoded once (RFC 3986, section 2.4). Nothing is resolved or merged: clients resolve `.`
-//! and `..` before they send a request, and `//` is a different resource than `/`. So the result has only
-//! one form for each file and cannot leave the folder, and a redirect to it cannot lead to another host.
+//! Each segment is decoded once (RFC 3986, section 2.4). Nothing is resolved or merged: clients resolve `.` and `..`
+//! before they send a request, and `//` is a different resource than `/`. Therefore each file has only one path, no
+//! path leaves the folder, and a redirect cannot lead to another host.
 
 use crate::status::StatusCode;
 
-/// A path below a folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelativePath {
     /// Segments with slashes between them, without a slash at either end; empty for the folder itself.
@@ -66,7 +65,7 @@ fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), StatusCode> {
             _ => None,
         };
         let (high, low) = pair.ok_or(StatusCode::BadRequest)?;
-        // Two digits of four bits each.
+        // Each hexadecimal digit contributes four bits.
         out.push((high << 4 | low) as u8);
         rest = &rest[2..];
     }

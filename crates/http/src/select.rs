@@ -7,7 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use crate::head::Head;
 
-/// Properties of a file to which preconditions refer.
+/// Properties of a file that preconditions evaluate.
 #[derive(Clone, Copy, Debug)]
 pub struct Representation<'a> {
     /// Strong entity tag, including quotes.
@@ -21,20 +21,19 @@ pub struct Representation<'a> {
 /// The part of a file to send, or the reason for sending none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
-    /// The whole file.
     Whole,
-    /// This range of bytes, at least one.
+    /// A nonempty range of bytes.
     Part(Range<u64>),
     /// The file has no byte of the requested range.
     Unsatisfiable,
-    /// The client has the current file.
+    /// The client's copy is current.
     NotModified,
     /// The file does not meet the client's precondition.
     PreconditionFailed,
 }
 
-/// Selects the part of `file` for a GET, or for a HEAD (`head_only`), which ignores ranges. `now`
-/// is in seconds since 1970.
+/// Selects the part of `file` to send. Ignores ranges for HEAD (`head_only`). `now` is in seconds
+/// since 1970.
 #[must_use]
 pub fn select(head: &Head<'_>, head_only: bool, file: &Representation<'_>, now: u64) -> Selected {
     let holds = match any_tag(head, "if-match", |tag| tag.is_strong_and(file.etag)) {
@@ -59,8 +58,8 @@ pub fn select(head: &Head<'_>, head_only: bool, file: &Representation<'_>, now: 
     }
 }
 
-/// Returns whether If-Range permits a partial response: the client's partial copy must be of this
-/// file.
+/// Returns whether If-Range permits a partial response: the client's partial copy must match the
+/// current file.
 fn may_be_partial(head: &Head<'_>, file: &Representation<'_>, now: u64) -> bool {
     let mut values = head.values("if-range");
     let Some(value) = values.next() else {
@@ -87,15 +86,14 @@ fn date_of(value: &[u8]) -> Option<u64> {
     Some(date.duration_since(UNIX_EPOCH).ok()?.as_secs())
 }
 
-/// Formats a date for a field.
+/// Formats seconds since 1970 as an HTTP date.
 #[must_use]
 pub fn date_text(seconds: u64) -> String {
-    // The timestamp of a file may be beyond the year 9999, the maximum in fields.
+    // HTTP dates end with the year 9999, but file timestamps may be later.
     let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_DATE));
     httpdate::fmt_http_date(time)
 }
 
-/// An entity tag.
 struct Tag<'v> {
     is_weak: bool,
     /// The tag with its quotes.
@@ -120,8 +118,8 @@ impl<'v> Tag<'v> {
     }
 }
 
-/// Returns whether the field `name` contains a tag for which `fits` holds, or is `*`. Returns
-/// `None` if the head lacks the field.
+/// Returns whether the field `name` is `*` or contains a tag accepted by `fits`. Returns `None` if
+/// the head lacks the field.
 fn any_tag(head: &Head<'_>, name: &str, fits: impl Fn(&Tag<'_>) -> bool) -> Option<bool> {
     let mut found = None;
     for value in head.values(name) {

@@ -1,35 +1,35 @@
-//! Statuses of the responses of a file server.
+//! Response statuses of a file server.
 
 use becket_proto::labelled;
 
 labelled! {
-/// Status of a response: its label is the number.
+/// Status of a response; the label is the number.
 pub enum StatusCode {
     /// The body is the whole file.
     Ok = "200",
     /// The body is the requested part of the file.
     PartialContent = "206",
-    /// The resource has another location: a folder whose trailing slash is missing, or `https`.
+    /// Redirect to a folder with a trailing slash, or to `https`.
     MovedPermanently = "301",
-    /// The client has the current file.
+    /// The client's copy is current.
     NotModified = "304",
     /// The request is not valid HTTP.
     BadRequest = "400",
     /// The system denies access to the file, or the path is a folder without an index.
     Forbidden = "403",
-    /// The path leads to no file.
+    /// No file exists at the path.
     NotFound = "404",
     /// The method is neither GET nor HEAD.
     MethodNotAllowed = "405",
-    /// A condition of the client does not hold.
+    /// A precondition of the request failed.
     PreconditionFailed = "412",
     /// The request has a body.
     ContentTooLarge = "413",
-    /// The first line alone is longer than a head may be.
+    /// The first line exceeds the maximum length of a head.
     UriTooLong = "414",
     /// The file has no byte of the requested range.
     RangeNotSatisfiable = "416",
-    /// The head is longer than permitted.
+    /// The head exceeds its maximum length.
     FieldsTooLarge = "431",
     /// The file cannot be read.
     InternalServerError = "500",
@@ -37,7 +37,6 @@ pub enum StatusCode {
     NotImplemented = "501",
     /// Descriptors or memory are exhausted.
     ServiceUnavailable = "503",
-    /// The version of HTTP is not supported.
     VersionNotSupported = "505",
 }
 }

@@ -11,8 +11,8 @@ use rustls_pki_types::CertificateDer;
 use super::keys::{read, shown};
 use crate::files::Files;
 
-/// Loads the certificates of a bundle, or of a folder with hashed file names. `path` is the
-/// configuration key that problems name.
+/// Loads the certificates of a bundle, or of a folder with hashed file names. Problems name the
+/// configuration key `path`.
 pub fn certificates(
     files: &Files,
     path: &str,
@@ -32,7 +32,7 @@ pub fn certificates(
     Some(found)
 }
 
-/// Returns the files of a folder that OpenSSL would load (`CApath`). Their names consist of eight
+/// Returns the files that OpenSSL would load from a `CApath` folder. Their names consist of eight
 /// hexadecimal digits, a dot, `prefix`, and a number. `prefix` is `r` for revocation lists.
 ///
 /// # Errors
@@ -54,7 +54,7 @@ pub fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<Path
     Ok(found)
 }
 
-/// Loads CA certificates as trust anchors. `path` is the configuration key that problems name.
+/// Loads CA certificates as trust anchors. Problems name the configuration key `path`.
 pub fn authorities(
     files: &Files,
     path: &str,
@@ -65,7 +65,6 @@ pub fn authorities(
     anchors(&certificates, path, file, report)
 }
 
-/// Converts certificates to trust anchors.
 pub fn anchors(
     certificates: &[CertificateDer<'_>],
     path: &str,

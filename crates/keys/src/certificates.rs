@@ -2,8 +2,9 @@
 //!
 //! A [`CertificateMap`] contains the certificates of a listener: for exact names, wildcard names
 //! (one label, RFC 6125 section 6.4.3), IP addresses and a default. Each name has a [`KeySet`] with
-//! one chain per kind of key. A client gets ECDSA if it supports it, because ECDSA signs 3 to 5
-//! times cheaper than RSA. Lookups do not allocate. The module `keys` reads the files.
+//! one chain per kind of key. Clients that support ECDSA receive an ECDSA certificate, because an
+//! ECDSA signature costs 3 to 5 times less CPU time than RSA. Lookups do not allocate. The module
+//! `keys` reads the files.
 
 use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
@@ -19,7 +20,6 @@ use super::ocsp::OcspStatus;
 use super::presented::Presented;
 use crate::signing::Offload;
 
-/// Certificate chains and their keys, by server name.
 #[derive(Clone, Debug)]
 pub struct CertificateMap {
     exact: HashMap<String, KeySet>,
@@ -58,7 +58,7 @@ impl CertificateMap {
         set.or_default().insert(key, offload)
     }
 
-    /// Sets the policy for clients of a name. `None` keeps the current policy.
+    /// Sets the policy for clients that request `name`. `None` keeps the current policy.
     pub fn set_policy(&mut self, name: &NamePattern, policy: Option<&Arc<str>>) {
         let set = match name {
             NamePattern::Exact(name) => self.exact.get_mut(name),
@@ -90,14 +90,14 @@ impl CertificateMap {
         is_covered.then(|| NamePattern::Wildcard(suffix.to_owned()))
     }
 
-    /// Returns the keys for a client that requests this name, or no name.
+    /// Returns the keys for a server name, or the default keys if the name is unknown or missing.
     pub fn keys_for(&self, name: Option<&str>) -> &KeySet {
         name.and_then(|name| self.named(name))
             .unwrap_or_else(|| self.default_keys())
     }
 
-    /// Returns the name for a client that sends none: the address that it connected to, if a
-    /// certificate has that address. Calls `address` only if any certificate has an address.
+    /// Returns the local address as the name for a client that sends none, if a certificate
+    /// contains this address. Calls `address` only if any certificate contains an address.
     pub fn name_by_address(
         &self,
         address: impl FnOnce() -> Option<SocketAddr>,
@@ -139,9 +139,8 @@ impl CertificateMap {
 pub struct KeySet {
     /// Sorted by [`preference`]; at most one per signature algorithm.
     keys: Vec<HeldKey>,
-    /// Policy name of the certificates.
     policy: Option<Arc<str>>,
-    /// Number of completed handshakes of clients of this name. Clones share the counter.
+    /// Completed handshakes for this name. Clones share the counter.
     handshakes: Arc<AtomicU64>,
 }
 
@@ -210,8 +209,8 @@ impl KeySet {
             .find(|key| key.key.choose_scheme(accepted).is_some())
     }
 
-    /// Returns which signatures of a handshake are sent to other threads: the highest value of any
-    /// of these keys, because the handshake may use each of them.
+    /// Returns which handshake signatures are sent to other threads: the maximum over all keys,
+    /// because the handshake may use any of them.
     pub fn offload(&self) -> Offload {
         let each = self.keys.iter().map(|held| held.offload);
         each.max().unwrap_or(Offload::Pointless)
@@ -235,17 +234,14 @@ impl KeySet {
         Some(over.map_or(&held.key, |(_, bare)| bare))
     }
 
-    /// Returns `true` if there is no chain.
     pub fn is_empty(&self) -> bool {
         self.keys.is_empty()
     }
 
-    /// Counts a completed handshake of a client of this name.
     pub fn count_handshake(&self) {
         self.handshakes.fetch_add(1, Relaxed);
     }
 
-    /// Returns the number of completed handshakes.
     pub fn handshakes(&self) -> u64 {
         self.handshakes.load(Relaxed)
     }

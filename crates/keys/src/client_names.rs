@@ -1,8 +1,8 @@
-//! Checks if a client's certificate has a name that a policy accepts.
+//! Checks whether a client's certificate contains a name that a policy accepts.
 //!
-//! The certificate is verified before, so its CA vouches for the names. Comparisons use the whole
-//! names, never the truncated form of the logs. A certificate has no names if it does not parse or
-//! contains two lists of alternative names.
+//! The certificate has already been verified, so its CA vouches for the names. Comparisons use
+//! complete names, never the truncated names in logs. A certificate that does not parse, or that
+//! contains two lists of alternative names, matches no name.
 
 use std::net::IpAddr;
 
@@ -12,7 +12,7 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::identity::whole_subject;
 
-/// Returns `true` if a certificate has one of these names.
+/// Returns `true` if the certificate contains at least one accepted name.
 pub fn has_one(leaf: &CertificateDer<'_>, wanted: &[ClientName]) -> bool {
     let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
         return false;

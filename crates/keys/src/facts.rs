@@ -5,7 +5,6 @@ use x509_parser::error::X509Error;
 use x509_parser::nom;
 use x509_parser::prelude::{CertificateRevocationList, FromDer, Validity, X509Certificate};
 
-/// Parses a DER certificate.
 pub fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(der).ok().map(|(_, read)| read)
 }
@@ -19,7 +18,7 @@ pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom:
     CertificateRevocationList::from_der(der).map(|(_, read)| read)
 }
 
-/// Returns the end of a certificate's validity, or the start of 1970 if it is earlier.
+/// Returns the expiry of a certificate, but not before the start of 1970.
 pub fn not_after(leaf: &[u8]) -> Option<UnixSeconds> {
     let seconds = certificate(leaf)?.validity().not_after.timestamp();
     Some(UnixSeconds(u64::try_from(seconds).unwrap_or(0)))

@@ -23,7 +23,6 @@ pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
     /// Called for each file that this process opens itself.
     reporter: Option<Arc<dyn Fn() + Send + Sync>>,
-    /// Opens listed files.
     opener: Option<Arc<OpenListed>>,
     is_all: bool,
     /// Log files that were opened before a chroot or a change of user made their paths
@@ -34,10 +33,10 @@ pub struct Files {
     reach: Option<Arc<Reach>>,
 }
 
-/// Paths that a sandboxed process can open, and everything below them, without following links.
+/// Paths that a sandboxed process can open, including everything below them. Links are not
+/// followed.
 #[derive(Debug, Default)]
 pub struct Reach {
-    /// Readable paths.
     pub read: BTreeSet<PathBuf>,
     /// Paths where files can be created and written.
     pub write: BTreeSet<PathBuf>,
@@ -70,7 +69,7 @@ pub enum FileAt {
     Listed(u32),
     /// A folder, with the paths in it.
     Folder(Vec<PathBuf>),
-    /// Error number of the failure to open the path.
+    /// Error number from opening the path.
     Error(i32),
 }
 
@@ -84,28 +83,26 @@ impl Files {
         }
     }
 
-    /// Calls `report` for each file that this process opens itself.
     pub fn reported_by(self, report: Arc<dyn Fn() + Send + Sync>) -> Self {
         let reporter = Some(report);
         Self { reporter, ..self }
     }
 
-    /// Opens listed files with `open`.
     pub fn opened_by(self, open: Arc<OpenListed>) -> Self {
         let opener = Some(open);
         Self { opener, ..self }
     }
 
-    /// Adds log files that were opened before the change of user.
     pub fn with_logs(self, logs: BTreeMap<PathBuf, io::Result<File>>) -> Self {
         let logs = Arc::new(logs);
         Self { logs, ..self }
     }
 
-    /// Returns a log file that was opened before; `None` if it must be opened by path.
+    /// Returns a log file that was opened earlier. Returns `None` if the file must be opened by
+    /// path.
     ///
     /// # Errors
-    /// Returns the error of opening it.
+    /// Returns the error of opening the file.
     pub fn log(&self, path: &Path) -> io::Result<Option<File>> {
         match self.logs.get(path) {
             None => Ok(None),
@@ -125,7 +122,7 @@ impl Files {
 
     /// Returns the paths that this process tried to open so far.
     pub fn opened(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
-        // The set is valid even after a panic of another owner of the lock.
+        // The set stays valid if another lock holder panics.
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -209,7 +206,8 @@ impl Files {
         }
     }
 
-    /// Returns the contents of a file. A path that this process opens itself may be a pipe.
+    /// Returns the contents of a file. If this process opens the path itself, the path may be a
+    /// pipe.
     ///
     /// # Errors
     /// Returns the error of a system call.
@@ -223,7 +221,6 @@ impl Files {
         }
     }
 
-    /// Returns `true` if the path is a folder.
     pub fn is_folder(&self, path: &Path) -> bool {
         match self.listed(path) {
             Ok(None) => path.is_dir(),

@@ -1,9 +1,9 @@
 //! Identity in a client's certificate, for the access log and the PROXY header.
 //!
-//! The certificate is verified before, but another party chose its contents. So all lengths are
-//! bounded, and the subject follows RFC 4514, where a value cannot look like another attribute. A
-//! common name that could be misread (control characters, excessive length) is omitted, because a
-//! truncated name would be a different name.
+//! The certificate has already been verified, but another party chose its contents. Therefore all
+//! lengths are bounded, and the subject follows RFC 4514, so a value cannot look like another
+//! attribute. A common name that could be misread (control characters, excessive length) is
+//! omitted, because a truncated name would be a different name.
 
 use std::fmt::Write;
 
@@ -13,8 +13,8 @@ use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate, X509
 /// Identity from a verified client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// Subject in the form of RFC 4514, most specific part first; truncated after 512 bytes with
-    /// `...` appended.
+    /// Subject in RFC 4514 form, most specific part first. Truncated after 512 bytes, with `...`
+    /// appended.
     pub subject: Box<str>,
     /// The last and most specific common name of the subject.
     pub common_name: Option<Box<str>>,
@@ -23,7 +23,6 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Reads the identity from the client's own certificate.
     pub fn of(leaf: &CertificateDer<'_>) -> Option<Box<Self>> {
         let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
         let common_name = leaf.subject().iter_common_name().last();
@@ -55,7 +54,6 @@ pub fn summary(leaf: &CertificateDer<'_>) -> Option<String> {
     ))
 }
 
-/// Returns a name for logs.
 fn shortened(name: &X509Name<'_>, longest: usize) -> String {
     let mut text = write_name(name, longest);
     if text.len() > longest {
@@ -96,7 +94,7 @@ fn write_name(name: &X509Name<'_>, enough: usize) -> String {
 }
 
 /// Writes an attribute (RFC 4514, sections 2.3 and 2.4). An attribute type without a short name is
-/// written as a number, and an unreadable value as bytes.
+/// written as an OID, and an unreadable value as hexadecimal bytes.
 fn push_attribute(attribute: &AttributeTypeAndValue<'_>, text: &mut String) {
     let id = attribute.attr_type().to_id_string();
     let name = SHORT_NAMES.iter().find(|(known, _)| *known == id);
@@ -134,7 +132,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// Short names of RFC 4514, section 3, and two common ones.
+/// Short names of RFC 4514, section 3, and two other common names.
 const SHORT_NAMES: [(&str, &str); 11] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.7", "L"),

@@ -33,17 +33,16 @@ use crate::signing::token::{PublicKey, TokenKey, Tokens};
 use becket_config::error::{Problem, Report};
 use becket_config::key_source::KeyUri;
 
-/// A certificate chain with its private key.
 #[derive(Clone, Debug)]
 pub struct Loaded {
     pub key: Arc<CertifiedKey>,
-    /// The RSA key for batches, if the key may sign in batches.
+    /// RSA key for batched signatures; `None` if this key does not sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
     pub offload: Offload,
     /// Names in lower case; may be empty.
     pub names: Arc<[NamePattern]>,
     pub file: Arc<Path>,
-    /// The key, if it is on a token.
+    /// Reference to the private key, if it is on a token.
     pub token: Option<TokenKey>,
     /// Digest of the paths and contents of the chain and key files.
     pub digest: [u8; 32],
@@ -54,7 +53,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Returns `true` if both were loaded from the same files with the same contents.
+    /// Returns `true` if `self` and `other` were loaded from the same files with equal contents.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.digest, self.ocsp) == (other.digest, other.ocsp)
     }
@@ -67,10 +66,8 @@ struct Private {
     token: Option<TokenKey>,
 }
 
-/// Loads chains and keys, and reports errors in them.
 #[derive(Debug)]
 pub struct Loader {
-    /// Loads private keys and verifies signatures.
     pub provider: CryptoProvider,
     /// Time at which certificates must be valid.
     pub now: UnixTime,
@@ -84,7 +81,7 @@ pub struct Loader {
 }
 
 impl Loader {
-    /// Loads chain and key from one file. `path` is the configuration key that problems name.
+    /// Loads chain and key from one file. Problems name the configuration key `path`.
     pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
         if needs_password(path, file, &pem, report) {
@@ -95,7 +92,7 @@ impl Loader {
         self.check(path, (file, digest), pem, report)
     }
 
-    /// Loads chain and key from two files. `path` is the configuration key that problems name.
+    /// Loads chain and key from two files. Problems name the configuration key `path`.
     pub fn pair(
         &self,
         path: &str,
@@ -130,8 +127,8 @@ impl Loader {
         }
     }
 
-    /// Loads a chain with its key on a token. The token proves that it has the key. `path` is the
-    /// configuration key that problems name.
+    /// Loads a chain with its key on a token. The token proves possession of the key. Problems name
+    /// the configuration key `path`.
     pub fn on_token(
         &self,
         path: &str,
@@ -219,7 +216,6 @@ impl Loader {
         self.finish(at, pem.certificates, private, report)
     }
 
-    /// Checks a chain after its key was found.
     fn finish(
         &self,
         (path, file, digest): (&str, &Path, [u8; 32]),
@@ -259,8 +255,8 @@ impl Loader {
         })
     }
 
-    /// Returns the RSA key for batches. Returns `None` for a key of an unsupported kind, length or
-    /// exponent.
+    /// Returns the RSA key for batched signatures. Returns `None` if the key's type, length or
+    /// exponent is not supported.
     fn batch_key(&self, der: &PrivateKeyDer<'_>) -> Option<Arc<PrivateKey>> {
         let key = match der {
             _ if !self.batches => return None,
@@ -293,8 +289,8 @@ impl Loader {
             }
         };
         let public = key.public_key();
-        // The function `keys_match` of rustls cannot parse X.509 version 1 certificates, which can
-        // be served.
+        // The function `keys_match` of rustls cannot parse X.509 version 1 certificates, but becket
+        // accepts them.
         let owner = pem.certificates.iter().position(|certificate| {
             let parsed = X509Certificate::from_der(certificate);
             let public = public.as_deref();
@@ -389,7 +385,7 @@ impl Loader {
         }
     }
 
-    /// Checks the dates of a chain that was not loaded again.
+    /// Checks the dates of a chain that is reused without loading.
     pub fn check_known(&self, path: &str, known: &Loaded, report: &mut Report) {
         if let Some(parsed) = parse(path, &known.file, &known.key.cert, report) {
             self.check_dates(path, &known.file, &parsed, report);
@@ -419,8 +415,8 @@ impl Loader {
     }
 }
 
-/// Returns the names of a certificate (DNS names, or the common name without them, and IP
-/// addresses), and names that no ClientHello can contain.
+/// Returns the DNS names and IP addresses of a certificate, and separately names that no
+/// ClientHello can contain. Without alternative names, the common name is used.
 pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
     let (mut names, mut unusable) = (Vec::new(), Vec::new());
     let mut addresses = BTreeSet::new();
@@ -474,7 +470,8 @@ fn parse<'c>(
         .ok()
 }
 
-/// Reads the PEM file of a configuration key. Reports an error and returns `None` on failure.
+/// Reads a PEM file. Reports an error for the configuration key `path` and returns `None` on
+/// failure.
 pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
     Pem::read(files, file)
         .map_err(|fault| {
@@ -492,7 +489,7 @@ pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report)
     }
 }
 
-/// Reports a file whose only private key needs a password. Returns `true` if it does.
+/// Reports a file whose only private key is encrypted. Returns `true` in this case.
 pub fn needs_password(path: &str, file: &Path, pem: &Pem, report: &mut Report) -> bool {
     let needs = pem.encrypted && pem.keys.is_empty();
     if needs {
@@ -506,7 +503,7 @@ pub fn needs_password(path: &str, file: &Path, pem: &Pem, report: &mut Report) -
     needs
 }
 
-/// Returns a problem whose value is a file.
+/// Returns a problem with the file as its value.
 pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
     Problem::new(path, fault).text(&clean(file).to_string_lossy())
 }

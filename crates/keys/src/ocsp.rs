@@ -21,7 +21,6 @@ use super::facts;
 use super::keys::{Loaded, Loader, shown};
 use crate::files::reason;
 
-/// Status of one certificate in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OcspStatus {
     /// The certificate is neither revoked nor unknown.
@@ -60,8 +59,8 @@ impl OcspStatus {
 }
 
 impl Loader {
-    /// Loads the OCSP response of a chain for stapling. Does not staple a response that is expired
-    /// or reports another status than good, because clients would reject it.
+    /// Staples the OCSP response in `file` to a chain. Skips a response that is expired or not
+    /// `good`, because clients would reject it.
     pub fn staple(&self, path: &str, file: &Path, to: &mut Loaded, report: &mut Report) {
         let response = match self.files.bytes(file) {
             Ok(response) => response,
@@ -109,7 +108,6 @@ impl Loader {
 }
 
 impl Loaded {
-    /// Removes the OCSP response.
     pub fn unstaple(&mut self) {
         self.ocsp = None;
         if self.key.ocsp.is_some() {
@@ -132,7 +130,6 @@ pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], OcspStatus)>> {
     Some(all)
 }
 
-/// Returns the list of `SingleResponse`.
 fn entries(response: &[u8]) -> Option<Der<'_>> {
     let mut whole = Der::new(response);
     let mut fields = whole.sequence().filter(|_| whole.is_empty())?;
@@ -197,7 +194,7 @@ const GENERALIZED_TIME: u8 = 0x18;
 const TAG_0: u8 = 0xa0;
 const TAG_1: u8 = 0xa1;
 const TAG_2: u8 = 0xa2;
-/// Status `good`: the context tag `[0]` instead of the tag of NULL.
+/// Status `good`: NULL with the implicit context tag `[0]`.
 const GOOD: u8 = 0x80;
 /// id-pkix-ocsp-basic, 1.3.6.1.5.5.7.48.1.1.
 const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];

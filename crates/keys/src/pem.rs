@@ -1,8 +1,8 @@
-//! Reads PEM files (RFC 7468) and keeps private keys only in erased memory.
+//! Reads PEM files (RFC 7468) and keeps private keys only in memory that is erased on drop.
 //!
 //! A [`Pem`] contains the certificates and private keys of one file in their order. Other sections,
 //! such as DH PARAMETERS for older terminators, are skipped. The file text, the decoded keys and
-//! all intermediate buffers are erased on drop. This module therefore splits the sections itself: a
+//! all intermediate buffers are erased on drop. Therefore this module splits the sections itself: a
 //! library would leave a copy of the base64 text in memory. The module `keys` matches keys with
 //! certificates.
 
@@ -21,7 +21,6 @@ use zeroize::Zeroizing;
 use super::digest::digest;
 use crate::files::{Files, reason};
 
-/// The reason why a PEM file cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum PemError {
     #[error("{}", reason(.0))]
@@ -36,14 +35,13 @@ pub enum PemError {
     End(String),
 }
 
-/// Contents of a PEM file.
 #[derive(Debug, Default)]
 pub struct Pem {
     /// Certificates in the order of the file.
     pub certificates: Vec<CertificateDer<'static>>,
     /// Private keys in the order of the file.
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
-    /// The file has a private key that needs a password.
+    /// The file contains an encrypted private key.
     pub encrypted: bool,
     /// All users of this host can read the file.
     pub world_readable: bool,
@@ -146,13 +144,12 @@ impl<'a> Section<'a> {
         }))
     }
 
-    /// Returns `true` if the body has the RFC 1421 headers that OpenSSL writes for a key with a
-    /// password.
+    /// Returns `true` if the body has the RFC 1421 headers that OpenSSL writes for an encrypted
+    /// key.
     fn is_encrypted(&self) -> bool {
         find(self.body, b"ENCRYPTED").is_some()
     }
 
-    /// Decodes the base64 body.
     fn secret(&self) -> Option<Vec<u8>> {
         let mut digits = Zeroizing::new(Vec::with_capacity(self.body.len()));
         digits.extend(self.body.iter().filter(|byte| !byte.is_ascii_whitespace()));

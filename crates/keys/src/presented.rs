@@ -8,7 +8,6 @@ use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, X509Certificate};
 use x509_parser::public_key::PublicKey;
 
-/// Algorithm names of the server's certificate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presented {
     /// Signature algorithm of the certificate, such as `SHA256`; `None` without a short name.
@@ -18,7 +17,6 @@ pub struct Presented {
 }
 
 impl Presented {
-    /// Returns the algorithm names of a certificate.
     pub fn of(leaf: &CertificateDer<'_>) -> Self {
         let Ok((_, leaf)) = X509Certificate::from_der(leaf) else {
             return Self::default();

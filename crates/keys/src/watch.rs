@@ -25,7 +25,6 @@ use tokio::time::{Instant, sleep_until};
 pub struct WatchedPlaces {
     paths: Arc<[PathBuf]>,
     seen: u64,
-    /// Duration of the last check.
     took: Duration,
 }
 
@@ -96,7 +95,6 @@ impl Watch {
         };
     }
 
-    /// Stops watching.
     pub fn stop(&mut self) {
         *self = Self::default();
     }
@@ -120,8 +118,8 @@ impl Watch {
             } else if let Some(at) = self.looks_at {
                 sleep_until(at).await;
                 let places = self.places.clone();
-                // A signal that this thread receives would be lost when a supervisor executes
-                // another program.
+                // Blocks signals on the new thread: a signal received there would be lost when a
+                // supervisor executes another program.
                 let look = without_signals(|| spawn_blocking(move || places.again()));
                 self.look = look.ok();
                 self.looks_at = Some(Instant::now() + BETWEEN_LOOKS);
@@ -151,7 +149,7 @@ fn pause(places: &WatchedPlaces) -> Duration {
     (places.took * 100).clamp(BETWEEN_LOOKS, LONGEST_PAUSE)
 }
 
-/// Maximum time between checks, reached if a stalled disk delays the checks.
+/// Maximum time between checks, reached if a disk stalls.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Minimum time between checks. Certificate renewal programs write their files within milliseconds.

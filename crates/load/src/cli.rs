@@ -1,4 +1,4 @@
-//! The command line.
+//! Command-line options of `becket-load`.
 
 use std::num::NonZeroUsize;
 use std::time::Duration;

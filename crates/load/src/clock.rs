@@ -1,6 +1,6 @@
 //! The only module of the load tool that reads the clocks.
 //!
-//! Latencies of tens of microseconds need a reading per event instead of one per loop turn; a reading is a vDSO call
+//! Latencies of tens of microseconds require a clock reading per event, not one per loop turn. A reading is a vDSO call
 //! of about 25 ns.
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};

@@ -10,17 +10,13 @@ use std::time::Duration;
 
 use crate::Error;
 
-/// User and system time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Spent {
-    /// CPU time in user space.
     pub user: Duration,
-    /// CPU time in the kernel.
     pub system: Duration,
 }
 
 impl Spent {
-    /// Returns the sum of user and system time.
     pub fn total(self) -> Duration {
         self.user + self.system
     }
@@ -57,7 +53,7 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
     Ok(spent)
 }
 
-/// Returns the CPU time of this process with its descendants, and the CPU time of all other processes except kernel threads.
+/// Returns two sums of CPU time: this process with its descendants, and all other processes except kernel threads.
 pub fn of_own_family_and_others() -> (Spent, Spent) {
     let all = processes();
     let own = family(&all, &[std::process::id()]);
@@ -117,7 +113,7 @@ fn processes() -> Vec<ProcessTimes> {
         .collect()
 }
 
-/// Parses a line of `/proc/PID/stat` (proc(5)). The process name is in brackets and may contain any character.
+/// Parses a line of `/proc/PID/stat` (proc(5)). The process name is in parentheses and may contain any character.
 fn parse(pid: u32, line: &str) -> Option<ProcessTimes> {
     let (_, rest) = line.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();

@@ -14,24 +14,18 @@ use crate::plan::Plan;
 use crate::sample::Samples;
 use crate::tls::Tls;
 
-/// The state that the slots of a thread share.
 #[derive(Debug)]
 pub struct Env {
-    /// Plan of the run.
     pub plan: Arc<Plan>,
     /// TLS client; `None` for a plain HTTP target.
     pub tls: Option<Tls>,
-    /// mio registry for the thread's sockets.
     pub registry: Registry,
-    /// Start and end times of the measured steps.
     pub timeline: Timeline,
     /// Samples of each step. The last entry collects results outside all steps.
     pub samples: Vec<Samples>,
-    /// Counters for the progress line.
     pub live: Arc<Live>,
-    /// Scratch buffer for socket reads.
     pub input: Vec<u8>,
-    /// Request that keeps the connection open, and the last request of a connection.
+    /// Two requests: the first keeps the connection open, the second is the last on a connection.
     pub requests: [Vec<u8>; 2],
     /// Number of connections opened, used to rotate through the source addresses.
     pub opened: usize,
@@ -91,12 +85,10 @@ impl Timeline {
         self.ends.last().copied()
     }
 
-    /// Returns the start of the first step.
     pub fn begin(&self) -> Instant {
         self.begin
     }
 
-    /// Returns the ends of all steps.
     pub fn ends(&self) -> &[Instant] {
         &self.ends
     }

@@ -9,15 +9,11 @@ use std::io;
 
 use rustls::Error as TlsError;
 
-/// Kind of failure, as counted in a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum Failure {
-    /// The server refused the connection.
     Refused,
-    /// The peer reset the connection.
     Reset,
-    /// The network or host is unreachable.
     Unreachable,
     /// The server sent a fatal alert with this number (RFC 8446, 6).
     Alert(u8),
@@ -48,7 +44,6 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// Returns the kind of an I/O error.
     pub fn from_io(error: &io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
@@ -65,7 +60,6 @@ impl Failure {
         }
     }
 
-    /// Returns the kind of a TLS error.
     pub fn from_tls(error: &TlsError) -> Self {
         match error {
             TlsError::AlertReceived(alert) => Self::Alert(u8::from(*alert)),
@@ -120,7 +114,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Numbers of the errors for too many open files, per process and in the system; the same on every Linux architecture.
+/// Error numbers for too many open files, per process and system-wide; identical on every Linux architecture.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 

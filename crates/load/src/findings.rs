@@ -39,11 +39,11 @@ pub fn of(samples: &Samples, busy: bool) -> Vec<String> {
     found
 }
 
-/// Detects stalls caused by Nagle's algorithm on one side and delayed acknowledgements on the other. Both sides then wait for
-/// Linux's 40 ms (`TCP_DELACK_MIN`), and a little longer on a busy machine.
+/// Detects stalls caused by Nagle's algorithm on one side and delayed acknowledgements on the other. On Linux, such a
+/// stall lasts 40 ms (`TCP_DELACK_MIN`), and a little longer on a busy machine.
 ///
-/// A narrow latency peak at 40 ms is such a stall unless the server or client is `busy`: a closed loop can hold all its connections
-/// in the queue of a busy process for the same time.
+/// A narrow latency peak at 40 ms is such a stall unless the server or client is `busy`: a closed loop can hold all its
+/// connections in the queue of a busy process for the same time.
 fn nagle(phase: &str, histogram: &Histogram, busy: bool) -> Option<String> {
     let ms = Duration::from_millis;
     let peak = histogram.count_between(ms(39), ms(60));

@@ -1,7 +1,8 @@
-//! Determines from the client's own ClientHello how it offers to resume.
+//! Determines from the client's own ClientHello which resumption method it offers.
 //!
-//! rustls does not report how a TLS 1.2 session was resumed, but the ClientHello shows the method: a pre-shared key (RFC 8446,
-//! 4.2.11), a non-empty SessionTicket extension (RFC 5077, 3.2), or a session ID in a ClientHello without key shares (RFC 5246, 7.4.1.2).
+//! rustls does not report how a TLS 1.2 session was resumed, but the ClientHello shows the method: a pre-shared key
+//! (RFC 8446, 4.2.11), a non-empty SessionTicket extension (RFC 5077, 3.2), or a session ID in a ClientHello without
+//! key shares (RFC 5246, 7.4.1.2).
 
 use becket_proto::reader::Reader;
 

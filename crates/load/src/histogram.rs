@@ -37,18 +37,15 @@ impl Histogram {
         );
     }
 
-    /// Adds all values of `other`.
     pub fn merge(&mut self, other: &Self) {
         let added = self.inner.add(&other.inner);
         debug_assert!(added.is_ok(), "both resize");
     }
 
-    /// Returns the number of recorded values.
     pub fn count(&self) -> u64 {
         self.inner.len()
     }
 
-    /// Returns whether nothing was recorded.
     pub fn is_empty(&self) -> bool {
         self.count() == 0
     }
@@ -71,7 +68,6 @@ impl Histogram {
         self.inner.count_between(nanos(low), nanos(high))
     }
 
-    /// Returns the percentiles and the distribution, for a report.
     pub fn summary(&self) -> Summary {
         let us = |nanos: u64| nanos as f64 / 1_000.0;
         let at = |quantile: f64| us(self.inner.value_at_quantile(quantile));

@@ -49,14 +49,12 @@ pub mod wait;
 pub mod wire;
 pub mod worker;
 
-/// Error that prevents a report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The command line is invalid.
     #[error("{0}")]
     Plan(String),
-    /// The target is unreachable.
     #[error("{0}")]
     Unreachable(String),
     /// The operating system refuses a resource that the run needs.
@@ -64,7 +62,6 @@ pub enum Error {
     Os {
         /// Failed operation, as `cannot <verb> <object>`.
         what: String,
-        /// Error of the operating system.
         source: std::io::Error,
     },
 }

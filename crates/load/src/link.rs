@@ -63,15 +63,12 @@ pub struct LoadConnection {
 pub struct Times {
     /// Step that contains the intended start.
     pub step: Option<usize>,
-    /// Scheduled start.
     pub intended: Instant,
-    /// Actual start.
     pub started: Instant,
     /// Start of the current phase.
     pub mark: Instant,
 }
 
-/// Phase of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
     /// The TCP connection is not established yet.
@@ -86,7 +83,6 @@ pub enum Phase {
     Closing,
 }
 
-/// Outcome of a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// The connection waits for the next event.
@@ -154,7 +150,6 @@ impl LoadConnection {
         Ok(link)
     }
 
-    /// Returns the resumption method that the first flight offers.
     pub fn offered(&self) -> Offered {
         self.offered
     }
@@ -167,7 +162,6 @@ impl LoadConnection {
         self.phase
     }
 
-    /// Returns the socket for registration with mio.
     pub fn socket(&mut self) -> &mut mio::net::TcpStream {
         &mut self.wire.socket
     }
@@ -307,7 +301,6 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Adds the request to the outbox.
     fn ask(&mut self, env: &Env, now: Instant) -> Result<(), Failure> {
         let request = env.request(self.requests_left);
         self.asked = now;
@@ -322,7 +315,6 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Moves the pending TLS output to the outbox.
     fn collect(&mut self) -> Result<(), Failure> {
         let Some(tls) = &mut self.tls else {
             return Ok(());
@@ -334,7 +326,6 @@ impl LoadConnection {
         Ok(())
     }
 
-    /// Processes `count` bytes from the input buffer.
     fn take_in(&mut self, env: &mut Env, count: usize) -> Result<(), Failure> {
         let now = clock::now();
         if self.tls.is_some() {

@@ -14,7 +14,6 @@ use crate::resume::Resume;
 use crate::schedule::Stretch;
 use crate::target::Target;
 
-/// The plan of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// Command-line options. The fields below take precedence.
@@ -24,7 +23,7 @@ pub struct Plan {
     pub addresses: Vec<SocketAddr>,
     /// Server name for SNI; `None` for plain HTTP targets.
     pub server_name: Option<ServerName<'static>>,
-    /// Number of parallel connections in a closed loop, maximum in an open loop.
+    /// Number of parallel connections in a closed loop; their maximum in an open loop.
     pub connections: usize,
     pub threads: usize,
     /// CPUs to which the threads are pinned, in thread order.
@@ -34,11 +33,9 @@ pub struct Plan {
     pub warm_up: Duration,
     /// Bytes exchanged before a plain request to simulate the flights of a handshake. The target must be a relay that answers them.
     pub preface: Option<Preface>,
-    /// Command line for the report.
     pub command: Vec<String>,
 }
 
-/// Rule that determines when transactions start.
 #[derive(Clone, Debug)]
 pub enum Load {
     /// Closed loop for a period: each connection starts a transaction when its previous one ends.
@@ -121,7 +118,8 @@ impl Cli {
             server_name,
             connections,
             threads: threads.min(connections),
-            // By default use the last CPUs, because servers are usually pinned from the first one.
+            // Defaults to the last CPUs, because servers are usually pinned starting with the first
+            // CPU.
             cpus: if self.measuring.cpus.is_empty() {
                 allowed.iter().rev().copied().collect()
             } else {
@@ -160,14 +158,12 @@ impl Plan {
         }
     }
 
-    /// Returns the address of the target.
     pub fn address(&self) -> SocketAddr {
         // `Cli::plan` rejects an empty list, so the fallback is never used.
         let first = self.addresses.first().copied();
         first.unwrap_or_else(|| SocketAddr::from(([127, 0, 0, 1], self.target.port)))
     }
 
-    /// Returns the CPU to which a thread is pinned.
     pub fn cpu(&self, thread: usize) -> Option<usize> {
         self.cpus.get(thread % self.cpus.len().max(1)).copied()
     }
@@ -186,7 +182,6 @@ impl Plan {
         format!("GET {path} HTTP/{version}\r\nHost: {host}\r\n{own}{close}\r\n")
     }
 
-    /// Describes the plan for the report.
     pub fn describe(&self) -> PlanRecord {
         let options = &self.options;
         let is_open = matches!(self.load, Load::Open(_));

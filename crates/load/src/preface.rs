@@ -18,7 +18,6 @@ impl Flight {
     /// Length of a flight's header in bytes.
     pub const HEAD: usize = 4;
 
-    /// Appends the bytes of the flight to `to`.
     pub fn encode(self, to: &mut Vec<u8>) {
         let size = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let sent = size(self.sent.max(Self::HEAD));
@@ -39,7 +38,6 @@ impl Flight {
     }
 }
 
-/// Flights of a full and of a resumed handshake.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Preface {
     /// Flights that replace a full handshake.
@@ -48,7 +46,6 @@ pub struct Preface {
     pub resumed: Vec<Flight>,
 }
 
-/// Progress of one connection through its preface.
 #[derive(Clone, Debug, Default)]
 pub struct PrefaceState {
     left: Vec<Flight>,
@@ -57,7 +54,6 @@ pub struct PrefaceState {
 }
 
 impl PrefaceState {
-    /// Starts a preface of these flights.
     pub fn new(flights: &[Flight]) -> Self {
         Self {
             left: flights.iter().rev().copied().collect(),

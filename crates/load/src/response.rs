@@ -6,7 +6,6 @@
 
 use crate::failure::Failure;
 
-/// Parser state of one response.
 #[derive(Debug)]
 pub struct Response {
     state: ResponseState,
@@ -29,7 +28,6 @@ enum ResponseState {
 }
 
 impl Response {
-    /// Creates a response before its first byte.
     pub fn new() -> Self {
         Self {
             state: ResponseState::Head,
@@ -40,7 +38,6 @@ impl Response {
         }
     }
 
-    /// Resets the state for the next response on the connection.
     pub fn restart(&mut self) {
         self.partial.clear();
         self.state = ResponseState::Head;
@@ -52,7 +49,6 @@ impl Response {
         self.status
     }
 
-    /// Returns whether the server keeps the connection open.
     pub fn keep_alive(&self) -> bool {
         self.keep_alive
     }
@@ -62,7 +58,6 @@ impl Response {
         self.body
     }
 
-    /// Returns whether the response is complete.
     pub fn is_whole(&self) -> bool {
         self.state == ResponseState::Whole
     }
@@ -126,7 +121,7 @@ impl Response {
         }
     }
 
-    /// Stores the bytes of an incomplete header or line.
+    /// Stores an incomplete header or line. Fails if it is longer than `limit` bytes.
     fn keep<'a>(&mut self, bytes: &[u8], limit: usize) -> Result<&'a [u8], Failure> {
         self.partial.extend_from_slice(bytes);
         if self.partial.len() > limit {
@@ -178,7 +173,7 @@ impl Response {
         (bytes.get(taken..).unwrap_or(&[]), left - taken as u64)
     }
 
-    /// Consumes a chunk and the line end after it. `left` counts both.
+    /// Consumes chunk data and the line end after it. `left` is the number of bytes left in both.
     fn feed_chunk<'a>(&mut self, bytes: &'a [u8], left: u64) -> &'a [u8] {
         let data = left.saturating_sub(2);
         let (rest, data_left) = self.feed_body(bytes, data);
@@ -239,9 +234,7 @@ fn decimal(digits: &[u8]) -> Option<u64> {
     std::str::from_utf8(digits).ok()?.parse().ok()
 }
 
-/// Maximum number of header lines.
 const HEADERS: usize = 100;
-/// Maximum length of a response header in bytes.
 const HEAD_LIMIT: usize = 64 * 1024;
 /// Maximum length in bytes of a chunk line or a trailer line.
 const LINE_LIMIT: usize = 1024;

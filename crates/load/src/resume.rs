@@ -8,10 +8,8 @@ use std::str::FromStr;
 
 use becket_stats::units::UnitError;
 
-/// Resumption plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resume {
-    /// Every handshake is full.
     Never,
     /// Every handshake except the first of a slot is resumed.
     Always,

@@ -7,7 +7,6 @@ use crate::report::{Handshakes, Traffic};
 
 use crate::failure::Failure;
 
-/// Counts and histograms of one measured step.
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
     /// Transactions with an intended start within the step.
@@ -21,16 +20,15 @@ pub struct Samples {
     /// Connections that the server did not close within the linger time.
     pub lingered: u64,
     pub traffic: Traffic,
-    /// Handshakes by requested and by actual kind.
+    /// Handshakes by requested kind and by actual kind (full or resumed).
     pub handshakes: Handshakes,
-    /// TLS 1.3 tickets after full handshakes.
+    /// Number of TLS 1.3 tickets received after full handshakes.
     pub tickets_full: u64,
-    /// TLS 1.3 tickets after resumed handshakes.
+    /// Number of TLS 1.3 tickets received after resumed handshakes.
     pub tickets_resumed: u64,
     pub latency: Histograms,
 }
 
-/// Latencies by phase.
 #[derive(Clone, Debug, Default)]
 pub struct Histograms {
     pub connect: Histogram,
@@ -40,7 +38,8 @@ pub struct Histograms {
     pub first_byte: Histogram,
     /// Time from the actual start to the first byte.
     pub answered: Histogram,
-    /// Time from the acknowledgement of the connection's first bytes to the last byte of its only transaction.
+    /// Time from the server's acknowledgement of the first bytes to the last byte of the response. Measured only with
+    /// one transaction per connection.
     pub since_queued: Histogram,
     /// Time from the actual start to the last byte.
     pub whole: Histogram,
@@ -51,17 +50,14 @@ pub struct Histograms {
 }
 
 impl Samples {
-    /// Counts a failure.
     pub fn fail(&mut self, failure: Failure) {
         *self.failures.entry(failure).or_default() += 1;
     }
 
-    /// Returns the number of failures.
     pub fn failed(&self) -> u64 {
         self.failures.values().sum()
     }
 
-    /// Adds another thread's samples of the same step.
     pub fn merge(&mut self, other: &Self) {
         self.attempted += other.attempted;
         self.succeeded += other.succeeded;

@@ -22,7 +22,6 @@ pub struct Ramp {
 }
 
 impl Ramp {
-    /// Returns the rate of each step.
     pub fn rates(self) -> impl Iterator<Item = f64> {
         (0..=self.more).map(move |n| self.from + f64::from(n) * self.step)
     }
@@ -67,21 +66,18 @@ pub struct Stretch {
     pub length: Duration,
 }
 
-/// Intended start times of one thread.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     stretches: Vec<Stretch>,
     threads: f64,
     /// Delay of this thread's starts, as a fraction of the interval between them.
     offset: f64,
-    /// Start of the current stretch.
     began: Duration,
     /// Number of starts in the current stretch.
     made: u64,
 }
 
 impl Schedule {
-    /// Creates the schedule of thread number `thread` out of `threads`.
     pub fn new(mut stretches: Vec<Stretch>, thread: usize, threads: usize) -> Self {
         stretches.reverse();
         let mut schedule = Self {
@@ -101,7 +97,6 @@ impl Schedule {
         Some(self.began + Duration::from_secs_f64((self.made as f64 + self.offset) / rate))
     }
 
-    /// Moves to the next start.
     pub fn advance(&mut self) {
         self.made += 1;
         self.skip_ended();

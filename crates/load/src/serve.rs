@@ -66,7 +66,6 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<(), Error> {
     })
 }
 
-/// Server thread with its own listener and poll.
 struct ResponderThread {
     listener: TcpListener,
     poll: Poll,
@@ -80,10 +79,10 @@ struct Service {
     options: ResponderOptions,
     /// Number of requests in service on all threads.
     in_service: Arc<AtomicUsize>,
-    /// Delayed responses: start time, token and generation of the connection.
+    /// Delayed responses: end of the service time, token and generation of the connection.
     due: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     input: Vec<u8>,
-    /// Bytes of all response bodies.
+    /// Constant bytes from which every response body is sent.
     filler: Vec<u8>,
 }
 
@@ -91,13 +90,11 @@ struct Caller {
     socket: TcpStream,
     generation: u64,
     phase: Phase,
-    /// Received bytes that have not been parsed yet.
     received: Vec<u8>,
     /// The connection closes after this response.
     closes: bool,
     /// Response header bytes that have not been sent yet.
     head: Vec<u8>,
-    /// Body bytes that have not been sent yet.
     body_left: u64,
     is_registered: bool,
 }
@@ -246,7 +243,6 @@ impl Service {
     }
 }
 
-/// Returns the service time while `n` requests are in service.
 fn service_time(options: &ResponderOptions, n: usize) -> Duration {
     let knee = options.service_knee.map(NonZeroUsize::get);
     let load = knee.map_or(1.0, |knee| (n as f64 / knee as f64).max(1.0));
@@ -254,7 +250,8 @@ fn service_time(options: &ResponderOptions, n: usize) -> Duration {
 }
 
 impl Caller {
-    /// Does everything that is possible without waiting. Returns whether the connection stays open.
+    /// Reads requests and sends responses until the socket would block or a service time starts.
+    /// Returns whether the connection stays open.
     fn attend(&mut self, token: usize, service: &mut Service) -> io::Result<bool> {
         loop {
             match self.phase {
@@ -348,16 +345,14 @@ impl Caller {
 }
 
 const LISTENER: Token = Token(usize::MAX);
-/// Maximum bytes of body per send.
+/// Maximum body bytes per `send`.
 const CHUNK: usize = 128 * 1024;
 const ACCEPTS_PER_TURN: usize = 64;
 /// Maximum wait before the stop flag is read again.
 const IDLE: Duration = Duration::from_millis(100);
 /// Requested limit on open files, enough for every scenario.
 const DESCRIPTORS: u64 = 32_768;
-/// Maximum number of request header lines.
 const HEADERS: usize = 100;
-/// Maximum length of a request header in bytes.
 const HEAD_LIMIT: usize = 64 * 1024;
 
 #[cfg(test)]

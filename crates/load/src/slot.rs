@@ -16,26 +16,21 @@ use crate::link::{LoadConnection, Phase, Times, Turn};
 use crate::tls::{ResumeKind, Tls};
 use crate::wire::Wire;
 
-/// Makes one connection after another.
 pub struct ClientSlot {
     token: Token,
-    /// Configuration of the last full handshake, which stores its sessions.
+    /// Configuration of the last full handshake. It stores the sessions of that handshake.
     config: Option<Arc<ClientConfig>>,
     /// Number of this slot among the slots of all threads.
     position: u64,
-    /// Number of connections made.
     count: u64,
     link: Option<LoadConnection>,
 }
 
-/// State of a slot after a turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
-    /// The slot waits for the next event.
     Waiting,
     /// The slot has more to read without waiting.
     Again,
-    /// The slot is ready for the next transaction.
     Ready,
     /// The slot is ready, but the last transaction failed.
     Failed,
@@ -76,7 +71,6 @@ impl ClientSlot {
         self.settle(turn, step, env)
     }
 
-    /// Processes an event of the connection.
     pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> SlotState {
         let Some(link) = &mut self.link else {
             return SlotState::Waiting;
@@ -85,13 +79,13 @@ impl ClientSlot {
         let step = link.times().step;
         let turn = link.turn(env, hung_up);
         match self.settle(turn, step, env) {
-            // A parked slot is free already and must not be added to the free slots twice.
+            // The end of a parked connection must not add its slot to the list of free slots a
+            // second time.
             SlotState::Ready | SlotState::Failed if parked => SlotState::Waiting,
             outcome => outcome,
         }
     }
 
-    /// Ends a connection whose deadline has passed.
     pub fn expire(&mut self, now: Instant, env: &mut Env) -> SlotState {
         let Some(link) = self.link.as_ref().filter(|link| link.deadline <= now) else {
             return SlotState::Waiting;
@@ -101,7 +95,6 @@ impl ClientSlot {
         self.settle(turn, step, env)
     }
 
-    /// Returns whether a transaction is in progress.
     pub fn is_busy(&self) -> bool {
         self.link
             .as_ref()

@@ -27,7 +27,6 @@ impl Sources {
         }
     }
 
-    /// Returns the number of addresses.
     pub fn count(&self) -> u32 {
         self.count
     }

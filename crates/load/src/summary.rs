@@ -12,10 +12,9 @@ use crate::findings;
 use crate::plan::{Load, Plan};
 use crate::sample::Samples;
 
-/// Duration and CPU times of one step.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// Duration of the step in seconds of wall time.
+    /// Wall-clock duration of the step in seconds.
     pub seconds: f64,
     /// CPU time of all client threads.
     pub client: Duration,
@@ -25,7 +24,6 @@ pub struct Around {
     pub server: Option<Spent>,
 }
 
-/// Returns the report of one step.
 pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> LoadStep {
     let seconds = around.seconds.max(1e-9);
     let asked = match &plan.load {
@@ -78,7 +76,6 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> Lo
     }
 }
 
-/// Returns the whole report.
 pub fn report(
     plan: &Plan,
     steps: Vec<LoadStep>,
@@ -213,18 +210,19 @@ pub fn shortfall(step: &LoadStep) -> Option<String> {
     slow.then(|| format!("only {} succeeded", show_rate(step.rate_succeeded_per_s)))
 }
 
-/// 99th percentile of latency below which a rate holds. Published benchmarks used the average instead.
+/// Maximum 99th percentile of latency, in microseconds, at which a rate holds. Published benchmarks used the average
+/// instead.
 const HELD_P99_US: f64 = 100_000.0;
 /// Minimum fraction of the requested rate that must succeed. It is below 1, because some transactions end after their
 /// step.
 const HELD_SHARE: f64 = 0.97;
-/// A thread that ran or waited for its CPU for a larger fraction of the time was overloaded.
+/// Fraction of wall time, running or waiting for a CPU, above which a thread is overloaded.
 const BUSY: f64 = 0.95;
 /// Number of CPUs in use above which a server counts as busy. A server that only stalls uses less.
 const BUSY_SERVER: f64 = 0.7;
-/// A thread whose transactions start late is the bottleneck above this fraction of busy time.
+/// Fraction of busy time above which a thread with late starts is the bottleneck.
 const BUSY_AND_LATE: f64 = 0.80;
-/// Delay of the 99th percentile of starts, in microseconds, above which transactions start late.
+/// Maximum 99th percentile of start delays in microseconds. Transactions start late above it.
 const LATE_START_US: f64 = 10_000.0;
 
 #[cfg(test)]

@@ -11,24 +11,17 @@ use http::uri::PathAndQuery;
 
 use crate::Error;
 
-/// A parsed target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
-    /// `true` for HTTPS, `false` for HTTP.
     pub is_tls: bool,
     /// Host name or address, without brackets.
     pub host: String,
-    /// TCP port.
     pub port: u16,
     /// Path and query, beginning with a slash.
     pub path: String,
 }
 
 impl Target {
-    /// Parses a URL.
-    ///
-    /// # Errors
-    /// [`Error::Plan`] with the accepted forms.
     pub fn parse(url: &str) -> Result<Self, Error> {
         let wrong = |why: &str| {
             Error::Plan(format!(

@@ -8,7 +8,6 @@ use std::fmt::Write;
 use crate::report::{Handshakes, LoadReport, LoadStep, Summary};
 use becket_stats::units::{show_bytes, show_count, show_rate, show_us};
 
-/// Formats the whole page.
 pub fn page(report: &LoadReport) -> String {
     let mut out = String::new();
     heading(&mut out, report);
@@ -184,7 +183,6 @@ fn summary_cells(name: &str, s: &Summary) -> [String; 7] {
     ]
 }
 
-/// Adds a row for each step, with its failures.
 fn ramp_table(out: &mut String, steps: &[LoadStep]) {
     let header = [
         "asked",

@@ -231,7 +231,8 @@ pub fn suites(name: &str) -> Result<Vec<SupportedCipherSuite>, Error> {
     Ok(chosen)
 }
 
-/// Sorts the schemes in the order of real clients, because a server may sign with any digest that is offered.
+/// Moves the schemes that real clients prefer to the front, because a server may sign with the first scheme that it
+/// supports.
 fn by_cost(mut schemes: Vec<SignatureScheme>) -> Vec<SignatureScheme> {
     let preferred = [
         SignatureScheme::ECDSA_NISTP256_SHA256,

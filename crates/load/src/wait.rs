@@ -45,5 +45,5 @@ fn ignore_interrupt<T>(result: io::Result<T>) -> io::Result<()> {
     }
 }
 
-/// Wait from which a precision of a millisecond is sufficient.
+/// Minimum wait for which millisecond precision is sufficient.
 const COARSE: Duration = Duration::from_millis(20);

@@ -6,7 +6,6 @@ use std::net::{IpAddr, SocketAddr};
 use mio::net::TcpStream;
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// Socket of one connection and the data that it has not accepted yet.
 #[derive(Debug)]
 pub struct Wire {
     pub socket: TcpStream,
@@ -70,5 +69,4 @@ fn connect_from(target: SocketAddr, source: IpAddr) -> io::Result<TcpStream> {
     }
 }
 
-/// Error number of a non-blocking connect in progress.
 const EINPROGRESS: i32 = 115;

@@ -24,16 +24,12 @@ use crate::slot::{ClientSlot, SlotState};
 use crate::tls::Tls;
 use crate::wait;
 
-/// Parameters of a thread.
 #[derive(Clone, Debug)]
 pub struct ThreadTask {
-    /// Number of the thread.
     pub thread: usize,
-    /// The plan of the run.
     pub plan: Arc<Plan>,
     /// Start of the run, including the warm-up.
     pub begin: Instant,
-    /// Start and end times of the measured steps.
     pub timeline: Timeline,
     /// Number of transactions that may still start (with `-n`).
     pub budget: Arc<AtomicU64>,
@@ -43,20 +39,18 @@ pub struct ThreadTask {
     pub live: Arc<Live>,
 }
 
-/// Results of a thread.
 #[derive(Debug)]
 pub struct Harvest {
-    /// Samples of each step, without the samples outside all steps.
+    /// Samples of each step. Transactions outside all steps are not sampled.
     pub samples: Vec<Samples>,
     /// Parameters negotiated by the last full handshake.
     pub negotiated: Option<Negotiated>,
     /// Time at which the last transaction ended.
     pub ended: Instant,
-    /// Time that the thread had run, and time that it had waited for a CPU, at each step boundary.
+    /// CPU time of the thread, and its time waiting for a CPU, at each step boundary.
     pub spent: Vec<(Duration, Duration)>,
 }
 
-/// Running client thread.
 pub struct Worker {
     task: ThreadTask,
     env: Env,
@@ -70,7 +64,6 @@ pub struct Worker {
     again: Vec<usize>,
     schedule: Option<Schedule>,
     next_sweep: Instant,
-    /// CPU times at the step boundaries so far.
     spent: Vec<(Duration, Duration)>,
 }
 
@@ -140,7 +133,7 @@ impl Worker {
         self.drain()?;
         let ended = clock::now();
         if self.spent.len() <= self.env.timeline.ends().len().max(1) {
-            // The run ended by transaction count or by signal, and that time is its last boundary.
+            // A run that ends by transaction count or by signal has its last boundary here.
             self.spent.push(cpu::of_own_thread().unwrap_or_default());
         }
         for slot in &mut self.slots {
@@ -155,7 +148,6 @@ impl Worker {
         })
     }
 
-    /// Reads the thread's CPU time at each step boundary that has passed.
     fn note_spent(&mut self, now: Instant) {
         let timeline = &self.env.timeline;
         let past = 1 + timeline.ends().iter().filter(|end| **end <= now).count();
@@ -288,7 +280,6 @@ impl Worker {
         }
     }
 
-    /// Waits for events until the next deadline.
     fn wait(&mut self) -> io::Result<()> {
         let now = clock::now();
         let mut due = self.next_sweep.max(now);
@@ -322,18 +313,17 @@ impl Worker {
         }
     }
 
-    /// Waits for the transactions in progress, up to the time-out of a transaction.
     fn drain(&mut self) -> Result<(), Error> {
         let end = clock::now();
         let limit = match self.env.plan.load {
-            // The run is complete only after all requested transactions.
+            // A run with `-n` ends only after all requested transactions.
             Load::ClosedCount(_) => Duration::MAX,
             _ => DRAIN_LIMIT,
         };
         let give_up = end + self.env.plan.options.load.time_out.min(limit) + SWEEP * 2;
         let stopped = self.task.stop.load(Ordering::Relaxed);
         if !stopped {
-            // Start only the transactions that the last turns just missed: a backlog must not start as one burst.
+            // Fail starts that are more than MISSED late, because a backlog must not start as one burst.
             self.refuse_until(end.checked_sub(MISSED));
         }
         loop {
@@ -362,7 +352,7 @@ impl Worker {
         Ok(())
     }
 
-    /// Counts the transactions that were due before `until` and have not started as failures.
+    /// Records a failure for each transaction that was due before `until` and has not started.
     fn refuse_until(&mut self, until: Option<Instant>) {
         self.skip_warm_up(clock::now());
         while let Some(intended) = self
@@ -401,11 +391,11 @@ const INPUT_BYTES: usize = 128 * 1024;
 const EVENTS: usize = 1024;
 /// Maximum starts per loop turn, so that a thousand connections do not overflow the server's listen queue.
 const STARTS_PER_TURN: usize = 64;
-/// Delay before a failed slot of a closed loop tries again.
+/// Delay before a slot retries after a failure in a closed loop.
 const REST: Duration = Duration::from_millis(10);
 /// Interval between checks for expired connections.
 const SWEEP: Duration = Duration::from_millis(50);
-/// Starts that became due within this time before the end of the run may still occur after the end.
+/// Maximum delay of a start at the end of the run. A longer delay counts as a failure.
 const MISSED: Duration = Duration::from_millis(20);
 /// Maximum time to wait for transactions in progress at the end of the run.
 const DRAIN_LIMIT: Duration = Duration::from_secs(10);

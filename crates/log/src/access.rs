@@ -1,13 +1,14 @@
-//! Lines of the access log: one per connection, and one per request for a file.
+//! Access log lines: one per connection, and one per HTTP request for a static file.
 //!
 //! The worker fills an [`AccessRecord`] when the connection ends, and the thread of
-//! `log::access_log` writes it. [`AccessRecord::fields`] lists the fields of a line, for text and
-//! JSON alike; a test compares `docs/reference/metrics.md` with it. Both formats escape the peer's
-//! bytes (server name, protocol); quotes in JSON and text escape the backslash once more.
+//! `log::access_log` writes it. [`AccessRecord::fields`] lists the fields of a line for both text
+//! and JSON; a test compares `docs/reference/metrics.md` with this list. Both formats escape bytes
+//! from the peer (server name, protocol). Quotes in JSON and text escape each backslash once more.
 //!
-//! A text line has the time of accept, then pairs of logfmt separated by spaces. A missing value
-//! is `-`. A JSON line is one object, with `null` for a missing value. A short line is for people:
-//! method, target, status, size and time of a request, or a failed handshake.
+//! A text line starts with the time of accept, followed by logfmt pairs separated by spaces. A
+//! missing value is `-`. A JSON line is one object, with `null` for a missing value. The short
+//! format is for people: it shows only requests (method, target, status, size and time) and failed
+//! handshakes.
 
 use std::fmt::{self, Display, Write};
 use std::net::SocketAddr;
@@ -21,24 +22,21 @@ use becket_proto::close_reason::CloseReason;
 use becket_stats::units::show_bytes;
 use becket_tls::ja4::Ja4;
 
-/// A closed connection. A value is `None` if the connection ended before it was known.
+/// Data for the access log line of a closed connection. A field is `None` if the connection ended
+/// before its value was known.
 #[derive(Clone, Debug)]
 pub struct AccessRecord {
-    /// Time when the connection was accepted.
     pub accepted: Timestamp,
     /// Address of the client, taken from the PROXY header if the listener accepts one.
     pub client: SocketAddr,
-    /// Configuration name of the listener.
     pub listener: Arc<str>,
-    /// Server name in the ClientHello.
     pub sni: Option<Box<str>>,
-    /// JA4 fingerprint of the ClientHello.
     pub ja4: Option<Ja4>,
     /// Result of the handshake; `None` if the handshake did not complete.
     pub tls: Option<HandshakeRecord>,
-    /// ID of the connection, which a PROXY header carries to or from another proxy.
+    /// Unique ID from a received PROXY header, or for a sent one; `None` without such a header.
     pub id: Option<Box<[u8]>>,
-    /// Server that the connection was relayed to, as configured.
+    /// Configured address of the server to which the connection was relayed.
     pub server: Option<Arc<str>>,
     /// Ciphertext bytes received from the client.
     pub client_bytes_in: u64,
@@ -52,18 +50,16 @@ pub struct AccessRecord {
     pub reason: CloseReason,
 }
 
-/// Times of a closed connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionTimes {
-    /// Time spent in queues of backends.
+    /// Time spent in backend queues.
     pub queued: Duration,
-    /// Time of the successful connect to the server, including the TLS handshake with the server.
+    /// Duration of the successful connect, including the TLS handshake with the server.
     pub connect: Option<Duration>,
     /// Time from accept to close.
     pub total: Duration,
 }
 
-/// A completed handshake.
 #[derive(Clone, Debug)]
 pub struct HandshakeRecord {
     /// TLS version, such as `TLSv1.3`.
@@ -77,39 +73,35 @@ pub struct HandshakeRecord {
     pub resumed: Option<ResumedBy>,
     /// Subject and serial number of the verified client certificate.
     pub identity: Option<Box<Identity>>,
-    /// Reason why the policy on trial would reject the client.
+    /// Reason why a policy on trial, which rejects no clients, would reject this client.
     pub would_refuse: Option<&'static str>,
-    /// Time from accept to traffic keys.
+    /// Time from accept until the traffic keys were available.
     pub took: Duration,
 }
 
-/// One request for a file. Its line starts with the time of the request.
+/// One HTTP request for a static file.
 #[derive(Clone, Debug)]
 pub struct RequestRecord {
-    /// Time when the request head was complete.
+    /// Time when the request header was complete.
     pub at: Timestamp,
     pub client: SocketAddr,
-    /// Configuration name of the listener.
     pub listener: Arc<str>,
-    /// Server name in the ClientHello.
     pub sni: Option<Box<str>>,
-    /// ID of the connection.
     pub id: Option<Box<[u8]>>,
-    /// Method as the client sent it; `None` if the head cannot be parsed.
+    /// Method as the client sent it; `None` if the request cannot be parsed.
     pub method: Option<Box<str>>,
-    /// Target as the client sent it; `None` if the head cannot be parsed.
+    /// Target as the client sent it; `None` if the request cannot be parsed.
     pub target: Option<Box<str>>,
     /// Status code; empty if the connection ended before the response.
     pub status: &'static str,
     /// Body bytes sent.
     pub bytes: u64,
-    /// Monotonic time of the request.
+    /// Arrival of the request on the monotonic clock.
     pub began: Duration,
     /// Time from the request to the last byte of the response.
     pub took: Duration,
 }
 
-/// A line of the access log.
 #[derive(Debug)]
 pub enum AccessLine {
     Connection(Box<AccessRecord>),
@@ -128,12 +120,12 @@ impl From<Box<RequestRecord>> for AccessLine {
     }
 }
 
-/// A function called with each field of a line, in order.
 type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 
 impl AccessLine {
-    /// Appends the line and its line break to `out`, or nothing for most connections in the short
-    /// format. Allocates only to grow `out`, to escape a value in JSON, and for a size with unit.
+    /// Appends the line and a line break to `out`. Appends nothing for most connections in the
+    /// short format. Allocates only to grow `out`, to escape a value in JSON, and to format a size
+    /// with its unit.
     pub fn write(&self, format: LogFormat, out: &mut String) {
         let before = out.len();
         let written = match format {
@@ -206,7 +198,6 @@ fn plain(field: Field<'_>, out: &mut String) -> fmt::Result {
 }
 
 impl RequestRecord {
-    /// Calls `each` with every field in the order of the line.
     fn fields(&self, each: Each<'_>) -> fmt::Result {
         let listener = Escaped::new(&*self.listener);
         let sni = self.sni.as_deref().map(Escaped::new);
@@ -243,7 +234,6 @@ impl RequestRecord {
     }
 }
 
-/// The kind of a resumption.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ResumedBy {
     /// TLS 1.2 session ID (RFC 5246, section 7.4.1.2).
@@ -257,7 +247,6 @@ pub enum ResumedBy {
 }
 
 impl ResumedBy {
-    /// Returns the word for the log.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Id => "id",
@@ -268,10 +257,9 @@ impl ResumedBy {
     }
 }
 
-/// One value of a line.
 #[derive(Clone, Copy)]
 pub enum Field<'a> {
-    /// Text that is already escaped, except for JSON.
+    /// Text that is escaped for the text format; JSON needs further escaping.
     Text(&'a dyn Display),
     /// A count, or a time in microseconds.
     Count(u64),

@@ -27,7 +27,6 @@ use super::output::{CountedOutput, Output, PATIENCE};
 use super::syslog::{INFO, MessageForm};
 use becket_keys::files::Files;
 
-/// The worker's end of a channel: sends records.
 #[derive(Clone, Debug)]
 pub struct AccessSender {
     lines: SyncSender<AccessLine>,
@@ -43,20 +42,19 @@ impl AccessSender {
     }
 }
 
-/// The writer thread's end of all channels: receives records and writes lines.
 #[derive(Debug)]
 pub struct AccessWriter {
     receivers: Vec<Receiver<AccessLine>>,
     output: CountedOutput,
     format: LogFormat,
-    /// Form of the messages, if the output is a syslog daemon.
+    /// Syslog message format; `None` if the output is not a syslog daemon.
     syslog: Option<MessageForm>,
     /// Whole lines that are not written yet.
     lines: String,
 }
 
-/// The control thread's handle of the writer thread. Dropping it waits up to [`PATIENCE`] for the
-/// last lines to be written.
+/// The control thread's handle to the writer thread. Drop waits up to [`PATIENCE`] until the last
+/// lines are written.
 #[derive(Debug)]
 pub struct AccessThread {
     /// Each message requests a reopen. The thread exits when the sender is dropped.
@@ -66,8 +64,8 @@ pub struct AccessThread {
 }
 
 impl AccessThread {
-    /// Requests a reopen of the file after all records already sent are written. A failure is
-    /// logged, and the old file stays in use.
+    /// Requests a reopen of the file after the records that were already sent. A failure is logged,
+    /// and the old file stays in use.
     pub fn reopen(&self) {
         if let Some(reopen) = &self.reopen {
             // A full channel already contains a request.
@@ -93,7 +91,7 @@ impl AccessWriter {
     pub fn open(log: &Log, files: &Files) -> io::Result<Option<Self>> {
         let daemon = MessageForm::of(log).filter(|_| log.access == LogTarget::Syslog);
         let (syslog, daemon) = daemon.unzip();
-        // The configuration rejects syslog without a daemon.
+        // Validation rejects syslog without a daemon, so this case needs no error.
         if daemon.is_none() && matches!(log.access, LogTarget::Off | LogTarget::Syslog) {
             return Ok(None);
         }
@@ -107,7 +105,7 @@ impl AccessWriter {
         }))
     }
 
-    /// Creates the channel of one more worker.
+    /// Adds a worker: creates its channel and returns the sending end.
     pub fn attach(&mut self) -> AccessSender {
         let (lines, receiver) = sync_channel(CAPACITY);
         self.receivers.push(receiver);
@@ -117,7 +115,6 @@ impl AccessWriter {
         }
     }
 
-    /// Returns the counter of dropped lines.
     pub fn dropped(&self) -> Arc<AtomicU64> {
         self.output.dropped()
     }
@@ -188,12 +185,11 @@ impl AccessWriter {
     }
 }
 
-/// Time between two drains.
 const TICK: Duration = Duration::from_millis(100);
-/// Channel capacity of a worker, in records: the output of 0.1 s at 40 000 connections per second.
-/// A slot is a pointer and its kind, so a channel takes 64 KiB.
+/// Channel capacity per worker, in records: 0.1 s of output at 40 000 connections per second. A
+/// record takes 16 bytes in the channel, so a channel takes 64 KiB.
 pub const CAPACITY: usize = 4096;
-/// Approximate size of a written block in bytes.
+/// Number of buffered bytes at which the lines are written to the output.
 const BLOCK_BYTES: usize = 64 * 1024;
 
 #[cfg(test)]

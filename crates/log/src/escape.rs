@@ -18,7 +18,7 @@ pub struct Escaped<'a> {
 }
 
 impl<'a> Escaped<'a> {
-    /// Escapes text or bytes, except for spaces.
+    /// Escapes text or bytes but keeps spaces.
     pub fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),
@@ -67,9 +67,8 @@ pub fn shortened(bytes: &[u8]) -> String {
     String::from_utf8_lossy(start).into_owned() + rest
 }
 
-/// Quotes the text in `out` from `start` on as JSON does, unless it is a plain logfmt value. An
-/// empty text, or a text with a space, a quote, an equals sign or a control character, is not
-/// plain.
+/// Quotes `out[start..]` in JSON style if it is not a plain logfmt value. A plain value is not
+/// empty and contains no white space, quote, equals sign or control character.
 pub(crate) fn quote(out: &mut String, start: usize) -> fmt::Result {
     let is_special = |c: char| c.is_whitespace() || c.is_control() || matches!(c, '"' | '=');
     if !out[start..].is_empty() && !out[start..].contains(is_special) {
@@ -86,7 +85,6 @@ pub(crate) fn quote(out: &mut String, start: usize) -> fmt::Result {
     out.write_char('"')
 }
 
-/// Appends text and escapes its control characters.
 pub(crate) fn escape(text: &str, out: &mut String) -> fmt::Result {
     text.chars().try_for_each(|c| put(c, out))
 }

@@ -55,7 +55,6 @@ pub struct Logging {
     filter: reload::Handle<Targets, Registry>,
 }
 
-/// The reason why the log cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
@@ -69,8 +68,8 @@ pub enum LogError {
     Installed,
 }
 
-/// Installs the log for the whole process. `files` contains the files that cannot be opened by
-/// path. Call it once, before the first thread is started.
+/// Installs the log for the whole process. `files` provides the files that this process cannot open
+/// by path. Call it once, before the first thread is started.
 ///
 /// # Errors
 /// Fails if the filter does not parse, if the file cannot be opened, or if a log is already
@@ -82,10 +81,7 @@ pub fn install(log: &Log, files: &Files) -> Result<Logging, LogError> {
     Ok(logging)
 }
 
-/// Checks that a level parses as a filter.
-///
-/// # Errors
-/// Returns [`LogError::Filter`] with the reason.
+/// Checks that `level` is a valid filter.
 pub fn check_level(level: &str) -> Result<(), LogError> {
     filter(level).map(drop)
 }
@@ -114,7 +110,6 @@ impl Logging {
         self.queue.reopen();
     }
 
-    /// Returns the counter of lines that could not be written.
     pub fn dropped(&self) -> Arc<AtomicU64> {
         self.queue.dropped()
     }
@@ -165,13 +160,12 @@ fn report_panics() {
     }));
 }
 
-/// Combines filter, format and output into one subscriber.
 fn subscriber(log: &Log, output: Output) -> Result<(impl Subscriber + use<>, Logging), LogError> {
     let (filter, handle) = reload::Layer::new(filter(&log.level)?);
     let coloured = colour(&output);
     let is_journal = matches!(output, Output::Stderr) && stderr_is_journal();
     let queue = LineQueue::new(output);
-    // Syslog daemons and the journal add a time.
+    // Syslog daemons and the journal add the time themselves.
     let format = |timed| LineFormat {
         format: log.format,
         timed,

@@ -19,9 +19,7 @@ use super::escape::{escape, quote};
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LineFormat {
     pub(super) format: LogFormat,
-    /// Each line contains the time.
     pub(super) timed: bool,
-    /// Lines in text format are coloured.
     pub(super) coloured: bool,
 }
 
@@ -93,12 +91,12 @@ impl LineFormat {
     }
 }
 
-/// Returns the name of an event or the path of its module, with its key in JSON.
+/// Returns the name of an event, or its module path, with the corresponding JSON key.
 fn name(event: &Metadata<'static>) -> Option<(&'static str, &'static str)> {
     if *event.level() > Level::INFO {
         return Some(("target", event.target()));
     }
-    // `tracing` gives an event without a name its file and line.
+    // `tracing` assigns `event FILE:LINE` to an event without a name.
     let name = Some(event.name()).filter(|name| !name.starts_with("event "));
     name.map(|name| ("event", name))
 }
@@ -113,7 +111,7 @@ fn colour(level: Level) -> &'static str {
     }
 }
 
-/// The fields of an event as they are written, with a separator before each. The message is the first.
+/// Formatted fields of an event, each after a separator. The message comes first.
 struct FieldText {
     is_json: bool,
     text: String,

@@ -1,10 +1,10 @@
 //! Outputs for lines: a standard stream, a file that can be reopened after a rotation, or a syslog
 //! daemon.
 //!
-//! A file is opened with the rights of this process. If the user of the process may not enter the
-//! folder, the file was opened before the change of user. Names of standard streams, such as
-//! `/dev/stderr`, are not opened: the user may lack the right, and a socket cannot be opened. A log
-//! file outside `process.chroot` was opened before the chroot and cannot be reopened.
+//! A file is opened with the permissions of this process. If the user of the process cannot access
+//! the folder, the file was opened before the change of user. Names of standard streams, such as
+//! `/dev/stderr`, are not opened, because the user may lack permission and a socket cannot be
+//! opened. A log file outside `process.chroot` was opened before the chroot and cannot be reopened.
 //!
 //! One thread owns an [`Output`] and writes whole lines to it (`queue`, `access_log`). If a reopen
 //! fails, the old file stays in use, so that no line is lost.
@@ -25,12 +25,10 @@ use socket2::{SockAddr, Socket, Type};
 
 use becket_keys::files::Files;
 
-/// An output for lines.
 #[derive(Debug)]
 pub enum Output {
     Stdout,
     Stderr,
-    /// A file open for appending.
     File {
         path: PathBuf,
         file: File,
@@ -48,7 +46,6 @@ pub struct SyslogDaemon {
     socket: Option<Socket>,
 }
 
-/// An output that counts dropped lines.
 #[derive(Debug)]
 pub(super) struct CountedOutput {
     output: Output,
@@ -77,9 +74,10 @@ impl CountedOutput {
         self.output.write_if_ready(line)
     }
 
-    /// Writes whole lines, or drops them. Blocks while the output blocks. Logs the first of several
-    /// failures, and the number of dropped lines after a write succeeds again, because the log may
-    /// use the same output.
+    /// Writes whole lines, or drops them after a failure. Blocks while the output blocks.
+    ///
+    /// Logs only the first of consecutive failures, and the number of dropped lines after the next
+    /// successful write, because the log may use the same output.
     pub(super) fn write(&mut self, lines: &[u8]) {
         if lines.is_empty() {
             return;
@@ -238,7 +236,7 @@ impl SyslogDaemon {
                 Ok(_) => return Ok(()),
                 // The daemon is busy: a new socket would not help.
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Err(error),
-                // The daemon was restarted, so its socket is connected again.
+                // The daemon may have restarted, so connect a new socket and send again.
                 Err(_) => {}
             }
         }

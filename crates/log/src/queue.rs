@@ -39,9 +39,9 @@ struct Inner {
 #[derive(Debug)]
 struct QueuedLines {
     text: Vec<u8>,
-    /// Length of the text that is written before the file is reopened.
+    /// Number of bytes of `text` to write before the reopen; `None` if no reopen is requested.
     reopen_at: Option<usize>,
-    /// The output, until the thread takes it.
+    /// The output; `None` after the writer thread has taken it.
     output: Option<CountedOutput>,
     /// The thread is writing lines that it took from `text`.
     is_writing: bool,
@@ -86,7 +86,6 @@ impl LineQueue {
         self.0.changed.notify_all();
     }
 
-    /// Waits up to `patience` until the thread has written all lines.
     pub(super) fn flush(&self, patience: Duration) {
         let lines = self.0.lock();
         let waits = |lines: &mut QueuedLines| {
@@ -95,7 +94,6 @@ impl LineQueue {
         drop(self.0.changed.wait_timeout_while(lines, patience, waits));
     }
 
-    /// Returns the counter of dropped lines.
     pub(super) fn dropped(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.0.dropped)
     }
@@ -122,7 +120,6 @@ impl Inner {
         self.lines.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes lines until the process exits.
     fn write_all(&self, mut output: CountedOutput) {
         let mut text = Vec::new();
         loop {

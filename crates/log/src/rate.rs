@@ -14,9 +14,7 @@ use std::time::{Duration, Instant};
 pub struct RateLimit {
     lines: u32,
     every: Duration,
-    /// Start of the current interval; `None` before the first line.
     window: Option<Instant>,
-    /// Lines admitted in the current interval.
     admitted: u32,
     /// Lines suppressed since the last admitted line.
     suppressed: u64,
@@ -42,7 +40,7 @@ impl RateLimit {
     }
 
     /// Returns `None` if the line must be suppressed, otherwise the number of lines suppressed
-    /// before it. A `now` before the start of the current interval counts as that interval.
+    /// before it. A `now` before the current interval counts towards the current interval.
     pub fn admit(&mut self, now: Instant) -> Option<u64> {
         if self.is_over(now) {
             self.window = Some(now);
@@ -81,7 +79,7 @@ impl<K> Default for KeyedRateLimit<K> {
 }
 
 impl<K: Eq + Hash> KeyedRateLimit<K> {
-    /// Works as [`RateLimit::admit`] does for the lines of a key.
+    /// Applies [`RateLimit::admit`] to the limit of `key`.
     pub fn admit(&mut self, key: K, now: Instant) -> Option<u64> {
         if self.limits.len() >= MOST_KEYS && !self.limits.contains_key(&key) {
             if self.cleanups.admit(now).is_some() {
@@ -98,7 +96,7 @@ impl<K: Eq + Hash> KeyedRateLimit<K> {
 
 const SECOND: Duration = Duration::from_secs(1);
 const MINUTE: Duration = Duration::from_secs(60);
-/// Maximum number of keys with a limit of their own.
+/// Maximum number of keys with separate limits.
 const MOST_KEYS: usize = 256;
 
 #[expect(clippy::disallowed_methods, reason = "any instant will do as a start")]

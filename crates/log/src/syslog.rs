@@ -25,17 +25,15 @@ pub(super) struct SyslogFormat {
     form: MessageForm,
 }
 
-/// The form of messages for one daemon.
 #[derive(Debug, Default)]
 pub(super) struct MessageForm {
     facility: u8,
-    /// The message contains a version and a time.
+    /// The daemon is on another host, so each message contains a version and a time.
     is_remote: bool,
     /// Text between the priority (or the time) and the line.
     header: String,
 }
 
-/// A writer of lines with one severity.
 #[derive(Debug)]
 pub(super) struct SyslogWriter<'m> {
     format: &'m SyslogFormat,
@@ -43,8 +41,8 @@ pub(super) struct SyslogWriter<'m> {
 }
 
 impl MessageForm {
-    /// Returns the form of messages for the configured daemon, and the daemon. Returns `None`
-    /// without a daemon.
+    /// Returns the message format and the output for the configured daemon, or `None` without a
+    /// daemon.
     pub(super) fn of(log: &Log) -> Option<(Self, Output)> {
         let daemon = SyslogDaemon::new(log.syslog.clone()?);
         let is_remote = daemon.is_remote();
@@ -83,8 +81,7 @@ impl MessageForm {
 }
 
 impl SyslogFormat {
-    /// Creates the formatter for the configured daemon, and its queue. Returns `None` without a
-    /// daemon.
+    /// Returns `None` if no syslog daemon is configured.
     pub(super) fn of(log: &Log) -> Option<(Self, LineQueue)> {
         let (form, daemon) = MessageForm::of(log)?;
         let queue = LineQueue::new(daemon);
@@ -95,9 +92,9 @@ impl SyslogFormat {
         Some((format, queue))
     }
 
-    /// Creates the formatter for a stderr that systemd's journal reads. The journal takes a
-    /// priority in angle brackets at the start of a line (sd-daemon(3)) and adds the rest. The
-    /// journal's own protocol would need another socket, which may be full.
+    /// Creates the formatter for a stderr that systemd's journal reads. The journal parses a
+    /// priority in angle brackets at the start of a line (sd-daemon(3)). The journal's own protocol
+    /// would need another socket, which may be full.
     pub(super) fn of_journal(queue: LineQueue) -> Self {
         let form = MessageForm::default();
         Self { queue, form }
@@ -136,7 +133,6 @@ impl Write for SyslogWriter<'_> {
     }
 }
 
-/// Returns the name of this host, or `-` if it is unknown.
 fn host_name() -> String {
     let name = process::host_name();
     match name.trim_ascii() {

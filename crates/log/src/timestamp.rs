@@ -20,7 +20,6 @@ impl Timestamp {
         Self(us.min(LAST_US))
     }
 
-    /// Returns whole seconds since the epoch.
     pub const fn unix_seconds(self) -> u64 {
         self.0 / MICROS
     }
@@ -41,7 +40,6 @@ impl<'de> Deserialize<'de> for Timestamp {
 }
 
 impl Serialize for Timestamp {
-    /// Serializes the displayed text.
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }

@@ -26,7 +26,6 @@ use crate::vectors::{EightNaturals, LANES};
 /// At most eight keys of equal length, one per lane.
 pub(crate) struct Batch<'a, L> {
     pub(crate) keys: [&'a PrivateKey; LANES],
-    /// Arithmetic with the moduli of the keys.
     pub(crate) whole: ModularField<L>,
     by_p: ModularField<L>,
     by_q: ModularField<L>,
@@ -66,7 +65,6 @@ impl<'a, L: Lanes> Batch<'a, L> {
         Ok(answers)
     }
 
-    /// Raises numbers to the power of 65537.
     pub(crate) fn public_power(&mut self, numbers: &EightNaturals) -> EightNaturals {
         let mut base = numbers.clone();
         self.whole.enter(&mut base);

@@ -6,7 +6,6 @@ use aws_lc_rs::rand;
 use crate::error::Error;
 use crate::key::PrivateKey;
 
-/// A hash function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Hash {
     Sha256,
@@ -23,7 +22,6 @@ pub enum Padding {
     Pss,
 }
 
-/// Hash function and padding of a signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Scheme {
     pub hash: Hash,

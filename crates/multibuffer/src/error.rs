@@ -1,6 +1,5 @@
 //! Reasons for refusing a key, and for a missing signature.
 
-/// Reason why a key cannot be used in batches.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
@@ -10,12 +9,12 @@ pub enum KeyError {
     /// The length of the key or of its primes is not supported.
     #[error("not a key of 2048, 3072 or 4096 bits with two primes of half that length")]
     Length,
-    /// The public exponent of the key is not supported.
+    /// The public exponent is not 65537.
     #[error("the public exponent is not 65537")]
     Exponent,
 }
 
-/// Reason for a missing signature. The caller may sign by other means.
+/// Reason for a missing signature. The caller can sign with another implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

@@ -10,7 +10,6 @@ use crate::kernel::{ENTRIES, KernelStep, Moduli, WINDOW};
 use crate::natural::Modulus;
 use crate::vectors::{Eight, EightNaturals, LANES};
 
-/// Eight moduli, and buffers for their products.
 pub(crate) struct ModularField<L> {
     lanes: L,
     moduli: Moduli,

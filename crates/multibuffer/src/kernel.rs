@@ -30,15 +30,14 @@ pub(crate) struct Moduli {
     pub(crate) minus_inverses: Eight,
 }
 
-/// Repeats a block with a constant that counts through the limbs of a block.
+/// Repeats a block of code for each limb of a block, with the limb's index as a constant.
 macro_rules! each_limb {
     ($limb:ident $body:block) => { each_limb!($limb $body 0 1 2 3 4 5 6 7 8 9) };
     ($limb:ident $body:block $($value:literal)*) => { $({ const $limb: usize = $value; $body })* };
 }
 
-/// A step of the arithmetic, which the lanes compute in one call.
 pub(crate) enum KernelStep<'a> {
-    /// `x y` as columns, twice as many as either number has limbs.
+    /// `x y` as columns: twice as many columns as `x` has limbs.
     Product {
         x: &'a [Eight],
         y: &'a [Eight],
@@ -74,7 +73,8 @@ pub(crate) enum KernelStep<'a> {
         moduli: &'a Moduli,
         scratch: &'a mut [Eight],
     },
-    /// Each lane's entry of the table, selected by the bits of its exponent at this place. Reads every entry.
+    /// The table entry of each lane, selected by the exponent bits at `place`. Reads every entry, so that the accesses
+    /// do not depend on the exponent.
     Select {
         table: &'a [Eight],
         exponents: &'a [Eight],
@@ -156,7 +156,7 @@ fn reduce<L: Lanes>(lanes: L, columns: &mut [Eight], moduli: &Moduli, into: &mut
     let minus_inverses = lanes.load(&moduli.minus_inverses.0);
     let (blocks, _) = moduli.numbers.0.as_chunks();
     for i in 0..blocks.len() {
-        // Stores the factors in place of the columns that they clear.
+        // The factors overwrite the columns that they clear.
         let (cleared, columns) = columns.as_chunks_mut::<BLOCK>().0[i..].split_at_mut(1);
         let factors = &mut cleared[0];
         let mut sums = load(lanes, factors);

@@ -21,7 +21,6 @@ pub struct PrivateKey {
     pub(crate) blindings: Mutex<Vec<Blinding>>,
 }
 
-/// A prime factor with its exponents.
 pub(crate) struct Prime {
     pub(crate) modulus: Modulus,
     /// The private exponent modulo the prime minus one.
@@ -66,7 +65,7 @@ impl PrivateKey {
         Self::of(&pair, Some(der))
     }
 
-    /// Builds the key. The key pair shows that AWS-LC has checked the consistency of the numbers.
+    /// The key pair proves that AWS-LC has checked the consistency of the numbers.
     fn of(_checked: &KeyPair, pkcs1: Option<&[u8]>) -> Result<Self, KeyError> {
         let key = pkcs1.and_then(RsaKey::parse).ok_or(KeyError::Rejected)?;
         if key.public_exponent != [1, 0, 1] {
@@ -102,7 +101,6 @@ impl PrivateKey {
         self.bits as usize / 8
     }
 
-    /// Returns the length of the modulus in bits.
     pub(crate) fn bits(&self) -> u32 {
         self.bits
     }

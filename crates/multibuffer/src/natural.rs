@@ -10,10 +10,8 @@ pub(crate) const LIMB_BITS: u32 = 52;
 /// Limbs of a block. Ten sums, ten limbs and a factor fit into 32 registers, and ten divides every length in
 /// use.
 pub(crate) const BLOCK: usize = 10;
-/// Mask of the bits of a limb.
 pub(crate) const MASK: u64 = (1 << LIMB_BITS) - 1;
 
-/// A number with a fixed number of limbs.
 #[cfg_attr(test, derive(Debug))]
 #[derive(Clone, PartialEq, Eq, Zeroize, ZeroizeOnDrop)]
 pub(crate) struct Natural(Vec<u64>);
@@ -51,7 +49,6 @@ impl Natural {
         bytes
     }
 
-    /// Returns the limbs, lowest first.
     pub(crate) fn limbs(&self) -> &[u64] {
         &self.0
     }

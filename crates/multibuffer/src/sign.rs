@@ -11,16 +11,13 @@ use crate::lanes::Portable;
 use crate::natural::Natural;
 use crate::vectors::LANES;
 
-/// A request for a signature.
 #[derive(Clone, Copy, Debug)]
 pub struct SignRequest<'a> {
-    /// The private key that signs.
     pub key: &'a PrivateKey,
     /// The message as padded by [`Scheme::encode`](crate::Scheme::encode): as long as the modulus, and below it.
     pub message: &'a [u8],
 }
 
-/// Computes signatures eight at a time.
 #[derive(Clone, Copy, Debug)]
 pub struct Multibuffer(Processor);
 

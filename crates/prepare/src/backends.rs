@@ -1,7 +1,7 @@
-//! Builds backends.
+//! Builds backends from the configuration.
 //!
 //! Server names are resolved at run time (`health/prober.rs` of control). A server without an
-//! address gets no connections, and a reload keeps known addresses. `becket check` resolves the
+//! address receives no connections, and a reload keeps known addresses. `becket check` resolves the
 //! names here. If a name has several addresses, they keep the resolver's order.
 
 use std::io::ErrorKind;
@@ -18,7 +18,6 @@ use becket_keys::files::reason;
 use becket_tls::config::{Backend, MOST_ADDRESSES, Server, ServerAddress};
 
 impl ConfigBuilder<'_> {
-    /// Returns all backends in the order of the file.
     pub(super) fn backends(&mut self) -> Vec<Arc<Backend>> {
         let file = self.file;
         let sections = file.backend.iter().zip(file.backend_paths());
@@ -53,7 +52,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Opens the folder with the served files, with the rights of the serving user.
+    /// Opens the document root with the permissions of the serving user.
     fn docroot(&mut self, path: &str, files: Option<&backend::Files>) -> Option<Arc<Docroot>> {
         let files = files?;
         let root = files.root.as_ref().filter(|root| !root.is_empty())?;
@@ -75,7 +74,7 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Returns the known addresses of a server.
+    /// Returns at most [`MOST_ADDRESSES`] addresses of a server.
     fn server_addresses(&mut self, path: &str, address: &Address) -> Vec<ServerAddress> {
         if let Address::Unix(socket) = address {
             return vec![ServerAddress::Unix(socket.clone())];

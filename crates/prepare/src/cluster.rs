@@ -1,6 +1,6 @@
-//! Builds `[cluster]`: the state that this becket shares with others.
+//! Builds `[cluster]`: the state that this Becket instance shares with other instances.
 //!
-//! This module reads the secrets, from files that only their owner can read. Names of peers are
+//! This module reads the secrets from files that only their owner can read. Names of peers are
 //! resolved at run time, because the hosts of a cluster must be able to start in any order.
 
 use std::net::SocketAddr;
@@ -82,7 +82,6 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Reads one secret file.
     fn secret(&mut self, path: &str, text: &str, secrets: &mut Vec<SharedSecret>) {
         let file = self.environment.base.join(text);
         let problem = |fault: &str| Problem::new(path, fault).text(&file.to_string_lossy());
@@ -133,14 +132,13 @@ impl ConfigBuilder<'_> {
         made.map_err(refuse).ok()
     }
 
-    /// Returns the address of the socket that receives datagrams.
     pub(super) fn udp_address(
         &mut self,
         path: &str,
         listen: Option<&ListenAddress>,
     ) -> Option<SocketAddr> {
         let address = &listen?.address;
-        // If this host has both families, one socket receives both.
+        // One IPv6 socket receives both families if this host supports both.
         let found = match address {
             Address::Any(port) if self.environment.ipv6 => SocketAddr::from(([0u16; 8], *port)),
             _ => self.resolve(path, address).into_iter().next()?,
@@ -177,7 +175,8 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Returns why the socket at `listen` cannot reach a peer at this address, and what is accepted.
+/// Returns why the socket at `listen` cannot reach `peer` and which addresses it accepts; `None` if
+/// it can reach `peer`.
 fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static str, &'static str)> {
     let Address::Ip(ip, _) = peer else {
         return None;

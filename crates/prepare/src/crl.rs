@@ -1,8 +1,9 @@
 //! Reads certificate revocation lists (RFC 5280, section 5).
 //!
-//! The verifier checks the signature of a list for each client or server. This module reports
-//! earlier problems. A list that does not parse is an error. A list that is overdue, or whose
-//! issuer is not a configured CA, is a warning, because rejecting it would lock out all peers.
+//! The verifier checks the signature of a list for each client or server. This module finds other
+//! problems when the list is loaded. A list that does not parse is an error. A list that is
+//! overdue, or whose issuer is not a configured CA, is only a warning, because rejecting it would
+//! lock out all peers.
 
 use std::io;
 use std::path::Path;
@@ -20,11 +21,8 @@ use becket_keys::files::{part, reason};
 use becket_keys::keys::shown;
 use becket_tls::verifier;
 
-/// The revocation lists for the certificates of clients or of servers.
 pub(super) struct RevocationLists<'a> {
-    /// Paths as configured.
     pub files: &'a [String],
-    /// CAs that issue the certificates.
     pub authorities: &'a Arc<RootCertStore>,
     /// Configuration key of `authorities`, for messages.
     pub key: &'static str,

@@ -14,8 +14,9 @@ use becket_sys::rlimit;
 
 use becket_tls::config::{Backend, Config, Listener};
 
-/// Returns the number of descriptors without any connection: a listening socket per address and
-/// worker, the poll, waker and reserve of each worker, and the files that it keeps open.
+/// Returns the number of descriptors that are needed without connections: one listening socket per
+/// address and worker, the poll, waker and reserve of each worker, and the files that each worker
+/// keeps open.
 pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: usize) -> u64 {
     let addresses: usize = listeners.iter().map(|listener| listener.bind.len()).sum();
     let files = backends.iter().filter_map(|it| it.keys.files.as_ref());
@@ -23,8 +24,8 @@ pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: us
     ((addresses + open + OF_WORKER) * workers) as u64
 }
 
-/// Returns the number of descriptors for the pipes of all workers. Returns 0 if becket itself
-/// decrypts the data of every client, because such data cannot be spliced.
+/// Returns the number of descriptors for the pipes of all workers. Returns 0 if Becket itself
+/// decrypts the data of every client, because decrypted data cannot be spliced.
 pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: usize) -> u64 {
     let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
     let pass = routes.any(|route| route.policy.is_none());
@@ -36,13 +37,14 @@ pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: us
     }
 }
 
-/// Returns the part of `limit` that is set aside for pipes; 0 for a small limit.
+/// Returns the number of descriptors to reserve for pipes: at most an eighth of `limit` above
+/// [`FEW`].
 pub fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
     of_pipes.min(limit.saturating_sub(FEW) / 8)
 }
 
-/// Returns the number of pipes per worker: the configured number, or as many as the limit of open
-/// files allows after the descriptors of all connections.
+/// Returns the number of pipes per worker: the configured number, unless fewer descriptors are left
+/// after those of all connections.
 pub fn pipes(config: &Config, workers: usize) -> usize {
     let fixed = fixed(&config.listeners, &config.backends, workers);
     let left = rlimit::most_open_files().saturating_sub(needed(config.connections, fixed));
@@ -66,7 +68,7 @@ pub fn fitting(limit: u64, fixed: u64) -> usize {
     usize::try_from(many.max(few)).unwrap_or(usize::MAX)
 }
 
-/// Raises the limit of open files to the needs of a configuration.
+/// Raises the limit of open files to the number that a configuration needs.
 ///
 /// # Errors
 /// Fails if the hard limit is too low.
@@ -81,16 +83,17 @@ pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
     })
 }
 
-/// Instruction for operators to raise the limit of open files.
+/// Hint for error messages: where to raise the limit of open files.
 pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
 
-/// Descriptors of a worker besides its sockets.
+/// Descriptors of a worker in addition to its listening sockets and open files.
 const OF_WORKER: usize = 8;
 /// Minimum number of spare descriptors: standard streams, the control loop, logs, one page request.
 const LEAST_SPARE: u64 = 16;
-/// Maximum number of spare descriptors, with 64 for pages, health checks and certificate files.
+/// Maximum number of spare descriptors, of which 64 are for pages, health checks and certificate
+/// files.
 const MOST_SPARE: u64 = 128;
-/// Limit of open files above which descriptors are set aside for pipes. Without pipes, bulk data is
+/// Limit of open files above which descriptors are reserved for pipes. Without pipes, bulk data is
 /// copied.
 const FEW: u64 = 4096;
 /// Number of connections per additional spare descriptor.

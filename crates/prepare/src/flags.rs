@@ -1,5 +1,5 @@
-//! Flags of `becket run` as a configuration. They become sections of a file, so both are validated
-//! alike, and problems name the flag instead of the key.
+//! Flags of `becket run` as a configuration. The flags become sections of a file, so that flags and
+//! files pass the same validation, and a problem names the flag instead of the key.
 //!
 //! With `--config`, only the few flags that operators change for one start (workers, admin address,
 //! logs) are allowed. They replace the values of the file.

@@ -1,13 +1,13 @@
 //! Preparation of a configuration: turns a file into a [`Config`] or into a list of its errors.
 //!
 //! This crate reads keys, resolves names for `becket check`, and checks every reference between
-//! sections. It changes and starts nothing, so a reload and `becket check` run it next to a running
-//! terminator. It does not stop at the first error: a faulty part gets a harmless value, and the
-//! result is a `Config` only if there is no error. It blocks on files and name lookups, and never
-//! panics.
+//! sections. It changes and starts nothing, so a reload and `becket check` can run it next to a
+//! running terminator. It does not stop at the first error: it replaces a faulty part with a
+//! harmless value, and returns a `Config` only if there is no error. It blocks on files and name
+//! lookups, and never panics.
 //!
-//! Main types: [`source::ConfigSource`] is the origin of a configuration, [`Environment`] has the
-//! inputs besides the file, and [`Prepared`] is the result.
+//! Main types: [`source::ConfigSource`] is the origin of a configuration, [`Environment`] contains
+//! all inputs other than the file, and [`Prepared`] is the result.
 //!
 //! ```
 //! use becket_prepare::{ServerNames, flags::Flags, source::ConfigSource};
@@ -68,7 +68,7 @@ use becket_tls::config::{Admin, AdminSocket, Config, Listener, worker_count};
 use becket_tls::kernel::cipher_of;
 use becket_tls::trial::Trials;
 
-/// Inputs of a preparation besides the file.
+/// Inputs of a preparation other than the configuration file.
 pub struct Environment<'a> {
     /// The folder of the file, where relative paths start.
     pub base: &'a Path,
@@ -85,7 +85,6 @@ pub struct Environment<'a> {
     pub multibuffer: Option<Multibuffer>,
     /// Tokens of the running configuration, and agents for the configuration to load.
     pub tokens: Tokens,
-    /// Running trials of policies.
     pub trials: Trials,
     /// The running configuration. Unchanged chains, policies and CAs are reused from it.
     pub running: Option<&'a Config>,
@@ -110,14 +109,13 @@ impl<'a> Environment<'a> {
     }
 }
 
-/// A valid configuration, with its warnings.
 #[derive(Debug)]
 pub struct Prepared {
     pub config: Config,
     pub warnings: Vec<Problem>,
 }
 
-/// Builds a configuration from a text; `over` replaces some of its values. Blocks.
+/// Builds a configuration from the text of a file; values in `over` replace its values. Blocks.
 ///
 /// # Errors
 /// Returns all problems, each with its line, key path and value.
@@ -218,17 +216,15 @@ pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, R
     Ok(Prepared { config, warnings })
 }
 
-/// A configuration in preparation.
 struct ConfigBuilder<'a> {
     file: &'a File,
     environment: &'a Environment<'a>,
     loader: Loader,
     report: Report,
-    /// Resolved names.
     names: HashMap<String, HostAddresses>,
     /// Addresses in use, with the configuration key of each.
     binds: Vec<(SocketAddr, String)>,
-    /// Errors in changed files; `None` unless the files of a running configuration are read again.
+    /// Errors in changed files during a renewal; `None` outside a renewal.
     kept_out: Option<Vec<Problem>>,
 }
 
@@ -528,5 +524,6 @@ pub fn is_filter(level: &str) -> bool {
 /// Default maximum number of connections. They take 400 MB when idle (4 KiB each), which most hosts
 /// can spare.
 const DEFAULT_CONNECTIONS: usize = 100_000;
-/// Minimum of a computed number of connections. A smaller number must be configured.
+/// Minimum number of connections that is derived from the limit of open files. Operators can
+/// configure a lower number explicitly.
 const LEAST_CONNECTIONS: usize = 16;

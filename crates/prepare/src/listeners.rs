@@ -31,7 +31,6 @@ use becket_tls::deferred::deferred;
 use becket_tls::metered::metered;
 
 impl ConfigBuilder<'_> {
-    /// Returns all listeners in the order of the file.
     pub(super) fn listeners(
         &mut self,
         policies: &HashMap<String, Arc<Policy>>,
@@ -43,7 +42,7 @@ impl ConfigBuilder<'_> {
             .filter(|it| sign_alike(&it.file, file));
         if let Some(running) = running {
             let chains = running.listeners.iter().flat_map(|it| &it.credentials);
-            // A key on a token is looked up again, because its PIN may have changed.
+            // Keys on tokens are loaded again, because a PIN may have changed.
             let known = chains.filter(|it| it.token.is_none());
             self.loader.known = known.map(|it| (it.digest, it.clone())).collect();
         }
@@ -106,7 +105,6 @@ impl ConfigBuilder<'_> {
         bind
     }
 
-    /// Loads every chain of a listener with its key, in the order of the list.
     pub(super) fn credentials_of(
         &mut self,
         path: &str,
@@ -182,7 +180,8 @@ impl ConfigBuilder<'_> {
         Some(loaded)
     }
 
-    /// Returns the chain and key of a folder with certbot's layout.
+    /// Returns the paths of the chain and the key if `folder` has certbot's layout and no other
+    /// `*.pem` file.
     fn lineage(&self, folder: &Path) -> Option<(PathBuf, PathBuf)> {
         let files = self.environment.files.list(folder).ok()?;
         let is_certbots = |file: &PathBuf| LINEAGE.iter().any(|name| file.ends_with(name));
@@ -250,7 +249,6 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Builds the map from names to certificates.
     pub(super) fn map(
         &mut self,
         path: &str,
@@ -388,7 +386,6 @@ fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
 /// Files in certbot's `live/NAME/`: the full chain, its key, and the parts of the chain.
 const LINEAGE: [&str; 4] = ["fullchain.pem", "privkey.pem", "cert.pem", "chain.pem"];
 
-/// Pattern of the files loaded from a directory.
 const BUNDLES: &str = "*.pem";
 
 fn fits(pattern: &str, file: &Path) -> bool {
@@ -396,7 +393,7 @@ fn fits(pattern: &str, file: &Path) -> bool {
     glob::matches(pattern, &name)
 }
 
-/// Returns `true` if a certificate covers a name, or a name that matches the wildcard.
+/// Returns `true` if a certificate matches the exact name, or any name that the wildcard covers.
 fn covers(certificates: &CertificateMap, name: &NamePattern) -> bool {
     match name {
         NamePattern::Exact(name) => certificates.named(name).is_some(),

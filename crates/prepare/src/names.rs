@@ -10,12 +10,11 @@ use becket_config::file::File;
 
 use crate::resolver::{HostAddresses, HostResolver};
 
-/// Time when names of servers and peers are resolved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServerNames {
-    /// During the preparation, for `becket check`.
+    /// Resolve names during the preparation, for `becket check`.
     Now,
-    /// At run time.
+    /// Resolve names at run time.
     Later,
 }
 

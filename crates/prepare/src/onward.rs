@@ -32,7 +32,6 @@ use becket_tls::server_rules::{Pins, RuleVerifier, ServerRule};
 use becket_tls::verifier;
 
 impl ConfigBuilder<'_> {
-    /// Builds TLS to servers as configured in `[backend.tls]`.
     pub(super) fn onward(&mut self, path: &str, tls: Option<&ServerTls>) -> Option<Onward> {
         let tls = tls?;
         let provider = Arc::new(aws_lc_rs::default_provider());

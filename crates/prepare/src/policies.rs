@@ -25,7 +25,6 @@ use becket_tls::policy::{contents, digest, versions};
 use becket_tls::{chain, verifier};
 
 impl ConfigBuilder<'_> {
-    /// Returns all policies of the file.
     pub(super) fn policies(&mut self) -> HashMap<String, Arc<Policy>> {
         let file = self.file;
         let mut policies = HashMap::new();
@@ -48,7 +47,8 @@ impl ConfigBuilder<'_> {
         same.filter(|_| running.file.limits == self.file.limits)
     }
 
-    /// Builds one policy. `path` is its key path, or that of the listener that uses it.
+    /// Builds one policy. `path` is its key path, or the key path of a listener that uses the
+    /// defaults.
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
         let known = self.client_authorities(path, &keys);
         let (pins, roots) = known.unzip();

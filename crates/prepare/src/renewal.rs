@@ -18,20 +18,17 @@ use super::{ConfigBuilder, Environment};
 use becket_keys::keys::Loaded;
 use becket_tls::config::{Backend, Config, Listener, Policy};
 
-/// Result of a renewal.
 #[derive(Debug)]
 pub struct Renewal {
     /// The renewed configuration; `None` if nothing has changed.
     pub config: Option<Config>,
     /// Errors in changed files, which were therefore rejected.
     pub kept_out: Vec<Problem>,
-    /// Warnings about new files.
     pub warnings: Vec<Problem>,
-    /// Files of renewed certificates, and key paths of other renewed objects.
+    /// Files of renewed certificates, and configuration keys of other renewed objects.
     pub taken: BTreeSet<String>,
 }
 
-/// Reads the files of a configuration again. Blocks.
 pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
     let mut builder = ConfigBuilder::new(&running.file, environment);
     builder.kept_out = Some(Vec::new());
@@ -61,8 +58,8 @@ pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
 }
 
 impl ConfigBuilder<'_> {
-    /// Returns the result of `load`. If `load` fails during a renewal, returns the credentials in
-    /// use that were loaded from `place`.
+    /// Returns the result of `load`. If `load` fails during a renewal, returns the running
+    /// credentials that were loaded from `place`.
     pub(super) fn or_before(
         &mut self,
         place: &Path,
@@ -80,8 +77,8 @@ impl ConfigBuilder<'_> {
         before
     }
 
-    /// Moves the errors from index `from` on to the rejected changes. Returns `true` if there are
-    /// any.
+    /// Moves the errors from index `from` to `kept_out` during a renewal. Returns `true` if any
+    /// error was moved.
     fn keep_out(&mut self, from: usize) -> bool {
         let Some(kept_out) = &mut self.kept_out else {
             return false;
@@ -203,7 +200,7 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Returns the files of certificates that `others` has not, or has with other contents.
+/// Returns the files of certificates that are missing in `others` or have different contents there.
 fn changed_files(all: &[Loaded], others: &[Loaded]) -> impl Iterator<Item = String> {
     let others: HashSet<_> = others.iter().map(|it| (it.digest, it.ocsp)).collect();
     let changed = all

@@ -31,7 +31,7 @@ pub struct HostResolver {
     running: Arc<Mutex<HashMap<String, broadcast::Sender<HostAddresses>>>>,
 }
 
-/// Distinct addresses, at least one, or the reason for having none.
+/// Distinct addresses, at least one, or the error message of the lookup.
 pub type HostAddresses = Result<Arc<[IpAddr]>, String>;
 
 /// Returns `true` if this host supports IPv6, so that `:PORT` means both families.
@@ -98,8 +98,7 @@ impl HostResolver {
         }
     }
 
-    /// Resolves all these hosts, for at most `patience` in total. Blocks, so tasks of a runtime
-    /// must not call it.
+    /// Resolves `hosts` in at most `patience` in total. Blocks, so async tasks must not call it.
     pub fn wait<'h>(
         &self,
         hosts: impl IntoIterator<Item = &'h str>,

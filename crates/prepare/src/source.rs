@@ -26,11 +26,11 @@ use becket_tls::trial::Trials;
 #[derive(Clone, Debug)]
 enum SourceKind {
     Flags(Box<Flags>),
-    /// The command line of another program, and the text of standard input if that is its file.
+    /// The command line of another program, and its configuration if that was read from standard
+    /// input.
     Foreign(Dialect, Invocation, Option<Vec<u8>>),
 }
 
-/// The origin of the configuration of this process.
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     kind: SourceKind,
@@ -64,9 +64,11 @@ impl ConfigSource {
     pub fn foreign(dialect: Dialect, invocation: Invocation) -> io::Result<Self> {
         let mut input = None;
         if invocation.file.as_deref() == Some(STANDARD_INPUT) {
-            io::stdin()
-                .take(LARGEST)
-                .read_to_end(input.insert(Vec::new()))?;
+            let text = input.insert(Vec::new());
+            io::stdin().take(LARGEST + 1).read_to_end(text)?;
+            if text.len() as u64 > LARGEST {
+                return Err(io::Error::other("standard input is larger than 16 MiB"));
+            }
         }
         let kind = SourceKind::Foreign(dialect, invocation, input);
         Ok(Self::of(kind, std::env::current_dir()?))
@@ -82,7 +84,7 @@ impl ConfigSource {
         }
     }
 
-    /// Returns this source with other `files`, and with agents for its tokens.
+    /// Returns a copy that opens files through `files` and uses the agents in `tokens`.
     pub fn with(&self, files: Files, tokens: Tokens) -> Self {
         Self {
             files,
@@ -127,7 +129,6 @@ impl ConfigSource {
         read(text, &over).file.unwrap_or_default()
     }
 
-    /// Returns the name of the source for messages.
     pub fn origin(&self) -> String {
         let file = match &self.kind {
             SourceKind::Flags(flags) => flags.config.as_deref(),
@@ -154,8 +155,8 @@ impl ConfigSource {
         Ok(Some(translation))
     }
 
-    /// Adds file and line to problems of the prepared configuration. If a flag, or a setting of the
-    /// other program, has set a key, the problem names it instead of the key.
+    /// Adds file and line to problems of the prepared configuration. If a flag or a setting of the
+    /// other program has set a key, the problem names that flag or setting instead of the key.
     pub fn place(&self, report: &mut Report) {
         let all = report.errors.iter_mut().chain(&mut report.warnings);
         match (&self.kind, self.translation()) {
@@ -303,7 +304,8 @@ impl ConfigSource {
     }
 }
 
-/// Replaces the key path of a value that has no line in the file by the flag that set it.
+/// Replaces the key path of a problem with the flag that set the value, if the value has no line in
+/// the file.
 fn name_flag(flags: &Flags, problem: &mut Problem) {
     if problem.line.is_none()
         && let Some(flag) = flags.named(&problem.path)
@@ -333,7 +335,6 @@ fn load_foreign(
     prepared
 }
 
-/// Adds the location to each problem.
 fn placed(
     prepared: Result<Prepared, Rejected>,
     place: impl Fn(&mut Problem),

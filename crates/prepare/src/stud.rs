@@ -1,7 +1,7 @@
-//! The keys of `[cluster]` for receiving sessions of stud and hitch.
+//! The `[cluster]` keys for sessions received from stud and hitch.
 //!
 //! The key of their datagrams is the SHA-1 hash of a certificate's RSA key in PKCS#1 form. With
-//! other kinds of keys, stud and hitch use a key of zeros; becket does not accept it.
+//! other kinds of keys, stud and hitch use a key of zeros, which Becket does not accept.
 //!
 //! The sessions are stored under one policy. It must be in use, must allow TLS 1.2, and must not
 //! request client certificates, because the sender does not report the identity of a client.
@@ -20,7 +20,6 @@ use super::ConfigBuilder;
 use becket_tls::config::{Listener, Policy, Stud};
 
 impl ConfigBuilder<'_> {
-    /// Builds the settings of the receiver, if it is enabled.
     pub(super) fn stud(&mut self, listeners: &[Arc<Listener>]) -> Option<Stud> {
         let file = self.file.cluster.as_ref()?;
         if !file.receive_stud {

@@ -1,5 +1,5 @@
-//! State that passes execve(2) to the next program of the supervisor: [`Carried`] and descriptors,
-//! sent over a socket that is standard input.
+//! State that survives execve(2): the supervisor passes [`Carried`] and descriptors to its next
+//! program over a socket on standard input.
 //!
 //! The kernel keeps the process ID, children, descriptors and signal mask. No error in the state
 //! ends the service. A part that cannot be read is logged and skipped. Without any state, the new
@@ -33,14 +33,13 @@ use crate::protocol::{IS_CONTINUED, OperatorRequest, SocketKind, VERSION};
 #[derive(Debug, Serialize, Deserialize)]
 struct CarriedState {
     supervisor: SupervisorState,
-    /// User of the serving processes. The next program does not take it from the configuration
-    /// file, which may be half written.
+    /// User of the serving processes. The next program does not read the user from the
+    /// configuration file, which may be half written.
     user: Option<UnixIdentity>,
     processes: Vec<CarriedProcess>,
     workers: usize,
     asked: u64,
     sockets: Vec<(SocketKind, SocketAddr, usize)>,
-    /// Path of the admin socket.
     admin_socket: Option<PathBuf>,
     /// Agents of tokens: the agents in use, and the agents that are being stopped.
     #[serde(default)]
@@ -55,7 +54,6 @@ struct CarriedProcess {
     read: Vec<u8>,
 }
 
-/// The state and its descriptors.
 #[derive(Debug)]
 pub(super) struct Carried {
     state: CarriedState,
@@ -104,7 +102,6 @@ impl Carried {
         Ok(Self { state, fds })
     }
 
-    /// Receives the state from standard input.
     pub(super) fn receive() -> io::Result<Self> {
         let stream = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
         let received = fd_messages::receive(&stream, 0, MOST_FDS)?;
@@ -174,8 +171,8 @@ impl Carried {
 }
 
 impl Runner {
-    /// Replaces this program with the program of the serving process, once no request is in
-    /// progress. Returns an input if that fails.
+    /// Executes the serving process's program in this process once no request is in progress.
+    /// Returns an input if the exec fails.
     pub(super) async fn become_program(&mut self, signals: &mut Signals) -> Option<Input> {
         if !self.is_replaced || !self.children.iter().all(Child::is_flushed) {
             return None;

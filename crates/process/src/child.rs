@@ -28,7 +28,6 @@ use crate::protocol::{
     Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, Resources, VERSION,
 };
 
-/// A process that the supervisor started.
 #[derive(Debug)]
 pub(super) struct Child {
     pub(super) id: u32,
@@ -69,7 +68,6 @@ impl ListedFiles {
     }
 }
 
-/// An event returned by [`Child::poll`].
 #[derive(Debug)]
 pub(super) enum ChildEvent {
     Event(Event),
@@ -147,7 +145,8 @@ impl Child {
             Ok(false) => {
                 self.unread_since.get_or_insert_with(Instant::now);
             }
-            // The process has exited; its handle reports it.
+            // The process has exited. Its pidfd reports the exit, so the queued commands are only
+            // dropped here.
             Err(_) => (self.outgoing, self.unread_since) = (Outgoing::default(), None),
         }
     }
@@ -294,7 +293,6 @@ fn ended(status: ExitStatus) -> ProcessEnd {
     }
 }
 
-/// Starts a program as a process that waits for its first command.
 pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
     let (here, there) = UnixStream::pair()?;
     let mut words = std::env::args_os();
@@ -313,7 +311,6 @@ pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
 const NAME: &str = "becket";
 /// Time limit for a process to read a command.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Maximum size of one read, in bytes.
 const READ: usize = 64 * 1024;
 /// Bytes of event credit per [`PERIOD`]. A correct process sends less.
 const PER_PERIOD: usize = 4 * 1024;

@@ -29,7 +29,6 @@ use becket_keys::signing::token::agents::Agents;
 use becket_keys::signing::token::wire::tokens;
 use becket_prepare::source::ConfigSource;
 
-/// The role of this process.
 #[derive(Debug)]
 pub enum ProcessRole {
     /// Serves or checks, with these resources. The link is `None` without a supervisor.
@@ -38,12 +37,9 @@ pub enum ProcessRole {
     Ended(ExitCode),
 }
 
-/// The task on the command line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartTask {
-    /// Run the service.
     Run,
-    /// Check the configuration.
     Check,
 }
 
@@ -86,7 +82,8 @@ fn continues_supervisor() -> bool {
     std::env::var_os(IS_CONTINUED).is_some()
 }
 
-/// Returns `true` if the environment variable contains [`VERSION`]. Another version is an error.
+/// Returns `true` if the environment variable `name` is [`VERSION`], `false` if it is unset.
+/// Another version is an error.
 fn is(name: &str) -> io::Result<bool> {
     match std::env::var_os(name) {
         None => Ok(false),
@@ -145,7 +142,7 @@ fn check(
         listing: offer.listing,
     };
     send(&stream, &Command::Start(start), offer.fds)?;
-    // Opens files for the process until it exits.
+    // Answers the process's requests for files until the process exits.
     while let Some((text, _)) = fd_messages::receive(&stream, LONGEST_EVENT, 0)? {
         if let Event::Open {
             listing,

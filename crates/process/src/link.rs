@@ -29,13 +29,13 @@ use self::opener::{OpenAnswer, receive};
 use self::resources::ProcessResources;
 use crate::protocol::{Command, Event, ProcessStart, Restarts, RunAs};
 
-/// The connection to the supervisor.
 #[derive(Debug)]
 pub struct SupervisorLink {
     pub restarts: Restarts,
-    /// The previous serving process died.
+    /// This process starts because the previous serving process died, not for an upgrade.
     pub follows_a_death: bool,
-    /// Stream of state from the process that this process replaces.
+    /// Socket on which the replaced process sends its state; `None` if this process replaces no
+    /// process.
     pub replaced: Option<UnixStream>,
     pub opener: Arc<Opener>,
 }
@@ -97,8 +97,8 @@ fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     Ok(logs.unwrap_or_default())
 }
 
-/// Opens the logs that the user cannot open later: in folders of root that the user may not enter,
-/// and outside the chroot.
+/// Opens the logs that the user cannot open later: logs outside the chroot, and logs in root-owned
+/// folders that the user cannot access.
 fn open_logs(user: &RunAs) -> io::Result<Logs> {
     let identity = &user.identity;
     let mut logs = Logs::new();

@@ -16,7 +16,6 @@ use becket_keys::signing::token::wire::{TokenSpec, tokens};
 use becket_prepare::resolver::has_ipv6;
 use becket_tls::config::{AdminSocket, worker_count};
 
-/// Resources that a configuration needs.
 #[derive(Debug, Default)]
 pub(super) struct Needs {
     /// Files, and folders that contain needed files.
@@ -24,7 +23,7 @@ pub(super) struct Needs {
     /// Subset of `files` whose changes are applied without a reload.
     pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
-    /// Tokens with keys of the configuration.
+    /// Tokens that contain keys of the configuration.
     pub(super) tokens: Vec<TokenSpec>,
     /// Addresses that accept clients.
     pub(super) clients: Vec<SocketAddr>,

@@ -36,19 +36,17 @@ pub const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
 /// Maximum number of files opened for a process at a time.
 pub const MOST_OPENED: usize = 16;
 
-/// A command for a process.
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Command {
     /// First command: change to this user, load the configuration, report [`Event::Ready`].
     Start(ProcessStart),
-    /// Load the configuration again.
     Reload(Resources),
     /// Check the certificate files for changes.
     Renew(Resources),
     /// Answers [`Event::Open`]: number of the listing, index of the first file, and a result per
     /// file. The descriptors of open files follow.
     Opened(u32, u32, Vec<OpenResult>),
-    /// Accept clients. Leaving processes still hold these numbers of connections.
+    /// Accept clients. The counts are the connections that leaving processes still hold.
     Serve(Counts),
     /// Send state over the attached socket to the process that replaces this process.
     Upgrade,
@@ -57,14 +55,15 @@ pub enum Command {
     Yield(u32, Vec<SocketAddr>),
     /// The next process serves: finish the connections and exit.
     Leave,
-    /// The upgrade failed for this reason: continue to serve. Leaving processes still hold these
-    /// numbers of connections.
+    /// The upgrade failed for this reason, so continue to serve. The counts are the connections
+    /// that leaving processes still hold.
     Resume(String, Counts),
-    /// A leaving process released these numbers of connections, or exited: use them again.
+    /// A leaving process no longer uses this share of the limits, so use it again.
     Released(Counts),
-    /// Clients of the leaving process with this number wait for these numbers of connections.
+    /// The leaving process with this number has clients that wait for connections. The counts are
+    /// the connections that it needs.
     Wanted(u32, Counts),
-    /// The serving process grants these numbers of connections: use them in addition.
+    /// The serving process grants this additional share of the limits.
     Granted(Counts),
     /// Use the attached socket of a new agent for the token with this index.
     Token(usize),
@@ -72,16 +71,13 @@ pub enum Command {
     Reopen,
     /// Stop accepting, finish the connections and exit.
     Drain,
-    /// Exit now.
     Stop,
 }
 
-/// A report from a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
     /// Open these files of a listing.
     Open {
-        /// Number of the listing.
         listing: u32,
         /// Indices of files, at most [`MOST_OPENED`].
         files: Vec<u32>,
@@ -94,11 +90,10 @@ pub enum Event {
     Failed(String),
     /// The process accepts clients.
     Serving,
-    /// Periodic sign of life.
+    /// Periodic heartbeat.
     Alive,
     /// The agent of the token with this index has failed.
     Token(usize),
-    /// The configuration was reloaded.
     Reloaded,
     /// The configuration was rejected, and nothing changed.
     Refused,
@@ -106,14 +101,15 @@ pub enum Event {
     Changed,
     /// The check of files for changes has finished.
     Renewed,
-    /// The process stopped accepting in favor of the process with this number. It still holds these
-    /// numbers of connections.
+    /// The process stopped accepting in favor of the process with this number. The counts are the
+    /// connections that it still holds.
     Yielded(u32, Counts),
-    /// A leaving process no longer needs these numbers of connections.
+    /// A leaving process no longer needs this share of the limits.
     Released(Counts),
-    /// Clients of a leaving process wait for these numbers of connections.
+    /// Clients of a leaving process wait for connections. The counts are the connections that it
+    /// needs.
     Wanted(Counts),
-    /// The serving process grants numbers of connections to the leaving process with this number.
+    /// The serving process grants this share of the limits to the leaving process with this number.
     Granted(u32, Counts),
     /// An operator sent this request through the admin API.
     Asked(OperatorRequest),
@@ -134,10 +130,8 @@ pub enum OperatorRequest {
     Stop,
 }
 
-/// Parameters of [`Command::Start`].
 #[derive(Debug, Serialize, Deserialize)]
 pub struct ProcessStart {
-    /// Process ID of the supervisor.
     pub supervisor: u32,
     /// The user to change to; `None` if the supervisor has no privileges to drop.
     pub user: Option<RunAs>,
@@ -148,7 +142,6 @@ pub struct ProcessStart {
     pub listing: Resources,
 }
 
-/// The user that a process changes to.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunAs {
     pub identity: UnixIdentity,
@@ -169,15 +162,14 @@ pub struct Restarts {
 /// follow in this order.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Resources {
-    /// Number by which messages refer to this listing.
     pub number: u32,
     /// Files that the supervisor opens on request, and folders with their contents.
     pub files: Vec<(PathBuf, ListedPath)>,
-    /// Addresses to bind, each with its number of sockets, or with the error number.
+    /// Addresses to bind, each with its number of sockets, or with the error number of the failed
+    /// bind.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
     /// The listening unix socket for the admin pages, or the error number.
     pub admin_socket: Option<Result<(), i32>>,
-    /// Number of token agents.
     #[serde(default)]
     pub tokens: usize,
     /// Logs that the supervisor would create. Set for a process that only checks.
@@ -188,7 +180,6 @@ pub struct Resources {
     pub asked: u64,
 }
 
-/// The kind of a listed path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListedPath {
     File,
@@ -196,7 +187,6 @@ pub enum ListedPath {
     Error(i32),
 }
 
-/// The result of opening a listed file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum OpenResult {
     /// The file is open, and its descriptor follows.
@@ -207,7 +197,6 @@ pub enum OpenResult {
     Error(i32),
 }
 
-/// The purpose of a socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum SocketKind {
     /// Clients: bound sockets, one per worker.
@@ -220,11 +209,8 @@ pub enum SocketKind {
     Datagrams,
 }
 
-/// Timeouts of a configuration that the supervisor needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessTimes {
-    /// Value of `timeouts.drain`.
     pub drain: Duration,
-    /// Value of `timeouts.upgrade`.
     pub upgrade: Duration,
 }

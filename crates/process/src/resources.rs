@@ -1,4 +1,4 @@
-//! Resources that the supervisor has for a configuration: bound sockets, which outlive a process,
+//! Resources that the supervisor holds for a configuration: bound sockets, which outlive a process,
 //! and files that it may open.
 //!
 //! As root, the supervisor opens a file only if root alone controls its path ([`root_only`]) and
@@ -6,8 +6,8 @@
 //! process opens all other files itself.
 //!
 //! A [`Resources`] lists files and their kinds. The process requests their descriptors later, a
-//! bounded number at a time. So the number of certificates is not limited by the number of
-//! descriptors.
+//! limited number at a time, so that the limit of open files does not limit the number of
+//! certificates.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -35,7 +35,6 @@ use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
 use becket_prepare::source::ConfigSource;
 
-/// Sockets by kind and address.
 pub(super) type HeldSockets = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
 
 /// Takes the sockets that the service manager passed to this process.
@@ -47,7 +46,7 @@ pub(super) fn passed() -> io::Result<HeldSockets> {
     inherited_listeners()?.into_iter().map(by_address).collect()
 }
 
-/// The configuration, as far as the supervisor uses it.
+/// The parts of the configuration that the supervisor uses.
 #[derive(Debug, Default)]
 pub(super) struct FoundConfig {
     pub(super) file: File,
@@ -148,17 +147,13 @@ impl IncludedFiles for PartsByRoot {
     }
 }
 
-/// Resources of one configuration.
 #[derive(Debug, Default)]
 pub(super) struct Holdings {
     pub(super) sockets: HeldSockets,
-    /// Number of worker threads of the process.
     pub(super) workers: usize,
-    /// The chroot of the process.
     pub(super) chroot: Option<PathBuf>,
     /// Logs that root creates for the user.
     pub(super) logs: Vec<PathBuf>,
-    /// Files that are checked for changes.
     pub(super) watched: Vec<PathBuf>,
     pub(super) keys: Process,
     pub(super) agents: Agents,
@@ -217,7 +212,6 @@ impl Configurations {
         }
     }
 
-    /// Drops all sockets.
     pub(super) fn release(&mut self) {
         self.current.sockets.clear();
         let offered = self.offered.drain(..);
@@ -230,7 +224,6 @@ impl Configurations {
     }
 }
 
-/// A listing and its descriptors.
 #[derive(Debug, Default)]
 pub(super) struct ResourceOffer {
     pub(super) listing: Resources,
@@ -238,7 +231,6 @@ pub(super) struct ResourceOffer {
 }
 
 impl ResourceOffer {
-    /// Lists the files that a configuration names.
     pub(super) fn of_files(source: &ConfigSource, seen: &FoundConfig, needs: &Needs) -> Self {
         let mut offer = Self::default();
         match (source.file(), &seen.handed) {
@@ -253,7 +245,6 @@ impl ResourceOffer {
         offer
     }
 
-    /// Lists files, and the files in folders.
     pub(super) fn list_all(&mut self, files: &[PathBuf]) {
         files.iter().for_each(|path| self.list(path, true));
     }
@@ -393,7 +384,7 @@ impl ResourceOffer {
         }
     }
 
-    /// Records for each address whether it can be bound.
+    /// Records for each TCP address whether it can be bound.
     pub(super) fn probe(&mut self, needs: &Needs) {
         for (kind, address) in needs.addresses() {
             if kind != SocketKind::Datagrams {
@@ -488,7 +479,6 @@ pub(super) fn check_program(program: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns the configured chroot of a process.
 pub(super) fn chroot(seen: &FoundConfig, source: &ConfigSource) -> Option<PathBuf> {
     let folder = seen.file.process.chroot.as_ref()?;
     Some(source.folder().join(folder))

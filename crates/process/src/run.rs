@@ -37,7 +37,6 @@ use becket_keys::watch::{Watch, WatchedPlaces};
 use becket_log::Logging;
 use becket_prepare::source::ConfigSource;
 
-/// The supervisor and its resources.
 pub(super) struct Runner {
     pub(super) supervisor: Supervisor,
     pub(super) children: Vec<Child>,
@@ -164,7 +163,6 @@ impl Runner {
         }
     }
 
-    /// Opens listed files for a process.
     fn open(&mut self, process: u32, listing: u32, numbers: &[u32]) -> Input {
         let Some(child) = self.child(process) else {
             return Input::Tick;
@@ -182,7 +180,6 @@ impl Runner {
         Input::Event(process, Event::Loading)
     }
 
-    /// Replaces an agent of a token for the serving process.
     fn replace_agent(&mut self, process: u32, index: usize) {
         if self.supervisor.serving() != Some(process) {
             return;
@@ -279,7 +276,6 @@ impl Runner {
         }
     }
 
-    /// Starts a process with the current configuration.
     fn start(
         &mut self,
         process: u32,
@@ -370,7 +366,8 @@ impl Runner {
         Ok(program)
     }
 
-    /// Sends the command to load the current configuration.
+    /// Sends the command to load the current configuration. Returns the timeouts of that
+    /// configuration.
     fn reload(&mut self, process: u32) -> ProcessTimes {
         let (seen, mut needs) = self.look();
         needs.workers = self.held.current.workers;
@@ -407,7 +404,6 @@ impl Runner {
         }
     }
 
-    /// Reads the current configuration and its needs.
     fn look(&self) -> (FoundConfig, Needs) {
         let source = &self.setup.source;
         let seen = FoundConfig::by(source, self.setup.identity.is_some());
@@ -421,7 +417,6 @@ impl Runner {
         found.filter(|_| self.setup.identity.is_some())
     }
 
-    /// Lists, binds and opens the needed resources.
     fn offer(
         &mut self,
         seen: &FoundConfig,

@@ -9,7 +9,6 @@ use tokio::time::timeout;
 
 use crate::protocol::OperatorRequest;
 
-/// Returns the signal of a request.
 pub fn signal_for(request: OperatorRequest) -> process::Signal {
     match request {
         OperatorRequest::Reload => process::Signal::HUP,
@@ -20,7 +19,6 @@ pub fn signal_for(request: OperatorRequest) -> process::Signal {
     }
 }
 
-/// Receiver of signals.
 #[derive(Debug)]
 pub struct Signals {
     hangup: Signal,
@@ -69,7 +67,6 @@ impl Signals {
         Ok(received)
     }
 
-    /// Unblocks signals.
     pub fn release(&self) -> io::Result<()> {
         receive_signals()
     }

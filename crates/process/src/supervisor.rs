@@ -33,7 +33,6 @@ pub(crate) use self::actions::{Action, Input, ProcessEnd, ServiceNotice, Supervi
 use self::stages::{Draining, LATE, ProcessStage, Reload, Serving, StartStep, Starting};
 use crate::protocol::{Command, OperatorRequest, ProcessTimes, Restarts};
 
-/// Queued requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct PendingRequests {
     pub upgrade: bool,
@@ -41,7 +40,6 @@ pub(crate) struct PendingRequests {
     pub renew: bool,
 }
 
-/// The shutdown in progress.
 #[derive(Clone, Copy, Debug)]
 struct Ending {
     /// Deadline after which the serving process is killed.
@@ -49,7 +47,6 @@ struct Ending {
     code: u8,
 }
 
-/// State of all processes, and the queued requests.
 #[derive(Debug, Default)]
 pub(crate) struct Supervisor {
     /// The process that serves, or that starts while no other process serves.
@@ -72,7 +69,6 @@ pub(crate) struct Supervisor {
 }
 
 impl Supervisor {
-    /// Starts the first process.
     pub(crate) fn begin(&mut self) -> Vec<Action> {
         let mut out = Vec::new();
         self.start_serving(&mut out);
@@ -86,7 +82,6 @@ impl Supervisor {
         self.begin()
     }
 
-    /// Continues from the state of the previous program.
     pub(crate) fn resume(state: SupervisorState, now: Duration) -> (Self, Vec<Action>) {
         let draining = |(id, left): (u32, Duration)| Draining {
             id,
@@ -145,7 +140,6 @@ impl Supervisor {
         self.serving.as_ref().map(ProcessStage::id)
     }
 
-    /// Returns the numbers of all processes.
     fn ids(&self) -> impl Iterator<Item = u32> {
         let next = self.next.iter().map(|next| next.id);
         let leaving = self.leaving.iter().map(|process| process.id);
@@ -201,7 +195,6 @@ impl Supervisor {
         leaving.chain(others.into_iter().flatten()).min()
     }
 
-    /// Updates the state for an input. Returns the resulting actions.
     pub(crate) fn handle(&mut self, now: Duration, input: Input) -> Vec<Action> {
         let mut out = Vec::new();
         match input {
@@ -313,7 +306,8 @@ impl Supervisor {
         let before = self.ending;
         self.ending = Some(Ending {
             ends_by: before.map_or(ends_by, |before| before.ends_by.min(ends_by)),
-            // Exit code 0, of a signal, has precedence over the code of a request by a process.
+            // Exit code 0, which signals use, takes precedence over the exit code of a process's
+            // request.
             code: before.map_or(code, |before| before.code.min(code)),
         });
         self.pending = PendingRequests::default();
@@ -556,7 +550,7 @@ const FAILED: u8 = 1;
 pub(crate) const ASKED_BY_PROCESS: u8 = 4;
 /// Time limit for the exit of a process, added to the drain time.
 const GRACE: Duration = Duration::from_secs(10);
-/// Minimum serving time of a process whose death does not count as early.
+/// Serving time after which the death of a process does not count as early.
 const LONG: Duration = Duration::from_secs(60);
 /// Maximum number of consecutive early deaths. The restart after the first death is immediate,
 /// later restarts follow after 2, 6, 14 and 30 s.

@@ -1,13 +1,14 @@
 //! Length of the kernel's accept queue while clients connect faster than a worker accepts them.
 //!
-//! The kernel's queue is first in, first out, and becket cannot answer a client in it. Under
-//! overload it must therefore hold no more clients than the worker accepts within [`TARGET`], the
-//! longest wait that does not mean overload. If a client does not fit, its SYN is dropped, which
-//! costs a few microseconds, and the client retries after a second. Without overload the queue has
-//! its configured length, to absorb bursts.
+//! The kernel's queue is first in, first out, and Becket cannot respond to a queued client before
+//! it accepts the client. Under overload, the queue must hold no more clients than the worker
+//! accepts within [`TARGET`], the longest acceptable wait. If the queue is full, the kernel drops a
+//! client's SYN, which costs a few microseconds, and the client retries after a second. Without
+//! overload the queue has its configured length, to absorb bursts.
 //!
-//! Reads no clock. Call [`Backlog::handle_look`] after each pass over the listening sockets, then
-//! [`Backlog::poll`], which changes the bound on the queue's length at most once per [`TARGET`].
+//! Reads no clock. Call [`Backlog::handle_look`] after each pass over the listening sockets, and
+//! afterwards [`Backlog::poll`], which changes the bound on the queue's length at most once per
+//! [`TARGET`].
 
 use std::time::Duration;
 
@@ -16,7 +17,8 @@ use crate::fresh_queue::TARGET;
 /// Bound on the length of the accept queues of one worker's listening sockets.
 #[derive(Debug, Default)]
 pub struct Backlog {
-    /// Time since which each pass over the listening sockets has left clients in the accept queue.
+    /// Start of the current series of passes that each left clients in the accept queue; `None` if
+    /// the last pass emptied the queue.
     behind_since: Option<Duration>,
     /// Start of the interval in which `accepted` is counted.
     counted_from: Duration,
@@ -63,9 +65,8 @@ impl Backlog {
         self.bound
     }
 
-    /// Updates the bound on the accept queue and returns whether it changed.
-    ///
-    /// `over` tells whether clients wait too long, in the accept queue or in the worker.
+    /// Updates the bound on the accept queue and returns whether it changed. `over` is `true` if
+    /// clients wait too long, in the accept queue or in the worker.
     pub fn poll(&mut self, now: Duration, over: bool) -> bool {
         let counted = now.saturating_sub(self.counted_from);
         if counted < TARGET {

@@ -15,12 +15,10 @@
 
 use std::net::IpAddr;
 
-/// State of one server, by which a server is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Number derived from the server's name by [`name_key`], the same in every process.
     pub key: u64,
-    /// Weight relative to the other servers.
     pub weight: u32,
     /// Current connections.
     pub in_use: u32,
@@ -40,8 +38,8 @@ impl Candidate {
     }
 }
 
-/// Smooth weighted round robin: among as many choices as the sum of all weights, each server is
-/// chosen as often as its weight says, evenly spread.
+/// Smooth weighted round robin. Each server is chosen `weight` times per cycle, evenly spread; the
+/// length of a cycle is the sum of all weights.
 #[derive(Clone, Debug)]
 pub struct Wheel {
     /// Credit of each server, in units of weight. The server with the most credit is chosen next.
@@ -49,7 +47,6 @@ pub struct Wheel {
 }
 
 impl Wheel {
-    /// Creates a wheel for `servers` servers.
     pub fn new(servers: usize) -> Self {
         Self {
             owed: vec![0; servers].into(),
@@ -81,10 +78,10 @@ impl Wheel {
     }
 }
 
-/// Chooses the server with the fewest connections for its weight.
+/// Chooses the server with the fewest connections relative to its weight.
 ///
-/// Among equal servers, chooses the first from index `start` on, so a caller that increments
-/// `start` alternates between them.
+/// Among equal servers, chooses the first one in a circular search from index `start`, so a caller
+/// that increments `start` alternates between them.
 pub fn least_connections(candidates: &[Candidate], start: usize) -> Option<usize> {
     let count = candidates.len();
     let start = start.checked_rem(count)?;

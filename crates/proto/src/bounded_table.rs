@@ -28,7 +28,6 @@ pub trait Entry: Default {
     }
 }
 
-/// Order of eviction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
     /// Evicts the oldest entry, regardless of use.
@@ -41,7 +40,6 @@ pub enum Order {
     Idle,
 }
 
-/// Capacity of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// Maximum number of entries; a table with 0 stores nothing.
@@ -78,7 +76,6 @@ struct Slot<E> {
 }
 
 impl<E: Entry> BoundedTable<E> {
-    /// Creates an empty table.
     pub fn new(order: Order, bounds: Bounds) -> Self {
         Self {
             slots: Vec::new(),
@@ -136,7 +133,6 @@ impl<E: Entry> BoundedTable<E> {
         Some((Place(at), evicted))
     }
 
-    /// Removes an entry.
     pub fn remove(&mut self, at: Place) -> Option<E> {
         self.get(at)?;
         let Place(at) = at;
@@ -191,8 +187,8 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Calls `show` with the entries in up to `at_most` places, from place `from` on. Returns the
-    /// place to continue from, or `None` after the last place.
+    /// Calls `show` with the entries in at most `at_most` places, starting at place `from`. Returns
+    /// the place to continue from, or `None` after the last place.
     pub fn visit(&self, from: usize, at_most: usize, mut show: impl FnMut(&E)) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(at_most);
         slots
@@ -202,17 +198,14 @@ impl<E: Entry> BoundedTable<E> {
         (next < self.slots.len()).then_some(next)
     }
 
-    /// Number of entries.
     pub fn len(&self) -> usize {
         self.index.len()
     }
 
-    /// Returns whether the table is empty.
     pub fn is_empty(&self) -> bool {
         self.index.is_empty()
     }
 
-    /// Bytes of all entries.
     pub fn bytes(&self) -> usize {
         self.bytes
     }
@@ -267,7 +260,6 @@ impl<E: Entry> BoundedTable<E> {
         len as u32
     }
 
-    /// Appends a slot to the list.
     fn link(&mut self, at: u32) {
         let last = std::mem::replace(&mut self.last, at);
         let slot = &mut self.slots[at as usize];
@@ -354,7 +346,6 @@ impl<T> Sharded<T> {
         Self(shards.collect())
     }
 
-    /// Number of parts.
     pub fn count(&self) -> usize {
         self.0.len()
     }
@@ -438,5 +429,4 @@ const NONE: u32 = u32::MAX;
 /// Value of `older` in a free slot.
 const FREE: u32 = u32::MAX - 1;
 
-/// Places in the first allocation of a table.
 const FIRST_SLOTS: usize = 16;

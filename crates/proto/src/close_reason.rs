@@ -7,7 +7,6 @@
 use crate::labelled;
 
 labelled! {
-/// Reason for the end of a connection.
 pub enum CloseReason {
     /// Both sides sent their end of data; nothing was lost.
     Finished = "finished",
@@ -17,19 +16,19 @@ pub enum CloseReason {
     ClientReset = "client-reset",
     /// The client sent a fatal alert or malformed TLS while relaying.
     ClientTlsError = "client-tls-error",
-    /// The client sent too many records without data (key updates, alerts, empty ones) for its data.
+    /// The client sent too many records without data (key updates, alerts, empty records) in proportion to its data.
     RecordsWithoutData = "records-without-data",
     /// The client's address is not in `trusted-networks`, and a PROXY header is expected.
     UntrustedProxy = "untrusted-proxy",
     /// The first bytes are not the expected PROXY header.
     ProxyHeader = "proxy-header",
-    /// The client left before the end of the handshake.
+    /// The client closed the connection before the end of the handshake.
     HandshakeAborted = "handshake-aborted",
-    /// The client closed the connection without sending a byte except for a PROXY header: a health
-    /// check, not a failure.
+    /// The client closed the connection without sending a byte, or only a PROXY header. This counts
+    /// as a health check, not as a failure.
     HealthCheck = "health-check",
-    /// No complete hello arrived within `timeouts.hello`, which includes a PROXY header before it, or
-    /// within `timeouts.handshake` if that is shorter.
+    /// No complete ClientHello arrived within `timeouts.hello` or `timeouts.handshake`, whichever is shorter. The time
+    /// for a PROXY header is included.
     HelloTimeout = "hello-timeout",
     /// The handshake took longer than `timeouts.handshake`.
     HandshakeTimeout = "handshake-timeout",
@@ -37,7 +36,7 @@ pub enum CloseReason {
     HandshakeFailed = "handshake-failed",
     /// The ClientHello is larger than `limits.client-hello`.
     HelloTooLarge = "hello-too-large",
-    /// The client sent more clear text after its request for TLS, which an attacker could have inserted
+    /// The client sent more plaintext after its request to start TLS. An attacker could have inserted it
     /// (CVE-2011-0411, CVE-2021-23214).
     StarttlsInjected = "starttls-injected",
     /// The client did not request TLS as required: it ended the dialog, or continued in clear text.
@@ -48,7 +47,6 @@ pub enum CloseReason {
     CancelLimit = "cancel-limit",
     /// The server's greeting refused service or was invalid; the client received an error.
     ServerGreeting = "server-greeting",
-    /// The first bytes are not TLS.
     NotTls = "not-tls",
     /// The first bytes are an HTTP request in clear text; it was answered with status 400.
     PlainHttp = "plain-http",
@@ -63,50 +61,54 @@ pub enum CloseReason {
     ClientChain = "client-chain",
     /// The client's certificate is valid, but has none of the names in `policy.client-names`.
     ClientName = "client-name",
-    /// `limits.handshakes` was reached by clients with complete hellos.
+    /// `limits.handshakes` was reached, and all clients in a handshake had already sent a complete
+    /// ClientHello.
     HandshakeLimit = "handshake-limit",
     /// `limits.handshakes` was reached: a new client replaced this one, the oldest without a complete
     /// hello.
     HandshakeDisplaced = "handshake-displaced",
-    /// More clients waited for full handshakes than could be served, and this one had waited for half a
-    /// second, or arrived when enough clients waited.
+    /// The client waited longer than half a second for accept or for a signature, or was dropped because too many
+    /// clients waited for signatures.
     Overload = "overload",
     /// The client's network is in `deny`, or is missing in `allow`.
     DeniedNetwork = "denied-network",
-    /// The source had `admission.connections-per-source` connections.
+    /// The client's network had reached `admission.connections-per-source`.
     SourceConnections = "source-connections",
-    /// The source had `admission.half-open-per-source` unfinished handshakes.
+    /// The client's network had reached `admission.half-open-per-source` unfinished handshakes.
     SourceHalfOpen = "source-half-open",
-    /// A full handshake was needed, and `admission.full-handshakes-per-second` was used up.
+    /// A full handshake was needed, but the rate `admission.full-handshakes-per-second` was
+    /// exhausted.
     AdmissionRate = "admission-rate",
     /// A full handshake was needed, and `admission.full-handshakes-in-flight` was reached.
     AdmissionInFlight = "admission-in-flight",
-    /// A full handshake was needed, and the source had reached its limits for them.
+    /// A full handshake was needed, and the client's network had reached its limits on full
+    /// handshakes.
     AdmissionSource = "admission-source",
-    /// The server name had `admission.name.connections` connections.
+    /// Connections with this server name had reached `admission.name.connections`.
     NameConnections = "name-connections",
-    /// A full handshake was needed, and `admission.name.full-handshakes-per-second` was used up.
+    /// A full handshake was needed, but the rate `admission.name.full-handshakes-per-second` was
+    /// exhausted.
     AdmissionName = "admission-name",
     /// Clients of this server name had used their share of the backend's queue
     /// (`admission.name.queue-share`).
     NameQueue = "name-queue",
-    /// The fingerprint had `admission.ja4.connections` connections.
+    /// Connections with this JA4 fingerprint had reached `admission.ja4.connections`.
     Ja4Connections = "ja4-connections",
-    /// A full handshake was needed, and `admission.ja4.full-handshakes-per-second` was used up.
+    /// A full handshake was needed, but the rate `admission.ja4.full-handshakes-per-second` was
+    /// exhausted.
     AdmissionJa4 = "admission-ja4",
-    /// The fingerprint is in `admission.ja4.refuse`.
+    /// The client's JA4 fingerprint is in `admission.ja4.refuse`.
     Ja4Refused = "ja4-refused",
     /// A full handshake was needed, and the token with the private key did not sign.
     Token = "token",
     /// `limits.connections` was reached, and the client's listening socket was about to be closed.
     ConnectionLimit = "connection-limit",
-    /// No file descriptor was available.
     NoDescriptor = "no-descriptor",
     /// The queue of the backend was full: `queue-length` clients waited for a slot.
     QueueFull = "queue-full",
-    /// No slot became free within `queue-timeout`.
+    /// No server had a free slot within `queue-timeout`.
     QueueTimeout = "queue-timeout",
-    /// The client left while it waited for a slot.
+    /// The client closed the connection while it waited for a slot.
     LeftQueue = "left-queue",
     /// No server of the backend is in service.
     NoServer = "no-server",
@@ -117,7 +119,7 @@ pub enum CloseReason {
     /// The TLS handshake with the last server tried failed, or a server sent malformed TLS or a fatal
     /// alert while relaying; the client saw no clean end.
     ServerTlsError = "server-tls-error",
-    /// A server sent too many records without data (key updates, tickets, empty ones) for its data; the
+    /// A server sent too many records without data (key updates, tickets, empty records) in proportion to its data; the
     /// client saw no clean end.
     ServerRecordsWithoutData = "server-records-without-data",
     /// The certificate of the last server tried was not trusted, not valid, or for another name.
@@ -140,23 +142,22 @@ pub enum CloseReason {
     IdleTimeout = "idle-timeout",
     /// No data moved for `timeouts.half-closed` after one side had finished.
     HalfClosedTimeout = "half-closed-timeout",
-    /// No complete head of a request for a file arrived within `timeouts.request`.
+    /// The header of an HTTP request for a static file was not complete within `timeouts.request`.
     RequestTimeout = "request-timeout",
     /// A file shrank while it was sent, or could not be read; the client saw no clean end.
     FileCut = "file-cut",
-    /// The process drains, and no data moved for `timeouts.drain-idle` while no response was due.
+    /// The process was draining, no data moved for `timeouts.drain-idle`, and no response was due.
     Drained = "drained",
     /// The client did not accept the last bytes within `timeouts.linger`.
     LingerTimeout = "linger-timeout",
     /// The client kept sending after the end of its response, and was reset after 1 MiB.
     LingerLimit = "linger-limit",
-    /// Memory was short (`limits.memory`), and the connection was idle.
+    /// Memory usage exceeded `limits.memory`, and the connection was idle.
     MemoryRest = "memory-rest",
-    /// Memory was short, and the connection was new.
+    /// Memory usage was well above `limits.memory`, and the connection was new.
     MemoryLimit = "memory-limit",
     /// An operator closed the connection.
     Killed = "killed",
-    /// The process stopped.
     Stopped = "stopped",
     /// Internal error of becket; the log has the details.
     Internal = "internal",
@@ -164,8 +165,8 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// Returns whether a handshake failed because of the client. A client that was turned away in favour
-    /// of others, or was only a health check, does not count.
+    /// Returns whether a handshake failed because of the client. Health checks, and clients rejected by admission
+    /// control or under overload, do not count.
     pub const fn is_failed_handshake(self) -> bool {
         matches!(
             self,
@@ -198,8 +199,8 @@ impl CloseReason {
         )
     }
 
-    /// Returns whether the end is no failure: a peer or an operator ended the connection, or no
-    /// data moved.
+    /// Returns whether the end is expected: a peer or an operator ended the connection, or no data
+    /// moved until a timeout.
     pub const fn is_expected(self) -> bool {
         matches!(
             self,

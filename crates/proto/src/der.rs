@@ -5,21 +5,18 @@
 
 use crate::reader::Reader;
 
-/// Reader of consecutive DER elements.
 #[derive(Clone, Copy, Debug)]
 pub struct Der<'a> {
     rest: Reader<'a>,
 }
 
 impl<'a> Der<'a> {
-    /// Creates a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             rest: Reader::new(bytes),
         }
     }
 
-    /// Returns whether every element was read.
     pub fn is_empty(&self) -> bool {
         self.rest.is_empty()
     }
@@ -47,18 +44,16 @@ impl<'a> Der<'a> {
             .map(|(_, contents)| contents)
     }
 
-    /// Reads a SEQUENCE and returns a reader of its elements.
     pub fn sequence(&mut self) -> Option<Self> {
         self.element(SEQUENCE).map(Self::new)
     }
 
-    /// Reads an OCTET STRING.
     pub fn octets(&mut self) -> Option<&'a [u8]> {
         self.element(OCTET_STRING)
     }
 
-    /// Reads a non-negative INTEGER. Returns its bytes without a leading zero, so no bytes for
-    /// zero.
+    /// Reads a non-negative INTEGER. Returns its bytes without a leading zero; the number zero has
+    /// no bytes.
     pub fn integer(&mut self) -> Option<&'a [u8]> {
         match self.element(INTEGER)? {
             [] | [0x80..=0xff, ..] | [0, 0..=0x7f, ..] => None,

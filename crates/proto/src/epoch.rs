@@ -18,7 +18,7 @@ use crate::ticket::{Epoch, UnixSeconds};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpochLength(NonZeroU32);
 
-/// Number of an epoch, counted from 1970 in epochs of one length.
+/// Number of complete epochs between 1970 and the start of this epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct EpochNumber(pub u32);
 
@@ -44,12 +44,10 @@ impl EpochLength {
         NonZeroU32::new(seconds).map(Self)
     }
 
-    /// Returns the length.
     pub fn duration(self) -> Duration {
         Duration::from_secs(self.0.get().into())
     }
 
-    /// Returns the epoch at a time.
     pub fn number_at(self, now: UnixSeconds) -> EpochNumber {
         let now = u32::try_from(now.0).unwrap_or(u32::MAX);
         EpochNumber(now / self.0.get())
@@ -62,13 +60,11 @@ impl EpochLength {
         Epoch(number.0.min(u32::MAX / length).saturating_mul(length))
     }
 
-    /// Returns the end of an epoch, which is the start of the next.
     pub fn end(self, number: EpochNumber) -> UnixSeconds {
         let starts = u64::from(self.start(number).0);
         UnixSeconds(starts + u64::from(self.0.get()))
     }
 
-    /// Returns the epochs whose tickets are accepted at `now`.
     pub fn epochs_at(self, now: UnixSeconds) -> Epochs {
         let current = self.number_at(now);
         let last = u32::MAX / self.0.get();

@@ -1,8 +1,7 @@
-//! A short queue for several sources, in which no source can crowd out the others.
+//! A short queue for several sources, in which a busy source cannot block the others.
 //!
-//! When the queue is full, the source with the most items loses its newest one. No source is served
-//! twice in a row while another one waits. Every operation scans the queue, so it is meant for a few
-//! dozen items.
+//! When the queue is full, an item of the source with the most items is rejected: its newest one. No source is served
+//! twice in a row while another source waits. Every operation scans the queue, so it is meant for a few dozen items.
 
 use std::collections::VecDeque;
 
@@ -15,7 +14,7 @@ pub struct FairQueue<S, T> {
 }
 
 impl<S: Copy + Eq, T> FairQueue<S, T> {
-    /// Creates an empty queue for at most `most` items. Allocates nothing.
+    /// Creates an empty queue of at most `most` items without allocating.
     pub fn new(most: usize) -> Self {
         Self {
             most,
@@ -40,8 +39,8 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
         out
     }
 
-    /// Removes the first item of a source other than the last one served. Without such an item,
-    /// removes the first item.
+    /// Removes the oldest item whose source differs from the last served source. Without such an
+    /// item, removes the oldest item.
     pub fn pop(&mut self) -> Option<T> {
         let other = |(source, _): &(S, T)| Some(*source) != self.served;
         let place = self.waiting.iter().position(other).unwrap_or(0);

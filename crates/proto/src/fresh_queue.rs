@@ -28,7 +28,7 @@ use crate::index_queue::IndexQueue;
 pub struct FreshQueue {
     waiting: IndexQueue,
     arrived: Vec<Duration>,
-    /// Surplus of arrivals, in halves of a client. [`Self::pop_excess`] drops clients while it is
+    /// Surplus of arrivals, counted in half clients. [`Self::pop_excess`] drops clients while it is
     /// positive.
     excess: i32,
 }
@@ -47,7 +47,8 @@ impl FreshQueue {
         self.excess += ONE;
     }
 
-    /// Moves the arrival time of a number back by `waited`. Returns whether the number is queued.
+    /// Backdates the arrival of a queued client by `waited`. Returns `false` if the client is not
+    /// queued.
     pub fn came_before(&mut self, index: usize, waited: Duration) -> bool {
         let waits = self.waiting.contains(index);
         if let Some(arrived) = self.arrived.get_mut(index).filter(|_| waits) {
@@ -56,27 +57,24 @@ impl FreshQueue {
         waits
     }
 
-    /// Removes a number if it is queued.
     pub fn remove(&mut self, index: usize) {
         self.waiting.remove(index);
     }
 
-    /// Number of waiting clients.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// Returns whether the oldest client has waited for longer than [`TARGET`].
     pub fn is_over_target(&self, now: Duration) -> bool {
         self.waited(now).is_some_and(|waited| waited > TARGET)
     }
 
-    /// Removes and returns the client to serve next.
+    /// Removes the oldest client, or the newest one if the oldest has waited for longer than
+    /// `PATIENCE`.
     pub fn pop(&mut self, now: Duration) -> Option<usize> {
         let next = if self.is_out_of_patience(now) {
             self.waiting.last()
@@ -87,8 +85,8 @@ impl FreshQueue {
         self.take(next)
     }
 
-    /// Removes and returns the newest client if more have arrived than are kept. Call it after each
-    /// arrival.
+    /// Removes and returns the newest client if clients arrive faster than they are served during
+    /// overload. Call it after each arrival.
     pub fn pop_excess(&mut self, now: Duration) -> Option<usize> {
         if !self.is_out_of_patience(now) {
             self.excess = -ONE * SPARE;
@@ -128,9 +126,9 @@ impl FreshQueue {
 /// Target for the waiting time; a longer wait means overload. People notice a tenth of a second,
 /// and random arrivals below the capacity cause far shorter waits.
 pub const TARGET: Duration = Duration::from_millis(100);
-/// Waiting time of the oldest client above which the newest client is served first. With a shorter
-/// time, a crowd that always reconnects would starve its oldest clients, although all could be
-/// served in turn.
+/// Waiting time of the oldest client above which the newest client is served first. A shorter time
+/// would starve the oldest clients of a crowd that always reconnects, although all could be served
+/// in turn.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Number of clients that may arrive at once during overload without a drop.
 pub const SPARE: i32 = 32;

@@ -1,15 +1,15 @@
 //! One direction of a relayed connection: the next step, and the bytes that wait.
 //!
-//! A [`HalfPipe`] joins a *source* to a *sink*. It owns no socket and no cipher: the relay asks
-//! [`HalfPipe::next`], performs that step, and reports the result. Both directions use the same core,
-//! whether their bytes are decrypted, encrypted or unchanged on the way.
+//! A [`HalfPipe`] joins a *source* to a *sink*. It owns no socket and no cipher: the relay calls [`HalfPipe::next`],
+//! performs that step, and reports the result. Both directions use the same core, for decrypted, encrypted and
+//! unchanged bytes.
 //!
-//! Waiting bytes are on the heap, or in a kernel pipe (`P`) that was lent to the direction because it
-//! carries bulk data: [`HalfPipe::is_bulk`], [`HalfPipe::lend`], [`HalfPipe::fill`]. The core does not
-//! know what a pipe is.
+//! Waiting bytes are on the heap, or in a kernel pipe (`P`) that was lent to the direction because it carries bulk
+//! data: [`HalfPipe::is_bulk`], [`HalfPipe::lend`], [`HalfPipe::fill`]. The core does not depend on the type of the
+//! pipe.
 //!
-//! Order of use, per turn: report readiness (`handle_readable`, `handle_writable`), then repeat
-//! `next` and the call that it asks for until it returns [`Next::Wait`] or [`Next::Done`].
+//! Order of use, per turn: report readiness (`handle_readable`, `handle_writable`). Call `next` and perform the
+//! returned step, repeatedly, until it returns [`Next::Wait`] or [`Next::Done`].
 //!
 //! Invariants:
 //! * back-pressure: the source is not read while bytes wait for the sink;
@@ -23,7 +23,6 @@
 
 use std::{fmt, mem};
 
-/// Next step of the relay for this direction.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
     /// Read from the source, then call [`HalfPipe::offer`], [`HalfPipe::end_source`] or
@@ -33,16 +32,16 @@ pub enum Next {
     Write,
     /// Send the end of the stream to the sink, then call [`HalfPipe::finish`].
     Finish,
-    /// Wait for the next readiness event.
     Wait,
     /// The end of the source has reached the sink, or the sink is closed.
     Done,
 }
 
-/// One direction between two sockets. `P` is the type of a pipe that may be lent to it.
+/// Relay state of one direction between two sockets. `P` is the type of the kernel pipe that it may
+/// borrow.
 pub struct HalfPipe<P> {
     waiting: Waiting<P>,
-    /// Bytes that passed recently; halved whenever the source has no more bytes.
+    /// Recently relayed bytes; halved whenever the source runs dry.
     run: u32,
     source_readable: bool,
     sink_writable: bool,
@@ -50,11 +49,10 @@ pub struct HalfPipe<P> {
     finished: bool,
 }
 
-/// Bytes for the sink.
 enum Waiting<P> {
-    /// Waiting bytes; the first `gone` of them are already sent.
+    /// Waiting bytes; the first `gone` bytes are already sent.
     Heap { bytes: Vec<u8>, gone: usize },
-    /// Bytes that are sent with the next bytes, or with the end.
+    /// Bytes to be sent together with later bytes, or before the end of the stream.
     Held(Vec<u8>),
     /// A lent pipe that contains `filled` bytes, possibly none yet.
     Pipe { pipe: P, filled: usize },
@@ -83,7 +81,6 @@ impl<P> Default for HalfPipe<P> {
     }
 }
 
-/// A direction in which `bytes` wait for the sink.
 impl<P> From<Vec<u8>> for HalfPipe<P> {
     fn from(bytes: Vec<u8>) -> Self {
         Self {
@@ -98,17 +95,15 @@ impl<P> From<Vec<u8>> for HalfPipe<P> {
 }
 
 impl<P> HalfPipe<P> {
-    /// Reports that the source may have bytes, or its end.
+    /// Reports that a read from the source may return bytes or the end of the stream.
     pub fn handle_readable(&mut self) {
         self.source_readable = true;
     }
 
-    /// Reports that the sink may accept bytes.
     pub fn handle_writable(&mut self) {
         self.sink_writable = true;
     }
 
-    /// Returns the next step.
     pub fn next(&self) -> Next {
         if self.finished {
             return Next::Done;
@@ -130,28 +125,28 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Reports that the source has nothing more for now.
+    /// Reports that a read from the source would block.
     pub fn block_source(&mut self) {
         self.source_readable = false;
         self.run /= 2;
     }
 
-    /// Reports the end of the source: bytes that wait, or are offered in this turn, are the last.
+    /// Reports the end of the source. Waiting bytes, and bytes offered in this turn, are the last
+    /// ones.
     pub fn end_source(&mut self) {
         self.source_ended = true;
     }
 
-    /// Reports that the sink accepts nothing for now.
+    /// Reports that a write to the sink would block.
     pub fn block_sink(&mut self) {
         self.sink_writable = false;
     }
 
-    /// Stores bytes that the sink did not accept, after the bytes that already wait. Must not be
-    /// called with bytes that the sink has accepted.
+    /// Stores bytes that the sink did not accept, after the bytes that already wait.
     ///
     /// # Panics
     ///
-    /// If a pipe is lent, since the bytes could not wait behind its contents.
+    /// Panics if a pipe is lent, since heap bytes cannot be ordered after the pipe's contents.
     pub fn offer(&mut self, more: &[u8]) {
         debug_assert!(!self.finished, "offered bytes after the end");
         if !more.is_empty() {
@@ -163,8 +158,8 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Stores bytes that are not worth a send of their own until more bytes or the end arrive. If other
-    /// bytes already wait, these wait with them.
+    /// Stores bytes to be sent together with later bytes or the end of the stream. If other bytes already wait, appends
+    /// to them.
     pub fn hold(&mut self, bytes: &[u8]) {
         match &self.waiting {
             Waiting::Heap { bytes: others, .. } if others.is_empty() && !bytes.is_empty() => {
@@ -174,7 +169,7 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Takes the held bytes, which the caller sends before other bytes.
+    /// Removes the held bytes. The caller must send them before any other bytes.
     pub fn take_held(&mut self) -> Vec<u8> {
         match &mut self.waiting {
             Waiting::Held(bytes) => {
@@ -186,12 +181,11 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Returns whether bytes are held.
     pub fn is_holding(&self) -> bool {
         matches!(self.waiting, Waiting::Held(_))
     }
 
-    /// Moves the held bytes to the bytes that wait for the sink.
+    /// Makes the held bytes ready to be sent.
     pub fn release(&mut self) {
         let held = self.take_held();
         if !held.is_empty() {
@@ -250,24 +244,22 @@ impl<P> HalfPipe<P> {
         self.is_empty() && self.sink_writable
     }
 
-    /// Returns whether the source has ended.
     pub fn source_ended(&self) -> bool {
         self.source_ended
     }
 
-    /// Returns whether [`Self::finish`] was called.
     pub fn is_finished(&self) -> bool {
         self.finished
     }
 
-    /// Counts `n` bytes of the source as relayed, for [`Self::is_bulk`].
+    /// Adds `n` relayed bytes to the count that [`Self::is_bulk`] reads.
     pub fn passed(&mut self, n: usize) {
         let run = u32::try_from(n).map_or(MOST_RUN, |n| self.run.saturating_add(n));
         self.run = run.min(MOST_RUN);
     }
 
-    /// Returns whether at least `bytes` passed recently: all since the source last ran dry, half of
-    /// those before, and so on.
+    /// Returns whether at least `bytes` were relayed recently. The count is halved whenever the
+    /// source runs dry.
     pub fn is_bulk(&self, bytes: u32) -> bool {
         self.run >= bytes
     }
@@ -278,7 +270,6 @@ impl<P> HalfPipe<P> {
         self.waiting = Waiting::Pipe { pipe, filled: 0 };
     }
 
-    /// Returns the lent pipe and the number of bytes in it.
     pub fn lent(&self) -> Option<(&P, usize)> {
         match &self.waiting {
             Waiting::Heap { .. } | Waiting::Held(_) => None,
@@ -294,8 +285,8 @@ impl<P> HalfPipe<P> {
         self.passed(n);
     }
 
-    /// Returns the lent pipe; `bytes` wait for the sink instead of its contents. Returns `None` if
-    /// no pipe is lent.
+    /// Takes back the lent pipe and queues `bytes` instead of its contents. Returns `None` if no
+    /// pipe is lent.
     pub fn take_pipe(&mut self, bytes: Vec<u8>) -> Option<P> {
         match mem::replace(&mut self.waiting, Waiting::none()) {
             Waiting::Pipe { pipe, .. } => {

@@ -1,10 +1,10 @@
-//! Records that a replaced process sends to its replacement.
+//! State records that an old process sends to its replacement.
 //!
-//! Owns the layout of a stream between two processes of this program, perhaps of different versions. It reads and writes no socket:
-//! `crates/control/src/handover/` does. A stream begins with a [`HEAD`], then records follow, each with its length in front (32 bits,
-//! big-endian), in the format of [postcard](https://postcard.jamesmunns.com/).
+//! Defines the format of a stream between two processes, possibly of different program versions, and does no I/O:
+//! `crates/control/src/handover/` does. A stream starts with a [`HEAD`], followed by records in the format of
+//! [postcard](https://postcard.jamesmunns.com/). Each record has a length prefix (32 bits, big-endian).
 //!
-//! A different head means a different version. A record that cannot be read is skipped, since a newer
+//! A different head means an incompatible version. The receiver skips a record that it cannot read, since a newer
 //! program may send new kinds; no record depends on another.
 
 use std::fmt;
@@ -21,36 +21,30 @@ use crate::ticket::{Epoch, SecretId, TicketHeader};
 pub const HEAD: [u8; 8] = *b"becket\x03\x01";
 const _: () = assert!(HEAD[7] == TicketHeader::VERSION);
 
-/// Bytes of the length prefix of a record.
+/// Size of a record's length prefix in bytes.
 pub const LENGTH: usize = 4;
 
-/// Maximum length of a record in bytes: a session, the longest, has a certificate chain of at most
-/// 64 KiB.
+/// Maximum record length in bytes. The longest record, a session, contains a certificate chain of
+/// at most 64 KiB.
 pub const LONGEST: usize = 256 * 1024;
 
-/// One piece of state. New kinds are added at the end. Debug output omits secrets.
+/// One piece of state. New variants must be added at the end, since the encoding contains a
+/// variant's index. Debug output omits secrets.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
-    /// A session that clients may resume.
     Session {
-        /// Policy and ID.
         name: SessionName,
-        /// State and origin.
         session: Session,
-        /// Remaining lifetime.
         remaining: Duration,
     },
-    /// A session that was sent before and has been removed since.
+    /// A previously sent session that was removed since.
     Forgotten(SessionName),
-    /// Ticket secrets of a host that is not in a cluster.
+    /// Ticket secrets of a host outside a cluster.
     Secrets(Secrets),
-    /// The state of a server.
     Server(Server),
-    /// Clients that stick to servers of a backend.
+    /// Client-to-server assignments of a backend.
     Sticks {
-        /// Name of the backend.
         backend: String,
-        /// The clients.
         sticks: Vec<StickEntry>,
     },
     /// The old process has stopped accepting, and has sent all of its state.
@@ -59,40 +53,30 @@ pub enum Record {
     Left,
 }
 
-/// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Server {
-    /// Name of the backend.
     pub backend: String,
-    /// Name of the server.
     pub name: String,
-    /// Health state of the server.
     pub known: Known,
-    /// Connects that have failed in a row.
+    /// Number of consecutive failed connects.
     pub failures: u32,
-    /// Time of the last change of the server's state, since 1970; 0 if there was none.
+    /// Unix time of the last change of the server's state, or 0 if it never changed.
     pub since: Duration,
-    /// Reason for the state.
     pub reason: String,
-    /// Addresses from the last DNS lookup of its name.
+    /// Addresses from the last DNS lookup of the server's host name.
     pub addresses: Vec<String>,
 }
 
-/// Assignment of a client to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickEntry {
-    /// Number that identifies the client.
     pub client: u64,
-    /// Number that identifies the server.
     pub server: u64,
-    /// Remaining lifetime.
     pub remaining: Duration,
 }
 
 /// Random ticket secrets and the time of their next change.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secrets {
-    /// Identifies the secrets in tickets.
     pub id: SecretId,
     /// Number of epochs before the current one.
     pub rotations: u64,
@@ -111,15 +95,15 @@ impl fmt::Debug for Secrets {
     }
 }
 
-/// Returns the length of the record that follows its length prefix `head`, or `None` if it exceeds
-/// [`LONGEST`].
+/// Decodes a record's length prefix. Returns `None` if the length exceeds [`LONGEST`].
 pub fn length(head: [u8; LENGTH]) -> Option<usize> {
     let length = usize::try_from(u32::from_be_bytes(head)).ok()?;
     (length <= LONGEST).then_some(length)
 }
 
 impl Record {
-    /// Appends the record and its length. Omits a record that is longer than [`LONGEST`].
+    /// Appends the length prefix and the record. Appends nothing if the record is longer than
+    /// [`LONGEST`].
     pub fn write(&self, out: &mut Vec<u8>) {
         let start = out.len();
         out.extend_from_slice(&[0; LENGTH]);
@@ -132,7 +116,6 @@ impl Record {
         out[start..start + LENGTH].copy_from_slice(&(length as u32).to_be_bytes());
     }
 
-    /// Reads a record.
     pub fn read(bytes: &[u8]) -> Option<Self> {
         let (record, rest) = postcard::take_from_bytes(bytes).ok()?;
         let is_whole = rest.is_empty()
@@ -144,7 +127,7 @@ impl Record {
     }
 }
 
-/// Serializes to a vector that the caller erases.
+/// Serializes into the caller's vector, so that the caller can erase its secrets.
 struct Append<'a>(&'a mut Vec<u8>);
 
 impl postcard::ser_flavors::Flavor for Append<'_> {

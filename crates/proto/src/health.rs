@@ -25,57 +25,50 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Rules for taking a server out of service and bringing it back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Active checks; `None` if only connects count.
     pub checks: Option<Checks>,
     /// Failed connects; `None` if they do not count.
     pub passive: Option<Passive>,
-    /// Time from a server's return until it has its full weight; zero means at once.
+    /// Time after a return to service until the server has its full weight; zero disables the ramp.
     pub slow_start: Duration,
 }
 
-/// Rules for health checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Checks {
-    /// Interval between checks if the last outcome agrees with the condition.
+    /// Interval between checks while outcomes confirm the condition.
     pub interval: Duration,
-    /// Interval between checks while outcomes contradict the condition, and before the first
-    /// outcome.
+    /// Interval between checks before the first outcome, and while outcomes contradict the
+    /// condition.
     pub fast_interval: Duration,
-    /// Number of good checks in a row that return a server to service; at least 1.
+    /// Number of consecutive good checks that return a server to service; at least 1.
     pub rise: u32,
-    /// Number of bad checks in a row that take a server out of service; at least 1.
+    /// Number of consecutive bad checks that take a server out of service; at least 1.
     pub fall: u32,
 }
 
-/// Rules for failed connects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passive {
-    /// Number of failures in a row that take a server out of service; at least 1.
+    /// Number of consecutive failures that take a server out of service; at least 1.
     pub failures: u32,
-    /// Time out of service if there are no checks. After that time the server is used again, on
-    /// trial.
+    /// Time that a server stays out of service if checks are disabled. It then receives clients
+    /// again, on trial.
     pub pause: Duration,
 }
 
-/// Condition of a server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Condition {
-    /// Not checked, and always used.
+    /// Neither checks nor failed connects count, so the server is always used.
     #[default]
     Unchecked,
     /// Clients are sent to the server. The next outcome puts it in service or out of service.
     OnTrial,
-    /// Clients are sent to the server.
     InService,
-    /// No clients are sent to the server.
     OutOfService,
 }
 
 impl Condition {
-    /// Returns the word for logs, metrics and the status page.
     pub const fn label(self) -> &'static str {
         match self {
             Self::Unchecked => "unchecked",
@@ -85,55 +78,48 @@ impl Condition {
         }
     }
 
-    /// Returns whether clients may be sent to the server.
     pub const fn is_usable(self) -> bool {
         !matches!(self, Self::OutOfService)
     }
 }
 
-/// Change of a server's condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// Previous condition.
     pub from: Condition,
-    /// New condition.
     pub to: Condition,
 }
 
-/// State for another process to continue with. Times are relative, since the clock of that process
-/// differs.
+/// Health state that the old process sends to the new one. Times are relative, since the clocks of
+/// the two processes differ.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Known {
-    /// Condition of the server.
     pub condition: Condition,
-    /// Number of checks in a row whose outcomes contradict the condition.
+    /// Number of consecutive checks whose outcomes contradict the condition.
     pub against: u32,
-    /// Time until the server is used again, on trial.
+    /// Remaining pause, after which the server receives clients again, on trial.
     pub paused: Option<Duration>,
-    /// Number of failed connects in a row when the server went on trial or was taken out of
-    /// service; only later failures count.
+    /// Number of consecutive failed connects when the server went on trial or out of service. Only
+    /// later failures count.
     pub failures_before: u32,
     /// Time since the server's return to service.
     pub returned: Option<Duration>,
 }
 
-/// Health state of one server.
 #[derive(Clone, Debug)]
 pub struct Health {
     condition: Condition,
     against: u32,
-    /// Time from which the server is used again, on trial.
+    /// End of the pause, after which the server receives clients again, on trial.
     paused_until: Option<Duration>,
-    /// Failed connects in a row when the server went on trial or was taken out; only later failures
-    /// count.
+    /// Number of consecutive failed connects when the server went on trial or out of service. Only
+    /// later failures count.
     failures_before: u32,
-    /// A clock reading, and the time since the server's return at that reading: zero, unless the
-    /// old process sent the state.
+    /// A clock reading, and the time from the server's return to that reading. The latter is zero
+    /// unless the old process sent the state.
     returned: Option<(Duration, Duration)>,
 }
 
 impl Health {
-    /// Creates the state of a server without any outcome.
     pub fn new(rules: &Rules) -> Self {
         let condition = match (rules.checks, rules.passive) {
             (Some(_), _) => Condition::OnTrial,
@@ -161,8 +147,8 @@ impl Health {
         }
     }
 
-    /// Continues with the state that the old process sent. Returns `None` if no outcome under these
-    /// rules could ever change that state.
+    /// Restores the state that the old process sent. Returns `None` if no outcome under these rules
+    /// could ever change it.
     pub fn of(known: Known, rules: &Rules, now: Duration) -> Option<Self> {
         let enough = rules.checks.map(|checks| match known.condition {
             Condition::InService => checks.fall,
@@ -181,7 +167,8 @@ impl Health {
         };
         ends.then(|| Self {
             condition: known.condition,
-            // If the new rules require fewer outcomes, the next outcome can change the condition.
+            // Stays below the threshold of the new rules, so that only a further outcome changes
+            // the condition.
             against: known.against.min(enough.unwrap_or(1).saturating_sub(1)),
             paused_until: paused.map(|left| now.saturating_add(left)),
             failures_before: known.failures_before,
@@ -189,12 +176,10 @@ impl Health {
         })
     }
 
-    /// Returns the condition.
     pub fn condition(&self) -> Condition {
         self.condition
     }
 
-    /// Applies the outcome of a check.
     pub fn handle_check(&mut self, good: bool, rules: &Rules, now: Duration) -> Option<Change> {
         let checks = rules.checks?;
         match (self.condition, good) {
@@ -217,7 +202,7 @@ impl Health {
         }
     }
 
-    /// Applies the number of connects that failed in a row, over all workers: 0 if the last one
+    /// Applies the number of consecutive failed connects over all workers, 0 if the last connect
     /// succeeded.
     pub fn handle_connects(
         &mut self,
@@ -237,8 +222,7 @@ impl Health {
             Condition::InService | Condition::OnTrial
                 if failures.saturating_sub(before) >= passive.failures =>
             {
-                // Only later failures count, so a server that a check returns to service starts at
-                // zero.
+                // Only later failures count after a check returns the server to service.
                 self.failures_before = failures;
                 Some(if checked {
                     self.leave(None)
@@ -250,7 +234,7 @@ impl Health {
         }
     }
 
-    /// Puts a server on trial when its pause has ended. `failures` is as in
+    /// Puts a server on trial when its pause has ended. For `failures`, see
     /// [`Self::handle_connects`].
     pub fn handle_time(&mut self, failures: u32, now: Duration) -> Option<Change> {
         if self.paused_until.is_none_or(|until| now < until) {
@@ -262,8 +246,8 @@ impl Health {
 
     /// Returns the delay before the next check.
     ///
-    /// `random` spreads the checks of many servers and processes over a fifth of the interval: 0 gives
-    /// nine tenths of it, the maximum gives eleven tenths.
+    /// The delay is between 90 % (`random` is 0) and 110 % (`random` is `u32::MAX`) of the interval, which spreads the
+    /// checks of many servers and processes.
     pub fn until_next_check(&self, checks: &Checks, random: u32) -> Duration {
         let unsure = self.condition == Condition::OnTrial || self.against > 0;
         let interval = if unsure {

@@ -1,11 +1,11 @@
-//! HTTP statuses that a health check expects, as written by people: `200`, `2xx`, `200-399`.
+//! HTTP statuses that a health check accepts, as a configuration file lists them: `200`, `2xx`,
+//! `200-399`.
 //!
 //! Source: RFC 9110 section 15 (status codes).
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A range of statuses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Expected {
     first: u16,
@@ -13,7 +13,6 @@ pub struct Expected {
 }
 
 impl Expected {
-    /// Returns whether a status is expected.
     pub fn contains(self, status: u16) -> bool {
         (self.first..=self.last).contains(&status)
     }
@@ -31,7 +30,7 @@ impl fmt::Display for Expected {
     }
 }
 
-/// The text is not a status, a class or a range.
+/// The input is not a status, a class (`2xx`) or a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a status")]
 pub struct NotStatus;

@@ -1,14 +1,13 @@
 //! A queue of small numbers in order of arrival, from which any number can be removed in constant
 //! time.
 //!
-//! Numbers are indices of a slab, so the links between them are an array, and adding or removing a
-//! number neither searches nor allocates. The terminator queues its clients without a complete
-//! ClientHello here: when there are too many, it closes the first one.
+//! Numbers are indices of a slab, so an array contains the links between them. Adding or removing a
+//! number neither searches nor allocates. Clients without a complete ClientHello wait in such a
+//! queue; if there are too many, the first one is closed.
 //!
-//! Owns eight bytes for each number up to the largest ever queued. Invariant: a number
-//! is in the queue once or not at all; if it is added again later, it goes to the end.
+//! Owns eight bytes for each number up to the largest ever queued. Invariant: a number is in the
+//! queue once or not at all; if it is added again later, it goes to the end.
 
-/// Numbers in order of arrival.
 #[derive(Debug)]
 pub struct IndexQueue {
     links: Vec<Link>,
@@ -24,7 +23,7 @@ struct Link {
 }
 
 impl IndexQueue {
-    /// Creates an empty queue. Allocates nothing.
+    /// Creates an empty queue without allocating.
     pub fn new() -> Self {
         Self {
             links: Vec::new(),
@@ -34,7 +33,7 @@ impl IndexQueue {
         }
     }
 
-    /// Appends a number, unless it is queued already. Ignores numbers from `u32::MAX - 1` on.
+    /// Appends a number, unless it is already queued. Ignores `u32::MAX - 1` and larger numbers.
     pub fn push(&mut self, index: usize) {
         let Some(number) = u32::try_from(index).ok().filter(|number| *number < ABSENT) else {
             return;
@@ -58,7 +57,6 @@ impl IndexQueue {
         self.len += 1;
     }
 
-    /// Removes a number if it is queued.
     pub fn remove(&mut self, index: usize) {
         let Some(link) = self.links.get_mut(index) else {
             return;
@@ -78,28 +76,23 @@ impl IndexQueue {
         }
     }
 
-    /// Returns whether a number is in the queue.
     pub fn contains(&self, index: usize) -> bool {
         let link = self.links.get(index);
         link.is_some_and(|link| link.before != ABSENT)
     }
 
-    /// Number of queued numbers.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Returns the number that arrived first.
     pub fn first(&self) -> Option<usize> {
         (self.first != NONE).then_some(self.first as usize)
     }
 
-    /// Returns the number that arrived last.
     pub fn last(&self) -> Option<usize> {
         (self.last != NONE).then_some(self.last as usize)
     }
@@ -124,7 +117,7 @@ impl Link {
     };
 }
 
-/// End of the links: the first number has no number before it, and the last has none after it.
+/// Marks the missing predecessor of the first number and the missing successor of the last one.
 const NONE: u32 = u32::MAX;
 /// Link of a number that is not in the queue.
 const ABSENT: u32 = u32::MAX - 1;

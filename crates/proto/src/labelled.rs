@@ -1,4 +1,4 @@
-//! A macro for enums whose variants have a word for metrics and logs.
+//! A macro for enums whose variants have a label for metrics and logs.
 
 /// Declares an enum with `label` and `ALL`, where `ALL[value as usize] == value`.
 #[macro_export]
@@ -14,7 +14,6 @@ macro_rules! labelled {
             /// Every value, in the order of declaration: `ALL[value as usize] == value`.
             pub const ALL: [Self; [$($label),*].len()] = [$(Self::$variant,)*];
 
-            /// Returns the word for metrics, pages and logs.
             pub const fn label(self) -> &'static str {
                 match self { $(Self::$variant => $label,)* }
             }

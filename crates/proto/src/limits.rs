@@ -1,30 +1,29 @@
-//! Limits that hold over several processes, such as `maxconn` of a server while one process replaces another.
+//! Limits shared by several processes, such as `maxconn` of a server while one process replaces another.
 //!
-//! No memory is shared. Each process counts its own connections with a [`SharedCount`]: one atomic
-//! operation, bounded by the process's *share* of the limit. Shares change by messages, which the
-//! supervisor relays and records:
+//! No memory is shared. Each process counts its own connections with a [`SharedCount`]: one atomic operation, bounded
+//! by the process's *share* of the limit. Shares change by messages, which the supervisor relays and records:
 //!
 //! * The serving process has the limit minus the shares of the other processes ([`Lender`]).
-//! * A leaving process keeps the connections that it had when it stopped accepting. It gives back
-//!   connections that its clients close, and asks for more while its clients wait ([`Borrower`]).
-//! * The supervisor keeps a row for each leaving process ([`Ledger`]). A process that starts to serve
-//!   receives the sum of the rows. When a process ends, its row is deleted.
+//! * A leaving process keeps its connections when it stops accepting. It gives back connections that its clients close,
+//!   and requests more while its clients wait ([`Borrower`]).
+//! * The supervisor keeps a row for each leaving process ([`Ledger`]). A process that starts to serve receives the sum
+//!   of the rows. When a process ends, its row is deleted.
 //!
-//! Invariant: the shares of all processes never add up to more than the limit, since a process lowers
-//! its own share before it sends the message that raises another one. All messages are differences
-//! except [`Wanted`](Lender::set_wanted), so messages may cross on the way.
+//! Invariant: the shares of all processes never add up to more than the limit, since a process lowers its own share
+//! before it sends the message that raises another one. All messages are differences except
+//! [`Wanted`](Lender::set_wanted), so messages may cross on the way.
 //!
-//! Order of use in a turn of the serving process: handle the messages, then [`Lender::settle`] for each
-//! limit. In a leaving process: [`Borrower::settle`] for each limit.
+//! Order of use in a turn of the serving process: handle the messages, then call [`Lender::settle`] for each limit. In
+//! a leaving process: call [`Borrower::settle`] for each limit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Numbers of connections, by the key of their limit.
+/// Connection counts by limit key.
 pub type Counts = BTreeMap<u64, u32>;
 
-/// Number of connections in use, and the share of the limit that this process may use.
+/// Connections in use, and this process's share of the limit.
 #[derive(Debug)]
 pub struct SharedCount(AtomicU64);
 
@@ -38,25 +37,22 @@ impl Default for SharedCount {
 }
 
 impl SharedCount {
-    /// Returns the number of connections in use.
     pub fn count(&self) -> u32 {
         parts(self.0.load(SeqCst)).1
     }
 
-    /// Returns the share of this process.
     pub fn share(&self) -> u32 {
         parts(self.0.load(SeqCst)).0
     }
 
-    /// Returns whether the number of connections in use is less than `most` and less than the
-    /// share.
+    /// Returns whether the number of connections in use is below both `most` and the share.
     pub fn has_room(&self, most: u32) -> bool {
         let (share, count) = parts(self.0.load(SeqCst));
         count < share.min(most)
     }
 
-    /// Adds one to the connections in use, unless their number has reached `most` or the share.
-    /// Returns whether one was added.
+    /// Counts one more connection, unless `most` or the share is reached. Returns whether the
+    /// connection was counted.
     pub fn take(&self, most: u32) -> bool {
         let more = |before| {
             let (share, count) = parts(before);
@@ -65,19 +61,19 @@ impl SharedCount {
         self.0.fetch_update(SeqCst, SeqCst, more).is_ok()
     }
 
-    /// Adds one to the connections in use, without a limit.
+    /// Counts one more connection, regardless of any limit.
     pub fn add(&self) {
         self.0.fetch_add(1, SeqCst);
     }
 
-    /// Subtracts one from the connections in use. Each call must match a successful [`Self::take`]
-    /// or an [`Self::add`].
+    /// Counts one connection less. Each call must match a successful [`Self::take`] or an
+    /// [`Self::add`].
     pub fn give_back(&self) {
         self.0.fetch_sub(1, SeqCst);
     }
 
-    /// Sets the share and returns the number of connections in use. If the share is below that
-    /// number, [`Self::take`] fails until enough connections were given back.
+    /// Sets the share and returns the number of connections in use. If the share is lower,
+    /// [`Self::take`] fails until enough connections are given back.
     pub fn set_share(&self, share: u32) -> u32 {
         let other = |before| Some(word(share, parts(before).1));
         let before = self.0.fetch_update(SeqCst, SeqCst, other);
@@ -107,8 +103,8 @@ impl Ledger {
         self.rows.insert(process, held);
     }
 
-    /// Subtracts connections that a process gave back, at most its share. Returns the numbers by
-    /// which the serving process may raise its share.
+    /// Subtracts the connections that a process gave back, at most its share. Returns the amounts
+    /// by which the serving process may raise its own share.
     pub fn release(&mut self, process: u32, released: &Counts) -> Counts {
         let Some(row) = self.rows.get_mut(&process) else {
             return Counts::new();
@@ -128,8 +124,8 @@ impl Ledger {
         passed
     }
 
-    /// Adds a grant to the row of a process. Returns `false` if the process has no row; the grant
-    /// then returns to the serving process.
+    /// Adds a grant to a process's row. Returns `false` if the process has no row, so that the
+    /// grant returns to the serving process.
     pub fn grant(&mut self, process: u32, granted: &Counts) -> bool {
         let Some(row) = self.rows.get_mut(&process) else {
             return false;
@@ -150,7 +146,6 @@ impl Ledger {
         self.rows.remove(&process).unwrap_or_default()
     }
 
-    /// Returns the sum of the shares in all rows.
     pub fn held(&self) -> Counts {
         let mut sum = Counts::new();
         for (key, count) in self.rows.values().flatten() {
@@ -159,33 +154,30 @@ impl Ledger {
         sum
     }
 
-    /// Returns the shares of each leaving process.
     pub fn rows(&self) -> &BTreeMap<u32, Counts> {
         &self.rows
     }
 }
 
-/// Maximum number of limits in the row of a process.
+/// Maximum number of limits per row.
 const MOST_LIMITS: usize = 20_000;
 
-/// Shares and requests of the leaving processes, as the serving process knows them.
+/// The serving process's view of the shares and requests of all leaving processes.
 #[derive(Debug, Default)]
 pub struct Lender {
     held: Counts,
     wanted: BTreeMap<u32, Counts>,
 }
 
-/// Result of [`Lender::settle`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Processes, each with the number of connections added to its share.
+    /// Process numbers, each with the number of connections added to that process's share.
     pub granted: Vec<(u32, u32)>,
-    /// `true` if the serving process's own share has grown.
     pub has_grown: bool,
 }
 
 impl Lender {
-    /// Starts with the sum of the shares of the leaving processes.
+    /// Creates a lender. `held` contains the sum of the leaving processes' shares.
     pub fn new(held: Counts) -> Self {
         Self {
             held,
@@ -193,7 +185,6 @@ impl Lender {
         }
     }
 
-    /// Subtracts connections that leaving processes gave back.
     pub fn release(&mut self, released: &Counts) {
         for (key, count) in released {
             if let Some(held) = self.held.get_mut(key) {
@@ -203,7 +194,7 @@ impl Lender {
         self.held.retain(|_, held| *held > 0);
     }
 
-    /// Replaces the request of a process for further connections.
+    /// Replaces the previous request of a process for further connections.
     pub fn set_wanted(&mut self, process: u32, wanted: Counts) {
         self.wanted.insert(process, wanted);
         self.wanted.retain(|_, counts| !counts.is_empty());
@@ -252,24 +243,23 @@ impl Lender {
     }
 }
 
-/// Shares of a leaving process, by limit.
+/// Shares of this leaving process, by limit key.
 #[derive(Debug, Default)]
 pub struct Borrower {
     shares: Counts,
 }
 
-/// Result of [`Borrower::settle`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Number of connections given back. The share was lowered before.
+    /// Number of connections given back; the share is already lower by this number.
     pub released: u32,
     /// Number of further connections that waiting clients need.
     pub wanted: u32,
 }
 
 impl Borrower {
-    /// Lowers the share of one limit to the connections in use, plus at most `spare`. Returns the
-    /// new share. Call it once no worker accepts any more.
+    /// Lowers the share of one limit to the connections in use plus at most `spare`, and returns
+    /// it. Call it after all workers have stopped accepting.
     pub fn hold(&mut self, key: u64, most: u32, count: &SharedCount, spare: u32) -> u32 {
         let before = count.share().min(most);
         let used = count.set_share(0);
@@ -279,12 +269,12 @@ impl Borrower {
         share
     }
 
-    /// Gives back unused connections except `spare`, or returns how many more the `waiting` clients need.
+    /// Gives back unused connections except `spare`, or requests as many as the `waiting` clients need.
     pub fn settle(&mut self, key: u64, count: &SharedCount, waiting: u32, spare: u32) -> Settled {
         let share = self.shares.entry(key).or_insert(0);
         let needed = |used: u32| used.saturating_add(waiting).saturating_add(spare);
         let target = needed(count.count()).min(*share);
-        // Clients may have claimed connections since the count was read.
+        // Workers may have taken further connections since the count was read.
         let used = count.set_share(target);
         let kept = used.max(target);
         count.set_share(kept);
@@ -297,7 +287,6 @@ impl Borrower {
         }
     }
 
-    /// Adds granted connections to the share.
     pub fn granted(&mut self, key: u64, granted: u32, count: &SharedCount) {
         let share = self.shares.entry(key).or_insert(0);
         *share = share.saturating_add(granted);

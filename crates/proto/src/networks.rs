@@ -1,12 +1,11 @@
 //! Sets of networks: allowed, denied or trusted clients.
 //!
-//! A [`Network`] is an address with a prefix length, in the usual notation (`10.0.0.0/8`,
-//! `2001:db8::/32`, or a single address). A [`Networks`] tells whether an address is in one of them. It
-//! stores sorted ranges that do not touch, so a lookup is one binary search, and the order in which the
-//! networks are listed does not matter.
+//! A [`Network`] is an address with a prefix length, in the usual notation (`10.0.0.0/8`, `2001:db8::/32`, or a single
+//! address). A [`Networks`] is a set of them, stored as sorted ranges that do not touch. So a lookup is one binary
+//! search, and the listed order does not matter.
 //!
-//! IPv4 and IPv6 are separate: `::/0` contains no IPv4 address. An IPv4-mapped IPv6 address
-//! (`::ffff:192.0.2.1`, RFC 4291 section 2.5.5.2) counts as IPv4.
+//! IPv4 and IPv6 are separate: `::/0` contains no IPv4 address. An IPv4-mapped IPv6 address (`::ffff:192.0.2.1`, RFC
+//! 4291 section 2.5.5.2) counts as IPv4.
 //!
 //! Source: RFC 4632 section 3.1 (IPv4 prefixes), RFC 4291 section 2.3 (IPv6 prefixes).
 
@@ -14,7 +13,6 @@ use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::str::FromStr;
 
-/// A range of addresses that share their first bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Network {
     address: IpAddr,
@@ -22,8 +20,8 @@ pub struct Network {
 }
 
 impl Network {
-    /// Returns the network of `length` bits that contains `address`, with the other bits cleared. Returns
-    /// `None` if addresses of the family are shorter than `length`.
+    /// Returns the network of `length` bits that contains `address`, with the host bits cleared. Returns `None` if the
+    /// address family has fewer than `length` bits.
     pub fn around(address: IpAddr, length: u8) -> Option<Self> {
         let address = address.to_canonical();
         let address = match address {
@@ -34,7 +32,6 @@ impl Network {
         Some(Self { address, length })
     }
 
-    /// Returns whether the network contains an address.
     pub fn contains(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
@@ -54,7 +51,6 @@ impl fmt::Display for Network {
     }
 }
 
-/// Reason why a text is not a network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotNetwork {
     /// The part before the slash is not an address.
@@ -63,7 +59,7 @@ pub enum NotNetwork {
     /// The part after the slash is not a valid prefix length of the address family.
     #[error("invalid prefix length")]
     Length,
-    /// Bits after the prefix are set, so either the address or the length is a mistake.
+    /// Host bits are set, so either the address or the length is a mistake.
     #[error("host bits are set; the network is {0}")]
     Bits(Network),
 }
@@ -99,7 +95,6 @@ impl FromStr for Network {
     }
 }
 
-/// A set of networks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Networks {
     /// First and last address of each range, ascending, with gaps between them.
@@ -108,7 +103,7 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Returns whether an address is in one of the networks. Costs a binary search.
+    /// Looks the address up by binary search.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(v4) => covers(&self.v4, v4.to_bits()),
@@ -116,7 +111,6 @@ impl Networks {
         }
     }
 
-    /// Returns whether the set has no networks.
     pub fn is_empty(&self) -> bool {
         self.v4.is_empty() && self.v6.is_empty()
     }

@@ -5,18 +5,15 @@
 
 use crate::reader::{Prefix, prefix};
 
-/// Result of comparing the first bytes of a connection with an HTTP request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resemblance {
-    /// Too few bytes to tell.
+    /// More bytes are needed for a decision.
     Undecided,
-    /// A method and a space, or the preface of HTTP/2.
+    /// A method followed by a space, or the HTTP/2 preface.
     Request,
-    /// Anything else.
     Other,
 }
 
-/// Compares the first bytes of a connection with an HTTP request in clear text.
 pub fn resemblance(input: &[u8]) -> Resemblance {
     let mut result = Resemblance::Other;
     for token in REQUEST_STARTS {
@@ -29,7 +26,7 @@ pub fn resemblance(input: &[u8]) -> Resemblance {
     result
 }
 
-/// Complete clear-text response to a clear-text request on a TLS port. Close the connection after it.
+/// Complete response to a clear-text request on a TLS port. The caller must close the connection afterwards.
 pub const PLAIN_HTTP_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\n\
     Content-Type: text/plain; charset=utf-8\r\n\
     Content-Length: 81\r\n\

@@ -8,21 +8,19 @@
 
 use std::mem;
 
-/// An alert, by its effect on the connection.
+/// An alert, classified by its effect on the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Alert {
-    /// The peer sends no more data.
     CloseNotify,
-    /// The connection continues.
     Warning,
-    /// The connection is over.
+    /// The connection must be closed.
     Fatal,
 }
 
 impl Alert {
-    /// Reads the content of a record. Returns `None` if it is not an alert.
+    /// Parses the content of an alert record. Returns `None` if it is not an alert.
     ///
-    /// In TLS 1.3 all but two alerts are fatal, regardless of their level (RFC 8446, section 6).
+    /// TLS 1.3 treats all but two alerts as fatal, regardless of their level (RFC 8446, section 6).
     pub fn read(content: &[u8], tls13: bool) -> Option<Self> {
         let [level, description] = *content else {
             return None;
@@ -37,15 +35,14 @@ impl Alert {
     }
 }
 
-/// A handshake message after the end of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// The peer encrypts with a new key from now on.
+    /// The peer encrypts with a new key after this message.
     KeyUpdate {
-        /// `true` if the peer requests a new sending key from the receiver as well.
+        /// `true` if the peer requests that the receiver change its sending key as well.
         requested: bool,
     },
-    /// A session ticket, without the header of the message.
+    /// A NewSessionTicket message, without the message header.
     Ticket(&'a [u8]),
     /// A request for a second handshake in TLS 1.2: HelloRequest or ClientHello.
     Renegotiation,
@@ -55,8 +52,7 @@ pub enum Message<'a> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unexpected;
 
-/// Reader of handshake messages. Stores the beginning of a message that continues in the next
-/// record.
+/// Reader of handshake messages. Buffers an incomplete message until the next record.
 #[derive(Debug, Default)]
 pub struct Messages {
     begun: Vec<u8>,
@@ -105,7 +101,7 @@ impl Messages {
         Ok(())
     }
 
-    /// Returns whether the last message is incomplete.
+    /// Returns whether an incomplete message is buffered.
     pub fn is_begun(&self) -> bool {
         !self.begun.is_empty()
     }
@@ -120,7 +116,7 @@ fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*kind, body, behind))
 }
 
-/// Maximum bytes of an incomplete message: the length of the longest record, as in the TLS engine.
+/// Maximum message length in bytes: the maximum record length, which the TLS engine uses as well.
 pub const MOST: usize = 16 * 1024;
 // Alert descriptions (RFC 8446, section 6).
 const CLOSE_NOTIFY: u8 = 0;

@@ -6,14 +6,12 @@
 use crate::der::Der;
 use crate::rsa_key::{RSA_ENCRYPTION, RsaKey, pkcs8};
 
-/// Secret numbers by type of key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum SecretNumbers<'a> {
     /// Primes of an RSA key, the larger one first.
     Rsa([&'a [u8]; 2]),
     /// Scalar of an elliptic-curve key, without leading zeros.
     Ecdsa(&'a [u8]),
-    /// Seed of an Ed25519 key.
     Ed25519(&'a [u8]),
 }
 
@@ -26,7 +24,6 @@ impl<'a> SecretNumbers<'a> {
         Some(Self::Rsa(primes))
     }
 
-    /// Reads a SEC1 private key.
     pub fn of_sec1(der: &'a [u8]) -> Option<Self> {
         let mut key = Der::new(der).sequence()?;
         let _version = key.unsigned().filter(|version| *version == 1)?;

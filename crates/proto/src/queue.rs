@@ -1,22 +1,21 @@
 //! A queue in order of arrival, which a waiter may leave at any time and rejoin at its position.
 //!
-//! A waiter is not offered servers that it has *tried*: those to which its connect has failed. If a
+//! A waiter is not offered servers that it has *tried*, because its connects to them failed. If a
 //! waiter that has tried no server cannot use the available servers, no other such waiter can. So
 //! the search ends at the first waiter if none has tried a server, which is almost always true.
 //!
 //! A waiter that rejoins keeps its [`Arrival`], even if it was served at once the first time.
-//! Waiters may rejoin in any order, so the queue is a tree, in which a position in the middle is
-//! found as fast as one at the ends.
+//! Waiters may rejoin in any order, so the queue is a tree: the cost of a lookup does not depend on
+//! the position.
 //!
-//! A [`Stay`] identifies one entry in the queue. After the waiter was served or has left, its stay
-//! is not found any more.
+//! A [`Stay`] identifies one entry in the queue. It becomes invalid when the waiter is served or
+//! leaves.
 //!
 //! The queue has no lock, clock or limit: `crates/proxy/src/backend/backend_state.rs` adds a lock
 //! and a limit, and assigns slots.
 
 use std::collections::BTreeMap;
 
-/// Items in order of arrival.
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: BTreeMap<Stay, QueuedItem<T>>,
@@ -44,22 +43,17 @@ pub struct Stay {
     number: u64,
 }
 
-/// A waiter that was taken from the queue, and the result of the search for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Taken<T, S> {
-    /// The stay that has ended.
     pub stay: Stay,
-    /// First arrival of the waiter.
     pub arrival: Arrival,
-    /// The waiter.
     pub item: T,
-    /// Result of `find` for the waiter.
     pub found: S,
 }
 
 impl Arrival {
-    /// Returns the arrival of a client that is served at once. `self` must be the arrival of the
-    /// newest waiter.
+    /// Returns the arrival of a client that is served without waiting. `self` must be the arrival
+    /// of the newest waiter.
     pub fn served_at_once(self) -> Self {
         Self(self.0 | 1)
     }
@@ -77,12 +71,10 @@ impl<T> Default for Queue<T> {
 }
 
 impl<T> Queue<T> {
-    /// Number of waiters.
     pub fn len(&self) -> usize {
         self.waiting.len()
     }
 
-    /// Returns whether the queue is empty.
     pub fn is_empty(&self) -> bool {
         self.waiting.is_empty()
     }
@@ -92,7 +84,6 @@ impl<T> Queue<T> {
         self.arrivals
     }
 
-    /// Returns whether the queue contains a waiter that has tried no server.
     pub fn holds_novices(&self) -> bool {
         self.novices > 0
     }
@@ -112,11 +103,10 @@ impl<T> Queue<T> {
         stay
     }
 
-    /// Removes and returns the longest waiter for which `find` returns a value.
+    /// Removes and returns the longest-waiting waiter for which `find` returns a value.
     ///
-    /// `find` receives the servers that a waiter has tried, and is called once for all waiters that
-    /// have tried none. The search continues past those waiters only if others in the queue have
-    /// tried servers.
+    /// `find` receives the servers that a waiter has tried. It is called once for all waiters that
+    /// have tried none; the search continues past them only if other waiters have tried servers.
     pub fn take_first<S>(
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,

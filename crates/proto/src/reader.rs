@@ -5,7 +5,6 @@
 //! sent. A [`Span`] is a position in the bytes that does not borrow them, for structures that own their
 //! bytes. [`prefix`] compares the start of a stream, received in part, with a fixed token.
 
-/// Reads big-endian numbers and slices from the front of a byte range.
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {
     bytes: &'a [u8],
@@ -20,19 +19,16 @@ pub(crate) struct Span {
     end: u16,
 }
 
-/// Result of comparing the start of a stream with a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Prefix {
-    /// The stream does not start with the token, whatever follows.
+    /// The stream cannot start with the token.
     Differs,
     /// The stream is a beginning of the token; more bytes are needed.
     Partial,
-    /// The stream starts with the whole token.
     Whole,
 }
 
 impl<'a> Reader<'a> {
-    /// Creates a reader at the start of `bytes`.
     pub fn new(bytes: &'a [u8]) -> Self {
         Self {
             bytes,
@@ -41,12 +37,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Returns whether all bytes were taken.
     pub fn is_empty(&self) -> bool {
         self.at >= self.end
     }
 
-    /// Takes the next `count` bytes.
     pub fn take(&mut self, count: usize) -> Option<&'a [u8]> {
         let next = self
             .at
@@ -57,7 +51,7 @@ impl<'a> Reader<'a> {
         Some(taken)
     }
 
-    /// Takes the next `count` bytes as a separate reader, whose spans still count from the outermost start.
+    /// Takes the next `count` bytes as a nested reader. Its spans are relative to the outermost input.
     pub fn sub(&mut self, count: usize) -> Option<Self> {
         let at = self.at;
         self.take(count)?;
@@ -68,17 +62,14 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Takes a byte.
     pub fn u8(&mut self) -> Option<u8> {
         self.array().map(u8::from_be_bytes)
     }
 
-    /// Takes a two-byte number.
     pub fn u16(&mut self) -> Option<u16> {
         self.array().map(u16::from_be_bytes)
     }
 
-    /// Takes a four-byte number.
     pub fn u32(&mut self) -> Option<u32> {
         self.array().map(u32::from_be_bytes)
     }
@@ -95,7 +86,7 @@ impl<'a> Reader<'a> {
         self.sub(len.into())
     }
 
-    /// Returns all remaining bytes.
+    /// Returns all remaining bytes without consuming them.
     pub fn rest(&self) -> &'a [u8] {
         self.bytes.get(self.at..self.end).unwrap_or_default()
     }
@@ -108,14 +99,13 @@ impl<'a> Reader<'a> {
         })
     }
 
-    /// Takes the next `N` bytes.
     pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
         self.take(N)?.try_into().ok()
     }
 }
 
 impl Span {
-    /// Returns this range of `bytes`, which must be the bytes that the span was created from.
+    /// Returns the bytes of this range. `bytes` must be the input from which the span was created.
     pub(crate) fn of(self, bytes: &[u8]) -> &[u8] {
         bytes
             .get(self.start.into()..self.end.into())
@@ -123,7 +113,6 @@ impl Span {
     }
 }
 
-/// Compares the start of a stream with `token`.
 pub(crate) fn prefix(input: &[u8], token: &[u8]) -> Prefix {
     if input.starts_with(token) {
         Prefix::Whole

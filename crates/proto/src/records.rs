@@ -28,18 +28,17 @@ pub fn whole(bytes: &[u8]) -> usize {
 /// Remaining allowance of a peer for records without data.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
-    /// Weight of the records without data that the peer may still send.
+    /// Total weight of the records without data that the peer may still send.
     left: usize,
 }
 
 impl Allowance {
-    /// Creates a full allowance.
     pub fn new() -> Self {
         Self { left: MOST }
     }
 
-    /// Charges for a record of `len` bytes with `data` bytes of data. Returns its weight in bytes, at
-    /// least `len`, or `None` if the peer may not send this record.
+    /// Charges for a record of `len` bytes that contains `data` bytes of data. Returns its weight, at least `len`, or
+    /// `None` if the allowance is used up.
     pub fn charge(&mut self, len: usize, data: usize) -> Option<usize> {
         if data > 0 {
             self.left = self.left.saturating_add(data).min(MOST);
@@ -57,22 +56,22 @@ impl Default for Allowance {
     }
 }
 
-/// Type of records with handshake messages in clear.
+/// Record type of handshake messages in clear text.
 pub const HANDSHAKE: u8 = 22;
-/// Type of records with data, and in TLS 1.3 of all encrypted records.
+/// Record type of application data, and of every encrypted record in TLS 1.3.
 pub const APPLICATION_DATA: u8 = 23;
-/// Bytes of type, version and length.
+/// Length of a record header in bytes: type, version and length.
 const HEADER: usize = 5;
 /// Minimum weight of a record with data: the fixed cost of a record equals that of decrypting this
 /// many bytes.
 const LEAST: usize = 1024;
-/// Minimum weight of a record without data. A KeyUpdate takes two and a half microseconds; on
-/// slower machines, decrypting this many bytes takes longer. No peer needs many KeyUpdates.
+/// Minimum weight of a record without data, above the cost of a KeyUpdate (2.5 µs). A peer that
+/// follows the protocol needs few of them.
 const LEAST_DATALESS: usize = 4096;
 /// Weight per byte of a record without data. A record may contain many messages: 900 tickets take
 /// milliseconds.
 const DATALESS: usize = 16;
-/// Maximum allowance: 256 KeyUpdates, or 64 KiB of tickets, and as much again for each MiB of data.
+/// Maximum allowance: 256 KeyUpdates or 64 KiB of tickets. Each MiB of data restores it in full.
 const MOST: usize = 1 << 20;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Idle connections: finds the connection that has been idle longest in its group, without a
 //! search.
 //!
-//! A place (an index of a slab) *rests* in a group from a given time on, or is *busy*. If it has
-//! rested before, either change is a single store, since the order is repaired only when it is
-//! read. So a place is listed under a time that may be earlier than the true one, but never later.
-//! While the first place of a group has a wrong time, [`RestQueue::longest`] lists it again under
-//! its true time. Each such step repairs one earlier change.
+//! A place (an index of a slab) *rests* in a group since a given time, or is *busy*. If the place
+//! has rested before, each change is a single store, since the order is repaired only when it is
+//! read. So a place may be listed under an earlier time than the true one, but never under a later
+//! one. While the first place of a group has a wrong time, [`RestQueue::longest`] lists it again
+//! under its true time. Each such step repairs one earlier change.
 //!
 //! Owns 40 bytes for each place up to the largest that ever rested, and a tree node for each listed
 //! place. Invariant: a place is listed once or not at all, and every place that rests is listed.
@@ -13,7 +13,6 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-/// Places that rest, by group.
 #[derive(Debug, Default)]
 pub struct RestQueue {
     /// Group, time and place.
@@ -29,8 +28,7 @@ struct Rest {
 }
 
 impl RestQueue {
-    /// Records that a place rests in a group from `now` on. `now` must not be earlier than in any call
-    /// before.
+    /// Marks a place as resting in a group since `now`. `now` must not decrease from call to call.
     pub fn rest(&mut self, place: usize, group: usize, now: Duration) {
         if self.places.len() <= place {
             self.places.resize(place + 1, Rest::default());
@@ -42,14 +40,13 @@ impl RestQueue {
         self.places[place].since = Some(now);
     }
 
-    /// Records that a place does not rest.
+    /// Marks a place as busy.
     pub fn stir(&mut self, place: usize) {
         if let Some(rest) = self.places.get_mut(place) {
             rest.since = None;
         }
     }
 
-    /// Removes a place.
     pub fn remove(&mut self, place: usize) {
         let Some(rest) = self.places.get_mut(place) else {
             return;
@@ -59,17 +56,15 @@ impl RestQueue {
         }
     }
 
-    /// Returns whether a place rests.
     pub fn rests(&self, place: usize) -> bool {
         self.places.get(place).is_some_and(|it| it.since.is_some())
     }
 
-    /// Returns whether no place is listed.
     pub fn is_empty(&self) -> bool {
         self.order.is_empty()
     }
 
-    /// Returns the place that has rested longest in a group, and the time since which it rests.
+    /// Returns the place that has rested longest in a group, and the time at which its rest began.
     pub fn longest(&mut self, group: usize) -> Option<(usize, Duration)> {
         loop {
             let first = self.order.range((group, Duration::ZERO, 0)..).next();

@@ -43,7 +43,7 @@ pub fn pkcs1_of(der: &[u8]) -> Option<&[u8]> {
     (algorithm == RSA_ENCRYPTION).then_some(key)
 }
 
-/// Returns the algorithm's object identifier of a PKCS#8 private key, and the encoded key inside.
+/// Returns the algorithm's object identifier and the encoded key from a PKCS#8 private key.
 pub(crate) fn pkcs8(der: &[u8]) -> Option<(&[u8], &[u8])> {
     let mut whole = Der::new(der);
     let mut info = whole.sequence()?;

@@ -1,14 +1,12 @@
-//! Running time of a loop: a monotonic clock without the time in which the loop's thread did not run.
+//! Running time of a loop: a monotonic clock that excludes stalls of the loop's thread.
 //!
-//! A stopped process, a virtual machine without a processor or a throttled container would make every
-//! client look late at once, although each client was in time. Waiting times and deadlines in this
-//! clock exclude such stalls.
+//! A stopped process, a virtual machine without a CPU or a throttled container would make every client look late at
+//! once. Waiting times and deadlines in this clock exclude such stalls.
 //!
-//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows how
-//! long it intended to sleep, and that no step of its work takes longer than [`LONGEST_STEP`]. Time
-//! beyond the sum of the two is a stall. A stall during a long sleep counts as sleep, so the
-//! waiting time of a client that arrives during a sleep starts at the end of that sleep
-//! ([`RunningTime::since`]).
+//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows how long it intended to
+//! sleep, and no step of its work takes longer than [`LONGEST_STEP`]. Time beyond the sum of the two is a stall. A
+//! stall during a long sleep counts as sleep, so the waiting time of a client that arrives during a sleep starts at the
+//! end of that sleep ([`RunningTime::since`]).
 //!
 //! Reads no clock. The loop calls [`RunningTime::advance`] whenever it reads its clock.
 
@@ -17,14 +15,12 @@ use std::time::Duration;
 /// A clock that advances only while its loop runs or sleeps.
 #[derive(Debug)]
 pub struct RunningTime {
-    /// Last reading of the monotonic clock.
     read: Duration,
     now: Duration,
     since: Duration,
 }
 
 impl RunningTime {
-    /// Creates a clock that starts at a reading of the monotonic clock.
     pub fn new(now: Duration) -> Self {
         Self {
             read: now,
@@ -33,8 +29,8 @@ impl RunningTime {
         }
     }
 
-    /// Advances to a reading of the monotonic clock, after a step of work or a sleep of at most `sleep`.
-    /// Returns the running time.
+    /// Advances the clock after a step of work or a sleep of at most `sleep`. `read` is a reading of the monotonic
+    /// clock. Returns the running time.
     pub fn advance(&mut self, read: Duration, sleep: Duration) -> Duration {
         let passed = read.saturating_sub(self.read);
         let counted = passed.min(sleep.saturating_add(LONGEST_STEP));

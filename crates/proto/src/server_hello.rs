@@ -1,28 +1,25 @@
 //! A peek at the TLS ServerHello in the first bytes from a server: version and session ID.
 //!
-//! When becket forwards TLS without terminating it, this shows which server issued a session ID, so
-//! that a TLS 1.2 client that resumes reaches that server again. [`ServerHello::session_to_learn`]
-//! returns only an ID that the server made. If the server echoes an ID, the client chose it, and
-//! learning it would let clients write to the table; in TLS 1.3 every ID is an echo (RFC 8446 4.1.3).
+//! When becket forwards TLS without terminating it, the session ID shows which server issued it, so that a TLS 1.2
+//! client can resume at that server. [`ServerHello::session_to_learn`] returns only an ID that the server issued. If
+//! the server echoes an ID, the client chose it, and learning it would let clients write to the table; in TLS 1.3 every
+//! ID is an echo (RFC 8446 4.1.3).
 //!
-//! Reads only the fields it needs and does not validate the rest of the handshake. A ServerHello above
+//! Reads only the fields it needs and does not validate the other parts of the handshake. A ServerHello above
 //! [`MAX_HELLO_BYTES`], far more than any real one, is ignored.
 //! Source: RFC 8446 4.1.3 and 5.1; RFC 5246 7.4.1.3.
 
 use crate::reader::Reader;
 
-/// Classification of the first bytes from a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerHelloPeek {
     /// The beginning of a ServerHello; more bytes are needed.
     Incomplete,
-    /// A complete ServerHello.
     Hello(ServerHello),
     /// Anything else: an alert, or a malformed or oversized message. More bytes cannot change that.
     Other,
 }
 
-/// Session data of a ServerHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ServerHello {
     tls12: bool,
@@ -35,14 +32,13 @@ impl ServerHello {
         &self.session_id
     }
 
-    /// Returns the ID if the server made it for a session that it can resume: in TLS 1.2, not empty, and
-    /// different from the client's `offered` ID.
+    /// Returns the ID if the server issued it for a resumable session: in TLS 1.2, not empty, and different from the
+    /// client's `offered` ID.
     pub fn session_to_learn(&self, offered: &[u8]) -> Option<&[u8]> {
         let made = self.tls12 && !self.session_id.is_empty() && self.session_id != offered;
         made.then_some(&self.session_id)
     }
 
-    /// Reads the message after its four-byte header.
     fn parse(body: &[u8]) -> Option<Self> {
         let mut body = Reader::new(body);
         let legacy_version = body.u16()?;
@@ -102,7 +98,7 @@ pub fn peek(input: &[u8]) -> ServerHelloPeek {
         if length == 0 || length > MAX_RECORD_BYTES {
             return ServerHelloPeek::Other;
         }
-        // The received part of the record is enough if it contains the whole hello.
+        // An incomplete record is enough if it contains the whole ServerHello.
         let come = records.rest();
         let part = come.get(..length).unwrap_or(come);
         let room = (4 + MAX_HELLO_BYTES).saturating_sub(message.len());
@@ -113,7 +109,7 @@ pub fn peek(input: &[u8]) -> ServerHelloPeek {
     }
 }
 
-/// Returns the length in the message's header.
+/// Returns the body length that the message's header announces.
 fn announced(message: &[u8]) -> Option<usize> {
     let mut header = Reader::new(message);
     header.u8()?;

@@ -1,7 +1,7 @@
-//! A TLS 1.2 session: its name, which is policy and ID, and its content.
+//! A TLS 1.2 session: its name (policy and ID) and its content.
 //!
-//! An ID has a meaning only together with the policy under which it was made. The name is not secret:
-//! IDs are sent in clear.
+//! An ID is valid only under the policy for which it was issued. The name is not secret, since IDs are sent in clear
+//! text.
 //!
 //! Source: RFC 5246 section 7.4.1.2 (a session ID has at most 32 bytes; none is empty).
 
@@ -20,19 +20,17 @@ use crate::ticket::{Origin, TicketPolicy};
 pub struct PolicyTag(pub u64);
 
 impl PolicyTag {
-    /// Shortens a policy's SHA-256 digest.
     pub fn from_digest(digest: &[u8; 32]) -> Self {
         let [a, b, c, d, e, f, g, h, ..] = *digest;
         Self(u64::from_be_bytes([a, b, c, d, e, f, g, h]))
     }
 
-    /// Returns the even shorter name of the policy in a ticket's header: the first 4 bytes.
+    /// Returns the first 4 bytes, which identify the policy in a ticket's header.
     pub fn for_ticket(self) -> TicketPolicy {
         TicketPolicy((self.0 >> 32) as u32)
     }
 }
 
-/// Name of a session.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionName {
     policy: PolicyTag,
@@ -41,7 +39,7 @@ pub struct SessionName {
 }
 
 impl SessionName {
-    /// Combines policy and ID. Returns `None` if the ID is empty or too long.
+    /// Returns `None` if the ID is empty or longer than 32 bytes.
     pub fn new(policy: PolicyTag, id: &[u8]) -> Option<Self> {
         let mut bytes = [0; LONGEST_ID];
         bytes.get_mut(..id.len())?.copy_from_slice(id);
@@ -49,7 +47,6 @@ impl SessionName {
         Some(Self { policy, len, bytes })
     }
 
-    /// Returns the policy under which the session was made.
     pub fn policy(&self) -> PolicyTag {
         self.policy
     }
@@ -79,7 +76,7 @@ pub struct Session {
 }
 
 impl Session {
-    /// Wraps a state. A `Vec` with spare capacity is copied and the original erased.
+    /// Wraps a state. Copies a `Vec` with spare capacity and erases the original.
     pub fn new(state: Vec<u8>, origin: Origin) -> Self {
         // `into_boxed_slice` may move a vector with spare capacity, and leave a copy of the secret behind.
         let state = if state.len() == state.capacity() {
@@ -93,7 +90,7 @@ impl Session {
         }
     }
 
-    /// Takes the state out, without a copy. The caller must erase it.
+    /// Returns the state without a copy. The caller must erase it.
     pub fn into_state(mut self) -> Vec<u8> {
         std::mem::take(&mut *self.state).into_vec()
     }

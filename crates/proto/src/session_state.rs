@@ -43,12 +43,11 @@ pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> 
     Ok(out)
 }
 
-/// The bytes are not a session state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotAState;
 
 struct Parts<'a> {
-    /// Everything before the chain, including the flag that tells whether there is one.
+    /// All bytes before the chain, including the flag for its presence.
     before: &'a [u8],
     is_shown: bool,
     chain: Vec<&'a [u8]>,

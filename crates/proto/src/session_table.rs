@@ -41,24 +41,22 @@ pub struct SessionTable<S = RandomState> {
     observer: Mutex<Option<SessionObserver>>,
 }
 
-/// Receives the names of sessions that are stored or removed.
 #[derive(Clone)]
 pub struct SessionObserver(Arc<dyn Fn(SessionName) + Send + Sync>);
 
 impl SessionObserver {
-    /// Calls a function whenever a session is stored or removed. The function must be short, and must not
-    /// call the table.
+    /// Creates an observer that calls `observe` for each stored or removed session. `observe` must return quickly and
+    /// must not call the table.
     pub fn new(observe: impl Fn(SessionName) + Send + Sync + 'static) -> Self {
         Self(Arc::new(observe))
     }
 }
 
-/// Bounds of a [`SessionTable`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of sessions; 0 stores nothing.
     pub entries: usize,
-    /// Maximum bytes of all states.
+    /// Maximum total size of all states, in bytes.
     pub bytes: usize,
     /// Number of locks, rounded up to a power of two, at most 1024.
     pub shards: usize,
@@ -77,27 +75,23 @@ impl Default for Limits {
     }
 }
 
-/// Result of [`SessionTable::insert`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inserted {
-    /// `true` if the session is in the table. It is not if the limit is 0, the ID is empty or longer than
-    /// 32 bytes, the lifetime ends within the current second, or the state exceeds the bytes of a shard.
+    /// `true` if the session is in the table. It is rejected if the limit is 0, the ID does not have 1 to 32 bytes, the
+    /// lifetime ends within the current second, or the state exceeds the byte limit of a shard.
     pub stored: bool,
     /// `true` if a session with the same policy and ID was replaced.
     pub replaced: bool,
     /// Number of live sessions that were evicted, oldest first.
     pub evicted: usize,
-    /// Number of expired sessions removed.
     pub expired: usize,
 }
 
-/// Result of [`SessionTable::get`] and [`SessionTable::take`]. The caller counts each result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Lookup {
     /// A live session, copied (`get`) or removed from the table (`take`).
     Hit(Session),
-    /// The table has no such ID.
     Miss,
     /// The session had expired and was removed.
     Expired,
@@ -106,14 +100,10 @@ pub enum Lookup {
     OtherPolicy,
 }
 
-/// A session as [`SessionTable::visit`] shows it.
 #[derive(Debug)]
 pub struct Visited<'a> {
-    /// Policy of the session.
     pub policy: PolicyTag,
-    /// ID, 1 to 32 bytes.
     pub id: &'a [u8],
-    /// The session.
     pub session: &'a Session,
     /// Remaining lifetime, in whole seconds.
     pub remaining: Duration,
@@ -134,7 +124,8 @@ impl Entry for Stored {
 }
 
 impl<S: BuildHasher> SessionTable<S> {
-    /// Creates an empty table. `seed` must be secret from peers.
+    /// Creates an empty table. `seed` must be secret, since peers could otherwise choose IDs that
+    /// collide.
     pub fn new(limits: Limits, seed: S) -> Self {
         let shards = Sharded::new(limits.shards.min(MAX_SHARDS), |number, count| {
             let bounds = bounds((limits.entries, limits.bytes), number, count);
@@ -148,9 +139,9 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// Calls an observer with the name of each session that is stored or removed from now on. So
-    /// the observer gets changes to entries that a walk over the table has already passed. Expired
-    /// and evicted sessions are not reported.
+    /// Sets an observer that receives the name of each session stored or removed from now on. Thus
+    /// a concurrent walk over the table misses no change. Expired and evicted sessions are not
+    /// reported.
     pub fn observe(&self, observer: Option<SessionObserver>) {
         let is_observed = observer.is_some();
         *self.observer.lock().unwrap_or_else(PoisonError::into_inner) = observer;
@@ -205,7 +196,6 @@ impl<S: BuildHasher> SessionTable<S> {
         done
     }
 
-    /// Looks a session up and copies it.
     pub fn get(&self, policy: PolicyTag, id: &[u8], now: Duration) -> Lookup {
         self.look_up(policy, id, now, false)
     }
@@ -275,8 +265,8 @@ impl<S: BuildHasher> SessionTable<S> {
             .sum()
     }
 
-    /// Changes the bounds and returns the number of evicted sessions. Takes every lock in turn. A lower
-    /// bound frees memory, for which a shard's entries move under its lock.
+    /// Changes the bounds and returns the number of evicted sessions. Takes every lock in turn. Lower bounds free
+    /// memory, which moves a shard's entries under its lock.
     pub fn set_limits(&self, entries: usize, bytes: usize) -> usize {
         let shards = self.shards.all().enumerate();
         shards
@@ -317,12 +307,12 @@ impl<S: BuildHasher> SessionTable<S> {
         self.shards.is_empty()
     }
 
-    /// Bytes of all states. Takes every lock in turn.
+    /// Total size of all states in bytes. Takes every lock in turn.
     pub fn bytes(&self) -> usize {
         self.shards.all().map(|shard| shard.bytes()).sum()
     }
 
-    /// Bytes of the index and of all places, used or free. Takes every lock in turn.
+    /// Memory of the index and of all entries, used or free, in bytes. Takes every lock in turn.
     pub fn overhead_bytes(&self) -> usize {
         self.shards.all().map(|shard| shard.overhead_bytes()).sum()
     }
@@ -348,16 +338,13 @@ impl<S> fmt::Debug for SessionTable<S> {
     }
 }
 
-/// Time at which a session is stored, and its lifetime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lives {
     /// Time of the call, since the caller's origin.
     pub now: Duration,
-    /// Lifetime from `now` on.
     pub ttl: Duration,
 }
 
-/// Bounds of one shard.
 fn bounds((entries, bytes): (usize, usize), number: usize, count: usize) -> Bounds {
     Bounds {
         entries: share(entries, number, count),
@@ -365,8 +352,8 @@ fn bounds((entries, bytes): (usize, usize), number: usize, count: usize) -> Boun
     }
 }
 
-/// Number of oldest entries that an insertion checks: more than one, so that expired sessions are
-/// removed faster than new ones arrive; few, so that an insertion stays O(1).
+/// Number of oldest entries that an insertion checks. More than one, so that expired sessions are
+/// removed faster than new ones arrive, but few, so that an insertion stays O(1).
 const SWEEP: usize = 4;
 
 const MAX_SHARDS: usize = 1024;

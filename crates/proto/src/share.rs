@@ -12,20 +12,20 @@
 
 use std::time::Duration;
 
-/// Time credit that guarantees work of lower priority a part of a thread's time.
+/// Time credit that guarantees lower-priority work a part of a thread's time.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeShare {
     /// Credit in nanoseconds; negative after a step that took longer than the credit.
     credit: i64,
-    /// Divisor of the time of work with priority, which gives the credit earned for the other work.
+    /// Divisor: work without priority earns the running time of priority work divided by this
+    /// number.
     part: i64,
-    /// Maximum credit in nanoseconds.
     most: i64,
 }
 
 impl TimeShare {
-    /// Creates a credit of `most`. Work of the second kind (without priority) earns the time of the
-    /// first kind divided by `part`, and saves at most `most`.
+    /// Creates a credit of `most`, which is also its maximum. Work of the second kind (without
+    /// priority) earns the running time of the first kind divided by `part`.
     pub const fn one_of(part: i64, most: Duration) -> Self {
         let most = most.as_nanos() as i64;
         Self {
@@ -41,7 +41,7 @@ impl TimeShare {
         let paid = nanos(took) / self.part;
         self.credit = self.credit.saturating_add(paid).min(self.most);
         if !waits {
-            // No first work waits, so any debt is cancelled.
+            // No priority work waits, so any debt is cancelled.
             self.credit = self.credit.max(1);
         }
         self.credit > 0

@@ -1,18 +1,16 @@
-//! Last server of each client: a table from one number to another, shared by all workers.
+//! Stick table: the last server of each client, shared by all workers.
 //!
-//! The first number identifies the client (a hash of its address, or the origin of its session), the
-//! second one the server (a hash of its name). So an entry means the same after a reload and on another
-//! host. Entries are spread over shards by a seeded hash; each shard has its own lock, held for one
-//! lookup.
+//! A client is identified by a number (a hash of its address, or the origin of its session), and a server as well (a
+//! hash of its name). So an entry has the same meaning after a reload and on another host. Entries are spread over
+//! shards by a seeded hash; each shard has its own lock, held for one lookup.
 //!
-//! The table is bounded, and entries expire. In contrast to a session, use extends the life of an
-//! entry: a client that returns within its life is remembered for another one. When a shard is full,
-//! the least recently used entry makes room. An expired entry is never returned.
+//! The table is bounded, and entries expire. In contrast to a session, use extends the lifetime of an entry. When a
+//! shard is full, its least recently used entry is evicted. An expired entry is never returned.
 //!
 //! The table counts nothing and checks no server: the caller does both.
 //!
-//! Clients choose their addresses, so the hash must be keyed; the key is in the `BuildHasher`. Times
-//! are durations since an arbitrary origin of the caller's monotonic clock.
+//! Clients choose their addresses, so the hash must be keyed; the key is in the `BuildHasher`. Times are durations
+//! since an arbitrary origin of the caller's monotonic clock.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -21,7 +19,7 @@ use std::time::Duration;
 use crate::admission::nanos;
 use crate::bounded_table::{BoundedTable, Bounds, Cursor, Entry, Order, Sharded};
 
-/// Remembers the servers of clients. Each call takes the lock of one shard, unless stated otherwise.
+/// Table of clients and their servers. Each call takes the lock of one shard, unless stated otherwise.
 ///
 /// Costs 64 bytes per entry. Allocates nothing before its first use.
 pub struct Stick<S = RandomState> {
@@ -35,7 +33,7 @@ struct StuckClient {
     server: u64,
     /// Time of expiry, in nanoseconds.
     expires: u64,
-    /// Second in which the entry was last reported as news.
+    /// Second in which `learn` last returned `true` for the entry.
     news: u32,
 }
 
@@ -51,7 +49,7 @@ impl<S: BuildHasher> Stick<S> {
         }
     }
 
-    /// Returns the server of `client`, unless the entry has expired, and extends the entry by `life`.
+    /// Returns the server of `client`, unless the entry has expired. The entry then lives until `now + life`.
     pub fn recall(&self, client: u64, now: Duration, life: Duration) -> Option<u64> {
         let hash = self.seed.hash_one(client);
         let mut shard = self.shards.of(hash);
@@ -65,11 +63,11 @@ impl<S: BuildHasher> Stick<S> {
         Some(known.server)
     }
 
-    /// Stores `server` as the server of `client` for `life` from its last use. Returns whether that is news
-    /// for other nodes.
+    /// Stores `server` as the server of `client` for `life` from its last use. Returns whether other nodes should
+    /// receive the entry.
     ///
-    /// It is news if the entry is new or has changed, or if it was news more than half a life ago: so a
-    /// node that receives the news does not forget the client before this one does.
+    /// Returns `true` if the entry is new or has changed, or if the last `true` was more than half a life ago. So no
+    /// other node forgets the client before this one does.
     pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         let hash = self.seed.hash_one(client);
         let mut shard = self.shards.of(hash);
@@ -109,7 +107,8 @@ impl<S: BuildHasher> Stick<S> {
         !known && self.learn(client, server, now, life)
     }
 
-    /// Calls `show` with client, server and remaining life of live entries; see [`Sharded::visit`].
+    /// Calls `show` with the client, server and remaining lifetime of each live entry; see
+    /// [`Sharded::visit`].
     pub fn visit(
         &self,
         from: Cursor,
@@ -126,8 +125,8 @@ impl<S: BuildHasher> Stick<S> {
         })
     }
 
-    /// Changes the maximum number of entries and evicts the least recently used. Takes every lock
-    /// in turn.
+    /// Changes the maximum number of entries and evicts the least recently used ones. Takes every
+    /// lock in turn.
     pub fn set_limit(&self, entries: usize) {
         for mut shard in self.shards.all() {
             shard.set_bounds(bounds(entries));
@@ -155,7 +154,6 @@ fn seconds(time: Duration) -> u32 {
     u32::try_from(time.as_secs()).unwrap_or(u32::MAX)
 }
 
-/// Bounds of one shard.
 fn bounds(entries: usize) -> Bounds {
     Bounds {
         entries: entries.div_ceil(SHARDS),

@@ -34,12 +34,10 @@ pub struct KeyRing<K> {
     opening: Vec<RingKey<K>>,
 }
 
-/// Identifies a key in the ring of a policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct KeyId {
     /// Configured secret from which the key is derived.
     pub secret: SecretId,
-    /// Start of the epoch of the key.
     pub epoch: Epoch,
 }
 
@@ -49,14 +47,14 @@ pub struct KeyId {
 pub enum Selection<'a, K> {
     /// The one key that can open the ticket, if it is genuine.
     Key(&'a K),
-    /// Not sealed by becket, or in a layout or with a state encoding that this build does not
+    /// The ticket is not from becket, or uses a layout or a state encoding that this build does not
     /// support.
     UnknownVersion,
-    /// Sealed with a secret that is not accepted here.
+    /// The ticket was sealed with a secret that this process does not accept.
     UnknownSecret,
-    /// Sealed for another policy.
+    /// The ticket was sealed for another policy.
     OtherPolicy,
-    /// Sealed in an epoch whose key is erased or does not exist yet.
+    /// The ticket was sealed in an epoch whose key is erased or does not exist yet.
     OtherEpoch,
 }
 
@@ -66,7 +64,6 @@ struct RingKey<K> {
 }
 
 impl<K> KeyRing<K> {
-    /// Creates a ring with the key that seals.
     pub fn new(policy: TicketPolicy, id: KeyId, key: K) -> Self {
         Self {
             policy,
@@ -75,7 +72,7 @@ impl<K> KeyRing<K> {
         }
     }
 
-    /// Adds a key that only opens tickets: one of another accepted secret, or of an epoch that a
+    /// Adds a key that only opens tickets: a key of another accepted secret, or of an epoch that a
     /// peer may use.
     ///
     /// Replaces an opening key with the same ID, but never the key that seals.
@@ -93,7 +90,7 @@ impl<K> KeyRing<K> {
 
     /// Selects the only key that can open the ticket with this header. Costs a walk over a few keys.
     ///
-    /// Checks version, secret, policy and epoch in this order, so each count means that all earlier checks
+    /// Checks version, secret, policy and epoch in this order, so a failed check implies that all earlier checks
     /// passed.
     pub fn select(&self, header: &TicketHeader) -> Selection<'_, K> {
         if header.version != TicketHeader::VERSION {
@@ -111,7 +108,6 @@ impl<K> KeyRing<K> {
         }
     }
 
-    /// Returns the policy whose tickets this ring seals and opens.
     pub fn policy(&self) -> TicketPolicy {
         self.policy
     }
@@ -131,29 +127,26 @@ impl<K> fmt::Debug for KeyRing<K> {
     }
 }
 
-/// Clear-text part of a ticket. All of it is associated data of the seal.
+/// Clear-text part of a ticket, authenticated as associated data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TicketHeader {
     /// Version of the ticket's layout *and* of rustls' private encoding of the state inside.
     pub version: u8,
-    /// Key that sealed the ticket.
     pub key: KeyId,
     /// Short name of the policy; the full policy is in the associated data.
     pub policy: TicketPolicy,
     /// Node that sealed the ticket: a hint for routing, never trusted.
     pub node: NodeId,
-    /// Nonce of the seal.
     pub nonce: [u8; 12],
 }
 
 impl TicketHeader {
-    /// Version that this build seals, and the only one it opens. Increment it when the layout or rustls'
-    /// encoding of its server session state changes.
+    /// Version of the tickets that this build seals, and the only one that it opens. Increment it when the layout or
+    /// rustls' encoding of its server session state changes.
     pub const VERSION: u8 = 1;
-    /// Bytes of an encoded header.
+    /// Length of an encoded header in bytes.
     pub const LEN: usize = 27;
 
-    /// Encodes the header.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[0] = self.version;
@@ -165,10 +158,10 @@ impl TicketHeader {
         out
     }
 
-    /// Splits a ticket into its header and the sealed rest. Returns `None` if the ticket is too short.
+    /// Splits a ticket into its header and its sealed part. Returns `None` if the ticket is too short.
     ///
-    /// Any 27 bytes decode: [`KeyRing::select`] refuses unknown versions. The associated data for opening
-    /// are the ticket's first [`TicketHeader::LEN`] bytes as received.
+    /// Any 27 bytes decode: [`KeyRing::select`] refuses unknown versions. The associated data for opening are the
+    /// ticket's first [`TicketHeader::LEN`] bytes as received.
     pub fn decode(ticket: &[u8]) -> Option<(Self, &[u8])> {
         let (version, rest) = take::<1>(ticket)?;
         let (secret, rest) = take(rest)?;
@@ -190,8 +183,8 @@ impl TicketHeader {
     }
 }
 
-/// The full handshake from which a session descends. Resumptions inherit it, and tickets contain it
-/// sealed before rustls' state.
+/// Full handshake from which a session descends. Resumed sessions inherit it, and tickets contain
+/// it before rustls' state.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
     /// Shared by all sessions that descend from the handshake.
@@ -201,10 +194,9 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// Bytes of an encoded origin.
+    /// Length of an encoded origin in bytes.
     pub const LEN: usize = 16;
 
-    /// Encodes the origin.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[..8].copy_from_slice(&self.id.0.to_be_bytes());
@@ -212,7 +204,8 @@ impl Origin {
         out
     }
 
-    /// Splits opened bytes into the origin and rustls' state. Returns `None` if they are too short.
+    /// Splits the plaintext of a ticket into the origin and rustls' state. Returns `None` if it is
+    /// too short.
     pub fn decode(opened: &[u8]) -> Option<(Self, &[u8])> {
         let (id, rest) = take(opened)?;
         let (at, state) = take(rest)?;
@@ -223,13 +216,11 @@ impl Origin {
         Some((origin, state))
     }
 
-    /// Returns whether a session of this origin is `max_age` old or older at `now`, and so must not
-    /// be resumed.
+    /// Returns whether a session of this origin is at least `max_age` old at `now`, and so must not be resumed.
     ///
-    /// An origin can be in the future if the clock was set back, or if the node that issued the ticket has
-    /// a clock that is ahead. Up to `max_age` ahead, it counts as new. Beyond that, the clock was wrong by
-    /// more than a lifetime, and the session is refused instead of being kept until the clock catches up.
-    /// So no session outlives twice `max_age`, whatever the clocks do.
+    /// An origin can be in the future if the clock was set back, or if the clock of the issuing node is ahead. Up to
+    /// `max_age` ahead, it counts as new. Beyond that, the session is refused instead of being kept until the clock
+    /// catches up. So no session outlives twice `max_age`, even with wrong clocks.
     pub fn is_too_old(&self, now: UnixSeconds, max_age: Duration) -> bool {
         now.0.abs_diff(self.at.0) >= max_age.as_secs()
     }
@@ -247,11 +238,11 @@ pub struct TicketPolicy(pub u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Epoch(pub u32);
 
-/// Identifies a node of a cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u16);
 
-/// 64 random bits made at a full handshake and inherited by every session that descends from it.
+/// 64 random bits, generated at a full handshake and inherited by every session that descends from
+/// it.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
 )]

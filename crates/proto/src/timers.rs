@@ -40,7 +40,7 @@ pub struct Timers<K> {
     occupied: Box<[u64]>,
     /// First unchecked entry of the slot that was taken out.
     taken: usize,
-    /// First entry that is free for reuse.
+    /// First entry of the free list.
     free: usize,
     entries: Vec<TimerEntry<K>>,
     len: usize,
@@ -100,10 +100,10 @@ impl<K: Copy> Timers<K> {
         self.len += 1;
     }
 
-    /// Takes one key whose deadline is not after `now`, in no particular order.
+    /// Removes and returns a key whose deadline is not after `now`, in no particular order.
     ///
-    /// Returns `None` if none is left, or if `looks` entries were checked; each check lowers
-    /// `looks` by one. A `now` before that of an earlier call has no effect.
+    /// Returns `None` if no such key is left or if `looks` has reached 0; each check of an entry
+    /// lowers `looks` by one. A `now` before that of an earlier call has no effect.
     ///
     /// Costs O(1) for each check, and a scan of 16 words for each slot.
     pub fn poll_expired(&mut self, now: Duration, looks: &mut usize) -> Option<K> {
@@ -130,8 +130,8 @@ impl<K: Copy> Timers<K> {
         None
     }
 
-    /// Returns the time at which [`Self::poll_expired`] must be called: at the earliest deadline,
-    /// rounded up to its tick, or before.
+    /// Returns the time of the next call to [`Self::poll_expired`]: the earliest deadline, rounded
+    /// up to its tick, or an earlier time.
     ///
     /// An entry that is due later than one turn of the wheel wakes the caller once per turn.
     /// Returns `None` if there are no entries. Costs a scan of 16 words.
@@ -142,12 +142,10 @@ impl<K: Copy> Timers<K> {
         Some(self.time(self.next_tick()?))
     }
 
-    /// Number of entries.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
@@ -169,7 +167,7 @@ impl<K: Copy> Timers<K> {
         Some(())
     }
 
-    /// Returns the next tick from the cursor on whose slot is not empty.
+    /// Returns the first tick with a non-empty slot, starting at the cursor.
     fn next_tick(&self) -> Option<u64> {
         let start = self.slot(self.cursor);
         let slot = self.first_occupied(start)?;
@@ -177,7 +175,6 @@ impl<K: Copy> Timers<K> {
         Some(self.cursor.saturating_add(ahead as u64))
     }
 
-    /// Prepends an entry to its slot's list.
     fn link(&mut self, index: usize) {
         let slot = self.slot(self.entries[index].tick);
         self.entries[index].next = self.slots[slot];
@@ -185,7 +182,7 @@ impl<K: Copy> Timers<K> {
         self.occupied[slot / 64] |= 1 << (slot % 64);
     }
 
-    /// Returns the first non-empty slot from `start` around the wheel.
+    /// Searches the wheel for the first non-empty slot, starting at `start`.
     fn first_occupied(&self, start: usize) -> Option<usize> {
         let words = self.occupied.len();
         let ahead = self.occupied[start / 64] & (u64::MAX << (start % 64));
@@ -215,7 +212,7 @@ fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// End of a list.
+/// Marks the end of a list.
 const NONE: usize = usize::MAX;
 
 /// With ticks of 64 ms a turn is 65 s: most timeouts are shorter, so their entries are checked once.

@@ -16,10 +16,8 @@ use crate::pipes::Lent;
 use crate::socket::{ByteCounts, KernelTlsSocket, Ready, SocketError, StreamSocket};
 use becket_tls::scratch::{Buffer, READ};
 
-/// The socket of one side of a connection, with its readiness and byte counts.
 #[derive(Debug)]
 pub struct Leg<S> {
-    /// The registered, non-blocking socket.
     pub socket: S,
     /// Readiness, set by events and cleared by calls.
     pub ready: Ready,
@@ -28,14 +26,11 @@ pub struct Leg<S> {
     reset: bool,
 }
 
-/// Result of [`Leg::receive`] or [`Leg::splice`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
     /// Number of bytes that are now in the buffer or the pipe.
     Bytes(usize),
-    /// No data is available at present.
     Nothing,
-    /// End of the stream.
     End,
 }
 
@@ -153,8 +148,7 @@ impl<S: StreamSocket> Leg<S> {
     }
 
     /// Sends `bytes` with one system call, or none if `bytes` is empty. Returns the number of bytes
-    /// that the socket accepted; if it is smaller than the number of bytes, the send buffer is
-    /// full.
+    /// that the socket accepted. If it accepted only a part, the send buffer is full.
     ///
     /// # Errors
     ///

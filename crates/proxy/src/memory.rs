@@ -20,7 +20,6 @@ pub enum Shortage {
 }
 }
 
-/// Memory use in bytes.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 pub struct MemoryStatus {
     pub used: u64,
@@ -29,7 +28,6 @@ pub struct MemoryStatus {
     pub shortage: Shortage,
 }
 
-/// A request to close idle connections.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct IdleReclaim {
     /// Minimum idle time of a connection that may be closed.

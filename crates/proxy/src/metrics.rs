@@ -41,7 +41,6 @@ macro_rules! counters {
         plain { $(#[doc = $help:literal] $field:ident = $name:literal,)* }
         others { $(#[doc = $doc:literal] $other:ident: $kind:ty,)* }
     ) => {
-        /// Counters of one worker.
         #[derive(Debug, Default)]
         pub struct Counters {
             $(#[doc = $help] pub $field: Counter,)*
@@ -132,7 +131,7 @@ others {
     signature_wait: AtomicHistogram,
     /// Time of signing on a crypto thread.
     signature: AtomicHistogram,
-    /// Time from requesting a slot to getting it, for connections that had to wait.
+    /// Waiting time for a slot, only of connections that had to queue.
     queue_waited: AtomicHistogram,
     /// Time of successful connects to servers, TLS included.
     connect_time: AtomicHistogram,
@@ -172,7 +171,6 @@ impl Counters {
         }
     }
 
-    /// Counts a handshake with a server.
     pub fn count_server_handshake(&self, kind: Option<HandshakeKind>) {
         let [full, resumed] = &self.server_handshakes;
         match kind {
@@ -182,7 +180,6 @@ impl Counters {
     }
 }
 
-/// One counter per [`CloseReason`].
 #[derive(Debug)]
 pub struct ByReason([Counter; CloseReason::ALL.len()]);
 
@@ -202,7 +199,6 @@ impl ByReason {
     }
 }
 
-/// Version and kind of a handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandshakeClass {
     /// `true` for TLS 1.3, `false` for TLS 1.2.
@@ -230,7 +226,6 @@ impl HandshakeClass {
     }
 }
 
-/// One counter per [`Offer`] and [`Resumption`].
 #[derive(Debug, Default)]
 pub struct Resumptions([[Counter; Resumption::ALL.len()]; Offer::ALL.len()]);
 
@@ -243,7 +238,6 @@ impl Resumptions {
 labelled! {
 /// The reason why bulk data is copied instead of spliced.
 pub enum PipeRefusal {
-    /// All pipes are in use.
     Exhausted = "exhausted",
     /// The kernel provides no pipe, or cannot splice these sockets.
     Kernel = "kernel",
@@ -262,12 +256,12 @@ pub enum KernelTlsRefusal {
 }
 }
 
-/// Histogram of times, with eight buckets per power of two of microseconds. A quantile is at most
-/// 12.5 % too high.
+/// Histogram of durations, with eight buckets per power of two of microseconds. A quantile is at
+/// most 12.5 % too high.
 #[derive(Debug)]
 pub struct AtomicHistogram {
     buckets: [Counter; BUCKETS],
-    /// Sum of all times in microseconds.
+    /// Sum of all durations in microseconds.
     sum: Counter,
 }
 
@@ -281,7 +275,7 @@ impl Default for AtomicHistogram {
 }
 
 impl AtomicHistogram {
-    /// Adds a time to the histogram. Only the owning thread may call it: concurrent calls would
+    /// Adds a duration. Only the owning thread may call this method, because concurrent calls would
     /// lose counts.
     pub fn record(&self, time: Duration) {
         let us = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
@@ -289,7 +283,6 @@ impl AtomicHistogram {
         self.sum.add(us);
     }
 
-    /// Sums the histograms of several workers.
     pub fn gather<'a>(histograms: impl IntoIterator<Item = &'a Self>) -> Times {
         let (mut counts, mut us) = ([0; BUCKETS], 0.0);
         for histogram in histograms {
@@ -303,17 +296,15 @@ impl AtomicHistogram {
     }
 }
 
-/// Sum of several histograms.
 #[derive(Debug)]
 pub struct Times {
-    /// Number of times in each bucket; see [`bucket_limit`].
+    /// Number of durations in each bucket; see [`bucket_limit`].
     pub counts: [u64; BUCKETS],
-    /// Sum of all times in seconds.
     pub seconds: f64,
 }
 
-/// Returns the quantile `share` in microseconds of the times counted between two snapshots, rounded
-/// up to a bucket limit. Returns `None` if nothing was counted.
+/// Returns the quantile `share` of the durations counted between two snapshots, in microseconds,
+/// rounded up to a bucket limit. Returns `None` if nothing was counted.
 pub fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> Option<u64> {
     let counts = || before.iter().zip(after).map(|(b, a)| a.saturating_sub(*b));
     let all: u64 = counts().sum();
@@ -326,7 +317,7 @@ pub fn quantile(before: &[u64; BUCKETS], after: &[u64; BUCKETS], share: f64) -> 
     bucket.map(bucket_limit)
 }
 
-/// Returns the index of the bucket for a time. Each value below 8 us has its own bucket; each
+/// Returns the index of the bucket for a duration. Each value below 8 us has its own bucket; each
 /// larger power of two is divided into eight buckets.
 fn bucket(us: u64) -> usize {
     let us = us.min(LIMIT_US - 1);
@@ -347,9 +338,8 @@ pub fn bucket_limit(index: usize) -> u64 {
     ((index % 8 + 9) as u64) << (octave - 3)
 }
 
-/// Times of 67 s and more are in the last bucket.
+/// The last bucket counts all durations of 67 s and more.
 const LIMIT_US: u64 = 1 << 26;
-/// Number of buckets of an [`AtomicHistogram`].
 pub const BUCKETS: usize = 24 * 8;
 
 #[cfg(test)]

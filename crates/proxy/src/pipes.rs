@@ -18,20 +18,18 @@ use becket_sys::pipe::{self, Pipe};
 
 use crate::metrics::{Counters, PipeRefusal};
 
-/// The pipes of one worker.
 #[derive(Debug)]
 pub struct Pipes {
     idle: RefCell<Vec<Pipe>>,
     lent: Cell<usize>,
-    /// Maximum number of pipes.
     most: Cell<usize>,
     /// Requested size of a pipe in bytes.
     size: Cell<usize>,
     /// Number of bytes after which a direction may borrow a pipe; see [`BULK`].
     bulk: u32,
     counters: Arc<Counters>,
-    /// Number of following requests to reject without a system call, because the kernel refused
-    /// one.
+    /// Number of upcoming requests to reject without a system call, because the kernel has refused
+    /// a pipe.
     pause: Cell<u32>,
     /// The worker has logged that the kernel provides no pipes.
     told: Cell<bool>,
@@ -82,7 +80,6 @@ impl Pipes {
         self.bulk
     }
 
-    /// Lends an empty pipe, if one is available.
     pub fn lend(self: &Rc<Self>) -> Option<Lent> {
         let most = self.most.get();
         if most == 0 {
@@ -123,7 +120,6 @@ impl Lent {
         &self.pipe
     }
 
-    /// Returns the empty pipe for reuse.
     pub fn give_back(self) {
         let Self { pipe, permit } = self;
         let pipes = &permit.0;
@@ -154,14 +150,13 @@ impl Drop for PipePermit {
 /// fifth. A source that delivers 16 KiB at a time never reaches this value, because its count is
 /// halved each time it runs dry.
 pub const BULK: u32 = 32 * 1024;
-/// Maximum size of a pipe in bytes: the limit for unprivileged processes (`fs.pipe-max-size`), and
-/// more than one turn can move.
+/// Maximum size of a pipe in bytes. This is the default of `fs.pipe-max-size`, the limit for
+/// unprivileged processes.
 const MOST_SIZE: usize = 1024 * 1024;
-/// Maximum number of pages in a pipe.
 pub const PLACES: usize = MOST_SIZE / PAGE;
-/// Page size, the unit of pipe sizes and file transfers in the kernel.
+/// Page size in bytes. The kernel allocates pipes and sends files in pages.
 pub const PAGE: usize = 4096;
-/// Number of requests that are rejected without a system call after the kernel has refused.
+/// Number of requests to reject without a system call after the kernel has refused a pipe.
 const PAUSE: u32 = 4096;
 
 #[cfg(test)]

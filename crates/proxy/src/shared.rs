@@ -23,7 +23,6 @@ use becket_tls::admission::SharedAdmission;
 /// Access log channels and outboxes are not included, because each has one writer and one reader.
 #[derive(Debug)]
 pub struct SharedState {
-    /// Number of workers.
     pub workers: usize,
     /// Clock that defines the origin of all monotonic times.
     pub clock: Clock,
@@ -32,7 +31,6 @@ pub struct SharedState {
     /// TLS 1.3 sessions that allow early data, in shards with one lock each. They are not sent to
     /// peers.
     pub early: Arc<SessionTable>,
-    /// Backends and servers by name: connection counts, queues.
     pub backends: Arc<Backends>,
     /// Queue of cancel requests from PostgreSQL clients.
     pub cancels: Arc<Cancels>,
@@ -46,11 +44,9 @@ pub struct SharedState {
     /// Threads that read served files from disk. The lock of their queue is held only to push or
     /// pop a job.
     pub readers: Arc<Readers>,
-    /// Number of dropped log lines.
     pub log_lines_dropped: Arc<AtomicU64>,
     /// Number of lines that the syslog daemon did not accept.
     pub syslog_lines_dropped: Arc<AtomicU64>,
-    /// Number of dropped access log lines.
     pub access_lines_dropped: Arc<AtomicU64>,
     /// Memory pressure. The control thread writes it; workers read it when they accept a client.
     pub memory: MemoryState,
@@ -59,7 +55,6 @@ pub struct SharedState {
 }
 
 impl SharedState {
-    /// Creates the initial state.
     pub fn new(
         workers: usize,
         clock: Clock,
@@ -95,7 +90,6 @@ impl SharedState {
             .take(u32::try_from(limit).unwrap_or(u32::MAX))
     }
 
-    /// Ends the count of a connection that [`Self::claim_connection`] counted.
     pub fn release_connection(&self) {
         self.connections.give_back();
     }

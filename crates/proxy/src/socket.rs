@@ -20,7 +20,7 @@ pub trait StreamSocket {
     /// Returns `WouldBlock` if there is no data, or the error of the socket.
     fn receive(&mut self, buffer: &mut [u8]) -> io::Result<usize>;
 
-    /// Sends from `bytes` and returns how many were accepted.
+    /// Sends a prefix of `bytes` and returns its length.
     ///
     /// # Errors
     ///
@@ -147,9 +147,7 @@ pub struct Ready {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ByteCounts {
-    /// Bytes from the peer.
     pub received: u64,
-    /// Bytes to the peer.
     pub sent: u64,
 }
 
@@ -161,7 +159,7 @@ pub enum SocketError {
     Closed,
     /// The peer or the network reset the connection.
     Reset,
-    /// The kernel does not support the operation on this socket or for the next data; nothing was
+    /// The kernel does not support the operation on this socket or for the next record. Nothing was
     /// transferred.
     Refused,
     /// The kernel cannot decrypt a record.
@@ -169,7 +167,6 @@ pub enum SocketError {
 }
 
 impl Ready {
-    /// Adds the readiness of an event.
     pub fn add(&mut self, other: Self) {
         self.readable |= other.readable;
         self.writable |= other.writable;
@@ -210,7 +207,7 @@ pub struct KernelSocket {
 enum Sends {
     Nothing,
     Once,
-    /// There was more than one call, or the socket needs no change of `TCP_NODELAY`.
+    /// The socket has made its second send call, or its `TCP_NODELAY` option must not be changed.
     Promptly,
 }
 
@@ -227,12 +224,12 @@ impl KernelSocket {
         Self { stream, sends }
     }
 
-    /// Must be called before each sending call.
     fn note_send(&mut self) {
         self.sends = match self.sends {
             Sends::Nothing => Sends::Once,
             Sends::Once => {
-                // Fails only if the connection is closed, which the sending call then reports.
+                // Fails only if the connection is closed. The following send call reports the
+                // close.
                 let _gone = self.stream.set_nodelay(true);
                 Sends::Promptly
             }

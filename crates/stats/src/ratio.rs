@@ -18,29 +18,26 @@
 pub struct Interval {
     /// The ratio of the geometric means.
     pub ratio: f64,
-    /// Lower bound of the confidence interval.
     pub low: f64,
-    /// Upper bound of the confidence interval.
     pub high: f64,
 }
 
-/// Result of comparing an interval with a ratio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The first series is lower.
+    /// The first series is significantly lower.
     Less,
-    /// The first series is higher.
+    /// The first series is significantly higher.
     More,
     /// The difference is not significant.
     Unclear,
 }
 
 impl Interval {
-    /// Returns the interval of the ratio first / second over pairs of one round each, with a
-    /// confidence such as 0.95.
+    /// Returns the ratio of the first series to the second, with its interval at a confidence such as 0.95. Each pair
+    /// contains the values of one round.
     ///
-    /// Pairs with a value that is not positive have no logarithm and do not count. Returns `None` for fewer
-    /// than two pairs.
+    /// Ignores pairs with a value that is not positive, because it has no logarithm. Returns `None` for fewer than two
+    /// pairs.
     pub fn paired(pairs: &[(f64, f64)], confidence: f64) -> Option<Self> {
         let positive = |(a, b): &&(f64, f64)| *a > 0.0 && *b > 0.0;
         let logs = pairs.iter().filter(positive).map(|(a, b)| (a / b).ln());
@@ -70,7 +67,7 @@ impl Interval {
         }
     }
 
-    /// Returns whether the first series is lower or higher than `times` the second series.
+    /// Compares the first series with the second series multiplied by `times`.
     pub fn against(&self, times: f64) -> Verdict {
         match self {
             Self { high, .. } if *high < times => Verdict::Less,
@@ -79,14 +76,13 @@ impl Interval {
         }
     }
 
-    /// Returns whether the first series is lower or higher than the second series.
     pub fn verdict(&self) -> Verdict {
         self.against(1.0)
     }
 }
 
-/// Returns the spread of values around their geometric mean, as a fraction of it: the standard deviation of
-/// their logarithms. Zero for fewer than two values.
+/// Returns the spread of values around their geometric mean as a fraction, computed as the standard deviation of their
+/// logarithms. Zero for fewer than two values.
 pub fn spread(values: &[f64]) -> f64 {
     let logs = values.iter().filter(|v| **v > 0.0).map(|v| v.ln());
     Moments::of(logs).map_or(0.0, |of| of.variance.sqrt())

@@ -7,7 +7,6 @@
 use std::fmt;
 use std::time::Duration;
 
-/// Error for a text that is not the expected quantity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnitError {
     text: String,
@@ -15,7 +14,6 @@ pub struct UnitError {
 }
 
 impl UnitError {
-    /// Creates an error that quotes `text` and describes the accepted form.
     pub fn new(text: &str, accepted: &'static str) -> Self {
         Self {
             text: text.to_owned(),

@@ -37,11 +37,10 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
     Ok(sched_setaffinity(None, &only)?)
 }
 
-/// Returns the number of workers that this process can keep busy: the CPUs that it may use, or its quota
-/// rounded up if that is less.
+/// Returns the number of workers that this process can keep busy: the number of allowed CPUs or the CPU quota rounded
+/// up, whichever is lower.
 ///
-/// Falls back to one if neither can be read. Reads the quota once, since `/proc` may be inaccessible
-/// later.
+/// Returns 1 if neither can be read. Reads the quota once, since `/proc` may be inaccessible later.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     let allowed = allowed_cpus().map_or(1, |cpus| cpus.len());

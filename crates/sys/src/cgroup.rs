@@ -69,7 +69,8 @@ impl MemoryGroup {
     pub fn limit(&self) -> Option<u64> {
         let limits = self.limits.iter();
         let limits = limits.filter_map(|limit| read_again(limit).ok()?.trim().parse().ok());
-        // Version 1 has no word for "no limit": it shows the largest number of whole pages.
+        // Version 1 has no value for "no limit". It shows the largest number of whole pages
+        // instead.
         limits.filter(|&bytes: &u64| bytes < 1 << 60).min()
     }
 
@@ -125,7 +126,8 @@ fn least(groups: &str, hierarchies: impl Iterator<Item = Hierarchy>) -> Option<M
 /// Linux 6.18.
 const CONNECTION: u64 = 8 * 1024;
 
-/// A mounted hierarchy that has a controller (version 1), or may have it (version 2).
+/// A mounted cgroup hierarchy. A version 1 hierarchy has the required controller; a version 2
+/// hierarchy may lack it.
 #[derive(Debug, PartialEq)]
 struct Hierarchy {
     version: CgroupVersion,
@@ -162,7 +164,7 @@ impl Hierarchy {
         })
     }
 
-    /// Returns the smallest quota of the own group and its ancestors.
+    /// Returns the smallest quota of the own group and its ancestors, in CPUs.
     fn quota(&self, groups: &str) -> Option<f64> {
         let groups = self.groups(groups, "cpu");
         let quotas = groups
@@ -203,7 +205,7 @@ impl CgroupVersion {
     }
 }
 
-/// Returns the path of the own group from `/proc/self/cgroup`, whose lines are `id:controllers:path`.
+/// Returns the path of the own group from `/proc/self/cgroup`. Each line has the form `id:controllers:path`.
 fn own_group<'g>(groups: &'g str, version: CgroupVersion, controller: &str) -> Option<&'g str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);

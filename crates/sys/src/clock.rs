@@ -56,25 +56,21 @@ impl Clock {
 pub struct Stopwatch(Instant);
 
 impl Stopwatch {
-    /// Starts now.
     #[expect(clippy::disallowed_methods, reason = "a turn's time stands still")]
     pub fn start() -> Self {
         Self(Instant::now())
     }
 
-    /// Returns the time since the start.
     pub fn elapsed(&self) -> Duration {
         Self::start().0.saturating_duration_since(self.0)
     }
 }
 
-/// The two clocks of a loop turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Now {
     /// Monotonic time since the process started, including time in suspend.
     pub mono: Duration,
-    /// `mono` without the time in which the loop's thread did not run, if the loop excludes that. Waiting
-    /// times and deadlines use it.
+    /// Monotonic time for waits and deadlines. The loop may exclude periods in which its thread did not run.
     pub running: Duration,
     /// `mono` as an instant, for code that compares instants with each other.
     pub instant: Instant,
@@ -88,7 +84,7 @@ pub fn since_boot() -> Duration {
     read(libc::CLOCK_BOOTTIME)
 }
 
-/// Reads a clock that every Linux has.
+/// Reads a clock that every Linux kernel provides.
 pub(crate) fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -73,7 +73,6 @@ impl Stacks {
         }
     }
 
-    /// Returns the number of unused stacks.
     #[must_use]
     pub fn free(&self) -> usize {
         self.free.borrow().len()
@@ -86,10 +85,8 @@ impl fmt::Debug for Stacks {
     }
 }
 
-/// Result of running a coroutine.
 #[derive(Debug)]
 pub enum CoroutineState<T: 'static> {
-    /// The coroutine has returned.
     Done(T),
     /// The coroutine waits in a call of [`suspend`].
     Suspended(Suspended<T>),
@@ -130,15 +127,15 @@ impl<T> fmt::Debug for Suspended<T> {
     }
 }
 
-/// Returns whether this thread runs a coroutine, which [`suspend`] would suspend.
+/// Returns `true` if this thread runs a coroutine that [`suspend`] can suspend.
 #[must_use]
 pub fn can_suspend() -> bool {
     RUNNING.get().is_some()
 }
 
-/// Suspends the coroutine that runs on this thread. Returns `true` to continue.
+/// Suspends the coroutine that runs on this thread. Returns `true` if the coroutine must continue.
 ///
-/// Returns `false` if the coroutine must return because its value is not wanted any more, or if no
+/// Returns `false` if the coroutine must return because its value is no longer needed, or if no
 /// coroutine is running.
 #[must_use]
 pub fn suspend() -> bool {
@@ -157,14 +154,13 @@ pub fn suspend() -> bool {
 
 type Body<T> = Coroutine<Resumed, (), T, DefaultStack>;
 
-/// Reason for resuming a coroutine.
 #[derive(Clone, Copy, Debug)]
 enum Resumed {
     ToGoOn,
     ToEnd,
 }
 
-/// The coroutine that resumes another one. On drop, `RUNNING` refers to it again.
+/// The coroutine that was running before. On drop, `RUNNING` refers to it again.
 struct Outer(Option<NonNull<Yielder<Resumed, ()>>>);
 
 impl Drop for Outer {

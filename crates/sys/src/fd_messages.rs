@@ -24,12 +24,11 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, recv, recvmsg, sendmsg,
 };
 
-/// Sends a text and descriptors, and waits while the socket is full. The socket may be
-/// non-blocking.
+/// Sends a message with descriptors, and waits while the socket is full. The socket may be non-blocking.
 ///
 /// # Errors
-/// `TimedOut` if the other process has not read the message within `patience`; otherwise the error of
-/// sendmsg(2). Part of the message may have been sent.
+/// `TimedOut` if the other process has not read the message within `patience`; otherwise the error of sendmsg(2). Part
+/// of the message may have been sent.
 pub fn send(
     stream: &UnixStream,
     text: &[u8],
@@ -78,8 +77,8 @@ pub fn receive(
     Ok(Some((text, fds)))
 }
 
-/// Creates a file in memory that contains a text. Its descriptor can be sent even if the text
-/// exceeds the buffer of a socket.
+/// Creates a memory file with these contents. Its descriptor can be sent even if the contents
+/// exceed the socket buffer.
 ///
 /// # Errors
 /// Returns the errors of memfd_create(2) and write(2).
@@ -90,12 +89,11 @@ pub fn text_file(text: &[u8]) -> io::Result<File> {
     Ok(file)
 }
 
-/// Queue of messages that are not sent completely.
 #[derive(Debug)]
 pub struct Outgoing<F = OwnedFd> {
     /// Bytes, and the descriptors to send with them.
     parts: VecDeque<(Vec<u8>, Vec<F>)>,
-    /// Number of sent bytes of the first part.
+    /// Number of bytes of the first part that were already sent.
     sent: usize,
 }
 
@@ -131,7 +129,6 @@ impl<F: AsFd> Outgoing<F> {
         self.parts.len()
     }
 
-    /// Returns `true` if everything was sent.
     pub fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -164,12 +161,12 @@ impl<F: AsFd> Outgoing<F> {
 pub struct Incoming(Vec<u8>);
 
 impl Incoming {
-    /// Creates a buffer with bytes that were read before.
+    /// Creates a buffer that starts with bytes that were read earlier.
     pub fn of(bytes: Vec<u8>) -> Self {
         Self(bytes)
     }
 
-    /// Returns the bytes that are not a complete message yet.
+    /// Returns the bytes that [`Self::take`] has not removed yet.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }
@@ -213,7 +210,6 @@ impl Incoming {
     }
 }
 
-/// Receives bytes, and the descriptors that were sent with them.
 pub(crate) fn receive_some(
     socket: impl AsFd,
     room: &mut [u8],
@@ -232,7 +228,7 @@ pub(crate) fn receive_some(
     Ok(received)
 }
 
-/// Sends bytes with descriptors, at most [`BATCH`], without waiting.
+/// Sends bytes with at most [`BATCH`] descriptors, without waiting.
 pub(crate) fn send_now(
     socket: impl AsFd,
     bytes: &[u8],

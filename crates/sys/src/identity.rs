@@ -11,23 +11,21 @@ use nix::errno::Errno;
 use nix::unistd::{Gid, Group, Uid, User, getgrouplist};
 use serde::{Deserialize, Serialize};
 
-/// Credentials of a process or thread.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnixIdentity {
-    /// User number.
     pub uid: u32,
-    /// Primary group number.
+    /// ID of the primary group.
     pub gid: u32,
-    /// Supplementary groups, with or without the primary one.
+    /// IDs of the supplementary groups. The primary group may be included.
     pub groups: Vec<u32>,
 }
 
 impl UnixIdentity {
-    /// Looks up a user and a group, each by name or else by number. Without `group`, the group is the user's
-    /// own.
+    /// Looks up a user and a group. Each is a name; if no entry has this name, it is parsed as a number. Without
+    /// `group`, uses the user's primary group.
     ///
-    /// The supplementary groups are those of the user in the group database. A number may be missing in the
-    /// user database if a group is given; there are then no supplementary groups.
+    /// The supplementary groups come from the group database. If `group` is set, a numeric user need not be in the user
+    /// database; it then has no supplementary groups.
     ///
     /// # Errors
     /// `NotFound`, with a message that contains the unknown name; otherwise the error of the database.
@@ -91,8 +89,7 @@ fn found<T>(entry: nix::Result<Option<T>>) -> io::Result<Option<T>> {
     }
 }
 
-/// Parses a user or group number. The greatest number means "unchanged" to the kernel, so it is
-/// invalid.
+/// Parses a user or group ID. Rejects `u32::MAX`, which means "unchanged" to the kernel.
 fn number(text: &str) -> Option<u32> {
     text.parse().ok().filter(|&number| number != u32::MAX)
 }

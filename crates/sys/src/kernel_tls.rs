@@ -19,64 +19,47 @@ use std::time::Duration;
 
 use zeroize::Zeroizing;
 
-/// TLS version that the kernel supports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsVersion {
-    /// TLS 1.2
     Tls12,
-    /// TLS 1.3
     Tls13,
 }
 
-/// Cipher of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cipher {
-    /// AES-128-GCM
     Aes128Gcm,
-    /// AES-256-GCM
     Aes256Gcm,
-    /// ChaCha20-Poly1305
     ChaCha20Poly1305,
 }
 
-/// Direction of records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
-    /// From this host to the peer.
     Send,
-    /// From the peer to this host.
     Receive,
 }
 
-/// Key of one direction.
 #[derive(Clone, Copy)]
 pub struct Key<'a> {
-    /// TLS version of the connection.
     pub version: TlsVersion,
-    /// Cipher that uses the key.
     pub cipher: Cipher,
-    /// 16 bytes for AES-128, otherwise 32.
+    /// Key of 16 bytes for AES-128, otherwise of 32 bytes.
     pub key: &'a [u8],
-    /// Nonce of record 0 as defined in RFC 8446 section 5.3 and RFC 7905; for TLS 1.2 with GCM the salt and
+    /// Nonce of record 0 as defined in RFC 8446 section 5.3 and RFC 7905. In TLS 1.2 with GCM: the salt, followed by
     /// the first explicit nonce that was used.
     pub iv: &'a [u8; 12],
-    /// Number of the next record.
+    /// Sequence number of the next record.
     pub sequence: u64,
 }
 
-/// Result of [`receive_record`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedRecord {
     /// Record type, if the kernel reports it; `None` at the end of the stream.
     pub kind: Option<u8>,
-    /// Number of bytes.
     pub len: usize,
 }
 
-/// TLS features of this kernel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Support {
-    /// The kernel supports TLS.
     pub tls: bool,
     /// A key can be replaced (Linux 6.14), as a KeyUpdate requires.
     pub rekey: bool,
@@ -85,10 +68,8 @@ pub struct Support {
 }
 
 impl TlsVersion {
-    /// All versions.
     pub const ALL: [Self; 2] = [Self::Tls12, Self::Tls13];
 
-    /// Returns the version number.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -99,10 +80,8 @@ impl TlsVersion {
 }
 
 impl Cipher {
-    /// All ciphers.
     pub const ALL: [Self; 3] = [Self::Aes128Gcm, Self::Aes256Gcm, Self::ChaCha20Poly1305];
 
-    /// Returns the name.
     #[must_use]
     pub const fn label(self) -> &'static str {
         match self {
@@ -127,15 +106,15 @@ impl Cipher {
         }
     }
 
-    /// Length of the structure that the kernel expects.
+    /// Returns the size of the `linux/tls.h` structure for this cipher, in bytes.
     const fn info_len(self) -> usize {
         4 + self.key_len() + 12 + 8
     }
 }
 
 impl Key<'_> {
-    /// Returns the structure that the kernel expects, as defined in `linux/tls.h` for each cipher: version,
-    /// number of the cipher, nonce, key, salt, number of the next record.
+    /// Encodes the key as the `linux/tls.h` structure for its cipher: version, cipher number, nonce, key, salt, and
+    /// sequence number of the next record.
     fn pack(&self, direction: Direction) -> io::Result<Info> {
         if self.key.len() != self.cipher.key_len() {
             return Err(io::ErrorKind::InvalidInput.into());
@@ -169,7 +148,7 @@ impl Key<'_> {
 }
 
 impl Support {
-    /// Returns whether the kernel can encrypt at least one kind of connection ([`Self::covers`]).
+    /// Returns whether [`Self::covers`] is `true` for at least one version and cipher.
     #[must_use]
     pub fn is_of_use(&self, without_rekey: bool) -> bool {
         let covers =
@@ -177,7 +156,6 @@ impl Support {
         TlsVersion::ALL.map(covers).as_flattened().contains(&true)
     }
 
-    /// Returns whether the kernel supports this combination.
     #[must_use]
     pub const fn has(&self, version: TlsVersion, cipher: Cipher) -> bool {
         self.ciphers[version as usize][cipher as usize]
@@ -192,7 +170,6 @@ impl Support {
     }
 }
 
-/// Formats the features for a log line.
 impl fmt::Display for Support {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !self.tls {
@@ -219,7 +196,8 @@ impl fmt::Display for Support {
 /// Adds the kernel's TLS layer to a connected socket. It does nothing until keys are set.
 ///
 /// # Errors
-/// `NotFound` if the kernel has no TLS or its module is not loaded; `NotConnected`.
+/// `NotFound` if the kernel has no TLS or its module is not loaded; `NotConnected` if the socket is
+/// not connected.
 pub fn attach(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")
 }
@@ -247,7 +225,7 @@ pub fn set_key(socket: impl AsFd, direction: Direction, key: &Key<'_>) -> io::Re
     )
 }
 
-/// Returns the number of the next record to be encrypted with the current key.
+/// Returns the sequence number of the next record that the kernel encrypts.
 ///
 /// # Errors
 /// If there is no key of that cipher.
@@ -341,7 +319,7 @@ pub fn holds_no_data(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EKEYEXPIRED))
 }
 
-/// Returns whether a record did not decrypt, or was too long.
+/// Returns whether a record could not be decrypted or was too long.
 pub fn does_not_open(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADMSG | libc::EMSGSIZE))
 }
@@ -374,7 +352,7 @@ fn probe() -> Support {
     support
 }
 
-/// Sends one record from `near`, which has the kernel's TLS layer, to `far`, and one in return.
+/// Sends one record from `near`, which has the kernel's TLS layer, to `far`, and one record back.
 fn try_cipher(
     mut near: &TcpStream,
     mut far: TcpStream,
@@ -415,8 +393,8 @@ fn pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((near, far))
 }
 
-/// Returns the first of 2^40 nonces that no earlier record used. Earlier nonces are `first` XOR a number
-/// below 2^40, which does not change the highest bit.
+/// Returns the first of 2^40 unused nonces. Each used nonce is `first` XOR a number below 2^40, so its highest bit is
+/// the same as in `first`.
 fn unused_nonces(first: u64) -> u64 {
     (first ^ 1 << 63) & !((1 << 40) - 1)
 }

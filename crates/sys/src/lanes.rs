@@ -8,12 +8,10 @@ pub trait Lanes: Copy {
     /// One word per lane, in a register if there is one.
     type Vector: Copy;
 
-    /// Runs work in a function that is compiled for these lanes.
+    /// Runs `work` in a function that is compiled with the instructions of these lanes.
     fn run(self, work: impl Work);
 
-    /// Loads eight words from memory.
     fn load(self, from: &[u64; 8]) -> Self::Vector;
-    /// Stores eight words to memory.
     fn store(self, words: Self::Vector, to: &mut [u64; 8]);
     /// Repeats a word in all lanes.
     fn splat(self, word: u64) -> Self::Vector;
@@ -22,7 +20,6 @@ pub trait Lanes: Copy {
     fn add(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a - b`, modulo 2^64.
     fn sub(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// Bits that are set in both `a` and `b`.
     fn and(self, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `a / 2^bits`; zero for 64 bits and more.
     fn shift_right(self, a: Self::Vector, bits: u32) -> Self::Vector;
@@ -31,7 +28,7 @@ pub trait Lanes: Copy {
     fn add_low(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
     /// `sum + a b / 2^52`, with the lower 52 bits of `a` and `b`.
     fn add_high(self, sum: Self::Vector, a: Self::Vector, b: Self::Vector) -> Self::Vector;
-    /// `then` in lanes in which the pair is equal, `otherwise` in the other lanes.
+    /// Selects per lane: `then` if both words of `pair` are equal, otherwise `otherwise`.
     fn where_equal(
         self,
         pair: [Self::Vector; 2],
@@ -40,7 +37,6 @@ pub trait Lanes: Copy {
     ) -> Self::Vector;
 }
 
-/// Work for [`Lanes::run`].
 pub trait Work {
     /// Does the work. Must be `#[inline(always)]`, like everything that it calls.
     fn run<L: Lanes>(self, lanes: L);

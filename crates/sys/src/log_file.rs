@@ -61,7 +61,8 @@ pub fn stderr_is_journal() -> bool {
     named.is_ok_and(|named| is_named(io::stderr(), &named))
 }
 
-/// Returns whether a stream has the numbers in `named`: device, colon, inode.
+/// Returns whether the device and inode of a stream match `named`, which has the form
+/// `device:inode`.
 fn is_named(stream: impl AsFd, named: &str) -> bool {
     let Some((device, inode)) = named.split_once(':') else {
         return false;
@@ -88,7 +89,6 @@ pub fn try_append(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Read and write access for the owner, read access for the group.
 const MODE: u32 = 0o640;
 
 #[cfg(test)]

@@ -43,14 +43,13 @@ impl ResidentMemory {
     }
 }
 
-/// Returns the page size from the C library, which stores it at the start: rustix would make a
+/// Returns the page size from the C library, which caches it at start-up. rustix would make a
 /// system call that a sandbox refuses.
 fn page_size() -> u64 {
     // SAFETY: takes a number, and no memory.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) }.cast_unsigned()
 }
 
-/// Reads a small kernel file from its beginning.
 pub(crate) fn read_again(file: &File) -> io::Result<String> {
     let mut text = vec![0; 8192];
     let read = file.read_at(&mut text, 0)?;

@@ -16,7 +16,6 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use crate::clock;
 
-/// Socket for messages to the service manager.
 #[derive(Debug)]
 pub struct Notifier {
     socket: UnixDatagram,
@@ -73,7 +72,7 @@ impl Notifier {
     }
 }
 
-/// Returns the message that begins a reload, with the monotonic time, as `Type=notify-reload` requires.
+/// Returns the message that announces a reload. `Type=notify-reload` requires it to contain the monotonic time.
 #[must_use]
 pub fn reloading() -> String {
     let now = clock::read(libc::CLOCK_MONOTONIC);

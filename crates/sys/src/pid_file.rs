@@ -1,9 +1,8 @@
-//! A file with the number of this process.
+//! PID file of this process.
 //!
-//! Root follows no link that another user could have created ([`root_only::folder_of`]). The file is
-//! written under a temporary name and renamed, so no reader sees an incomplete file, and a link at its
-//! path is replaced. The folder stays open, so that the file is removed from the folder to which it was
-//! written.
+//! Root follows no link that another user could have created ([`root_only::folder_of`]). The file is written under a
+//! temporary name and renamed, so no reader sees an incomplete file, and a link at its path is replaced. The folder
+//! stays open, so that the file is removed from the folder to which it was written.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -16,7 +15,7 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use crate::privileges::is_root;
 use crate::root_only;
 
-/// A file that contains the number of this process, removed on drop.
+/// PID file of this process, removed on drop.
 #[derive(Debug)]
 pub struct PidFile {
     folder: OwnedFd,
@@ -46,7 +45,7 @@ impl PidFile {
         let number = std::process::id();
         let mut fresh = name.to_owned();
         fresh.push(format!(".{number}"));
-        // Removes a file that a killed process with the same number has left.
+        // A killed process with the same PID may have left this file.
         unlinkat(&folder, &fresh, AtFlags::empty()).ok();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&folder, &fresh, flags, Mode::from_raw_mode(0o644))?;
@@ -59,7 +58,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Fails if the folder was removed, and the file with it.
+        // Fails if the folder and the file were already removed.
         unlinkat(&self.folder, &self.name, AtFlags::empty()).ok();
     }
 }

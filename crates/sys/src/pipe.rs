@@ -11,7 +11,7 @@ use rustix::pipe::{
     PipeFlags, SpliceFlags, fcntl_getpipe_size, fcntl_setpipe_size, pipe_with, splice,
 };
 
-/// Both ends of a pipe. Its operations never block, provided that the sockets are non-blocking, too.
+/// Both ends of a pipe. Operations never block if the sockets are non-blocking.
 #[derive(Debug)]
 pub struct Pipe {
     out: OwnedFd,
@@ -100,9 +100,9 @@ pub fn user_pages() -> Option<usize> {
 
 /// Makes the pipe non-blocking; for a socket, the kernel uses the socket's own mode.
 const NEVER_BLOCK: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
-/// Size of a new pipe: 16 places.
+/// Size of a new pipe in bytes: 16 places of 4 KiB each.
 pub const DEFAULT_SIZE: usize = 64 * 1024;
-/// The kernel's default limit, for systems without /proc.
+/// The kernel's default limit in pages, for systems without /proc.
 const KERNEL_PAGES: usize = 16 * 1024;
 
 #[cfg(test)]

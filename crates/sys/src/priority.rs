@@ -8,7 +8,7 @@ use std::io;
 use rustix::process::{getpriority_process, setpriority_process};
 
 /// Lowers the priority of the calling thread, and of threads that it starts later, by `steps` of
-/// nice. On a core that other threads want, too, each step costs about a fifth of the time.
+/// nice. On a busy core, each step reduces the CPU time of the thread by about a fifth.
 ///
 /// # Errors
 /// None if the thread may inspect itself: lowering a priority needs no privilege.

@@ -1,9 +1,8 @@
-//! Giving up root.
+//! Dropping root privileges.
 //!
-//! The kernel keeps credentials per thread. The C library's set*id functions apply them to every thread
-//! of the process, but its capability calls do not. So call [`drop_to`] and [`forbid_new_privileges`]
-//! before the first thread is started: later threads inherit the result. An existing thread also changes
-//! its user, and loses its capabilities.
+//! The kernel keeps credentials per thread. The C library's set*id functions apply them to every thread of the process,
+//! but its capability calls do not. So call [`drop_to`] and [`forbid_new_privileges`] before the first thread is
+//! started: later threads inherit the result. An existing thread also changes its user, and loses its capabilities.
 //!
 //! Sources: credentials(7), capabilities(7), prctl(2), chroot(2).
 
@@ -22,7 +21,6 @@ pub fn is_root() -> bool {
     geteuid().is_root()
 }
 
-/// Returns the number of the effective user.
 #[must_use]
 pub fn effective_user() -> u32 {
     geteuid().as_raw()
@@ -30,12 +28,12 @@ pub fn effective_user() -> u32 {
 
 /// Switches to `identity` permanently, without any capability.
 ///
-/// Call it as root before threads are started. Real, effective and saved numbers change, so this cannot
-/// be undone. The kernel also makes the process non-dumpable.
+/// Call it as root before threads are started. The real, effective and saved IDs change, so this cannot be undone. The
+/// kernel also makes the process non-dumpable.
 ///
 /// # Errors
-/// `InvalidInput` if the identity is root or has no valid number; `PermissionDenied` without `CAP_SETUID`
-/// and `CAP_SETGID`. After an error some of the credentials may have changed: exit.
+/// `InvalidInput` if the identity is root or has an invalid ID; `PermissionDenied` without `CAP_SETUID` and
+/// `CAP_SETGID`. After an error some of the credentials may have changed: exit.
 pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
     if identity.uid == 0 {
         return Err(io::Error::new(
@@ -45,7 +43,7 @@ pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
     }
     refuse_unchanged(identity)?;
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
-    // Groups first, since the right to change them is lost with the user.
+    // Groups are set first, because only root can change them.
     setgroups(&group_ids(identity))?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
@@ -68,7 +66,7 @@ pub fn with_rights_of<T>(identity: &UnixIdentity, act: impl FnOnce() -> T) -> io
     let groups = getgroups()?;
     become_effective(identity.uid, identity.gid, &group_ids(identity))?;
     let done = act();
-    // The user first: root has the right to change the groups back.
+    // The user is restored first, because only root can restore the groups.
     setresuid(UNCHANGED_USER, Uid::from_raw(0), UNCHANGED_USER)?;
     become_effective(0, getgid().as_raw(), &groups)?;
     Ok(done)
@@ -97,8 +95,8 @@ pub fn enter_root(folder: &Path) -> io::Result<()> {
     Ok(rustix::process::chdir("/")?)
 }
 
-/// Prevents programs started from here from gaining privileges through set-user-ID bits or file
-/// capabilities.
+/// Prevents programs that this process executes from gaining privileges through set-user-ID bits or
+/// file capabilities.
 ///
 /// Affects the calling thread and threads that it starts later: call it before threads are started.
 ///
@@ -117,7 +115,8 @@ pub fn forbid_tracing() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }
 
-/// Rejects the greatest number: it means "unchanged" to the kernel, so the process would stay root.
+/// Rejects `u32::MAX`. The kernel interprets this ID as "unchanged", so the process would stay
+/// root.
 fn refuse_unchanged(identity: &UnixIdentity) -> io::Result<()> {
     if identity.uid == u32::MAX || identity.gid == u32::MAX {
         return Err(io::Error::new(

@@ -1,7 +1,7 @@
 //! Other processes, and replacing this process with another program.
 //!
-//! A program that replaces this one can recreate a [`ChildProcess`] from its number.
-//! Sources: execve(2), waitpid(2), pthread_sigmask(3).
+//! A program that replaces this one can recreate a [`ChildProcess`] from its PID. Sources:
+//! execve(2), waitpid(2), pthread_sigmask(3).
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
@@ -21,16 +21,15 @@ use rustix::process::{
 };
 use rustix::thread::{CapabilitySet, configure_capability_in_ambient_set};
 
-/// Leaves the terminal and the process group from which this process was started: setsid(2).
+/// Starts a new session and process group without a controlling terminal: setsid(2).
 ///
 /// # Errors
-/// Fails if the process already leads a group.
+/// Fails if the process already leads a process group.
 pub fn begin_session() -> io::Result<()> {
     setsid()?;
     Ok(())
 }
 
-/// Returns the name of this host: uname(2).
 pub fn host_name() -> String {
     rustix::system::uname()
         .nodename()
@@ -38,15 +37,14 @@ pub fn host_name() -> String {
         .into_owned()
 }
 
-/// Exits at once: neither destructors nor functions registered with atexit(3) run, which may belong to
+/// Exits immediately. Runs neither destructors nor functions registered with atexit(3), because these may belong to
 /// foreign code.
 pub fn exit_at_once(code: u8) -> ! {
     // SAFETY: takes a number only, and does not return.
     unsafe { libc::_exit(code.into()) }
 }
 
-/// Asks the kernel to kill this process when the thread of the parent that started it ends: prctl(2),
-/// PR_SET_PDEATHSIG.
+/// Makes the kernel kill this process when the parent's thread that started it ends: prctl(2), PR_SET_PDEATHSIG.
 ///
 /// # Errors
 /// `NotFound` if that thread has already ended, so that a process other than `parent` is the parent now.
@@ -59,17 +57,17 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Sends a signal to a process with the same name as this one. The check matters if the number is wrong
-/// or from another PID namespace, since a signal ends most other programs.
+/// Sends a signal to a process with the same name as this one. The name is checked because `pid` may be wrong or from
+/// another PID namespace, and a signal ends most other programs.
 ///
 /// # Errors
-/// `InvalidInput` for a process with another name; `NotFound` if there is none; `PermissionDenied` if only
+/// `InvalidInput` for a process with another name; `NotFound` if no process has this PID; `PermissionDenied` if only
 /// its user, or root, may signal it.
 pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or(io::ErrorKind::InvalidInput)?;
-    // Opened before the name is read: if another process gets the number after that, the signal
-    // fails.
+    // The process is opened before its name is read. If another process reuses the PID later, the
+    // signal fails.
     let process = match pidfd_open(number, PidfdFlags::empty()) {
         Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::NotFound.into()),
         opened => opened?,
@@ -103,8 +101,7 @@ impl AsFd for ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts a command, which does not inherit the right to bind low ports. (Programs of root have it from
-    /// the kernel.)
+    /// Starts a command. It does not inherit the right to bind low ports, unless it runs as root.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let without_low_ports = || {
             Ok(configure_capability_in_ambient_set(
@@ -120,17 +117,16 @@ impl ChildProcess {
     /// Creates the handle of a child that the previous program in this process has started.
     ///
     /// # Errors
-    /// `InvalidInput` if `pid` is not a valid number of a process; otherwise the error of pidfd_open(2).
+    /// `InvalidInput` if `pid` is not a valid PID; otherwise the error of pidfd_open(2).
     pub fn of(pid: u32) -> io::Result<Self> {
         let number = i32::try_from(pid).ok().filter(|number| *number > 1);
         let pid = number.and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
-        // The number is not reused before this process has waited for it.
+        // The PID is not reused before this process has waited for the child.
         let handle = pidfd_open(pid, PidfdFlags::empty())?;
         Ok(Self { pid, handle })
     }
 
-    /// Returns the number of the process.
     pub fn pid(&self) -> u32 {
         self.pid.as_raw_nonzero().get().unsigned_abs()
     }
@@ -182,9 +178,11 @@ pub fn receive_signals() -> io::Result<()> {
     Ok(SigSet::empty().thread_set_mask()?)
 }
 
-/// Calls `start` with signals blocked, so that a thread that it starts never receives one. SIGSYS
-/// is not blocked, since it is for the thread that made the refused call, and the kernel kills a
-/// process that blocks it.
+/// Calls `start` with signals blocked, so that the threads that `start` creates never receive a
+/// signal.
+///
+/// SIGSYS is not blocked: the thread that made the refused call must receive it, and the kernel
+/// kills a process that blocks it.
 pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
     let before = SigSet::thread_get_mask()?;
     let mut held = SigSet::all();

@@ -28,7 +28,7 @@ pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// Flag of open(2) against following a link at the end of a path.
+/// Flag for open(2) that makes it fail if the last component of the path is a symbolic link.
 pub const NO_LINK: i32 = libc::O_NOFOLLOW;
 
 #[cfg(test)]

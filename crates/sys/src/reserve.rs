@@ -1,8 +1,8 @@
-//! A descriptor in reserve for the time when no others are left.
+//! A reserved descriptor, for use when the descriptor limit is reached.
 //!
-//! If accept() fails with EMFILE, the connection stays in the queue and the listener stays readable, so an
-//! event loop would spin. With one descriptor in reserve, the owner releases it, accepts the connection,
-//! closes it and restores the reserve. It can also pause accepting and use the reserve to log that.
+//! If accept() fails with EMFILE, the connection stays in the queue and the listener stays readable, so an event loop
+//! would spin. With one descriptor in reserve, the owner releases it, accepts the connection, closes it and restores
+//! the reserve. It can also pause accepting and use the reserve to log that.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -42,7 +42,6 @@ impl ReserveFd {
         Ok(())
     }
 
-    /// Returns whether the spare is open.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.spare.is_some()

@@ -29,7 +29,7 @@ use crate::identity::UnixIdentity;
 pub enum RootOnly {
     /// A regular file, open for reading.
     File(File),
-    /// A folder, with the names in it.
+    /// A folder, with the names of its entries.
     Folder(Vec<OsString>),
 }
 
@@ -53,9 +53,8 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
     }
 }
 
-/// Creates a file that belongs to a user, or changes the owner of a file from root to the user, in
-/// a folder that only root can change. Does nothing in other folders, and if the file belongs to
-/// another user.
+/// Creates a file that the user owns, or changes the owner of an existing file from root to the user. Does nothing if a
+/// user other than root can change the folder, or if the file belongs to another user.
 ///
 /// # Errors
 /// Returns the error of a system call; `PermissionDenied` for anything but a regular file with one name.
@@ -92,8 +91,8 @@ pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>
     Ok(is_own.then(|| file.into()))
 }
 
-/// Returns whether the user would own the file after [`give`]: it does not exist, or it belongs to
-/// root or to this user.
+/// Returns whether [`give`] would leave a file that the user owns. The file must not exist yet, or
+/// belong to root or to this user.
 pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
@@ -129,8 +128,10 @@ pub fn folder_of(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(walk_to(path, Last::Unseen)?.map(|(folder, _)| folder))
 }
 
-/// Returns the folder in which a path ends, and the name in it, which may not exist; no name if the path
-/// leads to the folder itself. Returns `None` if a user other than root can change the path.
+/// Walks a path. Returns its last folder and the last name, which may not exist in that folder. The name is `None` if
+/// the path leads to the folder itself.
+///
+/// Returns `None` if a user other than root can change the path.
 fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     walk_to(path, Last::Checked)
 }

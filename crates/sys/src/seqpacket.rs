@@ -41,7 +41,8 @@ impl Seqpacket {
         Ok(())
     }
 
-    /// Waits for a message, or for the other end to be closed. Returns `false` after `patience`.
+    /// Waits for a message or until the other end is closed. Returns `false` if `patience` expires
+    /// first.
     pub fn wait(&self, patience: Duration) -> io::Result<bool> {
         let time = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
         let ready = || poll(&mut [PollFd::new(&self.0, PollFlags::IN)], Some(&time));

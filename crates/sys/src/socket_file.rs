@@ -21,11 +21,10 @@ use socket2::{Domain, SockAddr, Socket, Type};
 /// Permissions for connecting to a socket by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
-    /// Permission bits.
     pub mode: u32,
-    /// User number; `None` for the user of the process.
+    /// User ID; `None` for the user of the process.
     pub owner: Option<u32>,
-    /// Group number; `None` for the group of the process.
+    /// Group ID; `None` for the group of the process.
     pub group: Option<u32>,
 }
 
@@ -33,7 +32,7 @@ pub struct SocketAccess {
 #[derive(Debug)]
 pub struct SocketFile {
     listener: UnixListener,
-    /// Path, and the numbers of device and inode; `None` if another process created the file.
+    /// Path, device number and inode of the file; `None` if another process created the file.
     file: Option<(PathBuf, u64, u64)>,
 }
 
@@ -86,13 +85,12 @@ impl SocketFile {
         self.file.as_ref().map(|(path, ..)| path.as_path())
     }
 
-    /// Returns the socket.
     pub fn listener(&self) -> &UnixListener {
         &self.listener
     }
 
-    /// Allows the next process to replace the file while this one still listens. The sticky bit, which has no
-    /// other meaning for a socket, marks that.
+    /// Allows the next process to replace the file while this socket still listens. The sticky bit of the file marks
+    /// this state, because it has no other meaning for a socket.
     pub fn give_way(&self) -> io::Result<()> {
         let Some((path, ..)) = self.file.as_ref().filter(|file| is_there(file)) else {
             return Ok(());
@@ -116,7 +114,7 @@ impl From<OwnedFd> for SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.as_ref().filter(|file| is_there(file)) {
-            // Fails if the folder was removed, and the file with it.
+            // Fails if the folder and the file were already removed.
             remove(&file.0).ok();
         }
     }
@@ -147,7 +145,7 @@ fn may_be_replaced(path: &Path) -> io::Result<()> {
         return Ok(());
     }
     let socket = Socket::new(Domain::UNIX, Type::STREAM, None)?;
-    // Otherwise connect() would wait if the queue is full.
+    // A blocking connect() would wait while the queue is full.
     socket.set_nonblocking(true)?;
     match socket.connect(&SockAddr::unix(path)?) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => Ok(()),
@@ -167,8 +165,8 @@ fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
     file.metadata()
 }
 
-/// Opens the socket at a path without following a link. Also returns a path that leads to it as long as
-/// it is open.
+/// Opens the socket at a path without following a link. Also returns its path below `/proc/self/fd`, which is valid
+/// while the descriptor is open.
 fn open(path: &Path) -> io::Result<(File, PathBuf)> {
     // On musl, `OpenOptions` drops O_PATH from custom flags.
     let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;

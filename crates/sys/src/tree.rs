@@ -15,16 +15,14 @@ use std::path::Path;
 use rustix::fs::{CWD, Mode, OFlags, ResolveFlags, openat2};
 use rustix::io::{Errno, ReadWriteFlags, preadv2};
 
-/// An open folder.
 #[derive(Debug)]
 pub struct Tree(OwnedFd);
 
-/// Options for looking up a path.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
     /// Follows symbolic links, as long as they stay below the folder.
     pub links: bool,
-    /// Permits waiting for a disk.
+    /// Allows the call to block on disk I/O.
     pub waits: bool,
 }
 
@@ -148,7 +146,6 @@ pub fn cached(file: &File, at: u64, most: usize) -> io::Result<usize> {
 /// Maximum that [`cached`] returns, in bytes: sending 256 KiB at a time costs no less than sending 128 KiB,
 /// and the socket of a slow client accepts less.
 pub const MOST_CACHED: usize = 128 * 1024;
-/// Size of a memory page in bytes.
 const PAGE: usize = 4096;
 
 #[cfg(test)]

@@ -42,7 +42,6 @@ use crate::limit_key::{JA4, KINDS, KeyRule, KeyRules, LimitKey, NAME, QUEUE};
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use becket_proto::close_reason::CloseReason;
 
-/// Admission state that all workers share.
 #[derive(Debug)]
 pub struct SharedAdmission {
     workers: usize,
@@ -130,7 +129,6 @@ impl SharedAdmission {
         claim
     }
 
-    /// Takes a token from the shared bucket.
     fn take(&self, rate: Option<Rate>, now: Duration) -> bool {
         let Some(rate) = rate else {
             return true;
@@ -160,7 +158,7 @@ fn lock(shard: &Mutex<KeyTable>) -> MutexGuard<'_, KeyTable> {
     shard.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The counts to which an admitted client contributes until they are dropped.
+/// Permits of an admitted client. Dropping a permit decrements the counts that include the client.
 #[derive(Debug, Default)]
 pub struct Admitted {
     /// Counts the connection until it closes, if connections per source are limited.
@@ -169,14 +167,12 @@ pub struct Admitted {
     pub half_open: Option<Box<HalfOpen>>,
 }
 
-/// Admission control of one worker.
 #[derive(Debug)]
 pub struct WorkerAdmission {
     shared: Arc<SharedAdmission>,
     keys: Admission,
     /// Limits for full handshakes of all clients together.
     all: Share,
-    /// Limits per source, name and fingerprint.
     rules: KeyRules,
     /// Number of unfinished handshakes of this worker by source. The table type calls them
     /// connections.
@@ -233,8 +229,7 @@ impl WorkerAdmission {
         self.limits(JA4) || !self.keys.ja4.refuse.is_empty()
     }
 
-    /// Returns the server name and the fingerprint of a ClientHello as keys, as far as they are
-    /// limited.
+    /// Returns the limited keys of a ClientHello: its server name and its fingerprint.
     ///
     /// # Errors
     ///
@@ -283,7 +278,6 @@ impl WorkerAdmission {
         self.rules.0[kind] != KeyRule::default()
     }
 
-    /// Returns the source of a client.
     pub fn source(&self, client: IpAddr) -> Source {
         self.keys.prefixes().source(client)
     }
@@ -462,7 +456,7 @@ impl Drop for HalfOpen {
 #[derive(Debug)]
 struct FullHandshake {
     shared: Arc<SharedAdmission>,
-    /// Limited keys for which the handshake is counted.
+    /// Keys whose counts include this handshake.
     keys: Vec<LimitKey>,
 }
 
@@ -495,7 +489,8 @@ enum PermitState {
 }
 
 impl HandshakePermit {
-    /// Checks if there is a token, for a client that cannot resume a session. Takes no token.
+    /// Checks that a token is available. Takes no token. Used for a client that cannot resume a
+    /// session.
     ///
     /// # Errors
     ///

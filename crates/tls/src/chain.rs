@@ -34,12 +34,11 @@ pub enum Excess {
     },
     /// The chain has too many certificates besides the leaf.
     Intermediates {
-        /// Number of certificates besides the leaf.
         shown: usize,
         /// `limits.chain-intermediates`.
         most: usize,
     },
-    /// Too many certificates besides the leaf have one subject. The value is
+    /// Too many certificates besides the leaf have the same subject. The value is
     /// `limits.chain-same-subject`.
     OneSubject(usize),
 }
@@ -213,8 +212,8 @@ pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
     algorithm.is_some_and(|algorithm| algorithm.starts_with(&RSASSA_PSS))
 }
 
-/// Returns how many bytes an engine may hold of an unfinished message or record, if a chain may
-/// have `most_bytes` bytes.
+/// Returns the maximum size in bytes of an unfinished message or record in an engine, if a chain
+/// may have `most_bytes` bytes.
 pub fn most_held(most_bytes: usize) -> usize {
     LARGEST_RECORD.max(most_bytes + FRAMING)
 }
@@ -223,7 +222,6 @@ pub fn most_held(most_bytes: usize) -> usize {
 /// certificate at most once on a path, result in 2 + 4 + 8 + 8 + 8 + 8 partial paths. A test checks
 /// this for all chains.
 pub const MOST_STEPS: usize = 38;
-/// Error texts for certificates that webpki does not support.
 const VERSION_1: &str = "X.509 version 1 is not supported; use a certificate of version 3";
 const PSS_KEY: &str = "keys restricted to RSASSA-PSS are not supported; use an rsaEncryption key, which can sign with PSS, too";
 /// OID of public keys restricted to RSASSA-PSS: 1.2.840.113549.1.1.10 in DER (RFC 4055, section

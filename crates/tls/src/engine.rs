@@ -45,7 +45,7 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// Bytes that rustls has processed but not discarded, followed by bytes that were not yet
     /// passed to rustls.
     held: Vec<u8>,
-    /// Number of bytes of `held` that rustls has processed; a number of whole records.
+    /// Number of bytes of `held` that rustls has processed. They are whole records.
     taken: usize,
     /// A whole record follows the processed bytes in `held`.
     waits: bool,
@@ -65,7 +65,7 @@ pub struct Engine<C = UnbufferedServerConnection> {
     spoken: bool,
     /// The configuration allows extracting the secrets, so the kernel may encrypt later.
     movable: bool,
-    /// A record without data arrived that was no ticket, possibly a KeyUpdate. rustls may delay its
+    /// A record without data arrived, possibly a KeyUpdate, but no ticket. rustls may delay its
     /// answer until there is data to send.
     owes: bool,
 }
@@ -81,7 +81,6 @@ impl<C: TlsSide> fmt::Debug for Engine<C> {
     }
 }
 
-/// Result of [`Engine::receive`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
     /// Application data may be sent: the handshake is complete, or early data has arrived.
@@ -94,7 +93,7 @@ pub struct Received {
     pub weight: usize,
 }
 
-/// Error if an unfinished message or record of the peer exceeds this number of held bytes.
+/// Error when an unfinished message or record of the peer exceeds this number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Overfull(pub usize);
 
@@ -512,15 +511,13 @@ impl<C: TlsSide> Engine<C> {
         self.connection.common().handshake_kind()
     }
 
-    /// Returns the rustls connection, from which negotiated parameters and the peer's chain can be
-    /// read.
+    /// Returns the rustls connection, for reading negotiated parameters and the peer's chain.
     pub fn facts(&self) -> &C {
         &self.connection
     }
 }
 
-/// Returns `true` if the peer exceeded a limit on records without data, either the engine's or one
-/// of rustls.
+/// Returns `true` if the peer sent more records without data than the engine or rustls allows.
 pub fn is_without_data(error: &Error) -> bool {
     matches!(
         error,
@@ -533,7 +530,6 @@ pub fn is_without_data(error: &Error) -> bool {
     )
 }
 
-/// Cause of a failed encoding.
 enum Encoding {
     TooSmall(usize),
     Failed(Error),

@@ -17,7 +17,6 @@ use crate::resumption::Offer;
 use crate::trial::Evaluated;
 use becket_proto::close_reason::CloseReason;
 
-/// The routes of one listener, with their TLS configurations.
 #[derive(Debug)]
 pub struct HelloRouter {
     listener: Arc<Listener>,
@@ -25,7 +24,6 @@ pub struct HelloRouter {
     configs: Vec<Option<RouteConfigs>>,
 }
 
-/// The routing decision for a ClientHello.
 #[derive(Debug)]
 pub enum Choice {
     /// becket terminates TLS.
@@ -43,7 +41,6 @@ pub enum Choice {
 /// Parameters of the handshake with which becket answers a ClientHello.
 #[derive(Debug)]
 pub struct Served {
-    /// Index of the route in its listener.
     pub route: usize,
     pub config: Arc<ServerConfig>,
     /// The ClientHello offers a session that may be valid. If `false`, the handshake is certainly
@@ -75,7 +72,6 @@ impl HelloRouter {
         Ok(Self { listener, configs })
     }
 
-    /// Returns the configuration of the listener.
     pub fn listener(&self) -> &Arc<Listener> {
         &self.listener
     }
@@ -133,7 +129,8 @@ impl HelloRouter {
         })
     }
 
-    /// Returns the first route for this name whose required protocol, if any, is offered.
+    /// Returns the first route that matches the server name. A route that requires ALPN must also
+    /// match an offered protocol.
     fn find(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Option<(usize, &Route)> {
         let mut routes = self.listener.routes_for(name);
         routes.find(|(_, route)| !route.keys.is_for_alpn() || route.overlaps(hello))

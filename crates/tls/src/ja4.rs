@@ -78,7 +78,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Collects a list. Returns `None` if it has too many entries.
+    /// Collects a list. Returns `None` if it has more than [`MOST`] entries.
     fn gather(list: impl Iterator<Item = u16>) -> Option<Self> {
         let mut numbers = Self {
             all: [0; MOST],
@@ -114,7 +114,6 @@ impl Numbers {
     }
 }
 
-/// Text buffer of `N` bytes.
 struct Text<const N: usize> {
     bytes: [u8; N],
     len: usize,

@@ -7,13 +7,11 @@ use becket_config::process::Admission;
 use becket_proto::admission::{Share, Source};
 use becket_proto::close_reason::CloseReason;
 
-/// A key by which clients are counted and limited.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum LimitKey {
     Source(Source),
     /// Server name from a certificate or a route; empty for all other names and for no name.
     Name(Arc<str>),
-    /// JA4 fingerprint.
     Ja4(Arc<str>),
     /// Server name and backend, to count the clients with this name in the queue of the backend.
     Queue(Arc<str>),
@@ -26,7 +24,6 @@ impl Default for LimitKey {
 }
 
 impl LimitKey {
-    /// Returns the index of this key's kind.
     pub(crate) fn kind(&self) -> usize {
         match self {
             Self::Source(_) => SOURCE,
@@ -36,8 +33,8 @@ impl LimitKey {
         }
     }
 
-    /// Returns the close reasons for a client above the limit of connections, and for one above the
-    /// limit of full handshakes.
+    /// Returns the close reasons for exceeding the limit of connections and the limit of full
+    /// handshakes, in this order.
     pub(crate) fn refusals(&self) -> (CloseReason, CloseReason) {
         match self {
             Self::Source(_) => (CloseReason::SourceConnections, CloseReason::AdmissionSource),
@@ -48,12 +45,10 @@ impl LimitKey {
     }
 }
 
-/// Limits per key of one kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyRule {
     /// Maximum open connections; `None` if they are not counted.
     pub connections: Option<u32>,
-    /// Limits on full handshakes.
     pub share: Share,
 }
 
@@ -85,7 +80,6 @@ impl KeyRules {
     }
 }
 
-/// Number of kinds of a [`LimitKey`].
 pub(crate) const KINDS: usize = 4;
 pub(crate) const SOURCE: usize = 0;
 pub(crate) const NAME: usize = 1;

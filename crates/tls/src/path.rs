@@ -33,7 +33,6 @@ pub struct Paths {
     algorithms: WebPkiSupportedAlgorithms,
     /// Required key usage: authentication of clients, or of servers.
     usage: KeyUsage,
-    /// Limits on a chain.
     most_chain: LimitsSection,
 }
 

@@ -3,8 +3,8 @@
 use becket_proto::labelled;
 
 labelled! {
-/// The kind of resumption that a client may use. TLS 1.2 has two, TLS 1.3 one. The words are those
-/// of the access log.
+/// The kind of resumption that a client may use: two kinds in TLS 1.2, one in TLS 1.3. The access
+/// log contains these labels.
 pub enum Offer {
     /// TLS 1.2, session ID.
     Id = "id",
@@ -30,11 +30,11 @@ pub enum Resumption {
     OtherPolicy = "other-policy",
     /// The seal of the ticket does not verify.
     BadSeal = "bad-seal",
-    /// The ticket was sealed with a secret that this process does not have: that of another cluster
-    /// or of a single host, or that of this host before its last restart.
+    /// The ticket was sealed with a secret that this process does not have. The secret may belong
+    /// to another cluster or host, or to this host before its last restart.
     UnknownSecret = "unknown-secret",
-    /// The client's certificate chain in the session does not verify any more, or the ClientHello
-    /// offered another session with a chain before.
+    /// The session's client certificate chain is missing or invalid, or another session's chain was
+    /// already verified for this ClientHello.
     ClientCertificate = "client-certificate",
 }
 }

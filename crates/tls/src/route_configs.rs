@@ -35,16 +35,14 @@ use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
 use becket_keys::certificates::CertificateMap;
 
-/// Inputs from which a route's configurations are built, besides the route itself.
 #[derive(Clone, Debug)]
 pub struct RouteParts {
     /// Session table, shared by all workers.
     pub table: Arc<SessionTable>,
     /// Table of sessions that allow early data, shared by all workers but not with other nodes.
     pub early: Arc<SessionTable>,
-    /// Current ticket secrets.
     pub secrets: Arc<TicketSecrets>,
-    /// The configuration file, for lifetimes.
+    /// Configuration file, which contains the session lifetimes.
     pub file: Arc<File>,
     /// Secrets are written to the file that `SSLKEYLOGFILE` names.
     pub key_log: bool,
@@ -69,7 +67,6 @@ impl RouteParts {
     }
 }
 
-/// The configurations of one route.
 #[derive(Debug)]
 pub struct RouteConfigs {
     with_alpn: Resuming,
@@ -165,7 +162,6 @@ impl RouteConfigs {
         &by_resumption.by_id
     }
 
-    /// Returns the kind of resumption that this ClientHello may use.
     pub fn offer(&self, hello: &ClientHello<'_>) -> Offer {
         match hello.session_ticket() {
             _ if self.tls13 && hello.offers_tls13() => Offer::Psk,
@@ -252,7 +248,6 @@ impl Resuming {
     }
 }
 
-/// Builds the common part of all configurations of a route.
 fn base(
     policy: &Policy,
     certificates: &Arc<CertificateMap>,
@@ -276,8 +271,8 @@ fn base(
     Ok(config)
 }
 
-/// Finds the chain for the server name parsed by rustls. Fails if it differs from the name that
-/// selected the route, because two parsers must not disagree about a ClientHello.
+/// Finds the chain for the server name that rustls parsed. Fails if the route was selected by a
+/// different name, because two parsers must not disagree about a ClientHello.
 #[derive(Debug)]
 struct ChainResolver(Arc<CertificateMap>);
 

@@ -36,7 +36,6 @@ impl Buffer {
         &self.bytes[self.start..self.start + self.filled]
     }
 
-    /// Returns the filled part for changes in place.
     pub fn filled_mut(&mut self) -> &mut [u8] {
         &mut self.bytes[self.start..self.start + self.filled]
     }
@@ -92,7 +91,6 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// The buffers of one worker.
 #[derive(Debug)]
 pub struct Scratch {
     /// Ciphertext from the peer.
@@ -104,7 +102,6 @@ pub struct Scratch {
 }
 
 impl Scratch {
-    /// Empties all buffers.
     pub fn clear(&mut self) {
         self.sealed_in.clear();
         self.plain.clear();
@@ -128,7 +125,6 @@ pub const READ: usize = 64 * 1024;
 /// Maximum size of a record on the wire, with header and encryption overhead (RFC 8446 section 5.2,
 /// RFC 5246 section 6.2.3).
 pub const LARGEST_RECORD: usize = 5 + (1 << 14) + 2048;
-/// Size of a memory page.
 const PAGE: usize = 4096;
 /// Offsets of the buffers into a page, far from each other and from the page boundary; see
 /// [`Buffer::at`].

@@ -35,19 +35,15 @@ pub enum ServerRule {
     /// Requires a listed certificate, for `verify = "pinned"`. If a name is given, the certificate
     /// must also have that name.
     Pinned {
-        /// Accepted certificates.
         pins: Pins,
-        /// Name that the certificate must have.
         name: Option<ServerName<'static>>,
     },
     /// Requires a certificate for one name, independent of the SNI that was sent. Checks the limits
     /// of the chain first.
     Named {
-        /// Name that the certificate must have.
         name: ServerName<'static>,
         /// Verifies chain and name.
         verifier: Arc<dyn ServerCertVerifier>,
-        /// Limits on a chain.
         most_chain: LimitsSection,
         /// Earliest expiry of the verified certificates, in seconds since 1970; set by the
         /// verifier.

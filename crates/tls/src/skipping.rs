@@ -63,16 +63,15 @@ impl KeyLog for SecretsForSkipping {
     }
 }
 
-/// State for skipping the early data of a client that announced some.
+/// State for skipping the rejected early data of one client.
 pub struct Skipping {
-    /// The policy accepts early data, so this client's may be accepted.
+    /// The policy accepts early data, so rustls may accept this client's early data.
     may_be_taken: bool,
     /// Bytes that may still be skipped.
     left: usize,
     key: Option<FirstKey>,
 }
 
-/// Decision about a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// The record is rejected early data.
@@ -82,7 +81,7 @@ pub enum Verdict {
     Ask,
     /// The record must be passed to rustls. The next record must be judged again.
     Pass,
-    /// This record and all following ones are for rustls.
+    /// Skipping has ended. This record and all following records must be passed to rustls.
     Over,
 }
 

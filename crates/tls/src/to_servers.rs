@@ -36,17 +36,14 @@ struct Generation {
     until: Arc<AtomicU64>,
 }
 
-/// TLS configurations for the servers of a backend.
 #[derive(Debug)]
 pub struct ServerTls {
-    /// Backend with the TLS configuration.
     backend: Arc<Backend>,
     servers: Vec<ServerTlsConfig>,
     /// Maximum bytes that an engine holds of an unfinished record or message.
     most_held: usize,
 }
 
-/// TLS configuration of one server.
 #[derive(Debug)]
 struct ServerTlsConfig {
     server: Arc<str>,
@@ -133,8 +130,8 @@ pub fn starttls(backend: &Backend) -> Option<Protocol> {
     backend.tls.as_ref()?.keys.starttls
 }
 
-/// Returns the TLS configuration and the SNI for a health check, which has no client whose name or
-/// protocol could be used. `alpn` selects the configured protocols that the check supports.
+/// Returns the TLS configuration and the SNI for a health check, in which no client determines the
+/// name or protocol. `alpn` selects the configured protocols that the check supports.
 pub fn for_check(
     onward: &Onward,
     server: &Arc<str>,
@@ -165,7 +162,7 @@ impl ServerTlsConfig {
         }
     }
 
-    /// Returns the current configuration. Open connections continue to use an older one, and
+    /// Returns the current configuration. Open connections keep the previous configuration, and
     /// tickets that they receive later are not used.
     fn config(&self, onward: &Onward, now: UnixSeconds) -> Arc<ClientConfig> {
         let mut sessions = self.sessions.borrow_mut();

@@ -38,7 +38,6 @@ labelled! {
     }
 }
 
-/// A policy on trial, with its counters.
 #[derive(Debug)]
 pub struct TrialPolicy {
     requirements: Policy,
@@ -50,8 +49,8 @@ pub struct TrialPolicy {
 #[derive(Debug)]
 pub struct Evaluated {
     trial: Arc<TrialPolicy>,
-    /// [`TrialResult::ClientCertificate`] if the trial policy requires a client certificate and
-    /// accepts everything else.
+    /// [`TrialResult::ClientCertificate`] if only the client's certificate can still decide the
+    /// result.
     result: TrialResult,
 }
 
@@ -129,7 +128,6 @@ impl Evaluated {
     }
 }
 
-/// The trials of all configurations of this process.
 #[derive(Clone, Debug, Default)]
 pub struct Trials(Arc<Mutex<Vec<Weak<TrialPolicy>>>>);
 

@@ -1,4 +1,4 @@
-//! All measured messages, and the limit that bounds each.
+//! All measured messages, each with the limit that bounds it.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -32,8 +32,8 @@ fn control(what: &'static str, bound: &'static str) -> Kind {
 }
 
 impl Cases {
-    /// Sends records of established TLS 1.3. rustls closes a connection after 33 KeyUpdates or five
-    /// warnings.
+    /// Sends TLS 1.3 records after the handshake. rustls closes a connection after 33 KeyUpdates or
+    /// five warnings.
     pub(crate) fn records(&mut self) {
         type Make = fn(&mut Sealer) -> Vec<u8>;
         let data = "`limits.bytes-per-turn`, then the neighbours' turn";
@@ -98,7 +98,6 @@ impl Cases {
         });
     }
 
-    /// Sends unencrypted messages.
     pub(crate) fn clear(&mut self) {
         let (web, proxied) = (self.places.of("web"), self.places.of("proxied"));
         let connections = "`limits.connections`, slices of time";
@@ -130,7 +129,7 @@ impl Cases {
         self.meter.each(kind, 1, || exchange(base, &cancel, false));
     }
 
-    /// Sends first flights, and waits for becket's answer.
+    /// Sends the first flights of handshakes, and waits for becket's answer.
     pub(crate) fn hellos(&mut self) {
         let roots = &self.identities.roots;
         let [web, rsa, early] = ["web", "rsa", "early"].map(|name| self.places.of(name));
@@ -190,7 +189,7 @@ impl Cases {
         }
     }
 
-    /// Makes whole handshakes, also with client certificates.
+    /// Makes complete handshakes, some with client certificates.
     pub(crate) fn handshakes(&mut self) {
         let clients = self.places.of("clients");
         let shown = "as full handshakes; `limits.certificate-chain`";
@@ -211,7 +210,6 @@ impl Cases {
         }
     }
 
-    /// Sends datagrams to the sockets of a cluster.
     pub(crate) fn datagrams(&mut self, greeting: &[u8]) {
         let [replication, stud] = self.places.nodes;
         let turn = "256 in a turn; control's time only";
@@ -298,7 +296,6 @@ impl Cases {
         }
     }
 
-    /// Requests pages of the admin address.
     pub(crate) fn pages(&mut self) {
         let admin = self.places.of("admin");
         let bound = "32 pages at a time; threads of their own";
@@ -316,7 +313,6 @@ impl Cases {
     }
 }
 
-/// Changes the byte at this distance from the end.
 fn flipped(bytes: &[u8], from_end: usize) -> Vec<u8> {
     let mut bytes = bytes.to_vec();
     let place = bytes.len() - from_end;
@@ -334,16 +330,15 @@ fn in_records_of_one_byte(hello: &[u8]) -> Vec<u8> {
     records.collect()
 }
 
-/// Number of further tickets. Without them the server still sends one, so that each visit resumes.
+/// Number of additional tickets. The server always sends one, so that each visit resumes.
 pub(crate) const TICKETS: usize = 32;
-/// Length of the end of a hello that resumes: length of all binders, length of one binder, and the
-/// binder (RFC 8446, section 4.2.11).
+/// Bytes at the end of a resuming ClientHello: the length of the binder list, the length of its
+/// only binder, and the binder (RFC 8446, section 4.2.11).
 const BINDERS: usize = 2 + 1 + 32;
-/// Length of the ticket age, between the ticket and the binders.
+/// Bytes of the ticket age, which is between the ticket and the binders.
 const AGE: usize = 4;
-/// Requests in one connection: fewer than `limits.requests`, and shorter in sum than one read.
+/// Requests per connection: fewer than `limits.requests`, and together shorter than one read.
 const REQUESTS: usize = 100;
-/// Number of datagrams that are sent together.
 const BURST: usize = 32;
-/// Datagrams from one address: fewer than becket accepts from one address in a second.
+/// Datagrams per source address: fewer than becket accepts from one address per second.
 const FROM_ONE: usize = 8;

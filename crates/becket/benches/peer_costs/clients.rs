@@ -43,7 +43,6 @@ fn drain(mut stream: TcpStream) {
     while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
 }
 
-/// A chain and its key.
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
 /// TLS clients of one kind, and the traffic secret of the newest client.
@@ -87,8 +86,8 @@ impl Kind {
         Self { config, secrets }
     }
 
-    /// Returns the first flight of the next client, with `early` bytes of early data in pieces of
-    /// `piece` bytes if its session allows early data.
+    /// Returns the first flight of the next client. If the client's session allows early data, the
+    /// flight includes `early` bytes of it in pieces of `piece` bytes.
     pub(crate) fn first_flight(&self, early: usize, piece: usize) -> Vec<u8> {
         let mut tls = self.client();
         let mut flight = Vec::new();
@@ -111,7 +110,7 @@ impl Kind {
         (stream, Sealer::new(secret, 1))
     }
 
-    /// Makes a whole visit, until the server answers or rejects. Returns the number of bytes sent.
+    /// Runs a connection until the server answers or rejects it. Returns the number of bytes sent.
     pub(crate) fn visit(&self, to: SocketAddr) -> usize {
         let mut stream = Counted(connect(to), 0);
         // becket rejects some of these clients, so errors are ignored.
@@ -129,7 +128,7 @@ impl Kind {
     }
 }
 
-/// Returns the hello of a client that supports only TLS 1.2.
+/// Returns the ClientHello of a client that supports only TLS 1.2.
 pub(crate) fn old_hello(roots: &RootCertStore) -> Vec<u8> {
     let config = ClientConfig::builder_with_protocol_versions(&[&TLS12]);
     let config = config.with_root_certificates(roots.clone());
@@ -147,7 +146,6 @@ fn visit(tls: &mut ClientConnection, stream: &mut (impl Read + Write)) -> std::i
     stream.read_exact(&mut [0])
 }
 
-/// Counts the bytes sent.
 struct Counted(TcpStream, usize);
 
 impl Read for Counted {

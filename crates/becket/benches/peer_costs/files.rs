@@ -12,14 +12,13 @@ use rustls::{RootCertStore, ServerConfig};
 use crate::clients::Identity;
 use crate::tangle::{WORST, tangle};
 
-/// Certificates of clients and of servers with TLS.
 pub(crate) struct Identities {
     pub(crate) roots: RootCertStore,
-    /// Configuration of a server with a certificate that becket trusts.
+    /// Configuration of a TLS server whose certificate becket trusts.
     pub(crate) server: ServerConfig,
-    /// A leaf and two intermediate certificates.
+    /// Chain of a leaf and two intermediate certificates.
     pub(crate) usual: Identity,
-    /// The chain that costs webpki most.
+    /// Chain that costs webpki the most CPU time.
     pub(crate) worst: Identity,
 }
 
@@ -115,5 +114,6 @@ fn pem_of(certificate: &CertificateDer<'_>) -> String {
 }
 
 const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-/// Fills the worst chain up to the default of `limits.certificate-chain`.
+/// Number of extensions per certificate with which the worst chain reaches the default of
+/// `limits.certificate-chain`.
 const FILLER: usize = 140;

@@ -1,15 +1,14 @@
 //! Measures the cost of each kind of message from a peer: CPU time per message, per byte, and
 //! relative to a byte of data.
 //!
-//! Run with `cargo bench -p becket --bench peer_costs`; it prints the table of
+//! Run with `cargo bench -p becket --bench peer_costs`; the bench prints the table of
 //! docs/security-analysis.md. Without `--bench`, as in CI, each message is sent once or twice.
 //!
-//! The bench starts a becket with one worker. The figure is the CPU time of the thread that handles
-//! the message, system calls included, as the scheduler counts it. So it contains neither clients
-//! nor servers nor other load of the machine. Messages that begin a connection are measured with
-//! the whole connection, accept and close included; messages within a connection by the difference
-//! from connections without them (`meter.rs`). Bytes are those of TCP or UDP, without their
-//! headers.
+//! The bench starts becket with one worker. The figure is the CPU time of the thread that handles
+//! the message, including system calls, as counted by the scheduler. It therefore excludes clients,
+//! servers and other load of the machine. The cost of a message that begins a connection includes
+//! the whole connection, with accept and close. The cost of a message within a connection is the
+//! difference from connections without it (`meter.rs`). Bytes are TCP or UDP payload.
 
 mod cases;
 mod clients;
@@ -38,7 +37,7 @@ fn main() {
     let (rounds, times) = if real { (15, 100) } else { (1, 2) };
     let folder = tempfile::tempdir().expect("a folder");
     let identities = files::write(folder.path());
-    // Servers start first, because they would take ports that are reserved for becket.
+    // Start the servers first. Otherwise they could bind ports that are reserved for becket.
     let servers = start_servers(&identities.server);
     let places = Places::find();
     let greeting = places.greeting_of_another(folder.path(), servers);
@@ -77,7 +76,7 @@ fn start_servers(tls: &rustls::ServerConfig) -> [SocketAddr; SERVERS] {
     servers
 }
 
-/// Returns the rest of the first line that begins with `begins`.
+/// Returns the text after `begins` in the first line that starts with it.
 fn line_of(file: &str, begins: &str) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(begins));

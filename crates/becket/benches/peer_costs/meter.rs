@@ -1,4 +1,4 @@
-//! Measures costs, and formats them.
+//! Measures CPU costs, and formats them as a table.
 
 use std::fmt::Write;
 use std::thread;
@@ -16,7 +16,7 @@ pub(crate) enum Who {
     Pages,
 }
 
-/// A kind of message: one line of the table.
+/// Kind of message, which is one row of the table.
 pub(crate) struct Kind {
     pub(crate) what: &'static str,
     pub(crate) who: Who,
@@ -28,14 +28,12 @@ pub(crate) struct Meter {
     pub(crate) terminator: Terminator,
     /// Number of rounds; the result is their median.
     pub(crate) rounds: usize,
-    /// Repetitions in each round.
     pub(crate) times: usize,
     rows: Vec<Row>,
 }
 
 struct Row {
     kind: Kind,
-    /// Bytes that were sent per message.
     bytes: f64,
     nanos: f64,
 }
@@ -50,8 +48,8 @@ impl Meter {
         }
     }
 
-    /// Measures the cost of each of `messages` messages that `act` sends. `act` returns the number
-    /// of bytes sent.
+    /// Measures the cost per message. `act` sends `messages` messages and returns the number of
+    /// bytes sent.
     pub(crate) fn each(&mut self, kind: Kind, messages: usize, mut act: impl FnMut() -> usize) {
         let found = (0..self.rounds).map(|_| {
             let (bytes, nanos) = self.round(kind.who, vec![(); self.times], |()| act());
@@ -61,8 +59,8 @@ impl Meter {
         self.rows.push(Row::new(kind, found));
     }
 
-    /// Measures the cost of each of `messages` messages that `act` sends in one connection, by the
-    /// difference from a connection without them. Work of `prepare` is not counted.
+    /// Measures the cost per message within one connection, as the difference from a connection
+    /// without messages. `act` sends `messages` messages. The work of `prepare` is not counted.
     pub(crate) fn within<T>(
         &mut self,
         kind: Kind,
@@ -109,7 +107,7 @@ impl Meter {
             } else {
                 "– | –".to_owned()
             };
-            // A difference within the noise may be zero or negative.
+            // Measurement noise can make the difference zero or negative.
             let micros = if micros > 0.0 {
                 figure(micros)
             } else {
@@ -173,7 +171,7 @@ fn median(mut found: Vec<(f64, f64)>) -> (f64, f64) {
     found[found.len() / 2]
 }
 
-/// Formats a value with three significant digits, and at least one before the point.
+/// Formats a value with three significant digits and at least one digit before the decimal point.
 fn figure(value: f64) -> String {
     let places = match value.abs() {
         0.0..10.0 => 2,

@@ -1,5 +1,5 @@
-//! Seals records of TLS 1.3 that rustls would never send (RFC 8446, sections 5.2, 7.2 and 7.3),
-//! with AES-128-GCM.
+//! Seals TLS 1.3 records that rustls would never send, with AES-128-GCM (RFC 8446, sections 5.2,
+//! 7.2 and 7.3).
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
@@ -26,7 +26,6 @@ impl Sealer {
         }
     }
 
-    /// Returns a record of this type and content.
     pub(crate) fn seal(&mut self, kind: u8, content: &[u8]) -> Vec<u8> {
         let mut nonce = self.iv;
         for (byte, sequence) in nonce[4..].iter_mut().zip(self.sequence.to_be_bytes()) {

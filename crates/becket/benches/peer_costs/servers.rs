@@ -1,5 +1,5 @@
-//! Servers behind becket. Each accepts on one thread, and serves each connection on another; all
-//! end with the process.
+//! Servers behind becket. Each server accepts on one thread and handles each connection on another.
+//! All threads end with the process.
 
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -9,7 +9,8 @@ use std::thread;
 
 use rustls::{ServerConfig, ServerConnection, StreamOwned};
 
-/// Reads everything, and answers with one byte after each read that ends with [`END`].
+/// Starts a server that reads all data and answers with one byte after each read that ends with
+/// [`END`].
 pub(crate) fn sink() -> SocketAddr {
     serve(|mut stream| {
         let mut buffer = [0; 64 * 1024];
@@ -24,7 +25,7 @@ pub(crate) fn sink() -> SocketAddr {
     })
 }
 
-/// Sends `greeting`, and reads everything.
+/// Starts a server that sends `greeting` and then reads all data.
 pub(crate) fn says(greeting: &'static [u8]) -> SocketAddr {
     serve(move |mut stream| {
         stream.write_all(greeting)?;
@@ -32,12 +33,12 @@ pub(crate) fn says(greeting: &'static [u8]) -> SocketAddr {
     })
 }
 
-/// Reads one message and closes, as PostgreSQL does after a CancelRequest.
+/// Starts a server that reads one message and closes, as PostgreSQL does after a CancelRequest.
 pub(crate) fn once() -> SocketAddr {
     serve(|mut stream| stream.read(&mut [0; 1024]).map(drop))
 }
 
-/// Accepts TLS, sends `tickets` tickets and one byte of data, and reads everything.
+/// Starts a TLS server that sends `tickets` tickets and one byte of data, and then reads all data.
 pub(crate) fn tls(config: &ServerConfig, tickets: usize) -> SocketAddr {
     let mut config = config.clone();
     config.send_tls13_tickets = tickets;
@@ -89,7 +90,7 @@ fn serve(answer: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -
     address
 }
 
-/// Bytes sent by servers with TLS.
+/// Bytes sent by all TLS servers.
 pub(crate) static SENT: AtomicUsize = AtomicUsize::new(0);
-/// Last byte of a client's message that expects an answer.
+/// Last byte of each client message that the server must answer.
 pub(crate) const END: u8 = b'!';

@@ -1,4 +1,4 @@
-//! A becket with a listener for each kind of peer, and the CPU time of its threads.
+//! becket with a listener for each kind of peer, and the CPU time of its threads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -10,19 +10,19 @@ use std::{fs, thread};
 
 use crate::supervised::Supervised;
 
-/// A becket that ends with the bench.
+/// becket process that ends with the bench.
 pub(crate) struct Terminator(Supervised);
 
 pub(crate) struct Places {
     tcp: BTreeMap<&'static str, SocketAddr>,
-    /// UDP addresses that receive sessions: from peers of the cluster, and from stud.
+    /// UDP addresses on which becket receives sessions: from cluster peers, and from stud.
     pub(crate) nodes: [SocketAddr; 2],
     /// Socket of the configured peer node.
     pub(crate) peer: UdpSocket,
 }
 
 impl Places {
-    /// Finds free ports, because the configuration must name them.
+    /// Finds free ports, because the configuration must contain them.
     pub(crate) fn find() -> Self {
         let bind = || UdpSocket::bind(ANY).expect("a free port");
         let held = [(); 2].map(|()| bind());
@@ -40,7 +40,7 @@ impl Places {
         }
     }
 
-    /// Returns the address of a listener, or of the admin pages.
+    /// Returns the address of the listener with this name, or of the admin pages.
     pub(crate) fn of(&self, name: &str) -> SocketAddr {
         self.tcp[name]
     }
@@ -98,12 +98,12 @@ impl Places {
 }
 
 impl Terminator {
-    /// Starts becket, and returns when it is ready.
+    /// Starts becket and waits until it is ready.
     pub(crate) fn start(folder: &Path, config: &str) -> Self {
         let file = folder.join("becket.toml");
         fs::write(&file, config).expect("a file");
         let socket = folder.join("notify");
-        // An earlier start may have left its socket.
+        // An earlier run may have left its socket file.
         let _none = fs::remove_file(&socket);
         let notices = UnixDatagram::bind(&socket).expect("a unix socket");
         let mut command = Command::new(env!("CARGO_BIN_EXE_becket"));
@@ -133,7 +133,7 @@ impl Terminator {
     }
 }
 
-/// Returns when the receive queue of the UDP socket at this address is empty.
+/// Waits until the receive queue of the UDP socket at this address is empty.
 pub(crate) fn await_taken(address: SocketAddr) {
     let SocketAddr::V4(v4) = address else {
         panic!("not IPv4: {address}");
@@ -157,7 +157,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);
 /// TOML comment that marks backends with TLS.
 const TLS: &str = "# with TLS\n";
-/// Number of servers: `app`, `mail`, `tls`, `tickets`, and sixteen that receive cancels.
+/// Number of servers: `app`, `mail`, `tls`, `tickets`, and sixteen that receive CancelRequests.
 pub(crate) const SERVERS: usize = 4 + 16;
 
 /// Listeners for each kind of peer: name, and keys in addition to `name` and `bind`.

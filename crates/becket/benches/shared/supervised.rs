@@ -1,10 +1,10 @@
-//! A becket started by a bench, and the CPU time of its serving process.
+//! Runs becket for a bench, and reads the CPU time of its serving process.
 
 use std::fs;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// A supervisor with its serving process; both end with the bench.
+/// Supervisor of becket with its serving process. Both end with the bench.
 pub(crate) struct Supervised(Child);
 
 impl Supervised {
@@ -27,7 +27,7 @@ impl Supervised {
     }
 }
 
-/// Returns the process that serves under this supervisor.
+/// Returns the ID of the supervisor's serving process.
 fn serving(supervisor: u32) -> u32 {
     let children = fs::read_to_string(format!("/proc/{supervisor}/task/{supervisor}/children"));
     let children = children.expect("a supervisor");
@@ -40,7 +40,7 @@ fn serving(supervisor: u32) -> u32 {
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        // Fails if the process has exited already.
+        // Killing fails if the process has exited already.
         let _gone = self.0.kill();
         let _waited = self.0.wait();
     }

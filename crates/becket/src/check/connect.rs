@@ -1,11 +1,12 @@
-//! `becket check --connect`: connects to every server as for a client, and looks up every peer.
+//! `becket check --connect`: connects to every server as for a client, and resolves the name of
+//! every peer.
 //!
-//! A server must accept a connection at one of its addresses. With TLS towards it, it must prove
-//! its identity; with a health check, it must also pass that check. If only some addresses of a
-//! server fail, the result is a warning; if all fail, it is an error. Only a PROXY header (LOCAL),
-//! the messages of TLS and the request of an HTTP check are sent.
+//! A server must accept a connection at one of its addresses. A server with TLS must also prove its
+//! identity, and a server with a health check must pass the check. Failures at some addresses of a
+//! server are a warning; failures at all addresses are an error. The command sends only a PROXY
+//! header (LOCAL), TLS messages and the request of an HTTP check.
 //!
-//! The work is bounded: [`MOST_AT_ONCE`] addresses at a time, each for at most `timeouts.connect`,
+//! At most [`MOST_AT_ONCE`] addresses are tried at a time, each for at most `timeouts.connect`,
 //! [`ALERT_TIMEOUT`] and the time of a health check.
 //!
 //! [`ALERT_TIMEOUT`]: becket_control::health::check::ALERT_TIMEOUT
@@ -22,13 +23,11 @@ use becket_keys::identity::Identity;
 use becket_tls::config::{Backend, Config, Server};
 use becket_tls::names;
 
-/// Outcome of a connection attempt to one address of a server.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct Tried {
     backend: String,
     server: String,
-    /// Index of the server within its backend.
     #[serde(skip)]
     index: usize,
     address: Option<String>,
@@ -43,16 +42,15 @@ pub(crate) struct Tried {
     rename_all_fields = "kebab-case"
 )]
 enum ConnectOutcome {
-    /// The server accepts connections.
     Ok {
-        /// Time of the connect and of the TLS handshake.
+        /// Duration of the connect and of the TLS handshake together.
         milliseconds: f64,
         version: Option<&'static str>,
-        /// Subject of the server's certificate.
         certificate: Option<String>,
     },
-    /// The attempt failed.
-    Failed { fault: String },
+    Failed {
+        fault: String,
+    },
     /// Not tried, because the server is disabled.
     Disabled,
 }
@@ -81,7 +79,8 @@ pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
 
 struct ConnectAttempt {
     tried: Tried,
-    /// The connect as for a client, and the backend's health check if it does more than connect.
+    /// Checks to run: a connect as for a client, and the backend's health check if it does more
+    /// than connect.
     checks: Option<(Check, Option<Check>)>,
 }
 

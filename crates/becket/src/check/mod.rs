@@ -1,10 +1,11 @@
-//! `becket check`: shows what `run` would load, as TOML or JSON, with all problems.
+//! `becket check`: shows the configuration that `run` would load, as TOML or JSON, with all
+//! problems.
 //!
-//! It runs the same `prepare` as a start and a reload, so that a configuration that passes here
-//! also starts there. It also resolves the names of servers and peers, performs a handshake for
-//! every name ([`self_test`]), and checks whether the addresses of listeners can be bound now.
-//! An address in use is only a warning, because it may belong to a becket that is about to be
-//! reloaded. On request it also connects to every server.
+//! It runs the same `prepare` as a start and a reload, so a configuration that passes the check
+//! also starts. It also resolves the names of servers and peers, performs a handshake for every
+//! name ([`self_test`]), and checks whether the addresses of listeners can be bound now. An address
+//! in use is only a warning, because it may belong to a running becket that will be reloaded. On
+//! request, it also connects to every server.
 
 mod connect;
 pub mod self_test;
@@ -36,11 +37,10 @@ use becket_prepare::{ServerNames, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_tls::config::{Backend, Cluster, Config, worker_count};
 
-/// Result of `becket check`.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Findings {
-    /// The file, or the command line.
+    /// Source of the configuration: its file, or the command line.
     pub origin: String,
     /// Problems for which `run` rejects the configuration.
     pub errors: Vec<Problem>,
@@ -49,7 +49,6 @@ pub struct Findings {
     /// Effective configuration; `None` if it cannot be loaded.
     #[serde(flatten)]
     pub(crate) running: Option<CheckedConfiguration>,
-    /// Handshakes that succeeded.
     pub handshakes: Vec<TestedHandshake>,
     /// Connection attempts to servers; empty unless requested.
     pub(crate) connects: Vec<Tried>,
@@ -66,8 +65,8 @@ impl Findings {
     }
 }
 
-/// Loads everything, makes a handshake for every name, and tests whether addresses are free and
-/// logs can be opened. With `connect`, also connects to every server. Blocks.
+/// Loads the configuration, makes a handshake for every name, and tests whether addresses are free
+/// and logs can be opened. With `connect`, also connects to every server. Blocks.
 pub fn check(
     source: &ConfigSource,
     given: &ProcessResources,
@@ -163,7 +162,7 @@ fn closed_logs(log: &Log, given: &ProcessResources) -> Vec<Problem> {
     closed.collect()
 }
 
-/// Returns a problem for each address that cannot be bound now.
+/// Returns a problem for each listener address that cannot be bound now.
 fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     let listening = config.listeners.iter().flat_map(|listener| {
         let path = format!("listener[{}].bind", listener.keys.name);
@@ -195,29 +194,29 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
 pub(crate) struct CheckedConfiguration {
     #[serde(flatten)]
     file: Arc<File>,
-    /// Maximum number of connections: the configured limit, or as many as descriptors allow.
+    /// Maximum number of connections: as configured, otherwise computed from the limit of open
+    /// files.
     connections: usize,
-    /// RSA signatures are made in batches: the file enables it, and this processor supports it.
+    /// RSA signatures are batched: the configuration enables it and the processor supports it.
     rsa_batches: bool,
-    /// All certificates by listener and name.
     certificates: Arc<[CertificateStatus]>,
     /// Digests of the policies in use, by name. Policies with equal digests share sessions.
     digests: BTreeMap<String, String>,
-    /// Folders whose files are served, by backend.
+    /// Directories from which files are served, by backend.
     files: BTreeMap<String, PathBuf>,
-    /// Files that `process.user` cannot read, so that root reads them.
+    /// Files that root reads, because `process.user` cannot read them.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     read_by_root: Vec<PathBuf>,
-    /// Addresses of servers and peers, by their names.
+    /// Addresses to which the names of servers and peers resolve.
     addresses: BTreeMap<String, Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     shared: Option<SharedFacts>,
-    /// Kernel TLS support, if kernel TLS is enabled.
+    /// Kernel TLS support; `None` if kernel TLS is disabled.
     #[serde(skip_serializing_if = "Option::is_none")]
     kernel: Option<String>,
 }
 
-/// Values that, like the digests of policies, must be equal on all nodes of a cluster.
+/// Values that must be equal on all nodes of a cluster, in addition to the policy digests.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 struct SharedFacts {
@@ -277,7 +276,6 @@ impl SharedFacts {
 }
 
 impl CheckedConfiguration {
-    /// Returns the effective configuration as TOML.
     fn dump(&self) -> String {
         toml::to_string(self).unwrap_or_else(|error| error.to_string())
     }
@@ -310,8 +308,9 @@ fn texts(values: &[impl ToString]) -> Vec<String> {
 }
 
 impl Findings {
-    /// Returns the text for people, with the verdict at the end. With `dump`, it has the effective
-    /// configuration and every handshake; otherwise about a dozen lines and every problem.
+    /// Returns the human-readable report, which ends with the verdict. With `dump`, it includes the
+    /// effective configuration and every handshake. Otherwise it has about a dozen lines and every
+    /// problem.
     pub fn page(&self, dump: bool) -> String {
         let mut lines: Vec<String> = match &self.running {
             None => Vec::new(),

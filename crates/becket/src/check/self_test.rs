@@ -45,30 +45,21 @@ use becket_tls::policy::versions;
 use becket_tls::route_configs::RouteParts;
 use becket_tls::sessions::context::{self, HandshakeContext};
 
-/// A handshake that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct TestedHandshake {
-    /// Configuration name of the listener.
     pub listener: String,
     /// Name as in the certificates; `*` for clients that send no name.
     pub name: String,
-    /// Kind of the signing key.
     pub key: String,
-    /// Negotiated version.
     pub version: &'static str,
-    /// Negotiated suite.
     pub suite: Option<&'static str>,
-    /// Negotiated group.
     pub group: Option<&'static str>,
-    /// Protocol that was offered and negotiated.
     pub alpn: Option<String>,
-    /// Backend to which the client is routed.
     pub backend: String,
-    /// Method by which the second handshake resumed; `None` if resumption is not possible or not
-    /// tested.
+    /// How the second handshake resumed; `None` if resumption is impossible or was not tested.
     pub resumes: Option<&'static str>,
-    /// The server rejected the client for lack of the certificate that the policy requires.
+    /// The server rejected the client because it sent no certificate, which the policy requires.
     pub refused: bool,
 }
 
@@ -92,7 +83,7 @@ impl Display for TestedHandshake {
     }
 }
 
-/// Tests every name of every listener at `now`, and adds problems to `report`. Costs one signature
+/// Tests every name of every listener at `now`, and adds problems to `report`. Makes one signature
 /// per name, version and kind of key, and one more per protocol.
 pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshake> {
     let rotation = match Rotation::start(config.file.ticket_rotation(), now) {
@@ -124,7 +115,6 @@ pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshak
     tested
 }
 
-/// Test of one listener.
 struct SelfTest<'a> {
     config: &'a Config,
     listener: &'a Listener,
@@ -135,7 +125,7 @@ struct SelfTest<'a> {
     tested: &'a mut Vec<TestedHandshake>,
 }
 
-/// A name with its keys, and the name in the client's hello.
+/// Name to test with its keys, and the server name that the client sends.
 struct TestedName<'a> {
     shown: String,
     asks_for: Option<String>,
@@ -182,8 +172,8 @@ impl SelfTest<'_> {
         let name = subject.asks_for.as_deref();
         let mut routes = listener.routes_for(name).map(|(_, route)| route);
         let mut tried: Vec<&[u8]> = Vec::new();
-        // Continues up to the route that accepts every client of this name, whatever ALPN it
-        // offers.
+        // Later routes cannot match: the last route accepts every client of this name, with any
+        // ALPN protocols.
         let last = loop {
             let Some(route) = routes.next() else {
                 return self.error(subject, "no route accepts this name".to_owned());
@@ -205,7 +195,7 @@ impl SelfTest<'_> {
     }
 
     /// Tests every kind of key, without ALPN. If a version has no suite for one of several kinds,
-    /// this is only a warning, because clients get another key.
+    /// this is only a warning, because clients receive another certificate.
     fn every_key(
         &mut self,
         subject: &TestedName<'_>,
@@ -264,7 +254,7 @@ impl SelfTest<'_> {
         self.report.error(problem);
     }
 
-    /// Makes the handshake, and the second one if the offer asks for it.
+    /// Makes one handshake, and a second one if the offer includes resumption.
     fn play(
         &mut self,
         subject: &TestedName<'_>,
@@ -303,7 +293,6 @@ impl SelfTest<'_> {
         Ok(())
     }
 
-    /// Makes one handshake, and returns how it resumed.
     fn handshake(
         &self,
         config: &Arc<ClientConfig>,
@@ -352,7 +341,8 @@ impl SelfTest<'_> {
         Ok((server, by))
     }
 
-    /// Returns the server that a worker would use for this hello, and its handshake context.
+    /// Returns the server that a worker would select for this ClientHello, and its handshake
+    /// context.
     fn answer(
         &self,
         hello: &[u8],
@@ -403,7 +393,6 @@ impl ClientOffer<'_> {
     }
 }
 
-/// Reason why a handshake failed the test.
 #[derive(Debug, thiserror::Error)]
 enum SelfTestError {
     #[error("{reason}: {0}", reason = CloseReason::HandshakeFailed.label())]
@@ -503,8 +492,8 @@ impl ServerCertVerifier for SignatureOnly {
     }
 }
 
-/// Accepts signatures with certificates before X.509 version 3: webpki cannot parse them, but
-/// becket can serve them.
+/// Accepts the signature if the certificate is older than X.509 version 3, which webpki cannot
+/// parse but becket can serve.
 fn unless_old(
     verified: Result<HandshakeSignatureValid, Error>,
 ) -> Result<HandshakeSignatureValid, Error> {
@@ -526,8 +515,8 @@ fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     }
 }
 
-/// Returns how a client that supports tickets resumes; `None` if becket issues no tickets and
-/// stores no sessions.
+/// Returns how a client that supports tickets resumes. Returns `None` for TLS 1.2 if becket neither
+/// issues tickets nor stores sessions.
 fn resumption(
     policy: &Policy,
     version: &SupportedProtocolVersion,
@@ -548,6 +537,5 @@ fn agreed_text(alpn: Option<&[u8]>) -> Option<String> {
 
 /// Placeholder for rustls, which requires a name even if the client sends none.
 const NO_NAME: &str = "no-name.invalid";
-/// Maximum number of names to try per wildcard. Certificates rarely contain exact names of this
-/// form.
+/// Maximum number of names to try per wildcard. Certificates rarely contain these generated names.
 const MOST_LABELS: usize = 1000;

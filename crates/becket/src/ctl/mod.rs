@@ -1,8 +1,8 @@
 //! `becket ctl`: shows and changes the state of a running becket.
 //!
-//! It is a client of the admin pages ([`becket_control::api`]). Each task makes one request or a
-//! few, and prints the answer as a table ([`table`]) or as JSON. Reload, drain and upgrade are
-//! requests as well: the serving process passes them to its supervisor.
+//! It is a client of the admin pages ([`becket_control::api`]). Each task sends a few requests at
+//! most, and prints the response as a table ([`table`]) or as JSON. Reload, drain and upgrade are
+//! requests as well: the serving process forwards them to its supervisor.
 
 mod connections;
 mod request;
@@ -22,7 +22,7 @@ use crate::status::ended;
 /// Runs a task, and returns the text to print.
 ///
 /// # Errors
-/// The becket cannot be reached, or refused the request.
+/// becket is unreachable or rejected the request.
 pub fn run(place: &AdminAddress, task: &CtlTask, json: bool) -> Result<String, NotDone> {
     let (object, text) = done(place, task)?;
     Ok(if json { format!("{object:#}\n") } else { text })
@@ -112,7 +112,7 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
     }
 }
 
-/// Formats an outcome, and the temporary changes that it ended.
+/// Formats an outcome, followed by the temporary changes that it ended.
 fn ending(object: Value, done: &str) -> Result<Printed, NotDone> {
     shown(object, |it: &EndedChanges| {
         format!("{done}\n{}", ended(&it.ended))

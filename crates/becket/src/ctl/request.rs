@@ -7,22 +7,19 @@ use serde_json::{Map, Value};
 use crate::admin::{AdminAddress, NoStatus};
 use crate::status::escaped;
 
-/// Reason why a task failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotDone {
-    /// The becket cannot be reached.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// The becket refused the request.
     #[error("{0}")]
     Refused(String),
 }
 
-/// Answer of a becket, as JSON and as text.
+/// Response as JSON and as text.
 pub(super) type Printed = (Value, String);
 
-/// Decodes the answer, and returns it with its text, which `text` formats.
+/// Decodes a response, and returns it with the text that `text` formats from it.
 pub(super) fn shown<T: DeserializeOwned>(
     object: Value,
     text: impl FnOnce(&T) -> String,

@@ -12,10 +12,9 @@ use serde_json::{Map, Value};
 
 use crate::status::escaped;
 
-/// A row whose columns are the fields of an object.
 pub(super) type Row = Map<String, Value>;
 
-/// Formats a table: each column as wide as its widest cell, numbers aligned to the right.
+/// Formats a table. Each column is as wide as its widest cell, and numbers are right-aligned.
 fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -43,7 +42,7 @@ fn table(head: &[&str], rows: &[Vec<String>]) -> String {
     text
 }
 
-/// Returns a value as text; `null` is empty.
+/// Formats a value as a table cell. `null` becomes an empty cell.
 fn cell(value: &Value) -> String {
     match value {
         Value::Null => String::new(),
@@ -53,14 +52,12 @@ fn cell(value: &Value) -> String {
     }
 }
 
-/// Returns the cells of the given fields of a row.
 fn cells(row: &Row, fields: &[&str]) -> Vec<String> {
     let each = fields.iter();
     each.map(|field| row.get(*field).map(cell).unwrap_or_default())
         .collect()
 }
 
-/// Formats all servers of all backends.
 pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
     let head = [
         "BACKEND/SERVER",
@@ -78,7 +75,7 @@ pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
         for server in &backend.servers {
             rows.push(vec![
                 format!("{name}/{}", escaped(&server.name)),
-                state(server).to_owned(),
+                state(server).to_owned() + if server.backup { " (backup)" } else { "" },
                 server.weight.to_string(),
                 server.in_use.to_string(),
                 server.maxconn.map_or_else(String::new, |it| it.to_string()),
@@ -96,7 +93,7 @@ pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
     table(&head, &rows) + &removed
 }
 
-/// Returns the state of a server in the words of HAProxy.
+/// Returns the state of a server in HAProxy's terms.
 fn state(server: &ServerStatus) -> &'static str {
     let health = &server.health;
     match (&*health.state, server.mode) {
@@ -110,7 +107,7 @@ fn state(server: &ServerStatus) -> &'static str {
     }
 }
 
-/// Returns the keys of a server that differ from the configuration file, with their values in the
+/// Returns the keys of a server that differ from the configuration file, each with its value in the
 /// file.
 fn changes(server: &ServerStatus) -> String {
     let mut changes = Vec::new();
@@ -131,7 +128,6 @@ pub(super) fn removed_server(server: &RemovedServer) -> String {
     format!("{name}: removed, {open} connections continue\n")
 }
 
-/// Formats one server after a change.
 pub(super) fn changed_server(server: &ServerStatus) -> String {
     let (name, mode) = (escaped(&server.name), server.mode.word());
     let limit = match server.maxconn {
@@ -160,12 +156,12 @@ pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
             ]
         })
         .collect();
-    // Timestamps of one format sort as text.
+    // Timestamps sort as strings, because all have one format.
     rows.sort();
     table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SERIAL"], &rows)
 }
 
-/// Formats connections; the last line says if there are more.
+/// Formats connections. The last line shows whether the list is incomplete.
 pub(super) fn connections(list: &ConnectionList<Row>) -> String {
     let head = [
         "ID",
@@ -207,7 +203,6 @@ pub(super) fn connections(list: &ConnectionList<Row>) -> String {
     text
 }
 
-/// Formats the sources, names and servers with the most connections.
 pub(super) fn top(top: &TopConnections) -> String {
     let mut text = String::new();
     for (rows, head) in [
@@ -233,7 +228,8 @@ pub(super) fn top(top: &TopConnections) -> String {
     text + &format!("{} connections{more}\n", top.counted)
 }
 
-/// Formats the handshakes of each policy that has a trial, by result.
+/// Formats the number of handshakes by policy and trial result. Policies without a trial have no
+/// rows.
 pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>) -> String {
     let rows: Vec<_> = trials
         .iter()
@@ -280,7 +276,6 @@ pub(super) fn sources(list: &SourceList) -> String {
     table(&head, &rows.collect::<Vec<_>>()) + &format!("{} tracked\n", list.tracked)
 }
 
-/// Formats the log level.
 pub(super) fn log(log: &LogStatus) -> String {
     let level = escaped(&log.level);
     match &log.in_file {

@@ -12,8 +12,8 @@ use std::time::Duration;
 use becket_log::Escaped;
 use becket_proto::proxy_header::{Accept, Decoded, Endpoints, ProxyHeader, decode};
 
-/// Starts the server on a free port of 127.0.0.1, and returns its address. It runs until the
-/// process exits.
+/// Starts the server on a free port of 127.0.0.1, and returns its address. The server runs until
+/// the process exits.
 ///
 /// # Errors
 /// No port is free, or the thread cannot be started.
@@ -70,7 +70,8 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads exactly one PROXY header. The last two of its first 16 bytes are the length of the rest.
+/// Reads exactly one PROXY header. The last two of its first 16 bytes are the length of the
+/// remaining header.
 fn read_header(stream: &mut TcpStream) -> io::Result<String> {
     let mut bytes = vec![0; 16];
     stream.read_exact(&mut bytes)?;
@@ -83,7 +84,7 @@ fn read_header(stream: &mut TcpStream) -> io::Result<String> {
     }
 }
 
-/// Formats the client's data in a PROXY header, one line each.
+/// Formats the client's data from a PROXY header, one field per line.
 fn facts(header: &ProxyHeader<'_>) -> String {
     let tlvs = &header.tlvs;
     let ssl = tlvs.ssl.as_ref().filter(|ssl| ssl.is_tls);
@@ -106,7 +107,6 @@ fn facts(header: &ProxyHeader<'_>) -> String {
     lines.concat()
 }
 
-/// Formats the answer to `GET /`.
 fn page(facts: &str, host: &str) -> String {
     let version = env!("CARGO_PKG_VERSION");
     format!(

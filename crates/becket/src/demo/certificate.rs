@@ -14,17 +14,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, KeyUsagePurpose};
 
-/// Paths of certificate and key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CertificateFiles {
-    /// The certificate alone; not secret.
+    /// Certificate without its key, so it is not secret.
     pub(super) certificate: PathBuf,
-    /// Certificate and key.
     pub(super) bundle: PathBuf,
 }
 
 /// Returns a usable certificate in `folder`, or generates one. Creates the folder with mode 0700 if
-/// it does not exist. Waits for another demo that does the same.
+/// it does not exist. Blocks while another demo does the same.
 ///
 /// # Errors
 /// The folder cannot be created or written.
@@ -34,7 +32,7 @@ pub(super) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFi
         .mode(0o700)
         .create(folder)?;
     fs::set_permissions(folder, Permissions::from_mode(0o700))?;
-    // The lock is released when it is dropped, after the files are complete.
+    // The lock is released on drop, after the files are complete.
     let lock = File::create(folder.join("demo.lock"))?;
     lock.lock()?;
     let files = CertificateFiles {
@@ -47,8 +45,8 @@ pub(super) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFi
     Ok(files)
 }
 
-/// Returns the user's state folder (XDG Base Directory Specification). Relative paths are ignored,
-/// as the specification demands.
+/// Returns the user's state folder. Ignores relative paths, as the XDG Base Directory Specification
+/// requires.
 pub(super) fn state_folder() -> Option<PathBuf> {
     let absolute =
         |name| Some(PathBuf::from(std::env::var_os(name)?)).filter(|it| it.is_absolute());
@@ -75,7 +73,6 @@ fn make(files: &CertificateFiles, now: SystemTime) -> io::Result<()> {
     replace(&files.bundle, &format!("{certificate}{key}"))
 }
 
-/// Generates certificate and key as PEM.
 fn generate(now: Duration) -> Result<(String, String), rcgen::Error> {
     let names = NAMES.map(str::to_owned);
     let mut params = CertificateParams::new(names)?;
@@ -93,7 +90,7 @@ fn generate(now: Duration) -> Result<(String, String), rcgen::Error> {
     Ok((certificate.pem(), key.serialize_pem()))
 }
 
-/// Replaces a file; the new one has mode 0600.
+/// Replaces a file with a new one of mode 0600.
 fn replace(path: &Path, text: &str) -> io::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut file = tempfile::NamedTempFile::new_in(folder)?;
@@ -106,7 +103,7 @@ const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Browsers accept up to 398 days.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Minimum remaining lifetime of a stored certificate; a demo does not run longer.
+/// Minimum remaining lifetime of a stored certificate, because a demo does not run longer.
 const RENEWAL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 #[cfg(test)]

@@ -43,7 +43,6 @@ pub fn display(counters: Vec<Arc<Counters>>, stop: Receiver<()>) -> io::Result<(
     writeln!(out, "\n{}", summary(&totals, start.elapsed()))
 }
 
-/// Formats the totals since the start.
 fn summary(totals: &Totals, elapsed: Duration) -> String {
     format!(
         "total: connections {}; handshakes: full {}, resumed {}, failed {}; bytes: in {}, out {}; time {}",
@@ -57,7 +56,6 @@ fn summary(totals: &Totals, elapsed: Duration) -> String {
     )
 }
 
-/// Sums over all workers at one moment.
 #[derive(Debug)]
 struct CounterSums {
     totals: Totals,
@@ -78,7 +76,6 @@ impl CounterSums {
     }
 }
 
-/// Formats the names of the column groups and of the columns.
 fn heading() -> String {
     let cell = |(name, width): (&str, usize)| format!("{name:>width$}");
     let (groups, columns) = (GROUPS.map(cell), COLUMNS.map(cell));
@@ -114,7 +111,7 @@ fn line(before: &CounterSums, after: &CounterSums, elapsed: Duration) -> String 
 const SECOND: Duration = Duration::from_secs(1);
 /// Number of lines between headings, so that every screen shows the column names.
 const LINES_PER_HEADING: u64 = 20;
-/// Column groups; each is as wide as its columns.
+/// Column groups, each with the total width of its columns.
 const GROUPS: [(&str, usize); 4] = [
     ("connections", 26),
     ("handshakes", 28),

@@ -44,7 +44,7 @@ pub struct FilesFlags {
     pub json: bool,
 }
 
-/// A folder and the address that serves it.
+/// A directory and the address at which it is served.
 #[derive(Debug)]
 pub struct ServedFolder {
     asked: FilesFlags,

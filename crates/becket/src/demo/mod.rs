@@ -21,16 +21,14 @@ use self::certificate::{CertificateFiles, ensure, state_folder};
 use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
 use tempfile::TempDir;
 
-/// Address, backend and certificate of the demo.
 #[derive(Debug)]
 pub struct Demo {
     /// Address to listen on; it was free when it was probed.
     listen: SocketAddr,
-    /// Port to listen on unless it is in use.
+    /// Preferred port. The demo listens on it unless it is in use.
     wanted: u16,
     /// Address of the status page; it was free when it was probed.
     admin: SocketAddr,
-    /// Address of the built-in server.
     backend: SocketAddr,
     files: CertificateFiles,
     /// Temporary folder of the certificate, if the state folder cannot be used.
@@ -52,10 +50,10 @@ pub enum DemoError {
     Backend(#[source] io::Error),
 }
 
-/// Prepares certificate, backend and addresses. The port defaults to 8443 or the next free one.
+/// Prepares certificate, backend and addresses. The default port is 8443, or the next free one.
 ///
 /// # Errors
-/// See [`DemoError`]; no thread is running then.
+/// See [`DemoError`]. After an error, no thread is running.
 pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
     let (files, temporary) = made(now).map_err(DemoError::Certificate)?;
     let wanted = port.unwrap_or(FIRST_PORT);
@@ -125,8 +123,8 @@ impl Demo {
     }
 }
 
-/// Returns the certificate in the user's state folder, or in a temporary folder if the former is
-/// missing or not writable.
+/// Returns the certificate in the user's state folder, or in a temporary folder if the state folder
+/// is missing or not writable.
 fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     if let Some(Ok(files)) = state_folder().map(|folder| ensure(&folder, now)) {
         return Ok((files, None));
@@ -170,7 +168,7 @@ fn quoted(path: &Path) -> String {
 
 const FIRST_PORT: u16 = 8443;
 const FIRST_ADMIN: u16 = 9443;
-/// Number of further ports to try.
+/// Number of additional ports to try.
 const MORE_PORTS: u16 = 99;
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
 //! Moves to the background after the service is ready, so that start scripts can wait for it.
 //!
 //! The foreground process starts this program again and waits until that process reports readiness,
-//! as to a service manager. Until then it forwards the standard error of the background process;
-//! afterwards nothing reads it.
+//! as to a service manager. It forwards the standard error of the background process until then,
+//! and nothing reads it afterwards.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -14,17 +14,15 @@ use std::time::Duration;
 
 use becket_sys::process::begin_session;
 
-/// Role of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DaemonSide {
     /// Foreground process: started by the user, exits once the background process is ready.
     Front,
-    /// Background process: continues to run.
     Back,
 }
 
-/// Returns the role of this process. The background process starts a new session, which detaches it
-/// from its terminal.
+/// Returns the role of this process. A background process starts a new session, which detaches it
+/// from the terminal.
 ///
 /// # Errors
 /// setsid(2) failed.
@@ -41,7 +39,7 @@ pub(super) fn begin() -> io::Result<DaemonSide> {
 /// # Errors
 /// A system call failed.
 pub(super) fn detach() -> io::Result<ExitCode> {
-    // An unnamed socket, so that no other process can report readiness.
+    // An unnamed socket prevents other processes from reporting readiness.
     let (socket, there) = UnixDatagram::pair()?;
     socket.set_read_timeout(Some(STEP))?;
     let mut own = std::env::args_os();
@@ -76,7 +74,7 @@ pub(super) fn detach() -> io::Result<ExitCode> {
 fn pass(mut said: impl Read) {
     let mut bytes = [0; 4096];
     while let Ok(length @ 1..) = said.read(&mut bytes) {
-        // Errors are ignored because the caller may have closed this standard error.
+        // Ignore errors, because the caller may have closed this standard error.
         io::stderr().write_all(&bytes[..length]).ok();
     }
 }

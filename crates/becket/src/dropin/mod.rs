@@ -1,5 +1,5 @@
-//! Drop-in replacement for hitch, stud and stunnel: started by their names, with their command
-//! lines and files.
+//! Drop-in replacement for hitch, stud and stunnel: becket runs under their names, with their
+//! command lines and files.
 //!
 //! [`becket_dialects`] translates their settings into becket's configuration. This module
 //! implements their exit codes, their test option and the background process.
@@ -26,18 +26,18 @@ use becket_keys::signing::token::Tokens;
 use becket_prepare::source::ConfigSource;
 use becket_process::{ProcessRole, StartTask, continues, enter};
 
-/// A start of becket as another program.
+/// Invocation of becket under the name of another program.
 #[derive(Debug)]
 pub struct DropInCall {
     dialect: Dialect,
-    /// Name by which the program was called, for messages.
+    /// Name of the invoked program, for messages.
     name: String,
     arguments: Vec<String>,
 }
 
 impl DropInCall {
-    /// Returns the call if this process was started as another program: by its name (`hitch`, a
-    /// link to becket), or as `becket hitch`.
+    /// Returns the invocation if this process replaces another program: a link named `hitch`, for
+    /// example, or `becket hitch`.
     pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let own = arguments.next()?;
         let own = Path::new(&own).file_name()?.to_string_lossy().into_owned();
@@ -54,7 +54,7 @@ impl DropInCall {
         })
     }
 
-    /// Runs the program until it ends. Call it before any thread is started.
+    /// Runs the program until it ends. The caller must not have started threads.
     ///
     /// # Errors
     /// A system call failed.
@@ -131,8 +131,8 @@ impl DropInCall {
         }
     }
 
-    /// Checks the configuration as `becket check` does. On success the last line of output
-    /// is that of the replaced program.
+    /// Checks the configuration like `becket check`. On success, the last line of output is the
+    /// replaced program's.
     fn test(&self, source: &ConfigSource) -> io::Result<ExitCode> {
         let mut given = match enter(source, StartTask::Check)? {
             ProcessRole::Ended(code) => return Ok(code),

@@ -24,26 +24,24 @@ use self::sample::Sample;
 use self::screen::Screen;
 use crate::admin::{AdminAddress, NoStatus};
 
-/// Reason why the screen cannot be shown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotShown {
     /// Standard output is a file or a pipe.
     #[error("standard output is not a terminal; use becket status instead")]
     NoTerminal,
-    /// The becket does not answer.
     #[error(transparent)]
     NoStatus(#[from] NoStatus),
-    /// The terminal reported an error.
     #[error("cannot use the terminal: {0}")]
     Terminal(#[from] io::Error),
 }
 
 /// Shows the becket at `place`, refreshed at each interval `every`, until a key or a signal ends
-/// it.
+/// the program.
 ///
 /// # Errors
-/// Standard output is not a terminal, the first request gets no answer, or the terminal fails.
+/// Standard output is not a terminal, the first request receives no response, or the terminal
+/// fails.
 pub fn run(place: &AdminAddress, every: Duration) -> Result<(), NotShown> {
     if !io::stdout().is_terminal() {
         return Err(NotShown::NoTerminal);
@@ -96,7 +94,7 @@ fn show(
     Ok(())
 }
 
-/// Longest wait for a key between checks of signals and samples.
+/// Maximum wait for a key between checks for signals and samples.
 const STEP: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The answers of a becket at one moment.
+//! Admin responses of a becket, requested at one moment.
 
 use becket_control::replies::TopConnections;
 use becket_control::status::Status;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::admin::{AdminAddress, NoStatus};
 
-/// Error answer of an address that does not serve `/connections/top`.
+/// Error response of an admin address that does not support `/connections/top`.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct TopRefused {
     pub(super) error: String,
@@ -15,7 +15,7 @@ pub(super) struct TopRefused {
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) status: Status,
-    /// Sources and names with most connections, or the reason why they are not available.
+    /// Sources and names with the most connections, or the reason why they are not available.
     pub(super) most: Result<TopConnections, TopRefused>,
 }
 

@@ -3,6 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
+use becket_config::choices::ServerMode;
 use becket_control::replies::TopConnections;
 use becket_control::status::{BackendStatus, ServerStatus, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
@@ -11,7 +12,6 @@ use super::sample::{Sample, TopRefused};
 use crate::admin::NoStatus;
 use crate::status::{escaped, rate};
 
-/// Sort order of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SortBy {
     Name,
@@ -20,14 +20,13 @@ pub(super) enum SortBy {
     Failures,
 }
 
-/// Row of one server in the table.
 #[derive(Debug, PartialEq)]
 pub(super) struct ServerRow {
     /// `BACKEND/SERVER`.
     pub(super) name: String,
     pub(super) mode: &'static str,
     pub(super) condition: String,
-    /// The server cannot get new clients.
+    /// The server accepts no new clients.
     pub(super) is_out: bool,
     pub(super) weight: u32,
     pub(super) open: u32,
@@ -43,7 +42,6 @@ pub(super) struct Screen {
     before: Option<Sample>,
     /// Handshakes per second, oldest first.
     handshakes: VecDeque<u64>,
-    /// Error of the last request, if it failed.
     pub(super) fault: Option<String>,
     pub(super) sort: SortBy,
     pub(super) is_reversed: bool,
@@ -95,7 +93,7 @@ impl Screen {
         }
     }
 
-    /// Applies a key press. Returns `true` if the key ends the program.
+    /// Handles a key press. Returns `true` if the key ends the program.
     pub(super) fn press(&mut self, key: KeyEvent) -> bool {
         if key.kind == KeyEventKind::Release {
             return false;
@@ -142,13 +140,11 @@ impl Screen {
         rate(self.status(), &self.before.as_ref()?.status, of)
     }
 
-    /// Returns all servers, sorted.
     pub(super) fn servers(&self) -> Vec<ServerRow> {
         let mut rows = Vec::new();
         for (at, backend) in self.status().backends.iter().enumerate() {
             for (index, server) in backend.servers.iter().enumerate() {
-                // A reload may have moved the server; its rate is then missing until the next
-                // sample.
+                // A server that a reload has moved has no rate until the next sample.
                 let find = |status: &'_ Status| {
                     let other = status.backends.get(at)?;
                     let found = other.servers.get(index)?;
@@ -180,7 +176,10 @@ impl Screen {
 fn row(backend: &BackendStatus, server: &ServerStatus, rate: Option<f64>) -> ServerRow {
     ServerRow {
         name: format!("{}/{}", escaped(&backend.name), escaped(&server.name)),
-        mode: server.mode.word(),
+        mode: match (server.mode, server.backup) {
+            (ServerMode::Ready, true) => "backup",
+            (mode, _) => mode.word(),
+        },
         condition: escaped(server.health.label()),
         is_out: !server.health.is_usable(),
         weight: server.weight,
@@ -193,7 +192,7 @@ fn row(backend: &BackendStatus, server: &ServerStatus, rate: Option<f64>) -> Ser
 
 /// Maximum number of samples in the plot: more than most terminals have columns.
 const MOST_MOMENTS: usize = 300;
-/// Rows per page key.
+/// Rows that a page key scrolls.
 const A_PAGE: usize = 10;
 
 #[cfg(test)]

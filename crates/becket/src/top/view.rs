@@ -145,7 +145,7 @@ fn draw_servers(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
     frame.render_widget(table, area);
 }
 
-/// Returns the columns that leave the name at least [`NAME_WIDTH`].
+/// Returns the columns that fit if the name column has at least [`NAME_WIDTH`].
 fn server_columns(width: u16) -> Vec<&'static ServerColumn> {
     let mut columns: Vec<_> = SERVER_COLUMNS.iter().collect();
     for dropped in LEAST_USEFUL {
@@ -218,10 +218,9 @@ fn bytes_per_second(rate: Option<f64>) -> String {
     rate.map_or_else(|| "-".to_owned(), |rate| show_bytes(rate) + "/s")
 }
 
-/// A column of the table of servers.
 struct ServerColumn {
     name: &'static str,
-    /// Zero for the name, which gets the remaining width.
+    /// Width in characters; 0 for the name column, which fills the remaining width.
     width: u16,
     sort: Option<SortBy>,
     text: fn(&ServerRow) -> String,
@@ -258,10 +257,10 @@ static SERVER_COLUMNS: [ServerColumn; 8] = [
         it.failures.to_string()
     }),
 ];
-/// Columns that a narrow terminal lacks, in the order in which they are dropped: settings first, then
-/// counts. With 80 columns, the first two are dropped.
+/// Columns that a narrow terminal omits, in the order in which they are dropped: settings first, then counts. With 80
+/// columns, the first two are dropped.
 const LEAST_USEFUL: [&str; 6] = ["WEIGHT", "MAXCONN", "MODE", "FAILURES", "RATE", "OPEN"];
-/// Minimum width of names. Fits the name of a short backend and an IPv4 address with a port.
+/// Minimum width of the name column. A short backend name and an IPv4 address with a port fit.
 const NAME_WIDTH: u16 = 20;
 /// Width of the scale, equal to the first column of the lines above it.
 const SCALE_WIDTH: u16 = 13;

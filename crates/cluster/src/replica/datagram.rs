@@ -1,4 +1,4 @@
-//! The header of a datagram, and the text of a join.
+//! Datagram headers, and the plaintext of a join.
 //!
 //! A header is unverified until the datagram decrypts; it only selects the key to try.
 
@@ -8,8 +8,8 @@ use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN};
 use becket_proto::reader::Reader;
 use becket_proto::ticket::{NodeId, SecretId};
 
-/// Key id that a node draws for the datagrams that it receives: of a pair, or of a join in
-/// progress. Random, never 0.
+/// Key ID that a node chooses for the datagrams that it receives, for a pair or a join in progress.
+/// Random and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairId(pub(super) u32);
 
@@ -22,18 +22,18 @@ pub(super) enum Header {
     },
     Join {
         secret: SecretId,
-        /// The HELLO that this datagram answers, if it is a WELCOME.
+        /// In a WELCOME, the ID of the HELLO that it answers.
         to: Option<PairId>,
         nonce: [u8; JOIN_NONCE_LEN],
     },
 }
 
-/// Message between nodes that have no keys yet.
+/// Message between nodes that share no keys yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Join {
     pub(super) kind: JoinKind,
     pub(super) from: PeerName,
-    /// Id of the pair in datagrams to the sender.
+    /// ID that the receiver puts into datagrams to the sender.
     pub(super) id: PairId,
     pub(super) nonce: [u8; NONCE_LEN],
     /// Nonce of the HELLO that a WELCOME answers.
@@ -43,14 +43,12 @@ pub(super) struct Join {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum JoinKind {
-    /// Begins a join.
     Hello,
-    /// Answers a HELLO.
     Welcome,
 }
 
 impl Header {
-    /// Reads the header. Returns it with the offset of the sealed part.
+    /// Decodes the header, and returns it with the offset of the sealed part.
     pub(super) fn decode(datagram: &[u8]) -> Result<(Self, usize), DropCause> {
         if datagram.len() > MAX_DATAGRAM {
             return Err(DropCause::Oversized);
@@ -97,7 +95,7 @@ impl Header {
 }
 
 impl Join {
-    /// Bytes of an encoded join: the same for all kinds, so that an answer is not longer than its request.
+    /// Bytes of an encoded join. All kinds have the same length, so an answer is never longer than its request.
     pub(super) const LEN: usize = 1 + 2 + 8 + 4 + 2 * NONCE_LEN + SHARE_LEN;
 
     pub(super) fn encode(&self) -> [u8; Self::LEN] {
@@ -115,7 +113,7 @@ impl Join {
         out
     }
 
-    /// Reads a join. Ignores any further bytes, which a newer node may add.
+    /// Decodes a join. Ignores additional bytes, which a newer version may append.
     pub(super) fn decode(text: &[u8]) -> Option<Self> {
         let mut reader = Reader::new(text);
         let kind = match reader.u8()? {
@@ -136,13 +134,15 @@ impl Join {
     }
 }
 
-/// Bytes before the sealed text of a pair's datagram.
+/// Bytes before the sealed part of a pair's datagram.
 pub(super) const HEADER_LEN: usize = 16;
 
-/// Maximum datagram in bytes: it fits any path with an MTU of 1500, with room for tunnels.
+/// Maximum datagram length in bytes. It fits any path with an MTU of 1500, with room for tunnel
+/// headers.
 pub const MAX_DATAGRAM: usize = 1400;
 
-/// First bytes of the datagrams of all versions, even future ones. Other datagrams can be dropped unread.
+/// Signature at the start of datagrams of all versions, also future ones. Datagrams without it can be dropped without
+/// decryption.
 pub const SIGNATURE: [u8; 3] = *b"BKT";
 
 /// Signature and version.

@@ -1,9 +1,8 @@
 //! Rate limits for HELLOs: a flood is rejected before the cost of an AEAD open and an X25519 agreement.
 //!
-//! Each source address has a rate. All addresses outside the list of peers also share one rate, so
-//! that a flood from invented addresses does not keep listed peers out. The number of sources is
-//! limited: a new source replaces the one that has been idle longest, and only an admitted HELLO
-//! adds a source.
+//! Each source address has a rate. All addresses outside the list of peers also share one rate, so that a flood from
+//! forged addresses does not block listed peers. The number of sources is limited: a new source replaces the source
+//! that has been idle longest, and only an admitted HELLO adds a source.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -30,7 +29,7 @@ impl HelloLimits {
         }
     }
 
-    /// Returns whether a HELLO from this address may be decrypted, and counts it if so.
+    /// Returns whether a HELLO from this address may be decrypted. Counts an admitted HELLO.
     pub(super) fn admits(
         &mut self,
         from: IpAddr,
@@ -38,7 +37,7 @@ impl HelloLimits {
         limits: &ReplicaLimits,
         now: Duration,
     ) -> bool {
-        // Another host in the network of a listed peer must not be able to use up the peer's rate.
+        // A host in the same network as a listed peer must not be able to exhaust the peer's rate.
         let prefix = if listed { from } else { prefix(from) };
         let known = self
             .sources
@@ -79,7 +78,8 @@ impl HelloLimits {
     }
 }
 
-/// Returns the network of an address: an IPv6 host can choose addresses within its /64.
+/// Returns the /64 network of an IPv6 address, because a host can choose any address within it.
+/// Returns IPv4 addresses unchanged.
 fn prefix(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,
@@ -90,12 +90,12 @@ fn prefix(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Maximum number of sources: more than the addresses in a list of peers, so that HELLOs with forged listed
-/// addresses do not displace each other; few enough to walk over them for each HELLO.
+/// Maximum number of sources. It exceeds the number of listed addresses, so that HELLOs with forged listed addresses do
+/// not evict each other, but permits a linear search for each HELLO.
 const SOURCES: usize = 512;
 
-/// Burst of the rates: when a node starts, each of its peers may send it HELLOs, from several
-/// addresses.
+/// Burst of the rates. A starting node receives HELLOs from each of its peers, possibly from
+/// several addresses.
 const BURST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
 //! Joins of two nodes: HELLO, WELCOME and the echo.
 //!
-//! Joins that this node began are in [`joins`](super::joins) until they are answered. A join that this node
-//! answered is a pair in the candidate stage. Only its echo makes it a peer, so a recorded HELLO costs one
-//! agreement, is limited in rate, and changes nothing.
+//! [`joins`](super::joins) contains the joins that this node began, until they are answered. A join that this node
+//! answered is a pair in the candidate stage. Only its echo turns the candidate into a peer, so a replayed HELLO costs
+//! one key agreement, is rate-limited, and changes nothing.
 //!
-//! No key is derived twice: a WELCOME uses up the nonce and the share of its HELLO. A repeated HELLO gets the
-//! same WELCOME while its candidate exists, and a new one after that.
+//! No key is derived twice: a WELCOME uses up the nonce and the share of its HELLO. A repeated HELLO receives the same
+//! WELCOME while its candidate exists, and a new one afterwards.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -21,7 +21,6 @@ use super::vault::{
 };
 use becket_proto::ticket::SecretId;
 
-/// A decrypted join, with its sender.
 struct OpenedJoin {
     from: SocketAddr,
     secret: SecretId,
@@ -30,7 +29,7 @@ struct OpenedJoin {
 }
 
 impl<V: Vault> Replica<V> {
-    /// Checks the listed addresses, begins missing joins, and gives up expired ones.
+    /// Checks the listed addresses, begins missing joins, and abandons expired ones.
     pub(super) fn plan_joins(&mut self, now: Duration) {
         let before = self.joins.begun.len();
         self.joins.begun.retain(|_, begun| begun.ends > now);
@@ -88,7 +87,7 @@ impl<V: Vault> Replica<V> {
         self.joins.begun.insert(id, begun);
     }
 
-    /// Returns a key id that no pair or join has.
+    /// Returns an unused key ID.
     fn free_id(&mut self) -> PairId {
         loop {
             let id = PairId(u32::from_be_bytes(random(&mut self.vault)));
@@ -98,7 +97,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Decrypts and answers the datagram of a join, if the rate limits admit it.
+    /// Decrypts and answers a join datagram, if the rate limits admit it.
     pub(super) fn take_join(
         &mut self,
         from: SocketAddr,
@@ -144,7 +143,8 @@ impl<V: Vault> Replica<V> {
 
     fn take_opened(&mut self, opened: &OpenedJoin, now: Duration) -> Result<(), DropCause> {
         if opened.join.from == self.name {
-            // Our own datagram: the listed address is ours, or a host sends our datagrams back.
+            // The datagram is our own: the listed address is ours, or a host reflects our
+            // datagrams.
             self.joins.came_back(opened.join.id, now + REST);
             return Err(DropCause::Own);
         }
@@ -163,8 +163,8 @@ impl<V: Vault> Replica<V> {
             return match &mut pair.stage {
                 PairStage::Candidate { due, .. } => {
                     *due = true;
-                    // One of the two HELLOs was captured and sent again from elsewhere: both addresses get the WELCOME,
-                    // and the echo shows which one is right.
+                    // One of the two HELLOs is a replay from another address. Both addresses receive the WELCOME, and
+                    // the echo shows which one is right.
                     pair.address = opened.from;
                     Ok(())
                 }
@@ -193,7 +193,7 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Drops the oldest candidate if there are too many: of this peer, or of all peers.
+    /// Drops the oldest candidate if this peer, or all peers together, have too many.
     fn make_room_for_candidate(&mut self, name: PeerName) {
         for (limit, of_peer) in [(MAX_CANDIDATES_OF_PEER, true), (MAX_CANDIDATES, false)] {
             let candidates = self
@@ -231,7 +231,8 @@ impl<V: Vault> Replica<V> {
             responder: party(welcome.from, welcome.nonce, welcome.share),
         };
         let keys = self.vault.agree(&begun.ours, &transcript, Role::Initiator);
-        // Even after a failure, nonce and share are used up: no key is derived from them twice.
+        // Remove the join even after a failure, because its nonce and share must not be used for a
+        // second key.
         self.joins.begun.remove(&to);
         let Some(keys) = keys else {
             self.joins.rest(target, now + REST);
@@ -310,7 +311,7 @@ impl<V: Vault> Replica<V> {
         of_node.map(|peer| peer.heard).max()
     }
 
-    /// Returns whether one more process can be live. A process that replaces another one always can.
+    /// Returns whether the limit on live peers admits this process. Other processes of its node do not count.
     pub(super) fn has_place(&self, name: PeerName) -> bool {
         if self.peers.get(&name).is_some_and(ReplicaPeer::is_live) {
             return true;
@@ -320,8 +321,8 @@ impl<V: Vault> Replica<V> {
         others.count() < self.limits.peers
     }
 
-    /// Removes the process of a node that was silent longest if the node has too many, so that a
-    /// node that restarts continually does not fill the memory.
+    /// Removes the longest-silent process of a node that has too many, so that a node that restarts
+    /// continually does not exhaust memory.
     fn forget_oldest_boot(&mut self, name: PeerName) {
         let of_node = self
             .peers
@@ -334,8 +335,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Removes the retired peer that was silent longest if there are too many peers, so that a node
-    /// that returns under new numbers does not fill the memory.
+    /// Removes the longest-silent retired peer if there are too many peers, so that a node that
+    /// returns under new numbers does not exhaust memory.
     fn forget_a_retired(&mut self) {
         if self.peers.len() < self.limits.peers * MAX_BOOTS_OF_NODE {
             return;
@@ -388,7 +389,7 @@ fn party(name: PeerName, nonce: [u8; NONCE_LEN], share: [u8; SHARE_LEN]) -> Part
 /// Time after which an unanswered HELLO gets a new nonce and share.
 const BEGUN_LIFE: Duration = Duration::from_secs(60);
 
-/// Time before the next try at our own address, or at an address where a join cannot succeed.
+/// Pause of joins to this node's own address, or to an address where a join cannot succeed.
 const REST: Duration = Duration::from_secs(30);
 
 /// Maximum time between the answer to a HELLO and its echo.

@@ -1,6 +1,6 @@
-//! The list of addresses, the joins that this node began there, and a record of refused joins.
+//! The list of addresses, the joins that this node began with them, and a record of refused joins.
 //!
-//! Determines which address gets the next HELLO, and when; [`join`](super::join) draws nonces and sends. Every
+//! Determines which address receives the next HELLO, and when; [`join`](super::join) generates nonces and sends. Every
 //! collection here is bounded: the list by its limit, joins by the list and the peers, refusals by a constant.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -21,43 +21,39 @@ pub(super) struct Joins<S> {
     pub(super) begun: BTreeMap<PairId, BegunJoin<S>>,
     /// Refused joins from addresses that are not in the list.
     strangers: VecDeque<RefusedJoin>,
-    /// Number of entries of `strangers` that were removed to make room.
+    /// Number of entries removed from `strangers` because it was full.
     left_out: u64,
     /// Time of the next check of the list; immediate after each change.
     pub(super) look: Option<Duration>,
 }
 
-/// An address in the list.
 pub(super) struct ListedAddress {
     pub(super) address: SocketAddr,
-    /// Time before which no HELLO is sent, because the address is our own, or a join there cannot
+    /// Time before which no HELLO is sent, because the address is this node's own, or a join cannot
     /// succeed.
     pub(super) rest: Duration,
     own: bool,
     hellos: u32,
-    /// Refused joins from this address.
     refused: Option<RefusedJoin>,
 }
 
-/// A join that this node began, without an answer yet.
+/// Join that this node began and that has no answer yet.
 pub(super) struct BegunJoin<S> {
     pub(super) target: SocketAddr,
     pub(super) secret: SecretId,
     pub(super) nonce: [u8; NONCE_LEN],
     pub(super) share: [u8; SHARE_LEN],
     pub(super) ours: S,
-    /// Time of the next HELLO.
     pub(super) next: Duration,
     pub(super) wait: Duration,
     pub(super) ends: Duration,
     pub(super) reason: Reason,
 }
 
-/// Reason for a join.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     Listed,
-    /// The secret of the pair is no longer the first, or its keys are old.
+    /// The pair's secret is no longer the first one, or its keys are too old.
     Stale,
 }
 
@@ -102,7 +98,7 @@ impl<S> Joins<S> {
         dropped
     }
 
-    /// Begins all joins again, under another secret.
+    /// Begins all joins again with another secret.
     pub(super) fn restart(&mut self) {
         self.begun.clear();
         self.look_at(Duration::ZERO);
@@ -129,7 +125,7 @@ impl<S> Joins<S> {
             .collect()
     }
 
-    /// Returns the refused joins: listed addresses first.
+    /// Returns the refused joins, listed addresses first.
     pub(super) fn refused(&self, now: Duration) -> Vec<RefusedJoin> {
         let listed = self.listed.iter().flat_map(|known| &known.refused);
         let all = listed.chain(&self.strangers).map(|refused| RefusedJoin {
@@ -144,13 +140,13 @@ impl<S> Joins<S> {
         self.left_out
     }
 
-    /// Returns when there is a join to begin, to repeat, or to give up.
+    /// Returns the time at which a join must be begun, repeated or abandoned.
     pub(super) fn when(&self) -> Option<Duration> {
         let begun = self.begun.values().map(|begun| begun.next);
         self.look.into_iter().chain(begun).min()
     }
 
-    /// Counts a HELLO that is being sent, and schedules the next one.
+    /// Counts a sent HELLO, and schedules the next one.
     pub(super) fn said_hello(&mut self, id: PairId, now: Duration) {
         let Some(begun) = self.begun.get_mut(&id) else {
             return;
@@ -163,7 +159,7 @@ impl<S> Joins<S> {
         }
     }
 
-    /// Ends the joins at an address where a peer answered or can be reached.
+    /// Ends the joins to an address where a peer answered or is reachable.
     pub(super) fn answered(&mut self, address: SocketAddr) {
         self.begun.retain(|_, begun| begun.target != address);
         if let Some(known) = self
@@ -204,8 +200,8 @@ impl<S> Joins<S> {
     }
 
     /// Marks the target of a HELLO that came back as this node's own address, until another node
-    /// answers there. The join continues at a low rate, so a host that sends our HELLOs back, but
-    /// cannot suppress the WELCOME, achieves nothing.
+    /// answers from it. Joins continue at a low rate, so a host that reflects HELLOs cannot prevent
+    /// a join unless it also suppresses the WELCOME.
     pub(super) fn came_back(&mut self, id: PairId, until: Duration) {
         let Some(begun) = self.begun.get_mut(&id) else {
             return;
@@ -224,7 +220,8 @@ impl<S> Joins<S> {
         self.look_at(until);
     }
 
-    /// Records a refused join by its address. A listed address has its own entry, which no unlisted one displaces.
+    /// Records a refused join by its address. A listed address has its own entry, which unlisted addresses cannot
+    /// displace.
     pub(super) fn refuse(&mut self, mut refused: RefusedJoin) {
         let mut listed = self.listed.iter_mut();
         if let Some(known) = listed.find(|known| known.address == refused.address) {
@@ -244,8 +241,8 @@ impl<S> Joins<S> {
         self.strangers.push_back(refused);
     }
 
-    /// Removes an unlisted address: one that has stopped trying, otherwise the one with the fewest tries. Addresses
-    /// can be invented, each for one try; a wrongly configured node tries repeatedly.
+    /// Removes an unlisted address: one that has stopped trying, otherwise the one with the fewest tries. Each forged
+    /// address tries once, but a misconfigured node tries repeatedly.
     fn leave_out_a_stranger(&mut self, now: Duration) {
         let worth = |known: &RefusedJoin| (known.last + STILL_TRIES > now, known.count, known.last);
         let strangers = self.strangers.iter().enumerate();
@@ -274,13 +271,14 @@ pub(super) fn is_answered(peers: &BTreeMap<PeerName, ReplicaPeer>, address: Sock
     live.any(|peer| peer.answers_at(address))
 }
 
-/// Time before the first repetition of a HELLO; it doubles each time.
+/// Delay before the first repetition of a HELLO. The delay doubles each time, up to
+/// `HELLO_AGAIN_AT_MOST`.
 pub(super) const HELLO_AGAIN: Duration = Duration::from_millis(500);
 pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
 
 /// Maximum number of unlisted addresses whose refused joins are recorded.
 const MAX_STRANGERS: usize = 16;
 
-/// Time after the last refused join at which a node counts as gone. A node that wants to join sends
-/// a HELLO every few seconds, and pauses for half a minute at most.
+/// Time after its last refused join at which a node counts as stopped. A node that wants to join
+/// sends a HELLO every few seconds, and pauses for at most half a minute.
 const STILL_TRIES: Duration = Duration::from_secs(60);

@@ -72,7 +72,7 @@ pub use self::vault::{
 use self::warm_up::Warming;
 use becket_proto::ticket::NodeId;
 
-/// The replication of one node: its pairs, joins and queues.
+/// Replication state of one node: its pairs, joins and queues.
 pub struct Replica<V: Vault> {
     name: PeerName,
     limits: ReplicaLimits,
@@ -86,7 +86,7 @@ pub struct Replica<V: Vault> {
     warming: Warming,
     /// Time of the next check for silent peers.
     expires: Duration,
-    /// The peer at whose queue the rate limit stopped the last turn. The next turn begins there.
+    /// Peer at which the rate limit stopped the last turn. The next turn begins with it.
     served: Option<PeerName>,
     total: PeerTraffic,
 }
@@ -124,8 +124,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Replaces the vault when secrets change. Pairs under a secret that is no longer listed end at once. Pairs
-    /// under a secret other than the new first one stay until they are joined again under the first.
+    /// Replaces the vault when secrets change. Pairs under a removed secret end immediately. Pairs under any secret
+    /// other than the new first one stay until they are joined again under the first.
     pub fn set_vault(&mut self, vault: V) {
         self.vault = vault;
         let secrets = self.vault.secrets();
@@ -180,12 +180,12 @@ impl<V: Vault> Replica<V> {
         encoded.zeroize();
     }
 
-    /// Number of live peers, to which records are sent.
+    /// Returns the number of live peers, to which records are sent.
     pub fn live(&self) -> usize {
         self.peers.values().filter(|peer| peer.is_live()).count()
     }
 
-    /// Returns the sums over all peers, including former ones, and over datagrams that belong to none.
+    /// Returns the totals over all peers, including former ones, and over datagrams of no known peer.
     pub fn total(&self) -> &PeerTraffic {
         &self.total
     }
@@ -211,7 +211,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Asserts, in debug builds, that pairs and peers agree and that every bound holds. Visits everything.
+    /// Asserts in debug builds that pairs and peers are consistent and that every bound holds. Visits all pairs and
+    /// peers.
     pub fn check_invariants(&self) {
         for (name, peer) in &self.peers {
             debug_assert!(

@@ -4,20 +4,18 @@ use std::net::SocketAddr;
 
 use becket_proto::ticket::NodeId;
 
-/// 64 random bits that identify a process: drawn at start, never stored.
+/// Random 64-bit identifier of a process, generated at start and never stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Boot(pub u64);
 
-/// Name of a process of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct PeerName {
-    /// Configured number of the node.
     pub node: NodeId,
-    /// Identifies the process of the node.
     pub boot: Boot,
 }
 
-/// Converts an address to its canonical form, so that addresses can be compared.
+/// Converts IPv4-mapped IPv6 addresses to IPv4 and clears the flow label, so that addresses can be
+/// compared.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V4(_) => address,

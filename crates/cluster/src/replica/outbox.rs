@@ -32,7 +32,7 @@ impl SendQueue {
         self.limit - self.bytes.len()
     }
 
-    /// Queues one encoded record. Returns `false` if there is no room.
+    /// Queues one encoded record. Returns `false` if the queue has no space for it.
     pub(super) fn push(&mut self, record: &[u8]) -> bool {
         if record.len() > self.room() {
             return false;

@@ -1,13 +1,14 @@
 //! A rate with a burst, in integers: the generic cell rate algorithm.
 //!
-//! Instead of tokens, a [`Pace`] stores the time until which all charges so far take at this rate.
-//! A charge may exceed the burst; the next one then waits.
+//! A [`Pace`] stores no tokens, but the time at which all charges so far are paid off at this rate.
+//! A charge may exceed the burst; the next charge then waits.
 //!
 //! Source: ITU-T I.371, the virtual scheduling form.
 
 use std::time::Duration;
 
-/// Permits `per_second` units per second, and at once as many as fit into `burst`.
+/// Limits units to `per_second` per second. A burst may contain as many units as the rate permits
+/// in the time `burst`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     per_second: u64,
@@ -24,7 +25,7 @@ impl Pace {
         }
     }
 
-    /// Returns whether units may pass now; never at a rate of 0.
+    /// Returns whether units may pass now. Always `false` at a rate of 0.
     pub(super) fn ready(&self, now: Duration) -> bool {
         self.when().is_some_and(|when| when <= now)
     }
@@ -45,8 +46,8 @@ impl Pace {
 
 const NANOS: u64 = 1_000_000_000;
 
-/// Burst of the rates. Longer than the interval in which events of workers are collected, so that a steady
-/// load does not wait.
+/// Duration of a burst. It is longer than the interval at which worker events are collected, so that a steady load does
+/// not wait.
 pub(super) const BURST: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

@@ -19,39 +19,36 @@ use super::window::Window;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
-/// One join with a peer, once its keys exist.
+/// Join with a peer for which keys exist.
 pub(super) struct KeyedPair<K> {
     pub(super) peer: PeerName,
     pub(super) keys: K,
-    /// Secret of the join.
     pub(super) secret: SecretId,
     pub(super) stage: PairStage,
-    /// Id of the pair at the other side.
+    /// ID that the peer assigned to the pair.
     pub(super) theirs: PairId,
-    /// Address to which datagrams of the pair are sent.
     pub(super) address: SocketAddr,
-    /// Nonce of the HELLO.
     pub(super) hello: [u8; NONCE_LEN],
     /// Nonce of the WELCOME, which the sender of the HELLO must echo.
     pub(super) welcome: [u8; NONCE_LEN],
-    /// Sequence of the last sealed datagram. No sequence is used twice.
+    /// Sequence number of the last sealed datagram. A number is never reused.
     pub(super) sequence: u64,
     pub(super) window: Window,
     pub(super) made: Duration,
     pub(super) heard: Duration,
     pub(super) sent: Duration,
-    /// The other side waits for a confirmation of its echo.
+    /// The peer waits for a confirmation of its echo.
     pub(super) reply_due: bool,
     /// The secret of the join is no longer the first, so the pair must be joined again.
     pub(super) stale: bool,
 }
 
-/// Stage of a join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PairStage {
-    /// This node answered a HELLO, which may be a recorded one. Only an echo makes a peer of it.
+    /// This node answered a HELLO, which may be a replay. Only an echo turns the candidate into a
+    /// peer.
     Candidate {
-        /// Our share, for repeating the WELCOME.
+        /// Our key share, for repeated WELCOMEs.
         share: [u8; SHARE_LEN],
         /// A WELCOME must be sent, for the first time or because the HELLO was repeated.
         due: bool,
@@ -66,13 +63,13 @@ pub(super) enum PairStage {
 pub(super) struct ReplicaPeer {
     pub(super) name: PeerName,
     pub(super) address: SocketAddr,
-    /// Listed addresses at which the peer was reached, the latest last.
+    /// Listed addresses at which the peer was reached, newest last.
     pub(super) reached_by: Vec<SocketAddr>,
     /// Pairs with the peer, newest last.
     pub(super) pairs: Vec<PairId>,
     pub(super) since: Duration,
     pub(super) heard: Duration,
-    /// Reason why nothing is sent to the peer any more.
+    /// Reason why this node no longer sends to the peer.
     pub(super) retired: Option<Retired>,
     pub(super) outbox: SendQueue,
     /// Number of sessions that the peer reported.
@@ -81,7 +78,8 @@ pub(super) struct ReplicaPeer {
     pub(super) traffic: PeerTraffic,
 }
 
-/// Reason why nothing is sent to a peer. Datagrams from the peer may still arrive and are accepted.
+/// Reason why this node no longer sends to a peer. Datagrams that still arrive from the peer are
+/// accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retired {
     /// Another process of the node replaced the peer at this time.
@@ -90,7 +88,7 @@ pub(super) enum Retired {
     Left,
 }
 
-/// A walk over our sessions and sticks, for one peer.
+/// Transfer of our sessions and sticks to one peer.
 #[derive(Clone, Copy)]
 pub(super) struct Dump {
     pub(super) at: DumpWalk,
@@ -98,14 +96,14 @@ pub(super) struct Dump {
     pub(super) records: u32,
 }
 
-/// Position of a dump. Sticks come first: they are few, and without them a session leads to the wrong server.
+/// Position of a dump. Sticks are sent first: they are few, and without them a client with a session would reach the
+/// wrong server.
 #[derive(Clone, Copy)]
 pub(super) enum DumpWalk {
     Sticks(StickCursor),
     Sessions(Cursor),
 }
 
-/// Destination and stage of a new pair.
 pub(super) struct Ends {
     pub(super) peer: PeerName,
     pub(super) theirs: PairId,
@@ -182,15 +180,15 @@ impl ReplicaPeer {
         self.retired.is_none()
     }
 
-    /// Records when a genuine datagram arrived. Ignores datagrams of a peer that has left, so that
-    /// the peer expires.
+    /// Records the arrival time of a genuine datagram. Ignores datagrams of a peer that has left,
+    /// so that the peer expires.
     pub(super) fn hear(&mut self, now: Duration) {
         if !self.has_left() {
             self.heard = now;
         }
     }
 
-    /// Returns whether the peer sent a goodbye. The next process of its node is a different peer.
+    /// Returns whether the peer sent a goodbye. The node's next process is a different peer.
     pub(super) fn has_left(&self) -> bool {
         self.retired == Some(Retired::Left)
     }
@@ -208,16 +206,15 @@ impl ReplicaPeer {
         self.address = address;
     }
 
-    /// Stops sending to this peer, because another process of its node replaced it, or because it
-    /// has ended.
+    /// Stops sending to this peer, because another process replaced it or because it has ended.
     pub(super) fn retire(&mut self, why: Retired) {
         self.retired = Some(why);
         self.outbox = SendQueue::new(0);
         self.dump = None;
     }
 
-    /// Returns whether the peer was replaced so long ago that a datagram from it now proves that it
-    /// is alive.
+    /// Returns whether the peer was replaced so long ago that a datagram received now proves that
+    /// it is still alive.
     pub(super) fn outlived_its_replacement(&self, now: Duration) -> bool {
         matches!(self.retired, Some(Retired::Replaced(since)) if now >= since + REPLACED_GRACE)
     }
@@ -229,7 +226,7 @@ impl ReplicaPeer {
         }
     }
 
-    /// Returns the pair to send under: the newest that the other side is known to have, otherwise the newest.
+    /// Returns the pair for sending: the newest one that the peer is known to have, otherwise the newest.
     pub(super) fn sending<K>(&self, pairs: &BTreeMap<PairId, KeyedPair<K>>) -> Option<PairId> {
         let confirmed = |id: &&PairId| {
             pairs
@@ -269,7 +266,7 @@ impl ReplicaPeer {
 /// Maximum number of listed addresses stored for one peer: more than a host has under one name.
 const MAX_ADDRESSES_OF_PEER: usize = 8;
 
-/// Time in which datagrams of a replaced process may still arrive; later ones prove that it is alive.
+/// Time in which late datagrams of a replaced process may arrive. A later datagram proves that the process is alive.
 const REPLACED_GRACE: Duration = Duration::from_secs(5);
 
 /// Time after which an unconfirmed echo is repeated.

@@ -32,7 +32,7 @@ struct Exit<'a, V, F> {
     total: &'a mut PeerTraffic,
     send: &'a mut F,
     now: Duration,
-    /// Number of datagrams that records may still use.
+    /// Number of datagrams that this turn may still use for records.
     left: usize,
     draft: [u8; MAX_DATAGRAM],
 }
@@ -59,8 +59,8 @@ impl<V: Vault> Replica<V> {
         self.send_pairs(now, source, send);
     }
 
-    /// Sends a goodbye to every live peer, so that peers need not detect the end by silence. Drop
-    /// the node after this.
+    /// Sends a goodbye to every live peer, so that peers need not detect the end by silence. The
+    /// caller must drop the node afterwards.
     pub fn leave(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
         for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
@@ -124,8 +124,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Removes a peer. Records when a live peer was last heard, so that a dump can be requested
-    /// when it returns.
+    /// Removes a peer. Records when a live peer was last heard, so that this node can request a
+    /// dump when the peer returns.
     pub(super) fn depart(&mut self, name: PeerName) {
         let Some(peer) = self.peers.remove(&name) else {
             return;
@@ -181,16 +181,16 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Sends the datagrams that are due under each pair, beginning with the peer at which the last
-    /// turn stopped.
+    /// Sends the due datagrams of all pairs, beginning with the peer at which the last turn
+    /// stopped.
     fn send_pairs(
         &mut self,
         now: Duration,
         source: &impl DumpSource,
         send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
     ) {
-        // Counted at most once, and only for a keep-alive, since it takes every lock of the session
-        // table.
+        // Count the sessions at most once, and only for a keep-alive, because counting takes every
+        // lock of the session table.
         let held = OnceCell::new();
         let alive = || Frame::Alive {
             held: *held.get_or_init(|| source.held()),
@@ -294,7 +294,8 @@ fn dump_chunk(
     (peer.outbox.len() - before) as u64
 }
 
-/// Returns how many records of a dump a queue can take: dumps leave half of it to new sessions.
+/// Returns the number of dump records that a queue can hold. Dumps leave half of the queue to new
+/// sessions.
 fn room_for_dump(peer: &ReplicaPeer, limits: &ReplicaLimits) -> Option<usize> {
     let half = limits.queue_bytes / 2;
     let room = peer.outbox.room().checked_sub(half)?;
@@ -347,7 +348,7 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         self.pair(pair, traffic, |text| (frame.encode(text).unwrap_or(0), 0));
     }
 
-    /// Sends the queue of a peer, as far as the limits permit. Returns whether the queue is empty.
+    /// Sends the queued records of a peer, within the limits. Returns whether the queue is empty.
     fn records(&mut self, pair: &mut KeyedPair<V::Keys>, peer: &mut ReplicaPeer) -> bool {
         while !peer.outbox.is_empty() {
             if self.left == 0 || !self.pace.ready(self.now) {
@@ -360,7 +361,8 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         true
     }
 
-    /// Seals and sends one datagram of a pair; `fill` writes the records and returns their bytes and number.
+    /// Seals and sends one datagram of a pair. `fill` writes the records and returns their length in bytes and their
+    /// number.
     fn pair(
         &mut self,
         pair: &mut KeyedPair<V::Keys>,
@@ -427,9 +429,8 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
     }
 }
 
-/// Time between two checks for silent peers.
 const EXPIRE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Maximum number of table places that a dump visits at once, under the lock of a shard.
+/// Maximum number of table slots that a dump visits each time it locks a shard.
 const CHUNK: usize = 64;
 const CHUNKS_PER_TURN: usize = 16;

@@ -46,8 +46,7 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Decrypts a datagram in place, and updates its pair and peer, before any record in it is
-    /// read.
+    /// Decrypts a datagram in place, and updates its pair and peer before its records are parsed.
     fn take_sealed(
         &mut self,
         (to, from): (PairId, SocketAddr),
@@ -171,8 +170,8 @@ impl<V: Vault> Replica<V> {
         }
         self.pairs
             .retain(|other, pair| *other == id || pair.peer != name);
-        // The next process of the node will have the same address, so a join there may begin at
-        // once.
+        // The node's next process will have the same address, so a join with it may begin
+        // immediately.
         self.joins.look_at(Duration::ZERO);
     }
 
@@ -184,7 +183,7 @@ impl<V: Vault> Replica<V> {
     }
 }
 
-/// Returns the text of a decrypted datagram.
+/// Returns the plaintext of a datagram that was decrypted in place.
 fn text(datagram: &[u8]) -> &[u8] {
     let end = datagram.len().saturating_sub(TAG_LEN);
     datagram.get(HEADER_LEN..end).unwrap_or_default()
@@ -193,7 +192,7 @@ fn text(datagram: &[u8]) -> &[u8] {
 fn take_frame(peer: &mut ReplicaPeer, frame: Frame<'_>) {
     match frame {
         Frame::Alive { held } => peer.held = Some(held),
-        // A request during a dump is ignored.
+        // A dump request is ignored while a dump is running.
         Frame::Ask { youngest } if peer.dump.is_none() && peer.is_live() => {
             peer.dump = Some(Dump {
                 at: DumpWalk::Sticks(StickCursor::default()),

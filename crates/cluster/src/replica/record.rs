@@ -27,37 +27,29 @@ use becket_proto::reader::Reader;
 use becket_proto::session::PolicyTag;
 use becket_proto::ticket::OriginId;
 
-/// Record that a node offers to its peers and accepts from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PeerRecord<'a> {
-    /// A session was just created.
     New(SessionRecord<'a>),
     /// A session ended with a fatal alert (RFC 5246 section 7.2.2) and must not be resumed.
     Del {
-        /// Policy of the session.
         policy: PolicyTag,
-        /// ID, 1 to 32 bytes.
         id: &'a [u8],
     },
-    /// A client was sent to a server, and should return to it.
+    /// New assignment of a client to a server.
     Stick(PeerStick),
-    /// A session in a dump for a joining node. The receiver may have a newer one, so this must not replace
-    /// anything.
+    /// Session in a dump for a joining node. Never replaces a session that the receiver already has.
     Sync(SessionRecord<'a>),
     /// Assignment of a client to a server, in a dump for a joining node.
     Stuck(PeerStick),
 }
 
-/// A session in transit.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionRecord<'a> {
-    /// Policy of the session.
     pub policy: PolicyTag,
     /// ID, 1 to 32 bytes.
     pub id: &'a [u8],
-    /// Remaining lifetime.
     pub ttl: Duration,
-    /// Time since its full handshake.
+    /// Time since the session's full handshake.
     pub age: Duration,
     /// Identifies the full handshake from which the session descends.
     pub origin: OriginId,
@@ -70,13 +62,12 @@ pub struct SessionRecord<'a> {
 pub struct PeerStick {
     /// Origin of the client's sessions, which identifies the client.
     pub origin: OriginId,
-    /// The server.
     pub server: ServerTag,
     /// Time for which the assignment is remembered.
     pub life: Duration,
 }
 
-/// Short name of a server, the same on all nodes: a hash of the names of backend and server.
+/// Hash of the names of backend and server, identical on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerTag(pub u64);
 
@@ -84,7 +75,7 @@ pub struct ServerTag(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
     Record(PeerRecord<'a>),
-    /// Nonce of the other side's WELCOME: proves that this node has read it.
+    /// Echoes the nonce of the peer's WELCOME, which proves that this node has read it.
     Echo([u8; NONCE_LEN]),
     /// Keep-alive, with the number of sessions held.
     Alive {
@@ -98,15 +89,13 @@ pub(super) enum Frame<'a> {
     End {
         records: u32,
     },
-    /// The process ends, or leaves the cluster.
+    /// The sender exits or leaves the cluster.
     Bye,
 }
 
-/// Result of reading one record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parsed<'a> {
     Frame(Frame<'a>),
-    /// A kind that is unknown here.
     Unknown,
     /// A known kind with an invalid body.
     Malformed,
@@ -119,8 +108,8 @@ impl<'a> PeerRecord<'a> {
         Frame::Record(*self).encode(out)
     }
 
-    /// Reads the record at the start of `text`. Returns it with its length there, or `None` if it is truncated,
-    /// malformed, or of another kind.
+    /// Decodes the record at the start of `text` and returns it with its encoded length. Returns `None` if it is
+    /// truncated, malformed, or of another kind.
     pub fn decode(text: &'a [u8]) -> Option<(Self, usize)> {
         let mut reader = Reader::new(text);
         match Frame::next(&mut reader)? {
@@ -150,7 +139,7 @@ impl<'a> Frame<'a> {
         writer.finish(kind)
     }
 
-    /// Reads one record. Returns `None` if the text is truncated, since nothing after it can be found.
+    /// Reads one record. Returns `None` if it is truncated, because the next record cannot be located.
     pub(super) fn next(reader: &mut Reader<'a>) -> Option<Parsed<'a>> {
         let kind = reader.u8()?;
         let mut body = reader.vec16()?;
@@ -227,7 +216,7 @@ fn seconds(body: &mut Reader<'_>) -> Option<Duration> {
     Some(Duration::from_secs(body.u32()?.into()))
 }
 
-/// Writes one record; `at` begins after the record's head.
+/// Writes one record to `out`. `at` is the write position, which starts after the record's header.
 struct RecordWriter<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -304,10 +293,10 @@ fn ceiling(time: Duration) -> u32 {
     floor(time).saturating_add(u32::from(time.subsec_nanos() > 0))
 }
 
-/// Maximum text in a datagram in bytes, without header and tag.
+/// Maximum plaintext of a datagram in bytes, without header and tag.
 pub(super) const MAX_TEXT: usize = MAX_DATAGRAM - HEADER_LEN - TAG_LEN;
 
-/// Maximum length of a record in bytes: a datagram with it must also have space for an echo.
+/// Maximum length of a record in bytes, which leaves space for an echo in the same datagram.
 pub(super) const MAX_RECORD: usize = MAX_TEXT - (3 + NONCE_LEN);
 
 const NEW: u8 = 1;

@@ -11,9 +11,8 @@ use super::record::{PeerRecord, PeerStick, SessionRecord};
 /// Position in a walk over the sticks of all backends. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StickCursor {
-    /// Number of the backend, in an order that the caller chooses.
+    /// Index of the backend, in an order that the implementation chooses.
     pub backend: usize,
-    /// Position in the table of the backend.
     pub at: Cursor,
 }
 
@@ -23,14 +22,12 @@ pub trait Sink {
     fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> SinkOutcome;
 }
 
-/// Result of applying a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkOutcome {
-    /// The record was applied.
     Taken,
-    /// The policy of the record is unknown here. Counted for the peer.
+    /// This node does not know the session's policy. Counted as a drop of the peer.
     UnknownPolicy,
-    /// The record was not needed.
+    /// The record changed nothing, for example because the session has expired.
     Unwanted,
 }
 
@@ -38,8 +35,8 @@ pub enum SinkOutcome {
 /// [`SessionTable::visit`](becket_proto::session_table::SessionTable::visit), and sticks, through
 /// [`Stick::visit`](becket_proto::stick::Stick::visit).
 pub trait DumpSource {
-    /// Calls `show` with sessions from `from` on, at most `at_most` of them. Returns the position
-    /// to continue from, or `None` at the end.
+    /// Calls `show` with at most `at_most` sessions, starting at `from`. Returns the position to
+    /// continue from, or `None` at the end.
     ///
     /// Sessions older than `youngest` (the time since their full handshake) may be omitted. Shown
     /// sessions are sent as [`PeerRecord::Sync`].
@@ -52,7 +49,7 @@ pub trait DumpSource {
     ) -> Option<Cursor>;
 
     /// Calls `show` with the sticks of clients that were last sent to a server within `youngest`,
-    /// in the manner of [`visit`](Self::visit). Shown sticks are sent as [`PeerRecord::Stuck`].
+    /// like [`visit`](Self::visit). Shown sticks are sent as [`PeerRecord::Stuck`].
     fn visit_sticks(
         &mut self,
         from: StickCursor,
@@ -61,7 +58,7 @@ pub trait DumpSource {
         show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor>;
 
-    /// Returns the number of sessions in the table, by which other nodes choose the node to request
-    /// a dump from. Called for keep-alives, at most once per poll.
+    /// Returns the number of sessions in the table. A joining node requests its dump from the node
+    /// with the most. Called at most once per poll.
     fn held(&self) -> u32;
 }

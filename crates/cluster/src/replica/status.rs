@@ -18,23 +18,23 @@ labelled! {
 pub enum DropCause {
     /// A datagram that does not begin with our signature, or is too short.
     Garbage = "garbage",
-    /// A datagram longer than the maximum.
     Oversized = "oversized",
     /// A datagram of an unsupported version.
     UnknownVersion = "unknown-version",
-    /// A datagram of an unknown or former pair or join: dropped without cryptography.
+    /// A datagram for an unknown or former pair or join, dropped without decryption.
     UnknownKey = "unknown-key",
-    /// A datagram that arrived before, or a HELLO from which its pair was already made.
+    /// A datagram received before, or a HELLO whose pair already exists.
     Replayed = "replayed",
-    /// A datagram so old that it is not known whether it arrived before.
+    /// A datagram older than the replay window, which may be a duplicate.
     TooOld = "too-old",
-    /// A datagram of a pair that does not decrypt: damaged or forged.
+    /// A datagram of a known pair that fails to decrypt: damaged or forged.
     BadSeal = "bad-seal",
-    /// A join under a secret that is not accepted here.
+    /// A join under a secret that this node does not accept.
     UnknownSecret = "unknown-secret",
-    /// A join that does not decrypt: damaged, forged, or under another secret with the same number.
+    /// A join that fails to decrypt: damaged, forged, or sealed under another secret with the same
+    /// ID.
     BadJoin = "bad-join",
-    /// A HELLO beyond the rate of its source or of all sources.
+    /// A HELLO over the rate limit of its source or of all sources.
     HelloLimited = "hello-limited",
     /// A join that came back to its sender.
     Own = "own",
@@ -42,13 +42,12 @@ pub enum DropCause {
     WrongNonce = "wrong-nonce",
     /// A first datagram of a pair that does not echo our nonce.
     NotEchoed = "not-echoed",
-    /// A join, or a peer, beyond the limit of peers.
+    /// A join or peer rejected because the peer limit was reached.
     TooManyPeers = "too-many-peers",
-    /// A decrypted datagram whose text is not in the format of this version.
+    /// A decrypted datagram whose content is not in the format of this version.
     Malformed = "malformed",
     /// A record of an unknown kind; skipped.
     UnknownKind = "unknown-kind",
-    /// A session of an unknown policy.
     UnknownPolicy = "unknown-policy",
     /// A record that the receiver did not need.
     Unwanted = "unwanted",
@@ -60,12 +59,11 @@ pub enum DropCause {
     Unsent = "unsent",
     /// The vault failed to create a key or to seal a datagram.
     VaultFailed = "vault-failed",
-    /// An address beyond the limit of addresses.
+    /// An address ignored because the limit on addresses was reached.
     TooManyAddresses = "too-many-addresses",
 }
 }
 
-/// Number of drops for each [`DropCause`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Drops([u64; DropCause::ALL.len()]);
 
@@ -74,21 +72,17 @@ pub struct Drops([u64; DropCause::ALL.len()]);
 pub struct PeerTraffic {
     /// Datagrams sent; totals include joins.
     pub sent: u64,
-    /// Bytes of datagrams sent.
     pub sent_bytes: u64,
-    /// Records sent.
     pub sent_records: u64,
-    /// Genuine datagrams received, each once.
+    /// Genuine datagrams received, without duplicates.
     pub received: u64,
-    /// Bytes of datagrams received.
     pub received_bytes: u64,
-    /// Received records that were used.
+    /// Received records that were applied.
     pub received_records: u64,
-    /// Datagrams that had not arrived when a later one did.
+    /// Datagrams that were still missing when a later one arrived.
     pub missed: u64,
     /// Missed datagrams that arrived later. The lost ones are `missed - late`.
     pub late: u64,
-    /// Drops by cause.
     pub drops: Drops,
 }
 
@@ -96,13 +90,11 @@ pub struct PeerTraffic {
 /// `/status`: fields may be added, but not renamed.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaStatus {
-    /// Number of this node.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
-    /// Identifies this process.
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
-    /// Progress of this node in getting the sessions of the other nodes.
+    /// Progress of loading the sessions of the other nodes.
     pub warm_up: WarmUp,
     /// Current and recent peers, sorted by node.
     pub peers: Vec<PeerStatus>,
@@ -114,29 +106,24 @@ pub struct ReplicaStatus {
     pub collisions: Vec<NodeId>,
     /// Refused joins: listed addresses first, then a bounded number of others, the latest last.
     pub refused: Vec<RefusedJoin>,
-    /// Number of unlisted addresses that were removed to make room.
+    /// Number of unlisted addresses removed from `refused` to make room.
     pub refused_left_out: u64,
-    /// Traffic of all peers together, including former ones, and of datagrams that belong to none.
+    /// Traffic of all current and former peers, and datagrams that belong to no peer.
     pub total: PeerTraffic,
 }
 
-/// Status of a peer.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerStatus {
     /// Name in the configuration; set by the caller.
     pub name: Option<Arc<str>>,
-    /// Destination address.
     pub address: SocketAddr,
-    /// State of the peer.
     #[serde(serialize_with = "state")]
     pub state: PeerState,
-    /// Number of the peer's node.
     #[serde(serialize_with = "node")]
     pub node: NodeId,
-    /// Identifies the process of the node.
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
-    /// Secret of the newest pair with the peer.
+    /// ID of the secret under which the newest pair was joined.
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
     /// Time since the process became a peer.
@@ -147,22 +134,20 @@ pub struct PeerStatus {
     pub heard_ago: Duration,
     /// Number of sessions that the peer reported.
     pub sessions_held: u32,
-    /// Bytes of records that wait to be sent.
+    /// Bytes of queued records.
     pub queued_bytes: usize,
-    /// `true` while our sessions are dumped to the peer.
+    /// `true` while this node sends its sessions to the peer in a dump.
     pub dumping: bool,
-    /// Traffic with the peer.
     #[serde(flatten)]
     pub traffic: PeerTraffic,
 }
 
 labelled! {
-/// State of a peer.
 pub enum PeerState {
     /// Records are sent to the peer and accepted from it.
     Live = "live",
-    /// Another process of the same node has replaced the peer, whose datagrams are accepted while
-    /// it may be alive.
+    /// Another process of the same node has replaced this peer. Its datagrams are still accepted,
+    /// but nothing is sent to it.
     Replaced = "replaced",
     /// The peer sent a goodbye. It is shown for as long as a silent peer would be.
     Left = "left",
@@ -172,13 +157,12 @@ pub enum PeerState {
 /// A listed address that has not answered.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnansweredAddress {
-    /// The address.
     pub address: SocketAddr,
     /// Name in the configuration; set by the caller.
     pub name: Option<Arc<str>>,
-    /// `true` if this is this node's own address: a datagram sent there came back.
+    /// `true` if the address belongs to this node: a datagram sent to it came back.
     pub own: bool,
-    /// HELLOs sent there since the last answer.
+    /// Number of HELLOs sent to the address since its last answer.
     pub hellos: u32,
 }
 
@@ -192,32 +176,25 @@ pub struct RefusedJoin {
     /// Cause of the last refusal: [`DropCause::UnknownSecret`] or [`DropCause::BadJoin`].
     #[serde(serialize_with = "cause")]
     pub cause: DropCause,
-    /// Secret of the last join.
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
     /// Time since the last join.
     #[serde(rename = "seconds_ago", serialize_with = "seconds")]
     pub ago: Duration,
-    /// Time of the last join.
     #[serde(skip)]
     pub last: Duration,
-    /// Number of joins.
     pub count: u64,
 }
 
-/// Progress of a node in getting the sessions of the other nodes.
+/// Progress of loading the sessions of the other nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WarmUp {
-    /// No peer has been live yet, or one has become live just now.
+    /// A dump of all sessions is not requested yet: no peer is live, or the first has just become
+    /// live.
     #[default]
     Waiting,
     /// A peer sends the requested sessions.
-    Receiving {
-        /// Node of the peer.
-        from: NodeId,
-        /// Sessions received so far.
-        records: u64,
-    },
+    Receiving { from: NodeId, records: u64 },
     /// No more sessions are expected.
     Done,
 }
@@ -232,7 +209,7 @@ impl Serialize for WarmUp {
     }
 }
 
-/// Serializes the data for an operator: losses, and drops by cause, without causes that did not occur.
+/// Serializes the number of losses instead of `missed` and `late`. Causes without drops are omitted.
 impl Serialize for PeerTraffic {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut to = to.serialize_struct("PeerTraffic", 10)?;
@@ -286,17 +263,14 @@ fn secret<S: Serializer>(secret: &SecretId, to: S) -> Result<S::Ok, S::Error> {
 }
 
 impl Drops {
-    /// Returns the number of drops for a cause.
     pub fn of(&self, cause: DropCause) -> u64 {
         self.0.get(cause as usize).copied().unwrap_or(0)
     }
 
-    /// Iterates over all causes and their numbers of drops.
     pub fn iter(&self) -> impl Iterator<Item = (DropCause, u64)> + '_ {
         DropCause::ALL.into_iter().zip(self.0)
     }
 
-    /// Returns the sum over all causes.
     pub fn sum(&self) -> u64 {
         self.0.iter().sum()
     }
@@ -315,7 +289,7 @@ impl Default for Drops {
 }
 
 impl PeerTraffic {
-    /// Returns the number of datagrams that the peer sent and that never arrived.
+    /// Returns the number of the peer's datagrams that never arrived.
     pub fn lost(&self) -> u64 {
         self.missed.saturating_sub(self.late)
     }

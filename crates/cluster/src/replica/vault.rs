@@ -23,16 +23,14 @@ pub trait Vault {
     /// Fills `out` with random bytes that a peer cannot predict.
     fn random(&mut self, out: &mut [u8]);
 
-    /// Returns the ids of the configured secrets. Joins are made under the first and accepted under any; without
-    /// secrets there are no joins.
+    /// Returns the IDs of the configured secrets. Joins are sent under the first and accepted under any.
     fn secrets(&self) -> &[SecretId];
 
     /// Creates our half of an agreement, and the public share to send. Returns `None` on failure.
     fn share(&mut self) -> Option<(Self::Share, [u8; SHARE_LEN])>;
 
-    /// Derives the keys of a pair from the transcript's secret, the agreement of our share with the other side's
-    /// (in the transcript), and [`Transcript::encode`]. Returns `None` if the secret is unknown or the agreement is
-    /// refused, as X25519's all-zero result must be.
+    /// Derives the keys of a pair from the transcript's secret, the X25519 agreement with the peer's share, and
+    /// [`Transcript::encode`]. Returns `None` if the secret is unknown or the agreement yields all zeros.
     fn agree(
         &mut self,
         ours: &Self::Share,
@@ -49,7 +47,7 @@ pub trait Vault {
         text: &mut [u8],
     ) -> Option<[u8; TAG_LEN]>;
 
-    /// Opens in place a text that [`seal_join`](Self::seal_join) sealed, followed by its tag. Returns whether it is
+    /// Opens in place a text that [`seal_join`](Self::seal_join) sealed, followed by its tag. Returns `true` if it is
     /// genuine.
     fn open_join(
         &mut self,
@@ -69,8 +67,8 @@ pub trait Vault {
         text: &mut [u8],
     ) -> Option<[u8; TAG_LEN]>;
 
-    /// Opens in place a text that the other side's [`seal`](Self::seal) sealed, followed by its tag. Returns whether
-    /// it is genuine.
+    /// Opens in place a text that the peer's [`seal`](Self::seal) sealed, followed by its tag. Returns `true` if it is
+    /// genuine.
     fn open(
         &mut self,
         keys: &mut Self::Keys,
@@ -80,10 +78,9 @@ pub trait Vault {
     ) -> bool;
 }
 
-/// Values that both nodes know after HELLO and WELCOME: the same on both sides, byte by byte.
+/// Values that both nodes know after HELLO and WELCOME, identical byte for byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transcript {
-    /// Secret of the join.
     pub secret: SecretId,
     /// Sender of the HELLO.
     pub initiator: Party,
@@ -94,9 +91,7 @@ pub struct Transcript {
 /// Contribution of one node to a [`Transcript`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Party {
-    /// Configured number of the node.
     pub node: NodeId,
-    /// Process of the node.
     pub boot: Boot,
     /// Random, fresh for each join.
     pub nonce: [u8; NONCE_LEN],
@@ -104,7 +99,8 @@ pub struct Party {
     pub share: [u8; SHARE_LEN],
 }
 
-/// Our side of a [`Transcript`]. The initiator's sending key is the responder's opening key.
+/// Role of this node in a [`Transcript`]. The initiator's sending key is the responder's opening
+/// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// This node sent the HELLO.
@@ -114,7 +110,6 @@ pub enum Role {
 }
 
 impl Transcript {
-    /// Bytes of an encoded transcript.
     pub const LEN: usize = 4 + 2 * Party::LEN;
 
     /// Encodes the transcript: every field has a fixed length, so no two transcripts have the same encoding.
@@ -126,7 +121,6 @@ impl Transcript {
         out
     }
 
-    /// Returns the public share of the other side.
     pub fn their_share(&self, role: Role) -> &[u8; SHARE_LEN] {
         match role {
             Role::Initiator => &self.responder.share,
@@ -148,20 +142,18 @@ impl Party {
     }
 }
 
-/// Draws an array of random bytes.
 pub(super) fn random<V: Vault, const N: usize>(vault: &mut V) -> [u8; N] {
     let mut out = [0; N];
     vault.random(&mut out);
     out
 }
 
-/// Bytes of the tag after every seal: AES-GCM and AES-GCM-SIV have 16.
+/// Tag length of AES-GCM and AES-GCM-SIV in bytes.
 pub const TAG_LEN: usize = 16;
-/// Bytes of the random nonce of a join datagram's seal.
+/// Length of a join datagram's random nonce in bytes.
 pub const JOIN_NONCE_LEN: usize = 12;
-/// Bytes of the nonce that a peer must echo.
+/// Length of the nonce that a peer must echo, in bytes.
 pub const NONCE_LEN: usize = 16;
-/// Bytes of an X25519 public key.
 pub const SHARE_LEN: usize = 32;
 
 #[cfg(test)]

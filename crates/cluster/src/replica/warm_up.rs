@@ -1,12 +1,14 @@
-//! Requests for the sessions of other nodes: which node to ask for a dump, and for which part.
+//! Requests dumps of the other nodes' sessions, one at a time, so that the traffic stays within the
+//! rate of one peer.
 //!
-//! A process that has just started requests everything from one peer: the peer with the most
-//! sessions. From a peer that was lost for a while, with both processes alive, it requests the
-//! sessions created during that time. From a process that replaces another one, it requests the
-//! recent sessions, since that process sent nothing here before it became a peer. Only one dump is
-//! requested at a time, so that the traffic stays within the rate of one peer. A dump without an
-//! end is requested again a few times; a dump of everything is then requested from another peer, if
-//! there is one. Records that are lost during a dump are not requested again.
+//! * A node that has just started requests all sessions from the peer that holds the most.
+//! * If a peer was lost for a while and both processes survived, its dump covers the sessions
+//!   created during that time.
+//! * If a peer's process is replaced, the new process sends a dump of its recent sessions, since it
+//!   sent nothing to this node before it became a peer.
+//!
+//! An incomplete dump is requested again a few times; a dump of all sessions is requested from
+//! another peer if possible. Single records lost during a dump are not requested again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -17,7 +19,7 @@ use super::peer::ReplicaPeer;
 use super::record::Frame;
 use super::status::WarmUp;
 
-/// Dumps that this node still requests.
+/// Dumps that this node still has to request.
 pub(super) struct Warming {
     wanted: VecDeque<WantedDump>,
     asked: Option<AskedDump>,
@@ -29,18 +31,18 @@ pub(super) struct Warming {
 
 #[derive(Clone)]
 struct WantedDump {
-    /// The peer to ask; `None` for everything, from any peer.
+    /// Peer to request the dump from. `None` requests all sessions from any peer.
     peer: Option<PeerName>,
-    /// Sessions created within this many seconds.
+    /// Maximum age of the requested sessions in seconds.
     youngest: u32,
-    /// Peers that were asked, but did not send the whole dump.
+    /// Peers that did not complete a requested dump.
     tried: Vec<PeerName>,
 }
 
 struct AskedDump {
     peer: PeerName,
     wanted: WantedDump,
-    /// Time of the request, or of the last record.
+    /// Time of the request or of the last received record.
     last: Duration,
     records: u64,
 }
@@ -55,8 +57,8 @@ impl Warming {
         }
     }
 
-    /// Records a peer that became live. If another process of its node was last heard at `before`,
-    /// or the peer was silent, queues the request for a dump.
+    /// Handles a peer that became live. Queues a dump request if another process of its node was
+    /// last heard at `before`, or if the peer was silent for a while.
     pub(super) fn joined(&mut self, peer: PeerName, before: Option<Duration>, now: Duration) {
         self.first_live.get_or_insert(now);
         let departed = self.departed.iter().position(|(name, _)| *name == peer);
@@ -66,8 +68,8 @@ impl Warming {
         }
     }
 
-    /// Queues the request for a dump of a peer that could not be heard, or could not hear this
-    /// node, since `heard`: sessions created after that may be missing here.
+    /// Queues a dump request to a peer that was unreachable, in either direction, since `heard`.
+    /// Later sessions may be missing on this node.
     pub(super) fn missed(&mut self, peer: PeerName, heard: Duration, now: Duration) {
         self.wanted.retain(|wanted| wanted.peer != Some(peer));
         if self.wanted.len() < MAX_REMEMBERED {
@@ -80,7 +82,6 @@ impl Warming {
         }
     }
 
-    /// Records a peer that went silent.
     pub(super) fn left(&mut self, peer: PeerName, heard: Duration) {
         if self.departed.len() >= MAX_REMEMBERED {
             self.departed.pop_front();
@@ -88,7 +89,6 @@ impl Warming {
         self.departed.push_back((peer, heard));
     }
 
-    /// Counts a record of the requested dump.
     pub(super) fn received(&mut self, from: PeerName, now: Duration) {
         if let Some(asked) = self.asked.as_mut().filter(|asked| asked.peer == from) {
             asked.records += 1;
@@ -96,7 +96,6 @@ impl Warming {
         }
     }
 
-    /// Records that a peer has sent the whole requested dump.
     pub(super) fn ended(&mut self, from: PeerName) {
         self.asked.take_if(|asked| asked.peer == from);
     }
@@ -115,7 +114,8 @@ impl Warming {
         }
     }
 
-    /// Returns when [`advance`](Self::advance) has work.
+    /// Returns the time of the next call of [`advance`](Self::advance), or `None` if no dump is
+    /// pending.
     pub(super) fn when(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         if let Some(asked) = &self.asked {
             let here = peers.contains_key(&asked.peer);
@@ -142,9 +142,8 @@ impl Warming {
         }
     }
 
-    /// Returns the time at which a peer is chosen for a dump of everything: soon after the first
-    /// peer became live, since other peers may hold more sessions; later if some have not reported
-    /// their number of sessions.
+    /// Returns the time to choose the peer for a dump of all sessions. Other peers may hold more,
+    /// so it allows them time to become live and to report their number of sessions.
     fn when_to_choose(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         let mut live = peers.values().filter(|peer| peer.is_live()).peekable();
         live.peek()?;
@@ -166,13 +165,12 @@ impl Warming {
                 (Reverse(times.count()), peer.held)
             }),
         };
-        // If the peer was lost meanwhile, it is in `departed`, and a dump is requested when it
-        // returns.
+        // A peer that is not live is in `departed`. The dump is requested when it returns.
         let Some(peer) = peer else { return };
         let mut frame = [0; 16];
         let youngest = wanted.youngest;
         let len = Frame::Ask { youngest }.encode(&mut frame).unwrap_or(0);
-        // If the queue is full, the missing answer leads to another request.
+        // If the queue is full, the dump times out and is requested again.
         peer.outbox.push(frame.get(..len).unwrap_or_default());
         self.asked = Some(AskedDump {
             peer: peer.name,
@@ -184,13 +182,14 @@ impl Warming {
 }
 
 impl AskedDump {
-    /// Returns whether nothing more will arrive: the peer has left, or is silent.
+    /// Returns `true` if no more records are expected, because the peer has left or is silent.
     fn is_over(&self, peers: &BTreeMap<PeerName, ReplicaPeer>, now: Duration) -> bool {
         let here = peers.get(&self.peer).is_some_and(ReplicaPeer::is_live);
         !here || now >= self.last + QUIET
     }
 
-    /// Returns the dump for another request, since its end did not arrive.
+    /// Returns the dump to request again after its end did not arrive, or `None` after too many
+    /// attempts.
     fn again(self) -> Option<WantedDump> {
         let mut again = self.wanted;
         again.tried.push(self.peer);
@@ -204,17 +203,16 @@ const EVERYTHING: WantedDump = WantedDump {
     tried: Vec::new(),
 };
 
-/// Time for other peers to become live after the first one.
+/// Time to wait for more peers after the first one becomes live.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Silence after which a dump is over. Longer than the default interval of keep-alives, which report the
-/// number of sessions.
+/// Silence after which a dump counts as failed. Longer than the default keep-alive interval.
 const QUIET: Duration = Duration::from_secs(6);
 
-/// Extra time for sessions that were on their way when a peer was last heard.
+/// Extra time for sessions that were in flight when the peer was last heard.
 const MARGIN: Duration = Duration::from_secs(6);
 
 const MAX_TIMES: usize = 4;
 
-/// Maximum number of peers whose sessions may be missing here.
+/// Maximum length of `wanted` and of `departed`.
 const MAX_REMEMBERED: usize = 128;

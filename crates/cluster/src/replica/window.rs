@@ -1,7 +1,7 @@
-//! Received sequence numbers of a pair: each is accepted once, even if the network repeats or reorders.
+//! Accepts each received sequence number of a pair once, even if the network duplicates or reorders datagrams.
 //!
-//! Remembers the last 1024 numbers as bits in a ring. Older numbers are refused, since it is not known whether
-//! they arrived before. Also reports the skipped numbers, by which losses are counted.
+//! Remembers the last 1024 numbers as bits in a ring. Older numbers are refused, since they may be duplicates. Also
+//! reports skipped numbers, from which losses are counted.
 //!
 //! Source: the anti-replay window of RFC 4303 section 3.4.3.
 
@@ -12,7 +12,6 @@ pub(super) struct Window {
     seen: [u64; WORDS],
 }
 
-/// Relation of a number to a [`Window`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Freshness {
     New,
@@ -20,12 +19,11 @@ pub(super) enum Freshness {
     TooOld,
 }
 
-/// Result of [`Window::mark`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedSequence {
-    /// Count of numbers between the highest number before and this one.
+    /// Numbers skipped between the previous highest number and this one.
     pub(super) missed: u64,
-    /// `true` if the number was counted as missed before.
+    /// `true` if the number had been counted as missed.
     pub(super) late: bool,
 }
 
@@ -48,7 +46,7 @@ impl Window {
         }
     }
 
-    /// Marks a number that was judged new, and whose datagram is genuine.
+    /// Marks a number as received. It must have been judged new, and its datagram must be genuine.
     pub(super) fn mark(&mut self, number: u64) -> ReceivedSequence {
         let ahead = number.saturating_sub(self.highest);
         if ahead >= SIZE {

@@ -1,23 +1,23 @@
-//! Outcomes of the datagrams of stud and hitch: counted by the control thread, read by pages.
+//! Outcomes of the datagrams from stud and hitch, counted by the control thread and read by status
+//! pages.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use becket_proto::labelled;
 
 labelled! {
-/// Outcome of a datagram.
 pub enum StudOutcome {
     /// The session was stored in the table.
     Stored = "stored",
     /// The session was already in the table, and stays unchanged.
     Known = "known",
-    /// The datagram is not one of stud or hitch, or contains no valid session.
+    /// The datagram is not in the format of stud or hitch, or contains no valid session.
     Malformed = "malformed",
     /// The HMAC was not made with the configured key.
     BadSeal = "bad-seal",
-    /// The session is of a version other than TLS 1.2.
+    /// The session's protocol version is not TLS 1.2.
     Version = "version",
-    /// The policy does not have the cipher suite of the session.
+    /// The policy does not include the session's cipher suite.
     Suite = "suite",
     /// The session lacks the extended master secret that the policy requires.
     NoExtendedMasterSecret = "no-extended-master-secret",
@@ -27,28 +27,25 @@ pub enum StudOutcome {
     Unsupported = "unsupported",
     /// The server name of the session is not a host name.
     ServerName = "server-name",
-    /// The session is too old to resume, here or at the sender.
+    /// The session is too old to be resumed, by the limits of this host or of the sender.
     TooOld = "too-old",
-    /// The session was created further in the future than clocks may differ.
+    /// The session was created further in the future than the tolerated clock difference.
     Clock = "clock",
     /// The table did not accept the session.
     NotKept = "not-kept",
 }
 }
 
-/// Number of datagrams by outcome.
 #[derive(Debug, Default)]
 pub(super) struct StudCounts([AtomicU64; StudOutcome::ALL.len()]);
 
 impl StudCounts {
-    /// Counts a datagram.
     pub(super) fn count(&self, outcome: StudOutcome) {
         if let Some(counter) = self.0.get(outcome as usize) {
             counter.fetch_add(1, Relaxed);
         }
     }
 
-    /// Returns the number of datagrams with an outcome.
     pub(super) fn of(&self, outcome: StudOutcome) -> u64 {
         let counter = self.0.get(outcome as usize);
         counter.map_or(0, |counter| counter.load(Relaxed))

@@ -10,21 +10,19 @@
 
 /// Maximum datagram in bytes: the size of hitch's buffer, without the slack after the HMAC.
 pub(super) const MAX_DATAGRAM: usize = ID_LEN + MAX_DER + TIME_LEN + MAC_LEN;
-/// Bytes of HMAC-SHA1 (RFC 2104), not truncated.
+/// Length of an untruncated HMAC-SHA1 in bytes (RFC 2104).
 const MAC_LEN: usize = 20;
 
-/// Parts of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram<'a> {
-    /// Everything before the HMAC, which covers it.
+    /// Bytes that the HMAC covers: everything before it.
     pub sealed: &'a [u8],
-    /// The HMAC as received.
     pub mac: &'a [u8; MAC_LEN],
     /// Session ID, padded with zeros.
     pub id: &'a [u8; ID_LEN],
     /// OpenSSL's SSL_SESSION: 1 to 512 bytes, not verified to be DER.
     pub der: &'a [u8],
-    /// Time of creation by the sender's clock, in seconds since 1970; it wraps in 2106.
+    /// Creation time by the sender's clock, in seconds since 1970. Wraps in 2106.
     pub time: u32,
 }
 
@@ -47,7 +45,7 @@ impl<'a> Datagram<'a> {
         })
     }
 
-    /// Returns whether the padded session ID equals `id`.
+    /// Returns `true` if the padded session ID equals `id`.
     pub fn is_of(&self, id: &[u8]) -> bool {
         let Some((front, padding)) = self.id.split_at_checked(id.len()) else {
             return false;

@@ -28,25 +28,22 @@ use super::state;
 /// Conditions for accepting sessions of stud and hitch.
 #[derive(Clone, Debug)]
 pub struct Terms {
-    /// Address for datagrams of stud and hitch.
+    /// Local UDP address for datagrams from stud and hitch.
     pub listen: SocketAddr,
-    /// Key of the HMAC of their datagrams.
     pub key: StudKey,
-    /// Name of the policy in the configuration.
     pub policy_name: String,
     /// Policy under which the sessions resume.
     pub policy: PolicyTag,
-    /// Numbers of the policy's cipher suites for TLS 1.2.
+    /// IANA numbers of the policy's TLS 1.2 cipher suites.
     pub suites: Vec<u16>,
     /// `true` if the policy refuses sessions without extended master secret.
     pub require_ems: bool,
-    /// Maximum lifetime of a session here.
+    /// Maximum lifetime of a session on this node.
     pub id_lifetime: Duration,
-    /// Age after the full handshake at which a session is not resumed any more.
+    /// Age since the full handshake after which a session is no longer resumed.
     pub max_age: Duration,
 }
 
-/// Accepts sessions of stud and hitch.
 #[derive(Debug)]
 pub(super) struct Intake {
     table: Arc<SessionTable>,
@@ -56,7 +53,6 @@ pub(super) struct Intake {
 }
 
 impl Intake {
-    /// Creates an intake that fills `table`.
     pub(super) fn new(table: Arc<SessionTable>, counts: Arc<StudCounts>, terms: Terms) -> Self {
         let key = hmac::Key::new(hmac::HMAC_SHA1_FOR_LEGACY_USE_ONLY, terms.key.expose());
         Self {
@@ -67,12 +63,11 @@ impl Intake {
         }
     }
 
-    /// Replaces the terms.
     pub(super) fn reload(&mut self, terms: Terms) {
         *self = Self::new(Arc::clone(&self.table), Arc::clone(&self.counts), terms);
     }
 
-    /// Stores the session of a datagram if the terms permit it, and counts the outcome.
+    /// Stores the datagram's session if the terms permit it, and counts the outcome.
     pub(super) fn take(&self, datagram: &[u8], now: Now) {
         let outcome = self.store(datagram, now).unwrap_or_else(|refused| refused);
         self.counts.count(outcome);
@@ -80,7 +75,7 @@ impl Intake {
 
     fn store(&self, datagram: &[u8], now: Now) -> Result<StudOutcome, StudOutcome> {
         let datagram = Datagram::parse(datagram).ok_or(StudOutcome::Malformed)?;
-        // Compares in constant time.
+        // `hmac::verify` compares in constant time.
         hmac::verify(&self.key, datagram.sealed, datagram.mac).map_err(|_| StudOutcome::BadSeal)?;
         let session = StudSession::parse(datagram.der).map_err(outcome_of)?;
         if !datagram.is_of(session.id) {
@@ -113,7 +108,6 @@ impl Intake {
             .ok_or(StudOutcome::NotKept)
     }
 
-    /// Checks the requirements of the policy.
     fn check_terms(&self, session: &StudSession<'_>) -> Result<(), StudOutcome> {
         if !self.terms.suites.contains(&session.suite) {
             return Err(StudOutcome::Suite);
@@ -124,7 +118,6 @@ impl Intake {
         Ok(())
     }
 
-    /// Returns the remaining lifetime of a session.
     fn life(&self, made: u64, timeout: Option<u64>, now: Now) -> Result<Duration, StudOutcome> {
         let made = Duration::from_secs(made);
         if made > now.unix + AHEAD {
@@ -134,13 +127,13 @@ impl Intake {
         let timeout = timeout.map_or(Duration::MAX, Duration::from_secs);
         let longest = timeout.min(self.terms.id_lifetime).min(self.terms.max_age);
         let left = longest.saturating_sub(age);
-        // The table counts whole seconds, so it would not store a shorter lifetime.
+        // The table stores whole seconds, so it would reject a shorter lifetime.
         let long_enough = left >= Duration::from_secs(1);
         long_enough.then_some(left).ok_or(StudOutcome::TooOld)
     }
 
-    /// Returns whether the session is in the table. A datagram may arrive twice, also from an
-    /// attacker that recorded it: only the first one is stored.
+    /// Returns `true` if the session is in the table. A recorded datagram may be replayed by an
+    /// attacker, so only the first copy is stored.
     fn holds(&self, id: &[u8], now: Now) -> bool {
         let found = self.table.get(self.terms.policy, id, now.mono);
         matches!(found, Lookup::Hit(_))
@@ -156,8 +149,8 @@ fn outcome_of(fault: SessionFault) -> StudOutcome {
     }
 }
 
-/// Returns the same origin on every host of the farm, so that a client has the same server on all of them. An
-/// ID from OpenSSL is as random as an origin.
+/// Derives the origin from the session ID, so that every host of the farm assigns the client to the same server. An ID
+/// from OpenSSL is as random as an origin.
 fn origin_id(id: &[u8; 32]) -> OriginId {
     let first = id.first_chunk().copied().unwrap_or_default();
     OriginId(u64::from_be_bytes(first))

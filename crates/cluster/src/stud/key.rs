@@ -8,7 +8,7 @@ use becket_proto::rsa_key::pkcs1_of;
 use rustls_pki_types::PrivateKeyDer;
 use zeroize::Zeroizing;
 
-/// Key of the HMAC: erased on drop, never shown, compared in constant time.
+/// HMAC key: erased on drop, omitted from debug output, compared in constant time.
 #[derive(Clone)]
 pub struct StudKey(Zeroizing<[u8; 20]>);
 
@@ -21,12 +21,10 @@ impl PartialEq for StudKey {
 impl Eq for StudKey {}
 
 impl StudKey {
-    /// Wraps the bytes of a key.
     pub fn new(bytes: Zeroizing<[u8; 20]>) -> Self {
         Self(bytes)
     }
 
-    /// Returns the bytes.
     pub fn expose(&self) -> &[u8] {
         &self.0[..]
     }

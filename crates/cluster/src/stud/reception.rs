@@ -24,7 +24,7 @@ use super::intake::{Intake, Terms};
 use crate::replica::DATAGRAMS_PER_TURN;
 use crate::socket::{NotBound, bind_datagrams};
 
-/// Binds the socket, or uses the socket `given`.
+/// Binds the socket from the terms, or adopts the inherited socket `given`.
 ///
 /// # Errors
 /// Fails if the socket cannot be bound.
@@ -35,7 +35,8 @@ pub fn bind(terms: &Terms, given: Option<io::Result<StdSocket>>) -> Result<StdSo
     Ok(socket)
 }
 
-/// Reception of sessions of stud and hitch: created at launch, started by control.
+/// Receives the sessions that stud and hitch announce. Created at launch; the control thread starts
+/// it later.
 #[derive(Debug)]
 pub struct Reception {
     watch: Arc<ReceptionStatus>,
@@ -44,7 +45,7 @@ pub struct Reception {
     task: Option<ReceptionTask>,
 }
 
-/// State of a [`Reception`] that pages read.
+/// State of a [`Reception`], read by status pages.
 #[derive(Debug)]
 pub struct ReceptionStatus {
     listen: SocketAddr,
@@ -52,10 +53,8 @@ pub struct ReceptionStatus {
     counts: Arc<StudCounts>,
 }
 
-/// Current status of a [`Reception`].
 #[derive(Clone, Debug, Serialize)]
 pub struct StudStatus {
-    /// Address for datagrams.
     pub listen: SocketAddr,
     /// `true` until the reception has ended.
     pub receiving: bool,
@@ -77,7 +76,6 @@ struct ReceptionTask {
 }
 
 impl Reception {
-    /// Creates a reception that fills `table`.
     pub fn new(socket: StdSocket, terms: Terms, table: Arc<SessionTable>, clock: Clock) -> Self {
         let counts: Arc<StudCounts> = Arc::default();
         let (reloads, received) = unbounded_channel();
@@ -97,7 +95,7 @@ impl Reception {
         }
     }
 
-    /// Returns the state for pages.
+    /// Returns the shared state for status pages.
     pub fn watch(&self) -> Arc<ReceptionStatus> {
         Arc::clone(&self.watch)
     }
@@ -122,15 +120,14 @@ impl Reception {
         });
     }
 
-    /// Continues under the terms of a reloaded configuration; without terms, the reception ends.
+    /// Applies the terms of a reloaded configuration. `None` ends the reception.
     pub fn reload(&self, terms: Option<Terms>) {
-        // Fails if the task has ended, which it has logged.
+        // Sending fails only if the task has ended. The task has already logged that.
         let _ended = self.reloads.send(terms);
     }
 }
 
 impl ReceptionStatus {
-    /// Returns the current status.
     pub fn status(&self) -> StudStatus {
         let count = |outcome: StudOutcome| (outcome.label(), self.counts.of(outcome));
         StudStatus {
@@ -153,23 +150,23 @@ impl ReceptionTask {
                 },
             }
             if receive(&socket, &self.intake, self.clock) {
-                // More datagrams may wait, but other tasks of this thread run first.
+                // More datagrams may be queued, but other tasks of this thread run first.
                 yield_now().await;
             }
         }
     }
 }
 
-/// Receives waiting datagrams, up to the limit of a turn. Returns whether the limit was reached.
+/// Receives queued datagrams, up to the limit of a turn. Returns `true` if the limit was reached.
 fn receive(socket: &UdpSocket, intake: &Intake, clock: Clock) -> bool {
     let now = clock.now();
-    // One byte more than the maximum: a datagram that fills it was longer.
+    // One byte more than the maximum, to detect datagrams that are too long.
     let mut buffer = [0; MAX_DATAGRAM + 1];
     for _ in 0..DATAGRAMS_PER_TURN {
         match socket.try_recv(&mut buffer) {
             Ok(len) => intake.take(buffer.get(..len).unwrap_or_default(), now),
             Err(error) if error.kind() == ErrorKind::WouldBlock => return false,
-            // The next attempt may succeed.
+            // Ignores the error, because the next attempt may succeed.
             Err(_) => {}
         }
     }

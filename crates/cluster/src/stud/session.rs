@@ -1,9 +1,9 @@
-//! Parser of OpenSSL's SSL_SESSION in DER, as far as it can become a session here.
+//! Parser of OpenSSL's SSL_SESSION in DER, limited to the fields that a resumption needs.
 //!
-//! A sequence: version 1, protocol version, suite, session ID, master secret, then tagged fields in ascending
-//! order. Fields that do not affect a resumption are skipped, and so are fields that later versions of OpenSSL
-//! add. Content that cannot be kept is refused with a reason ([`SessionFault`]): another protocol version, a
-//! client certificate, compression, a limit on fragments.
+//! A sequence: version 1, protocol version, suite, session ID, master secret, then tagged fields in ascending order.
+//! Fields that do not affect a resumption are skipped, and so are fields that later versions of OpenSSL add.
+//! Unsupported content is refused with a reason ([`SessionFault`]): another protocol version, a client certificate,
+//! compression, a maximum fragment length.
 //!
 //! The caller checks whether the suite is supported, and whether the session is still valid.
 //!
@@ -14,7 +14,6 @@ use becket_proto::der::Der;
 /// Contents of a TLS 1.2 session. Debug output omits the master secret.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct StudSession<'a> {
-    /// Number of the cipher suite.
     pub suite: u16,
     /// Session ID, 1 to 32 bytes.
     pub id: &'a [u8],
@@ -24,23 +23,20 @@ pub struct StudSession<'a> {
     pub time: Option<u64>,
     /// Lifetime of the session at the sender, in seconds.
     pub timeout: Option<u64>,
-    /// Name that the client requested and the server knew.
+    /// Server name that the client sent and the server recognized.
     pub server_name: Option<&'a [u8]>,
     /// The master secret is bound to the handshake (RFC 7627).
     pub extended_master_secret: bool,
 }
 
-/// Reason why a session cannot be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SessionFault {
-    /// Invalid DER of a session.
     Malformed,
     /// A version other than TLS 1.2.
     Version,
-    /// The client sent a certificate. Its session must not resume where a certificate is required, and has no use
-    /// elsewhere.
+    /// The client sent a certificate. Its session must not be resumed where a certificate is required.
     ClientCertificate,
-    /// An unsupported feature: compression, a limit on fragments, a pre-shared key.
+    /// An unsupported feature: compression, a maximum fragment length, or a pre-shared key.
     Unsupported,
 }
 
@@ -73,7 +69,7 @@ impl<'a> StudSession<'a> {
         Ok(session)
     }
 
-    /// Reads the fields that every session has.
+    /// Reads the mandatory fields.
     fn fixed(fields: &mut Der<'a>) -> Option<Self> {
         let suite = fields.octets()?.try_into().ok()?;
         let id = fields.octets()?;
@@ -89,7 +85,6 @@ impl<'a> StudSession<'a> {
         })
     }
 
-    /// Reads one of the optional fields.
     fn tagged(&mut self, tag: u8, contents: &'a [u8]) -> Result<(), SessionFault> {
         let field = tag.checked_sub(EXPLICIT).ok_or(SessionFault::Malformed)?;
         if field == PEER {
@@ -119,7 +114,8 @@ impl<'a> StudSession<'a> {
             TIME => self.time = Some(number),
             TIMEOUT => self.timeout = Some(number),
             FLAGS => self.extended_master_secret = number & EXTENDED_MASTER_SECRET != 0,
-            // RFC 6066, section 4: a resumed session keeps its limit. Values 1 to 4 are limits.
+            // A resumed session keeps its maximum fragment length (RFC 6066, section 4). Codes 1 to
+            // 4 set one.
             FRAGMENT if matches!(number, 1..=4) => return Err(SessionFault::Unsupported),
             _ => {}
         }

@@ -38,7 +38,7 @@ pub(super) fn encode(session: &StudSession<'_>, made: u64) -> Option<Vec<u8>> {
     // No client certificates, no ALPN (it is negotiated again), no application data.
     state.extend([NONE, NONE, 0, 0]);
     state.extend(made.to_be_bytes());
-    // The age offset of tickets, which exists only in TLS 1.3.
+    // Ticket age offset, which only TLS 1.3 uses.
     state.extend(0_u32.to_be_bytes());
     Some(state)
 }
@@ -52,7 +52,7 @@ fn server_name(name: &[u8]) -> Option<DnsName<'static>> {
 const NONE: u8 = 0;
 const SOME: u8 = 1;
 const TLS12: [u8; 2] = [3, 3];
-/// Bytes of all fields except the name and its length.
+/// Length of all fields in bytes, except the name and its length field.
 const FIXED_LEN: usize = 1 + 2 + 2 + 1 + 48 + 1 + 4 + 8 + 4;
 
 #[cfg(test)]

@@ -131,7 +131,7 @@ impl Backend {
                 }
             }
             if matches!(pair.key, Some(KeySource::Token(_))) {
-                // The worker itself signs towards servers, so it would block while the token signs.
+                // The worker itself signs handshakes with servers, so a slow token would block it.
                 let fault = "keys on tokens sign for listeners only";
                 report.refuse(key!(path, pair.key), fault, "a PEM file");
             }
@@ -139,7 +139,6 @@ impl Backend {
         self.check_verify(tls, path, report);
     }
 
-    /// Checks the keys that depend on `verify`.
     fn check_verify(&self, tls: &ServerTls, path: &str, report: &mut Report) {
         let with_full = "verify = \"full\", the default, with it";
         let mut refuse_given = |given: &[(bool, String)], fault| {

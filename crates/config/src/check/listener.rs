@@ -60,7 +60,7 @@ impl ListenerSection {
         self.check_policies_of_certificates(path, speaks, report);
     }
 
-    /// Rejects policies of certificates if routes choose the policy.
+    /// Rejects policies in `certificates` if the listener's routes select the policy.
     fn check_policies_of_certificates(&self, path: &str, speaks: ListenMode, report: &mut Report) {
         if self.route.is_empty() && speaks == ListenMode::Tls {
             return;

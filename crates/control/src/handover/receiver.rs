@@ -1,7 +1,7 @@
-//! The new process's end: a thread that receives the old process's state.
+//! Receiving end of a handover: a thread of the new process that receives the old process's state.
 //!
-//! If the stream ends early, the new process serves with the state received so far: an old process
-//! that died has nothing more to send, and state of another version cannot be read.
+//! If the stream ends early, the new process serves clients with the state received so far: an old
+//! process that died has nothing more to send, and state of another version cannot be read.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;

@@ -1,4 +1,4 @@
-//! The old process's end: a thread that sends existing and new state.
+//! Sending end of a handover: a thread of the old process that sends existing and new state.
 //!
 //! Sessions by ID and stick entries are copied once. Sessions that are created or removed in the
 //! meantime follow at once, and entries used in the meantime follow before the cut. Sessions that
@@ -23,7 +23,6 @@ use zeroize::{Zeroize, Zeroizing};
 
 use becket_proxy::shared::SharedState;
 
-/// The connection to the new process.
 #[derive(Debug)]
 pub struct Sender {
     stream: UnixStream,
@@ -31,14 +30,13 @@ pub struct Sender {
     shared: Arc<SharedState>,
 }
 
-/// An item for the sending thread.
 #[derive(Debug)]
 enum Item {
     /// A session was created or removed.
     Session(SessionName),
-    /// Last state of a process that has stopped accepting.
+    /// The process has stopped accepting; its last ticket secrets and server health.
     Cut(Option<Secrets>, Vec<Server>),
-    /// The addresses of the cluster are released.
+    /// The process has closed its sockets for the cluster.
     Left,
 }
 
@@ -77,31 +75,30 @@ impl Sender {
         })
     }
 
-    /// Sends the last state of this process, and the cut. Called after all workers have stopped
-    /// accepting.
+    /// Sends the last state of this process, and the cut. Must be called after all workers have
+    /// stopped accepting.
     pub fn cut(&self, secrets: Option<Secrets>, servers: Vec<Server>) {
         self.leave(Item::Cut(secrets, servers));
     }
 
-    /// Reports to the new process that the addresses of the cluster are released.
+    /// Reports to the new process that this process has closed its sockets for the cluster.
     pub fn left(&self) {
         self.leave(Item::Left);
     }
 
     fn leave(&self, item: Item) {
-        // Fails if the thread has exited; it has logged the reason.
+        // Sending fails only if the thread has exited. The thread has already logged the reason.
         let _ended = self.items.send(item);
     }
 
     /// Stops sending after a failed upgrade.
     pub fn give_up(self) {
         self.shared.table.observe(None);
-        // Ends a write in which the thread may be blocked.
+        // Unblocks a pending write of the thread.
         let _closed_already = self.stream.shutdown(Shutdown::Both);
     }
 }
 
-/// State of the sending thread.
 struct Writer {
     stream: UnixStream,
     shared: Arc<SharedState>,
@@ -155,7 +152,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends all stick entries, or only entries that were used since a time.
+    /// Sends all stick entries, or only entries used since `since`.
     fn copy_sticks(&mut self, since: Option<Duration>) -> io::Result<()> {
         for backend in self.shared.backends.all() {
             let life = backend.stick_life();
@@ -211,7 +208,7 @@ impl Writer {
     }
 }
 
-/// Maximum number of queued sessions, 48 bytes each. One core creates as many in about a minute.
+/// Maximum number of queued sessions, 48 bytes each. One core creates that many in about a minute.
 const MOST_WAITING: usize = 100_000;
 /// Maximum number of table entries visited per lock.
 const AT_ONCE: usize = 64;

@@ -1,11 +1,11 @@
-//! Cancels of PostgreSQL clients, sent to every server of all backends of their listener.
+//! Cancel requests of PostgreSQL clients, sent to every server of all backends of their listener.
 //!
 //! A CancelRequest identifies a session by a number and a secret of its server. Clients send it on
-//! a separate connection, and most do so without TLS. becket does not know the server, so each
-//! server gets the request; a server that does not know the secret ignores it. The connection is
-//! opened like that of a health check: with TLS if the backend has it, with a PROXY header (LOCAL)
-//! if servers expect one, and without a slot. A server closes it after the cancel, and only then
-//! the client's connection is closed: otherwise the client's next query could be cancelled.
+//! a separate connection, usually without TLS. becket does not know which server has the session,
+//! so it sends the request to each; a server that does not know the secret ignores it. The
+//! connection is opened like that of a health check: with TLS if the backend uses TLS, with a PROXY
+//! header (LOCAL) if servers expect one, and without a slot. The client's connection stays open
+//! until the server has closed its own: otherwise the client's next query could be cancelled.
 //!
 //! The work that clients can cause is bounded: at most [`MAX_CONNECTS`] connects begin per
 //! [`PACE`], and at most [`MAX_RUNNING`] requests run at a time. Each request is sent to at most
@@ -83,8 +83,7 @@ const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
 /// Maximum number of servers to which one cancel request is sent.
 const MAX_SERVERS: usize = 64;
-/// Pause after a request, per [`MAX_CONNECTS`] of its servers. 50 requests a second, with TLS to a
-/// few servers, take milliseconds of the control thread's time.
+/// Pause per [`MAX_CONNECTS`] servers of a request. 50 requests per second, with TLS to a few
+/// servers, take only milliseconds of the control thread's time.
 const PACE: Duration = Duration::from_millis(20);
-/// Timeout for each server.
 const TIMEOUT: Duration = Duration::from_secs(3);

@@ -43,24 +43,25 @@ use becket_tls::to_servers;
 pub struct Check {
     /// Addresses in the order in which they are tried.
     pub(super) addresses: Arc<[ServerAddress]>,
-    /// Source addresses; the first one in the family of the server's address is bound.
+    /// Source addresses. The first one in the family of the server's address is bound.
     sources: Arc<[IpAddr]>,
     proxy_header: Option<Introduction>,
     /// Protocol of the STARTTLS dialog; `None` if TLS begins at once.
     starttls: Option<Protocol>,
-    /// TLS configuration and server name of the ClientHello; `None` is plain TCP.
+    /// TLS configuration and server name of the ClientHello; `None` means plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    /// Request after the handshake; `None` stops at the connect or the handshake.
+    /// Request to send after the handshake. `None` ends the check after the connect or the
+    /// handshake.
     request: Option<HealthRequest>,
     /// Timeout for each address.
     pub(super) timeout: Duration,
 }
 
-/// Bytes that are sent to a connected server.
+/// Bytes to send to a connected server, and the expected response.
 #[derive(Clone, Debug)]
 struct HealthRequest {
     bytes: Arc<[u8]>,
-    /// Accepted statuses of HTTP/1.1; `None` waits for the end of the connection.
+    /// Accepted HTTP/1.1 statuses. `None` waits until the server closes the connection instead.
     expect: Option<Arc<[Expected]>>,
 }
 
@@ -77,12 +78,11 @@ pub struct ConnectedServer {
 #[derive(Debug)]
 pub enum Failure {
     Connect(io::Error),
-    /// The server does not accept the data, or closes before its answer is complete.
+    /// The server does not accept the data, or closes before its response is complete.
     Broken(io::Error),
-    /// The server refused to start TLS in its protocol (STARTTLS, or a similar request).
+    /// The server refused to start TLS (STARTTLS, or the protocol's equivalent).
     NoTls(NoTls),
     Tls(rustls::Error),
-    /// An unexpected status.
     Status(u16),
     NotHttp,
     TimedOut(Duration),
@@ -185,7 +185,7 @@ impl Check {
         Self { addresses, ..self }
     }
 
-    /// Returns `true` if this check has a step that [`Self::connect`] lacks.
+    /// Returns `true` if this check includes steps that [`Self::connect`] omits.
     pub fn asks_more(&self, backend: &Backend) -> bool {
         self.request.is_some() || self.tls.is_some() && backend.tls.is_none()
     }
@@ -209,8 +209,8 @@ impl Check {
         outcome
     }
 
-    /// Connects to the single address, makes a handshake, and waits for an alert. In TLS 1.3, a
-    /// server reports a rejected or missing client certificate after the handshake.
+    /// Connects to the single address, completes the handshake, and waits for an alert. In TLS 1.3,
+    /// a server reports a rejected or missing client certificate only after the handshake.
     ///
     /// # Errors
     ///
@@ -247,7 +247,7 @@ impl Check {
         }
     }
 
-    /// Connects. Sends the PROXY header and makes the TLS handshake, if they are configured.
+    /// Connects, sends the PROXY header and completes the TLS handshake, if they are configured.
     async fn reach(&self, address: &ServerAddress) -> Result<Channel, Failure> {
         let socket = self.open(address).await.map_err(Failure::Connect)?;
         let (reader, writer) = io::split(socket);
@@ -285,7 +285,6 @@ impl Check {
 }
 
 impl HealthRequest {
-    /// Creates a request for `path` at `host`.
     fn get(path: &str, host: &str, expect: &[Expected]) -> Self {
         let text = format!(
             "GET {path} HTTP/1.1\r\nHost: {host}\r\nUser-Agent: becket\r\nAccept: */*\r\nConnection: close\r\n\r\n"
@@ -300,8 +299,8 @@ impl HealthRequest {
         of.write_all(&self.bytes).await?;
         of.flush().await?;
         let Some(expect) = &self.expect else {
-            // An error is ignored: a server that resets the connection has received the request,
-            // too.
+            // Ignores an error, because even a server that resets the connection has received the
+            // request.
             let _ended = io::copy(&mut of.take(MAX_IGNORED), &mut io::sink()).await;
             return Ok(());
         };
@@ -319,11 +318,11 @@ impl HealthRequest {
     }
 }
 
-/// Returns the status of an answer, or `None` while its first line is not complete.
+/// Returns the status of a response, or `None` while its first line is incomplete.
 fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     let mut head = httparse::Response::new(&mut []);
-    // `head` has no space for headers. The resulting error is ignored, because only the status line
-    // must be valid.
+    // `head` has no space for headers, so parsing them fails. The error is ignored, because only
+    // the status line must be valid.
     let parsed = head.parse(answer);
     match (head.code.zip(head.reason), parsed) {
         (Some((status, _)), _) => Ok(Some(status)),
@@ -332,9 +331,9 @@ fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     }
 }
 
-/// Sends `close_notify`, and reads until the end. Only an alert is a failure.
+/// Sends `close_notify`, and reads until the connection ends. Only an alert is a failure.
 async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
-    // An error is ignored, because an alert that the server sent before closing can still be read.
+    // Ignores an error, because an alert that the server sent before closing can still be read.
     let _closed = stream.shutdown().await;
     let read = io::copy(stream, &mut io::sink()).await;
     match read.map_err(Failure::from) {
@@ -347,7 +346,7 @@ async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
 /// accepted.
 fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
     if let Some(tls) = &backend.tls {
-        // An HTTP check sends HTTP/1.1, so it offers no other protocol.
+        // An HTTP check sends HTTP/1.1, so it offers no other protocol in ALPN.
         let may_offer =
             |alpn: &[u8]| backend.keys.health.check == CheckKind::Tls || alpn == b"http/1.1";
         return Some(to_servers::for_check(tls, &server.name, may_offer));
@@ -365,7 +364,7 @@ fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, Serv
     Some((Arc::new(config), name.unwrap_or_else(none)))
 }
 
-/// Requests TLS from a server in its unencrypted protocol.
+/// Requests TLS from a server in its unencrypted protocol (STARTTLS).
 async fn ask_for_tls(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     protocol: Protocol,
@@ -388,7 +387,7 @@ async fn ask_for_tls(
     }
 }
 
-/// Returns the PROXY header of a connection without a client.
+/// Returns a PROXY header for a connection without a client.
 fn local(kind: Introduction) -> Vec<u8> {
     let format = match kind {
         Introduction::Ip => return vec![2, 0, 0, 0, 0],
@@ -416,7 +415,7 @@ async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// A connected socket of any family.
+/// A connected stream socket, TCP or unix.
 trait AnySocket: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> AnySocket for S {}
 
@@ -432,11 +431,10 @@ enum Channel {
 pub const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Time between two connects to a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
-/// Maximum number of bytes read from a server: more than a handshake and the head of an answer.
-/// Without this limit, a server could send empty TLS records endlessly, at a higher cost for becket
-/// than for itself.
+/// Maximum number of bytes read from a server: more than a handshake and response headers. Without
+/// it, a server could send empty TLS records endlessly, which cost becket more than the server.
 const MAX_READ: u64 = 128 * 1024;
-/// Maximum number of bytes of an ignored answer.
+/// Maximum number of bytes read from an ignored response.
 const MAX_IGNORED: u64 = 2048;
 /// Maximum number of bytes of a status line.
 const MAX_STATUS_LINE: usize = 512;

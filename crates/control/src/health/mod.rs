@@ -1,5 +1,5 @@
 //! The health of servers: [`prober`] determines which servers are in service, [`mod@check`] is one
-//! check, [`cancel`] sends cancels of PostgreSQL clients over the connection of a check.
+//! check, and [`cancel`] sends PostgreSQL cancel requests over the connection of a check.
 
 pub mod cancel;
 pub mod check;

@@ -54,7 +54,7 @@ struct ServerWatch {
     /// Reservation of the next free slot, while a due check waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
-    /// Percentage of the weight that was last stored in `server`.
+    /// Percentage of the configured weight that was last stored in `server`.
     weight_percent: u8,
 }
 
@@ -68,7 +68,6 @@ struct Name {
     schedule: Schedule,
 }
 
-/// Schedule of a repeated check or lookup.
 #[derive(Clone, Copy, Debug)]
 struct Schedule {
     due: Duration,
@@ -94,7 +93,7 @@ impl Prober {
         }
     }
 
-    /// Starts due tasks, after adopting the configuration if it has changed.
+    /// Starts due tasks. First adopts the configuration if it has changed.
     pub fn tick(&mut self, config: &Arc<Config>, backends: &Backends, now: Now) {
         let same = |known: &Arc<Config>| Arc::ptr_eq(known, config);
         if !self.config.as_ref().is_some_and(same) {
@@ -153,12 +152,11 @@ impl Prober {
         }
     }
 
-    /// Applies the result of a task to its server.
     pub fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
-                // Spreads the checks of different servers over time, so any 32 bits of a hash are
-                // sufficient.
+                // Spreads the checks of different servers over time, for which any 32 bits of a
+                // hash are sufficient.
                 let random = RandomState::new().hash_one(index) as u32;
                 if let Some(watch) = self.watches.get_mut(index) {
                     watch.handle_check(outcome, random, now);
@@ -182,7 +180,7 @@ impl Prober {
         self.lookups = JoinSet::new();
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
-            // Never missing, because control has added all configured backends to `backends`.
+            // Never `None`, because control has added all configured backends to `backends`.
             let Some(state) = backends.by_name(&backend.keys.name) else {
                 continue;
             };
@@ -268,7 +266,7 @@ impl ServerWatch {
         }
     }
 
-    /// Continues with the health of an earlier watch, if it had the same kinds of checks.
+    /// Adopts the health from the server's previous watch, if it had the same kinds of checks.
     fn remembering(mut self, before: Option<Self>) -> Self {
         let alike = |before: &Self| {
             before.rules.checks.is_some() == self.rules.checks.is_some()
@@ -305,7 +303,7 @@ impl ServerWatch {
     }
 
     fn take_over(&mut self, told: &handover::Server, now: Now) {
-        // DNS may fail now, so the addresses of the old process are used.
+        // A DNS lookup may fail now, so the addresses from the old process are used.
         if self.name.is_some() && !self.server.has_address() {
             let found = told.addresses.iter().take(MOST_ADDRESSES);
             let found = found.filter_map(|text| text.parse().ok());
@@ -327,8 +325,8 @@ impl ServerWatch {
         self.server.set_failing(!condition.is_usable());
     }
 
-    /// Returns the check if it is due and may run, with its slot if connections of the server are
-    /// limited.
+    /// Returns the check if it is due and may run. If the server's connections are limited, the
+    /// check occupies a slot.
     ///
     /// A check that has waited for a slot as long as its timeout runs without a slot. Otherwise a
     /// dead server would stay in service while hanging connections occupy all its slots.
@@ -393,7 +391,6 @@ impl ServerWatch {
         }
     }
 
-    /// Logs and stores a change of condition.
     fn note(&mut self, change: Change, reason: &dyn Display, now: Now) {
         let failing = !change.to.is_usable();
         let (backend, server) = (&*self.backend.keys.name, self.server.name());
@@ -481,11 +478,11 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     }
     tracing::info!(name: "server-addresses-changed", server = %server.name(), addresses = ?found, "addresses of the name changed");
     server.set_addresses(&new);
-    // Clients that wait for another server may use the new address.
+    // Clients queued for another server may use the new address.
     server.backend().settle();
 }
 
-/// Returns the time until the next lookup: `interval`, or [`SOON`] if there is no address.
+/// Returns the time until the next lookup: `interval`, or [`SOON`] if the name has no address yet.
 pub fn again(interval: Option<Duration>, is_known: bool) -> Option<Duration> {
     if is_known {
         return interval;

@@ -24,7 +24,6 @@ pub(super) struct Alone {
 }
 
 impl Alone {
-    /// Creates the first secret.
     pub(super) fn start(period: Duration, now: Now) -> Result<(Self, TicketSecrets), NoRandomness> {
         let mut id = [0; 4];
         aws_lc_rs::rand::fill(&mut id).map_err(|_| NoRandomness)?;
@@ -85,7 +84,7 @@ impl Alone {
         self.due
     }
 
-    /// Returns the number of epochs before the current epoch.
+    /// Returns the number of completed epochs.
     pub(super) fn rotations(&self) -> u64 {
         self.rotations
     }

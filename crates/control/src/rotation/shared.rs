@@ -2,7 +2,7 @@
 //!
 //! Each accepted secret has three epochs at a time: the current one, the previous one, whose
 //! tickets are still valid, and the next one, for peers whose clocks are ahead. The current epoch
-//! of the first secret seals.
+//! of the first secret seals new tickets.
 
 use std::time::Duration;
 
@@ -25,7 +25,6 @@ pub(super) struct ClusterRotation {
 }
 
 impl ClusterRotation {
-    /// Starts the rotation with the secrets of a cluster.
     pub(super) fn start(cluster: &Cluster, now: Now) -> Result<(Self, TicketSecrets), NotRotated> {
         let mut shared = Self {
             node: cluster.node,

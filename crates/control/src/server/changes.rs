@@ -1,4 +1,4 @@
-//! Changes of a running becket by an operator.
+//! Changes that an operator makes to a running becket.
 //!
 //! Each change is applied as a whole or refused. `/status` shows the changed value next to that of
 //! the file. A change lasts until the next reload, upgrade or restart.
@@ -29,7 +29,7 @@ impl Control {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             OperatorChange::Asked(request) => return self.asked(request, outcome).await,
-            // The upgrade has already listed the changes that it ends, and would end this change
+            // The upgrade has already listed the changes that it ends, so this change would end
             // silently.
             _ if self.handover.is_followed() => Err(Refused::new(
                 StatusCode::CONFLICT,

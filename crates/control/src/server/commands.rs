@@ -48,7 +48,8 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // `Start` was read at the start of this process, and the opener reads `Opened`.
+            // `Start` was read at the start of this process, and the opener reads `Opened`, so both
+            // are ignored here.
             Command::Start(_) | Command::Opened(..) => {}
         }
     }
@@ -88,7 +89,6 @@ impl Control {
         }
     }
 
-    /// Carries out an operator's request in this process.
     pub(super) async fn carry_out(&mut self, request: OperatorRequest) {
         match request {
             OperatorRequest::Reload => self.begin_reload(ProcessResources {
@@ -119,6 +119,5 @@ impl Control {
     }
 }
 
-/// Error of an upgrade without a supervisor.
 const NO_SUPERVISOR: &str =
     "this becket has no supervisor to start the new program; use becket run";

@@ -13,7 +13,6 @@ use becket_config::error::{Problem, Report};
 use crate::api::Refused;
 use becket_tls::config::{Backend, Config, Server, ServerAddress};
 
-/// Returns the configuration with an additional server.
 pub(super) fn with_server(
     config: &Config,
     backend: &str,
@@ -42,7 +41,6 @@ pub(super) fn with_server(
     exchanged(config, at, backend)
 }
 
-/// Returns the configuration without a server, which the file or an operator may have added.
 pub(super) fn without_server(
     config: &Config,
     backend: &str,
@@ -60,8 +58,8 @@ pub(super) fn without_server(
     exchanged(config, at, backend)
 }
 
-/// Returns the configuration with a changed backend, also in its `file`. Rejects a backend that
-/// would be invalid in the configuration file.
+/// Replaces one backend in a copy of the configuration. Rejects a backend that would be invalid in
+/// the configuration file.
 fn exchanged(config: &Config, at: usize, backend: Backend) -> Result<Config, Refused> {
     if backend.docroot.is_none() && backend.servers.is_empty() {
         let accepted = "another server first, or becket ctl servers maintenance";
@@ -83,7 +81,6 @@ fn exchanged(config: &Config, at: usize, backend: Backend) -> Result<Config, Ref
     Err(Refused::unusable(faults.join("; "), accepted))
 }
 
-/// Returns the index of a backend.
 pub(super) fn place_of(config: &Config, backend: &str) -> Result<usize, Refused> {
     let names = || config.backends.iter().map(|one| &*one.keys.name.0);
     let at = names().position(|name| name == backend);
@@ -94,7 +91,6 @@ pub(super) fn no_server(backend: &Backend) -> Refused {
     missing("server", backend.servers.iter().map(|it| &*it.name))
 }
 
-/// Returns the error for an unknown name, with a list of the existing names.
 fn missing<'a>(what: &str, names: impl Iterator<Item = &'a str>) -> Refused {
     let error = format!("no such {what}");
     let names: Vec<&str> = names.collect();
@@ -105,7 +101,6 @@ fn conflict(error: &str, accepted: &str) -> Refused {
     Refused::new(StatusCode::CONFLICT, error, accepted)
 }
 
-/// Accepted addresses of a server.
 const ADDRESS: &str = "IP:PORT, NAME:PORT or /unix/path";
 
 #[cfg(test)]

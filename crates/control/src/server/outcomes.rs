@@ -14,8 +14,7 @@ use becket_process::protocol::OperatorRequest;
 pub struct PendingOutcomes {
     /// Number of requested reloads so far.
     pub(super) reloads: u64,
-    /// Waiting requests, each with the number of reloads requested until then, and the channel for
-    /// its outcome.
+    /// Waiting requests. The number counts the reloads requested up to and including this request.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
@@ -30,7 +29,7 @@ impl PendingOutcomes {
     }
 
     /// Sends the outcome of a reload to the clients of the first `asked` reload requests. `ended`
-    /// lists the temporary changes that a successful reload ended.
+    /// lists the temporary changes that the reload discarded.
     pub(super) fn reloaded(&mut self, asked: u64, errors: &[String], ended: &[String]) {
         self.answer(
             |request, number| request == OperatorRequest::Reload && number <= asked,
@@ -91,7 +90,7 @@ pub(super) fn too_late() -> Refused {
     Refused::new(StatusCode::CONFLICT, text, "a becket that is not draining")
 }
 
-/// Failure of a request, and the accepted input, for the error message.
+/// Error text and hint for failed reloads.
 const RELOAD: (&str, &str) = (
     "reload refused",
     "a configuration without errors (see becket check)",

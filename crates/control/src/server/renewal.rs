@@ -29,7 +29,7 @@ use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
 
 impl Control {
-    /// Starts the first check of certificate files for changes, unless the supervisor commands it.
+    /// Starts the first check of certificate files, unless a supervisor starts all checks.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.config.watching.watch.stop();
@@ -38,7 +38,7 @@ impl Control {
         }
     }
 
-    /// Starts a check of certificate files for changes, or schedules it after the running check.
+    /// Checks certificate files for changes. Schedules another check if one is running.
     pub(super) fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {
@@ -96,7 +96,7 @@ impl Control {
             self.config.watching.watch.replace(places);
         }
         if !Arc::ptr_eq(&look.config, &config) {
-            // Repeats the check, because the configuration was changed in the meantime.
+            // Repeats the check because the configuration changed during the check.
             self.config.watching.again.get_or_insert(look.files);
             return;
         }
@@ -111,7 +111,7 @@ impl Control {
             (Some(_), Some(fault)) => Err(fault),
             (Some(new), None) => {
                 log_warnings(&warnings);
-                // Keeps the state of each server, with the changes of operators.
+                // A renewal preserves server state and operator changes.
                 let exchanged = self.exchange_edited(new, Backends::keep);
                 exchanged.map_err(|error| Problem::new("", error.to_string()))
             }
@@ -137,7 +137,7 @@ impl Control {
     }
 }
 
-/// Formats the first [`MOST_LISTED`] files, and the number of the others.
+/// Lists the first [`MOST_LISTED`] files, and counts the files left out.
 fn listed(files: &BTreeSet<String>) -> String {
     let first: Vec<String> = files
         .iter()
@@ -152,7 +152,7 @@ fn listed(files: &BTreeSet<String>) -> String {
 
 const MOST_LISTED: usize = 8;
 
-/// Returns the key paths and files of earlier faults that no current fault names.
+/// Returns the subjects (keys or files) of earlier problems that no longer exist.
 fn mended(before: &[Problem], now: &[Problem]) -> Vec<String> {
     let mut mended: Vec<String> = before.iter().map(Problem::subject).collect();
     let is_current = |it: &String| now.iter().any(|fault| fault.subject() == *it);

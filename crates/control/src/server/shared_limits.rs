@@ -14,10 +14,10 @@ use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 use becket_process::protocol::Event;
 use becket_proxy::shared::SharedState;
 
-/// Role of this process in the exchange of counts of shared limits.
+/// Role of this process in sharing connection limits.
 #[derive(Debug, Default)]
 pub enum SharedLimits {
-    /// The process does not serve yet, or has no supervisor.
+    /// The process does not accept clients yet, or has no supervisor.
     #[default]
     Alone,
     /// The process owns the limits, except for the counts that leaving processes hold.
@@ -28,12 +28,10 @@ pub enum SharedLimits {
 #[derive(Debug, Default)]
 pub struct Leaving {
     borrower: Borrower,
-    /// Counts in the last [`Event::Wanted`].
     wanted: Counts,
     /// Connections reserved for clients in the accept queues of addresses that the next process
     /// does not serve; released after [`RETIRING`].
     spare: u32,
-    /// Number of exchanges of counts so far.
     settlements: usize,
 }
 
@@ -81,21 +79,18 @@ impl SharedLimits {
         held
     }
 
-    /// Adds back counts that leaving processes released.
     pub fn released(&mut self, counts: &Counts) {
         if let Self::Serving(lender) = self {
             lender.release(counts);
         }
     }
 
-    /// Records the counts that a leaving process requests.
     pub fn wanted(&mut self, process: u32, counts: Counts) {
         if let Self::Serving(lender) = self {
             lender.set_wanted(process, counts);
         }
     }
 
-    /// Adds the counts that the serving process granted.
     pub fn granted(&mut self, counts: &Counts, shared: &SharedState) {
         let Self::Leaving(Leaving { borrower, .. }) = self else {
             return;
@@ -192,8 +187,8 @@ impl Leaving {
     }
 }
 
-/// Returns the number of connections to request for each server: the waiting clients of a backend
-/// are divided among its servers. `turn` rotates which servers get the remainder.
+/// Returns the number of connections to request for each server. The waiting clients of a backend
+/// are divided among its servers; `turn` rotates the remainder.
 fn waiting(shared: &SharedState, turn: usize) -> Counts {
     let mut waiting = Counts::new();
     for backend in shared.backends.all() {
@@ -213,7 +208,7 @@ fn waiting(shared: &SharedState, turn: usize) -> Counts {
 pub const BETWEEN: Duration = Duration::from_millis(20);
 /// Number of exchanges in 2 s, after which the accept queues of old sockets are empty.
 const RETIRING: usize = 100;
-/// Key of `limits.connections`; keys of servers are higher.
+/// ID of `limits.connections` among the shared counts; server IDs are higher.
 const CONNECTIONS: u64 = 1;
 
 fn key(tag: u64) -> u64 {

@@ -1,9 +1,10 @@
 //! Both sides of an upgrade: this process replaces an old process, or a new process replaces it.
 //!
-//! The old process accepts until [`Command::Yield`](becket_process::protocol::Command::Yield). It
-//! drains as soon as the new process serves; if the upgrade fails, it accepts again. The new
-//! process serves on command, after it has received the old process's state or the transfer has
-//! failed. The supervisor determines the order of these steps (`crates/process/src/supervisor.rs`).
+//! The old process accepts clients until
+//! [`Command::Yield`](becket_process::protocol::Command::Yield). It drains as soon as the new
+//! process accepts clients; if the upgrade fails, it resumes accepting. The new process waits for
+//! the old process's state, or for a failed transfer, and starts to accept clients on command. The
+//! supervisor determines the order of these steps (`crates/process/src/supervisor.rs`).
 
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -23,8 +24,8 @@ use becket_log::Timestamp;
 use becket_process::protocol::Event;
 
 impl Control {
-    /// Serves at once if there is no supervisor. Otherwise stops the workers from accepting until
-    /// the supervisor's command to serve.
+    /// Accepts clients at once if there is no supervisor. Otherwise pauses the workers until the
+    /// supervisor sends the serve command.
     pub(super) fn begin(&mut self) {
         if self.supervision.link.is_some() {
             self.park();
@@ -39,7 +40,6 @@ impl Control {
         self.handover.parking = Some(wait);
     }
 
-    /// Continues an upgrade after one of its steps.
     pub(super) fn advance(&mut self, step: UpgradeStep) {
         match step {
             UpgradeStep::Parked if self.handover.is_followed() => self.yielded(),
@@ -63,7 +63,6 @@ impl Control {
         }
     }
 
-    /// Adopts the state of the old process.
     fn take_over(&mut self, secrets: Option<Secrets>, servers: &[Server]) {
         let shared = self.state.shared();
         let now = shared.clock.now();
@@ -76,11 +75,11 @@ impl Control {
         }
     }
 
-    /// Takes over the limits, except for the counts in `held`. Serves as soon as the old process
-    /// has stopped accepting.
+    /// Takes over the limits, except for the counts in `held`. Accepts clients as soon as the old
+    /// process has stopped accepting.
     pub(super) fn serve_on_command(&mut self, held: Counts) {
-        // Takes over the limits now, because counts that processes release from now on must be
-        // added.
+        // Takes over the limits first, so that later releases from other processes are added to
+        // them.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
         if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {
@@ -127,7 +126,7 @@ impl Control {
         }
     }
 
-    /// Creates the unix socket of the admin pages, whose path the old process has released.
+    /// Creates the unix socket of the admin pages; the old process has already released the path.
     fn take_admin_socket(&mut self) {
         let config = self.state.config();
         let wanted = config.admin.socket.as_ref();
@@ -152,7 +151,7 @@ impl Control {
         }
     }
 
-    /// Starts to send state to the process that will replace this process.
+    /// Starts to send state to the new process.
     pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
         tracing::info!(name: "upgrade-loading", "upgrade: the new process is loading");
         self.state.begin_upgrade();
@@ -167,8 +166,7 @@ impl Control {
         }
     }
 
-    /// Stops accepting. `next` is the number of the next process, which has the sockets of the
-    /// addresses in `kept`.
+    /// Stops accepting. Process number `next` has the sockets of the addresses in `kept`.
     pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
         self.handover.stage = UpgradeStage::Yielding { next, kept };
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
@@ -179,7 +177,7 @@ impl Control {
         self.park();
     }
 
-    /// Sends the rest of the state after all workers have stopped accepting.
+    /// Sends the remaining state after all workers have stopped accepting.
     fn yielded(&mut self) {
         let UpgradeStage::Yielding { next, kept } = &self.handover.stage else {
             return;
@@ -203,7 +201,7 @@ impl Control {
         }
     }
 
-    /// Continues to serve after a failed upgrade. Takes the limits back, except for the counts in
+    /// Resumes accepting after a failed upgrade. Takes the limits back, except for the counts in
     /// `held`.
     pub(super) fn resume(&mut self, reason: &str, held: Counts) {
         if let Some(sender) = self.handover.after.take() {

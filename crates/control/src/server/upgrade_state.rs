@@ -9,7 +9,6 @@ use super::shared_limits::SharedLimits;
 use crate::handover::receiver::Milestone;
 use crate::handover::sender::Sender;
 
-/// An event during an upgrade.
 pub(super) enum UpgradeStep {
     /// All workers have stopped accepting.
     Parked,
@@ -17,7 +16,7 @@ pub(super) enum UpgradeStep {
     Reached(Option<Milestone>),
 }
 
-/// State of the upgrade that started this process, and of the upgrade that replaces this process.
+/// State of the upgrade that started this process, and of the next upgrade.
 #[derive(Debug)]
 pub struct Handover {
     pub(super) stage: UpgradeStage,
@@ -25,7 +24,6 @@ pub struct Handover {
     pub(super) before: Option<UnboundedReceiver<Milestone>>,
     /// Task that waits until all workers have stopped accepting.
     pub(super) parking: Option<JoinHandle<()>>,
-    /// Sender of state to the next process.
     pub(super) after: Option<Sender>,
     pub(super) limits: SharedLimits,
 }
@@ -33,9 +31,9 @@ pub struct Handover {
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum UpgradeStage {
     Loading {
-        /// The supervisor has commanded this process to serve.
+        /// `true` after the supervisor's command to accept clients.
         is_commanded: bool,
-        /// The old process may still accept.
+        /// `true` while the old process may still accept clients.
         is_preceded: bool,
     },
     Serving,
@@ -48,7 +46,7 @@ pub(super) enum UpgradeStage {
 }
 
 impl Handover {
-    /// Creates the state; `before` is `None` if this process replaces no other.
+    /// Creates the state. `before` is `None` if there is no old process.
     pub fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
             stage: UpgradeStage::Loading {
@@ -67,7 +65,7 @@ impl Handover {
         self.stage == UpgradeStage::Serving
     }
 
-    /// Returns `true` if the next process serves, or will serve soon.
+    /// Returns `true` if the next process accepts clients, or will soon.
     pub(super) fn is_followed(&self) -> bool {
         matches!(self.stage, UpgradeStage::Yielding { .. })
     }

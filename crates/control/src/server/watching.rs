@@ -1,5 +1,5 @@
-//! The watch of configured files, and the check of changed ones ([`super::renewal`] starts and
-//! commits it).
+//! Watches configured files and checks changed files. [`super::renewal`] starts each check and
+//! commits its result.
 
 use std::sync::Arc;
 
@@ -16,11 +16,9 @@ pub struct Watching {
     pub(super) running: Option<JoinHandle<Look>>,
     /// Files of a check that is due after the running check.
     pub(super) again: Option<Files>,
-    /// Faults that the last check found.
     pub(super) rejected: Vec<Problem>,
 }
 
-/// Result of a check of changed files.
 #[derive(Debug)]
 pub(super) struct Look {
     /// The configuration at the start of the check.
@@ -33,7 +31,6 @@ pub(super) struct Look {
     pub(super) fault: Option<Problem>,
 }
 
-/// An event of watched files.
 pub(super) enum WatchResult {
     Changed,
     /// A check ended; `None` if it failed.

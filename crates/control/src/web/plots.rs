@@ -1,8 +1,8 @@
-//! The plots of the status page: lines over the time since the start, at most an hour, as SVG.
+//! The plots of the status page as SVG: lines since the start, for at most one hour.
 //!
-//! Durations have a logarithmic axis. The script of the page reads the values under the pointer
-//! from `data-` attributes: `x` and `t` contain the position and the time of each moment, and `v`
-//! the values of a line.
+//! Durations have a logarithmic axis. The page's script reads the values under the pointer from
+//! `data-` attributes: `x` and `t` contain the position and the time of each moment, and `v`
+//! contains the values of a line.
 
 use std::fmt::{self, Write};
 use std::iter::successors;
@@ -59,7 +59,7 @@ pub(super) fn plots(page: &mut String, status: &Status, hour: &[Moment]) -> fmt:
     page.write_str("</div>\n")
 }
 
-/// A line of a plot: its name, its CSS class, and for each moment a value or a gap.
+/// Name, CSS class and values of a line; `None` is a gap.
 struct PlotLine(&'static str, &'static str, Vec<Option<f64>>);
 
 #[derive(Clone, Copy, PartialEq)]
@@ -84,7 +84,6 @@ impl PlotUnit {
 struct TimeAxis {
     begin: u64,
     end: u64,
-    /// Times of the shown moments.
     at: Vec<u64>,
 }
 

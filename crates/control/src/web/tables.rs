@@ -12,7 +12,7 @@ use super::super::certificates::CertificateStatus;
 use super::super::status::{BackendStatus, ClusterReport, ServerStatus, Status};
 use super::text::{Escape, short, span};
 
-/// Writes the reasons of failed connections, the most frequent in the last minute first.
+/// Writes the reasons for failed connections, most frequent in the last minute first.
 pub(super) fn failures(page: &mut String, status: &Status) -> fmt::Result {
     let (totals, minute) = (&status.traffic.totals, &status.traffic.minute);
     let failed = CloseReason::ALL.iter().filter(|it| !it.is_expected());
@@ -87,13 +87,15 @@ fn server_row(server: &ServerStatus, status: &Status) -> (&'static str, Vec<Stri
     )
 }
 
-/// Returns the state of a server, its duration and reason, and the result of the last check.
 fn server_state(server: &ServerStatus, now: Timestamp) -> String {
     let health = &server.health;
     let mut text = match server.mode {
         ServerMode::Ready => health.label().to_owned(),
         mode => mode.word().to_owned(),
     };
+    if server.backup {
+        text += " (backup)";
+    }
     if server.in_file.is_some() {
         text += " (changed)";
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use becket_log::Timestamp;
 
-/// Formats a time in its two largest units.
+/// Formats a duration with its two largest units.
 pub fn span(time: Duration) -> String {
     let seconds = time.as_secs();
     match seconds {
@@ -28,7 +28,6 @@ pub(super) fn short(value: f64) -> String {
     }
 }
 
-/// Formats microseconds.
 pub(super) fn micros(us: f64) -> String {
     match us {
         1_000_000.0.. => format!("{} s", short(us / 1e6)),
@@ -54,7 +53,7 @@ pub(super) fn first(items: impl IntoIterator<Item = String>, command: &str) -> S
     }
 }
 
-/// Escapes text for HTML, and control characters, because curl prints pages to a terminal.
+/// Escapes text for HTML. Also escapes control characters, because curl prints pages to a terminal.
 pub(super) struct Escape<'a>(pub(super) &'a str);
 
 impl Display for Escape<'_> {
@@ -71,5 +70,4 @@ impl Display for Escape<'_> {
     }
 }
 
-/// Maximum number of items in a line.
 const MOST_ITEMS: usize = 8;

@@ -56,8 +56,8 @@ fn narrow(route: &mut Table, lines: &[&[String]]) -> Option<()> {
         found.entry(key).or_default().extend(values);
     }
     let (key, values) = found.pop_first()?;
-    // Patterns and flags other than `-i` are not supported, and a route has one condition per
-    // property.
+    // Rejects flags other than `-i` and patterns that routes do not support. A route has one
+    // condition per property.
     let is_name = |it: &&str| key == "alpn" || NamePattern::parse(it).is_ok();
     let is_plain = |it: &&str| !it.starts_with(['-', '*']) && is_name(it);
     let is_usable = !values.is_empty() && values.iter().all(is_plain);

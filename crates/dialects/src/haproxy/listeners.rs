@@ -78,10 +78,10 @@ impl HaproxyTranslator<'_> {
             let mut used = Vec::new();
             let condition = rule.words.get(2..).filter(|_| rule.word(1) == "if");
             let found = condition.and_then(|it| selected(&acls, it, &mut self.out, &mut used));
-            // becket does not convert HTTP/2 to HTTP/1.1 as HAProxy does, so routes by ALPN are
-            // dropped.
+            // Drops routes by ALPN, because becket does not convert HTTP/2 to HTTP/1.1 as HAProxy
+            // does.
             let found = found.filter(|it| !is_http || it.iter().all(|it| !it.contains_key("alpn")));
-            // If the rule is not translated, the remark of its table row applies.
+            // An untranslated rule keeps the remark of its table row.
             let (Some(found), Some(backend)) = (found, self.backends.get(rule.text())) else {
                 continue;
             };
@@ -194,7 +194,6 @@ impl HaproxyTranslator<'_> {
         files
     }
 
-    /// Returns the path of a certificate, or of a folder of certificates.
     fn certificate(&mut self, path: &str, origin: SettingId) -> Value {
         let path = self.out.place(path);
         if !path.ends_with('/') && self.parts.list(Path::new(&path)).is_err() {
@@ -204,7 +203,6 @@ impl HaproxyTranslator<'_> {
         (path.trim_end_matches('/').to_owned() + "/").into()
     }
 
-    /// Adds the certificates of a `crt-list` file.
     fn crt_list(&mut self, files: &mut Vec<(Value, SettingId)>, list: &Directive) {
         let path = self.out.place(list.text());
         let text = self.parts.text(Path::new(&path), self.bytes);

@@ -1,4 +1,4 @@
-//! HAProxy up to version 3: translates its configuration file.
+//! Translates configuration files of HAProxy up to version 3.
 //!
 //! `table` lists directives and options, and `reader` parses the sections. `listeners` translates
 //! frontends, `conditions` their routes, and `servers` backends.

@@ -27,7 +27,7 @@ pub(super) struct HaproxySection {
 }
 
 impl HaproxySection {
-    /// Returns the directives of a name, from the section or its defaults.
+    /// Returns the directives with this name, from the section or otherwise from its defaults.
     pub(super) fn all(&self, name: &str) -> &[Directive] {
         match self.own.all(name) {
             [] => self.defaults.all(name),
@@ -35,12 +35,11 @@ impl HaproxySection {
         }
     }
 
-    /// Returns the last directive of a name, from the section or its defaults.
+    /// Returns the last directive with this name, from the section or otherwise from its defaults.
     pub(super) fn find(&self, name: &str) -> Option<&Directive> {
         self.all(name).last()
     }
 
-    /// Returns the last directive of each name.
     pub(super) fn each(&self) -> impl Iterator<Item = &Directive> {
         each(&[&self.own, &self.defaults])
     }
@@ -58,10 +57,10 @@ pub(super) struct HaproxyTranslator<'p> {
     pub(super) out: TranslationBuilder,
     pub(super) parts: &'p dyn IncludedFiles,
     pub(super) global: Directives,
-    /// Names of backends with servers in HAProxy, and their names in becket.
+    /// Maps HAProxy names of backends with servers to becket names.
     pub(super) backends: BTreeMap<String, String>,
     pub(super) names: FreeNames,
-    /// Number of bytes that `crt-list` files may still have.
+    /// Remaining byte budget for `crt-list` files.
     pub(super) bytes: u64,
     sections: Vec<HaproxySection>,
     defaults: Rc<Directives>,
@@ -83,7 +82,6 @@ impl<'p> HaproxyTranslator<'p> {
         }
     }
 
-    /// Processes the words of a line.
     pub(super) fn take(&mut self, line: usize, words: &[String]) {
         let Some((first, rest)) = words.split_first() else {
             return;
@@ -205,7 +203,6 @@ impl<'p> HaproxyTranslator<'p> {
         });
     }
 
-    /// Translates all sections.
     pub(super) fn finish(mut self) -> Translation {
         let mut sections = std::mem::take(&mut self.sections);
         sections.retain(|it| PROXIES.contains(&it.kind));
@@ -235,7 +232,7 @@ impl<'p> HaproxyTranslator<'p> {
         self.out.finish(BIND, false)
     }
 
-    /// Translates the global section, and settings of proxies that becket has only once.
+    /// Translates the global section, and proxy settings that are global in becket.
     fn process(&mut self, proxies: &[HaproxySection]) {
         let has_user = self.global.last("user").is_some();
         let is_possible = |given: &&Directive| match given.name {
@@ -287,7 +284,6 @@ impl<'p> HaproxyTranslator<'p> {
 
 /// Common name of all options that choose the kind of health check.
 pub(super) const CHECK: &str = "option httpchk";
-/// Kinds of sections that are translated.
 const READ: [&str; 5] = ["global", "defaults", "frontend", "backend", "listen"];
 const PROXIES: [&str; 3] = ["frontend", "backend", "listen"];
 /// Options with paths, and the directives that name their folders.

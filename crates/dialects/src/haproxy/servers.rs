@@ -1,4 +1,4 @@
-//! Translates backends and their servers. becket sets most options of servers per backend.
+//! Translates backends and their servers. In becket, most server options are set per backend.
 
 use super::super::builder::SectionBuilder;
 use super::super::directive::{Directive, Directives, apply, each, find, server_address};

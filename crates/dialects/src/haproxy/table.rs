@@ -1,4 +1,4 @@
-//! Sections, directives and options of haproxy.cfg, up to HAProxy 3.2. A row has several names between `|`.
+//! Sections, directives and options of haproxy.cfg, up to HAProxy 3.2. `|` separates several names in a row.
 
 use super::super::setting::Setting;
 use super::super::setting::ValueKind::{
@@ -17,7 +17,6 @@ const LOG: &str = "log.syslog is one socket or address, and log.access has one f
 const PAGES: &str = "/metrics, /status and /healthz are at admin.address";
 
 pub(super) static TUNE: Setting = Setting::ignored(Own, "tune.*", "becket sizes this itself");
-/// A line of a `crt-list` file.
 pub(super) static CRT_LIST_ENTRY: Setting =
     Setting::same(Own, "certificate", "listener.certificates");
 

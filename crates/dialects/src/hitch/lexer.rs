@@ -1,13 +1,12 @@
-//! The grammar of hitch.conf: `NAME = VALUE`, in which a value is a word, `"text"` or, for some
-//! names, a `{ block }`.
+//! The grammar of hitch.conf: `NAME = VALUE`. A value is a word, `"text"` or, for some names, a `{
+//! block }`.
 //!
 //! As in hitch, `#` begins a comment, line ends are ignored, text may span lines and has no
-//! escapes, and meaningless characters (`;`, `,`) are skipped. Reading stops at the first error, as
+//! escapes, and meaningless characters (`;`, `,`) are skipped. Parsing stops at the first error, as
 //! in hitch.
 
 use becket_config::error::Problem;
 
-/// A setting with its value, as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) struct Assignment {
     pub(super) name: String,
@@ -15,14 +14,12 @@ pub(in super::super) struct Assignment {
     pub(super) value: Value,
 }
 
-/// A value as written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Value {
     /// Text in quotes, or from a command line.
     Text(String),
     /// Words without quotes: one, or several for `tls-protos`.
     Words(Vec<String>),
-    /// A block in braces.
     Block(Vec<Assignment>),
 }
 
@@ -47,13 +44,14 @@ enum Lexeme<'t> {
     Text(&'t str),
 }
 
-/// Lexemes with their lines; the last one is the end of the text.
+/// Lexemes with their lines; the last lexeme marks the end of the text.
 type Lexemes<'l, 't> = &'l [(Lexeme<'t>, usize)];
 
 /// Parses a configuration file.
 ///
 /// # Errors
-/// The first error of the syntax.
+///
+/// Returns the first syntax error.
 pub(super) fn read(text: &str) -> Result<Vec<Assignment>, Problem> {
     let lexemes = lexemes(text)?;
     settings(&mut lexemes.as_slice(), 0)
@@ -96,7 +94,7 @@ fn lexemes(text: &str) -> Result<Vec<(Lexeme<'_>, usize)>, Problem> {
     Ok(lexemes)
 }
 
-/// Parses settings up to the end of the text, or of a block at this nesting depth.
+/// Parses settings up to the end of the input or of the current block.
 fn settings(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Vec<Assignment>, Problem> {
     let mut settings = Vec::new();
     loop {
@@ -153,7 +151,6 @@ fn value(rest: &mut Lexemes<'_, '_>, depth: usize) -> Result<Value, Problem> {
     Ok(Value::Words(words))
 }
 
-/// Returns a syntax error at the next lexeme.
 fn next_fault(rest: Lexemes<'_, '_>, what: &str, accepted: &str) -> Problem {
     let (lexeme, line) = rest.first().unwrap_or(&(Lexeme::Symbol(""), 1));
     let (Lexeme::Symbol(shown) | Lexeme::Word(shown) | Lexeme::Text(shown)) = lexeme;

@@ -42,7 +42,6 @@ impl HitchTranslator {
         self.out.add(section);
     }
 
-    /// Sets the enabled versions, and returns them.
     fn versions(
         &mut self,
         section: &mut SectionBuilder,

@@ -44,14 +44,12 @@ impl HitchTranslator {
         }
     }
 
-    /// Adds an option of the command line.
     pub(in super::super) fn option(&mut self, name: &str, value: &str) {
         if let Some(setting) = self.settings.iter().find(|setting| setting.theirs == name) {
             self.take_global(setting, None, &Written::Text(value.to_owned()));
         }
     }
 
-    /// Adds a setting outside of all blocks.
     pub(in super::super) fn take_global(
         &mut self,
         setting: &'static Setting,
@@ -63,7 +61,6 @@ impl HitchTranslator {
         self.global = global;
     }
 
-    /// Checks a setting, and adds it to `scope`.
     pub(in super::super) fn take(
         &mut self,
         scope: &mut Scope,
@@ -98,7 +95,7 @@ impl HitchTranslator {
             "pem-file" => scope
                 .certificates
                 .push(CertificateEntry::new(shown, origin)),
-            // In hitch, a second setting of the versions is an error; in stud, the last one wins.
+            // hitch rejects a repeated version setting; in stud, the last one wins.
             name if TLS.contains(&name)
                 && setting.kind != ValueKind::Text
                 && TLS.iter().any(|name| scope.held.contains_key(name)) =>
@@ -113,7 +110,6 @@ impl HitchTranslator {
         }
     }
 
-    /// Returns the certificate of a block.
     pub(in super::super) fn pem(&mut self, scope: &Scope) -> Option<CertificateEntry> {
         let text = |name| scope.text(name).map(|(text, _)| text.to_owned());
         let (key, ocsp) = (text("private-key"), text("ocsp-resp-file"));
@@ -163,7 +159,6 @@ impl HitchTranslator {
         }
     }
 
-    /// Translates the collected settings.
     pub(in super::super) fn finish(mut self) -> Translation {
         self.exclude();
         self.process();
@@ -182,7 +177,7 @@ impl HitchTranslator {
         let on = INTRODUCTIONS
             .iter()
             .filter_map(|name| Some((self.global.on(name)?, *name)));
-        // In hitch, `write-proxy` is another name of `write-proxy-v2`.
+        // In hitch, `write-proxy` is an alias of `write-proxy-v2`.
         let version = |name: &'static str| match name {
             "write-proxy" if self.write_proxy == "v1" => "write-proxy-v1",
             "write-proxy" => "write-proxy-v2",
@@ -231,7 +226,7 @@ impl HitchTranslator {
         let (connect, origin) = self.global.number_or("backend-connect-timeout", 30);
         self.out
             .put("timeouts.connect", format!("{connect}s"), origin);
-        // hitch has no timeout of idle connections, and SIGTERM ends all connections at once.
+        // hitch has no idle timeout, and SIGTERM closes all connections at once.
         self.out.put("timeouts.idle", "365d", None);
         self.out.put("timeouts.drain", "1ms", None);
     }
@@ -347,7 +342,6 @@ impl HitchTranslator {
         self.out.add(section);
     }
 
-    /// Returns the address of the server.
     fn server(&mut self, text: String, origin: SettingId) -> Option<(String, Option<SettingId>)> {
         if text.starts_with('/') {
             return Some((text, Some(origin)));
@@ -367,14 +361,13 @@ impl HitchTranslator {
         }
     }
 
-    /// Adds all listeners. Returns `true` if one of them uses the policy of the settings outside of
-    /// all blocks.
+    /// Adds all listeners. Returns `true` if one of them uses the global policy.
     fn listeners(&mut self, certificates: &[CertificateEntry]) -> bool {
         let mut frontends = std::mem::take(&mut self.frontends);
         if frontends.is_empty() {
             frontends.push(Scope::default());
         }
-        // Frontends without own settings form one listener.
+        // Frontends without their own settings share one listener.
         let (plain, own): (Vec<Scope>, Vec<Scope>) =
             frontends.into_iter().partition(Scope::is_plain);
         if !plain.is_empty() {
@@ -496,7 +489,7 @@ impl HitchTranslator {
                 .filter(|it| !it.is_empty())
                 .collect();
             section.set("alpn", protocols, origin);
-            // hitch closes a connection without a common protocol after the handshake.
+            // After the handshake, hitch closes a connection without a common ALPN protocol.
             section.set("alpn-mismatch", "refuse", origin);
         }
     }

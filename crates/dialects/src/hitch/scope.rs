@@ -6,13 +6,12 @@ use super::super::builder::SettingId;
 use super::super::setting::{Setting, ValueKind};
 use super::lexer::Value;
 
-/// A certificate and its key.
 #[derive(Clone, Debug)]
 pub(in super::super) struct CertificateEntry {
     pub(super) path: String,
     pub(super) key: Option<String>,
     pub(super) ocsp: Option<String>,
-    /// Client verification of this certificate, if its block sets it.
+    /// Client verification settings in this certificate's block.
     pub(super) verify: SettingValues,
     pub(super) origin: SettingId,
     /// Origins of key and OCSP response.
@@ -20,7 +19,7 @@ pub(in super::super) struct CertificateEntry {
 }
 
 impl CertificateEntry {
-    /// Creates an entry with chain and key in one file.
+    /// Creates an entry for a file that contains both chain and key.
     pub(super) fn new(path: String, origin: SettingId) -> Self {
         Self {
             path,
@@ -36,7 +35,7 @@ impl CertificateEntry {
 /// Checked values by setting name.
 pub(super) type SettingValues = BTreeMap<&'static str, (String, SettingId)>;
 
-/// Settings of a block, or outside of all blocks.
+/// Settings in a block, or the global settings.
 #[derive(Debug, Default)]
 pub(in super::super) struct Scope {
     /// Setting that begins the block; `None` outside of all blocks.
@@ -68,7 +67,6 @@ impl Scope {
         Some((switch(text)?, origin))
     }
 
-    /// Returns a number, or the default if the setting is missing.
     pub(super) fn number_or(&self, name: &str, default: i64) -> (i64, Option<SettingId>) {
         let given = self.number(name);
         given.map_or((default, None), |(number, origin)| (number, Some(origin)))
@@ -100,7 +98,7 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
-/// Returns the accepted values, if a value does not fit the kind of its setting.
+/// Returns a description of the accepted values if the value does not match the setting's kind.
 pub(super) fn misfit(setting: &Setting, written: &Value, text: &str) -> Option<&'static str> {
     let (fits, accepted) = match (setting.kind, written) {
         _ if text.contains(char::REPLACEMENT_CHARACTER) => (false, "text in UTF-8"),

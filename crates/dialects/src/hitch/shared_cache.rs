@@ -1,5 +1,5 @@
-//! Translates `shared-cache-*`: sessions are received from hosts with hitch or stud, and exchanged
-//! with other beckets. A remark explains why sessions are not shared.
+//! Translates `shared-cache-*`. becket receives sessions from hosts with hitch or stud, and
+//! exchanges sessions with other becket hosts. A remark explains why sessions are not shared.
 
 use std::net::IpAddr;
 
@@ -53,9 +53,9 @@ impl HitchTranslator {
         self.out.amend(origin, SettingSupport::Different, why);
     }
 
-    /// Shares sessions with other beckets that were started like this one. As in stud, the secret
-    /// is derived from the key that all of them have. The datagrams use the port after stud's,
-    /// because stud's datagrams have another format.
+    /// Exchanges sessions with other becket hosts. As in stud, the secret is derived from the
+    /// shared private key. The datagrams use stud's port plus 1, because stud's datagrams have
+    /// another format.
     fn share(&mut self, key: String, (ip, port): (IpAddr, u16)) {
         let Some(listen) = port.checked_add(1) else {
             return self.shares_with_nobody("shared-cache-listen has no next port");
@@ -93,7 +93,7 @@ impl HitchTranslator {
     }
 }
 
-/// Returns the host of a peer, and the port after stud's, at which becket listens.
+/// Returns a peer's host, and becket's port: stud's port plus 1.
 fn peer_of(text: &str, port: u16) -> Option<(&str, u16)> {
     let (host, own) = match text.strip_prefix('[') {
         Some(_) if !text.ends_with(']') => {
@@ -110,8 +110,8 @@ fn peer_of(text: &str, port: u16) -> Option<(&str, u16)> {
     (!["", "*"].contains(&host)).then_some((host, port))
 }
 
-/// Returns a node number for this host: hosts in one network of 65536 addresses have different
-/// numbers, and other hosts rarely have equal ones.
+/// Derives a node number from this host's address. Numbers differ within a network of 65536
+/// addresses, and rarely collide between networks.
 fn node_of(ip: IpAddr) -> u16 {
     let parts = match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().segments(),

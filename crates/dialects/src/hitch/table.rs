@@ -5,7 +5,7 @@ use super::super::command_line::ProgramOption;
 use super::super::setting::Setting;
 use super::super::setting::ValueKind::{Block, Number, Switch, SwitchOff, Text, Words};
 
-/// Settings of hitch.conf(5), and settings that hitch accepts without documenting them.
+/// Settings in hitch.conf(5), and undocumented settings that hitch accepts.
 #[rustfmt::skip]
 pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Block, "frontend", "listener.bind"),

@@ -1,4 +1,4 @@
-//! Translates the addresses of `listen` directives: each is a listener, with routes for further
+//! Translates `listen` directives. Each address becomes a listener, with routes for additional
 //! server names.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,11 +21,10 @@ struct ListeningServer<'d> {
     listen: &'d Directive,
 }
 
-/// Server names, the route for them, and the origin of the route.
+/// Server names, their route, and the route's origin.
 struct NamedRoute(Vec<String>, Table, SettingId);
 
 impl NginxTranslator<'_> {
-    /// Translates the servers of `http` or `stream`.
     pub(super) fn module(&mut self, module: &Directives, is_http: bool) {
         let scope = PassScope::new(module, is_http);
         let mut listening: BTreeMap<String, Vec<ListeningServer<'_>>> = BTreeMap::new();
@@ -143,7 +142,7 @@ impl NginxTranslator<'_> {
         self.out.add(section);
     }
 
-    /// Sets backend and routes, and adds the policies of routes.
+    /// Sets the backend and the routes of a listener, and adds policies for the routes.
     fn lead(&mut self, plan: &mut ListenerPlan, scope: &PassScope<'_>, servers: &[&Directive]) {
         let (protocol, _) = plan.protocol;
         let is_tls = protocol == ClientProtocol::Tls;
@@ -196,7 +195,8 @@ impl NginxTranslator<'_> {
                 routes.push(NamedRoute(names, route, server.origin));
             }
         }
-        // A wildcard of another server may match names of the default server, so they need a route.
+        // Another server's wildcard may match names of the default server, so these names need a
+        // route.
         let has_patterns = routes
             .iter()
             .any(|it| it.0.iter().any(|name| is_pattern(name)));
@@ -249,7 +249,6 @@ impl NginxTranslator<'_> {
         default
     }
 
-    /// Returns the names of a server.
     fn server_names(&mut self, server: &Directive) -> Vec<String> {
         let mut names = Vec::new();
         for given in server.inner.all("server_name") {
@@ -334,7 +333,6 @@ impl NginxTranslator<'_> {
     }
 }
 
-/// Returns whether a server has its own policy.
 fn has_policy(server: &Directive) -> bool {
     let mut given = each(&[&*server.inner]);
     given.any(|it| it.setting.ours.starts_with("policy."))
@@ -347,7 +345,7 @@ fn redirect(server: &Directive) -> Option<SettingId> {
     rules.find(|it| redirects(it)).map(|it| it.origin)
 }
 
-/// Returns the names that a word matches. Returns none for an unsupported pattern.
+/// Returns the names that a word matches; empty for an unsupported pattern.
 fn names_of(word: &str) -> Vec<String> {
     let mut names = match word.strip_prefix('.') {
         Some(name) => vec![name.to_owned(), format!("*.{name}")],
@@ -357,7 +355,6 @@ fn names_of(word: &str) -> Vec<String> {
     names
 }
 
-/// Returns the address of a `listen`.
 fn address(text: &str) -> Option<String> {
     let is_port = text.bytes().all(|byte| byte.is_ascii_digit());
     let has_port = text.contains(':') && !text.ends_with(']');
@@ -368,7 +365,6 @@ fn address(text: &str) -> Option<String> {
     }
 }
 
-/// Returns a route to `backend` without names.
 fn to(backend: String) -> Table {
     Table::from_iter([("backend".to_owned(), backend.into())])
 }

@@ -1,5 +1,4 @@
-//! nginx 1: translates its configuration, as far as it terminates TLS or relays connections to
-//! servers.
+//! Translates nginx 1 configurations: TLS termination and relaying to servers.
 //!
 //! `table` lists the directives, `reader` parses them, `listeners` translates `listen` directives,
 //! and `servers` the targets of `proxy_pass`.

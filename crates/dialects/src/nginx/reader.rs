@@ -22,7 +22,7 @@ use becket_config::parts::{IncludedFiles, MOST_BYTES};
 pub(super) struct NginxTranslator<'p> {
     pub(super) out: TranslationBuilder,
     pub(super) listeners: FreeNames,
-    /// Names of backends by their settings.
+    /// Backend names by settings; targets with equal settings share a backend.
     pub(super) backends: BTreeMap<Vec<String>, String>,
     pub(super) names: FreeNames,
     parts: &'p dyn IncludedFiles,
@@ -47,8 +47,8 @@ impl<'p> NginxTranslator<'p> {
         }
     }
 
-    /// Parses the directives of a file, or its rows if a map with the origin `row` includes the
-    /// file. Returns `None` after a fault.
+    /// Parses the directives of a file. If a map (with the origin `row`) includes the file, parses
+    /// its rows instead. Returns `None` after an error.
     pub(super) fn file(
         &mut self,
         text: &[u8],
@@ -73,7 +73,6 @@ impl<'p> NginxTranslator<'p> {
         None
     }
 
-    /// Parses the directives of a block, or of a file.
     fn block(
         &mut self,
         text: &mut NginxWords<'_>,
@@ -160,7 +159,7 @@ impl<'p> NginxTranslator<'p> {
         }
     }
 
-    /// Parses the files of a path or a pattern, in the order of their names.
+    /// Parses the files that match a path or pattern, in the order of their names.
     fn include(
         &mut self,
         path: &str,
@@ -204,7 +203,6 @@ impl<'p> NginxTranslator<'p> {
         Some(())
     }
 
-    /// Translates global settings.
     pub(super) fn process(&mut self, main: &Directives) {
         let mut scopes = vec![main];
         for names in [&["http", "stream"][..], &["server"]] {
@@ -252,7 +250,7 @@ impl<'p> NginxTranslator<'p> {
         let most = limits
             .iter()
             .filter_map(|it| it.word(1).parse::<i64>().ok());
-        // becket's limit counts the connections of all listeners.
+        // becket's limit applies to all listeners together.
         let servers: usize = scopes.iter().map(|it| it.all("server").len()).sum();
         let is_for_all = limits.len() >= servers;
         if let Some(most) = most.max().filter(|_| is_for_all) {
@@ -273,7 +271,6 @@ pub(super) fn place(server: &Directive) -> Option<&Directives> {
     whole.map(|it| &*it.inner)
 }
 
-/// Returns whether a directive is switched on.
 pub(super) fn is_on(given: &Directive) -> bool {
     given.text() == "on"
 }
@@ -288,15 +285,14 @@ pub(super) fn redirects(rule: &Directive) -> bool {
     is_permanent && targets.contains(&rule.word(1)) && rule.words.len() == 2
 }
 
-/// Splits the text of a file into words.
 struct NginxWords<'t> {
     chars: Peekable<Chars<'t>>,
     line: usize,
 }
 
 impl NginxWords<'_> {
-    /// Returns the words up to the next `;`, `{` or `}`, the line of the first word, and this
-    /// symbol; `None` at the end of the text.
+    /// Returns the words up to the next `;`, `{` or `}`, the line of the first word, and the
+    /// terminator. The terminator is `None` at the end of the input.
     fn statement(&mut self) -> Result<(Vec<String>, usize, Option<char>), &'static str> {
         let mut words = Vec::new();
         let mut word: Option<String> = None;
@@ -350,7 +346,7 @@ impl NginxWords<'_> {
     }
 }
 
-/// Headers that a client sends itself.
+/// `proxy_set_header` values that need no translation, because the client sends these headers.
 const PASSED: [&str; 6] = [
     "Host $host",
     "Host $http_host",

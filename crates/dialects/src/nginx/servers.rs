@@ -14,7 +14,7 @@ use super::reader::{NginxTranslator, is_on, place};
 pub(super) struct PassScope<'d> {
     pub(super) module: &'d Directives,
     pub(super) is_http: bool,
-    /// Maps of server names, by the variables that they set.
+    /// `map` blocks on the server name, by the variable that each block sets.
     pub(super) maps: BTreeMap<&'d str, &'d Directive>,
     pools: BTreeMap<&'d str, &'d Directive>,
 }
@@ -44,8 +44,8 @@ impl<'d> PassScope<'d> {
 }
 
 impl NginxTranslator<'_> {
-    /// Returns the name of the backend for a target of `proxy_pass`. Adds the backend if no backend
-    /// has the same settings.
+    /// Returns the backend name for a `proxy_pass` target. Adds a backend unless an existing one
+    /// has equal settings.
     pub(super) fn target(
         &mut self,
         scope: &PassScope<'_>,
@@ -160,7 +160,6 @@ impl NginxTranslator<'_> {
     }
 }
 
-/// Directives for TLS to servers.
 const TLS: [&str; 7] = [
     "proxy_ssl_verify",
     "proxy_ssl_name",

@@ -1,4 +1,4 @@
-//! Directives of nginx.conf, up to nginx 1.29, and options of their lines. A row has several names between `|`.
+//! Directives of nginx.conf, up to nginx 1.29, and options on their lines. `|` separates several names in a row.
 
 use super::super::setting::Setting;
 use super::super::setting::ValueKind::{
@@ -9,7 +9,7 @@ use super::super::setting::ValueKind::{
 pub(super) const ROWS: [&str; 5] = ["map", "geo", "split_clients", "types", "charset_map"];
 
 pub(super) static ROW: Setting = Setting::same(Own, "row", "");
-/// `server` of an upstream.
+/// `server` directive in an upstream.
 pub(super) static POOL_SERVER: Setting = Setting::same(Own, "server", "backend.server");
 
 const HTTP: &str = "becket does not read HTTP: leave it to the server behind becket";

@@ -1,17 +1,17 @@
-//! Lines of services, for finding the service of a fault.
+//! Line ranges of services, used to find the service of an error.
 
 use std::collections::BTreeMap;
 
 use becket_config::error::Problem;
 
-/// Services that are not translated, by their number in the file, and why.
+/// Services that are not translated: number in the file, and reason.
 pub(super) type LeftOut = BTreeMap<usize, String>;
 
 /// Lines by service; service 0 is the global part.
 #[derive(Debug, Default)]
 pub(super) struct LinesOfServices(Vec<ServiceLines>);
 
-/// Consecutive lines of a service.
+/// Range of consecutive lines in one service.
 #[derive(Debug)]
 struct ServiceLines {
     file: Option<Box<str>>,
@@ -33,7 +33,7 @@ impl LinesOfServices {
         }
     }
 
-    /// Returns the services with faults.
+    /// Returns the services that contain errors, with the reasons.
     pub(super) fn faulty(&self, problems: &[Problem]) -> LeftOut {
         let mut faulty = LeftOut::new();
         for problem in problems {

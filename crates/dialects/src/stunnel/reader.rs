@@ -48,7 +48,7 @@ impl StunnelTranslator {
         self.begun == 0
     }
 
-    /// Records the service of a line. Returns `true` if the service is translated.
+    /// Assigns a line to the current service. Returns `true` if the service is translated.
     pub(super) fn owns(&mut self, line: usize) -> bool {
         self.lines.add(self.out.file(), line, self.begun);
         !self.left_out.contains_key(&self.begun)
@@ -76,7 +76,6 @@ impl StunnelTranslator {
         self.services.push(Service::new(name, place, shared));
     }
 
-    /// Checks a setting, and adds it to the current section.
     pub(super) fn take(&mut self, setting: &'static Setting, line: usize, value: &str) {
         let origin = self.out.note(setting, Some(line), value);
         let accepted = match setting.kind {
@@ -219,7 +218,7 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    /// Adds a route for clients of a server name.
+    /// Adds a route by server name.
     fn route(&mut self, section: &mut SectionBuilder, child: &Service, name: &str, pattern: &str) {
         let origin = child.text("sni").map(|(_, origin)| origin);
         let mut route = Table::new();
@@ -238,7 +237,7 @@ impl StunnelTranslator {
         section.push("route", route, origin);
     }
 
-    /// Returns the entry of `certificates` for `cert`, paired with `key` if that is another file.
+    /// Returns the `certificates` entry for `cert`. Includes `key` if the key is in another file.
     pub(super) fn certificate(&self, service: &Service, cert: &str) -> Value {
         let cert = self.out.place(cert);
         match service.text("key") {
@@ -274,7 +273,6 @@ impl StunnelTranslator {
         }
     }
 
-    /// Sets the protocol in which clients request TLS.
     fn starttls(
         &mut self,
         section: &mut SectionBuilder,
@@ -313,7 +311,6 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    /// Adds the servers of a service.
     fn servers(&mut self, section: &mut SectionBuilder, service: &Service) {
         let connects = service.all("connect");
         if connects.is_empty() {
@@ -525,7 +522,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Returns a path in the `chroot` of a service or of the global part, if one is set.
+    /// Resolves a path below the `chroot` of the service or of the global part, if set.
     pub(super) fn inside(&self, service: &Service, path: &str) -> String {
         match service.text("chroot") {
             Some((folder, _)) => {
@@ -547,7 +544,7 @@ impl StunnelTranslator {
     }
 }
 
-/// Returns section names for services: their own names, if those are valid and unique.
+/// Returns section names for services. Keeps their own names if these are valid and unique.
 fn names(services: &[Service]) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let named = services.iter().enumerate().map(|(index, service)| {
@@ -588,5 +585,5 @@ const SYSTEM_KEEPALIVE: u32 = 7200;
 
 /// Maximum number of services; each has a listener, a policy and a backend.
 const MOST_SERVICES: usize = 4096;
-/// Setting of the remark about an omitted service.
+/// Pseudo-setting for remarks about omitted services.
 static LEFT_OUT: Setting = Setting::lost(ValueKind::Text, "section", "");

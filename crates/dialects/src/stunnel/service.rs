@@ -1,4 +1,4 @@
-//! The settings of one service, or of all.
+//! The settings of one service, or the global settings.
 
 use std::collections::BTreeMap;
 use std::rc::Rc;
@@ -7,23 +7,19 @@ use super::super::builder::SettingId;
 use super::table::REPEATED;
 use becket_config::error::Problem;
 
-/// Values by setting name.
 pub(super) type GivenSettings = BTreeMap<&'static str, Vec<(String, SettingId)>>;
 
-/// The settings of a section, or of the global part.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Service {
     pub(super) name: String,
     line: usize,
-    /// Included file of the section, if it is not in the main file.
+    /// Included file of the section; `None` for the main file.
     file: Option<Box<str>>,
     given: GivenSettings,
-    /// Defaults from the global part.
     global: Rc<GivenSettings>,
 }
 
 impl Service {
-    /// Creates a service with the defaults of the global part.
     pub(super) fn new(
         name: String,
         (file, line): (Option<Box<str>>, usize),
@@ -65,7 +61,6 @@ impl Service {
         given.map_or(&[], Vec::as_slice)
     }
 
-    /// Returns the value of a setting that has one value.
     pub(super) fn one(&self, name: &str) -> Option<&(String, SettingId)> {
         self.all(name).last()
     }
@@ -82,7 +77,7 @@ impl Service {
         value.eq_ignore_ascii_case("yes").then_some(origin)
     }
 
-    /// Returns a problem of the whole service.
+    /// Returns a problem that concerns the whole service.
     pub(super) fn fault(&self, setting: &str, fault: &str) -> Problem {
         Problem {
             file: self.file.clone(),
@@ -96,5 +91,5 @@ impl Service {
     }
 }
 
-/// Maximum number of values of a setting; each service that adds values has a copy of them.
+/// Maximum number of values per setting. Each service that adds values copies the global values.
 pub(super) const MOST_VALUES: usize = 256;

@@ -5,14 +5,14 @@ use super::super::setting::SettingSupport;
 use super::reader::{StunnelTranslator, TALKS, talk};
 use super::service::Service;
 
-/// Verification of peers, and the setting that demands it.
+/// Verification of peers, with the setting that requires it.
 enum Verified {
     No,
-    /// Verified by the chain, if the peer sends a certificate.
+    /// The chain is verified if the peer sends a certificate.
     IfThere(SettingId),
-    /// Verified by the chain; a certificate is required.
+    /// A certificate is required, and its chain is verified.
     Always(SettingId),
-    /// Verified by the certificate itself.
+    /// The peer's certificate itself must be among the trusted certificates.
     Pinned(SettingId),
 }
 
@@ -64,7 +64,6 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    /// Sets TLS towards the servers of a service in client mode.
     pub(super) fn server_tls(&mut self, section: &mut SectionBuilder, service: &Service) {
         let mut tls = self.out.tls(section);
         match self.verified(service) {
@@ -199,7 +198,6 @@ impl StunnelTranslator {
         }
     }
 
-    /// Returns the file or the folder of trusted certificates.
     fn trusted(&mut self, service: &Service, by: SettingId) -> Option<(String, SettingId)> {
         match (service.text("CAfile"), service.text("CApath")) {
             (Some((file, origin)), None) => Some((self.out.place(file), origin)),
@@ -217,7 +215,6 @@ impl StunnelTranslator {
         }
     }
 
-    /// Returns the files and the folder of revocation lists.
     fn lists(&self, service: &Service) -> Vec<(String, SettingId)> {
         let files = service.all("CRLfile").iter();
         let files = files.map(|(file, origin)| (self.out.place(file), *origin));
@@ -247,7 +244,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Returns the versions of a service, if they are restricted.
+    /// Returns the enabled versions if the service restricts them.
     fn versions(&mut self, service: &Service) -> Option<(Vec<&'static str>, SettingId)> {
         let one = service.text("sslVersion");
         let least = service.text("sslVersionMin").or(one);
@@ -291,7 +288,7 @@ impl StunnelTranslator {
         version.filter(|version| *version > 0)
     }
 
-    /// Returns the versions that `options` disables.
+    /// Returns the versions that the setting `options` disables.
     fn without(&mut self, service: &Service) -> Vec<(usize, SettingId)> {
         let mut without = Vec::new();
         for (option, origin) in service.all("options") {

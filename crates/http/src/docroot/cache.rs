@@ -1,9 +1,8 @@
 //! Files of a docroot that one worker found recently: they stay open for further requests.
 //!
-//! When an entry is [`FRESH`] old, its path is opened again, and an unchanged file is kept. Entries without a
-//! request for [`KEPT`] are closed gradually, as other files are requested, so that a deleted file does not
-//! keep its disk space. There are never more than `open-files` entries: the least recently requested one is
-//! closed.
+//! When an entry is older than [`FRESH`], its path is opened again, and an unchanged file is kept. Entries without a
+//! request for [`KEPT`] are closed gradually while other files are requested, so that a deleted file does not occupy
+//! disk space. The number of entries never exceeds `open-files`: the least recently requested entry is closed.
 
 use std::hash::RandomState;
 use std::sync::Arc;
@@ -31,7 +30,7 @@ impl Default for Cache {
 }
 
 impl Cache {
-    /// Returns the file that was found for a request, unless the entry is too old.
+    /// Returns the cached file for a request, unless the entry is too old.
     pub fn get(&mut self, wanted: &FileKey, now: Duration) -> Option<Arc<OpenFile>> {
         let is_fresh = |entry: &CachedFile| now.saturating_sub(entry.looked) < FRESH;
         self.0.peek(wanted).filter(|entry| is_fresh(entry))?;
@@ -40,8 +39,8 @@ impl Cache {
         Some(Arc::clone(&entry.file))
     }
 
-    /// Stores a file that was just found. The cache holds at most `most` entries. Returns the file
-    /// to serve: the one that is already open, if it is unchanged.
+    /// Stores a newly found file in a cache of at most `most` entries. Returns the file to serve:
+    /// the file that is already open, if it is unchanged.
     pub fn keep(
         &mut self,
         wanted: &FileKey,
@@ -70,7 +69,7 @@ impl Cache {
     }
 }
 
-/// Time for which a path is assumed to lead to the same file.
+/// Time for which a path is assumed to refer to the same file.
 const FRESH: Duration = Duration::from_secs(1);
 /// Time for which a file stays open without a request.
 const KEPT: Duration = Duration::from_secs(60);

@@ -1,10 +1,9 @@
 //! A folder whose files a backend serves: finds the file for a request, and its header fields.
 //!
-//! A [`Docroot`] is opened with the configuration, by the run user, and shared by all workers. It
-//! never opens anything outside its folder (`becket_sys::tree`), serves only regular files, and
-//! waits for a disk only on request: a worker first looks up a file without waiting, and if that is
-//! impossible, one of the [`readers`] looks it up. Each worker has a [`cache`] of recently found
-//! files.
+//! A [`Docroot`] is opened by the run user when the configuration is loaded, and shared by all workers. It never opens
+//! anything outside its folder (`becket_sys::tree`), and serves only regular files. A worker first looks up a file
+//! without waiting for a disk; if that is impossible, one of the [`readers`] looks the file up. Each worker has a
+//! [`cache`] of recently found files.
 //!
 //! Module `select` selects the part of a file to send; `crates/proxy/src/connection/serving/` sends it.
 
@@ -25,40 +24,32 @@ use becket_sys::tree::{OpenOptions, Tree};
 
 pub use self::open_file::OpenFile;
 
-/// A folder whose files are served.
 #[derive(Debug)]
 pub struct Docroot {
-    /// Configuration of the docroot.
     pub keys: Files,
-    /// Path of the folder.
     pub path: PathBuf,
     tree: Tree,
 }
 
-/// Result of looking up a path.
 #[derive(Clone, Debug)]
 pub enum AtPath {
-    /// A file to serve.
     File(Arc<OpenFile>),
-    /// A folder; the path lacks the trailing slash.
+    /// The path names a folder but lacks the trailing slash.
     Folder,
-    /// No file can be served; the response has this status.
+    /// No file can be sent; the response has this status.
     Nothing(StatusCode),
 }
 
-/// File that a client requests.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
     /// Decoded path below the folder.
     pub path: Vec<u8>,
     /// The path ends with a slash.
     pub is_folder: bool,
-    /// Codings that the client accepts.
     pub codings: Codings,
 }
 
 impl FileKey {
-    /// Combines a path with the codings that the client accepts.
     pub fn new(path: RelativePath, codings: Codings) -> Self {
         let RelativePath { bytes, is_folder } = path;
         Self {
@@ -70,10 +61,10 @@ impl FileKey {
 }
 
 impl Docroot {
-    /// Opens a folder.
+    /// Opens the served folder.
     ///
     /// # Errors
-    /// Returns the system's error.
+    /// Fails if the folder cannot be opened.
     pub fn open(path: PathBuf, keys: Files) -> io::Result<Self> {
         let tree = Tree::open(&path)?;
         Ok(Self { keys, path, tree })
@@ -104,7 +95,7 @@ impl Docroot {
         }
     }
 
-    /// Returns the file that is configured as the error page for a status.
+    /// Returns the configured error page for a status.
     pub fn page(&self, status: StatusCode) -> Option<FileKey> {
         let mut pages = self.keys.error_page.iter();
         let page = pages.find(|page| {
@@ -118,8 +109,8 @@ impl Docroot {
         })
     }
 
-    /// Returns the file at a path, or the first of its variants in [`Coding::ALL`] that the client accepts. A
-    /// path that does not exist costs one lookup.
+    /// Returns the first variant in [`Coding::ALL`] that exists and that the client accepts, otherwise the file itself.
+    /// A nonexistent path costs one lookup.
     fn best(&self, path: &[u8], codings: Codings, waits: bool) -> Option<AtPath> {
         let plain = self.at(path, None, waits)?;
         if self.keys.precompressed && matches!(plain, AtPath::File(_)) {
@@ -156,8 +147,8 @@ impl Docroot {
     }
 }
 
-/// Returns the status for a path that cannot be opened. It does not reveal to clients that the path
-/// leads outside the folder, or through a link.
+/// Returns the status for a path that cannot be opened. Clients cannot see that a path leads
+/// outside the folder or through a link.
 fn status_of(error: &io::Error) -> StatusCode {
     match error.kind() {
         ErrorKind::PermissionDenied => StatusCode::Forbidden,

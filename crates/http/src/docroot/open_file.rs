@@ -12,7 +12,7 @@ use becket_config::backend::Files;
 use becket_config::glob;
 use becket_sys::tree::{cached, read_cached};
 
-/// A regular file, as it was when it was opened.
+/// A regular file, with its metadata at the time of opening.
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
@@ -22,13 +22,12 @@ pub struct OpenFile {
     etag: String,
     /// Header lines that describe the content: type and coding.
     pub content: String,
-    /// Header lines that a client stores with the content: validators, lifetime, and the request
-    /// fields that select the variant.
+    /// Header lines that a client stores with the content: validators, lifetime, and `Vary`.
     pub kept: String,
 }
 
 impl OpenFile {
-    /// Wraps a file that was found at `path`, or its compressed variant.
+    /// Wraps an open file: the original at `path`, or its compressed variant.
     pub(super) fn new(
         (file, metadata): (File, &Metadata),
         path: &[u8],
@@ -62,7 +61,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns the properties that conditions refer to.
+    /// Returns the properties that preconditions evaluate.
     pub fn representation(&self) -> Representation<'_> {
         Representation {
             etag: &self.etag,
@@ -76,7 +75,8 @@ impl OpenFile {
         self.etag == other.etag && self.content == other.content
     }
 
-    /// Reads the bytes from offset `at` on that are in memory. Returns 0 at the end of the file.
+    /// Reads bytes from offset `at` that are in memory, without waiting for the disk. Returns 0 at
+    /// the end of the file.
     ///
     /// # Errors
     /// Returns the errors of [`read_cached`].
@@ -84,7 +84,7 @@ impl OpenFile {
         read_cached(&self.file, buffer, at)
     }
 
-    /// Returns how many bytes from `at` on are in memory; 0 at the end of the file.
+    /// Returns the number of bytes from offset `at` that are in memory; 0 at the end of the file.
     ///
     /// # Errors
     /// Returns the errors of [`cached`].
@@ -92,7 +92,6 @@ impl OpenFile {
         cached(&self.file, at, most)
     }
 
-    /// Returns the file, for sending.
     pub fn file(&self) -> &File {
         &self.file
     }
@@ -140,7 +139,7 @@ fn media_type(path: &str) -> String {
     let types = mime_guess::from_path(Path::new(path));
     match types.first_raw() {
         None => "application/octet-stream".to_owned(),
-        // RFC 9239, section 6: the type with `application` is obsolete.
+        // RFC 9239, section 6: `application/javascript` is obsolete.
         Some("application/javascript") => "text/javascript; charset=utf-8".to_owned(),
         Some(text) if text.starts_with("text/") => format!("{text}; charset=utf-8"),
         Some(other) => other.to_owned(),

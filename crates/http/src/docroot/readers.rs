@@ -1,7 +1,7 @@
-//! Threads that wait for disks, so that workers do not.
+//! Threads that wait for disks instead of the workers.
 //!
-//! No thread runs before a file is requested that is not in memory. At most [`MOST`] threads run,
-//! and each ends after a minute without work. The queue is bounded, since each connection has at
+//! The first thread starts when a requested file is not in memory. At most [`MOST`] threads run,
+//! and each exits after a minute without work. The queue is bounded, since each connection has at
 //! most one job at a time.
 
 use std::collections::VecDeque;
@@ -12,7 +12,6 @@ use std::time::Duration;
 
 type ReadJob = Box<dyn FnOnce() + Send>;
 
-/// Reader threads of all workers.
 #[derive(Debug, Default)]
 pub struct Readers {
     state: Mutex<ReaderState>,
@@ -33,7 +32,6 @@ impl fmt::Debug for ReaderState {
 }
 
 impl Readers {
-    /// Runs a job in one of the threads.
     pub fn run(self: &Arc<Self>, job: ReadJob) {
         let mut state = self.lock();
         state.jobs.push_back(job);
@@ -49,7 +47,7 @@ impl Readers {
             tracing::error!(name: "file-thread-failed", %error, "cannot start a thread that reads files");
             let mut state = self.lock();
             state.threads -= 1;
-            // Dropping a job ends the wait of its connection, without a result.
+            // Dropping a job ends its connection's wait without a result.
             let jobs = match state.threads {
                 0 => std::mem::take(&mut state.jobs),
                 _ => VecDeque::new(),
@@ -89,7 +87,7 @@ impl Readers {
 /// Maximum number of threads: as many parallel requests as a disk handles well. Several disks usually
 /// appear as one device of the kernel.
 const MOST: usize = 8;
-/// Time without work after which a thread ends.
+/// Idle time after which a thread exits.
 const IDLE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

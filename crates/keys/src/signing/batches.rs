@@ -24,7 +24,7 @@ pub struct BatchCounts {
     pub made: u64,
     /// Number of valid signatures that were computed in batches.
     pub signatures: u64,
-    /// Signatures that were repeated singly because the batch signature did not verify.
+    /// Signatures repeated individually because the batch signature failed verification.
     pub repeated: u64,
 }
 

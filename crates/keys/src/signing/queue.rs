@@ -3,7 +3,8 @@
 //! The oldest job is always next. It runs in a batch with jobs of the same key length if enough are
 //! queued for a batch to pay off, and alone otherwise. No job waits for a batch to fill. Each
 //! worker has a bounded number of signatures in progress ([`super::worker::WorkerSigning`]), which
-//! bounds the queue. The lock is held to push or to pop. A thread is woken only if one sleeps.
+//! bounds the queue. The lock is held only to push or pop. A push makes a system call only if a
+//! thread sleeps.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,14 +23,13 @@ use super::request::SignatureRequest;
 pub struct SigningJob {
     pub request: SignatureRequest,
     pub asker: Asker,
-    /// No handshake needs the signature any more.
+    /// `true` if no handshake needs the signature any more.
     pub abandoned: Arc<AtomicBool>,
     pub asked: Stopwatch,
     pub answers: Arc<dyn Answers>,
 }
 
-/// Signs the requests that a handshake still waits for, with `sign`, and sends the answers of all
-/// jobs.
+/// Signs the requests that handshakes still need, using `sign`. Sends an answer for every job.
 pub fn answer(
     jobs: Vec<SigningJob>,
     sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>,
@@ -66,7 +66,7 @@ pub fn answer(
     }
 }
 
-/// A connection and the number of its request.
+/// Identifies a connection and its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asker {
     /// Index of the connection in its worker. Another connection may have replaced it.
@@ -75,15 +75,14 @@ pub struct Asker {
     pub number: u64,
 }
 
-/// Result of a signature request.
 #[derive(Debug)]
 pub struct Signed {
     pub asker: Asker,
-    /// A token made the signature.
+    /// `true` if a token computed the signature.
     pub by_token: bool,
     /// The signature; `None` if the request was abandoned.
     pub signature: Option<Result<Vec<u8>, Error>>,
-    /// Time until a thread took the request.
+    /// Time from the request until a thread took it.
     pub waited: Duration,
     /// Duration of signing.
     pub took: Duration,
@@ -95,7 +94,6 @@ pub trait Answers: fmt::Debug + Send + Sync {
     fn answer(&self, signed: Vec<Signed>);
 }
 
-/// Jobs for the crypto threads.
 #[derive(Debug)]
 pub struct SigningQueue {
     threads: usize,
@@ -108,7 +106,7 @@ pub struct SigningQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     jobs: VecDeque<SigningJob>,
-    /// Sleeping threads, without those already woken.
+    /// Number of sleeping threads that have not been woken.
     asleep: usize,
     /// Woken threads that have not checked the queue yet.
     woken: usize,
@@ -177,7 +175,6 @@ impl SigningQueue {
             .collect()
     }
 
-    /// Queues jobs for the next free thread.
     pub fn push(&self, jobs: impl IntoIterator<Item = SigningJob>) {
         let mut state = self.lock();
         state.jobs.extend(jobs);
@@ -210,8 +207,8 @@ impl SigningQueue {
         None
     }
 
-    /// Wakes a thread if there is a job for it. A woken thread wakes the next one. So the number of
-    /// system calls depends on the threads to wake, not on the jobs.
+    /// Wakes a thread if a job is queued. Each woken thread wakes the next one, so the number of
+    /// system calls depends on the threads, not on the jobs.
     fn wake_one(&self, mut state: MutexGuard<'_, QueueState>) {
         if state.asleep == 0 || state.jobs.is_empty() {
             return;
@@ -222,14 +219,14 @@ impl SigningQueue {
         self.filled.notify_one();
     }
 
-    /// Ends the threads and drops queued jobs.
+    /// Stops the threads and drops queued jobs.
     pub fn close(&self) {
         self.lock().closed = true;
         self.filled.notify_all();
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState> {
-        // The queue is valid even after a panic of another owner of the lock.
+        // The queue stays valid if another lock holder panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,4 +1,4 @@
-//! The signature that a handshake needs, and the choice of the thread that makes it.
+//! The signature that a handshake needs, and the choice of the thread that signs.
 
 use std::sync::Arc;
 
@@ -8,13 +8,12 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 use super::token::TokenKey;
 
-/// A signature that a handshake needs.
 #[derive(Debug)]
 pub struct SignatureRequest {
     pub key: Arc<dyn SigningKey>,
-    /// The RSA key for batches, if the key may sign in batches.
+    /// RSA key for batched signatures; `None` if this key does not sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
-    /// The key, if it is on a token.
+    /// Reference to the private key, if it is on a token.
     pub token: Option<TokenKey>,
     /// Scheme that the peer accepts and the key supports.
     pub scheme: SignatureScheme,
@@ -25,7 +24,7 @@ impl SignatureRequest {
     /// Signs on this thread.
     ///
     /// # Errors
-    /// Fails if the key lacks the scheme or cannot sign.
+    /// Fails if the key does not support the scheme or cannot sign.
     pub fn sign(&self) -> Result<Vec<u8>, Error> {
         let signer = self.key.choose_scheme(&[self.scheme]);
         let signer = signer.ok_or_else(|| Error::General("the key lacks the scheme".into()))?;
@@ -33,8 +32,8 @@ impl SignatureRequest {
     }
 }
 
-/// Signatures that a worker sends to crypto threads, if there are any, by kind of key; in ascending
-/// order of the cost of a signature.
+/// Signatures that a worker sends to crypto threads, by kind of key. Ordered by ascending cost of a
+/// signature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Offload {
     /// No signature: the worker signs at once if no client waits. Passing a P-256 or Ed25519
@@ -44,11 +43,11 @@ pub enum Offload {
     /// a quarter of a millisecond, and passing a single one to a thread costs 15 to 22 % more CPU
     /// per handshake.
     Never,
-    /// Signatures that fill a batch: RSA-2048, if there are batches.
+    /// Signatures that fill a batch: RSA-2048, if batches are available.
     Batches,
     /// All signatures, because they take longer than a time slice on every processor.
     Always,
-    /// All signatures, to the token that has the key, even without crypto threads.
+    /// All signatures: the key's token signs, even without crypto threads.
     Token,
 }
 

@@ -1,6 +1,6 @@
 //! The crypto threads, which sign for workers at a lower priority on every core.
 //!
-//! They are not pinned, so the scheduler moves them to idle cores.
+//! The threads are not pinned, so the scheduler moves them to idle cores.
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ impl CryptoThreads {
     /// # Errors
     /// Fails if a thread cannot be started.
     pub fn start(queue: &Arc<SigningQueue>) -> io::Result<Self> {
-        // Created first: if one of the threads cannot be started, the drop ends the others.
+        // Created first: if a thread cannot be started, the drop ends the threads already started.
         let threads = Self(Arc::clone(queue));
         for number in 0..queue.threads() {
             let queue = Arc::clone(queue);

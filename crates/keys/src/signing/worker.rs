@@ -1,16 +1,16 @@
 //! Signatures of one worker: the number in progress, and the stacks of suspended handshakes.
 //!
-//! Each worker has a limit of signatures in progress, high enough to keep the crypto threads busy
-//! until the worker's next check for answers. Further handshakes wait before they start, where they
-//! cost only a ClientHello and where the overload rules apply. A handshake that may resume,
-//! according to its ClientHello, may need no signature. It starts while fewer than twice the limit
-//! are in progress: it does not wait for full handshakes, but a misleading ClientHello is limited,
-//! too.
+//! Each worker limits its signatures in progress. The limit is high enough to keep the crypto
+//! threads busy until the worker's next check for answers. Further handshakes wait before they
+//! start: they then cost only a ClientHello, and the overload rules apply. A handshake that may
+//! resume, according to its ClientHello, may need no signature. It starts while fewer than twice
+//! the limit are in progress: it does not wait for full handshakes, but misleading ClientHellos are
+//! limited, too.
 //!
 //! Batch signatures are held back until the batch is full, or until no waiting handshake could
-//! start now. So a thread does not sign the first of eight alone, and one wake-up suffices for all.
-//! If the worker itself makes single signatures ([`Offload::Batches`]), it hands over only
-//! signatures that fill a batch.
+//! start now. Therefore a thread does not sign the first of eight alone, and one wake-up suffices
+//! for all. If the worker itself computes single signatures ([`Offload::Batches`]), it passes on
+//! only signatures that fill a batch.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -25,7 +25,6 @@ use becket_sys::coroutine::{CoroutineState, Stacks};
 use super::queue::{Answers, Asker, PAYS, Signed, SigningJob, SigningQueue, answer};
 use super::request::{Offload, SignatureRequest};
 
-/// One worker's access to the crypto threads and to tokens.
 #[derive(Debug)]
 pub struct WorkerSigning {
     queue: Arc<SigningQueue>,
@@ -40,15 +39,15 @@ pub struct WorkerSigning {
     last: Cell<u64>,
 }
 
-/// Counts a worker's requests in progress to crypto threads, or to tokens.
+/// Counts a worker's requests in progress, either to crypto threads or to tokens.
 #[derive(Debug)]
 struct SigningLane {
-    /// Number of requests in progress from which on no handshake starts that needs a signature.
+    /// Number of requests in progress at which no further handshake that needs a signature starts.
     most: usize,
     under_way: Cell<usize>,
 }
 
-/// Result of [`WorkerSigning::room`]: `true` if crypto threads, or tokens, can receive another
+/// Result of [`WorkerSigning::room`]: whether crypto threads and tokens can receive another
 /// request.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -64,7 +63,8 @@ pub struct PendingSignature {
 }
 
 impl WorkerSigning {
-    /// Creates the state of one worker, of `workers` in total. Answers are delivered to `answers`.
+    /// Creates the state of one worker. `workers` is the total number of workers; `answers`
+    /// receives the answers.
     pub fn new(queue: Arc<SigningQueue>, workers: usize, answers: Arc<dyn Answers>) -> Self {
         let share = (PER_THREAD * queue.threads()).div_ceil(workers);
         Self {
@@ -79,7 +79,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Sets the number of sessions of each token.
+    /// Sets the number of sessions per token; all `workers` share the sessions.
     pub fn with_sessions(self, sessions: u16, workers: usize) -> Self {
         let most = (PER_SESSION * usize::from(sessions)).div_ceil(workers);
         let tokens = SigningLane::of(most);
@@ -95,7 +95,8 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns `true` if no handshake may start that might need a signature with such a key.
+    /// Returns `true` while handshakes that may need a signature with this `offload` must not
+    /// start.
     pub fn is_crowded(&self, offload: Offload) -> bool {
         let lane = self.lane(offload == Offload::Token);
         lane.under_way.get() >= 2 * lane.most
@@ -117,15 +118,15 @@ impl WorkerSigning {
         }
     }
 
-    /// Sets the number of clients that wait for a signature, without the client that is served
+    /// Sets the number of clients that wait for a signature, excluding the client to be served
     /// next.
     pub fn note_waiting(&self, clients: usize) {
         self.waiting.set(clients);
     }
 
-    /// Returns `true` if the next signature with such a key goes to another thread or a token. With
-    /// batches, this requires enough signatures that are held back or awaited by waiting clients:
-    /// [`PAYS`] for a started batch, [`LANES`] for a new one.
+    /// Returns `true` if the next signature with this `offload` goes to another thread or a token.
+    /// A batch requires enough signatures, held back or needed by waiting clients: [`PAYS`] for a
+    /// started batch, [`LANES`] for a new batch.
     pub fn takes(&self, offload: Offload) -> bool {
         let fills_batch = || {
             let held = self.held.borrow().len();
@@ -181,7 +182,7 @@ impl WorkerSigning {
         PendingSignature { number, abandoned }
     }
 
-    /// Queues the jobs that were held back, for the crypto threads.
+    /// Queues the held-back jobs for the crypto threads.
     pub fn flush(&self) {
         let mut held = self.held.borrow_mut();
         if !held.is_empty() {
@@ -189,7 +190,6 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns the number of unused stacks.
     #[cfg(any(test, feature = "script"))]
     pub fn free_stacks(&self) -> usize {
         self.stacks.free()
@@ -201,7 +201,6 @@ impl WorkerSigning {
         (self.last.get(), self.tokens.under_way.get())
     }
 
-    /// Records that a request was answered.
     pub fn note_answer(&self, signed: &Signed) {
         let under_way = &self.lane(signed.by_token).under_way;
         under_way.set(under_way.get().saturating_sub(1));
@@ -228,13 +227,13 @@ impl Drop for PendingSignature {
     }
 }
 
-/// Maximum signatures in progress per crypto thread: two batches of eight, one in computation and
-/// one queued. They take 4 ms with RSA-2048 and 30 ms with RSA-4096. A worker checks for answers
+/// Maximum signatures in progress per crypto thread: one batch of eight being computed, and one
+/// queued. Two batches take 4 ms with RSA-2048 and 30 ms with RSA-4096. A worker checks for answers
 /// between any two connections.
 const PER_THREAD: usize = 16;
-/// Maximum signatures in progress per token session: one in computation and one queued.
+/// Maximum signatures in progress per token session: one being computed, and one queued.
 const PER_SESSION: usize = 2;
-/// Minimum of a worker's limit for crypto threads.
+/// Minimum limit of a worker's signatures in progress on crypto threads.
 const LEAST: usize = 4;
 /// Stack size in bytes. All tests pass with it in debug builds, which have the largest frames.
 const STACK: usize = 256 * 1024;

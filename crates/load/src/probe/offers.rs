@@ -11,7 +11,6 @@ use serde::Serialize;
 
 use crate::clock;
 
-/// TLS features that a server offers.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Offers {
     pub server: String,
@@ -24,7 +23,7 @@ pub(super) struct Offers {
     pub suites: BTreeMap<&'static str, String>,
     /// Key exchange group that the server selected in its newest version.
     pub group: Option<String>,
-    /// Methods with which the server resumed a session: `psk`, `ticket` and `id`.
+    /// Methods that resumed a session successfully: `psk`, `ticket` and `id`.
     pub resumes_by: Vec<&'static str>,
     /// Ticket lifetime in seconds by method; 604800 means a week or more.
     pub ticket_lifetime_s: BTreeMap<&'static str, u32>,

@@ -1,4 +1,5 @@
-//! Tests whether a server offers TLS 1.0 or 1.1. The client does not implement them and reads only the ServerHello.
+//! Tests whether a server offers TLS 1.0 or 1.1. rustls does not implement these versions, so the test sends its own
+//! ClientHello and reads only the ServerHello.
 
 use std::io::Read;
 use std::net::SocketAddr;
@@ -80,5 +81,6 @@ const SUITES: [u8; 22] = [
     0x05, 0, 0x04,
 ];
 const ALERT: u8 = 21;
-/// Maximum bytes read while waiting for the ServerHello, which usually has a few hundred.
+/// Maximum bytes read while waiting for the ServerHello. A typical ServerHello is a few hundred
+/// bytes long.
 const MOST_BYTES: usize = 16 * 1024;

@@ -34,7 +34,6 @@ impl Peer {
         self.write_all(bytes).map_err(|e| failure(&e))
     }
 
-    /// Runs one read and write cycle of the handshake.
     pub(super) fn turn(&mut self, tls: &mut ClientConnection) -> Result<(), Failure> {
         match tls.complete_io(self) {
             Ok(_) => Ok(()),
@@ -109,7 +108,6 @@ fn flush(tls: &mut ClientConnection, peer: &mut Peer) -> io::Result<()> {
     Ok(())
 }
 
-/// Converts the I/O error that ended a handshake to a [`Failure`].
 pub(super) fn failure(error: &io::Error) -> Failure {
     let of_tls = error
         .get_ref()

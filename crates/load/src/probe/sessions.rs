@@ -6,7 +6,6 @@ use rustls::NamedGroup;
 use rustls::client::{ClientSessionStore, Tls12ClientSessionValue, Tls13ClientSessionValue};
 use rustls_pki_types::ServerName;
 
-/// Session store of one server that keeps only the newest session.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(Mutex<Held>);
 
@@ -17,7 +16,6 @@ struct Held {
     given: Option<Given>,
 }
 
-/// Properties of the newest session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Given {
     pub(super) lifetime_s: Option<u32>,

@@ -4,7 +4,6 @@ use std::fmt::Write;
 
 use crate::probe::offers::{Offers, ServerCertificate};
 
-/// Returns a heading and one row per server.
 pub(super) fn page(all: &[Offers]) -> String {
     let mut rows = vec![HEADING.map(str::to_owned)];
     rows.extend(all.iter().map(row));

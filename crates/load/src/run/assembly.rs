@@ -13,7 +13,6 @@ use crate::sample::Samples;
 use crate::summary::{self, Around};
 use crate::worker::Harvest;
 
-/// Merges the samples of all threads and combines them with the marks at the step boundaries.
 pub(super) fn assemble(
     plan: &Plan,
     marks: &[Mark],
@@ -59,8 +58,8 @@ pub(super) fn assemble(
     summary::report(plan, steps, negotiated, conditions)
 }
 
-/// Returns time and CPU time between two boundaries. Rates use the exact time between the boundaries. The server's CPU time is read a
-/// little later and is therefore scaled to this time.
+/// Rates use the exact time between the boundaries. The server's CPU time is read slightly later and is scaled to this
+/// time.
 fn around<'a>(
     plan: &Plan,
     pair: &[Mark],
@@ -94,7 +93,6 @@ fn around<'a>(
     }
 }
 
-/// Describes the machine and the CPUs of the run.
 pub(super) fn conditions(plan: &Plan) -> Conditions {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let model = read("/proc/cpuinfo");

@@ -1,7 +1,7 @@
 //! Runs a plan from start to end: threads, step boundaries, signals and the report.
 //!
-//! The main thread generates no load. It sleeps until the next step boundary or the next second, reads CPU times there, and
-//! collects the results of the threads.
+//! The main thread generates no load. It wakes at each step boundary to read CPU times and every second to print
+//! progress, and it collects the results of the threads.
 
 mod assembly;
 mod workers;
@@ -33,7 +33,7 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
     Ok(report)
 }
 
-/// Checks requirements of the whole run and selects an address that accepts connections.
+/// Raises the limit on open files and selects the first address that accepts a connection.
 fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     cpu::of_processes(&plan.options.measuring.pid)?;
     let wanted = plan.connections as u64 + DESCRIPTORS_BESIDE;

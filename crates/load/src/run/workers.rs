@@ -15,7 +15,6 @@ use crate::env::{Live, Timeline};
 use crate::plan::{Load, Plan};
 use crate::worker::{Harvest, ThreadTask, Worker};
 
-/// Running worker threads.
 pub(super) struct Workers {
     threads: Vec<JoinHandle<()>>,
     lives: Vec<Arc<Live>>,
@@ -24,12 +23,11 @@ pub(super) struct Workers {
     begin: Instant,
 }
 
-/// Readings at a step boundary.
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
     /// Exact time of the boundary.
     pub(super) at: Instant,
-    /// Time at which the main thread took the reading, slightly later.
+    /// Time at which the main thread read the CPU times, slightly after `at`.
     pub(super) read: Instant,
     pub(super) server: Spent,
 }
@@ -123,7 +121,8 @@ impl Workers {
             }
         }
         if marks.len() <= self.timeline.ends().len().max(1) {
-            // The run ended by transaction count or by signal, and that time is its last boundary.
+            // A run that ends by transaction count or by signal has its last boundary at the last
+            // transaction's end.
             let ended = harvests.iter().flatten().map(|harvest| harvest.ended).max();
             marks.push(Mark::now(plan, ended.unwrap_or_else(clock::now)));
         }
@@ -145,7 +144,6 @@ impl Mark {
     }
 }
 
-/// Prints the progress since the last call, and returns the new sums.
 fn show_progress(lives: &[Arc<Live>], elapsed: Duration, before: [u64; 3]) -> [u64; 3] {
     let sum = |counter: fn(&Live) -> &AtomicU64| -> u64 {
         let counters = lives.iter().map(|live| counter(live));
@@ -171,7 +169,7 @@ fn show_progress(lives: &[Arc<Live>], elapsed: Duration, before: [u64; 3]) -> [u
 fn pin(cpu: Option<usize>) -> Result<(), Error> {
     let Some(cpu) = cpu else { return Ok(()) };
     let finest = std::num::NonZeroU64::new(1);
-    // Without a small timer slack only the precision suffers.
+    // Best effort: a larger timer slack only reduces precision.
     rustix::thread::set_current_timer_slack(finest).unwrap_or(());
     becket_sys::affinity::pin_current_thread(cpu)
         .map_err(|e| Error::os(format!("cannot pin a thread to CPU {cpu}"), e))

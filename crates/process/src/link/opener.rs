@@ -14,7 +14,6 @@ use becket_sys::fd_messages::{self, Outgoing};
 
 use crate::protocol::{Command, Event, LONGEST_COMMAND, MOST_OPENED, OpenResult};
 
-/// A command and its descriptors.
 pub type Delivered = (Command, Vec<OwnedFd>);
 
 /// An answer: number of the listing, index of the first file, results, and descriptors.
@@ -26,7 +25,6 @@ pub struct Opener {
     stream: UnixStream,
     outgoing: Mutex<Outgoing>,
     asking: Mutex<Asking>,
-    /// Time of the last `Loading` event.
     reported: Mutex<Option<Stopwatch>>,
 }
 
@@ -63,8 +61,8 @@ impl Opener {
         lock(&self.asking).ahead.clear();
     }
 
-    /// Receives answers from a channel from now on, because a thread reads the socket. Returns the
-    /// commands received before.
+    /// Receives further answers through `answers`, because a thread now reads the socket. Returns
+    /// the commands that were received before.
     pub(super) fn answered_by(&self, answers: Receiver<OpenAnswer>) -> Vec<Command> {
         let mut asking = lock(&self.asking);
         asking.answers = Some(answers);
@@ -114,7 +112,7 @@ impl Opener {
             Some(ahead) => ahead,
             None => (number, self.ask(listing, number, &mut asking)?),
         };
-        // Closes skipped files.
+        // Closes the files before `number`, which the caller skipped.
         files.drain(..(number - first) as usize);
         let opened = files.pop_front().ok_or(io::ErrorKind::InvalidData)?;
         asking.ahead.insert(listing, (number + 1, files));
@@ -155,8 +153,8 @@ impl Opener {
                 (Command::Opened(listing, first, found), fds) => {
                     return Ok((listing, first, found, fds));
                 }
-                // Has no descriptors: commands with descriptors are sent only after this process
-                // has loaded.
+                // No descriptors are lost: a command with descriptors is sent only after this
+                // process has loaded.
                 (command, _) => asking.early.push(command),
             }
         }

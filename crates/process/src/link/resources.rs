@@ -14,10 +14,8 @@ use super::opener::Opener;
 use crate::protocol::{ListedPath, Resources, SocketKind};
 use becket_keys::files::{FileAt, Files};
 
-/// Resources of a start or a reload.
 #[derive(Debug, Default)]
 pub struct ProcessResources {
-    /// Files that the configuration names.
     pub files: Files,
     pub sockets: BoundSockets,
     /// Unix socket for the admin pages, if the supervisor created it.
@@ -82,7 +80,6 @@ impl ProcessResources {
         })
     }
 
-    /// Creates the resources from the sockets of the service manager.
     pub(crate) fn passed(sockets: BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>) -> Self {
         let sockets = sockets.into_iter().map(|(at, all)| (at, Ok(all)));
         Self {
@@ -116,7 +113,6 @@ impl BoundSockets {
         Some(found.map_err(io::Error::from_raw_os_error))
     }
 
-    /// Takes the only socket of an address.
     pub fn take_one(
         &mut self,
         kind: SocketKind,
@@ -126,7 +122,6 @@ impl BoundSockets {
         found.map(|mut sockets| sockets.pop()).transpose()
     }
 
-    /// Takes the datagram socket of an address.
     pub fn take_datagrams(&mut self, address: SocketAddr) -> Option<io::Result<UdpSocket>> {
         let found = self.take_one(SocketKind::Datagrams, address)?;
         Some(found.map(UdpSocket::from))

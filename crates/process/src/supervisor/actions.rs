@@ -8,20 +8,15 @@ use serde::{Deserialize, Serialize};
 
 use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
 
-/// An input of the supervisor.
 #[derive(Debug)]
 pub(crate) enum Input {
-    /// An operator sent a signal.
     Requested(OperatorRequest),
-    /// A process sent an event.
     Event(u32, Event),
     /// The start of a process succeeded, with the timeouts of its configuration, or failed.
     Started(u32, io::Result<ProcessTimes>),
     /// A configuration with these timeouts was sent to a process.
     Offered(u32, ProcessTimes),
-    /// A process has exited.
     Exited(u32, ProcessEnd),
-    /// A process violated the protocol.
     Broken(u32, String),
     /// Files that the supervisor watches have changed.
     FilesChanged,
@@ -31,12 +26,10 @@ pub(crate) enum Input {
     Tick,
 }
 
-/// The exit of a process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessEnd {
     /// Exit code; `None` if a signal killed the process.
     pub code: Option<u8>,
-    /// Text for logs.
     pub text: String,
 }
 
@@ -71,11 +64,9 @@ pub(crate) enum Action {
     Notify(ServiceNotice),
     /// Execute the program of the serving process.
     Replace,
-    /// Exit with this code.
     Exit(u8),
 }
 
-/// A notification for the service manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServiceNotice {
     Ready,

@@ -49,7 +49,7 @@ impl Supervisor {
         }
     }
 
-    /// Reacts to an event of a process that starts to replace another.
+    /// Reacts to an event of a process that starts to replace another process.
     fn next_event(&mut self, now: Duration, id: u32, event: Event, out: &mut Vec<Action>) {
         let Some(starting) = &mut self.next else {
             return;
@@ -120,8 +120,8 @@ impl Supervisor {
                 }
             }
             Event::Granted(to, counts) => self.granted(id, to, counts, out),
-            // Forwarded only between `Yield` and `Leave`. After `Resume`, an event that was already
-            // sent may still arrive, and is ignored.
+            // These events are forwarded only between `Yield` and `Leave`. After `Resume`, an event
+            // that was already sent may still arrive and is ignored.
             event @ (Event::Released(_) | Event::Wanted(_)) => {
                 if serving.yields {
                     self.leaving_event(id, event, out);
@@ -150,7 +150,8 @@ impl Supervisor {
         let command = match event {
             Event::Released(counts) => Command::Released(self.ledger.release(id, &counts)),
             Event::Wanted(counts) => Command::Wanted(id, counts),
-            // Other events were sent before the process read `Leave`, or have no effect any more.
+            // Ignores other events: the process sent them before it read `Leave`, or they have no
+            // effect any more.
             _ => return,
         };
         if let Some(accepting) = accepting {

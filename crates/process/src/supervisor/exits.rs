@@ -83,7 +83,8 @@ impl Supervisor {
         } else {
             let pause = Duration::from_secs((1 << self.failures) - 2);
             self.restart_at = Some(now + pause);
-            // Without a pause, the next process starts here, so that no client waits for a timer.
+            // Starts the next process immediately if no pause is due, so that no client waits for a
+            // timer.
             self.tick(now, out);
         }
     }

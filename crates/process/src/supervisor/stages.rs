@@ -15,14 +15,13 @@ pub(super) enum ProcessStage {
 pub(super) struct Starting {
     pub(super) id: u32,
     pub(super) step: StartStep,
-    /// Deadline of the current step, extended by progress; `None` if the process replaces no other.
+    /// Deadline of the current step, extended by progress; `None` if the process replaces no other
+    /// process.
     pub(super) late_at: Option<Duration>,
     pub(super) times: ProcessTimes,
-    /// Reason of a failed start.
     pub(super) reason: Option<String>,
 }
 
-/// Progress of a starting process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum StartStep {
     Loading,
@@ -43,7 +42,6 @@ pub(super) struct Serving {
     pub(super) yields: bool,
 }
 
-/// A reload in progress.
 #[derive(Clone, Debug)]
 pub(super) struct Reload {
     pub(super) times: ProcessTimes,
@@ -75,7 +73,6 @@ impl ProcessStage {
         }
     }
 
-    /// Returns the deadline of the start or of the reload in progress.
     pub(super) fn deadline(&self) -> Option<Duration> {
         match self {
             Self::Starting(starting) => starting.late_at,
@@ -83,7 +80,6 @@ impl ProcessStage {
         }
     }
 
-    /// Returns `true` if the process may accept clients.
     pub(super) fn may_accept(&self) -> bool {
         match self {
             Self::Starting(starting) => starting.step == StartStep::MayServe,

@@ -25,7 +25,6 @@ impl Rate {
         }
     }
 
-    /// Tokens per second.
     pub fn per_second(self) -> u64 {
         SECOND.checked_div(self.interval).unwrap_or(u64::MAX)
     }
@@ -44,7 +43,6 @@ impl Rate {
         has_one.then(|| Bucket(full_at.saturating_add(self.interval)))
     }
 
-    /// Returns whether the bucket holds a token.
     pub fn has_one(self, bucket: Bucket, now: Duration) -> bool {
         self.take(bucket, now).is_some()
     }
@@ -55,7 +53,6 @@ impl Rate {
 pub struct Bucket(pub u64);
 
 impl Bucket {
-    /// Returns whether the bucket is full.
     pub fn is_full(self, now: Duration) -> bool {
         self.0 <= nanos(now)
     }

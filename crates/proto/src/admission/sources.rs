@@ -1,23 +1,20 @@
 //! Usage of each source: connections, full handshakes in progress, and a token bucket.
 //!
-//! A *source* is the network of a client, with a configured prefix length: by default one IPv4
-//! address, or an IPv6 /64, in which a single household can choose addresses freely (RFC 6177,
-//! RFC 8981).
+//! A *source* is the network of a client, with a configured prefix length: by default one IPv4 address, or an IPv6 /64,
+//! in which a single household can choose addresses freely (RFC 6177, RFC 8981).
 //!
-//! The table is bounded. A source without connections and handshakes and with a full bucket is
-//! equivalent to one that was never seen, so it is removed. For each new source, a few others are
-//! checked for that. If the table is full and none of the checked sources is idle, the new source
-//! is not tracked ([`Claim::Untracked`]): an attacker with more networks than entries must not lock
-//! the other clients out, and the limits over all clients still apply. The caller counts untracked
-//! sources.
+//! The table is bounded. A source is idle if it has no connections, no handshakes and a full bucket. An idle source is
+//! equivalent to an unknown source, so it can be removed. Each new source causes a check of a few other entries, and
+//! the idle ones are removed. If the table is full and none of the checked sources is idle, the new source is not
+//! tracked ([`Claim::Untracked`]): an attacker with more networks than entries must not lock the other clients out, and
+//! the limits over all clients still apply. The caller counts untracked sources.
 //!
-//! The key `K` is generic, so the same table also counts by other attributes of clients, such as the
-//! server name.
+//! The key `K` is generic, so the same table also counts by other attributes of clients, such as the server name.
 //!
 //! Keys come from peers, so the `BuildHasher` must be keyed with a secret.
 //!
-//! Invariants: the table tracks at most `limit` sources (more only after the limit was lowered); a
-//! source stays tracked until it has returned everything that it was granted.
+//! Invariants: the table tracks at most `limit` sources, or more after the limit was lowered; a source stays tracked
+//! until all its granted connections and handshakes have ended.
 
 use std::hash::{BuildHasher, Hash};
 use std::net::{IpAddr, Ipv6Addr};
@@ -41,7 +38,6 @@ impl Default for Prefixes {
     }
 }
 
-/// Network of a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Source(u64, u64);
 
@@ -67,16 +63,13 @@ impl Prefixes {
     }
 }
 
-/// Limits on the full handshakes of one source.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
-    /// Rate at which handshakes may start.
     pub rate: Option<Rate>,
     /// Maximum number of handshakes in progress.
     pub in_flight: Option<u32>,
 }
 
-/// Result of [`Sources::connect`] and [`Sources::begin_full`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Claim {
     /// The connection or handshake is counted until [`Sources::disconnect`] or
@@ -84,21 +77,21 @@ pub enum Claim {
     Granted,
     /// The source has reached its limit.
     Refused,
-    /// The table has no room for the source: nothing is counted, and nothing must be given back.
+    /// The table has no room for the source. Nothing is counted, so the caller must not release
+    /// anything.
     Untracked,
 }
 
-/// Table of the sources that are in use. Needs a lock if threads share it.
+/// Usage of all sources that are not idle. Not synchronized: threads that share a table need a
+/// lock.
 #[derive(Debug)]
 pub struct Sources<S, K = Source> {
     seed: S,
     table: BoundedTable<Held<K>>,
 }
 
-/// Usage of one source, for display.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holding<K = Source> {
-    /// Key of the source.
     pub source: K,
     /// Connections; counted only if they are limited.
     pub connections: u32,
@@ -122,7 +115,6 @@ struct Held<K> {
 impl<K: Default> Entry for Held<K> {}
 
 impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
-    /// Creates an empty table for at most `limit` sources.
     pub fn new(limit: usize, seed: S) -> Self {
         Self {
             seed,
@@ -135,12 +127,10 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         self.table.set_bounds(bounds(limit));
     }
 
-    /// Number of tracked sources.
     pub fn len(&self) -> usize {
         self.table.len()
     }
 
-    /// Returns whether no source is tracked.
     pub fn is_empty(&self) -> bool {
         self.table.is_empty()
     }
@@ -157,7 +147,7 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         }
     }
 
-    /// Gives back a connection that [`Self::connect`] granted.
+    /// Releases a connection that [`Self::connect`] granted.
     pub fn disconnect(&mut self, source: &K) {
         if let Some(held) = self.held(source) {
             held.connections = held.connections.saturating_sub(1);
@@ -191,14 +181,14 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         may
     }
 
-    /// Gives back a handshake that [`Self::begin_full`] granted. The token is not returned.
+    /// Releases a handshake that [`Self::begin_full`] granted. The token stays spent.
     pub fn end_full(&mut self, source: &K) {
         if let Some(held) = self.held(source) {
             held.in_flight = held.in_flight.saturating_sub(1);
         }
     }
 
-    /// Calls `show` with the sources in up to `at_most` places, from place `from` on.
+    /// Calls `show` with the sources in at most `at_most` places, starting at place `from`.
     ///
     /// Returns the place to continue from, or `None` after the last place.
     pub fn visit(

@@ -11,7 +11,6 @@ use super::parse::Fields;
 use super::server_name::ServerName;
 use crate::reader::{Reader, Span};
 
-/// A complete and well-formed ClientHello.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHello<'a> {
     body: Cow<'a, [u8]>,
@@ -48,7 +47,6 @@ impl<'a> ClientHello<'a> {
         self.fields.legacy_version
     }
 
-    /// Returns the 32 random bytes of the client.
     pub fn random(&self) -> &[u8] {
         self.fields.random.of(&self.body)
     }

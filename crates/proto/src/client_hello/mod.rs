@@ -31,7 +31,6 @@ pub use self::parse::MAX_EXTENSIONS;
 pub use self::records::{MAX_HELLO_BYTES, MAX_RECORD_BYTES};
 pub use self::server_name::{MAX_NAME_BYTES, ServerName};
 
-/// Classification of the first bytes of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Peek<'a> {
     /// The beginning of a ClientHello; more bytes are needed.

@@ -1,6 +1,5 @@
 //! Reasons why the first bytes of a connection are not a ClientHello, and the alerts to answer with.
 
-/// Content of the first bytes instead of a ClientHello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotHello {
@@ -16,12 +15,11 @@ pub enum NotHello {
     /// Bytes that begin neither a TLS record nor one of the protocols above.
     #[error("not tls")]
     NotTls,
-    /// A TLS alert.
     #[error("tls alert {description} of level {level}")]
     Alert {
         /// 1 is a warning, 2 is fatal.
         level: u8,
-        /// The description, RFC 8446 6.
+        /// Alert description (RFC 8446, section 6).
         description: u8,
     },
     /// A TLS record with a content type other than handshake (22).
@@ -35,7 +33,6 @@ pub enum NotHello {
     Malformed(Malformed),
 }
 
-/// Rule that a ClientHello violates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {
@@ -60,7 +57,6 @@ pub enum Malformed {
     /// A length that contradicts the enclosing structure, or an impossible length of a list.
     #[error("inconsistent length")]
     Length,
-    /// An extension that occurs twice.
     #[error("duplicate extension {0}")]
     DuplicateExtension(u16),
     /// More extensions than [`MAX_EXTENSIONS`](super::MAX_EXTENSIONS).

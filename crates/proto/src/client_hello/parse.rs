@@ -1,9 +1,10 @@
-//! Parser of the ClientHello body: one pass that checks every length and records where the parts are.
+//! Parser of the ClientHello body: one pass that checks every length and records the positions of the fields.
 //!
-//! Stores [`Span`]s instead of slices, so that an owned hello costs no more than a borrowed one. An
-//! extension is checked as far as a getter of `ClientHello` reads it, by the grammar that rustls
-//! applies. Extensions without a getter are skipped, but none may occur twice. Any version, suite
-//! or group is accepted: policy and rustls choose among them.
+//! Stores [`Span`]s instead of slices, so that an owned hello costs no more than a borrowed one. An extension is
+//! checked only as far as a getter of `ClientHello` reads it, with the grammar that rustls applies. Extensions without
+//! a getter are skipped, but no extension may occur twice. Any version, suite or group is accepted: policy and rustls
+//! choose among them.
+//!
 //! Sources: RFC 8446 4.1.2 and 4.2, RFC 5246 7.4.1.2.
 
 use super::not_hello::Malformed;
@@ -130,8 +131,8 @@ impl Extensions {
     }
 }
 
-/// Extension types of one hello so far. A hello has about 20, for which a linear search is faster
-/// than a set; [`MAX_EXTENSIONS`] bounds the cost of a hostile hello.
+/// Extension types read so far in one hello. A hello has about 20, for which a linear search is
+/// faster than a set; [`MAX_EXTENSIONS`] bounds the cost of a hostile hello.
 struct Seen {
     kinds: [u16; MAX_EXTENSIONS],
     count: usize,

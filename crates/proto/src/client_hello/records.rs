@@ -151,7 +151,7 @@ struct MessageHeader {
 }
 
 impl MessageHeader {
-    /// Copies the missing bytes from the next record's content. Fails if the message is no
+    /// Copies the missing bytes from the next record's content. Fails if the message is not a
     /// ClientHello.
     fn feed(&mut self, content: &[u8]) -> Result<(), NotHello> {
         let missing = self.bytes.iter_mut().skip(self.filled);

@@ -19,7 +19,6 @@ use crate::reader::{Reader, Span};
 pub struct ServerName<'a>(&'a str);
 
 impl<'a> ServerName<'a> {
-    /// Returns the name as the client sent it.
     pub fn as_str(self) -> &'a str {
         self.0
     }

@@ -1,17 +1,15 @@
-//! A PROXY header as a value, and the reasons for refusing one.
+//! The decoded PROXY header, and the reasons why decoding or encoding fails.
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A PROXY header: the addresses of the connection and further information about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyHeader<'a> {
-    /// Addresses of the client's connection.
     pub endpoints: Endpoints,
     /// Further information. Neither version 1 nor [`Endpoints::Local`] can carry it.
     pub tlvs: Tlvs<'a>,
 }
 
-/// Addresses of a client's connection as its first proxy saw them.
+/// Addresses of a client connection, as seen by the first proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints {
     /// The connection is the sender's own, e.g. a health check, so the addresses of the socket apply.
@@ -20,9 +18,7 @@ pub enum Endpoints {
     /// The connection is relayed, but the client's address is unknown or not TCP, so the addresses of the
     /// socket apply.
     Unknown,
-    /// TCP over IPv4 or IPv6.
     Tcp {
-        /// The client's address.
         source: SocketAddr,
         /// The address that the client connected to.
         destination: SocketAddr,
@@ -36,10 +32,10 @@ pub struct Tlvs<'a> {
     pub alpn: Option<&'a [u8]>,
     /// Host name requested by the client, in TLS by SNI (0x02).
     pub authority: Option<&'a str>,
-    /// Opaque name of the connection, at most 128 bytes (0x05).
+    /// Opaque ID of the connection, at most 128 bytes (0x05).
     pub unique_id: Option<&'a [u8]>,
-    /// Number of bytes at the start of the stream that may be early data (0-RTT), and so a replay; later
-    /// bytes are not (0xED, specific to becket). Written, never read.
+    /// Number of bytes at the start of the stream that may be early data (0-RTT), and so may be replayed (0xED,
+    /// specific to becket). Written, never read.
     pub early_data: Option<u32>,
     /// JA4 fingerprint of the client (0xEC, specific to becket). Written, never read.
     pub ja4: Option<&'a [u8]>,
@@ -49,7 +45,7 @@ pub struct Tlvs<'a> {
     pub ssl: Option<SslTlv<'a>>,
 }
 
-/// Information about the TLS of the client's connection, with OpenSSL's names by convention.
+/// TLS properties of the client's connection. Names follow OpenSSL by convention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SslTlv<'a> {
     /// The client used TLS (bit 0x01). If false, the other fields have no meaning, but can be
@@ -57,9 +53,10 @@ pub struct SslTlv<'a> {
     pub is_tls: bool,
     /// The client sent a certificate in this connection (bit 0x02).
     pub cert_in_connection: bool,
-    /// The client sent a certificate at least once in the session of this connection (bit 0x04).
+    /// The client sent a certificate when the session was created or later (bit 0x04).
     pub cert_in_session: bool,
-    /// 0 if the client sent a certificate that was verified, otherwise not 0.
+    /// Verification result: 0 if the client sent a certificate that was verified, otherwise
+    /// nonzero.
     pub verify: u32,
     /// TLS version, such as `TLSv1.3` (0x21).
     pub version: Option<&'a str>,
@@ -75,20 +72,19 @@ pub struct SslTlv<'a> {
     pub client_certificate: Option<&'a [u8]>,
 }
 
-/// Reason for refusing a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The first bytes are not the signature of an accepted version.
     #[error("no proxy protocol signature")]
     Signature,
-    /// The line of version 1 has no CRLF within [`MAX_V1_BYTES`](super::MAX_V1_BYTES), or a lone CR or LF.
+    /// The version 1 line has no CRLF within [`MAX_V1_BYTES`](super::MAX_V1_BYTES), or contains a lone CR or LF.
     #[error("line without CRLF at its end")]
     LineEnd,
-    /// The line of version 1 does not contain TCP4, TCP6 or UNKNOWN.
+    /// The version 1 line does not contain TCP4, TCP6 or UNKNOWN.
     #[error("unknown protocol name")]
     Protocol,
-    /// The line of version 1 does not have two addresses and two ports that fit its protocol.
+    /// The version 1 line lacks two addresses and two ports that match its protocol.
     #[error("invalid addresses")]
     Address,
     /// A version other than 1 and 2.
@@ -106,30 +102,27 @@ pub enum Refusal {
     /// The announced length is too short for the addresses of its family.
     #[error("too short for the addresses of its family")]
     TooShort,
-    /// A TLV of this type does not decode, or its length does not fit.
+    /// A TLV of this type has an invalid value or length.
     #[error("invalid tlv of type {0:#04x}")]
     Tlv(u8),
-    /// A TLV of this type occurs twice, so that two readers could use different ones.
+    /// A TLV of this type occurs twice, and another program could use the other value.
     #[error("duplicate tlv of type {0:#04x}")]
     DuplicateTlv(u8),
 }
 
-/// Reason why a header cannot be written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
     /// The addresses and TLVs exceed the maximum of the length field, 65535 bytes.
     #[error("proxy header longer than 65535 bytes")]
     TooLong,
-    /// A unique ID exceeds 128 bytes.
     #[error("unique id longer than 128 bytes")]
     UniqueId,
 }
 
 impl Endpoints {
-    /// Creates the endpoints of a TCP connection from its two addresses.
-    ///
-    /// Converts IPv4-mapped addresses (`::ffff:192.0.2.1`), which a dual-stack socket reports, to IPv4.
+    /// Creates the endpoints of a TCP connection. Converts IPv4-mapped addresses (`::ffff:192.0.2.1`), which a
+    /// dual-stack socket reports, to IPv4.
     pub fn tcp(source: SocketAddr, destination: SocketAddr) -> Self {
         Self::Tcp {
             source: canonical(source),
@@ -142,7 +135,7 @@ fn canonical(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(address.ip().to_canonical(), address.port())
 }
 
-/// Converts both addresses to one family: the format has one family field for the two.
+/// Converts both addresses to one family, since the format has a single family field for both.
 pub(super) fn one_family(source: SocketAddr, destination: SocketAddr) -> (IpAddr, IpAddr) {
     match (source.ip(), destination.ip()) {
         (IpAddr::V4(source), destination @ IpAddr::V6(_)) => {

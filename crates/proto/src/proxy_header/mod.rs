@@ -1,13 +1,12 @@
 //! The PROXY protocol header, versions 1 and 2: addresses of the client behind a relayed connection.
 //!
-//! Encodes the header that becket sends to its servers, and decodes the header from a proxy before
-//! becket. Configuration, never guesswork, decides whether a header is expected, since a sender of
-//! headers can claim any address (section 5 of the specification). [`decode`] therefore has no result
-//! "no header".
+//! Encodes the header that becket sends to its servers, and decodes the header from a proxy in front of becket. The
+//! configuration decides whether a header is expected. Detection would be unsafe, since a sender of headers can claim
+//! any address (section 5 of the specification). [`decode`] therefore cannot return "no header".
 //!
-//! Decoding borrows everything. [`decode`] reads back everything that [`ProxyHeader::encode`]
-//! writes, so each is tested with the other. Modules `v1`, `v2` and `tlv` describe choices that the
-//! specification leaves open. Source: HAProxy's doc/proxy-protocol.txt.
+//! Decoding borrows everything. [`decode`] reads back everything that [`ProxyHeader::encode`] writes, so each is tested
+//! with the other. Modules `v1`, `v2` and `tlv` describe choices that the specification leaves open. Source: HAProxy's
+//! doc/proxy-protocol.txt.
 
 mod header;
 mod tlv;
@@ -19,7 +18,6 @@ pub use self::v1::MAX_V1_BYTES;
 pub use self::v2::MAX_V2_BYTES;
 use crate::reader::{Prefix, prefix};
 
-/// Version to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     /// Version 1: one line of text.
@@ -28,15 +26,11 @@ pub enum Format {
     V2,
 }
 
-/// Versions that a receiver accepts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Accept {
-    /// Version 1 only.
     V1,
-    /// Version 2 only.
     V2,
-    /// Both.
     #[serde(rename = "any")]
     Either,
 }
@@ -52,12 +46,12 @@ pub enum Decoded<'a> {
     Incomplete,
     /// A complete header. The input may continue after it.
     Header {
-        /// The header.
         header: ProxyHeader<'a>,
-        /// Length of the header at the start of the input.
+        /// Length of the header in bytes.
         len: usize,
     },
-    /// No acceptable header: the connection must be closed. More bytes cannot change that.
+    /// No acceptable header: the caller must close the connection. More bytes cannot change this
+    /// result.
     Refused(Refusal),
 }
 
@@ -68,7 +62,7 @@ impl ProxyHeader<'_> {
     ///
     /// # Errors
     ///
-    /// If a part is longer than the format allows; `out` is then unchanged. Version 1 never fails.
+    /// Fails if a field is too long for the format; `out` is then unchanged. Version 1 never fails.
     pub fn encode(&self, format: Format, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match format {
             Format::V1 => v1::encode(&self.endpoints, out),

@@ -39,7 +39,6 @@ pub(super) fn encode(tlvs: &Tlvs<'_>, out: &mut Vec<u8>) -> Result<(), EncodeErr
     Ok(())
 }
 
-/// Reads TLVs up to the end of `reader`.
 pub(super) fn decode(mut reader: Reader<'_>) -> Result<Tlvs<'_>, Refusal> {
     let mut tlvs = Tlvs::default();
     while let Some(kind) = reader.u8() {
@@ -60,7 +59,7 @@ pub(super) fn decode(mut reader: Reader<'_>) -> Result<Tlvs<'_>, Refusal> {
     Ok(tlvs)
 }
 
-/// Returns whether the rest of `reader` is a sequence of complete TLVs.
+/// Returns whether the remaining bytes are a sequence of complete TLVs.
 pub(super) fn are_whole(mut reader: Reader<'_>) -> bool {
     while reader.u8().is_some() {
         if reader.vec16().is_none() {
@@ -129,7 +128,7 @@ fn read_ssl(mut reader: Reader<'_>) -> Result<SslTlv<'_>, Refusal> {
     Ok(ssl)
 }
 
-/// Sets a field that must still be empty to a value that must be valid.
+/// Sets a field. Fails if the field is already set, or if the value is invalid.
 fn set<T>(field: &mut Option<T>, kind: u8, value: Option<T>) -> Result<(), Refusal> {
     let value = value.ok_or(Refusal::Tlv(kind))?;
     match field.replace(value) {
@@ -150,11 +149,11 @@ const ALPN: u8 = 0x01;
 const AUTHORITY: u8 = 0x02;
 const UNIQUE_ID: u8 = 0x05;
 const SSL: u8 = 0x20;
-/// Type "reserved for application-specific data" (section 2.2.7), since no standard type exists.
+/// Type from the range for applications (section 2.2.7), since no standard type exists.
 const EARLY_DATA: u8 = 0xed;
-/// Type "reserved for application-specific data" (section 2.2.7), since no standard type exists.
+/// Type from the range for applications (section 2.2.7), since no standard type exists.
 const JA4: u8 = 0xec;
-/// hitch's type in the range for applications.
+/// Type that hitch uses, from the range for applications.
 const CLIENT_CERTIFICATE_PEM: u8 = 0xe0;
 const SSL_VERSION: u8 = 0x21;
 const SSL_CN: u8 = 0x22;
@@ -170,5 +169,5 @@ const CLIENT_CERT_SESS: u8 = 0x04;
 
 const MAX_UNIQUE_ID_BYTES: usize = 128;
 
-/// Usual maximum of the SSL TLV's value, in bytes.
+/// Initial capacity in bytes, enough for the usual SSL TLV.
 const SSL_VALUE_BYTES: usize = 128;

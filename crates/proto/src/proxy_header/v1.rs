@@ -20,7 +20,7 @@ pub(super) fn encode(endpoints: &Endpoints, out: &mut Vec<u8>) {
     out.extend_from_slice(line.as_bytes());
 }
 
-/// Reads a line that starts with the signature. Returns `None` if its end has not arrived.
+/// Decodes a line that starts with the signature. Returns `None` until its CRLF has arrived.
 pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, Refusal> {
     let Some(len) = line_len(input)? else {
         return Ok(None);
@@ -43,7 +43,7 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
     Ok(Some((ProxyHeader { endpoints, tlvs }, len)))
 }
 
-/// Returns the length of the line with its CRLF.
+/// Returns the length of the line, including its CRLF.
 fn line_len(input: &[u8]) -> Result<Option<usize>, Refusal> {
     let line = input.get(..MAX_V1_BYTES).unwrap_or(input);
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {

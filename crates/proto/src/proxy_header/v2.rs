@@ -12,7 +12,7 @@ use super::header::{EncodeError, Endpoints, ProxyHeader, Refusal, Tlvs, one_fami
 use super::tlv;
 use crate::reader::Reader;
 
-/// Appends the header. On failure, a part of it stays in `out`.
+/// Appends the header. On failure, `out` contains a partial header.
 pub(super) fn encode(header: &ProxyHeader<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
     let start = out.len();
     out.extend_from_slice(SIGNATURE);
@@ -30,7 +30,8 @@ pub(super) fn encode(header: &ProxyHeader<'_>, out: &mut Vec<u8>) -> Result<(), 
     Ok(())
 }
 
-/// Reads a header that starts with the signature. Returns `None` if its end has not arrived.
+/// Decodes a header that starts with the signature. Returns `None` until all of its bytes have
+/// arrived.
 pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, Refusal> {
     let head = input.get(SIGNATURE.len()..).unwrap_or_default();
     let Some((command, family, len)) = head_of(head)? else {
@@ -60,8 +61,8 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
     Ok(Some((header, total)))
 }
 
-/// Reads command, family and length, which follow the signature. Refuses invalid bytes even before
-/// all have arrived.
+/// Decodes the command, family and length after the signature. Refuses an invalid byte before the
+/// remaining ones arrive.
 fn head_of(head: &[u8]) -> Result<Option<(u8, u8, u16)>, Refusal> {
     let command = match head {
         [first, ..] if first & 0xf0 != VERSION => return Err(Refusal::Version),
@@ -69,7 +70,7 @@ fn head_of(head: &[u8]) -> Result<Option<(u8, u8, u16)>, Refusal> {
         [first, ..] => first & 0x0f,
         [] => return Ok(None),
     };
-    // The family of a LOCAL header "is ignored".
+    // Section 2.2: the family of a LOCAL header "is ignored".
     if let [_, family, ..] = head
         && command == PROXY
         && (family >> 4 > UNIX || family & 0x0f > DGRAM)
@@ -119,7 +120,6 @@ fn read_addresses(family: u8, reader: &mut Reader<'_>) -> Option<Endpoints> {
     })
 }
 
-/// Appends the addresses and returns the family byte.
 fn push_addresses(endpoints: &Endpoints, out: &mut Vec<u8>) -> u8 {
     let Endpoints::Tcp {
         source,
@@ -161,7 +161,6 @@ const VERSION: u8 = 0x20;
 const LOCAL: u8 = 0x0;
 const PROXY: u8 = 0x1;
 
-/// Unspecified family or transport.
 const UNSPEC: u8 = 0x0;
 const INET: u8 = 0x1;
 const INET6: u8 = 0x2;
@@ -170,5 +169,5 @@ const TCP4: u8 = INET << 4 | 0x1;
 const TCP6: u8 = INET6 << 4 | 0x1;
 const DGRAM: u8 = 0x2;
 
-/// Length of a Unix path in the header.
+/// Size of a Unix socket path in the header, in bytes.
 const MAX_PATH: u16 = 108;

@@ -6,7 +6,6 @@
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};
 
-/// An IMAP dialog.
 #[derive(Clone, Debug, Default)]
 pub struct Imap {
     lines: Lines,

@@ -13,12 +13,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Takes the next line from `input`, without its end. Returns `None` if the line is incomplete.
-    /// Stores at most `most` bytes.
+    /// Takes the next line from `input`, without its line ending. Returns `None` if the line is
+    /// incomplete. Stores at most `most` bytes.
     ///
     /// # Errors
     ///
-    /// If a line is longer than `most`.
+    /// Fails if a line is longer than `most`.
     pub(super) fn next(&mut self, input: &mut &[u8], most: usize) -> Result<Option<Vec<u8>>, ()> {
         let end = input.iter().position(|byte| *byte == b'\n');
         let (part, rest) = match end {
@@ -66,7 +66,7 @@ impl Lines {
     }
 }
 
-/// Splits a line at its first space: the word in upper case, and the rest without surrounding spaces.
+/// Splits a line at its first space into the command in upper case and its trimmed arguments.
 pub(super) fn command(line: &[u8]) -> (Vec<u8>, &[u8]) {
     let line = line.trim_ascii();
     let end = line.iter().position(|byte| *byte == b' ');
@@ -76,7 +76,7 @@ pub(super) fn command(line: &[u8]) -> (Vec<u8>, &[u8]) {
     (word.to_ascii_uppercase(), rest.trim_ascii())
 }
 
-/// Appends a line with its end. Omits control characters, which could be taken for the end of a line.
+/// Appends a line and its line ending. Omits control characters, which could be misread as a line ending.
 pub(super) fn put(line: &[u8], out: &mut Vec<u8>) {
     let printable = line.iter().filter(|byte| **byte >= b' ' && **byte != 0x7f);
     out.extend(printable);

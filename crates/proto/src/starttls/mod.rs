@@ -1,23 +1,21 @@
 //! Server side of the clear-text dialog before TLS on a mail or database port: "STARTTLS".
 //!
-//! A [`Dialog`] answers a client by itself until the client requests TLS. The server's greeting is
-//! forwarded to the client. No clear text from a client reaches the server, except for a PostgreSQL
-//! CancelRequest, which the caller receives whole. Order of use: while [`Dialog::awaits_greeting`],
-//! pass bytes from the server to [`Dialog::handle_server`] and do not read from the client; then pass
-//! bytes from the client to [`Dialog::handle_client`]. Each call appends to `out` what to send to the
-//! client, and returns a [`Progress`].
+//! A [`Dialog`] answers the commands of a client until the client requests TLS. The server's greeting is forwarded to
+//! the client. No clear text from a client reaches the server, except for a PostgreSQL CancelRequest, which the caller
+//! receives whole. Order of use: while [`Dialog::awaits_greeting`], pass bytes from the server to
+//! [`Dialog::handle_server`] and do not read from the client; then pass bytes from the client to
+//! [`Dialog::handle_client`]. Each call appends the bytes for the client to `out`, and returns a [`Progress`].
 //!
-//! Invariants: the request for TLS is the last clear text. If a client sends more after it, before it
-//! can know that TLS begins, the connection is closed: otherwise an attacker on the path could insert
-//! commands for a client that is about to authenticate (CVE-2011-0411, CVE-2021-23214). A server that
-//! sends more than its greeting is refused as well. Lines, greetings and the number of commands are
-//! bounded.
+//! Invariants: the request for TLS is the last clear text. If a client sends more after it, before it has received the
+//! answer, the connection is closed: otherwise an attacker on the path could insert commands for a client that is about
+//! to authenticate (CVE-2011-0411, CVE-2021-23214). A server that sends more than its greeting is refused as well.
+//! Lines, greetings and the number of commands are bounded.
 //! Input may arrive byte by byte, and its division into pieces does not matter.
 //!
-//! Files: `progress` (protocols and outcomes), `line` (bounded lines), `smtp`, `imap`, `pop3`,
-//! `postgresql`; `request` is the client side, towards servers with TLS.
-//! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section
-//! "SSL Session Encryption".
+//! Files: `progress` (protocols and outcomes), `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`; `request`
+//! is the client side, towards servers with TLS.
+//! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section "SSL Session
+//! Encryption".
 
 mod imap;
 mod line;
@@ -36,21 +34,16 @@ pub use self::progress::{
 pub use self::request::{Asked, NoTls, TlsRequest};
 use self::smtp::Smtp;
 
-/// Clear-text dialog with one client.
 #[derive(Clone, Debug)]
 pub enum Dialog {
-    /// See [`Protocol::Smtp`].
     Smtp(Smtp),
-    /// See [`Protocol::Imap`].
     Imap(Imap),
-    /// See [`Protocol::Pop3`].
     Pop3(Pop3),
-    /// See [`Protocol::Postgresql`].
     Postgresql(Postgresql),
 }
 
 impl Dialog {
-    /// Starts a dialog. Allocates nothing.
+    /// Starts a dialog without allocating.
     pub fn new(protocol: Protocol) -> Self {
         match protocol {
             Protocol::Smtp => Self::Smtp(Smtp::default()),
@@ -60,8 +53,8 @@ impl Dialog {
         }
     }
 
-    /// Returns whether the server's greeting is still incomplete; until then nothing is read from
-    /// the client.
+    /// Returns whether the server's greeting is incomplete. The caller must not read from the
+    /// client until it is complete.
     pub fn awaits_greeting(&self) -> bool {
         match self {
             Self::Smtp(dialog) => dialog.awaits_greeting(),
@@ -85,7 +78,6 @@ impl Dialog {
         }
     }
 
-    /// Parses bytes from the server, and appends the bytes for the client to `out`.
     pub fn handle_server(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         match self {
             Self::Smtp(dialog) => dialog.handle_server(bytes, out),
@@ -95,7 +87,6 @@ impl Dialog {
         }
     }
 
-    /// Parses bytes from the client, and appends the answer to `out`.
     pub fn handle_client(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
         match self {
             Self::Smtp(dialog) => dialog.handle_client(bytes, out),

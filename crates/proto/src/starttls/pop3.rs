@@ -5,7 +5,6 @@
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};
 
-/// A POP3 dialog.
 #[derive(Clone, Debug, Default)]
 pub struct Pop3 {
     lines: Lines,

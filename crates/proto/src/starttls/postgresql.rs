@@ -11,7 +11,6 @@
 
 use super::progress::{Over, Progress};
 
-/// A PostgreSQL dialog.
 #[derive(Clone, Debug, Default)]
 pub struct Postgresql {
     begun: Vec<u8>,
@@ -20,13 +19,13 @@ pub struct Postgresql {
 }
 
 impl Postgresql {
-    /// Returns the CancelRequest, once it is complete.
     pub(super) fn cancel_request(&self) -> Option<&[u8]> {
         let length = cancel_length(self.head()?)?;
         (self.begun.len() == length).then_some(&self.begun)
     }
 
-    /// Returns length and code of the client's message, once they have arrived.
+    /// Returns the length and code fields of the client's message, or `None` if they are
+    /// incomplete.
     fn head(&self) -> Option<u64> {
         let head = self.begun.first_chunk::<REQUEST_BYTES>()?;
         Some(u64::from_be_bytes(*head))
@@ -50,7 +49,7 @@ impl Postgresql {
             self.begun.extend_from_slice(part);
             bytes = rest;
             if self.begun.len() < self.wanted() {
-                // If the complete head is that of a CancelRequest, more bytes follow.
+                // A CancelRequest continues after its length and code.
                 continue;
             }
             let Some(head) = self.head() else {
@@ -88,8 +87,7 @@ fn is_in_clear(request: u64) -> bool {
     code >> 16 == 3 && (9..=LONGEST_STARTUP).contains(&length)
 }
 
-/// Returns the length of a CancelRequest, if length and code are valid for one. A number and a secret
-/// follow them.
+/// Returns the length of a CancelRequest, or `None` if the length and code fields are invalid for one.
 fn cancel_length(request: u64) -> Option<usize> {
     let (length, code) = ((request >> 32) as usize, request & 0xffff_ffff);
     (code == CANCEL && (SHORTEST_CANCEL..=LONGEST_CANCEL).contains(&length)).then_some(length)
@@ -117,5 +115,5 @@ const CANCEL: u64 = 80_877_102;
 const SHORTEST_CANCEL: usize = 16;
 /// Length, code, number, and a secret of 256 bytes.
 const LONGEST_CANCEL: usize = 12 + 256;
-/// MAX_STARTUP_PACKET_LENGTH of PostgreSQL.
+/// PostgreSQL's MAX_STARTUP_PACKET_LENGTH.
 const LONGEST_STARTUP: u64 = 10_000;

@@ -1,6 +1,5 @@
 //! Protocols that begin in clear text, the progress of a dialog, and its limits.
 
-/// A protocol that begins in clear text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
@@ -21,15 +20,14 @@ impl Protocol {
     }
 }
 
-/// Progress of a dialog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
     /// The dialog continues when more bytes arrive.
     Talking,
-    /// The next byte of the client begins TLS.
+    /// TLS begins with the client's next byte.
     Begin,
-    /// The dialog is over; close after sending the output.
+    /// The dialog has ended. The caller must close the connection after sending the output.
     Over(Over),
 }
 
@@ -55,8 +53,8 @@ pub enum Over {
 
 /// Maximum number of commands before the request for TLS; a client needs two.
 pub const MOST_COMMANDS: u32 = 32;
-/// Maximum length of a client's line in bytes, including its end: RFC 5321 4.5.3.1.4 requires 512,
-/// and no other command before TLS is longer.
+/// Maximum length of a client's line in bytes, including the line ending. RFC 5321 4.5.3.1.4
+/// requires 512, and no other command before TLS is longer.
 pub const LONGEST_COMMAND: usize = 1024;
 /// Maximum length of a greeting in bytes, all lines together: an IMAP server's capabilities take
 /// about 500.

@@ -1,32 +1,29 @@
 //! Client side of the clear-text dialog before TLS with a mail or database server: "STARTTLS".
 //!
-//! A [`TlsRequest`] requests TLS from a server. Order of use: send what [`TlsRequest::new`] appends to
-//! `out`, pass bytes from the server to [`TlsRequest::handle`] and send what that appends, until it
-//! returns [`Asked::Begin`]; then both sides start TLS. The server's greeting is kept for a client that
-//! waits for one ([`TlsRequest::into_greeting`]).
+//! A [`TlsRequest`] requests TLS from a server. Order of use: send the bytes that [`TlsRequest::new`] appends to `out`.
+//! Pass bytes from the server to [`TlsRequest::handle`] and send the bytes that it appends, until it returns
+//! [`Asked::Begin`]; then both sides start TLS. The server's greeting is stored for a client that waits for one
+//! ([`TlsRequest::into_greeting`]).
 //!
-//! Invariants: no bytes of a client are sent before TLS. The server's response that TLS begins is the
-//! last clear text: a server, or an attacker on the path, that sends more is refused (CVE-2021-23222).
-//! Lines, the greeting and the whole dialog are bounded; input may arrive byte by byte.
+//! Invariants: no bytes of a client are sent before TLS. The server's response that TLS begins is the last clear text:
+//! a server, or an attacker on the path, that sends more is refused (CVE-2021-23222). Lines, the greeting and the whole
+//! dialog are bounded; input may arrive byte by byte.
 //!
 //! Sources: as for [`super::Dialog`].
 
 use super::line::{Lines, put};
 use super::progress::{LONGEST_GREETING, Protocol};
 
-/// Progress of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Asked {
     /// The dialog continues when the server sends more.
     Waiting,
-    /// The next byte to send begins TLS.
+    /// TLS begins with the next byte to send.
     Begin,
-    /// The server does not begin TLS.
     Not(NoTls),
 }
 
-/// Reason why a server does not begin TLS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NoTls {
     /// The server refuses service.
@@ -38,12 +35,11 @@ pub enum NoTls {
     /// The server sent more clear text after its response.
     #[error("the server sent more clear text after its response that TLS begins")]
     Injected,
-    /// The server's response is invalid in the protocol, or too long.
+    /// The server's response violates the protocol, or is too long.
     #[error("invalid response of the server to the request for TLS")]
     Broken,
 }
 
-/// Clear-text dialog with one server.
 #[derive(Clone, Debug)]
 pub struct TlsRequest {
     protocol: Protocol,
@@ -53,7 +49,7 @@ pub struct TlsRequest {
     heard: usize,
 }
 
-/// Meaning of the next line from the server.
+/// Kind of line that the server is expected to send next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Step {
     Greeting,
@@ -64,7 +60,8 @@ enum Step {
 }
 
 impl TlsRequest {
-    /// Starts a request. Appends to `out` what to send before the server sends anything.
+    /// Starts a request. Appends an SSLRequest to `out` for PostgreSQL, and nothing for protocols
+    /// in which the server speaks first.
     pub fn new(protocol: Protocol, out: &mut Vec<u8>) -> Self {
         let step = match protocol {
             Protocol::Postgresql => {
@@ -82,7 +79,7 @@ impl TlsRequest {
         }
     }
 
-    /// Parses bytes from the server, and appends to `out` the next command for it.
+    /// Parses bytes from the server, and appends the next command to `out`.
     pub fn handle(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Asked {
         self.heard += bytes.len();
         if self.heard > LONGEST_TALK {
@@ -198,8 +195,8 @@ impl TlsRequest {
     }
 }
 
-/// Removes the capabilities from a greeting: they are valid only before TLS, and the client can
-/// request the later ones itself.
+/// Removes the capabilities from a greeting, since they are valid only before TLS. The client can
+/// request the new ones after TLS has begun.
 fn without_capabilities(text: &[u8]) -> &[u8] {
     let code = text.get(..12).unwrap_or_default().to_ascii_uppercase();
     let end = text.iter().position(|byte| *byte == b']');
@@ -211,7 +208,7 @@ fn without_capabilities(text: &[u8]) -> &[u8] {
 
 /// Length 8 and the code of an SSLRequest.
 const SSL_REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
-/// Maximum bytes of a server before TLS: its greeting and two responses.
+/// Maximum clear-text bytes accepted from a server: enough for its greeting and two responses.
 const LONGEST_TALK: usize = 2 * LONGEST_GREETING;
 
 #[cfg(test)]

@@ -7,14 +7,13 @@
 use super::line::{Lines, command, put};
 use super::progress::{LONGEST_GREETING, Over, Progress};
 
-/// An SMTP dialog.
 #[derive(Clone, Debug, Default)]
 pub struct Smtp {
     lines: Lines,
     greeted: bool,
-    /// Bytes of the greeting so far.
+    /// Number of greeting bytes received so far.
     greeting: usize,
-    /// The server's name in its greeting.
+    /// Server name from the greeting.
     host: Vec<u8>,
 }
 

@@ -29,13 +29,12 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use crate::sync::{Mutex, MutexGuard};
 use becket_tls::config::Backend;
 
-/// State of one backend, shared by all threads.
 #[derive(Debug)]
 pub struct BackendState {
     name: String,
     /// Length of the queue, readable without its lock.
     waiting: AtomicUsize,
-    /// At least one waiter accepts any server.
+    /// `true` if at least one waiter accepts any server.
     wants_any: AtomicBool,
     /// Sequence number of the newest waiter; see [`Arrival`].
     arrivals: AtomicU64,
@@ -59,7 +58,7 @@ struct IdleReclaimState {
     after: AtomicU64,
     /// Number of connections that are being closed.
     under_way: AtomicUsize,
-    /// Total number of closed connections.
+    /// Total number of connections closed for waiting clients.
     ended: AtomicU64,
 }
 
@@ -103,7 +102,6 @@ pub struct Wait {
     stay: Option<Stay>,
 }
 
-/// The queue is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueFull;
 
@@ -129,7 +127,7 @@ impl BackendState {
         }
     }
 
-    /// Applies the configuration, and grants slots that became free to waiters.
+    /// Applies the configuration, and grants free slots to waiters.
     pub(super) fn configure(self: &Arc<Self>, config: &Backend, servers: Arc<[Arc<ServerState>]>) {
         self.room.store(config.keys.queue_length, SeqCst);
         let closes = config.keys.connections_on_failure == ConnectionsOnFailure::Close;
@@ -149,7 +147,7 @@ impl BackendState {
         self.settle();
     }
 
-    /// Removes all servers of a backend that is not configured any more. Waiters are rejected.
+    /// Removes all servers of a backend that is no longer configured, and rejects its waiters.
     pub(super) fn close(self: &Arc<Self>) {
         let before = self.lock().replace(Arc::new([]));
         drop(before);
@@ -199,8 +197,8 @@ impl BackendState {
         self.idle_reclaim.ended.load(Relaxed)
     }
 
-    /// Calls `end`, which closes an idle connection, if more connections wait than are being
-    /// closed. Its slot then goes to a waiter. Returns `true` if `end` was called.
+    /// Closes an idle connection by calling `end`, if more connections wait than are being closed.
+    /// The freed slot goes to a waiter. Returns `true` if `end` was called.
     pub fn reclaim(&self, end: impl FnOnce()) -> bool {
         let reclaim = &self.idle_reclaim;
         // The count stays incremented until `end` has shortened the queue, so that two workers do
@@ -215,7 +213,6 @@ impl BackendState {
         is_wanted
     }
 
-    /// Returns the lifetime of a stick entry.
     pub fn stick_life(&self) -> Duration {
         Duration::from_millis(self.stick_life.load(Relaxed))
     }
@@ -236,8 +233,8 @@ impl BackendState {
         self.learn_key(client, server.key(), now, life)
     }
 
-    /// Stores an entry like [`Self::learn`], for a [`ServerState::key`]. The key may be that of a
-    /// server that is not configured in this process.
+    /// Stores an entry like [`Self::learn`], for a [`ServerState::key`]. This process need not have
+    /// that server in its configuration.
     pub fn learn_key(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         self.stick
             .learn(client, server, now, life.min(self.stick_life()))
@@ -268,16 +265,15 @@ impl BackendState {
         self.stick.visit(from, now, at_most, show)
     }
 
-    /// Returns the [`Arrival`] of a connection that gets a slot without queueing: after all earlier
-    /// waiters.
+    /// Returns the [`Arrival`] of a connection that receives a slot without queueing, after all
+    /// earlier waiters.
     pub(super) fn arrival(&self) -> Arrival {
         Arrival(self.arrivals.load(Relaxed)).served_at_once()
     }
 
-    /// Adds a connection to the queue: a new connection at the end, a connection that already had a
-    /// slot at the position of its first arrival (`before`). `tried` contains the
-    /// [`ServerState::key`]s of servers to which it could not connect. The waiter's inbox receives
-    /// the slot, possibly at once.
+    /// Adds a connection to the queue: a new connection at the end, a returning one at the position
+    /// of its first arrival (`before`). `tried` contains the [`ServerState::key`]s of servers to
+    /// which its connects failed. The waiter's inbox receives the slot, possibly at once.
     ///
     /// # Errors
     ///
@@ -315,7 +311,7 @@ impl BackendState {
         }
     }
 
-    /// Grants free slots, longest waiter first, until slots or waiters run out.
+    /// Grants free slots in order of arrival, until slots or waiters run out.
     pub fn settle(self: &Arc<Self>) {
         while self.waiting.load(SeqCst) > 0 {
             let Some((waiter, grant)) = self.next_grant(&mut self.lock()) else {
@@ -325,8 +321,8 @@ impl BackendState {
         }
     }
 
-    /// Removes the longest waiter for which a slot is free or no server is left, and returns it
-    /// with its grant.
+    /// Removes the first waiter for which a slot is free or no server is left, and returns it with
+    /// its grant.
     fn next_grant(self: &Arc<Self>, line: &mut Line) -> Option<(Waiter, Grant)> {
         let Line { queue, servers, .. } = line;
         let taken = queue.take_first(|tried| match offer(servers, tried) {
@@ -353,8 +349,8 @@ impl BackendState {
         self.arrivals.store(queue.arrivals().0, Relaxed);
     }
 
-    /// Sends a server's failure to all workers, which close its connections, if
-    /// `connections-on-failure` is `close`.
+    /// Reports a server's failure to all workers if `connections-on-failure` is `close`, so that
+    /// they close its connections.
     pub(super) fn tell_of_failure(&self, server: &Arc<ServerState>) {
         if !self.closes_on_failure.load(Relaxed) {
             return;
@@ -419,7 +415,6 @@ fn offer(servers: &[Arc<ServerState>], tried: &[u64]) -> Pick {
     eligible.shortage()
 }
 
-/// Result of the choice of a server.
 #[derive(Debug)]
 pub enum Pick {
     /// The connection may connect to the server of this slot.
@@ -430,8 +425,8 @@ pub enum Pick {
     Nobody,
 }
 
-/// Servers that one client may get now: in service, with a weight above 0, and without a failure
-/// for this client. Backup servers are eligible only if no other server is usable.
+/// Servers that are eligible for one client now: in service, with a weight above 0, and without a
+/// failure for this client. Backup servers are eligible only if no other server is usable.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Eligible<'a> {
     servers: &'a [Arc<ServerState>],
@@ -493,7 +488,7 @@ mod models {
         let wait = pool.wait(0, &[], None).unwrap();
         while !hasty {
             for event in inbox.take() {
-                // A grant for an abandoned wait is dropped, which passes the slot on.
+                // Dropping the grant of an abandoned wait passes its slot to the next waiter.
                 if let BackendEvent::Granted(grant) = event
                     && wait.is_over_by(&grant)
                 {

@@ -40,7 +40,6 @@ pub type CancelTargets = Arc<[(Arc<Backend>, Arc<BackendState>)]>;
 
 /// A cancel request for the servers of all backends of a listener.
 pub struct Cancel {
-    /// The request as sent by the client.
     pub request: Arc<[u8]>,
     pub backends: CancelTargets,
     /// Must be dropped when the request was sent or has failed.
@@ -137,7 +136,7 @@ impl Cancels {
         counter.fetch_add(1, Relaxed);
     }
 
-    /// Returns the total numbers of requests that were sent and that failed, over all servers.
+    /// Returns the total numbers of sent and failed requests, over all servers.
     pub fn counts(&self) -> (u64, u64) {
         (self.passed.load(Relaxed), self.failed.load(Relaxed))
     }

@@ -10,7 +10,6 @@ use becket_http::docroot::cache::Cache;
 use becket_http::docroot::readers::Readers;
 use becket_http::docroot::{AtPath, Docroot, FileKey, OpenFile};
 
-/// Looks up and reads files of a docroot for one worker.
 #[derive(Debug)]
 pub struct FileService {
     docroot: Arc<Docroot>,
@@ -25,7 +24,6 @@ pub struct Awaited<T>(Arc<Mutex<ReaderAnswer<T>>>);
 
 #[derive(Debug)]
 pub enum ReaderAnswer<T> {
-    /// The reader thread has not answered yet.
     Waiting,
     Done(T),
     /// There will be no answer, because the job failed or was dropped.
@@ -40,7 +38,7 @@ impl<T> Awaited<T> {
 }
 
 /// The reader thread's side of an [`Awaited`]. On drop, the worker advances the connection at index
-/// `place`, whether or not there is an answer.
+/// `place`, even without an answer.
 struct Answering<T> {
     answer: Arc<Mutex<ReaderAnswer<T>>>,
     inbox: Arc<dyn Inbox>,

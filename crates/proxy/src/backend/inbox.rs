@@ -18,7 +18,6 @@ pub trait Inbox: fmt::Debug + Send + Sync {
     fn deliver(&self, event: BackendEvent);
 }
 
-/// An event for a worker.
 #[derive(Debug)]
 pub enum BackendEvent {
     /// A connection's wait for a slot has ended.

@@ -32,7 +32,6 @@ use becket_http::docroot::readers::Readers;
 use becket_tls::config::{Backend, ServerAddress};
 use becket_tls::to_servers::ServerTls;
 
-/// A backend in one worker: chooses servers and caches their addresses.
 #[derive(Debug)]
 pub struct Pool {
     backend: Arc<Backend>,
@@ -282,7 +281,6 @@ impl Pool {
         fitting.clone().nth(turn).copied()
     }
 
-    /// Fills `candidates` from the shared state of the servers.
     fn survey(&self, eligible: &Eligible<'_>) {
         let mut candidates = self.candidates.borrow_mut();
         candidates.clear();

@@ -21,7 +21,7 @@ use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Backend, Config, Server};
 
 /// Creates the state of a backend outside a configuration, for checks, tests and benchmarks.
-/// `inboxes` are those of the workers that use the backend.
+/// `inboxes` belong to the workers that use the backend.
 pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<BackendState> {
     let inboxes = Arc::new(OnceLock::from(inboxes));
     let state = Arc::new(BackendState::new(backend.keys.name.to_string(), inboxes));
@@ -37,7 +37,6 @@ struct KnownToPeers {
     sticky: Vec<Sticky>,
 }
 
-/// A backend whose clients stick by TLS session.
 #[derive(Debug)]
 struct Sticky {
     backend: Arc<BackendState>,
@@ -46,8 +45,8 @@ struct Sticky {
     tags: HashMap<u64, ServerTag>,
 }
 
-/// A configuration with the states of its backends. Workers get both together, so that a worker
-/// with an older configuration has the matching states.
+/// A configuration with the states of its backends. Workers receive both together, so that the
+/// states match even an older configuration.
 #[derive(Clone, Debug)]
 pub struct Adopted {
     config: Arc<Config>,
@@ -59,7 +58,6 @@ impl Adopted {
         &self.config
     }
 
-    /// Returns the configured backends, each with its state.
     pub fn backends(&self) -> impl Iterator<Item = (&Arc<Backend>, &Arc<BackendState>)> {
         self.config.backends.iter().zip(self.states.iter())
     }
@@ -149,7 +147,6 @@ impl Backends {
         self.lock().get(name).cloned()
     }
 
-    /// Returns the states of all configured backends. Takes a lock.
     pub fn all(&self) -> Vec<Arc<BackendState>> {
         self.lock().values().cloned().collect()
     }
@@ -181,7 +178,6 @@ impl Backends {
     }
 }
 
-/// Exchanges stick entries of TLS sessions with the peers of a cluster.
 impl StickMemory for Backends {
     fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool {
         let known = Arc::clone(&self.known_to_peers());

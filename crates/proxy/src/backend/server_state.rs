@@ -24,7 +24,6 @@ use super::backend_state::BackendState;
 use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Server, ServerAddress};
 
-/// State of one server, shared by all threads.
 #[derive(Debug)]
 pub struct ServerState {
     name: Arc<str>,
@@ -36,7 +35,7 @@ pub struct ServerState {
     connects: Connects,
     weight: AtomicU32,
     weight_percent: AtomicU32,
-    /// The server is out of service, so it gets no new connections.
+    /// The server is out of service, so it receives no new connections.
     failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
@@ -63,7 +62,7 @@ struct Connects {
 struct AddressState {
     held: Mutex<Addresses>,
     generation: AtomicU32,
-    /// The last lookup of the name failed.
+    /// The last DNS lookup of the host name failed.
     dns_stale: AtomicBool,
 }
 
@@ -72,7 +71,7 @@ struct AddressState {
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     pub condition: Condition,
-    /// Time since 1970 of the last change of `condition`, and its reason.
+    /// Unix time of the last change of `condition`, and its reason.
     pub change: Option<(Duration, Arc<str>)>,
     pub checks: u64,
     pub check_failures: u64,
@@ -96,11 +95,9 @@ impl Addresses {
     }
 }
 
-/// Settings that determine weight and limits.
 #[derive(Clone, Debug, Default)]
 pub struct ServerSettings {
     pub file: backend::ServerSection,
-    /// Changes that an operator made at run time.
     pub overrides: Overrides,
 }
 
@@ -109,7 +106,7 @@ impl ServerSettings {
         self.overrides.mode.unwrap_or(self.mode_in_file())
     }
 
-    /// Returns the mode in the configuration file, without an operator's change.
+    /// Returns the mode from the configuration file, ignoring an operator's change.
     pub fn mode_in_file(&self) -> ServerMode {
         if self.file.disabled {
             ServerMode::Maintenance
@@ -165,7 +162,7 @@ impl ServerState {
         self.apply(&settings);
     }
 
-    /// Applies an operator's changes, and grants slots that became free to waiting connections.
+    /// Applies an operator's changes, and grants freed slots to waiting connections.
     pub fn set_overrides(&self, overrides: Overrides) {
         let mut settings = self.lock_settings();
         settings.overrides = overrides;
@@ -223,7 +220,6 @@ impl ServerState {
         self.slots.count()
     }
 
-    /// Returns the total number of successful connects.
     pub fn connections(&self) -> u64 {
         self.connects.succeeded.load(Relaxed)
     }
@@ -256,8 +252,8 @@ impl ServerState {
         self.generation() > 0
     }
 
-    /// Returns `true` if the first lookup of the name is in progress, so the server may soon be
-    /// usable.
+    /// Returns `true` during the first DNS lookup of the host name, after which the server may
+    /// become usable.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_failing()
             && !self.is_disabled()
@@ -266,13 +262,13 @@ impl ServerState {
             && !self.dns_stale()
     }
 
-    /// Returns `true` if the server may get connections. At weight 0, it gets only those of clients
-    /// that stick to it.
+    /// Returns `true` if the server may receive connections. At weight 0, it receives connections
+    /// only from clients that stick to it.
     pub fn is_in_service(&self) -> bool {
         !self.is_failing() && !self.is_disabled() && self.has_address()
     }
 
-    /// Returns `true` if the server may get new clients.
+    /// Returns `true` if the server may receive new clients.
     pub fn is_usable(&self) -> bool {
         self.is_in_service() && self.weight.load(Relaxed) > 0
     }
@@ -283,12 +279,11 @@ impl ServerState {
         self.weight.load(Relaxed) * self.weight_percent.load(Relaxed)
     }
 
-    /// Returns `maxconn`, or `None` if it is not limited.
     pub fn maxconn(&self) -> Option<u32> {
         Some(self.limits.maxconn.load(Relaxed)).filter(|limit| *limit != UNLIMITED)
     }
 
-    /// Returns the limit on client connections: `maxconn`, less one while a health check waits for
+    /// Returns the limit on client connections: `maxconn`, minus one while a health check waits for
     /// a slot.
     pub fn limit(&self) -> u32 {
         match self.limits.maxconn.load(SeqCst) {
@@ -297,12 +292,10 @@ impl ServerState {
         }
     }
 
-    /// Returns `true` if a client can claim a slot.
     pub fn has_room(&self) -> bool {
         self.slots.has_room(self.limit())
     }
 
-    /// Records a successful connect.
     pub fn note_connect(&self) {
         self.connects.succeeded.fetch_add(1, Relaxed);
         // The check avoids a write to a shared cache line for each connection.
@@ -339,7 +332,6 @@ impl ServerState {
         true
     }
 
-    /// Returns the results of health checks.
     pub fn watched(&self) -> Watched {
         self.watched
             .lock()
@@ -347,18 +339,17 @@ impl ServerState {
             .clone()
     }
 
-    /// Updates the results of health checks.
     pub fn note(&self, note: impl FnOnce(&mut Watched)) {
         note(&mut self.watched.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Returns `true` if the last lookup of the name failed.
+    /// Returns `true` if the last DNS lookup of the host name failed.
     pub fn dns_stale(&self) -> bool {
         self.addresses.dns_stale.load(Relaxed)
     }
 
-    /// Records whether a lookup found addresses. Returns `true` if the previous lookup had the
-    /// other result.
+    /// Records whether a lookup found addresses. Returns `true` if the result differs from the
+    /// previous lookup.
     pub fn note_lookup(&self, found: bool) -> bool {
         self.addresses.dns_stale.swap(!found, Relaxed) == found
     }
@@ -437,7 +428,7 @@ impl ServerState {
         self.slots.take(self.limits.maxconn.load(SeqCst))
     }
 
-    /// Releases a slot, and grants it to the longest waiter, if any.
+    /// Releases a slot, and grants it to the longest-waiting connection, if any.
     pub(super) fn give_back_slot(&self) {
         self.slots.give_back();
         self.backend.settle();

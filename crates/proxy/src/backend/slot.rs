@@ -16,7 +16,8 @@ use becket_proto::queue::Arrival;
 
 use super::server_state::ServerState;
 
-/// The right to one connection to a server. On drop, the longest waiter, if any, gets the slot.
+/// The right to one connection to a server. On drop, the slot passes to the longest-waiting
+/// connection, if any.
 #[derive(Debug)]
 #[must_use]
 pub struct ServerSlot {
@@ -25,8 +26,8 @@ pub struct ServerSlot {
 }
 
 impl ServerSlot {
-    /// Claims a slot. Returns `None` if the server has reached its limit. The health of the server
-    /// and the queue are not checked.
+    /// Claims a slot. Returns `None` if the server has reached its limit. Checks neither the
+    /// server's health nor the queue.
     pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
         server.take_slot().then(|| Self {
             server: Arc::clone(server),
@@ -34,14 +35,12 @@ impl ServerSlot {
         })
     }
 
-    /// Sets the arrival of the waiter to which this slot is granted.
     pub(super) fn had_since(self, arrival: Arrival) -> Self {
         let mut slot = self;
         slot.arrival = arrival;
         slot
     }
 
-    /// Returns the [`Arrival`] of the connection that holds this slot.
     pub fn arrival(&self) -> Arrival {
         self.arrival
     }

@@ -1,10 +1,9 @@
-//! A PostgreSQL client that sent a cancel request and waits until becket has sent it to the
-//! servers.
+//! A PostgreSQL client whose cancel request becket is sending to the servers.
 //!
-//! The request is sent to all servers of the listener ([`crate::backend::cancel`]). The client gets
-//! no answer except that becket closes the connection, and only after all sends. A PostgreSQL
-//! server also closes the connection after the cancel: if the client continued earlier, its next
-//! query could be cancelled.
+//! The request is sent to all servers of the listener ([`crate::backend::cancel`]). becket sends no
+//! answer to the client, and closes the connection only after all sends. A PostgreSQL server also
+//! closes the connection after the cancel: if the client continued earlier, its next query could be
+//! cancelled.
 
 use std::time::Duration;
 
@@ -36,11 +35,10 @@ impl Cancelling {
         }
     }
 
-    /// Closes the connection when [`WAIT`] has expired.
     pub(super) fn expire<N: Net>(self) -> Advance<Self, N> {
         Advance::close(CloseReason::Cancel, HalfPipe::default())
     }
 }
 
-/// Maximum time until the cancel request was sent, including the wait for earlier requests.
+/// Maximum time for sending a cancel request, including the wait for earlier requests.
 const WAIT: Duration = Duration::from_secs(10);

@@ -16,13 +16,11 @@ use crate::socket::{SocketError, StreamSocket};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 
-/// A connection that waits for the client to receive the last bytes.
 #[derive(Debug)]
 pub(super) struct Closing {
     reason: CloseReason,
     /// Pending bytes for the client; finished when FIN was sent.
     last: HalfPipe<Lent>,
-    /// Number of discarded bytes.
     dropped: usize,
 }
 
@@ -74,8 +72,8 @@ impl Closing {
                     self.dropped += came;
                 }
                 Ok(Got::Nothing) => break,
-                // With kernel TLS, the next record is no application data, so it must be received
-                // as a record.
+                // With kernel TLS, the next record contains no application data, so it must be
+                // received as a record.
                 Err(SocketError::Refused) => {
                     let counter = &cx.turn.counters.client_bytes_in;
                     let client = &mut cx.core.client;
@@ -111,7 +109,7 @@ impl Closing {
     }
 }
 
-/// Number of bytes that a record without data adds to the count of discarded bytes; as in
+/// Number of bytes for which a record without data counts towards the discarded bytes; as in
 /// `proto::records`.
 const WITHOUT_DATA: usize = 4096;
 /// Maximum number of discarded bytes. It exceeds the amount of data that a client sends before it

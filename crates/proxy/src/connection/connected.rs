@@ -16,7 +16,6 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Buffer;
 
-/// A server, and both directions between it and the client.
 #[derive(Debug)]
 pub(super) struct Connected<N: Net> {
     pub(super) leg: Leg<N::Server>,
@@ -44,8 +43,8 @@ impl<N: Net> Connected<N> {
         (half, &mut self.to_client)
     }
 
-    /// Queues the data that the client sent during its handshake for the server. Queues the pending
-    /// bytes of the handshake's last `flight` for the client.
+    /// Queues early client data for the server, and the pending bytes of the handshake's last
+    /// `flight` for the client.
     ///
     /// # Errors
     ///

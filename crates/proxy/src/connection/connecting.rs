@@ -31,14 +31,12 @@ use becket_tls::config::ServerAddress;
 use becket_tls::scratch::{Buffer, Scratch};
 use becket_tls::to_servers::ServerTls;
 
-/// A client whose server is being connected.
 #[derive(Debug)]
 pub(super) struct Connecting<N: Net> {
     /// Declared before the slot, so that the socket is closed before the slot is returned.
     stage: ConnectStage<N>,
     pending: Pending,
     pub(super) slot: ServerSlot,
-    /// Index of the address that is being tried.
     address: usize,
     /// Time of the first attempt to connect to this address.
     began: Duration,
@@ -132,8 +130,8 @@ impl<N: Net> Connecting<N> {
                 to_server.sent(sent);
                 Ok(sent > 0)
             }
-            // If the failed send has cleared the error of the connect, a refused connection is
-            // assumed.
+            // A refused connection is assumed if the failed send has cleared the error of the
+            // connect.
             Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),

@@ -66,7 +66,6 @@ pub struct Turn<'a, N> {
     pub failures: &'a mut FailureLog,
     pub admission: &'a Rc<WorkerAdmission>,
     pub cancels: &'a Cancels,
-    /// Pipes for directions with bulk data.
     pub pipes: &'a Rc<Pipes>,
     /// Requests signatures from crypto threads and tokens; `None` if the worker makes every
     /// signature itself.
@@ -77,26 +76,25 @@ pub struct Turn<'a, N> {
     pub draining: bool,
 }
 
-/// The part of a connection that outlives every phase.
 #[derive(Debug)]
 pub(super) struct Core<N: Net> {
     pub(super) client: Leg<N::Client>,
     pub(super) facts: Facts,
     /// Time when the current phase expires.
     pub(super) deadline: Duration,
-    /// Deadline of the handshake, without the time in the queue for a slot.
+    /// Deadline of the handshake, restarted when a wait for a slot ends.
     pub(super) handshake_until: Duration,
     /// Size of a received PROXY header in bytes, which does not count as client data.
     pub(super) header: u64,
-    /// Name of the TLS 1.2 session in the session table that the client created or resumed.
+    /// Session table name of the TLS 1.2 session that the client created or resumed.
     pub(super) session: Option<Box<SessionName>>,
-    /// FIN marks the end of a complete stream for the client, because without TLS it cannot detect
+    /// The client treats FIN as the end of a complete stream, because without TLS it cannot detect
     /// truncation.
     pub(super) fin_is_an_end: bool,
-    /// If there are limits, counts the connection for its source, server name and JA4 fingerprint
-    /// until it is closed.
+    /// Counts the connection for its source, server name and JA4 fingerprint until it is closed.
+    /// `None` if no limit applies.
     pub(super) permit: Option<Box<ConnectionPermit>>,
-    /// Counts the unfinished handshake for its source until there are traffic keys.
+    /// Counts the handshake as unfinished for its source until there are traffic keys.
     pub(super) half_open: Option<Box<HalfOpen>>,
 }
 
@@ -110,11 +108,10 @@ pub(super) struct Context<'a, 't, N: Net> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlyBytes<'a> {
     pub(super) bytes: &'a [u8],
-    /// No more bytes follow.
+    /// The peer has ended its stream.
     pub(super) ended: bool,
 }
 
-/// The peer of a leg.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
     Client,
@@ -143,7 +140,7 @@ impl Side {
         }
     }
 
-    /// Returns the close reason if the peer on this side violates TLS.
+    /// Returns the close reason for a TLS violation by the peer on this side.
     pub(super) fn tls_error(self) -> CloseReason {
         match self {
             Self::Client => CloseReason::ClientTlsError,
@@ -151,7 +148,7 @@ impl Side {
         }
     }
 
-    /// Returns the close reason if the peer on this side sends too many records without data.
+    /// Returns the close reason for too many records without data from the peer on this side.
     pub(super) fn without_data(self) -> CloseReason {
         match self {
             Self::Client => CloseReason::RecordsWithoutData,

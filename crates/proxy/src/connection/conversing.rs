@@ -220,7 +220,6 @@ impl<N: Net> Conversing<N> {
         Advance::Reached(Reached::no_handshake(reason, cx))
     }
 
-    /// Closes the connection of a client that did not start TLS.
     fn close(self, over: Over, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let reason = match over {
             Over::Injected => CloseReason::StarttlsInjected,

@@ -28,10 +28,8 @@ pub(super) struct HelloDecision<N: Net> {
     /// Context for callbacks of rustls. `None` while rustls runs, because it is then in a
     /// thread-local variable.
     pub(super) handshake: Option<HandshakeContext>,
-    /// The client announced early data.
     pub(super) offers_early: bool,
-    /// Place where the signature of the next step is made; `None` if the next step needs no
-    /// signature.
+    /// Method of making the signature of the next step; `None` if the next step needs no signature.
     pub(super) offload: Option<Offload>,
     /// Copy of the ClientHello and the following bytes, while the client waits for a signature.
     pub(super) held: Vec<u8>,
@@ -49,9 +47,8 @@ impl<N: Net> HelloDecision<N> {
         }
     }
 
-    /// Returns `true` if the client must wait in a queue for its signature. This applies if the
-    /// client cannot resume a session, or if it may need a signature elsewhere and too many
-    /// signatures are in progress.
+    /// Returns `true` if the client must queue for its signature: it cannot resume a session, or it
+    /// may need an offloaded signature while too many are in progress.
     pub(super) fn waits_for_turn(&self, signing: Option<&WorkerSigning>) -> bool {
         let crowded = |(signing, offload): (&WorkerSigning, Offload)| {
             signing.takes(offload) && signing.is_crowded(offload)
@@ -70,7 +67,6 @@ impl<N: Net> HelloDecision<N> {
         scratch.sealed_in.push(&std::mem::take(&mut self.held));
     }
 
-    /// Creates the engine that answers the ClientHello.
     pub(super) fn engine(&self, limits: &LimitsSection) -> Result<Engine, HandshakeRefusal> {
         let most_held = if self.served.asks {
             chain::most_held(limits.certificate_chain)

@@ -22,7 +22,7 @@ use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 pub struct Facts {
     /// Address of the client, from an accepted PROXY header or the socket.
     pub client: SocketAddr,
-    /// Details from the received PROXY header, and for the PROXY header to send.
+    /// Details from the received PROXY header and for the sent one.
     pub introduced: Option<Box<ProxyDetails>>,
     pub listener: Arc<str>,
     pub accepted: Duration,
@@ -55,14 +55,12 @@ pub struct ProxyDetails {
     pub unique_id: Option<Box<[u8]>>,
 }
 
-/// Result of a TLS handshake with the client.
 #[derive(Clone, Debug)]
 pub struct Agreed {
     pub version: Option<ProtocolVersion>,
     pub suite: Option<CipherSuite>,
     /// Key exchange group; `None` for a resumed TLS 1.2 handshake.
     pub group: Option<NamedGroup>,
-    /// Negotiated ALPN protocol.
     pub alpn: Option<Box<[u8]>>,
     /// Kind of resumption; `None` for a full handshake. Early data does not change this value.
     pub resumed: Option<ResumedBy>,
@@ -81,7 +79,6 @@ pub struct Agreed {
 }
 
 impl Facts {
-    /// Creates the facts that are known when a client is accepted.
     pub fn new(client: SocketAddr, listener: Arc<str>, accepted: Now) -> Self {
         Self {
             client,
@@ -121,7 +118,6 @@ impl Facts {
         }
     }
 
-    /// Returns the access log record of the connection.
     pub fn record(&self, client: ByteCounts, reason: CloseReason, now: Now) -> AccessRecord {
         AccessRecord {
             accepted: self.accepted_at,
@@ -159,7 +155,6 @@ impl Facts {
 }
 
 impl Agreed {
-    /// Returns the kind of resumption for the access log.
     fn resumed_by(&self) -> Option<ResumedBy> {
         match self.early_data {
             Some(_) => Some(ResumedBy::Early),

@@ -11,7 +11,6 @@ use becket_log::{Escaped, KeyedRateLimit, RateLimit};
 use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;
 
-/// Writes lines about failures, and counts suppressed lines.
 #[derive(Debug)]
 pub struct FailureLog {
     clients: RateLimit,
@@ -21,8 +20,8 @@ pub struct FailureLog {
 }
 
 impl FailureLog {
-    /// Writes a line, or counts it as suppressed. Failures of servers or of becket itself are
-    /// warnings, because an operator must fix the cause. Failures of clients are information.
+    /// Writes a line, or counts it as suppressed. Failures of servers and of becket are logged as
+    /// warnings, because an operator must fix the cause. Failures of clients have level info.
     pub fn note(&mut self, facts: &Facts, reason: CloseReason, detail: &str, now: Now) {
         let is_ours = reason.is_fault_of_servers() || reason == CloseReason::Internal;
         let limit = if is_ours {

@@ -15,7 +15,6 @@ pub struct Glance<'a> {
     pub phase: &'static str,
     /// The connected server, or the server to which becket is connecting.
     pub server: Option<&'a Arc<ServerState>>,
-    /// Bytes from and to the client.
     pub traffic: ByteCounts,
 }
 
@@ -61,7 +60,6 @@ impl<N: Net> Phase<N> {
     }
 }
 
-/// Names of the phases.
 pub const PHASES: [&str; 11] = [
     "entering",
     "greeting",

@@ -154,7 +154,6 @@ fn passes_on(state: &ListenerState) -> bool {
         .any(|pool| pool.backend().keys.proxy_header == Some(Introduction::Received))
 }
 
-/// Logs the detail, if any, and resets the connection.
 fn refuse<N: Net>(
     reason: CloseReason,
     detail: String,

@@ -1,7 +1,7 @@
 //! One side of a relay during a turn: receive, decrypt, encrypt, send.
 //!
-//! Client side and server side process data in the same way. They differ only in errors and ends,
-//! in the small methods of [`Side`] and at the calls of these methods. Only [`Tls`] distinguishes
+//! Client side and server side process data in the same way. They differ only in errors and stream
+//! ends, which the small methods of [`Side`] and their callers handle. Only [`Tls`] distinguishes
 //! kernel TLS, so steps on other legs do not check for it. `kernel.rs` moves the TLS of a leg to
 //! the kernel.
 
@@ -130,8 +130,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Checks if the leg has carried enough bytes to move its TLS to the kernel, with `ahead` bytes
-    /// that will follow. Returns `true` if the TLS moves.
+    /// Returns `true` if the leg has carried enough bytes to move its TLS to the kernel, including
+    /// `ahead` bytes that will follow.
     pub(super) fn note_bulk(&mut self, ahead: u64) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         let traffic = self.leg.traffic;
@@ -178,7 +178,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
                 {
                     return Ok(false);
                 }
-                // If both directions have finished, closing the socket sends FIN.
+                // After the second direction has finished, closing the socket sends FIN.
                 if !self.pipe.is_finished() {
                     to.leg.socket.finish();
                 }
@@ -190,7 +190,7 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
     }
 
     /// Returns `true` if `onward`, the direction that carries data from this leg, has a pipe.
-    /// Borrows a pipe if the direction has bulk data.
+    /// Borrows a pipe first if the direction has bulk data.
     fn has_pipe(&self, onward: &mut HalfPipe<Lent>) -> bool {
         let Some(pipes) = self.pipes else {
             return false;

@@ -3,13 +3,12 @@
 use becket_proto::close_reason::CloseReason;
 use becket_tls::names;
 
-/// Reason why a handshake is rejected, and the answer to the client.
 #[derive(Debug)]
 pub(super) struct HandshakeRefusal {
     pub(super) reason: CloseReason,
     /// Detail for the log; empty if the close reason says enough.
     pub(super) detail: String,
-    /// Bytes to send to the client. If `None`, the connection is reset, to save resources for other
+    /// Bytes to send to the client. `None` resets the connection, to save resources for other
     /// clients.
     pub(super) answer: Option<Vec<u8>>,
 }

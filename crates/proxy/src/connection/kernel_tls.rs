@@ -31,7 +31,6 @@ use becket_tls::kernel::cipher_of;
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
-/// TLS state of a leg with kernel TLS.
 pub struct KernelRecords<C: TlsSide> {
     side: Side,
     connection: KernelConnection<C::Data>,
@@ -53,9 +52,8 @@ pub struct KernelCipher {
     pub cipher: Cipher,
 }
 
-/// The reason why the connection ends.
 enum RecordFailure {
-    /// The peer violated TLS and gets this alert.
+    /// The peer violated TLS and receives this alert.
     Broken(u8),
     /// The peer sent too many records without data.
     WithoutData,
@@ -65,7 +63,7 @@ enum RecordFailure {
 /// Number of records encrypted under the current sending key.
 #[derive(Clone, Copy, Debug)]
 struct Wear {
-    /// Maximum number of records.
+    /// Maximum number of records under one key.
     limit: u64,
     /// Upper bound for the number of records since the kernel was last queried.
     since: u64,
@@ -410,9 +408,9 @@ const BAD_RECORD_MAC: u8 = 20;
 const DECODE_ERROR: u8 = 50;
 /// Alert `no_renegotiation` of TLS 1.2 (RFC 5246, section 7.2.2).
 const NO_RENEGOTIATION: u8 = 100;
-/// Maximum data of a record in bytes.
+/// Maximum data per record in bytes.
 const RECORD: usize = 16 * 1024;
-/// Minimum overhead of a record in bytes: header, type, tag.
+/// Minimum overhead per record in bytes: header, type, tag.
 const SEALING: usize = 5 + 1 + 16;
 
 #[cfg(test)]

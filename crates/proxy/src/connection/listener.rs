@@ -19,11 +19,9 @@ pub struct ListenerState {
     /// Mode of the listener. The self-test of `becket check` overrides the configured mode to skip
     /// the plaintext dialog.
     pub mode: ListenMode,
-    /// Chooses route and TLS configuration for a ClientHello.
     pub router: HelloRouter,
     /// Pools by backend index; a route contains the index of its backend.
     pub pools: Rc<[Rc<Pool>]>,
-    /// Created for the first cancel request.
     pub cancel_targets: OnceCell<CancelTargets>,
 }
 
@@ -37,7 +35,7 @@ impl ListenerState {
         self.pools.get(route.backend)
     }
 
-    /// Returns the distinct backends of the routes, which all get each cancel request.
+    /// Returns the distinct backends of the routes; each of them receives every cancel request.
     pub fn cancel_targets(&self) -> &CancelTargets {
         self.cancel_targets.get_or_init(|| {
             let routes = self.config().routes.iter();

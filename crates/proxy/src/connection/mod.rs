@@ -99,7 +99,6 @@ use becket_sys::clock::Now;
 use becket_tls::admission::Admitted;
 use becket_tls::scratch::Scratch;
 
-/// A client with its current phase, and the state that outlives each phase.
 #[derive(Debug)]
 pub struct Connection<N: Net> {
     core: Core<N>,
@@ -107,7 +106,6 @@ pub struct Connection<N: Net> {
     phase: Option<Phase<N>>,
 }
 
-/// The phases of a connection.
 #[derive(Debug)]
 enum Phase<N: Net> {
     Greeting(Greeting),
@@ -133,7 +131,6 @@ enum Phase<N: Net> {
     Closing(Closing),
 }
 
-/// Result of [`Connection::advance`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Advanced {
     /// The connection needs no step before the next event or deadline.
@@ -321,7 +318,6 @@ fn need_server<N: Net>(listener: Rc<ListenerState>, cx: &mut Context<'_, '_, N>)
 }
 
 impl<N: Net> Connection<N> {
-    /// Creates a connection that was just accepted on `listener`.
     pub fn new(
         client: N::Client,
         listener: Rc<ListenerState>,
@@ -401,7 +397,6 @@ impl<N: Net> Connection<N> {
         self.drive(Phase::leave_server, turn, scratch)
     }
 
-    /// Runs all steps that are possible now.
     pub fn advance(&mut self, turn: &mut Turn<'_, N>, scratch: &mut Scratch) -> Advanced {
         self.drive(Phase::advance, turn, scratch)
     }
@@ -416,8 +411,8 @@ impl<N: Net> Connection<N> {
         self.drive(Phase::sign, turn, scratch)
     }
 
-    /// Returns where the signature of the next step is made, if the step needs one. The worker then
-    /// calls [`Self::sign`] when there is time for a signature.
+    /// Returns how the signature of the next step is made, or `None` if the step needs none. The
+    /// worker calls [`Self::sign`] when it has time for a signature.
     pub fn wants_signature(&self) -> Option<Offload> {
         match &self.phase {
             Some(Phase::Negotiating(phase)) => phase.wants_signature(self.core.client.ready),
@@ -434,9 +429,9 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Runs `first` and all steps that are possible after it. The worker's counters of server
-    /// traffic grow only by this connection's traffic meanwhile, so their growth is added to the
-    /// connection's own counts.
+    /// Runs `first` and all steps that are possible after it. Meanwhile, only this connection adds
+    /// server traffic to the worker's counters, so their growth is added to the connection's own
+    /// counts.
     fn drive(
         &mut self,
         first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Advance<Phase<N>, N>,
@@ -502,7 +497,6 @@ impl<N: Net> Connection<N> {
         self.core.session.as_deref().copied().filter(|_| failed)
     }
 
-    /// Returns the access log record of the connection.
     pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
         self.core
             .facts

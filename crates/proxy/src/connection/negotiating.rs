@@ -61,7 +61,7 @@ pub(super) struct Negotiating<N: Net> {
     /// Boxed, so that the many established connections take less memory.
     pub(super) client: Box<HelloDecision<N>>,
     stage: HandshakeStage,
-    /// The latest step of rustls began with the first ClientHello.
+    /// The latest step of rustls started before the first ClientHello was answered.
     is_first: bool,
     /// Unsent bytes of the last flight.
     flight: HalfPipe<Lent>,
@@ -80,7 +80,6 @@ enum HandshakeStage {
 }
 
 impl<N: Net> Negotiating<N> {
-    /// Creates the phase for a ClientHello in the worker's buffers.
     pub(super) fn new(client: Box<HelloDecision<N>>) -> Self {
         Self {
             client,
@@ -138,8 +137,7 @@ impl<N: Net> Negotiating<N> {
         Advance::Wait(self)
     }
 
-    /// Returns where the signature of the next step is made, if the client waits in the queue for
-    /// it.
+    /// Returns how the next signature is made, or `None` if the next step needs no signature.
     pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         match self.stage {
             HandshakeStage::Hello | HandshakeStage::Signing(_) => None,
@@ -362,7 +360,6 @@ impl<N: Net> Negotiating<N> {
         }
     }
 
-    /// Records the negotiated parameters after the handshake.
     fn note_completion(
         &mut self,
         engine: &Engine,
@@ -433,18 +430,17 @@ impl<N: Net> Negotiating<N> {
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Returns where a signature is made, if a second ClientHello may have arrived that needs it.
+    /// Returns how a signature is made, if a second ClientHello that needs it may have arrived.
     fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         self.offload.filter(|_| ready.readable)
     }
 
-    /// Converts a TLS error to a refusal.
     fn refusal(&self, error: &rustls::Error) -> HandshakeRefusal {
         let handshake = self.handshake.as_ref();
         if let Some(reason) = handshake.and_then(|it| it.shed()) {
             return HandshakeRefusal::shed(reason);
         }
-        // The client gets only this plaintext alert. The output of rustls is discarded.
+        // The client receives only this plaintext alert. The output of rustls is discarded.
         if handshake.is_some_and(|it| it.signature.token_failed) {
             return HandshakeRefusal::by_alert(INTERNAL_ERROR, CloseReason::Token);
         }
@@ -476,8 +472,8 @@ fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
     version == Some(ProtocolVersion::TLSv1_3) && !received.early
 }
 
-/// Returns the close reason of a TLS error. If a client certificate was requested (`asks`), a
-/// message that is too long is the certificate chain, because other messages are shorter.
+/// Returns the close reason of a TLS error. `asks` is `true` if a client certificate was requested.
+/// A message that is too long is then the certificate chain, because other messages are shorter.
 fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     match error {
         _ if asks && chain::is_excess(error) => CloseReason::ClientChain,

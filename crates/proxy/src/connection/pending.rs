@@ -37,19 +37,17 @@ pub(super) struct Pending {
     pub(super) to_server: HalfPipe<Lent>,
     /// First data for the server with backend TLS; `None` without backend TLS.
     pub(super) tls_start: Option<Box<TlsStart>>,
-    /// The client has sent data, so a response is expected.
+    /// The client has sent data and expects a response.
     pub(super) asks: bool,
     /// First arrival in the backend's queue, set when the connection returns its slot.
     pub(super) arrival: Option<Arrival>,
-    /// Number of further connects that may be tried after a failed one.
+    /// Number of connects that may still be tried after a failed one.
     pub(super) retries: u32,
-    /// Failed connects; `None` if no connect has failed.
     failures: Option<Box<Failures>>,
 }
 
 #[derive(Debug)]
 pub(super) enum Purpose {
-    /// Relay to the server.
     Relay,
     /// Pass TLS through to the server. The [`Learner`] reads the session ID, if clients stick by
     /// session.
@@ -157,7 +155,7 @@ impl Pending {
         may_retry
     }
 
-    /// Returns the close reason and the log detail if the client gets no server.
+    /// Returns the close reason and the log detail for a client without a server.
     pub(super) fn failure(&self) -> (CloseReason, String) {
         let (reason, detail) = match &self.failures {
             None => (CloseReason::NoServer, "no server is in service".to_owned()),
@@ -188,7 +186,6 @@ fn reason_of(error: &io::Error) -> CloseReason {
     }
 }
 
-/// Returns `true` if the server refused STARTTLS.
 fn refuses_tls(error: &io::Error) -> bool {
     error.get_ref().is_some_and(|inner| inner.is::<NoTls>())
 }

@@ -20,12 +20,11 @@ use crate::socket::Ready;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::ConnectionPermit;
 
-/// A client that waits for a slot.
 #[derive(Debug)]
 pub(super) struct Queued {
     wait: Option<Wait>,
     grant: Option<Grant>,
-    /// Counts the client against the limit for its server name in the queue, if there is one.
+    /// Counts the client towards the queue limit of its server name, if there is one.
     _share: Option<Box<ConnectionPermit>>,
     since: Duration,
     client: Pending,

@@ -19,7 +19,6 @@ use crate::socket::StreamSocket;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 
-/// Result of advancing a phase `P`.
 #[derive(Debug)]
 #[expect(
     clippy::large_enum_variant,
@@ -32,11 +31,9 @@ pub(super) enum Advance<P, N: Net> {
     Yield(P),
     /// The phase continues at once.
     Go(P),
-    /// The phase has finished.
     Reached(Reached<N>),
 }
 
-/// Result of a finished phase.
 #[derive(Debug)]
 pub(super) enum Reached<N: Net> {
     /// The connection must be closed at once.
@@ -64,7 +61,6 @@ pub(super) enum Reached<N: Net> {
     ),
     /// A PostgreSQL client whose cancel request was queued.
     Cancel(CancelOutcome),
-    /// A client and its connected server.
     Joined(Joined<N>),
 }
 
@@ -75,7 +71,7 @@ pub(super) struct Joined<N: Net> {
     pub(super) client_tls: Option<Engine>,
     pub(super) server: Connected<N>,
     pub(super) learner: Option<Box<Learner>>,
-    /// The client has sent data, so a response is expected.
+    /// The client has sent data and expects a response.
     pub(super) asks: bool,
 }
 
@@ -99,7 +95,6 @@ impl<P, N: Net> Advance<P, N> {
 }
 
 impl<N: Net> Reached<N> {
-    /// Ends a failed handshake.
     pub(super) fn no_handshake(reason: CloseReason, cx: &Context<'_, '_, N>) -> Self {
         cx.turn.counters.handshakes_ended.add(1);
         Self::End(reason)

@@ -33,7 +33,6 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Scratch;
 
-/// A client and a server with a relay between them.
 #[derive(Debug)]
 pub(super) struct Relaying<N: Net> {
     /// TLS with the client; `None` if its bytes are relayed unchanged.
@@ -41,8 +40,7 @@ pub(super) struct Relaying<N: Net> {
     pub(super) server: Connected<N>,
     /// Learns the session ID of the server, if TLS is passed through.
     learner: Option<Box<Learner>>,
-    /// The side that sent data last, if any. If it is the client, a response of the server is
-    /// expected.
+    /// The side that sent data last, if any. After data from the client, a response is expected.
     spoke_last: Option<Side>,
     /// The client sent FIN without close_notify while the server could still send.
     truncated: bool,
@@ -247,7 +245,6 @@ impl<N: Net> Relaying<N> {
         idle
     }
 
-    /// Returns the result of a relay after both directions have ended.
     fn complete(&self) -> Reached<N> {
         let reason = if self.truncated {
             CloseReason::ClientTruncated
@@ -265,7 +262,7 @@ impl<N: Net> Relaying<N> {
     /// Aborts the relay, for example because a side failed. The other side must not mistake the
     /// data so far for complete.
     pub(super) fn abort(&mut self, reason: CloseReason) -> Reached<N> {
-        // A server that violated TLS was sent an alert, which a reset could overtake.
+        // The server violated TLS, so becket has sent an alert, which a reset could overtake.
         let told = matches!(
             reason,
             CloseReason::ServerTlsError | CloseReason::ServerRecordsWithoutData

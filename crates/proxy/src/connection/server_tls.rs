@@ -31,7 +31,6 @@ use becket_tls::engine::Received;
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::to_servers::ServerTls;
 
-/// A TLS handshake with a server.
 #[derive(Debug)]
 pub(super) struct ServerHandshake {
     pub(super) tls: Box<Tls<UnbufferedClientConnection>>,
@@ -41,7 +40,6 @@ pub(super) struct ServerHandshake {
     pub(super) greeting: Vec<u8>,
 }
 
-/// A plaintext request for TLS.
 #[derive(Debug)]
 struct ClearRequest {
     request: TlsRequest,
@@ -49,7 +47,7 @@ struct ClearRequest {
     hello: Vec<u8>,
 }
 
-/// First data for whichever server accepts the connect.
+/// First data for the server, kept until a connect succeeds.
 #[derive(Debug)]
 pub(super) struct TlsStart {
     /// The PROXY header, sent in plaintext.
@@ -221,7 +219,6 @@ fn receive<S: StreamSocket>(
     }
 }
 
-/// Returns the TLS error in `error`, if it is one.
 pub(super) fn tls_error(error: &io::Error) -> Option<&rustls::Error> {
     error.get_ref()?.downcast_ref()
 }

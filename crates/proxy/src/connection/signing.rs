@@ -17,7 +17,6 @@ use becket_tls::engine::{Engine, Received};
 use becket_tls::scratch::Buffer;
 use becket_tls::sessions::context::{self, HandshakeContext};
 
-/// A step that waits for a signature.
 #[derive(Debug)]
 pub(super) struct Signing {
     step: Suspended<SignedStep>,
@@ -25,7 +24,6 @@ pub(super) struct Signing {
     answer: Option<Result<Vec<u8>, Error>>,
 }
 
-/// A finished step.
 #[derive(Debug)]
 pub(super) struct SignedStep {
     pub(super) engine: Engine,
@@ -34,7 +32,6 @@ pub(super) struct SignedStep {
     pub(super) out: Buffer,
 }
 
-/// Result of running a step.
 pub(super) enum Signature {
     Done(SignedStep),
     Awaited(Signing),
@@ -112,7 +109,6 @@ impl Signing {
         self.answer.is_some()
     }
 
-    /// Resumes the step with its signature.
     pub(super) fn resume<N: Net>(
         self,
         handshake: &mut Option<HandshakeContext>,

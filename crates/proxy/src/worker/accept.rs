@@ -1,10 +1,12 @@
 //! Accepts new clients in bounded time, and rejects clients above the limits.
 //!
-//! A new client is advanced at once, because its ClientHello has probably arrived. If it needs a
-//! signature, it then joins a queue, which can serve the newest client first. No client is accepted
-//! while connections or descriptors are exhausted, except from a retiring socket whose grace period
-//! is over. The queue of that socket is emptied, and clients above a limit are reset, because the
-//! open socket blocks the address for the next process.
+//! A new client is advanced immediately, because its ClientHello has probably arrived. If it needs
+//! a signature, it then joins a queue, which can serve the newest client first. The worker stops
+//! accepting while the connection or descriptor limit is reached.
+//!
+//! A retiring socket whose grace period has expired is an exception, because the open socket blocks
+//! the address for the next process. The worker empties the queue of this socket and resets clients
+//! above a limit.
 
 use std::fmt::Display;
 use std::io;
@@ -60,7 +62,8 @@ impl Worker {
             .sockets
             .iter()
             .filter(|(_, one)| !one.is_retiring());
-        // A pause for lack of descriptors or connections does not count as overload.
+        // While accepting is paused, the backlogs count as empty, because a full backlog is not
+        // overload then.
         let pauses = self.acceptors.paused_until.is_some();
         let emptied = pauses || serving.all(|(_, acceptor)| !acceptor.ready);
         self.acceptors.backlog.handle_look(now, accepted, emptied);
@@ -109,8 +112,8 @@ impl Worker {
                 }
                 let took = self.time().saturating_sub(now);
                 now += took;
-                // A client that took longer than a slice needed a signature, so its time counts as
-                // well.
+                // The time of a client that took longer than a slice also counts, because this
+                // client needed a signature.
                 if !is_served || took > SLICE {
                     self.newcomers.shares.arrivals.spend(took);
                 }
@@ -233,8 +236,8 @@ impl Worker {
         true
     }
 
-    /// Resets a client that cannot be served, and ends its count as an open connection. Returns
-    /// `false`, as [`Self::admit`] does.
+    /// Resets a client that cannot be served, and decrements the number of open connections.
+    /// Returns `false`, as [`Self::admit`] does.
     fn turn_away(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         self.shared.release_connection();
         self.reset(socket, facts, reason)
@@ -252,8 +255,8 @@ impl Worker {
         false
     }
 
-    /// Pauses accepting for lack of descriptors. The reserved descriptor is first used to accept
-    /// and reset one client, so that this client does not wait for a timeout.
+    /// Pauses accepting because no descriptor is free. The reserved descriptor is first used to
+    /// accept and reset one client, so that this client does not wait for a timeout.
     fn pause(&mut self, key: usize, error: &io::Error) {
         self.counters.accept_pauses.add(1);
         if self.acceptors.reserve.release() {
@@ -271,7 +274,6 @@ impl Worker {
         self.rest(error);
     }
 
-    /// Pauses accepting and logs the reason.
     fn rest(&mut self, why: &dyn Display) {
         self.acceptors.paused_until = Some(self.clocks.now.running + PAUSE);
         if let Some(suppressed) = self.acceptors.pauses.admit(self.clocks.now.instant) {
@@ -279,7 +281,7 @@ impl Worker {
         }
     }
 
-    /// Closes retiring sockets whose grace period is over and whose queue is empty.
+    /// Closes each retiring socket whose queue is empty and whose grace period has expired.
     pub(super) fn close_retired(&mut self) {
         let now = self.clocks.now.running;
         let registry = self.poll.registry();
@@ -296,5 +298,5 @@ impl Worker {
     }
 }
 
-/// Duration of a pause when descriptors or connections are exhausted.
+/// Duration of a pause at the connection or descriptor limit.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -19,15 +19,14 @@ use mio::{Interest, Registry, Token};
 
 use crate::connection::listener::ListenerState;
 
-/// A listening socket with its listener.
 #[derive(Debug)]
 pub(super) struct Acceptor {
     socket: TcpListener,
     address: SocketAddr,
     /// Listener of the clients that this socket accepts; replaced on a reload.
     pub listener: Rc<ListenerState>,
-    /// The next process also listens on the socket: a process that the service manager starts, or
-    /// the new process of an upgrade.
+    /// The next process, started by the service manager or by an upgrade, also listens on this
+    /// socket.
     inherited: bool,
     /// The socket is registered in the poll. Otherwise the worker checks it periodically.
     reported: bool,
@@ -36,12 +35,11 @@ pub(super) struct Acceptor {
     /// End of the grace period of a retiring acceptor. After that time, the acceptor is closed as
     /// soon as its queue is empty.
     retired_at: Option<Duration>,
-    /// The last measured wait of a client in the queue of the socket, and the time of the
+    /// Time that the last measured client waited in the accept queue, and the time of this
     /// measurement.
     asked: Option<(Duration, Duration)>,
 }
 
-/// Result of one accept call.
 #[derive(Debug)]
 pub(super) enum Accepted {
     Client(TcpStream, SocketAddr),
@@ -54,7 +52,6 @@ pub(super) enum Accepted {
 }
 
 impl Acceptor {
-    /// Creates an acceptor for a bound and registered socket.
     pub(super) fn new(
         socket: TcpListener,
         address: SocketAddr,
@@ -102,8 +99,8 @@ impl Acceptor {
         }
     }
 
-    /// Returns how long a just accepted client has waited in the queue. If a wait was short, the
-    /// same wait is assumed for the next clients, which saves system calls.
+    /// Returns how long a newly accepted client waited in the queue. After a short wait, assumes
+    /// the same wait for the next clients, which saves system calls.
     pub(super) fn waited(&mut self, client: &TcpStream, now: Duration) -> Duration {
         lately(self.asked, now).unwrap_or_else(|| {
             let waited = becket_sys::socket::silent_for(client).unwrap_or_default();
@@ -138,8 +135,8 @@ impl Acceptor {
         self.retired_at = Some(Duration::ZERO);
     }
 
-    /// Removes the socket from the poll. After a close, its events would continue if another
-    /// process has the socket.
+    /// Removes the socket from the poll. Closing it would not stop its events while another process
+    /// has it open.
     pub(super) fn leave(&mut self, registry: &Registry) {
         if mem::take(&mut self.reported)
             && let Err(error) = registry.deregister(&mut self.socket)
@@ -194,7 +191,8 @@ impl Acceptor {
         self.retired_at.is_some()
     }
 
-    /// Makes the next turn check the socket again, because no event reports its last clients.
+    /// Makes the next turn accept from the socket, because no event announces the last clients in
+    /// its queue.
     pub(super) fn look_again(&mut self) {
         self.ready = !self.inherited;
     }
@@ -205,8 +203,8 @@ impl Acceptor {
     }
 }
 
-/// Returns the last measured wait if it was short and recent. A new client has then waited about as
-/// long.
+/// Returns the last measured wait if it was short and recent. It is then a good estimate for a new
+/// client.
 fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration> {
     let (waited, at) = asked?;
     (waited < TARGET && now.saturating_sub(at) < RIGHT_BEHIND).then_some(waited)
@@ -214,8 +212,7 @@ fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration
 
 /// Time for clients to complete the TCP handshake: more than one round trip.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
-/// Maximum age of a measured wait: a client that is accepted within this time has waited about as
-/// long.
+/// Maximum age of a measured wait that is reused as the estimate for a new client.
 const RIGHT_BEHIND: Duration = Duration::from_millis(5);
 
 #[cfg(test)]

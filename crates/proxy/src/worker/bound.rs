@@ -2,7 +2,6 @@
 
 use std::net::{SocketAddr, TcpListener};
 
-/// A listening socket of one worker.
 #[derive(Debug)]
 pub struct BoundListener {
     pub address: SocketAddr,

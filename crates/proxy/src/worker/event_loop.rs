@@ -51,7 +51,6 @@ use becket_tls::config::Config;
 use becket_tls::scratch::Scratch;
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// A thread that serves connections.
 #[derive(Debug)]
 pub struct Worker {
     pub(super) number: usize,
@@ -78,11 +77,9 @@ pub(super) struct Clocks {
     pub(super) clock: Clock,
     /// Time during which this thread was running.
     pub(super) running: RunningTime,
-    /// Time at the start of the turn.
     pub(super) now: Now,
 }
 
-/// The configuration, and the objects that the worker built from it.
 #[derive(Debug)]
 pub(super) struct ServedConfig {
     pub(super) config: Arc<Config>,
@@ -91,17 +88,16 @@ pub(super) struct ServedConfig {
     pub(super) admission: Rc<WorkerAdmission>,
     /// Pools by backend index.
     pub(super) pools: Rc<[Rc<Pool>]>,
-    /// Pools with `idle-reclaim`.
+    /// Pools of backends with `idle-reclaim`.
     pub(super) reclaiming: Rc<[Rc<Pool>]>,
 }
 
-/// Listening sockets, and whether and how the worker accepts from them.
 #[derive(Debug)]
 pub(super) struct Acceptors {
     pub(super) sockets: Slab<Acceptor>,
     /// Index of the socket from which the last turn accepted first.
     pub(super) first: usize,
-    /// Measures the waits of clients in the backlogs of the sockets, and limits the backlogs.
+    /// Limits the backlogs according to the measured waits of clients.
     pub(super) backlog: Backlog,
     pub(super) reserve: ReserveFd,
     pub(super) paused_until: Option<Duration>,
@@ -111,14 +107,13 @@ pub(super) struct Acceptors {
     pub(super) pauses: RateLimit,
     /// Accepting is paused because another process serves these sockets.
     pub(super) is_parked: bool,
-    /// Time at which this process began to accept clients.
     pub(super) accepts_since: Option<Duration>,
 }
 
 /// Clients whose handshake is not complete.
 #[derive(Debug)]
 pub(super) struct Newcomers {
-    /// Connections with received data or another reason for a step.
+    /// Connections that have received data or need a step for another reason.
     pub(super) handshaking: VecDeque<usize>,
     pub(super) handshakes: usize,
     /// Connections that wait for a signature.
@@ -126,7 +121,6 @@ pub(super) struct Newcomers {
     /// Connections without a whole ClientHello, oldest first.
     pub(super) without_hello: IndexQueue,
     pub(super) shares: Shares,
-    /// Signatures of crypto threads and tokens.
     pub(super) signing: WorkerSigning,
 }
 
@@ -138,7 +132,6 @@ pub(super) struct Alarms {
     pub(super) rests: RestQueue,
 }
 
-/// Resources that every step of a connection may use.
 #[derive(Debug)]
 pub(super) struct StepResources {
     pub(super) net: RealNet,
@@ -148,7 +141,6 @@ pub(super) struct StepResources {
     pub(super) access: Option<AccessSender>,
 }
 
-/// A connection and its state in the worker's queues.
 #[derive(Debug)]
 pub(super) struct ConnectionEntry {
     pub(super) connection: Connection<RealNet>,
@@ -159,8 +151,8 @@ pub(super) struct ConnectionEntry {
     pub(super) alarm: u32,
 }
 
-/// Timer entry of a connection. The entry is ignored if its number is not the
-/// [`ConnectionEntry::alarm`] of the connection.
+/// Timer entry of a connection. The entry is obsolete unless its number equals the connection's
+/// [`ConnectionEntry::alarm`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Alarm {
     pub(super) index: u32,
@@ -179,7 +171,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// Fails if TLS configurations cannot be built or a descriptor is missing.
+    /// Fails if a TLS configuration cannot be built or no descriptor is free.
     pub fn new(start: Start) -> io::Result<Self> {
         let Common {
             shared,
@@ -290,9 +282,8 @@ impl Worker {
                 Token(token) => self.note(token, event),
             }
         }
-        // Messages are read after the socket events: a message may close a connection, whose index
-        // may then be reused by another connection. The events would then go to the wrong
-        // connection.
+        // Messages are read after the socket events, because a message may close a connection. A
+        // pending event could then reach a new connection with the same index.
         self.look_for_mail();
         self.expire();
         self.advance_sweeps();
@@ -433,8 +424,8 @@ impl Worker {
         entry.alarm_at = deadline;
         entry.alarm = self.alarms.last;
         let alarm = Alarm {
-            // A worker has fewer connections than descriptors, and the number of a descriptor fits
-            // into an `i32`.
+            // The index fits, because a worker has fewer connections than descriptors, and
+            // descriptor numbers fit into an `i32`.
             index: index as u32,
             number: self.alarms.last,
         };
@@ -535,7 +526,6 @@ impl Worker {
     }
 }
 
-/// Converts an event of the poll to readiness.
 fn readiness(event: &Event) -> Ready {
     let failed = event.is_error();
     Ready {
@@ -546,7 +536,6 @@ fn readiness(event: &Event) -> Ready {
     }
 }
 
-/// Returns the poll token of a connection's socket.
 pub(super) fn token_of(index: usize, side: Side) -> Token {
     Token(index * 2 + usize::from(side == Side::Server))
 }

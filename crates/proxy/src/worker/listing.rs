@@ -73,11 +73,9 @@ pub struct Filter {
     backend: Option<String>,
     server: Option<String>,
     phase: Option<String>,
-    /// Minimum age of the connection.
     age: Option<Duration>,
 }
 
-/// Error for an invalid field of a filter.
 #[derive(Debug, PartialEq)]
 pub struct BadField {
     pub fault: String,
@@ -191,7 +189,6 @@ fn is_server(text: &str, backend: &str, server: &str) -> bool {
     text == server || text.split_once('/') == Some((backend, server))
 }
 
-/// A connection in a list.
 #[derive(Clone, Debug, Serialize)]
 pub struct ConnectionRow {
     pub id: ConnectionId,
@@ -241,7 +238,6 @@ fn canonical(address: IpAddr) -> IpAddr {
     address.to_canonical()
 }
 
-/// Callback that receives the answer of a worker.
 pub struct ReplySender<T>(Box<dyn FnOnce(T) + Send>);
 
 impl<T> ReplySender<T> {
@@ -260,18 +256,16 @@ impl<T> fmt::Debug for ReplySender<T> {
     }
 }
 
-/// A request for a page of the list of a worker's connections.
+/// Request for one page of a worker's connection list.
 #[derive(Debug)]
 pub struct Listing {
     pub filter: Arc<Filter>,
     /// Index of the first connection to check.
     pub from: usize,
-    /// Maximum number of rows.
     pub most: usize,
     pub reply: ReplySender<ListedPage>,
 }
 
-/// A page of the list of a worker's connections.
 #[derive(Debug, Default)]
 pub struct ListedPage {
     pub rows: Vec<ConnectionRow>,
@@ -279,7 +273,6 @@ pub struct ListedPage {
     pub next: Option<usize>,
 }
 
-/// A request to close the connections that match a filter.
 #[derive(Debug)]
 pub struct Killing {
     pub filter: Arc<Filter>,

@@ -5,7 +5,6 @@ use super::listing::{ConnectionId, ConnectionRow, Filter, Killing, ListedPage, L
 use super::sweep::SweepCause;
 
 impl Worker {
-    /// Sends a page of the list of connections to the requester.
     pub(super) fn list(&self, listing: Listing) {
         let Listing {
             filter,
@@ -31,12 +30,10 @@ impl Worker {
         reply.send(page);
     }
 
-    /// Starts to close the connections that match the filter.
     pub(super) fn kill(&mut self, killing: Killing) {
         self.sweep(SweepCause::Killed(killing));
     }
 
-    /// Returns `true` if the connection at an index matches the filter.
     pub(super) fn is_meant(&self, place: usize, filter: &Filter) -> bool {
         self.connections.get(place).is_some_and(|entry| {
             let glance = entry.connection.glance();

@@ -29,7 +29,6 @@ use becket_cluster::Outbox;
 use becket_keys::signing::queue::{Answers, Signed};
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// A message to a worker.
 #[derive(Debug)]
 pub enum WorkerMessage {
     /// Use this configuration from now on, and retire the sockets whose addresses it does not
@@ -42,15 +41,10 @@ pub enum WorkerMessage {
         /// cluster.
         outbox: Option<Outbox>,
     },
-    /// Use these ticket keys from now on.
     Secrets(Arc<TicketSecrets>),
-    /// An event for one connection or backend of the worker.
     Event(BackendEvent),
-    /// Results of signature requests.
     Signed(Vec<Signed>),
-    /// Send a page of the list of connections.
     List(Listing),
-    /// Close connections for an operator.
     Kill(Killing),
     /// Close idle connections because of memory pressure.
     EndIdle(IdleReclaim),
@@ -58,10 +52,9 @@ pub enum WorkerMessage {
     /// same sockets.
     Park(Sender<()>),
     Accept,
-    /// Stop accepting, and end after the last connection. The addresses are those of sockets that
-    /// another process also has.
+    /// Stop accepting, and end after the last connection. Another process also listens on these
+    /// addresses.
     Drain(Arc<[SocketAddr]>),
-    /// End now.
     Stop,
 }
 
@@ -77,7 +70,6 @@ impl Answers for Mailbox {
     }
 }
 
-/// The message queue of one worker.
 #[derive(Debug)]
 pub struct Mailbox {
     /// `None` after the worker has ended.
@@ -90,7 +82,6 @@ pub struct Mailbox {
 }
 
 impl Mailbox {
-    /// Creates an empty queue. `waker` wakes its worker.
     pub fn new(waker: Waker) -> Self {
         Self {
             messages: Mutex::new(Some(Vec::new())),
@@ -145,7 +136,7 @@ impl Mailbox {
         waited
     }
 
-    /// Sets the flag that the worker sleeps. Returns `true` if there is no message.
+    /// Sets the `sleeps` flag. Returns `true` if no message is queued.
     fn may_sleep(&self) -> bool {
         self.sleeps.store(true, SeqCst);
         !self.loaded.load(SeqCst)

@@ -25,15 +25,14 @@ use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;
 
 impl Worker {
-    /// Applies messages if there are any. Called between two connections: a turn may take
-    /// milliseconds, and a granted slot is unused until its connection gets the grant.
+    /// Applies pending messages. Called between two connections, because a turn may take
+    /// milliseconds, and a granted slot stays unused until its connection receives the grant.
     pub(super) fn look_for_mail(&mut self) {
         if self.mailbox.is_loaded() {
             self.read_mail();
         }
     }
 
-    /// Applies all messages.
     pub(super) fn read_mail(&mut self) {
         for message in self.mailbox.take() {
             match message {

@@ -15,12 +15,10 @@ use becket_tls::config::ServerAddress;
 #[derive(Debug)]
 pub struct RealNet {
     registry: Registry,
-    /// Token with which new server sockets are registered.
     token: Token,
 }
 
 impl RealNet {
-    /// Creates a factory that registers its sockets in `registry`.
     pub fn new(registry: Registry) -> Self {
         Self {
             registry,

@@ -12,7 +12,8 @@ use crate::memory::IdleReclaim;
 use becket_proto::close_reason::CloseReason;
 
 impl Worker {
-    /// Advances connections whose deadline has expired, and sets later alarms for others.
+    /// Advances connections whose deadline has expired. Sets a new alarm for connections whose
+    /// deadline is now later.
     pub(super) fn expire(&mut self) {
         let (mut looks, mut steps) = (LOOKS_PER_TURN, 0);
         while let Some(alarm) = self
@@ -57,7 +58,6 @@ impl Worker {
         self.sweep(SweepCause::EndIdle { rest, left });
     }
 
-    /// Starts a sweep over all connections.
     pub(super) fn sweep(&mut self, cause: SweepCause) {
         // Replaces an older sweep with the same cause, because connections have been added since it
         // began.

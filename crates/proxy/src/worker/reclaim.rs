@@ -59,7 +59,6 @@ impl Worker {
         }
     }
 
-    /// Closes idle connections to give their slots to waiting clients.
     pub(super) fn reclaim(&mut self) {
         let mut steps = 0;
         for pool in &*Rc::clone(&self.served.reclaiming) {
@@ -108,7 +107,8 @@ impl Worker {
             .iter()
             .filter_map(|pool| self.next_due(pool))
             .min_by_key(|(_, due)| *due);
-        // A due connection that is still open was not closed because other workers close enough.
+        // A connection that is due but still open was kept because other workers close enough
+        // connections.
         let due = due.map(|(_, due)| due.saturating_sub(now).max(AGAIN));
         // No message reports that a server has become full or eligible.
         let is_awaited = pools.iter().any(|pool| pool.state().waiting() > 0);
@@ -138,8 +138,8 @@ fn group_of(server: &Arc<ServerState>) -> usize {
     Arc::as_ptr(server).addr()
 }
 
-/// Time after which a connection that was due but was not closed is checked again.
+/// Time until a connection that is due but was not closed is checked again.
 const AGAIN: Duration = Duration::from_millis(10);
-/// Time after which a worker checks again whether the servers of a backend with waiting clients are
+/// Interval at which a worker checks whether the servers of a backend with waiting clients are
 /// full.
 const LOOK: Duration = Duration::from_millis(100);

@@ -193,10 +193,10 @@ impl Worker {
         self.newcomers.unsigned.is_over_target(now) || self.acceptors.backlog.is_behind(now)
     }
 
-    /// Reduces the backlog in overload, and restores the configured value after it.
+    /// Reduces the backlog under overload, and restores the configured value afterwards.
     pub(super) fn bound_queues(&mut self, now: Duration) {
-        // While parked, another process accepts from these sockets, so their backlog stays
-        // unchanged.
+        // While this worker is parked, another process accepts from these sockets, so their backlog
+        // must not change.
         if self.acceptors.is_parked {
             return;
         }

@@ -12,7 +12,6 @@ use becket_cluster::Outbox;
 use becket_log::access_log::AccessSender;
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// Parameters common to all workers.
 #[derive(Clone, Debug)]
 pub struct Common {
     pub shared: Arc<SharedState>,

@@ -6,7 +6,6 @@ use std::time::Duration;
 use super::listing::Killing;
 use crate::backend::server_state::ServerState;
 
-/// A sweep over all connections of a worker.
 #[derive(Debug)]
 pub(super) struct Sweep {
     pub(super) cause: SweepCause,
@@ -18,9 +17,9 @@ pub(super) struct Sweep {
 pub(super) enum SweepCause {
     /// A server went out of service: its connections are closed, or connect to another server.
     ServerFailed(Arc<ServerState>),
-    /// The process drains: its idle connections get a shorter timeout.
+    /// The process drains, so its idle connections expire after a shorter timeout.
     Drain,
-    /// Memory pressure: `left` connections with at least this idle time are closed.
+    /// Memory is short: close `left` connections that have been idle for at least `rest`.
     EndIdle { rest: Duration, left: usize },
     /// A new configuration has backends with `idle-reclaim`: idle connections to them are
     /// registered.

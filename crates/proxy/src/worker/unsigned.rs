@@ -13,7 +13,6 @@ use becket_proto::fresh_queue::FreshQueue;
 use becket_keys::signing::Offload;
 use becket_keys::signing::worker::Room;
 
-/// The clients of one worker that wait for a signature.
 #[derive(Debug, Default)]
 pub(super) struct Unsigned {
     /// Clients whose signature the worker makes.
@@ -60,18 +59,17 @@ impl Unsigned {
         kinds.any(|queue| queue.came_before(index, waited))
     }
 
-    /// Returns `true` if any client is queued.
     pub(super) fn waits(&self) -> bool {
         let kinds = [&self.here, &self.elsewhere, &self.on_tokens];
         kinds.iter().any(|queue| !queue.is_empty())
     }
 
-    /// Returns `true` if no client waits for the worker.
+    /// Returns `true` if no client waits for a signature that the worker itself makes.
     pub(super) fn is_empty_here(&self) -> bool {
         self.here.is_empty()
     }
 
-    /// Returns `true` if the signature of any client can be made or requested now.
+    /// Returns `true` if at least one client's signature can be made or requested now.
     pub(super) fn can_go(&self, room: Room) -> bool {
         self.go(room).contains(&true)
     }

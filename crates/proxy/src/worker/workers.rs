@@ -1,4 +1,4 @@
-//! The workers, as seen by the control thread: starts them and sends messages to all of them.
+//! Interface of the control thread to the workers: starts them, and sends messages to all of them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -145,12 +145,10 @@ impl Workers {
         self.retiring.retain(|address| !self.held.contains(address));
     }
 
-    /// Sends new ticket secrets to every worker.
     pub fn rotate(&self, secrets: &Arc<TicketSecrets>) {
         self.send_all(|| WorkerMessage::Secrets(Arc::clone(secrets)));
     }
 
-    /// Sends every worker a request to close idle connections.
     pub fn end_idle(&self, idle: IdleReclaim) {
         self.send_all(|| WorkerMessage::EndIdle(idle));
     }
@@ -163,19 +161,17 @@ impl Workers {
         said
     }
 
-    /// Sends every worker a request to accept clients.
     pub fn accept(&self) {
         self.send_all(|| WorkerMessage::Accept);
     }
 
     /// Sends every worker a request to stop accepting, and to end after its last connection.
-    /// Another process also has the sockets of the `passed_on` addresses.
+    /// Another process also listens on the `passed_on` addresses.
     pub fn drain(&self, passed_on: &[SocketAddr]) {
         let passed_on: Arc<[SocketAddr]> = passed_on.into();
         self.send_all(|| WorkerMessage::Drain(Arc::clone(&passed_on)));
     }
 
-    /// Sends every worker a request to end at once.
     pub fn stop(&self) {
         self.send_all(|| WorkerMessage::Stop);
     }

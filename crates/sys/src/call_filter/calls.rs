@@ -50,7 +50,6 @@ pub fn name(number: usize) -> Option<&'static str> {
     Some(call.1.trim_start_matches("SYS_"))
 }
 
-/// Number and name of a call.
 struct Call(c_long, &'static str);
 
 enum Comparison {
@@ -86,7 +85,8 @@ const ALWAYS: &[Call] = calls! {
     SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchown SYS_fchownat SYS_umask
     // Memory; rules for executable memory are below.
     SYS_brk SYS_munmap SYS_mremap SYS_madvise SYS_mincore SYS_msync SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall
-    // Threads and their signals. The filter of `no_clone3` refuses clone3, without a signal.
+    // Threads and their signals. clone3 is listed so that only the filter of `no_clone3` refuses
+    // it, without SIGSYS.
     SYS_clone3
     SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier SYS_exit SYS_exit_group
     SYS_gettid SYS_getpid SYS_getppid SYS_sched_yield SYS_sched_getaffinity SYS_sched_getparam
@@ -114,20 +114,22 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_socketpair 0 Is(AF_UNIX as u32);
     // A clone without CLONE_THREAD would create a process.
     SYS_clone 0 Has(CLONE_THREAD as u32);
-    // No memory is writable and executable at once. The C library loads modules of nsswitch.conf.
+    // Memory is never writable and executable at once. The C library needs executable mappings to
+    // load the modules named in nsswitch.conf.
     SYS_mmap 2 HasNot(PROT_EXEC as u32);
     SYS_mmap 2 HasNot(PROT_WRITE as u32);
     SYS_mprotect 2 HasNot(PROT_EXEC as u32);
-    // Names of threads and of memory.
+    // Naming of threads and memory regions.
     SYS_prctl 0 Is(PR_SET_NAME as u32);
     SYS_prctl 0 Is(PR_GET_NAME as u32);
     // A serving process clears its PR_SET_PDEATHSIG, so that it outlives its supervisor.
     SYS_prctl 0 Is(PR_SET_PDEATHSIG as u32);
     SYS_prctl 0 Is(PR_GET_DUMPABLE as u32);
     SYS_prctl 0 Is(PR_SET_VMA as u32);
-    // Limits of this process.
+    // PID 0 means the calling process.
     SYS_prlimit64 0 Is(0);
-    // No signal to another process, not even through a ready descriptor (F_SETOWN).
+    // Signals to other processes are refused, even through a descriptor that becomes ready
+    // (F_SETOWN).
     SYS_tgkill 0 IsOwnProcess;
     SYS_fcntl 1 Is(F_DUPFD as u32);
     SYS_fcntl 1 Is(F_DUPFD_CLOEXEC as u32);
@@ -145,12 +147,12 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_sched_setaffinity 0 Is(0);
     SYS_sched_setscheduler 0 Is(0);
     SYS_sched_setattr 0 Is(0);
-    // No file becomes set-user-ID or set-group-ID.
+    // Files cannot be made set-user-ID or set-group-ID.
     SYS_fchmod 1 HasNot(S_ISUID | S_ISGID);
     SYS_fchmodat 2 HasNot(S_ISUID | S_ISGID);
     #[cfg(target_arch = "x86_64")]
     SYS_chmod 1 HasNot(S_ISUID | S_ISGID);
-    // No input can be injected into a terminal.
+    // None of these ioctls can inject input into a terminal.
     SYS_ioctl 1 Is(FIONBIO as u32);
     SYS_ioctl 1 Is(FIONREAD as u32);
     SYS_ioctl 1 Is(FIOCLEX as u32);
@@ -160,7 +162,7 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_ioctl 1 Is(TIOCGWINSZ as u32);
 };
 
-/// Refused calls whose names [`name`] returns.
+/// Calls that the filter refuses. They are listed only for [`name`].
 const REFUSED: &[Call] = calls! {
     SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_pidfd_open SYS_pidfd_getfd
     SYS_pidfd_send_signal SYS_kill SYS_tkill SYS_rt_sigqueueinfo SYS_wait4 SYS_waitid SYS_setuid SYS_setgid SYS_setresuid SYS_setresgid

@@ -1,9 +1,9 @@
-//! System calls denied to a process that runs foreign code. Other calls are allowed, since the needs of
-//! that code are not known.
+//! System calls denied to a process that runs foreign code. Other calls are allowed, since the needs of that code are
+//! not known.
 //!
-//! The process may use files, threads, and sockets to devices and hosts. It cannot start processes, so
-//! nothing of it remains after it is killed. It cannot affect other processes. Calls for system
-//! administration are denied, since most kernel bugs are there.
+//! The process may use files, threads, and sockets to devices and hosts. It cannot start other processes, so killing it
+//! ends all of its code. It cannot affect other processes. Calls for system administration are denied, since most
+//! kernel bugs are there.
 
 use libc::{c_long, *};
 use seccompiler::SeccompCmpArgLen::Dword;
@@ -52,7 +52,7 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     Ok(rules)
 }
 
-/// Returns a rule that matches if each of the arguments, counted from zero, compares as given.
+/// Returns a rule that matches if every comparison is true. Arguments are counted from zero.
 fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendError> {
     let conditions = arguments.iter().map(|(argument, comparison, value)| {
         SeccompCondition::new(*argument, Dword, comparison.clone(), *value)
@@ -72,7 +72,7 @@ const SIOCSPGRP: u64 = 0x8902;
 #[rustfmt::skip]
 const NEVER: &[c_long] = &[
     SYS_execve, SYS_execveat,
-    // Other processes.
+    // Calls that access other processes.
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_kcmp,
     SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
     SYS_move_pages, SYS_migrate_pages, SYS_ioprio_set,

@@ -110,7 +110,7 @@ fn install(program: &BpfProgram) -> io::Result<()> {
             }
             error => Err(error),
         },
-        // A positive result is the number of a thread that has other filters.
+        // A positive result is the ID of a thread that has other filters.
         thread => Err(io::Error::other(format!(
             "thread {thread} has other system call filters"
         ))),
@@ -138,7 +138,6 @@ extern "C" fn on_refused(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
     }
 }
 
-/// Returns the error for a refused call.
 fn answer(number: i64, argument: u64) -> c_int {
     if (number, argument as c_int) == (libc::SYS_socket, libc::AF_NETLINK) {
         // getaddrinfo(3) lists the address families of this host through netlink. It works without

@@ -15,7 +15,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, Timestamps, recvmsg};
 use super::option::set_int;
 use crate::clock;
 
-/// Makes the kernel record when bytes sent from now on are acknowledged, or stops that.
+/// Enables or disables kernel timestamps for the acknowledgement of bytes sent from now on.
 ///
 /// # Errors
 /// Returns the errors of setsockopt(2); `InvalidInput` from a kernel before Linux 4.0.
@@ -31,12 +31,13 @@ pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
     )
 }
 
-/// Returns how long ago the first recorded send was completely acknowledged, or `None` if that has
-/// not happened yet. Removes the record. Uses the wall clock (`CLOCK_REALTIME`): a step of it makes
-/// the result wrong, but never negative.
+/// Returns how long ago the first recorded send was completely acknowledged, or `None` if it is not
+/// acknowledged yet. Removes the record.
+///
+/// Uses the wall clock (`CLOCK_REALTIME`). A clock step makes the result wrong, but never negative.
 ///
 /// # Errors
-/// Returns the errors of recvmsg(2), except for one that would block.
+/// Returns the errors of recvmsg(2) except `WouldBlock`.
 pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
     // Space for three timestamps, and for the kernel's entry in the error queue.
     let mut control = nix::cmsg_space!(Timestamps, [u8; CONTROL]);

@@ -68,7 +68,6 @@ fn enlarge(socket: &Socket, buffer: usize) {
 
 const UDP_HEADER_BYTES: u32 = 8;
 
-// Instructions of the classic packet filter.
 const LOAD_WORD: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
 const AND: u16 = (libc::BPF_ALU | libc::BPF_AND | libc::BPF_K) as u16;
 const JUMP_IF_EQUAL: u16 = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;

@@ -27,8 +27,8 @@ use super::option::set_int;
 /// Options of a listening socket, and of every socket accepted from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListenOptions {
-    /// Shares the address among all sockets with this option (`SO_REUSEPORT`), one per worker. All must belong
-    /// to one user.
+    /// Shares the address among all sockets with this option (`SO_REUSEPORT`), one per worker. All these sockets must
+    /// belong to the same user.
     pub reuse_port: bool,
     /// Maximum number of connections that wait to be accepted. The kernel limits it to `net.core.somaxconn`.
     pub backlog: u32,
@@ -37,18 +37,20 @@ pub struct ListenOptions {
     pub defer_accept: Option<Duration>,
     /// Accepts data in the SYN (`TCP_FASTOPEN`), with at most this many such connections pending.
     pub fast_open: Option<u32>,
-    /// Probes idle connections for dead clients.
     pub keepalive: Option<Keepalive>,
-    /// Bytes of `SO_SNDBUF`, which the kernel doubles for its own book-keeping. Setting it ends automatic tuning.
+    /// Requested send buffer size in bytes (`SO_SNDBUF`). The kernel doubles it for its own book-keeping and stops
+    /// automatic tuning.
     pub send_buffer: Option<usize>,
-    /// Bytes of `SO_RCVBUF`, which the kernel doubles for its own book-keeping. Setting it ends automatic tuning.
+    /// Requested receive buffer size in bytes (`SO_RCVBUF`). The kernel doubles it for its own book-keeping and stops
+    /// automatic tuning.
     pub receive_buffer: Option<usize>,
-    /// Bytes that a socket accepts beyond the amount that it may send to its peer now (`TCP_NOTSENT_LOWAT`).
-    /// Bounds the data that waits in the kernel for a slow reader, whatever size the send buffer has.
+    /// Maximum number of unsent bytes in the send buffer (`TCP_NOTSENT_LOWAT`). Limits the data that the kernel buffers
+    /// for a slow reader, even if the send buffer is large.
     pub unsent: Option<u32>,
     /// Restricts a listener on an IPv6 address to IPv6 connections.
     pub v6_only: bool,
-    /// Sends small segments at once (`TCP_NODELAY`): a handshake is a series of them.
+    /// Disables Nagle's algorithm (`TCP_NODELAY`), which would delay the small segments of a
+    /// handshake.
     pub no_delay: bool,
 }
 
@@ -69,7 +71,7 @@ impl Default for ListenOptions {
     }
 }
 
-/// Parameters of the probes by which TCP checks whether a silent peer still exists.
+/// Parameters of TCP keep-alive probes, which detect dead peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence before the first probe; whole seconds, 1 to 32767.
@@ -106,8 +108,8 @@ pub fn bind(address: SocketAddr, options: &ListenOptions) -> io::Result<OwnedFd>
     Ok(socket.into())
 }
 
-/// Sets all options of a bound socket, and listens. The socket may already listen, and may be under
-/// [`refuse_new`].
+/// Sets all options of a bound socket, and listens. The socket may already listen, and
+/// [`refuse_new`] may have been called on it.
 ///
 /// # Errors
 /// Returns the kernel's error for an option out of its range.
@@ -187,13 +189,13 @@ pub fn give_way(listener: impl AsFd) -> io::Result<()> {
     SockRef::from(&listener).set_reuse_port(true)
 }
 
-/// Listens on a free address, or on an address whose holder gives way ([`give_way`]): all new
-/// connections then arrive here, and the holder keeps the connections in its queue.
+/// Listens on a free address, or takes over an address whose owner has called [`give_way`]. All new
+/// connections then arrive at the new socket; the old socket keeps the connections in its queue.
 ///
 /// Both sockets join a `SO_REUSEPORT` group for as long as both exist, with a BPF program that
 /// always selects the second socket. If only one socket is left, the kernel selects it. The kernel
-/// also remembers that the port was shared: it does not refuse a third socket of the same user next
-/// to a successor that has not given way.
+/// also remembers that the port was shared. It therefore also accepts a third socket of the same
+/// user, even if the second socket has not given way.
 ///
 /// # Errors
 /// As for [`bind`].
@@ -209,8 +211,8 @@ pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(clamp(DEFAULT_BACKLOG.into()))?;
     choose_second(&socket)?;
-    // Stops sharing, since IPv4 prefers the newest socket that does not share: a third socket that
-    // joins gets the connections.
+    // Clears `SO_REUSEPORT`, because the kernel prefers the newest IPv4 socket without this option.
+    // A third socket can then take over, although the program still selects the second.
     socket.set_reuse_port(false)?;
     Ok(socket.into())
 }
@@ -245,12 +247,12 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
     }
 }
 
-/// Changes the maximum number of connections that wait to be accepted. Connections in the queue stay. A
-/// socket that did not listen does so from now on.
+/// Changes the maximum number of connections that wait to be accepted. Connections in the queue stay. Starts to listen
+/// if the socket does not listen yet.
 ///
-/// A SYN that arrives while the queue is full is dropped, and the client retries after a second. A
-/// handshake in progress at that time completes when the queue has space again: its client
-/// considers itself connected, and retransmits its data.
+/// A SYN that arrives while the queue is full is dropped, and the client retries after a second. A handshake in
+/// progress at that time completes when the queue has space again: its client considers itself connected, and
+/// retransmits its data.
 ///
 /// # Errors
 /// Returns the errors of listen(2); none occurs on a listening socket.
@@ -300,7 +302,8 @@ fn clamp(value: u64) -> libc::c_int {
     libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX)
 }
 
-/// Default of `net.core.somaxconn`, which limits the backlog, since Linux 5.4.
+/// Default of `net.core.somaxconn` since Linux 5.4. The kernel limits every backlog to this
+/// setting.
 const DEFAULT_BACKLOG: u32 = 4096;
 
 #[cfg(test)]

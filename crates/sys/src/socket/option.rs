@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
 
-/// Sets a socket option of type `int`.
 pub(super) fn set_int(
     socket: BorrowedFd<'_>,
     level: libc::c_int,

@@ -163,8 +163,8 @@ pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStr
     Ok(socket.into())
 }
 
-/// Returns whether a connect failed for lack of a local resource (a descriptor, a port, memory), so
-/// that the peer is not at fault.
+/// Returns whether a connect failed because a local resource (descriptors, ports, memory) is
+/// exhausted, so that the peer is not at fault.
 pub fn is_local_shortage(error: &io::Error) -> bool {
     let ours = [
         libc::EADDRNOTAVAIL,

@@ -8,7 +8,6 @@ use becket_config::process;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::socket_file::SocketAccess;
 
-/// TCP address and unix socket of the admin pages.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admin {
     /// TCP address; `None` if the pages are not served over TCP.
@@ -17,7 +16,6 @@ pub struct Admin {
     pub socket: Option<AdminSocket>,
 }
 
-/// A unix socket for the admin pages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AdminSocket {
     pub path: PathBuf,

@@ -41,7 +41,7 @@ pub struct Server {
 }
 
 impl Backend {
-    /// Returns a backend with default keys and no names to resolve, for tests and benchmarks.
+    /// Returns a backend with default settings and without host names, for tests and benchmarks.
     pub fn plain(name: &str, servers: Vec<Server>) -> Self {
         Self {
             keys: backend::Backend {
@@ -57,7 +57,6 @@ impl Backend {
         }
     }
 
-    /// Returns the maximum number of entries in the stick table.
     pub fn most_remembered(&self) -> usize {
         match self.keys.stick {
             StickBy::None => 0,
@@ -67,7 +66,7 @@ impl Backend {
 }
 
 impl Server {
-    /// Returns a server with default keys, for tests and benchmarks.
+    /// Returns a server with default settings, for tests and benchmarks.
     pub fn plain(name: &str, addresses: Vec<ServerAddress>) -> Self {
         Self {
             keys: backend::ServerSection::default(),

@@ -11,7 +11,6 @@ use becket_proto::ticket::NodeId;
 
 use crate::secret::shared::SharedSecret;
 
-/// Settings of the cluster to which this becket belongs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cluster {
     pub keys: cluster::Cluster,
@@ -29,18 +28,15 @@ pub struct Cluster {
     pub peers: Vec<Peer>,
 }
 
-/// Settings for receiving sessions of stud and hitch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Stud {
     /// Address that receives the datagrams of stud and hitch.
     pub listen: SocketAddr,
-    /// Key that seals the datagrams.
     pub key: StudKey,
-    /// Configuration name of the policy.
     pub policy_name: String,
-    /// Digest of that policy, under which the sessions resume.
+    /// Digest of the policy under which received sessions resume.
     pub policy: PolicyTag,
-    /// Numbers of the policy's TLS 1.2 suites.
+    /// IANA numbers of the policy's TLS 1.2 suites.
     pub suites: Vec<u16>,
     /// The policy rejects sessions without extended master secret.
     pub require_ems: bool,

@@ -37,7 +37,6 @@ use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::keys::Loaded;
 use becket_keys::signing::token::Tokens;
 
-/// The prepared configuration.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
     /// The configuration file with all defaults.
@@ -46,12 +45,11 @@ pub struct Config {
     pub listeners: Vec<Arc<Listener>>,
     /// Backends. [`Route::backend`] is an index into this list.
     pub backends: Vec<Arc<Backend>>,
-    /// Maximum number of connections: the configured limit, or the number for which there are
-    /// enough descriptors.
+    /// Maximum number of connections: `limits.connections`, or a default that the descriptor limit
+    /// may lower.
     pub connections: usize,
-    /// Settings of the cluster; `None` without a cluster.
     pub cluster: Option<Cluster>,
-    /// Settings for receiving sessions of stud and hitch; `None` to receive none.
+    /// Settings for receiving sessions from stud and hitch; `None` if disabled.
     pub stud: Option<Stud>,
     /// The `[log]` section, with absolute paths.
     pub log: Log,
@@ -59,7 +57,6 @@ pub struct Config {
     /// them.
     pub batches: Option<Multibuffer>,
     pub admin: Admin,
-    /// The PKCS#11 tokens with private keys of this configuration.
     pub tokens: Tokens,
 }
 
@@ -71,7 +68,6 @@ impl Config {
     }
 }
 
-/// A listener: addresses, certificates, and routes.
 #[derive(Clone, Debug)]
 pub struct Listener {
     pub keys: listener::ListenerSection,
@@ -80,7 +76,6 @@ pub struct Listener {
     /// Certificate chains with keys by server name, and the default chain. Empty if this listener
     /// does not terminate TLS.
     pub certificates: Arc<CertificateMap>,
-    /// All certificate chains with keys, as a list.
     pub credentials: Vec<Loaded>,
     /// Networks that may connect; `None` for all networks.
     pub allow: Option<Networks>,
@@ -94,7 +89,6 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Returns `true` if this address may connect.
     pub fn lets_in(&self, client: IpAddr) -> bool {
         let allowed = self.allow.as_ref();
         allowed.is_none_or(|networks| networks.contains(client)) && !self.deny.contains(client)
@@ -132,9 +126,9 @@ impl Listener {
 /// A route of a listener. The first route with matching server name and ALPN protocol is used.
 #[derive(Clone, Debug)]
 pub struct Route {
-    /// The configured keys, or defaults if this is the listener's own route.
+    /// Configuration keys of the route, or defaults if this is the listener's own route.
     pub keys: listener::Route,
-    /// The route is for clients for which a certificate with this policy is selected.
+    /// The route applies to clients for which a certificate with this policy is selected.
     pub is_of_certificate: bool,
     /// Accepted ALPN protocols of the route or its listener, most preferred first. An empty list
     /// disables ALPN.
@@ -148,7 +142,8 @@ pub struct Route {
 /// TLS parameters for a group of clients. A session is valid only under the policy that created it.
 #[derive(Debug)]
 pub struct Policy {
-    /// The configured keys, or defaults with the listener's name if none are configured.
+    /// Configuration keys of the policy, or defaults with the listener's name if none are
+    /// configured.
     pub keys: policy::Policy,
     /// SHA-256 of the properties that separate sessions; see [`crate::policy`].
     pub digest: [u8; 32],
@@ -180,7 +175,6 @@ impl Config {
         policies.filter_map(counts).collect()
     }
 
-    /// Returns the address for datagrams of peers, if any.
     pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
         self.cluster.as_ref()?.listen
     }
@@ -189,7 +183,7 @@ impl Config {
         self.stud.as_ref()
     }
 
-    /// Returns `true` if a key's signatures are made by crypto threads.
+    /// Returns `true` if crypto threads make the signatures of at least one key.
     pub fn has_expensive_keys(&self) -> bool {
         let mut listeners = self.listeners.iter();
         listeners.any(|listener| listener.certificates.needs_crypto_threads())
@@ -202,7 +196,7 @@ pub fn worker_count(process: &Process) -> usize {
     workers.unwrap_or_else(|| becket_sys::affinity::worker_count().get())
 }
 
-/// Returns the configured number of crypto threads, or the number of workers.
+/// Returns the configured number of crypto threads, by default `workers`.
 pub fn crypto_thread_count(process: &Process, workers: usize) -> usize {
     process.crypto_threads.unwrap_or(workers)
 }

@@ -10,7 +10,6 @@ use rustls::ClientConfig;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::pki_types::ServerName;
 
-/// TLS to the servers of a backend.
 #[derive(Clone, Debug)]
 pub struct Onward {
     pub keys: ServerTls,
@@ -18,7 +17,6 @@ pub struct Onward {
     pub client: ClientConfig,
     /// Verifier of server certificates. `ServerRule::Named` passes the required name to it.
     pub verifier: Arc<dyn ServerCertVerifier>,
-    /// Limits on a server's chain.
     pub most_chain: LimitsSection,
     /// SHA-256 of the contents of this section's files: CAs, server certificates, revocation lists,
     /// the client certificate.
@@ -36,7 +34,6 @@ impl Onward {
     }
 }
 
-/// Returns the host in a server's configured address.
 fn host_of(server: &str) -> Option<ServerName<'static>> {
     match Written::parse(server).ok()?.address {
         Address::Ip(ip, _) => Some(ServerName::from(ip)),

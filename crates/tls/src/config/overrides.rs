@@ -17,7 +17,6 @@ pub struct Overrides {
 }
 
 impl Overrides {
-    /// Returns each override as text.
     pub fn lines(&self) -> Vec<String> {
         let addresses = self.addresses.as_ref().map(|all| {
             let all: Vec<String> = all.iter().map(ToString::to_string).collect();

@@ -6,12 +6,9 @@ use std::path::PathBuf;
 
 use becket_config::address::Address;
 
-/// One address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServerAddress {
-    /// TCP over IPv4 or IPv6.
     Tcp(SocketAddr),
-    /// A unix stream socket.
     Unix(PathBuf),
 }
 

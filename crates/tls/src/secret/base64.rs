@@ -6,7 +6,6 @@
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
-/// Encodes 32 bytes as 44 characters.
 pub fn encode(bytes: &[u8; 32]) -> Zeroizing<String> {
     // The string has room for a line end, too, because a string that grows leaves a copy of its
     // bytes in memory.

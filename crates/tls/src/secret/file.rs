@@ -17,7 +17,6 @@ pub const ROOT_FILE: &str = "a file that \"becket secret FILE\" made";
 /// A problem with a secret file, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
-    /// Description of the problem.
     pub fault: String,
     /// Accepted value or remedy.
     pub accepted: String,
@@ -32,17 +31,15 @@ impl FileFault {
     }
 }
 
-/// The user as which becket runs or will run.
+/// The user that becket runs as, or will run as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUser {
-    /// User ID.
     pub uid: u32,
     /// User name, for suggested shell commands.
     pub name: String,
 }
 
 impl RunUser {
-    /// Returns the user of this process.
     pub fn effective() -> Self {
         let uid = privileges::effective_user();
         let name = match uid {
@@ -52,8 +49,8 @@ impl RunUser {
         Self { uid, name }
     }
 
-    /// Rejects a file of another user, who could change the mode, and read and replace the
-    /// contents.
+    /// Rejects a file of another user, because that user could change its mode and then read or
+    /// replace its contents.
     fn check_owner(&self, path: &Path, owner: u32) -> Result<(), FileFault> {
         if owner == 0 || owner == self.uid {
             return Ok(());
@@ -121,7 +118,6 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// Quotes a path for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.to_string_lossy();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+".contains(c);

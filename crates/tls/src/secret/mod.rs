@@ -18,7 +18,7 @@ use self::file::{FileFault, ROOT_FILE, RunUser};
 use self::shared::{SecretBytes, SharedSecret};
 use becket_keys::files::Files;
 
-/// Reads a secret file. `user` is the user as which becket runs.
+/// Reads a secret file. `user` is the user that becket runs as.
 ///
 /// # Errors
 /// Returns the problem with the file.

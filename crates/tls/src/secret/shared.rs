@@ -63,27 +63,22 @@ impl fmt::Debug for SecretBytes {
     }
 }
 
-/// Error if the system provides no random bytes.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("no random bytes from the system")]
 pub struct NoRandomness;
 
-/// Error if the cryptographic library cannot derive a key.
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 #[error("the key cannot be derived")]
 pub struct NotDerived;
 
-/// One cluster secret of the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSecret {
     /// ID of the secret, equal on all nodes.
     pub id: SecretId,
-    /// Path of the file.
     pub path: PathBuf,
     /// Key that authenticates nodes, and from which the keys of each pair of nodes are derived. It
     /// is the same in all epochs.
     pub replication: SecretBytes,
-    /// Root of the ticket keys.
     pub root: TicketRoot,
 }
 
@@ -154,7 +149,6 @@ fn id_of(replication: &SecretBytes) -> SecretId {
     SecretId(u32::from_be_bytes(first.copied().unwrap_or_default()))
 }
 
-/// Output length of a derivation.
 struct KeyLength;
 
 impl KeyType for KeyLength {

@@ -43,7 +43,6 @@ pub struct HandshakeContext {
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeClock {
     pub unix: UnixSeconds,
-    /// Monotonic time.
     pub mono: Duration,
 }
 
@@ -52,18 +51,17 @@ pub struct HandshakeClock {
 pub struct ServerCertificate {
     /// Peeked server name in lower case.
     pub server_name: Option<Box<str>>,
-    /// The address to which the client connected, if there is no server name and a certificate has
-    /// that address.
+    /// Address to which the client connected. Set if the client sent no server name and a
+    /// certificate contains the address.
     pub address: Option<Box<str>>,
     /// Index of the selected chain among the chains of the name. A resumption presents no chain,
     /// but has an index for logs and PROXY headers.
     pub presented: Option<usize>,
 }
 
-/// The session that the client offered, and the session that this handshake stores.
 #[derive(Debug, Default)]
 pub struct ResumptionState {
-    /// The session that the client offered, after the session was opened.
+    /// The offered session; `None` until it is opened.
     pub opened: Option<OpenedSession>,
     /// Result for the offered session; `None` if the client offered none.
     pub outcome: Option<Resumption>,
@@ -96,7 +94,6 @@ pub struct ClientChain {
 pub struct AwaitedSignature {
     pub request: Option<SignatureRequest>,
     pub answer: Option<Result<Vec<u8>, rustls::Error>>,
-    /// The token failed to sign.
     pub token_failed: bool,
 }
 
@@ -114,7 +111,7 @@ impl fmt::Debug for ClientSecrets {
     }
 }
 
-/// A session that was opened. rustls may still reject it, which only `handshake_kind` reports.
+/// A session that was opened. rustls may still reject it; only `handshake_kind` shows that.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedSession {
     /// The full handshake from which the session descends.
@@ -124,7 +121,6 @@ pub struct OpenedSession {
 }
 
 impl HandshakeContext {
-    /// Creates the context of a handshake with this server name.
     pub fn new(server_name: Option<Box<str>>) -> Self {
         Self {
             clock: HandshakeClock {
@@ -178,10 +174,11 @@ impl ServerCertificate {
 }
 
 impl ClientChain {
-    /// Returns rustls' session state with only the verified path of the client's chain. The chain
-    /// of a resumed session is already reduced to that path. Returns `None` if the state has an
-    /// unexpected format, because the chain could not be verified at a resumption. The caller must
-    /// erase the state.
+    /// Returns rustls' session state, with the client's chain reduced to its verified path. The
+    /// chain of a resumed session is already reduced to that path.
+    ///
+    /// Returns `None` if the state has an unexpected format, because the chain could not be
+    /// verified at a resumption. The caller must erase the state.
     pub fn kept(&self, state: &[u8]) -> Option<Vec<u8>> {
         let Some(path) = &self.path else {
             return Some(state.to_vec());

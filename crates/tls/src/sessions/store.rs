@@ -44,12 +44,10 @@ pub struct Store {
     pub kind: StoreKind,
 }
 
-/// Kind of sessions in a store.
 #[derive(Clone, Debug)]
 pub enum StoreKind {
     /// TLS 1.2 sessions by ID.
     ById {
-        /// Lifetime of an ID.
         lifetime: Duration,
         /// New sessions are stored. `false` for clients that get a ticket, because they never
         /// resume by ID.

@@ -30,21 +30,19 @@ use crate::secret::shared::SecretBytes;
 /// Secrets of all epochs whose tickets are accepted; never empty. `crates/control/src/rotation/`
 /// creates them.
 pub struct TicketSecrets {
-    /// Duration of an epoch.
     pub rotation: Duration,
-    /// Number of this node, a hint in every ticket that it seals; 0 without a cluster.
+    /// Number of this node; 0 without a cluster. Each ticket that this node seals contains the
+    /// number as a hint.
     pub node: NodeId,
-    /// Secrets by epoch. The last one in the list seals tickets. The other secrets only open
-    /// tickets; they include that of the next epoch, for tickets of nodes whose clocks are ahead.
+    /// Secrets by epoch. The last secret in the list seals tickets; all other secrets only open
+    /// tickets. The list includes the secret of the next epoch, for tickets from nodes whose clocks
+    /// are ahead.
     pub epochs: Vec<EpochSecret>,
 }
 
-/// The secret of one epoch.
 #[derive(Clone)]
 pub struct EpochSecret {
-    /// ID of the secret in ticket headers.
     pub id: KeyId,
-    /// Secret bytes, which are erased on drop.
     pub secret: SecretBytes,
 }
 
@@ -91,7 +89,8 @@ impl Ticketer {
             ring,
             policy,
             node: secrets.node,
-            // A ticket can be opened for at least this time, whenever in its epoch it was sealed.
+            // Every ticket can be opened for at least this time, even if it was sealed at the end
+            // of its epoch.
             lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
             max_age,
             clients: ReturningClients::default(),
@@ -215,7 +214,6 @@ fn length(state: &[u8]) -> usize {
     TicketHeader::LEN + Origin::LEN + state.len() + TAG
 }
 
-/// Output length of the derivation.
 struct TicketKeyLength;
 
 impl KeyType for TicketKeyLength {

@@ -26,7 +26,6 @@ use super::wire::{
     LONGEST, OpenToken, Setup, TokenAnswer, TokenFault, TokenRequest, receive, write,
 };
 
-/// Name of the process.
 pub(super) const NAME: &str = "becket-token";
 /// Exit code of an agent whose token rejected the PIN.
 pub(super) const REFUSED: u8 = 3;
@@ -91,7 +90,7 @@ fn serve() -> io::Result<u8> {
 /// Changes to the configured user, drops all privileges of root, and forbids debuggers and core
 /// dumps.
 fn secure(setup: &Setup) -> io::Result<()> {
-    // Sets the process name, which the kernel copied from the executed link. Core dumps are
+    // Sets the process name, because the kernel used the name of the executed link. Core dumps are
     // forbidden later, because that makes root the owner of `/proc/self/comm`.
     std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
@@ -101,7 +100,6 @@ fn secure(setup: &Setup) -> io::Result<()> {
     privileges::forbid_new_privileges()
 }
 
-/// Loads the module and logs in.
 fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<(Module, Session), TokenFault> {
     let failed = |what: &str, error: io::Error| TokenFault::Away(format!("{what}: {error}"));
     let refused = |why: String| Err(TokenFault::Refused(why));
@@ -196,6 +194,5 @@ fn send(socket: &Seqpacket, answer: &TokenAnswer) -> io::Result<()> {
 
 /// Maximum length of a PIN in bytes. No token accepts a longer one.
 const LONGEST_PIN: usize = 1024;
-/// Maximum number of queued requests: twice the requests in flight of a serving process with the
-/// maximum number of sessions.
+/// Maximum number of queued requests: twice the maximum that a serving process has in flight.
 const MOST_WAITING: usize = 2048;

@@ -33,7 +33,7 @@ pub struct Agents {
     /// Program of an agent; `None` for the running program.
     #[serde(skip)]
     program: Option<PathBuf>,
-    /// Killed processes that may still run.
+    /// PIDs of killed processes that may still run.
     killed: Vec<u32>,
     /// Time since the configuration was dropped.
     #[serde(skip)]
@@ -128,7 +128,6 @@ impl Agents {
         self.killed.is_empty() && agents.all(|agent| agent.pid.is_none())
     }
 
-    /// Kills all running agents.
     pub fn kill(&mut self) {
         let pids = self.agents.iter_mut().filter_map(|it| it.pid.take());
         self.killed.extend(pids.map(kill));

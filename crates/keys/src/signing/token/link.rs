@@ -35,9 +35,7 @@ pub(super) struct TokenLink {
     /// URIs of the keys, by index.
     pub(super) keys: Vec<String>,
     pub(super) known: Arc<TokenFacts>,
-    /// Time limit for a signature.
     time_out: Duration,
-    /// Number of the last request.
     last: AtomicU64,
     state: Mutex<LinkState>,
 }
@@ -47,7 +45,7 @@ pub(super) struct TokenLink {
 pub(super) struct TokenFacts {
     /// Keys that have signed a challenge, by URI, with their schemes.
     proved: Mutex<BTreeMap<String, (PublicKey, Vec<SignatureScheme>)>>,
-    /// `true` if the log has reported the token as not available.
+    /// `true` after the log has reported the token as unavailable.
     is_away: AtomicBool,
     pub(super) signatures: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -63,14 +61,14 @@ struct LinkState {
     pending: BTreeMap<u64, (SignatureReply, Stopwatch)>,
     /// Passes agents to the thread; `None` before the thread starts.
     replacements: Option<Sender<Seqpacket>>,
-    /// The thread waits for another agent.
+    /// The thread waits for a replacement agent.
     is_lost: bool,
 }
 
 #[derive(Clone, Debug)]
 struct KeyProof {
     public: PublicKey,
-    /// The reason why the agent in use cannot sign with this key, or `Ok`.
+    /// `Ok` if the agent in use can sign with this key, otherwise the reason.
     proved: Result<(), TokenFault>,
 }
 
@@ -83,27 +81,22 @@ impl fmt::Debug for SignatureReply {
     }
 }
 
-/// Status of a token.
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
 pub struct TokenStatus {
     pub module: String,
-    /// Attributes of the token.
     pub token: String,
-    /// All keys in use can sign.
+    /// `true` if all keys in use can sign.
     pub available: bool,
-    /// The reason why the token is not available.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
     pub signatures: u64,
     /// Signatures that failed or timed out.
     pub failures: u64,
-    /// Requests without an answer yet.
     pub in_flight: usize,
     pub starts: u64,
 }
 
-/// An agent that has opened its token.
 #[derive(Debug)]
 struct OpenedAgent {
     socket: Seqpacket,
@@ -120,8 +113,8 @@ impl OpenedAgent {
         }
     }
 
-    /// Requests the signature of a challenge, which proves that the token has the key. Returns the
-    /// schemes of the key. No other request may be in flight.
+    /// Requests a signature of a challenge to prove that the token has the key. Returns the schemes
+    /// of the key. No other request may be in flight.
     fn prove(&self, key: usize, public: &PublicKey) -> Result<Vec<SignatureScheme>, TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
         match self.token.faults.get(key) {
@@ -154,7 +147,7 @@ impl OpenedAgent {
 }
 
 impl TokenLink {
-    /// Creates the link of a token. Waits until the agent has opened it.
+    /// Creates the link to a token. Waits until the agent has opened the token.
     pub(super) fn open(
         (id, keys): (TokenId, Vec<String>),
         time_out: Duration,
@@ -322,7 +315,6 @@ impl TokenLink {
             .for_each(|(reply, _)| self.fail(reply));
     }
 
-    /// Logs a change in the availability of the token.
     fn log_availability(&self) {
         let status = self.status();
         let (module, token) = (status.module, status.token);
@@ -359,7 +351,8 @@ impl TokenLink {
 
 impl Drop for TokenLink {
     fn drop(&mut self) {
-        // No request can be in flight here, because each one refers to its key and so to the link.
+        // No request can be in flight here, because each request refers to its key and therefore to
+        // the link.
         if let Ok(agent) = &self.lock().agent {
             agent.socket.end();
         }

@@ -42,7 +42,6 @@ pub struct Tokens {
     given: Arc<Mutex<Vec<OwnedFd>>>,
 }
 
-/// A private key on a token.
 #[derive(Clone, Debug)]
 pub struct TokenKey(Arc<ProvedKey>);
 
@@ -102,11 +101,11 @@ impl Tokens {
         })))
     }
 
-    /// Starts a thread for each token. Workers can request signatures after that. Threads inherit
+    /// Starts a thread for each token, after which workers can request signatures. Threads inherit
     /// the sandbox of the caller.
     ///
     /// # Errors
-    /// Fails if no thread can be started.
+    /// Fails if a thread cannot be started.
     pub fn serve(&self) -> io::Result<()> {
         self.links.iter().try_for_each(|link| link.serve())
     }
@@ -118,7 +117,6 @@ impl Tokens {
         lost.map(|(index, _)| index).collect()
     }
 
-    /// Replaces the agent of a token.
     pub fn replace(&self, index: usize, socket: OwnedFd) {
         if let Some(link) = self.links.get(index) {
             link.replace(socket.into());

@@ -21,7 +21,6 @@ use zeroize::Zeroizing;
 use super::public::{SCHEMES, digest_of};
 use super::wire::TokenFault;
 
-/// A loaded module and its token.
 #[derive(Clone, Debug)]
 pub(super) struct Module {
     library: Pkcs11,
@@ -40,7 +39,7 @@ impl From<Error> for TokenFault {
 
 impl Module {
     /// Loads a module, finds the token, and logs in. The login is valid for all sessions until the
-    /// returned one is closed.
+    /// returned session is closed.
     pub(super) fn open(
         id: &TokenId,
         pin: Option<Zeroizing<Vec<u8>>>,
@@ -82,7 +81,7 @@ impl Module {
         Ok((module, first))
     }
 
-    /// Signs in a session, which is opened if there is none.
+    /// Signs in `session`; opens a session if it is `None`.
     pub(super) fn sign(
         &self,
         session: &mut Option<Session>,
@@ -219,7 +218,6 @@ fn in_der(signature: &[u8]) -> Option<Vec<u8>> {
     }))
 }
 
-/// Formats a module error for a log.
 fn shown(error: Error) -> String {
     match error {
         Error::LibraryLoading(error) => error.to_string(),

@@ -13,7 +13,6 @@ use rustls_pki_types::{AlgorithmIdentifier, SubjectPublicKeyInfoDer};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
 
-/// A public key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PublicKey {
     kind: AlgorithmIdentifier,
@@ -31,7 +30,6 @@ impl PublicKey {
         Some(Self { kind, bits })
     }
 
-    /// Returns the `SubjectPublicKeyInfo` of the certificate.
     pub(super) fn info(&self) -> SubjectPublicKeyInfoDer<'static> {
         public_key_to_spki(&self.kind, &self.bits)
     }

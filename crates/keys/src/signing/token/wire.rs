@@ -24,7 +24,6 @@ pub const LONGEST: usize = 64 * 1024;
 /// The configured keys of one token. Requests refer to a key by its index in this list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSpec {
-    /// URIs of the keys.
     pub keys: Vec<String>,
     /// Maximum number of concurrent signatures.
     pub sessions: u16,
@@ -35,11 +34,9 @@ pub struct TokenSpec {
 pub struct Setup {
     /// User, group and supplementary groups to change to; `None` to keep them.
     pub user: Option<(u32, u32, Vec<u32>)>,
-    /// The token and its keys.
     pub token: TokenSpec,
 }
 
-/// A request of the serving process for a signature.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
@@ -54,7 +51,6 @@ pub struct TokenRequest {
 }
 
 impl TokenRequest {
-    /// Encodes a signature request for a message.
     pub(super) fn packet(
         number: u64,
         key: usize,
@@ -75,32 +71,27 @@ impl TokenRequest {
     }
 }
 
-/// A packet from the agent.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenAnswer {
     /// First packet: the token is open.
     Opened(OpenToken),
     /// First and last packet: the token cannot be used.
     Failed(TokenFault),
-    /// Answer to a request.
     Signed {
-        /// Number of the request.
         number: u64,
         /// Signature in TLS format, or the reason why it failed.
         signature: Result<Vec<u8>, TokenFault>,
     },
 }
 
-/// An open token.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenToken {
     /// TLS `SignatureScheme`s that the token supports.
     pub schemes: Vec<u16>,
-    /// For each key, the reason why it cannot be used, if any.
+    /// Reason why each key cannot be used; `None` if the key can be used.
     pub faults: Vec<Option<TokenFault>>,
 }
 
-/// The reason why a token or a key cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenFault {
     /// The token is unavailable; another agent may succeed.
@@ -109,9 +100,8 @@ pub enum TokenFault {
     Refused(String),
 }
 
-/// Encodes a message as a packet.
 pub fn write(message: &impl Serialize) -> Vec<u8> {
-    // Serialization cannot fail, because no message has a map with keys that are not strings.
+    // Serialization cannot fail, because no message contains a map with non-string keys.
     serde_json::to_vec(message).unwrap_or_default()
 }
 
@@ -121,7 +111,7 @@ pub fn read<T: DeserializeOwned>(packet: &[u8]) -> Option<T> {
     serde_json::from_slice(packet).ok()
 }
 
-/// Waits for a message and its descriptor. Returns `None` after the other end was closed.
+/// Waits for a message and its descriptor. Returns `None` after the peer closed its end.
 ///
 /// # Errors
 /// Returns `InvalidData` if the packet is not exactly one message of this type.

@@ -19,7 +19,6 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 
 impl ServingFiles {
-    /// Continues to send a file.
     pub(super) fn send<N: Net>(
         &mut self,
         mut body: FileBody,

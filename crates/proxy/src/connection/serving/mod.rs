@@ -43,14 +43,13 @@ use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Scratch;
 
-/// A client whose requests are answered by becket.
 #[derive(Debug)]
 pub(super) struct ServingFiles {
     site: Site,
     /// TLS with the client; `None` without TLS.
     tls: Option<Tls<UnbufferedServerConnection>>,
     to_client: HalfPipe<Lent>,
-    /// Received bytes of requests that are not answered yet.
+    /// Received bytes of unanswered requests.
     said: Vec<u8>,
     /// Number of bytes at the start of `said` that were searched for the end of a head.
     searched: usize,
@@ -59,28 +58,24 @@ pub(super) struct ServingFiles {
     /// Length of the head of the current request.
     head: usize,
     doing: Doing,
-    /// Number of answered requests.
     answered: u32,
     /// The client will send no more data.
     ended: bool,
     /// The connection closes after the current response.
     is_last: bool,
-    /// Log record of the current request.
     record: Option<Box<RequestRecord>>,
 }
 
 #[derive(Debug)]
 enum Doing {
-    /// Waits for a request.
     Hearing,
     /// A reader thread looks up a file: the requested file, or the error page for the given
     /// response.
     Finding(Awaited<AtPath>, FileKey, Option<Reply>),
-    /// Sends a file.
     Sending(FileBody),
 }
 
-/// The part of a file that is still to be sent.
+/// Unsent part of a file.
 #[derive(Debug)]
 struct FileBody {
     file: Arc<OpenFile>,
@@ -102,9 +97,7 @@ enum ClientWait {
 enum ServeStep {
     /// The step made progress, so another step may be possible.
     Moved,
-    /// No step is possible now.
     Waits,
-    /// The last response was sent.
     Over,
 }
 
@@ -344,7 +337,6 @@ impl ServingFiles {
         }
     }
 
-    /// Reads data from the client.
     fn receive<N: Net>(
         &mut self,
         cx: &mut Context<'_, '_, N>,
@@ -539,7 +531,6 @@ impl ServingFiles {
         }
     }
 
-    /// Sends the record of the current request to the access log.
     fn log<N: Net>(&mut self, cx: &Context<'_, '_, N>) {
         if let (Some(mut record), Some(access)) = (self.record.take(), cx.turn.access) {
             record.took = cx.turn.now.mono.saturating_sub(record.began);

@@ -11,7 +11,6 @@ use becket_http::status::StatusCode;
 
 use becket_http::docroot::{AtPath, OpenFile};
 
-/// A response before its head is written.
 #[derive(Debug)]
 pub(super) struct Reply {
     pub(super) status: StatusCode,
@@ -23,7 +22,7 @@ pub(super) struct Reply {
     pub(super) range: Option<(Option<Range<u64>>, u64)>,
     /// The client uses HTTP/1.0.
     pub(super) is_old: bool,
-    /// The client accepts that the connection stays open.
+    /// The client allows a persistent connection.
     pub(super) persists: bool,
 }
 
@@ -62,7 +61,6 @@ impl Reply {
         text
     }
 
-    /// Creates the response that rejects an invalid request.
     pub(super) fn refusing(refusal: HeadRefusal) -> Self {
         let fields = match refusal.status {
             StatusCode::MethodNotAllowed => "Allow: GET, HEAD\r\n",
@@ -78,7 +76,6 @@ impl Reply {
         }
     }
 
-    /// Sets the target of a redirect.
     pub(super) fn at(mut self, location: &str) -> Self {
         self.fields = format!("Location: {location}\r\n");
         self

@@ -17,7 +17,6 @@ use becket_http::docroot::{AtPath, FileKey};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Site {
-    /// The files of a backend.
     Files(Rc<Pool>),
     /// A redirect of every request to `https` at this port.
     Https(u16),

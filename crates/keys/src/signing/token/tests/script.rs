@@ -27,10 +27,10 @@ use super::wire::{LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest, rec
 pub enum AgentBehaviour {
     Signs,
     Fails,
-    /// Signs other data.
+    /// Signs different data than requested.
     SignsOddly,
     IsSilent,
-    /// Receives nothing until the behaviour changes.
+    /// Reads no requests until the behaviour changes.
     Stands,
     Dies,
     Lies,
@@ -44,9 +44,7 @@ pub enum AgentBehaviour {
     LacksKey,
 }
 
-/// URI of the first key.
 pub const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
-/// URI of the second key.
 pub const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
 /// Runs an agent with one P-256 key.
@@ -99,7 +97,6 @@ pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> AgentBe
     }
 }
 
-/// Signs a digest.
 fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     let pair = EcdsaKeyPair::from_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &key.serialize_der());
     let digest = Digest::import_less_safe(digest, &SHA256);
@@ -118,7 +115,6 @@ pub struct Script {
 }
 
 impl Script {
-    /// Creates a token with these keys.
     pub fn new(keys: Vec<KeyPair>) -> Arc<Self> {
         Arc::new(Self {
             keys,
@@ -130,13 +126,11 @@ impl Script {
         })
     }
 
-    /// Changes the behaviour of the agents.
     pub fn go(&self, way: AgentBehaviour) {
         *self.way.lock().unwrap() = way;
         self.changed.notify_all();
     }
 
-    /// Ends all agents.
     pub fn kill(&self) {
         let agents = self.agents.lock().unwrap();
         agents
@@ -145,7 +139,6 @@ impl Script {
             .for_each(|it| it.end());
     }
 
-    /// Returns the number of running agents.
     pub fn agents(&self) -> usize {
         let mut agents = self.agents.lock().unwrap();
         agents.retain(|agent| agent.strong_count() > 0);
@@ -188,12 +181,11 @@ impl Script {
         way
     }
 
-    /// Returns the maximum number of wrong signatures.
+    /// Returns the maximum number of wrong signatures so far.
     pub fn odd(&self) -> u64 {
         self.odd.load(Relaxed)
     }
 
-    /// Returns the numbers of signatures and failures.
     pub fn counts(&self) -> [u64; 2] {
         let known = self.known.lock().unwrap();
         let sum = |count: fn(&TokenFacts) -> u64| known.iter().map(|known| count(known)).sum();

@@ -1,4 +1,4 @@
-//! Detection of overload, and the behaviour of a worker in it.
+//! Tests of overload detection, and of a worker's behaviour under overload.
 
 use std::thread;
 
@@ -19,7 +19,7 @@ fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
     worker.read_mail();
     let client = TcpStream::connect(web).unwrap();
     (&client).write_all(b"x").unwrap();
-    // Longer than a client may wait in overload.
+    // Longer than a client may wait under overload.
     let long = LIMIT * 2;
     client.set_read_timeout(Some(long)).unwrap();
     assert!((&client).read(&mut [0]).is_err());
@@ -40,7 +40,7 @@ fn the_time_in_which_the_worker_did_not_run_is_no_overload() {
         .handle_look(Duration::ZERO, 0, false);
     let web = clients[0].peer_addr().unwrap();
     let _in_the_kernel = TcpStream::connect(web).unwrap();
-    // This is the worker's thread.
+    // Blocks the worker, which runs on this thread.
     thread::sleep(LIMIT * 2);
     while worker.counters.accepted.value() < 3 || waiting(&worker) > 0 {
         turn(&mut worker);
@@ -124,7 +124,7 @@ fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_neverthel
     while accepted(&worker) == 0 {
         turn(&mut worker);
     }
-    // Overload has ended: new clients are reported, including clients that connected in the meantime.
+    // After the overload, new clients cause events again, including clients that connected in the meantime.
     while is_quiet(&worker) {
         turn(&mut worker);
     }

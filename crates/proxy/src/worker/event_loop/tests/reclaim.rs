@@ -1,13 +1,13 @@
-//! `idle-reclaim`: the choice of connections to close while others wait for a slot.
+//! Tests of `idle-reclaim`: which connections are closed while clients wait for a slot.
 
 use super::*;
 use becket_tls::config::Backend;
 
-/// A worker whose server has `maxconn` clients. Each has got a response, the first client first.
+/// A worker whose server has reached `maxconn`. The clients have received their responses in the
+/// order of `served`.
 struct Full {
     worker: Worker,
     web: SocketAddr,
-    /// Clients and their server connections.
     served: Vec<(TcpStream, TcpStream)>,
     server: TcpListener,
 }
@@ -64,14 +64,14 @@ impl Full {
         self.turn_until(|it| it.served[number].1.read(&mut asked).is_ok());
     }
 
-    /// Sends a byte as a response. The worker has relayed it when this returns.
+    /// Sends a response byte, and waits until the worker has relayed it.
     fn answer(&mut self, number: usize) {
         let before = self.worker.counters.client_bytes_out.value();
         self.served[number].1.write_all(b"!").unwrap();
         self.turn_until(|it| it.worker.counters.client_bytes_out.value() > before);
     }
 
-    /// Connects a client that finds no slot.
+    /// Connects a client that must wait for a slot.
     fn come(&mut self) -> TcpStream {
         let client = TcpStream::connect(self.web).unwrap();
         let before = self.state().waiting();
@@ -79,7 +79,7 @@ impl Full {
         client
     }
 
-    /// Connects a client that gets a slot and sends nothing.
+    /// Connects a client that uses a slot and sends nothing.
     fn come_in(&mut self) -> (TcpStream, TcpStream) {
         let client = TcpStream::connect(self.web).unwrap();
         let before = self.connects();
@@ -87,7 +87,7 @@ impl Full {
         (client, self.server.accept().unwrap().0)
     }
 
-    /// Checks idle connections as if the last turn were this long ago.
+    /// Checks idle connections as if `time` had passed since the last turn.
     fn reclaim_after(&mut self, time: Duration) {
         self.worker.clocks.now.running += time;
         self.worker.reclaim();
@@ -108,7 +108,7 @@ impl Full {
 #[test]
 fn the_one_longest_at_rest_ends_for_each_that_waits() {
     let mut full = full(4, Some(AFTER));
-    // The first client is not the one that has been idle longest.
+    // Client 0 has been idle for less time than the other clients.
     full.ask(0);
     full.answer(0);
     full.reclaim_after(AFTER * 10);
@@ -164,7 +164,7 @@ fn no_one_ends_that_waits_for_an_answer_takes_none_or_asked_nothing() {
         full.reclaim_after(AFTER * 100);
         assert_eq!((full.ended(), full.state().waiting()), (vec![], 1));
     }
-    // The client reads its response, and is idle from then on.
+    // The client reads the whole response and is idle afterwards.
     let mut taken = vec![0; answer.len() + 1];
     full.served[1].0.set_nonblocking(true).unwrap();
     let mut read = 0;

@@ -1,4 +1,5 @@
-//! Closing sockets: they are emptied first, unless another process has them.
+//! Tests of retiring sockets. Their queues are emptied before they are closed, unless another
+//! process also listens on them.
 
 use super::*;
 

@@ -29,7 +29,7 @@ fn whatever_happens_while_signatures_are_awaited_nothing_is_left_of_it() {
     assert!(seen.iter().all(|count| *count > 0), "{seen:?}");
 }
 
-/// The test, acting as the crypto threads.
+/// Replaces the crypto threads: the test signs on its own thread.
 struct Threads {
     signatures: Arc<SigningQueue>,
     /// Configurations with a slow key, and with a key for batches.
@@ -76,7 +76,6 @@ impl Soak<Threads> {
             (0..STEPS).for_each(|_| self.step());
             self.come_to_rest();
             self.nothing_is_left();
-            // A round needs a bounded number of stacks, so a lost stack is noticed now or later.
             let free = self.worker.newcomers.signing.free_stacks();
             assert!(free >= stacks, "{free} stacks of {stacks}");
             stacks = free;
@@ -103,7 +102,7 @@ impl Soak<Threads> {
         self.turn(Duration::ZERO);
     }
 
-    /// Answers the jobs taken from the queue at once. Returns `false` if there were none.
+    /// Answers all queued jobs. Returns `false` if the queue was empty.
     fn sign(&self, sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>) -> bool {
         let jobs = self.signer.signatures.try_pop();
         let any = !jobs.is_empty();
@@ -120,13 +119,14 @@ impl Soak<Threads> {
         match self.dice.u8(..8) {
             0 => self.sign(|requests| requests.iter().map(|_| fails()).collect()),
             1 => self.sign(|requests| vec![Ok(vec![7; 70]); requests.len()]),
-            // A wrong signature, and none for the other jobs of the batch.
+            // One wrong signature, and no signature for the other jobs of the batch.
             2 => self.sign(|_| vec![Ok(vec![8; 256])]),
             _ => self.sign_well(),
         }
     }
 
-    /// Serves all clients, or makes all leave without their signatures.
+    /// Runs the worker until no client is left. At random, either all clients are served, or all
+    /// clients leave without a signature.
     fn come_to_rest(&mut self) {
         self.signer.stands_still = false;
         if self.dice.bool() {
@@ -149,7 +149,8 @@ impl Soak<Threads> {
         counters.signatures_begun.value() - counters.signatures_ended.value()
     }
 
-    /// Ends the worker by a drain, by a stop, or by an hour without any signature or data.
+    /// Ends the worker in one of three ways: a drain, a stop, or an hour without signatures and
+    /// data.
     fn end(&mut self) {
         match self.seed % 3 {
             0 => {

@@ -1,7 +1,7 @@
 //! Common parts of the soak tests of a worker: clients that connect and leave at random, a server
-//! that closes every connection, and the check that nothing is left of them.
+//! that closes every connection, and a check that no connection is left.
 //!
-//! `BECKET_SOAK=500` sets the number of runs; `BECKET_SOAK_SEED` is the seed of the first.
+//! `BECKET_SOAK=500` sets the number of runs; `BECKET_SOAK_SEED` is the seed of the first run.
 
 use std::env;
 use std::io::ErrorKind;
@@ -20,24 +20,21 @@ use rustls::{
 
 use super::*;
 
-/// A worker with its environment and its signer.
 pub(super) struct Soak<S> {
     pub(super) worker: Worker,
     pub(super) clients: Vec<Client>,
     pub(super) trusts: Vec<Arc<ClientConfig>>,
     pub(super) dice: Rng,
     pub(super) seed: u64,
-    /// Number of completed handshakes.
     pub(super) served: u64,
-    /// Number of clients that got a wrong signature.
+    /// Number of clients that received a wrong signature.
     pub(super) deceived: u64,
     pub(super) signer: S,
     pub(super) web: SocketAddr,
-    /// Closes every connection.
+    /// Server that closes every connection.
     server: TcpListener,
 }
 
-/// A non-blocking client.
 pub(super) struct Client {
     tls: ClientConnection,
     socket: TcpStream,
@@ -45,7 +42,8 @@ pub(super) struct Client {
     was_deceived: bool,
 }
 
-/// Returns the seeds of all runs: `most` of them, or as the environment says.
+/// Returns the seeds of all runs. `BECKET_SOAK` overrides the number of runs, and
+/// `BECKET_SOAK_SEED` sets the first seed.
 pub(super) fn lives(most: u64) -> Range<u64> {
     let number = |name| env::var(name).ok().and_then(|text| text.parse().ok());
     let first = number("BECKET_SOAK_SEED").unwrap_or(0);
@@ -71,7 +69,6 @@ pub(super) fn trust(
         .with_no_client_auth()
 }
 
-/// Returns the configuration without resumption.
 pub(super) fn without_sessions(mut trust: ClientConfig) -> ClientConfig {
     trust.resumption = Resumption::disabled();
     trust
@@ -94,7 +91,7 @@ impl Client {
                 Ok(_) => {
                     if let Err(error) = self.tls.process_new_packets() {
                         self.was_deceived = error == CertificateError::BadSignature.into();
-                        // The alert; the server may not read it any more.
+                        // Sends the alert. The server may already have stopped reading.
                         drop(self.tls.write_tls(&mut self.socket));
                         return false;
                     }
@@ -104,7 +101,6 @@ impl Client {
         }
     }
 
-    /// Returns the kind of the handshake, once it is complete.
     pub(super) fn handshake(&self) -> Option<HandshakeKind> {
         let kind = self.tls.handshake_kind();
         kind.filter(|_| !self.tls.is_handshaking())
@@ -140,7 +136,6 @@ impl<S> Soak<S> {
         self.clients.extend(client);
     }
 
-    /// Connects a client and sends its ClientHello.
     pub(super) fn client(&self, trust: &Arc<ClientConfig>) -> Option<Client> {
         let tls = ClientConnection::new(Arc::clone(trust), "a.test".try_into().unwrap()).unwrap();
         let socket = TcpStream::connect(self.web).unwrap();
@@ -198,8 +193,8 @@ impl<S> Soak<S> {
 
     #[track_caller]
     pub(super) fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) {
-        // A count of turns is no limit, because turns are short and other threads need time on a
-        // busy host.
+        // Limits the time instead of the number of turns, because turns are short and other threads
+        // need time on a busy host.
         let clock = Stopwatch::start();
         while clock.elapsed() < LONG {
             self.turn(TICK);
@@ -210,7 +205,7 @@ impl<S> Soak<S> {
         panic!("{} are there still", self.worker.connections.len());
     }
 
-    /// Returns `true` if there are no connections, and none to accept.
+    /// Returns `true` if no connection is open or waits to be accepted.
     pub(super) fn is_alone(&self) -> bool {
         let mut acceptors = self.worker.acceptors.sockets.iter();
         self.worker.connections.is_empty() && acceptors.all(|(_, one)| !one.ready)
@@ -248,9 +243,8 @@ impl<S> Soak<S> {
     }
 }
 
-/// TLS 1.2 and 1.3.
 pub(super) const VERSIONS: [&SupportedProtocolVersion; 2] = [&version::TLS12, &version::TLS13];
-/// Longer than any thread takes for its part.
+/// Time limit that a working test never reaches.
 pub(super) const LONG: Duration = Duration::from_secs(60);
 /// Many more turns than any part of the test needs.
 pub(super) const MOST_TURNS: usize = 5000;

@@ -29,14 +29,14 @@ fn whatever_becomes_of_a_token_nothing_is_left_of_it_and_sessions_resume() {
     assert!(seen[..6].iter().all(|count| *count > 0));
 }
 
-/// Keys on a token.
 struct OnToken {
     script: Arc<Script>,
-    /// Configurations with the first key of the token, with the second, and with a key in a file.
+    /// Configurations with three keys: the first and the second key of the token, and a key in a
+    /// file.
     texts: [String; 3],
-    /// The worker's configuration, and the index of its text.
+    /// The worker's configuration, and its index in `texts`.
     running: (Arc<Config>, usize),
-    /// A configuration that is being prepared on a thread, and the index of its text.
+    /// A configuration that a thread is preparing, and its index in `texts`.
     reload: Option<(JoinHandle<Option<Arc<Config>>>, usize)>,
     /// Numbers of rejected and accepted reloads.
     reloads: [u64; 2],
@@ -185,7 +185,7 @@ impl Soak<OnToken> {
         }
     }
 
-    /// Makes the token sign again. Serves all clients, or makes all leave.
+    /// Makes the token sign again. At random, either all clients are served, or all clients leave.
     fn come_to_rest(&mut self) {
         self.signer.script.go(AgentBehaviour::Signs);
         self.end_reload(true);
@@ -197,15 +197,15 @@ impl Soak<OnToken> {
         }
         self.clients.clear();
         self.signer.halves.clear();
-        // Unanswered signatures time out.
+        // Waits until the unanswered signature requests have timed out.
         self.until(|soak| {
             soak.is_alone() && soak.worker.newcomers.signing.asked_of_tokens().1 == 0
         });
         self.nothing_is_left();
     }
 
-    /// Checks that each signature succeeded or failed exactly once, and that each key is in use by
-    /// its configuration.
+    /// Checks that each requested signature succeeded or failed exactly once, and that no token
+    /// request is in flight.
     fn nothing_is_asked(&self) {
         let (asked, _) = self.worker.newcomers.signing.asked_of_tokens();
         let counts = self.signer.script.counts();
@@ -237,7 +237,7 @@ impl Soak<OnToken> {
         self.signer.resumed += u64::from(resumed);
     }
 
-    /// Serves with a newly loaded configuration.
+    /// Loads a configuration with a key on the token, and checks that the token is available.
     fn serve_by_token(&mut self) {
         self.end_reload(true);
         self.prepare(0);
@@ -246,15 +246,15 @@ impl Soak<OnToken> {
         assert!(status[0].available, "{}", status[0].fault);
     }
 
-    /// Serves a client to its end. Returns the kind of its handshake.
+    /// Runs one client until it leaves, and returns its kind of handshake.
     fn visit(&mut self, trust: &Arc<ClientConfig>) -> Option<HandshakeKind> {
         let mut client = self.client(trust)?;
         self.until(|_| !client.talk());
         client.handshake()
     }
 
-    /// Ends the worker by a drain, by a stop, or by an hour without activity. The token is not used
-    /// after that.
+    /// Ends the worker in one of three ways: a drain, a stop, or an hour without activity. The
+    /// token must not be used afterwards.
     fn end(mut self) -> [u64; 7] {
         match self.seed % 3 {
             0 => {
@@ -310,8 +310,8 @@ impl Soak<OnToken> {
     }
 }
 
-/// Names of the counts: clients that were served, that were rejected because of the token, and that
-/// resumed while it did not sign; signatures made and failed; reloads accepted and rejected.
+/// Names of the counts, in the order in which `live` returns them. `refused` counts clients that
+/// were rejected because of the token.
 const NAMES: [&str; 7] = [
     "served",
     "refused",
