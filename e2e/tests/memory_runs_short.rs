@@ -62,7 +62,7 @@ fn idle_connections_are_closed_and_new_clients_refused_until_memory_is_available
     eventually("the end of each shortage is logged", || {
         let log = becket.log();
         let said = |words: &str| log.matches(words).count();
-        said("memory pressure") == said("memory pressure ended")
+        said(" memory-pressure:") == said(" memory-pressure-ended:")
     });
     drop((resting, asking));
     becket.idle();

@@ -338,7 +338,7 @@ fn a_worker_process_that_hangs_is_logged_and_killed_at_shutdown() {
     signal(child, Signal::STOP);
     becket.signal(Signal::HUP);
     eventually("the log mentions the reload", || {
-        becket.logs().contains("reload not answered")
+        becket.logs().contains("reload-timeout")
     });
     assert_eq!(becket.child(), child, "a hanging process may only be busy");
     becket.signal(Signal::TERM);
