@@ -370,7 +370,7 @@ impl Control {
         served.map_err(|error| vec![format!("cannot start the threads of tokens: {error}")])?;
         log_warnings(&prepared.warnings);
         for key in reload::waiting_for_restart(&old, &config) {
-            tracing::warn!(name: "restart-required", key, "key changed; the change takes effect at the next start");
+            tracing::warn!(name: "restart-required", key, "setting changed; the change takes effect at the next start");
         }
         match (membership, &self.peers.cluster, cluster::settings(&config)) {
             (Some(membership), ..) => self.join(membership),
