@@ -173,7 +173,7 @@ impl ServerChange {
 #[serde(deny_unknown_fields)]
 pub struct ServerAddition {
     pub backend: String,
-    /// The server, with the keys of the configuration file.
+    /// Settings of the server; the fields are named as in the configuration file.
     pub server: Box<backend::ServerSection>,
 }
 

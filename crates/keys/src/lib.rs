@@ -14,7 +14,7 @@
 //! ```
 //!
 //! * [`files`]: the only place that opens files of a configuration;
-//! * [`pem`]: PEM files, with private keys only in erased memory;
+//! * [`pem`]: PEM files; buffers with private keys are erased when dropped;
 //! * [`keys`]: chains with matching keys;
 //! * [`authorities`]: certificates without keys, from a bundle or a folder;
 //! * [`certificates`]: chains and keys by server name;

@@ -47,8 +47,8 @@ impl ConfigBuilder<'_> {
         same.filter(|_| running.file.limits == self.file.limits)
     }
 
-    /// Builds one policy. `path` is its key path, or the key path of a listener that uses the
-    /// defaults.
+    /// Builds one policy. Errors start with `path`: the policy's place in the configuration, or that
+    /// of a listener without its own policy.
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
         let known = self.client_authorities(path, &keys);
         let (pins, roots) = known.unzip();

@@ -26,7 +26,7 @@ pub trait Vault {
     /// Returns the IDs of the configured secrets. Joins are sent under the first and accepted under any.
     fn secrets(&self) -> &[SecretId];
 
-    /// Creates our half of an agreement, and the public share to send. Returns `None` on failure.
+    /// Creates a private key for a key agreement, and the public share to send. Returns `None` on failure.
     fn share(&mut self) -> Option<(Self::Share, [u8; SHARE_LEN])>;
 
     /// Derives the keys of a pair from the transcript's secret, the X25519 agreement with the peer's share, and
