@@ -296,14 +296,16 @@ impl Soak<OnToken> {
             ..
         } = self;
         drop(worker);
-        // Requests in progress are answered although their clients have left.
+        // Requests in progress are answered although their clients have left. The thread of a link
+        // may notice later that its agent has exited.
         let clock = Stopwatch::start();
         drop(signer.running);
-        while signer.script.agents() > 0 {
-            assert!(clock.elapsed() < LONG, "an agent is left");
+        let script = &signer.script;
+        while script.agents() > 0 || script.counts().iter().sum::<u64>() < asked {
+            assert!(clock.elapsed() < LONG, "an agent or a request is left");
             thread::yield_now();
         }
-        let [signed, failed] = signer.script.counts();
+        let [signed, failed] = script.counts();
         assert_eq!(asked, signed + failed);
         let [not_taken, taken] = signer.reloads;
         [served, refused, resumed, signed, failed, taken, not_taken]
