@@ -77,7 +77,6 @@ mod soak;
 mod socket_activation_and_notify;
 mod starttls;
 mod sticky_clients_return;
-mod stud_sessions;
 mod stunnel_is_replaced;
 mod the_screen_is_live_and_given_back;
 mod the_supervisor_keeps_roots_rights;

@@ -27,7 +27,6 @@ mod script;
 pub mod server_hello;
 pub mod session_state;
 pub mod starttls;
-pub mod stud;
 pub mod handover;
 pub mod ticket;
 pub mod token;

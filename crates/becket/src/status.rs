@@ -9,7 +9,7 @@ use std::time::Duration;
 use becket_config::choices::ServerMode;
 use becket_control::certificates::CertificateStatus;
 use becket_control::status::{
-    ClusterReport, ListenerStatus, PeerReport, ServerStatus, ServingState, Status, StudReport,
+    ClusterReport, ListenerStatus, PeerReport, ServerStatus, ServingState, Status,
 };
 use becket_control::totals::Totals;
 use becket_control::web::span;
@@ -62,9 +62,6 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
         // A draining process has left the cluster, so "off" would be misleading.
         None if process.state == ServingState::Draining => {}
         None => page.line("cluster", "off"),
-    }
-    if let Some(of) = &status.sessions.stud {
-        stud(&mut page, of);
     }
     page.0
 }
@@ -269,18 +266,6 @@ fn peer_line(peer: &PeerReport) -> String {
     )
 }
 
-fn stud(page: &mut Page, stud: &StudReport) {
-    let mut line = if stud.receiving {
-        format!("on {}", escaped(&stud.listen))
-    } else {
-        "switched off".to_owned()
-    };
-    for (outcome, count) in stud.datagrams.iter().filter(|(_, count)| **count > 0) {
-        line += &format!(", {count} {}", escaped(outcome));
-    }
-    page.line("stud", line);
-}
-
 struct Page(String);
 
 impl Page {
@@ -361,9 +346,7 @@ mod tests {
             "cluster": {"node": 7, "listen": "10.0.0.1:1", "peers": [
                 {"address": "10.0.0.2:1", "state": "live", "node": 8, "heard_seconds_ago": 0.25,
                     "lost": 2}
-            ], "names": [{"name": "b:1", "problem": "no such host"}]},
-            "stud": {"listen": "10.0.0.1:8890", "receiving": true,
-                "datagrams": {"bad-seal": 2, "stored": 5, "version": 0}}
+            ], "names": [{"name": "b:1", "problem": "no such host"}]}
         }));
         let page = page(&status, None);
         for line in [
@@ -386,7 +369,6 @@ mod tests {
             "             d:1, 0 open, on-trial, not used: name does not resolve yet",
             "             c:1, 0 open, backup, maintenance",
             "cluster      node 7 on 10.0.0.1:1",
-            "stud         on 10.0.0.1:8890, 2 bad-seal, 5 stored",
             "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 0 sent, 0 received, 2 lost, 0 replayed, 0 dropped",
             "  name       b:1: no such host",
         ] {

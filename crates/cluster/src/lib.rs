@@ -14,8 +14,7 @@
 //!   sends and sleeps;
 //! * [`sink`] connects it to the session table, [`addresses`] looks up the addresses of peers;
 //! * [`node`] owns these parts; [`status`] is shown on pages, [`peer_log`] logs changes;
-//! * [`outbox`] transports events from the workers to the task;
-//! * [`stud`] receives sessions of other terminators in their own protocol.
+//! * [`outbox`] transports events from the workers to the task.
 #![forbid(unsafe_code)]
 
 mod addresses;
@@ -30,7 +29,6 @@ mod sink;
 mod socket;
 pub mod status;
 mod sticks;
-pub mod stud;
 mod sync;
 mod vault;
 

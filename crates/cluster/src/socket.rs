@@ -34,9 +34,7 @@ pub(crate) enum SocketRead {
 /// Failure to bind a socket, due to the configuration or to a temporary condition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBound {
-    /// Path of the configuration key.
-    pub key: &'static str,
-    /// Value of the key, in the notation of the file.
+    /// Value of `cluster.listen`.
     pub value: String,
     pub fault: String,
     pub accepted: &'static str,
@@ -51,26 +49,8 @@ pub fn bind(
     given: Option<io::Result<StdSocket>>,
 ) -> Result<StdSocket, NotBound> {
     let listen = settings.listen;
-    let socket = bind_datagrams("cluster.listen", listen, BUFFER, given)?;
-    if let Err(error) = hear_only(&socket, SIGNATURE) {
-        // Without the filter, foreign datagrams only cost time: the state machine drops them.
-        tracing::warn!(name: "socket-filter-failed", %error, "cannot attach the socket filter of the cluster socket");
-    }
-    tracing::info!(name: "replication-listening", address = %listen, node = settings.node.0, "listening for peers");
-    Ok(socket)
-}
-
-/// Binds a UDP socket with a kernel buffer of `buffer` bytes, or adopts the inherited socket
-/// `given`. Errors name the configuration key `key`.
-pub(crate) fn bind_datagrams(
-    key: &'static str,
-    listen: SocketAddr,
-    buffer: usize,
-    given: Option<io::Result<StdSocket>>,
-) -> Result<StdSocket, NotBound> {
-    let bound = given.unwrap_or_else(|| datagrams(listen, buffer));
-    bound.map_err(|error| NotBound {
-        key,
+    let bound = given.unwrap_or_else(|| datagrams(listen, BUFFER));
+    let socket = bound.map_err(|error| NotBound {
         value: listen.to_string(),
         fault: error.to_string(),
         accepted: match error.kind() {
@@ -81,7 +61,13 @@ pub(crate) fn bind_datagrams(
             ErrorKind::AddrNotAvailable => "an address of this host",
             _ => "an address that can be bound",
         },
-    })
+    })?;
+    if let Err(error) = hear_only(&socket, SIGNATURE) {
+        // Without the filter, foreign datagrams only cost time: the state machine drops them.
+        tracing::warn!(name: "socket-filter-failed", %error, "cannot attach the socket filter of the cluster socket");
+    }
+    tracing::info!(name: "replication-listening", address = %listen, node = settings.node.0, "listening for peers");
+    Ok(socket)
 }
 
 impl PeerSocket {

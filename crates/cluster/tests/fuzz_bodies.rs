@@ -8,9 +8,6 @@ mod mutations;
 #[path = "../../../fuzz/src/replica.rs"]
 #[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
 mod replica;
-#[path = "../../../fuzz/src/stud.rs"]
-#[expect(unreachable_pub, reason = "public in the fuzz crate, where it lives")]
-mod stud;
 
 use std::time::Duration;
 
@@ -65,21 +62,4 @@ fn datagrams_of_other_nodes_survive_mutation() {
     inputs.push(framed.concat());
     inputs.push(all);
     run_on_mutations(&inputs, replica::run);
-}
-
-#[test]
-fn datagrams_of_stud_survive_mutation() {
-    let mut fields = b"\x02\x01\x01\x02\x02\x03\x03\x04\x02\xc0\x30\x04\x20".to_vec();
-    fields.extend([5; 32]);
-    fields.extend(b"\x04\x30");
-    fields.extend([6; 48]);
-    fields.extend(b"\xa1\x06\x02\x04\x6b\x01\x7d\x05\xa2\x04\x02\x02\x1c\x20\xa4\x02\x04\x00");
-    fields.extend(
-        b"\xa5\x03\x02\x01\x00\xa6\x08\x04\x06a.test\xad\x03\x02\x01\x01\xb3\x03\x02\x01\x1d",
-    );
-    let mut der = vec![0x30, 0x81, u8::try_from(fields.len()).unwrap()];
-    der.extend(fields);
-    let datagram = [&[5; 32][..], &der, &[0x6b, 1, 0x7d, 5], &[9; 20]].concat();
-    assert!(becket_cluster::stud::StudSession::parse(&der).is_ok());
-    run_on_mutations(&[datagram, der], stud::run);
 }

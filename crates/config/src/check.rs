@@ -12,8 +12,7 @@ use std::collections::HashSet;
 
 use crate::address::SectionName;
 use crate::backend::Backend;
-use crate::choices::{ClientCertificates, Introduction, Mode, RsaBatch};
-use crate::cluster::Cluster;
+use crate::choices::{Introduction, Mode, RsaBatch};
 use crate::error::Report;
 use crate::file::File;
 use crate::key;
@@ -22,7 +21,6 @@ use crate::notation::{Text, meant};
 use crate::policy::Policy;
 use crate::process::LogTarget;
 use crate::read::labels;
-use crate::suites::ServedVersion;
 
 /// Path of clients from a listener to a backend: a route, or the listener's own settings.
 #[derive(Clone, Copy, Debug)]
@@ -114,17 +112,6 @@ impl File {
         paths("backend", self.backend.iter().map(|it| &it.name))
     }
 
-    /// Returns the policy for sessions from stud and hitch: the configured one, or the only one in
-    /// use.
-    pub fn stud_policy(&self) -> Option<&str> {
-        let written = self.cluster.as_ref()?.stud_policy.as_deref();
-        let in_use = self.policies_in_use();
-        written.or(match in_use[..] {
-            [one] => Some(one),
-            _ => None,
-        })
-    }
-
     /// Returns the distinct names of the policies under which TLS is terminated.
     fn policies_in_use(&self) -> Vec<&str> {
         let mut names = Vec::new();
@@ -155,7 +142,6 @@ impl File {
         self.check_admission(report);
         if let Some(cluster) = &self.cluster {
             cluster.check(report);
-            self.check_stud(cluster, report);
         }
         let process = &self.process;
         if process.group.is_some() && process.user.is_none() {
@@ -403,7 +389,7 @@ impl File {
         };
         for (both, path, shared) in [
             (
-                sessions.ticket_rotation.is_some() && cluster.shares(),
+                sessions.ticket_rotation.is_some(),
                 key!("sessions", sessions.ticket_rotation),
                 key!("cluster", cluster.rotation),
             ),
@@ -454,42 +440,6 @@ impl File {
                 report.refuse(path, fault, "both keys, or neither");
             }
         }
-    }
-
-    /// Sessions of stud and hitch resume under one policy. This policy must be in use, must allow
-    /// TLS 1.2, and must not request client certificates, because the sender does not identify the
-    /// client.
-    fn check_stud(&self, cluster: &Cluster, report: &mut Report) {
-        let in_use = self.policies_in_use();
-        // A file without listeners has already been rejected.
-        if !cluster.receive_stud || in_use.is_empty() {
-            return;
-        }
-        let path = key!("cluster", cluster.stud_policy);
-        let named = self.stud_policy().filter(|name| in_use.contains(name));
-        let Some(named) = named else {
-            let fault = match cluster.stud_policy {
-                None => "missing, and several policies are in use",
-                Some(_) => "no policy in use has this name",
-            };
-            return report.refuse(path, fault, format!("one of {}", in_use.join(", ")));
-        };
-        let Some(policy) = self.policy_named(named) else {
-            return;
-        };
-        let fault = if !policy.versions.contains(&ServedVersion::Tls12) {
-            "does not allow TLS 1.2, which sessions by ID need"
-        } else if policy.client_certificates != ClientCertificates::Off {
-            "requests client certificates, which stud and hitch do not send"
-        } else {
-            return;
-        };
-        let accepted = "a policy with TLS 1.2 and without client certificates";
-        let whose = match cluster.stud_policy {
-            None => format!("policy {named:?}"),
-            Some(_) => "the policy".to_owned(),
-        };
-        report.refuse(path, format!("{whose} {fault}"), accepted);
     }
 
     fn remark_unused(&self, report: &mut Report) {
@@ -572,5 +522,3 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
 /// ALPN name of HTTP/1.1 (RFC 7301, section 6), the only protocol over which files are served.
 pub const HTTP: &[u8] = b"http/1.1";
 const VERSIONS: &str = "\"1.2\", \"1.3\" or both";
-/// Description of the accepted values of `cluster.stud-certificate` in errors.
-pub const RSA_KEY: &str = "a PEM file with the RSA key that stud or hitch has, and no other key";

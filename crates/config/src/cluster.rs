@@ -32,28 +32,5 @@ pub struct Cluster {
     pub session_max_age: Option<Duration>,
     /// Issue tickets to TLS 1.2 clients.
     pub tls12_tickets: bool,
-    /// Accept the sessions that stud and hitch announce.
-    pub receive_stud: bool,
-    /// UDP address that receives the sessions of stud and hitch.
-    pub stud_listen: Option<ListenAddress>,
-    /// PEM file with the RSA key of stud or hitch.
-    pub stud_certificate: Option<String>,
-    /// Name of the policy under which sessions of stud and hitch resume.
-    pub stud_policy: Option<String>,
 }
-}
-
-impl Cluster {
-    /// Returns `true` if the node shares sessions or tickets with other becket nodes, rather than
-    /// only receiving sessions from stud and hitch.
-    pub fn shares(&self) -> bool {
-        !self.receive_stud
-            || self.secret.is_some()
-            || self.secret_from_key.is_some()
-            || !self.accept_secrets.is_empty()
-            || self.node.is_some()
-            || self.listen.is_some()
-            || !self.peers.is_empty()
-            || self.tls12_tickets
-    }
 }

@@ -47,8 +47,7 @@ impl File {
     /// requires `cluster.tls12-tickets`.
     pub fn tls12_tickets(&self, policy: &Policy) -> bool {
         let cluster = self.cluster.as_ref();
-        policy.tls12_tickets
-            && cluster.is_none_or(|cluster| cluster.tls12_tickets || !cluster.shares())
+        policy.tls12_tickets && cluster.is_none_or(|cluster| cluster.tls12_tickets)
     }
 
     /// Returns the paths of the keys that enable kernel TLS.

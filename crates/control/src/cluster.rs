@@ -6,7 +6,6 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_cluster::stud::{self, Reception, Terms};
 use becket_cluster::{Host, Membership, NameLookup, NoBoot, NotBound, Resolve, Secret, Settings};
 use becket_config::error::Problem;
 use becket_proto::session::PolicyTag;
@@ -52,21 +51,6 @@ pub fn settings(config: &Config) -> Option<Settings> {
     })
 }
 
-/// Returns the settings for receiving sessions from stud and hitch; `None` if that is disabled.
-pub fn terms(config: &Config) -> Option<Terms> {
-    let stud = config.stud()?;
-    Some(Terms {
-        listen: stud.listen,
-        key: stud.key.clone(),
-        policy_name: stud.policy_name.clone(),
-        policy: stud.policy,
-        suites: stud.suites.clone(),
-        require_ems: stud.require_ems,
-        id_lifetime: config.file.sessions.id_lifetime,
-        max_age: config.file.session_max_age(),
-    })
-}
-
 /// Returns the socket of replication: `given`, or a newly bound socket. Returns `None` if
 /// replication is not configured.
 ///
@@ -81,32 +65,8 @@ pub fn bind(
     bound.transpose().map_err(problem)
 }
 
-/// Returns the socket for sessions from stud and hitch: `given`, or a newly bound socket. Returns
-/// `None` if such sessions are not received.
-///
-/// # Errors
-/// Fails if the address cannot be bound.
-pub fn bind_stud(
-    config: &Config,
-    given: Option<io::Result<UdpSocket>>,
-) -> Result<Option<UdpSocket>, Problem> {
-    let socket = terms(config).map(|terms| stud::bind(&terms, given));
-    socket.transpose().map_err(problem)
-}
-
-/// Creates the receiver of sessions from stud and hitch, without starting it. Returns `None`
-/// without a socket.
-pub fn reception(
-    socket: Option<UdpSocket>,
-    config: &Config,
-    shared: &SharedState,
-) -> Option<Reception> {
-    let table = Arc::clone(&shared.table);
-    Some(Reception::new(socket?, terms(config)?, table, shared.clock))
-}
-
 fn problem(of: NotBound) -> Problem {
-    Problem::new(of.key, of.fault)
+    Problem::new("cluster.listen", of.fault)
         .value(of.value)
         .accepted(of.accepted)
 }

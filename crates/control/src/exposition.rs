@@ -83,12 +83,6 @@ impl Collector for Snapshot {
         if let Some(of) = &self.cluster {
             self.cluster(of, &mut page)?;
         }
-        if let Some(stud) = &self.status.sessions.stud {
-            families! { page:
-                Counter becket_stud_datagrams "Datagrams of stud and hitch, by outcome of their session" [outcome]
-                    = stud.datagrams.iter().map(|(outcome, count)| ([&**outcome], *count));
-            }
-        }
         Ok(())
     }
 }
@@ -539,7 +533,6 @@ mod tests {
         let status = &mut snapshot.status;
         status.traffic.totals = Totals::of(&snapshot.counters);
         status.process.workers = snapshot.counters.len();
-        status.sessions.stud = Some(sample::stud());
         let mut certificates = status.certificates.to_vec();
         certificates[0].ocsp_until = Some(certificates[0].not_after);
         status.certificates = certificates.into();

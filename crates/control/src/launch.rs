@@ -38,14 +38,13 @@ use crate::server::shared_limits::SharedLimits;
 use crate::server::upgrade_state::Handover;
 use crate::server::watching::Watching;
 use crate::server::{
-    AdminThreads, ConfigTasks, Control, LogThreads, MemoryTasks, PeerTasks, Supervision,
-    Terminator, WAITING_CHANGES, log_warnings,
+    AdminThreads, ConfigTasks, Control, LogThreads, MemoryTasks, Supervision, Terminator,
+    WAITING_CHANGES, log_warnings,
 };
 use crate::sockets;
-use crate::state::{AdminState, MainProcess, Replication};
+use crate::state::{AdminState, MainProcess};
 use becket_cluster::Membership;
 use becket_cluster::NoBoot;
-use becket_cluster::stud::Reception;
 use becket_keys::files::{Files, reason};
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
@@ -144,7 +143,6 @@ fn launch_parts(
     let shared = shared(&config, clock, count, (&logging, access.as_ref()));
     let rotation = Rotation::of(&config, now)?;
     let cluster = cluster::membership(sockets.peers, &config, &shared)?;
-    let stud = cluster::reception(sockets.stud, &config, &shared);
     let (sender, ended) = unbounded_channel();
     let common = Common {
         adopted: shared.backends.adopt(&config),
@@ -155,8 +153,9 @@ fn launch_parts(
     };
     let handover = handover(link.as_mut(), &common)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access, sender)?;
-    let (main, peers) = (main_process(&link), replication(&cluster, &stud));
-    let state = AdminState::new(main, shared, Arc::clone(&config), &rotation, peers);
+    let node = cluster.as_ref().map(Membership::node);
+    let main = main_process(&link);
+    let state = AdminState::new(main, shared, Arc::clone(&config), &rotation, node);
     let control = Control {
         state: Arc::new(state.sandboxed(&sandbox)),
         workers,
@@ -169,7 +168,7 @@ fn launch_parts(
             watching: Watching::default(),
             waiting: PendingOutcomes::default(),
         },
-        peers: PeerTasks { cluster, stud },
+        cluster,
         logs: LogThreads { logging, access },
         admin: AdminThreads {
             sockets: sockets.admin,
@@ -279,7 +278,6 @@ fn rejected(source: &ConfigSource, errors: Vec<Problem>) -> StartError {
 struct AllSockets {
     listeners: Vec<Vec<BoundListener>>,
     peers: Option<UdpSocket>,
-    stud: Option<UdpSocket>,
     admin: AdminSockets,
 }
 
@@ -290,11 +288,9 @@ fn bind(
     (mut given, given_admin): (BoundSockets, Option<io::Result<OwnedFd>>),
 ) -> Result<AllSockets, Vec<Problem>> {
     let listeners = sockets::bind(config, (&[], &[]), workers, &mut given)?;
-    let mut datagrams = |address: Option<_>| given.take_datagrams(address?);
-    let peers = datagrams(config.peers_arrive_at());
+    let peers = config.peers_arrive_at();
+    let peers = peers.and_then(|address| given.take_datagrams(address));
     let peers = cluster::bind(config, peers).map_err(|problem| vec![problem])?;
-    let stud = datagrams(config.stud().map(|stud| stud.listen));
-    let stud = cluster::bind_stud(config, stud).map_err(|problem| vec![problem])?;
     let tcp = config.admin.address.map(|address| {
         let bound = match given.take_one(SocketKind::Admin, address) {
             Some(given) => given.map(TcpListener::from),
@@ -331,16 +327,8 @@ fn bind(
     Ok(AllSockets {
         listeners,
         peers,
-        stud,
         admin,
     })
-}
-
-fn replication(cluster: &Option<Membership>, stud: &Option<Reception>) -> Replication {
-    Replication {
-        node: cluster.as_ref().map(Membership::node),
-        stud: stud.as_ref().map(Reception::watch),
-    }
 }
 
 fn shared(

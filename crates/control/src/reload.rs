@@ -159,14 +159,6 @@ fn replication(old: &Config, new: &Config) -> Vec<String> {
     differing.map(|(key, _)| key.to_owned()).collect()
 }
 
-/// Returns `cluster.stud-listen` if it is new or changed: becket opens this socket only at the
-/// start.
-fn stud(old: &Config, new: &Config) -> Option<String> {
-    let (was, is) = (old.stud(), new.stud()?);
-    let other = was.is_none_or(|was| was.listen != is.listen);
-    other.then(|| "cluster.stud-listen".to_owned())
-}
-
 /// Returns the changed keys of a section, except for keys that a reload applies.
 fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<String> {
     let table = |keys| match serde_json::to_value(keys) {
@@ -196,7 +188,6 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let (was, is) = (&old.file.process, &new.file.process);
     keys.extend(changed("process", was, is, &["key-log", "watch"]));
     keys.extend(replication(old, new));
-    keys.extend(stud(old, new));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {
             sockets::options(&other.keys) != sockets::options(&listener.keys)

@@ -16,8 +16,8 @@ use rustls::crypto::aws_lc_rs as provider;
 use rustls::sign::CertifiedKey;
 
 use super::rotation::Rotation;
-use super::state::{AdminState, MainProcess, Replication};
-use super::status::{ReloadOutcome, StudReport};
+use super::state::{AdminState, MainProcess};
+use super::status::ReloadOutcome;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::signing::Offload;
 use becket_log::Timestamp;
@@ -41,7 +41,7 @@ pub(super) fn state() -> AdminState {
             upgrades: 1,
         },
     };
-    let state = AdminState::new(main, shared, config, &rotation, Replication::default());
+    let state = AdminState::new(main, shared, config, &rotation, None);
     let errors = vec!["listener.web.bind: \"<b>\" is not an address".to_owned()];
     let time = Timestamp::from_unix(now.unix);
     state.set_reload(ReloadOutcome { time, errors }, false);
@@ -87,15 +87,6 @@ pub(super) fn cluster() -> ClusterStatus {
         }],
         unknown_policies: Vec::new(),
         sessions: SinkCounts::default(),
-    }
-}
-
-/// Returns accepted and rejected sessions of stud and hitch.
-pub(super) fn stud() -> StudReport {
-    StudReport {
-        listen: "10.0.0.1:8890".to_owned(),
-        receiving: true,
-        datagrams: [("stored".into(), 5), ("bad-seal".into(), 2)].into(),
     }
 }
 

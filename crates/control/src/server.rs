@@ -51,7 +51,6 @@ use crate::state::AdminState;
 use crate::status::ReloadOutcome;
 use crate::temporary::log_ended;
 use becket_cluster::Membership;
-use becket_cluster::stud::Reception;
 use becket_keys::signing::token::Tokens;
 use becket_log::access_log::AccessThread;
 use becket_log::{Logging, Timestamp};
@@ -109,7 +108,7 @@ pub struct Control {
     pub prober: Prober,
     pub rotation: Rotation,
     pub config: ConfigTasks,
-    pub peers: PeerTasks,
+    pub cluster: Option<Membership>,
     pub logs: LogThreads,
     pub admin: AdminThreads,
     pub handover: Handover,
@@ -127,13 +126,6 @@ pub struct ConfigTasks {
     pub reloading: Reloading,
     pub watching: Watching,
     pub waiting: PendingOutcomes,
-}
-
-/// Replication of sessions; each part is `None` if it is not configured.
-#[derive(Debug)]
-pub struct PeerTasks {
-    pub cluster: Option<Membership>,
-    pub stud: Option<Reception>,
 }
 
 #[derive(Debug)]
@@ -220,7 +212,7 @@ impl Control {
     async fn end(mut self, outcome: Outcome) -> Outcome {
         // Dropping these channels sends an error to each client that still waits for an outcome.
         drop((self.admin.changes, self.config.waiting));
-        if let Some(cluster) = self.peers.cluster {
+        if let Some(cluster) = self.cluster {
             cluster.leave().await;
         }
         if let Some(pages) = self.admin.pages {
@@ -372,7 +364,7 @@ impl Control {
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(name: "restart-required", key, "setting changed; the change takes effect at the next start");
         }
-        match (membership, &self.peers.cluster, cluster::settings(&config)) {
+        match (membership, &self.cluster, cluster::settings(&config)) {
             (Some(membership), ..) => self.join(membership),
             (None, Some(same), Some(settings)) => same.reload(settings),
             (None, ..) => {}
@@ -413,7 +405,7 @@ impl Control {
         }
         self.state
             .set_node(membership.as_ref().map(Membership::node));
-        self.peers.cluster = membership;
+        self.cluster = membership;
     }
 
     /// Replaces the configuration, and applies its table sizes and its log level.
@@ -429,9 +421,6 @@ impl Control {
         if let Err(error) = self.logs.logging.set_level(&config.log.level) {
             tracing::error!(name: "log-level-failed", %error, "cannot change the log level");
         }
-        if let Some(stud) = &self.peers.stud {
-            stud.reload(cluster::terms(&config));
-        }
     }
 
     /// Replaces the configuration of control and of the workers. `added` contains the new sockets
@@ -441,7 +430,7 @@ impl Control {
         self.state.set_config(config);
         // Sets the limits of new servers before a worker connects to them.
         self.settle_limits();
-        let cluster = self.peers.cluster.as_ref();
+        let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(adopted, added, &outboxes);
     }
@@ -482,9 +471,8 @@ impl Control {
         self.workers.drain(passed_on);
         // The next process binds the cluster's addresses, and a draining process creates few
         // further sessions.
-        drop(self.peers.stud.take());
         self.state.set_node(None);
-        if let Some(cluster) = self.peers.cluster.take() {
+        if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
         }
         // A new becket process can take over the admin address. Until then, this process serves the

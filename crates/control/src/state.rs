@@ -3,7 +3,6 @@
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use becket_cluster::stud::ReceptionStatus;
 use becket_cluster::{ClusterStatus, Node};
 
 use super::certificates::{CertificateStatus, certificates};
@@ -15,8 +14,8 @@ use super::rotation::{Rotation, RotationState};
 use super::snapshot::{self, Snapshot};
 use super::status::{
     AdmissionCounts, ChangeStatus, DroppedLines, HandshakeCounts, LogStatus, Occupancy,
-    ProcessStatus, ReloadOutcome, ServingState, SessionStatus, SigningStatus, Status, StudReport,
-    TicketKeys, TrafficStatus, WatchStatus,
+    ProcessStatus, ReloadOutcome, ServingState, SessionStatus, SigningStatus, Status, TicketKeys,
+    TrafficStatus, WatchStatus,
 };
 use super::temporary::{RunningBackend, temporary};
 use super::totals::Totals;
@@ -34,7 +33,6 @@ use becket_tls::config::Config;
 pub struct AdminState {
     shared: Arc<SharedState>,
     sandbox: SandboxStatus,
-    stud: Option<Arc<ReceptionStatus>>,
     main: MainProcess,
     started: Timestamp,
     draining: AtomicBool,
@@ -49,14 +47,6 @@ pub struct MainProcess {
     pub pid: u32,
     /// Counts of crashes and upgrades before this serving process started.
     pub restarts: Restarts,
-}
-
-#[derive(Debug, Default)]
-pub struct Replication {
-    /// This host's node in the cluster; `None` without a cluster.
-    pub node: Option<Arc<Node>>,
-    /// Status of the receiver for stud and hitch sessions; `None` if disabled.
-    pub stud: Option<Arc<ReceptionStatus>>,
 }
 
 /// Values that a reload or a rotation replaces.
@@ -117,7 +107,7 @@ impl AdminState {
         shared: Arc<SharedState>,
         config: Arc<Config>,
         rotation: &Rotation,
-        replication: Replication,
+        node: Option<Arc<Node>>,
     ) -> Self {
         let started = Timestamp::from_unix(shared.clock.now().unix);
         let mut changes = ChangeStatus::default();
@@ -125,7 +115,6 @@ impl AdminState {
         Self {
             shared,
             sandbox: SandboxStatus::default(),
-            stud: replication.stud,
             main,
             started,
             draining: AtomicBool::new(false),
@@ -135,7 +124,7 @@ impl AdminState {
                 certificates: certificates(&config),
                 log_level: None,
                 config,
-                node: replication.node,
+                node,
                 changes,
                 rotation: rotation.standing(),
             }),
@@ -354,7 +343,6 @@ impl AdminState {
         now: Now,
     ) -> SessionStatus {
         let rotation = &current.rotation;
-        let stud = self.stud.as_ref().map(|stud| stud.status());
         SessionStatus {
             table: Occupancy {
                 entries: self.shared.table.len(),
@@ -369,15 +357,6 @@ impl AdminState {
                 secrets: rotation.secrets.clone(),
             },
             cluster: cluster.and_then(snapshot::cluster),
-            stud: stud.map(|stud| StudReport {
-                listen: stud.listen.to_string(),
-                receiving: stud.receiving,
-                datagrams: stud
-                    .datagrams
-                    .into_iter()
-                    .map(|(outcome, count)| (outcome.into(), count))
-                    .collect(),
-            }),
         }
     }
 

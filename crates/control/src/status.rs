@@ -207,8 +207,6 @@ pub struct SessionStatus {
     pub tickets: TicketKeys,
     /// `None` if sessions are not replicated.
     pub cluster: Option<ClusterReport>,
-    /// Sessions received from stud and hitch; `None` if reception is disabled.
-    pub stud: Option<StudReport>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
@@ -266,14 +264,6 @@ pub struct PeerNameReport {
     pub problem: Option<String>,
     #[serde(flatten)]
     pub more: Map<String, Value>,
-}
-
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub struct StudReport {
-    pub listen: String,
-    pub receiving: bool,
-    pub datagrams: BTreeMap<Cow<'static, str>, u64>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

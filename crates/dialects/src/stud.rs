@@ -81,8 +81,8 @@ const OWN: &[Setting] = &[
     Setting::refused(Switch, "write-xff", "HTTP is not modified; use write-proxy to send the client's address"),
     Setting::differs(Switch, "quiet", "log.level", "only errors are logged"),
     Setting::same(Number, "shared-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts with stud are accepted if becket could have created equal ones; without an RSA key in the last pem-file they are sealed with a publicly known key, and the setting is refused, or with shared-cache-peer the sessions are not accepted"),
-    Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, over UDP on the port after stud's, with a secret derived from the key of the last pem-file; none is sent to stud"),
+    Setting::differs(Text, "shared-cache-listen", "cluster.listen", "sessions are shared with beckets alone; those of stud are not received"),
+    Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, with a secret derived from the key of the last pem-file; none is sent to stud"),
     Setting::differs(Text, "shared-cache-if", "", "peers are found by their addresses (shared-cache-peer), not by multicast"),
 ];
 
@@ -228,10 +228,8 @@ unheard-of = 5
             "syslog = \"/dev/log\"  # stud.conf:23 syslog",
             "syslog-tag = \"stud\"",
             "table-entries = 1000",
-            "stud-listen = \"127.0.0.1:9\"  # stud.conf:26 shared-cache-listen",
-            "stud-certificate = \"/srv/b.pem\"",
-            "listen = \"127.0.0.1:10\"  # stud.conf:27 shared-cache-peer",
-            "peers = [\"127.0.0.1:11\"]  # stud.conf:27 shared-cache-peer",
+            "listen = \"127.0.0.1:9\"  # stud.conf:26 shared-cache-listen",
+            "peers = [\"127.0.0.1:10\"]  # stud.conf:27 shared-cache-peer",
             "secret-from-key = \"/srv/b.pem\"",
         ] {
             assert!(toml.contains(line), "{line} is not in {toml}");
@@ -278,13 +276,13 @@ unheard-of = 5
         for (line, listen, peers) in [
             (
                 "-U 10.0.3.20,8888 -P 10.0.0.17",
-                "10.0.3.20:8889",
-                r#"["10.0.0.17:8889"]"#,
+                "10.0.3.20:8888",
+                r#"["10.0.0.17:8888"]"#,
             ),
             (
                 "-U [10.0.3.20]:8888 -P [10.0.0.17] -P [fe80::1]:9 -P one.example,7",
-                "10.0.3.20:8889",
-                r#"["10.0.0.17:8889", "[fe80::1]:10", "one.example:8"]"#,
+                "10.0.3.20:8888",
+                r#"["10.0.0.17:8888", "[fe80::1]:9", "one.example:7"]"#,
             ),
         ] {
             let found = shared(&format!("{line} a.pem"));
@@ -301,7 +299,6 @@ unheard-of = 5
                 "-U ,8888 -P 10.0.0.17 a.pem",
                 "without an address of this host",
             ),
-            ("-U 10.0.3.20,65535 -P 10.0.0.17 a.pem", "no next port"),
             (
                 "-U 10.0.3.20,8888 -P 239.0.0.1 a.pem",
                 "not shared by multicast",

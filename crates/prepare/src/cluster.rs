@@ -17,7 +17,6 @@ use becket_keys::keys::{needs_password, read, shown, warn_if_readable};
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::NodeId;
 use becket_sys::identity::UnixIdentity;
-use rustls_pki_types::PrivateKeyDer;
 
 use super::ConfigBuilder;
 use becket_tls::config::Cluster;
@@ -26,10 +25,10 @@ use becket_tls::secret::file::RunUser;
 use becket_tls::secret::shared::SharedSecret;
 
 impl ConfigBuilder<'_> {
-    /// Returns the settings of the cluster; `None` if the section is missing or shares nothing.
+    /// Returns the settings of the cluster; `None` if the section is missing.
     pub(super) fn cluster(&mut self) -> Option<Cluster> {
         let file = self.file;
-        let cluster = file.cluster.as_ref().filter(|cluster| cluster.shares())?;
+        let cluster = file.cluster.as_ref()?;
         let secrets = self.secrets(cluster);
         let listen = self.udp_address(&key!("cluster", cluster.listen), cluster.listen.as_ref());
         let peers = self.peers(cluster, listen);
@@ -48,11 +47,7 @@ impl ConfigBuilder<'_> {
         if let Some(text) = &cluster.secret_from_key {
             let path = key!("cluster", cluster.secret_from_key);
             let accepted = "a PEM file with a private key of RSA, ECDSA or Ed25519";
-            let file = self.environment.base.join(text);
-            secrets.extend(self.of_private_key(&path, text, accepted, |key| {
-                let made = SharedSecret::of_private_key(key, &file);
-                made.ok_or("a private key of another kind")
-            }));
+            secrets.extend(self.secret_from_key(&path, text, accepted));
         }
         if let Some(text) = &cluster.secret {
             self.secret("cluster.secret", text, &mut secrets);
@@ -101,14 +96,8 @@ impl ConfigBuilder<'_> {
         secrets.push(opened);
     }
 
-    /// Derives a value from the private key in a PEM file, which must contain exactly one.
-    pub(super) fn of_private_key<T>(
-        &mut self,
-        path: &str,
-        text: &str,
-        accepted: &str,
-        make: impl FnOnce(&PrivateKeyDer<'_>) -> Result<T, &'static str>,
-    ) -> Option<T> {
+    /// Derives the secret from the private key in a PEM file, which must contain exactly one.
+    fn secret_from_key(&mut self, path: &str, text: &str, accepted: &str) -> Option<SharedSecret> {
         if !matches!(KeySource::parse(text), Ok(KeySource::File(_))) {
             let fault = "a key on a token, which becket cannot read";
             self.report.refuse(path, fault, accepted);
@@ -121,7 +110,7 @@ impl ConfigBuilder<'_> {
         }
         warn_if_readable(path, &at, &pem, &mut self.report);
         let made = match pem.keys.as_slice() {
-            [key] => make(key),
+            [key] => SharedSecret::of_private_key(key, &at).ok_or("a private key of another kind"),
             [] => Err("no private key"),
             _ => Err("more than one private key"),
         };

@@ -34,7 +34,6 @@ mod names;
 mod onward;
 mod policies;
 pub mod renewal;
-mod stud;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -188,7 +187,6 @@ pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, R
     let policies = builder.policies();
     let cluster = builder.cluster();
     let listeners = builder.listeners(&policies);
-    let stud = builder.stud(&listeners);
     builder.check_identity();
     builder.kernel_tls(&listeners);
     let workers = worker_count(&file.process);
@@ -200,7 +198,6 @@ pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, R
         backends,
         connections: builder.connections(fixed, of_pipes),
         cluster,
-        stud,
         log: builder.log(),
         admin: builder.admin(),
         batches: builder.batches(),

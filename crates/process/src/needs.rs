@@ -29,8 +29,8 @@ pub(super) struct Needs {
     pub(super) clients: Vec<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) admin_socket: Option<AdminSocket>,
-    /// Addresses that receive datagrams from other hosts.
-    pub(super) datagrams: Vec<SocketAddr>,
+    /// Address that receives datagrams from other hosts.
+    pub(super) datagrams: Option<SocketAddr>,
     /// Number of worker threads; each has its own socket per address.
     pub(super) workers: usize,
 }
@@ -48,8 +48,7 @@ impl Needs {
         let listeners = file.listener.iter();
         let binds = listeners.flat_map(|listener| &listener.bind);
         let cluster = file.cluster.as_ref();
-        let datagrams = cluster.map(|cluster| [&cluster.listen, &cluster.stud_listen]);
-        let datagrams = datagrams.into_iter().flatten().flatten();
+        let datagrams = cluster.and_then(|cluster| cluster.listen.as_ref());
         let admin = file.admin.address.as_ref();
         let logs = [&file.log.file, &file.log.access].into_iter();
         let files = files(file).into_iter();
@@ -66,9 +65,7 @@ impl Needs {
             // An unknown owner of the socket is ignored here; the serving process reports it.
             admin_socket: AdminSocket::of(&file.admin, folder).ok().flatten(),
             admin: admin.and_then(|admin| addresses(&admin.address).pop()),
-            datagrams: datagrams
-                .filter_map(|at| addresses(&at.address).pop())
-                .collect(),
+            datagrams: datagrams.and_then(|at| addresses(&at.address).pop()),
             workers: worker_count(&file.process),
         }
     }
@@ -80,7 +77,7 @@ impl Needs {
         let all = [
             (SocketKind::Clients, &self.clients[..]),
             (SocketKind::Admin, self.admin.as_slice()),
-            (SocketKind::Datagrams, &self.datagrams[..]),
+            (SocketKind::Datagrams, self.datagrams.as_slice()),
         ];
         let all = all.into_iter();
         all.flat_map(|(kind, listed)| listed.iter().map(move |address| (kind, *address)))
@@ -93,11 +90,7 @@ fn files(file: &File) -> Vec<&str> {
     let mut files = file.files_of_certificates();
     if let Some(cluster) = &file.cluster {
         let secrets = cluster.secret.iter().chain(&cluster.accept_secrets);
-        let keys = cluster
-            .secret_from_key
-            .iter()
-            .chain(&cluster.stud_certificate);
-        let all = secrets.chain(keys);
+        let all = secrets.chain(&cluster.secret_from_key);
         files.extend(all.map(String::as_str));
     }
     files
@@ -113,11 +106,11 @@ mod tests {
             { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/pin' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
-            [cluster]\nsecret = '10'\naccept-secrets = ['11', '12']\nstud-certificate = '13'\nsecret-from-key = '15'";
+            [cluster]\nsecret = '10'\naccept-secrets = ['11', '12']\nsecret-from-key = '13'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         assert_eq!(needs.tokens.len(), 1);
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
-        let all = (1..=15).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
+        let all = (1..=14).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());
     }
 }

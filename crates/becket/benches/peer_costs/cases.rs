@@ -211,7 +211,7 @@ impl Cases {
     }
 
     pub(crate) fn datagrams(&mut self, greeting: &[u8]) {
-        let [replication, stud] = self.places.nodes;
+        let replication = self.places.node;
         let turn = "256 in a turn; control's time only";
         let forged = [&SIGNATURE[..], &[1], &[0x55; 120]].concat();
         let one = UdpSocket::bind("127.0.73.9:0").expect("a free port");
@@ -228,7 +228,6 @@ impl Cases {
                 replication,
                 &forged,
             ),
-            ("datagram to the port of stud", turn, stud, &vec![0x55; 568]),
         ] {
             self.meter.each(control(what, bound), BURST, || {
                 for _ in 0..BURST {

@@ -15,8 +15,8 @@ pub(crate) struct Terminator(Supervised);
 
 pub(crate) struct Places {
     tcp: BTreeMap<&'static str, SocketAddr>,
-    /// UDP addresses on which becket receives sessions: from cluster peers, and from stud.
-    pub(crate) nodes: [SocketAddr; 2],
+    /// UDP address on which becket receives sessions from cluster peers.
+    pub(crate) node: SocketAddr,
     /// Socket of the configured peer node.
     pub(crate) peer: UdpSocket,
 }
@@ -25,8 +25,8 @@ impl Places {
     /// Finds free ports, because the configuration must contain them.
     pub(crate) fn find() -> Self {
         let bind = || UdpSocket::bind(ANY).expect("a free port");
-        let held = [(); 2].map(|()| bind());
-        let nodes = held.map(|socket| socket.local_addr().expect("bound"));
+        let held_node = bind();
+        let node = held_node.local_addr().expect("bound");
         let names = LISTENERS.iter().map(|(name, _)| *name).chain(["admin"]);
         let held: Vec<_> = names
             .map(|name| (name, TcpListener::bind(ANY).expect("a free port")))
@@ -35,7 +35,7 @@ impl Places {
         let tcp = tcp.map(|(name, socket)| (*name, socket.local_addr().expect("bound")));
         Self {
             tcp: tcp.collect(),
-            nodes,
+            node,
             peer: bind(),
         }
     }
@@ -62,14 +62,13 @@ impl Places {
     /// Returns the configuration. `servers` are in the order of [`SERVERS`].
     pub(crate) fn text(&self, node: u16, servers: [SocketAddr; SERVERS]) -> String {
         let [app, mail, tls, tickets, base @ ..] = servers;
-        let [replication, stud] = self.nodes;
         let mut text = format!(
             "[process]\nworkers = 1\npin = false\n[admin]\naddress = '{}'\n\
              [[policy]]\nname = 'web'\n[[policy]]\nname = 'clients'\nclient-certificates = 'optional'\nclient-ca = 'ca.pem'\n\
              [[policy]]\nname = 'early'\nversions = ['1.3']\nearly-data = '17KiB'\n\
-             [cluster]\nsecret = 'secret'\nnode = {node}\nlisten = '{replication}'\npeers = ['{}']\n\
-             receive-stud = true\nstud-listen = '{stud}'\nstud-certificate = 'rsa.pem'\nstud-policy = 'web'\n",
+             [cluster]\nsecret = 'secret'\nnode = {node}\nlisten = '{}'\npeers = ['{}']\n",
             self.of("admin"),
+            self.node,
             self.peer.local_addr().expect("bound"),
         );
         for (name, more) in LISTENERS {

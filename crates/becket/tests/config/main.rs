@@ -13,4 +13,3 @@ mod onward;
 mod reloads;
 mod revocation;
 mod servers;
-mod stud;

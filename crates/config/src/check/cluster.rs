@@ -1,11 +1,7 @@
 //! Finds contradictions in `[cluster]`.
 
-use std::sync::Arc;
-
 use becket_proto::epoch::EpochLength;
 
-use super::RSA_KEY;
-use crate::address::ListenAddress;
 use crate::cluster::Cluster;
 use crate::error::Report;
 use crate::key;
@@ -19,11 +15,11 @@ impl Cluster {
             "conflicts with cluster.secret",
             "one of the two",
         );
-        if self.secret.is_none() && self.secret_from_key.is_none() && self.shares() {
+        if self.secret.is_none() && self.secret_from_key.is_none() {
             let accepted = "a file that \"becket secret FILE\" made";
             report.refuse(key!(at, self.secret), "missing", accepted);
         }
-        if self.node.is_none() && self.shares() {
+        if self.node.is_none() {
             report.refuse(
                 key!(at, self.node),
                 "missing",
@@ -52,37 +48,5 @@ impl Cluster {
             "no address to receive their datagrams",
             "cluster.listen with it",
         );
-        self.check_stud(report);
-    }
-
-    /// Rejects keys for stud and hitch without `receive-stud`, and `receive-stud` without its keys.
-    fn check_stud(&self, report: &mut Report) {
-        let at = "cluster";
-        let deaf = "given, but cluster.receive-stud is off";
-        let missing = "missing, though cluster.receive-stud is on";
-        let stud = self.receive_stud;
-        let (hears, reads) = (self.stud_listen.is_some(), self.stud_certificate.is_some());
-        let (listen, certificate) = (key!(at, self.stud_listen), key!(at, self.stud_certificate));
-        report.refuse_if(hears && !stud, listen.clone(), deaf, STUD);
-        report.refuse_if(reads && !stud, certificate.clone(), deaf, STUD);
-        report.refuse_if(
-            self.stud_policy.is_some() && !stud,
-            key!(at, self.stud_policy),
-            deaf,
-            STUD,
-        );
-        report.refuse_if(!hears && stud, listen.clone(), missing, UDP);
-        report.refuse_if(!reads && stud, certificate, missing, RSA_KEY);
-        let text = |at: &Option<ListenAddress>| at.as_ref().map(|at| Arc::clone(&at.text));
-        let same = hears && text(&self.listen) == text(&self.stud_listen);
-        report.refuse_if(
-            same && stud,
-            listen,
-            "cluster.listen has this address",
-            "another port",
-        );
     }
 }
-
-const STUD: &str = "cluster.receive-stud = true with it";
-const UDP: &str = "a UDP address such as \"192.0.2.1:8890\"";

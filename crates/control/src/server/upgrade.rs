@@ -143,11 +143,8 @@ impl Control {
 
     /// Joins the cluster. Called once, after the old process has released the cluster's addresses.
     fn join_cluster(&mut self) {
-        if let Some(cluster) = &mut self.peers.cluster {
+        if let Some(cluster) = &mut self.cluster {
             cluster.start();
-        }
-        if let Some(stud) = &mut self.peers.stud {
-            stud.start();
         }
     }
 

@@ -166,8 +166,8 @@ impl HitchTranslator {
         self.log();
         let certificates = self.certificates();
         self.backend(&certificates);
-        let is_shared = self.listeners(&certificates);
-        self.shared_cache(&certificates, is_shared);
+        self.listeners(&certificates);
+        self.shared_cache(&certificates);
         let is_daemon = self.global.on("daemon").is_some();
         self.out.finish(self.settings, is_daemon)
     }
@@ -361,8 +361,7 @@ impl HitchTranslator {
         }
     }
 
-    /// Adds all listeners. Returns `true` if one of them uses the global policy.
-    fn listeners(&mut self, certificates: &[CertificateEntry]) -> bool {
+    fn listeners(&mut self, certificates: &[CertificateEntry]) {
         let mut frontends = std::mem::take(&mut self.frontends);
         if frontends.is_empty() {
             frontends.push(Scope::default());
@@ -382,12 +381,10 @@ impl HitchTranslator {
                 self.policy(&name, scope);
             }
         }
-        let is_shared = !plain.is_empty() || own.iter().any(shares);
-        if is_shared {
+        if !plain.is_empty() || own.iter().any(shares) {
             let none = Scope::default();
             self.policy(MAIN, &none);
         }
-        is_shared
     }
 
     fn listener(

@@ -1,16 +1,18 @@
-//! Translates `shared-cache-*`. becket receives sessions from hosts with hitch or stud, and
-//! exchanges sessions with other becket hosts. A remark explains why sessions are not shared.
+//! Translates stud's `shared-cache-*`: hosts that run becket in place of stud share their sessions.
 
 use std::net::IpAddr;
 
-use super::super::builder::address;
+use super::super::builder::{SettingId, address};
 use super::super::setting::SettingSupport;
-use super::reader::{HitchTranslator, MAIN, endpoint_of};
-use super::scope::{CertificateEntry, words};
+use super::reader::{HitchTranslator, endpoint_of};
+use super::scope::CertificateEntry;
 
 impl HitchTranslator {
-    /// Sets the keys for sharing sessions with hosts that run hitch, stud or becket.
-    pub(super) fn shared_cache(&mut self, certificates: &[CertificateEntry], is_shared: bool) {
+    /// Sets the keys of `[cluster]`. As in stud, the secret is derived from the shared private key.
+    pub(super) fn shared_cache(&mut self, certificates: &[CertificateEntry]) {
+        if self.program != "stud" {
+            return;
+        }
         let Some((text, origin)) = self.global.text("shared-cache-listen") else {
             return self.shares_with_nobody("without shared-cache-listen");
         };
@@ -18,52 +20,31 @@ impl HitchTranslator {
             let accepted = "[HOST]:PORT, with the brackets";
             return self.out.refuse(origin, "not an address", accepted);
         };
-        let (ip, listen) = (host.parse::<IpAddr>().ok(), address(host, port));
-        let port = port.parse().unwrap_or_default();
-        let is_group = ip.is_some_and(|ip| ip.is_multicast());
-        let verify = self.global.text("client-verify");
-        let verifies = verify.is_some_and(|(text, _)| text != "none");
-        let versions = self.global.text("tls-protos");
-        let is_new = versions.is_some_and(|(text, _)| words(text).all(|word| word != "TLSv1.2"));
+        let listen = address(host, port);
         let pem = certificates.last().filter(|pem| !pem.path.contains('*'));
-        let why = match pem {
+        let key = pem.map(|pem| self.out.place(pem.key.as_ref().unwrap_or(&pem.path)));
+        let why = match (host.parse::<IpAddr>(), key) {
             _ if self.global.on("client").is_some() => "client mode terminates no TLS",
-            _ if is_group => "multicast is not supported; name each host",
-            _ if verifies => "they do not identify client certificates",
-            _ if is_new => "none of them is a TLS 1.3 session",
-            _ if !is_shared => "each frontend has its own TLS settings",
-            None => "without a pem-file for all frontends their key is not known",
-            Some(pem) => {
-                let key = self.out.place(pem.key.as_ref().unwrap_or(&pem.path));
-                self.out.put("cluster.receive-stud", true, origin);
-                self.out.put("cluster.stud-listen", listen, origin);
-                self.out.put("cluster.stud-certificate", &*key, origin);
-                self.out.put("cluster.stud-policy", MAIN, origin);
-                return match ip {
-                    _ if self.program != "stud" => {}
-                    Some(ip) if !ip.is_unspecified() => self.share(key, (ip, port)),
-                    _ => self.shares_with_nobody(
-                        "without an address of this host in shared-cache-listen, which determines the node number",
-                    ),
-                };
+            (Ok(ip), _) if ip.is_multicast() => "multicast is not supported; name each host",
+            (_, None) => "without a pem-file there is no common key",
+            (Ok(ip), Some(key)) if !ip.is_unspecified() => {
+                let port = port.to_owned();
+                return self.share(&key, (ip, listen, &port), origin);
+            }
+            _ => {
+                "without an address of this host in shared-cache-listen, which determines the node number"
             }
         };
         self.shares_with_nobody(why);
-        let why = format!("sessions of other hosts are not accepted: {why}");
+        let why = format!("sessions are not shared with other hosts: {why}");
         self.out.amend(origin, SettingSupport::Different, why);
     }
 
-    /// Exchanges sessions with other becket hosts. As in stud, the secret is derived from the
-    /// shared private key. The datagrams use stud's port plus 1, because stud's datagrams have
-    /// another format.
-    fn share(&mut self, key: String, (ip, port): (IpAddr, u16)) {
-        let Some(listen) = port.checked_add(1) else {
-            return self.shares_with_nobody("shared-cache-listen has no next port");
-        };
+    fn share(&mut self, key: &str, (ip, listen, port): (IpAddr, String, &str), origin: SettingId) {
         let mut peers = Vec::new();
         for (text, origin) in std::mem::take(&mut self.peers) {
             let Some((host, port)) = peer_of(&text, port) else {
-                let accepted = "HOST, HOST,PORT or [HOST]:PORT, with a port of at most 65534";
+                let accepted = "HOST, HOST,PORT or [HOST]:PORT";
                 self.out
                     .refuse(origin, "not an address of a host", accepted);
                 continue;
@@ -73,41 +54,36 @@ impl HitchTranslator {
                 self.out.amend(origin, SettingSupport::Different, why);
                 continue;
             }
-            peers.push(address(host, &port.to_string()));
+            peers.push(address(host, port));
             self.out.put("cluster.peers", peers.clone(), origin);
-            if peers.len() == 1 {
-                let listen = address(&ip.to_string(), &listen.to_string());
-                self.out.put("cluster.listen", listen, origin);
-                self.out.put("cluster.node", i64::from(node_of(ip)), origin);
-                self.out.put("cluster.secret-from-key", &*key, origin);
-            }
         }
+        if peers.is_empty() {
+            let why = "no shared-cache-peer names another host";
+            return self.out.amend(origin, SettingSupport::Different, why);
+        }
+        self.out.put("cluster.listen", listen, origin);
+        self.out.put("cluster.node", i64::from(node_of(ip)), origin);
+        self.out.put("cluster.secret-from-key", key, origin);
     }
 
     /// Records in the peers' remarks why sessions are not shared with them.
     fn shares_with_nobody(&mut self, why: &str) {
-        for (_, origin) in self.peers.iter().filter(|_| self.program == "stud") {
+        for (_, origin) in &self.peers {
             let why = format!("sessions are not shared with other hosts: {why}");
             self.out.amend(*origin, SettingSupport::Different, why);
         }
     }
 }
 
-/// Returns a peer's host, and becket's port: stud's port plus 1.
-fn peer_of(text: &str, port: u16) -> Option<(&str, u16)> {
-    let (host, own) = match text.strip_prefix('[') {
-        Some(_) if !text.ends_with(']') => {
-            endpoint_of(text).map(|(host, port)| (host, Some(port)))?
-        }
-        Some(host) => (host.strip_suffix(']')?, None),
-        None => match text.rsplit_once(',') {
-            Some((host, port)) => (host, Some(port)),
-            None => (text, None),
-        },
+/// Returns a peer's host and port; the default is this host's port.
+fn peer_of<'t>(text: &'t str, default: &'t str) -> Option<(&'t str, &'t str)> {
+    let (host, port) = match text.strip_prefix('[') {
+        Some(_) if !text.ends_with(']') => endpoint_of(text)?,
+        Some(host) => (host.strip_suffix(']')?, default),
+        None => text.rsplit_once(',').unwrap_or((text, default)),
     };
-    let port = own.map_or(Some(port), |own| own.parse().ok().filter(|own| *own > 0))?;
-    let port = port.checked_add(1)?;
-    (!["", "*"].contains(&host)).then_some((host, port))
+    let is_valid = port.parse::<u16>().is_ok_and(|port| port > 0);
+    (is_valid && !["", "*"].contains(&host)).then_some((host, port))
 }
 
 /// Derives a node number from this host's address. Numbers differ within a network of 65536

@@ -64,7 +64,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Switch, "syslog", "log.syslog"),
     Setting::same(Text, "syslog-facility", "log.syslog-facility"),
     Setting::same(Number, "session-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "cluster.stud-listen", "TLS 1.2 sessions of hosts with hitch or stud are accepted if becket could have created equal ones; refused if the last pem-file has no RSA key, because the sessions are then sealed with a publicly known key"),
+    Setting::differs(Text, "shared-cache-listen", "", "sessions of hosts with hitch are not received; a [cluster] shares sessions between beckets"),
     Setting::differs(Text, "shared-cache-peer", "", "sessions are not sent to other hosts, so clients make full handshakes there; a [cluster] shares sessions between beckets"),
     Setting::differs(Text, "shared-cache-if", "", "sessions are not sent to other hosts, so clients make full handshakes there; a [cluster] shares sessions between beckets"),
     Setting::differs(Switch, "client", "listener.tls", "plain clients are connected to the backend with TLS; the backend's certificate is not verified, as before"),

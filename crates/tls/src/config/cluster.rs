@@ -1,12 +1,10 @@
-//! Prepared `[cluster]`, and settings for receiving sessions of stud and hitch.
+//! Prepared `[cluster]`.
 
 use std::net::SocketAddr;
 
 use becket_cluster::Peer;
-use becket_cluster::stud::StudKey;
 use becket_config::cluster;
 use becket_proto::epoch::EpochLength;
-use becket_proto::session::PolicyTag;
 use becket_proto::ticket::NodeId;
 
 use crate::secret::shared::SharedSecret;
@@ -26,18 +24,4 @@ pub struct Cluster {
     pub listen: Option<SocketAddr>,
     /// Peers to which sessions are sent. Their names are unique.
     pub peers: Vec<Peer>,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Stud {
-    /// Address that receives the datagrams of stud and hitch.
-    pub listen: SocketAddr,
-    pub key: StudKey,
-    pub policy_name: String,
-    /// Digest of the policy under which received sessions resume.
-    pub policy: PolicyTag,
-    /// IANA numbers of the policy's TLS 1.2 suites.
-    pub suites: Vec<u16>,
-    /// The policy rejects sessions without extended master secret.
-    pub require_ems: bool,
 }

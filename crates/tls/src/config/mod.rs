@@ -29,7 +29,7 @@ use rustls::server::danger::ClientCertVerifier;
 
 pub use self::admin::{Admin, AdminSocket};
 pub use self::backend::{Backend, Server};
-pub use self::cluster::{Cluster, Stud};
+pub use self::cluster::Cluster;
 pub use self::onward::Onward;
 pub use self::server_address::{MOST_ADDRESSES, ServerAddress};
 use crate::trial::TrialPolicy;
@@ -49,8 +49,6 @@ pub struct Config {
     /// may lower.
     pub connections: usize,
     pub cluster: Option<Cluster>,
-    /// Settings for receiving sessions from stud and hitch; `None` if disabled.
-    pub stud: Option<Stud>,
     /// The `[log]` section, with absolute paths.
     pub log: Log,
     /// Signer for batches of RSA signatures, if they are configured and the processor supports
@@ -177,10 +175,6 @@ impl Config {
 
     pub fn peers_arrive_at(&self) -> Option<SocketAddr> {
         self.cluster.as_ref()?.listen
-    }
-
-    pub fn stud(&self) -> Option<&Stud> {
-        self.stud.as_ref()
     }
 
     /// Returns `true` if crypto threads make the signatures of at least one key.

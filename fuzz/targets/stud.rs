@@ -1,6 +1,0 @@
-//! Feeds libFuzzer's inputs to [`becket_fuzz::stud::run`].
-#![no_main]
-
-libfuzzer_sys::fuzz_target!(|data: &[u8]| {
-    becket_fuzz::stud::run(data);
-});
