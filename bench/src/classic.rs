@@ -127,7 +127,7 @@ today = [{ resume = "never" }, "forbidden", { resume = "every=80", workers = 6 }
     }
 
     #[test]
-    fn a_table_with_today_rows_must_have_one_for_each_row() {
+    fn today_needs_an_entry_for_each_table_row() {
         let wrong = SCENARIO.replace("\"forbidden\", ", "");
         let error = Scenario::parse("x", &wrong).unwrap_err().to_string();
         assert!(error.contains("3 rows, but `today` has 2"), "{error}");

@@ -513,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_that_a_server_has_beaten_is_omitted() {
+    fn a_limit_that_a_server_exceeds_is_omitted() {
         let case = case(vec![
             column("becket", &[100.0]),
             column(RELAY, &[80.0]),

@@ -236,7 +236,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tcp_handshake_takes_a_round_trip_and_the_host_has_no_such_device() {
+    fn the_test_network_delays_handshakes_and_adds_no_device_to_the_host() {
         let place = place::Place::here().unwrap();
         let network = match Network::of(Measure::Delay, &place.all()) {
             Ok(network) => network.unwrap(),

@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn large_bodies_are_measured_in_a_whole_number_of_at_least_one() {
+    fn large_bodies_are_measured_by_count_and_at_least_once() {
         const GIB: u64 = 1 << 30;
         let count = |effort: Effort, body| match effort.closed(body, effort.time) {
             Load::ClosedCount(count) => Some(count),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn becket_has_one_column_beside_itself_with_its_own_or_another_program() {
+    fn becket_is_compared_with_one_column_of_its_own_or_another_program() {
         let peer = |name: &str, program: &str| Peer {
             name: name.to_owned(),
             kind: Kind::Becket,

@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn the_benchs_own_use_does_not_count_and_the_larger_method_does() {
+    fn the_cpu_use_of_the_bench_is_excluded_and_the_larger_estimate_is_used() {
         let at = clock::now();
         let reading = |seconds: u64, all: u64, own: u64, rest: u64| Reading {
             at: at + Duration::from_secs(seconds),

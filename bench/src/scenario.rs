@@ -576,7 +576,7 @@ mod tests {
     }
 
     #[test]
-    fn a_column_beside_becket_has_its_own_settings_and_the_others_keep_those_of_the_case() {
+    fn an_extra_becket_column_overrides_the_settings_of_the_case() {
         let beside = |entry: &str| format!("{HEAD}[base]\nbody = \"1m\"\n[beside.{entry}\n");
         let scenario = Scenario::parse("x", &beside("\"becket@copies\"]\npipes = 0")).unwrap();
         let settings = &scenario.cases(false).unwrap()[0].1;

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_joined_round_equals_one_turn_of_the_whole_time() {
+    fn joined_turns_equal_one_long_turn() {
         // 100 transactions of 30 us and 300 of 10: 6 ms for 400.
         let joined = join(7, &[turn(100.0, 30.0), turn(300.0, 10.0)]).unwrap();
         let of = |name: &str| joined.figures[name];

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_page_is_usable_narrow_and_wide_light_and_dark_with_a_pointer_and_with_keys() {
+fn the_page_works_narrow_and_wide_in_both_themes_by_mouse_and_keyboard() {
     let Some(browser) = Tool::find("chromium") else {
         return;
     };

@@ -30,7 +30,7 @@ fn close(place: &Place) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn it_serves_reloads_and_reopens_its_logs() {
+fn a_process_in_a_chroot_serves_reloads_and_reopens_its_logs() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     open_to_all(&place);
@@ -70,7 +70,7 @@ fn it_serves_reloads_and_reopens_its_logs() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn logs_outside_of_it_cannot_be_reopened_and_stay_open() {
+fn logs_outside_the_chroot_cannot_be_reopened_and_stay_open() {
     if nobody().is_none() {
         return;
     }
@@ -107,7 +107,7 @@ fn logs_outside_of_it_cannot_be_reopened_and_stay_open() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn files_are_served_from_it_without_a_proc_file_system() {
+fn files_are_served_from_a_chroot_without_proc() {
     if nobody().is_none() {
         return;
     }
@@ -134,7 +134,7 @@ fn files_are_served_from_it_without_a_proc_file_system() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_process_that_replaces_it_has_the_same_chroot() {
+fn a_new_process_has_the_same_chroot_after_an_upgrade() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     open_to_all(&place);
@@ -167,7 +167,7 @@ fn a_process_that_replaces_it_has_the_same_chroot() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn only_root_can_start_with_one() {
+fn only_root_can_start_with_a_chroot() {
     let Some(user) = nobody() else { return };
     let place = Place::new();
     fs::create_dir(place.path("jail")).unwrap();

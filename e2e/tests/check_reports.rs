@@ -40,7 +40,7 @@ fn a_valid_configuration_is_accepted_and_each_name_completes_a_handshake() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_running_becket_and_expiring_certificates_are_warnings() {
+fn a_running_becket_and_expiring_certificates_cause_warnings() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address);

@@ -61,7 +61,7 @@ fn both_tell(settings: &str, act: impl Fn(&Place, SocketAddr)) -> Option<[Vec<u8
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn an_address_is_sent_in_bytes() {
+fn the_client_address_is_sent_in_the_binary_format_of_hitch() {
     let act = |place: &Place, at| {
         assert!(ask(at, place, b"").unwrap().ends_with(b"well met"));
     };

@@ -13,7 +13,7 @@ use becket_e2e::{
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn in_user_mode_linux_clients_are_not_affected() {
+fn clock_jumps_in_user_mode_linux_do_not_affect_clients() {
     let Some(linux) = UserModeLinux::find() else {
         return;
     };

@@ -143,7 +143,7 @@ fn peer_state(node: &Node<'_>) -> Value {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_reload_stops_replication_and_another_starts_it_again() {
+fn reloads_can_stop_and_restart_replication() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };
@@ -220,7 +220,7 @@ fn two_that_can_be_upgraded(network: &Network) -> Vec<Node<'_>> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn sessions_of_both_hosts_resume_on_both_during_an_upgrade_of_one() {
+fn sessions_resume_on_both_hosts_during_an_upgrade_of_one() {
     let (Some(network), Some(openssl)) = (Network::of(2), OpenSsl::find()) else {
         return;
     };

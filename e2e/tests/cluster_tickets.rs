@@ -33,7 +33,7 @@ fn offer(node: &Node<'_>, openssl: &OpenSsl, kind: &str, session: &str) -> Strin
 }
 
 #[test]
-fn a_ticket_is_accepted_on_every_host_even_after_its_own_restarted_or_failed() {
+fn a_ticket_is_accepted_on_all_hosts_after_its_issuer_restarts_or_fails() {
     let (Some(network), Some(openssl)) = (Network::of(3), OpenSsl::find()) else {
         return;
     };

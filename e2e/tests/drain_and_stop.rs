@@ -173,7 +173,7 @@ fn another_becket_can_start_while_one_drains() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn at_the_deadline_remaining_connections_are_cut_and_the_exit_code_is_3() {
+fn remaining_connections_are_closed_at_the_deadline_with_exit_code_3() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address).timeouts("drain = \"500ms\"");

@@ -71,7 +71,7 @@ impl Site {
 }
 
 #[test]
-fn curl_gets_files_ranges_and_not_modified() {
+fn curl_receives_files_ranges_and_not_modified_responses() {
     let Some(curl) = Tool::find("curl") else {
         return;
     };

@@ -128,7 +128,7 @@ pub(crate) fn through_the_kernel(site: &Site, trust: &Trust) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_tls_they_arrive_completely_from_memory_and_from_disk() {
+fn files_without_tls_arrive_completely_from_cache_and_disk() {
     let place = Place::new();
     let disk = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let site = Site::start(&place, disk.path(), "");

@@ -79,7 +79,7 @@ fn ends(at: SocketAddr, backend: &Backend) -> String {
 }
 
 #[test]
-fn clients_and_servers_see_no_difference() {
+fn clients_and_servers_see_the_same_behaviour_as_with_hitch() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
     };
@@ -150,7 +150,7 @@ fn clients_and_servers_see_no_difference() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn clients_are_verified_equally_and_unknown_names_are_rejected() {
+fn clients_are_verified_as_by_hitch_and_unknown_names_rejected() {
     let (Some(both), Some(openssl)) = (Either::both("hitch", "hitch"), OpenSsl::find()) else {
         return;
     };

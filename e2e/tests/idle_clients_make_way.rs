@@ -64,7 +64,7 @@ fn two_idle_clients_do_not_block_a_third_one() {
 }
 
 #[test]
-fn without_the_setting_the_third_client_waits() {
+fn the_third_client_waits_without_idle_reclaim() {
     let (place, server) = (Place::new(), server());
     let becket = start(&place, &server, "");
     let trust = Trust::new(&place);

@@ -20,7 +20,7 @@ use rustls::{ServerConfig, ServerConnection, StreamOwned, SupportedProtocolVersi
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn in_user_mode_linux_kernel_tls_works() {
+fn kernel_tls_works_in_user_mode_linux() {
     if let Some(linux) = UserModeLinux::find() {
         in_uml(&linux);
     }
@@ -28,7 +28,7 @@ fn in_user_mode_linux_kernel_tls_works() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn in_a_newer_linux_both_sides_can_update_keys() {
+fn both_sides_can_update_keys_in_a_newer_linux() {
     if let Some(linux) = UserModeLinux::newer() {
         let report = in_uml(&linux);
         assert_eq!(report.matches("keys were replaced").count(), 3, "{report}");

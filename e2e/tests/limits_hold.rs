@@ -69,7 +69,7 @@ fn one_byte_clients(becket: &Becket, number: usize) -> Vec<TcpStream> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn new_clients_displace_silent_ones_the_oldest_first() {
+fn new_clients_displace_the_oldest_silent_clients() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address)
@@ -116,7 +116,7 @@ fn limit_descriptors(becket: &Becket, soft: u64) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_descriptors_accepting_pauses_with_a_message_and_without_busy_waiting() {
+fn accepting_pauses_without_busy_waiting_if_descriptors_run_out() {
     let place = Place::new();
     let backend = Backend::echo();
     let shape = Shape::new(backend.address)

@@ -9,7 +9,7 @@ use becket_e2e::{
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn after_a_rotation_new_lines_are_in_the_new_files() {
+fn new_lines_go_to_the_new_files_after_a_rotation() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));

@@ -42,7 +42,7 @@ fn the_status_command_queries_the_admin_address() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_scanned_host_is_healthy_and_one_that_clients_cannot_use_is_not() {
+fn the_status_is_affected_by_failing_clients_but_not_by_scans() {
     let (place, strangers) = (Place::new(), Place::new());
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));

@@ -146,7 +146,7 @@ fn chains_are_sent_as_configured_and_every_format_of_key_file_is_read() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_a_server_name_the_local_address_selects_the_certificate() {
+fn the_local_address_selects_the_certificate_without_a_server_name() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };

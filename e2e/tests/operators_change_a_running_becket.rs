@@ -289,7 +289,7 @@ fn the_commands_reload_and_drain_wait_for_the_result() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn over_tcp_changes_and_lists_of_clients_are_rejected() {
+fn changes_and_client_lists_are_rejected_over_tcp() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let _becket = Becket::start(&place, &Shape::new(backend.address));
@@ -308,7 +308,7 @@ fn over_tcp_changes_and_lists_of_clients_are_rejected() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_socket_is_private_belongs_to_one_becket_and_is_removed_with_it() {
+fn the_admin_socket_is_private_exclusive_and_removed_at_exit() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).admin_keys(SOCKET);

@@ -231,7 +231,7 @@ fn the_old_process_continues_if_the_new_one_dies_before_it_serves() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn after_the_death_of_the_supervisor_processes_drain_and_the_next_becket_can_bind() {
+fn processes_drain_and_free_their_ports_after_the_supervisor_died() {
     for step in STEPS {
         let mut scene = Scene::at(step);
         let children = [scene.old, scene.new];

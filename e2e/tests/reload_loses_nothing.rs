@@ -189,7 +189,7 @@ fn new_clients_receive_the_new_certificate_and_old_connections_continue() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn with_command_line_options_only_the_certificates_are_reloaded() {
+fn only_certificates_are_reloaded_with_command_line_options() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let (web, admin) = (fresh_address(), fresh_address());

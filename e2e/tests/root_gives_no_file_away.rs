@@ -176,7 +176,7 @@ fn log_files_in_a_folder_of_root_belong_to_the_user_and_stay_writable() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn the_user_opens_the_key_log_of_both_sides() {
+fn both_key_logs_are_opened_with_the_rights_of_the_user() {
     let Some(trap) = Trap::new() else { return };
     trap.link(&trap.vault.path("precious"), "keys");
     trap.link(&trap.vault.path("new"), "more-keys");

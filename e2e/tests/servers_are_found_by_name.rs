@@ -80,7 +80,7 @@ fn server_at(address: SocketAddr, host: &Host, name: &'static str) -> Backend {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_server_that_moves_is_followed_and_one_that_no_longer_resolves_is_kept() {
+fn a_new_server_address_is_used_and_kept_if_resolution_fails() {
     let Some(network) = Network::of(3) else {
         return;
     };

@@ -286,7 +286,7 @@ impl Stage<'_> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn after_random_failures_no_slot_and_no_descriptor_is_missing() {
+fn random_failures_leak_no_slot_and_no_descriptor() {
     let seed = number("BECKET_FAULTS_SEED", unix_now());
     println!("BECKET_FAULTS_SEED={seed}");
     let mut dice = Rng::with_seed(seed);

@@ -21,7 +21,7 @@ fn ask(client: io::Result<Client>) -> io::Result<String> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() {
+fn a_session_does_not_bypass_a_required_client_certificate() {
     let place = Place::new();
     let (public, internal) = (Backend::http("public"), Backend::http("internal"));
     let (twin, staff) = (fresh_address(), fresh_address());
@@ -67,7 +67,7 @@ fn a_session_of_an_open_listener_does_not_open_one_that_requires_certificates() 
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_of_one_name_does_not_resume_under_another_name_even_when_the_client_offers_it() {
+fn a_session_does_not_resume_under_another_server_name() {
     let Some(openssl) = becket_e2e::OpenSsl::find() else {
         return;
     };
@@ -97,7 +97,7 @@ fn a_session_of_one_name_does_not_resume_under_another_name_even_when_the_client
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_session_with_a_certificate_does_not_resume_once_its_authority_is_no_longer_trusted() {
+fn a_session_does_not_resume_after_its_authority_was_removed() {
     let place = Place::new();
     let internal = Backend::http("internal");
     let policy = STAFF.replace("staff", "web");

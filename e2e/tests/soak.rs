@@ -90,7 +90,7 @@ pub(crate) fn misbehave(becket: &Becket, trusts: &[Trust], dice: &mut Rng) -> io
 /// Runs with signatures on the event loop, on crypto threads, and in batches.
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn after_a_soak_everything_is_as_before() {
+fn a_soak_leaks_no_resources() {
     soak(Key::Ecdsa, "workers = 2");
     soak(Key::LongEcdsa, "workers = 2");
     soak(Key::Rsa, "workers = 2\nrsa-batch = \"auto\"");

@@ -41,7 +41,7 @@ fn start(place: &Place, protocol: &str, server: SocketAddr) -> Becket {
 }
 
 #[test]
-fn openssl_asks_for_tls_and_reaches_the_mail_server() {
+fn openssl_reaches_the_mail_server_over_starttls() {
     let Some(openssl) = OpenSsl::find() else {
         return;
     };
@@ -157,7 +157,7 @@ fn has_all(folder: &Path) -> bool {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn psql_reaches_a_postgresql_that_has_no_tls() {
+fn psql_reaches_a_postgresql_server_without_tls() {
     let Some(psql) = Tool::find("psql") else {
         return;
     };
@@ -244,7 +244,7 @@ fn two_postgresqls(places: &[Place; 2]) -> Option<[Postgres; 2]> {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_cancel_request_reaches_the_right_one_of_two_postgresqls() {
+fn a_cancel_request_reaches_the_right_postgresql_server() {
     let Some(psql) = Tool::find("psql") else {
         return;
     };
@@ -310,7 +310,7 @@ fn a_cancel_request_reaches_the_right_one_of_two_postgresqls() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn postgresqls_behind_one_address_are_reached_by_name_and_so_are_their_cancels() {
+fn server_names_route_postgresql_sessions_and_cancel_requests() {
     let Some(psql) = Tool::find("psql") else {
         return;
     };

@@ -13,7 +13,7 @@ use becket_e2e::{
 use crate::starttls::{MAIL, mail_server};
 
 #[test]
-fn clients_see_the_same_in_both_modes() {
+fn clients_see_the_behaviour_of_stunnel_in_both_modes() {
     let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
         return;
     };
@@ -75,7 +75,7 @@ fn clients_see_the_same_in_both_modes() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn single_certificates_and_folders_of_authorities_are_trusted_alike() {
+fn pinned_certificates_and_ca_folders_are_trusted_as_by_stunnel() {
     let (Some(both), Some(openssl)) = (Either::both("stunnel4", "stunnel"), OpenSsl::find()) else {
         return;
     };

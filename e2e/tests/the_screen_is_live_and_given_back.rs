@@ -93,7 +93,7 @@ impl Screen {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn top_shows_clients_and_servers_and_ends_by_a_key_or_a_signal() {
+fn top_shows_clients_and_servers_and_exits_on_a_key_or_a_signal() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = Shape::new(backend.address).admin_keys("socket = \"admin.sock\"");
@@ -122,7 +122,7 @@ fn top_shows_clients_and_servers_and_ends_by_a_key_or_a_signal() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn without_a_terminal_top_fails_with_an_error() {
+fn top_fails_without_a_terminal() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let _becket = Becket::start(&place, &Shape::new(backend.address));

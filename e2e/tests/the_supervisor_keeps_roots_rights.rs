@@ -131,7 +131,7 @@ fn files_that_only_root_can_read_are_read_at_the_start_and_at_a_reload() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn more_certificates_than_descriptors_are_loaded_and_loaded_again() {
+fn more_certificates_than_descriptors_can_be_loaded_and_reloaded() {
     let (Some(_), Some(prlimit)) = (nobody(), Tool::find("prlimit")) else {
         return;
     };
@@ -350,7 +350,7 @@ fn a_worker_process_that_hangs_is_logged_and_killed_at_shutdown() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_worker_process_without_its_supervisor_drains_and_ends() {
+fn a_worker_process_without_its_supervisor_drains_and_exits() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::echo();
@@ -373,7 +373,7 @@ fn a_worker_process_without_its_supervisor_drains_and_ends() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn signals_may_reach_both_processes_and_the_exit_code_is_the_workers() {
+fn signals_may_reach_both_processes_and_the_worker_sets_the_exit_code() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::echo();

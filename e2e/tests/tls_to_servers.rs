@@ -51,7 +51,7 @@ fn ask(becket: &Becket, place: &Place) -> Result<String, String> {
 }
 
 #[test]
-fn nginx_is_reached_through_tls_and_its_sessions_are_resumed() {
+fn tls_connections_to_nginx_work_and_resume_sessions() {
     let Some(tool) = Tool::find("nginx") else {
         return;
     };

@@ -136,7 +136,7 @@ fn a_version_a_suite_or_a_group_that_is_not_configured_is_rejected() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn gnutls_and_python_are_served() {
+fn gnutls_and_python_clients_are_served() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));

@@ -84,7 +84,7 @@ pub(crate) fn upgrade(becket: &Becket) {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn upgrades_and_reloads_are_asked_for_over_the_socket() {
+fn upgrades_and_reloads_can_be_requested_over_the_admin_socket() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
     let shape = shape.admin_keys("socket = \"admin.sock\"");

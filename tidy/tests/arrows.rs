@@ -141,7 +141,7 @@ pub(crate) fn of_crate(manifest: &str) -> Vec<String> {
 }
 
 #[test]
-fn an_import_against_the_arrows_is_found() {
+fn an_import_that_violates_the_layering_is_reported() {
     let manifest = |name: &str, import: &str| {
         of_crate(&format!(
             "[package]\nname = \"{name}\"\n[dev-dependencies]\n{import}\n"

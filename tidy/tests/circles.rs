@@ -188,7 +188,7 @@ fn found(files: &[(&str, &str)]) -> Vec<String> {
 }
 
 #[test]
-fn a_circle_of_files_is_found_however_it_is_written() {
+fn import_cycles_of_files_are_found_in_every_notation() {
     assert_eq!(
         found(&[
             ("lib", "mod a; mod b; pub use a::A;"),
@@ -237,7 +237,7 @@ fn a_circle_of_files_is_found_however_it_is_written() {
 }
 
 #[test]
-fn a_circle_of_folders_is_found_where_none_of_their_files_is_in_one() {
+fn a_cycle_of_folders_is_found_without_a_cycle_of_files() {
     assert_eq!(
         found(&[
             ("a/b", "use crate::c::d;"),

@@ -53,7 +53,7 @@ const STATES: [&str; 5] = [
 const MOST_HALVES: usize = 5;
 
 #[test]
-fn a_row_without_a_state_or_with_a_proof_that_is_not_there_is_found() {
+fn rows_with_an_invalid_state_or_a_missing_proof_are_reported() {
     let has = |path: &str| ["a/b.rs", "bench/scenarios/key.toml"].contains(&path);
     let page = |rows: &str| faults(&format!("# A\n\n| a | b |\n\n## B\n{rows}"), has);
     let sound = "| article | claim or figure | state | shown by |\n|---|---|---|---|\n\

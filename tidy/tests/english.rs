@@ -180,7 +180,7 @@ const PHRASES: &[&str] = &[
 ];
 
 #[test]
-fn openings_and_words_are_found_and_code_is_not() {
+fn banned_openings_and_words_are_found_outside_of_code() {
     let count = |text: &str| in_markdown(text).len();
     assert_eq!(
         count("Of the last who waits. A lock. What is it? Those go on.\n"),
@@ -199,7 +199,7 @@ fn openings_and_words_are_found_and_code_is_not() {
 }
 
 #[test]
-fn comments_are_read_across_lines_and_strings_without_tests() {
+fn comments_are_joined_across_lines_and_test_strings_are_ignored() {
     let source = "/// Returns what\n/// comes.\nfn a() { log(\"it is\\nWhere it goes on\") } // Of b\n#[cfg(test)]\nmod tests { \"nobody is\" }";
     assert_eq!(in_comments(source), ["\"what comes.\"", "\"Of b\""]);
     assert_eq!(in_literals(source), ["\"Where it goes on\"", "\"goes on\""]);

@@ -28,7 +28,7 @@ fn verdict(list: &str, kind: &str, faults: Vec<String>, is_ci: bool) -> Vec<Stri
 }
 
 #[test]
-fn a_fault_without_exception_and_an_exception_without_fault_are_found() {
+fn unlisted_faults_and_unused_exceptions_are_reported() {
     let list = "# why\nlong: a.rs\nlong: b.rs\ntwin: c\n";
     let verdict = |faults: &[&str], is_ci| {
         let faults = faults.iter().map(|f| f.to_string()).collect();

@@ -76,7 +76,7 @@ fn plain(literal: &str) -> String {
 const LEVELS: &[&str] = &["info", "warn", "error"];
 
 #[test]
-fn lines_are_found_in_calls_and_in_tables() {
+fn log_lines_are_found_in_macro_calls_and_in_tables() {
     let source = "info!(name: \"set\", a = f(\"x\"), %b, \"ready\"); tracing::warn!(\"cannot\"); debug!(\"no\"); my_error!(\"no\"); $level!(name: \"both\", \"of two\")";
     let lines = [
         ("info", "both", "of two"),

@@ -68,7 +68,7 @@ fn every_source_file_begins_with_its_header() {
 }
 
 #[test]
-fn identifiers_and_file_names_keep_to_the_lexicon() {
+fn identifiers_and_file_names_contain_no_forbidden_words() {
     let workspace = &*WORKSPACE;
     let faults = faults(workspace.rust(), |file| {
         let mut words = rust::forbidden_words(&parts::code_of(&file.text));
@@ -111,7 +111,7 @@ const PROGRAM: &[&str] = &[
 ];
 
 #[test]
-fn each_name_is_one_type_of_its_program() {
+fn type_names_are_unique_per_program() {
     let mut places: BTreeMap<(&str, String), BTreeSet<&str>> = BTreeMap::new();
     let mut twice = BTreeSet::new();
     for (krate, file) in sources() {
@@ -139,7 +139,7 @@ fn structs_have_few_fields() {
 }
 
 #[test]
-fn no_imports_of_a_crate_are_a_circle() {
+fn imports_within_a_crate_have_no_cycle() {
     let mut crates: BTreeMap<&str, Vec<(&str, &str)>> = BTreeMap::new();
     for (krate, file) in sources() {
         let files = crates.entry(krate).or_default();
@@ -158,7 +158,7 @@ fn sources() -> impl Iterator<Item = (&'static str, &'static File)> {
 }
 
 #[test]
-fn unsafe_lives_in_sys_alone() {
+fn unsafe_code_occurs_only_in_sys() {
     let workspace = &*WORKSPACE;
     let outside = workspace
         .rust()
@@ -171,7 +171,7 @@ fn unsafe_lives_in_sys_alone() {
 }
 
 #[test]
-fn nothing_is_left_for_later_and_no_path_is_of_one_machine() {
+fn files_contain_no_todo_marks_and_no_machine_specific_paths() {
     let workspace = &*WORKSPACE;
     demand_none(
         "mark",
@@ -267,7 +267,7 @@ const DECISION_WORDS: usize = 400;
 const ALL_WORDS: usize = 50_000;
 
 #[test]
-fn each_log_line_is_on_its_page() {
+fn each_log_line_is_documented() {
     let page = WORKSPACE
         .files
         .iter()
@@ -297,7 +297,7 @@ fn each_log_line_is_on_its_page() {
 }
 
 #[test]
-fn each_page_is_in_the_book() {
+fn each_page_is_listed_in_the_summary() {
     let files = &WORKSPACE.files;
     let summary = files.iter().find(|file| file.path == "docs/SUMMARY.md");
     let listed: BTreeSet<&str> = prose::relative_links(&summary.expect("a summary").text)
@@ -316,7 +316,7 @@ fn each_page_is_in_the_book() {
 
 /// Every ignored test states the reason and the command that runs it.
 #[test]
-fn tests_are_ignored_for_being_slow_alone() {
+fn tests_are_ignored_only_if_slow() {
     let faults = faults(WORKSPACE.rust(), |file| {
         let marks = file
             .text
@@ -332,7 +332,7 @@ const SLOW: &str = "#[ignore = \"slow: .ci/run test\"]";
 
 /// Writes directly to standard error, because libtest hides the output of successful tests.
 #[test]
-fn tests_that_did_not_run_are_listed_at_the_end() {
+fn skipped_tests_are_listed_at_the_end() {
     let mut text = String::new();
     let skipped = becket_tidy::take_skipped();
     if !skipped.is_empty() {
@@ -356,7 +356,7 @@ fn tests_that_did_not_run_are_listed_at_the_end() {
 }
 
 #[test]
-fn crates_import_along_the_arrows() {
+fn crate_imports_follow_the_layering() {
     let workspace = &*WORKSPACE;
     let manifests = workspace
         .files
@@ -369,7 +369,7 @@ fn crates_import_along_the_arrows() {
 /// Readers find files by the tables of `docs/architecture.md`. Each path in a first column must exist in the crate of
 /// its heading.
 #[test]
-fn the_architecture_names_files_that_exist() {
+fn files_named_in_the_architecture_exist() {
     let workspace = &*WORKSPACE;
     let page = workspace
         .files
@@ -392,7 +392,7 @@ fn the_architecture_names_files_that_exist() {
 }
 
 #[test]
-fn what_the_classic_articles_measured_is_all_accounted_for() {
+fn each_row_of_the_classics_page_is_valid() {
     let workspace = &*WORKSPACE;
     let mut files = workspace.files.iter();
     let page = files.find(|file| file.path == "docs/classics.md");

@@ -139,7 +139,7 @@ fn quoted(text: &str, quote: char) -> usize {
 }
 
 #[test]
-fn comments_strings_and_characters_are_blanked_and_lines_stay() {
+fn comments_strings_and_characters_are_blanked_and_lines_kept() {
     let source = "a /* x /* y */ z */ b // c\n\"d\\\"}\" e r#\"f\"}\"# g '{' h '\\'' b\"i\" bar\"j\"\n'k: &'l str";
     let code = code_of(source);
     assert_eq!(code.lines().count(), 3);

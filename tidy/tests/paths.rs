@@ -60,7 +60,7 @@ const EXCEPTIONS: &[&str] = &[
 ];
 
 #[test]
-fn paths_are_found_in_code_marks_outside_of_fences() {
+fn paths_are_found_in_inline_code_outside_of_fences() {
     let text = "See `a/b.rs`, c.rs, `/etc/x/`, `~/y/` and `d/`.\n```\n`e.rs`\n```\n`cat f.rs`\n";
     assert_eq!(in_document(text), ["a/b.rs", "d/", "f.rs"]);
     assert_eq!(
@@ -70,7 +70,7 @@ fn paths_are_found_in_code_marks_outside_of_fences() {
 }
 
 #[test]
-fn a_path_is_the_end_of_a_path_of_the_tree() {
+fn a_path_matches_whole_components_of_a_path_in_the_tree() {
     let tree = ["crates/keys/src/signing/token/link.rs"];
     let is_there = |named| is_in(tree.iter().copied(), named);
     assert!(is_there("token/link.rs") && is_there("signing/") && is_there("crates/keys/"));

@@ -87,13 +87,13 @@ const MACHINE: &[&str] = &[
 ];
 
 #[test]
-fn unfinished_business_is_found_as_a_word() {
+fn todo_marks_are_found_as_whole_words() {
     assert_eq!(marks(concat!("a\n// TO", "DO: b\n")).len(), 1);
     assert!(marks(concat!("TO", "DOS are many, MAXX", "XX is not one")).is_empty());
 }
 
 #[test]
-fn paths_of_one_machine_are_found_and_relative_ones_are_not() {
+fn machine_specific_paths_are_found_and_relative_ones_ignored() {
     assert_eq!(
         marks(concat!("see /ho", "me/someone/x and `/ro", "ot/y`")).len(),
         2

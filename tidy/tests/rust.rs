@@ -192,7 +192,7 @@ const FORBIDDEN: &[&str] = &[
 ];
 
 #[test]
-fn unit_tests_do_not_count_as_lines() {
+fn unit_tests_are_excluded_from_the_line_count() {
     assert_eq!(
         without_tests("//! a\nfn b() {}\n#[cfg(test)]\nmod tests {\n}\n"),
         "//! a\nfn b() {}\n"
@@ -211,7 +211,7 @@ fn unit_tests_do_not_count_as_lines() {
 }
 
 #[test]
-fn types_are_found() {
+fn struct_enum_and_type_names_are_found() {
     let source = "pub struct A<T>(T);\nstruct B;\npub(crate) enum C {}\n// pub type D = u8;\n\
                   pub fn e() {}\nimpl F for B {\n    type Item = A;\n}\ntype G = A;\n";
     assert_eq!(types(source), ["A", "B", "C", "G"]);
@@ -245,7 +245,7 @@ fn a_header_comes_before_all_code() {
 }
 
 #[test]
-fn forbidden_words_are_found_inside_names_and_not_inside_words() {
+fn forbidden_words_are_found_as_whole_words_of_a_name() {
     assert_eq!(
         forbidden_words("struct ConnManager; let http_util = 1;"),
         ["manager", "util"]

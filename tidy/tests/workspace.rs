@@ -137,7 +137,7 @@ fn dots_in_paths_are_resolved() {
 }
 
 #[test]
-fn a_link_is_held_to_its_file_and_its_heading() {
+fn a_link_must_match_an_existing_file_and_heading() {
     let text = "# Top\n\n## What it does (and not)\n".to_string();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).to_path_buf();
     let files = vec![File {

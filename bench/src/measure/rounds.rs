@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unclear_case_gets_half_as_many_rounds_until_it_is_decided_or_checks_or_time_run_out() {
+    fn an_unclear_case_runs_until_decided_or_out_of_checks_or_time() {
         assert_eq!(rounds(5, 1000, 4), 5);
         assert_eq!(rounds(5, 1000, 9), 12);
         assert_eq!(rounds(5, 1000, 1000), 18);

@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn the_object_of_a_becket_is_returned_and_nothing_else() {
+    fn only_a_status_from_becket_is_accepted() {
         let status = ask("HTTP/1.1 200 OK\r\na: b\r\n\r\n{\"version\":\"1\"}").unwrap();
         assert_eq!(status.process.version, "1");
         for other in [
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_no_process_has_read_is_sent_again_over_a_socket() {
+    fn an_unread_request_is_retried_over_a_socket() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("admin.sock");
         let listener = UnixListener::bind(&path).unwrap();
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn the_place_comes_from_the_flags_or_from_the_file_or_is_the_usual_one() {
+    fn the_admin_address_is_read_from_the_flags_or_the_file() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("becket.toml");
         let mut place = AdminAddress {

@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn the_unit_for_systemd_has_commands_that_there_are() {
+    fn the_systemd_unit_uses_valid_commands() {
         let unit = include_str!("../../../packaging/becket.service");
         let commands: Vec<_> = unit.split("/usr/bin/").skip(1).collect();
         assert_eq!(commands.len(), 2);
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_is_one_argument() {
+    fn a_certificate_and_its_key_are_one_argument() {
         let line = "becket run --frontend :1 --backend b:1 --certificate c.pem,k.pem a.pem";
         let Subcommand::Run(flags) = parse(line).unwrap().command else {
             panic!("not run");
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_takes_only_workers_admin_and_logs_beside_it() {
+    fn a_config_file_excludes_all_flags_except_workers_admin_and_logs() {
         for accepted in [
             "--workers 2",
             "--admin 127.0.0.1:1",
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn where_to_ask_is_said_before_or_behind_what_to_do() {
+    fn admin_options_are_accepted_before_and_after_the_subcommand() {
         for line in [
             "status",
             "status --admin [::1]:1",
@@ -405,7 +405,7 @@ mod tests {
     }
 
     #[test]
-    fn the_flags_of_a_cluster_come_together() {
+    fn incomplete_cluster_flags_are_rejected() {
         let run = "becket run --frontend :1 --backend b:1 a.pem";
         let whole = "--cluster-secret s --node 3 --cluster-listen :7443 \
                      --cluster-peer b:7443 --cluster-peer [::1]:7443";

@@ -168,7 +168,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_becket_whose_program_has_another_name_is_asked_over_its_socket() {
+    fn a_renamed_program_is_reloaded_over_its_socket() {
         let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
         let status = format!("{{\"version\":\"1\",\"pid\":{}}}", other.id());
         let answers = [

@@ -64,7 +64,7 @@ mod tests {
     use becket_tls::secret::file::RunUser;
 
     #[test]
-    fn what_is_made_can_be_opened_is_named_by_its_id_and_is_never_overwritten() {
+    fn creating_a_secret_prints_its_id_and_never_overwrites_a_file() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("secret");
         let said = make(&SecretFlags { file: file.clone() }).unwrap();

@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_status_becomes_lines() {
+    fn a_status_is_formatted_as_lines() {
         let status = status(json!({
             "version": "1.2.3", "state": "serving", "uptime_seconds": 3700, "workers": 2, "restarts": 1,
             "problems": ["a\u{1b}[31mb"], "now": "2026-11-22T10:00:00.000000Z",

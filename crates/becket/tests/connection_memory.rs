@@ -46,7 +46,7 @@ fn idle(house: &House, version: &'static rustls::SupportedProtocolVersion) -> us
 }
 
 #[test]
-fn an_idle_connection_holds_little() {
+fn an_idle_connection_uses_little_memory() {
     let house = house("");
     let on_the_worker = size_of::<Connection<RealNet>>();
     let scripted = size_of::<Connection<ScriptedNet>>();

@@ -62,7 +62,7 @@ fn a_connection_survives_any_script() {
 }
 
 #[test]
-fn a_ticket_opens_only_as_it_was_sealed() {
+fn only_unmodified_tickets_are_opened() {
     let mut random = Rng::with_seed(0x9e37_79b9_7f4a_7c15);
     let state = "becket secret state 1\nrotation 28800\nepoch 59624\n\
                  chain AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8=\n\

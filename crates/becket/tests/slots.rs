@@ -233,7 +233,7 @@ fn hammer(threads: u64, servers: u32, maxconn: u32, change: impl Fn(&mut Backend
 }
 
 #[test]
-fn no_server_ever_has_more_than_its_maxconn_and_no_slot_is_lost() {
+fn servers_never_exceed_maxconn_and_no_slot_is_lost() {
     for (threads, servers, maxconn) in [(2, 1, 1), (2, 3, 2), (4, 1, 3), (8, 4, 2), (8, 1, 1)] {
         hammer(threads, servers, maxconn, |_| {});
         hammer(threads, servers, maxconn, |backend| {
@@ -244,7 +244,7 @@ fn no_server_ever_has_more_than_its_maxconn_and_no_slot_is_lost() {
 }
 
 #[test]
-fn servers_that_come_and_go_lose_nobody() {
+fn adding_and_removing_servers_loses_no_waiter() {
     let backend = Arc::new(backend(2, 2));
     let state = lone_state(&backend, Vec::new());
     let counts = Servers::new(state.servers(), 2);
@@ -274,7 +274,7 @@ fn servers_that_come_and_go_lose_nobody() {
 }
 
 #[test]
-fn who_waits_is_served_in_the_order_of_arrival_over_all_workers() {
+fn waiters_are_served_in_order_of_arrival_across_workers() {
     let backend = Arc::new(backend(1, 1));
     let state = lone_state(&backend, Vec::new());
     let order = Mutex::new(Vec::new());

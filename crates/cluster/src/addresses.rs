@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_stops_resolving_keeps_its_addresses_and_says_so() {
+    fn a_failed_lookup_keeps_the_addresses_and_is_reported() {
         let mut addresses = addresses();
         let all = addresses.all();
         let failed = Err("no such host".to_owned());
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_moves_is_told_once() {
+    fn an_address_change_is_reported_once() {
         let mut addresses = addresses();
         assert!(found(
             &mut addresses,
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_addresses_the_same_few_are_used_and_the_others_counted() {
+    fn excess_addresses_are_ignored_consistently_and_counted() {
         let many: Vec<String> = (1..=20).map(|host| format!("192.0.2.{host}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let turned: Vec<&str> = many.iter().rev().copied().collect();
@@ -302,7 +302,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_while_the_resolver_is_broken_keeps_what_was_known() {
+    fn a_reload_with_a_broken_resolver_keeps_known_addresses() {
         let mut addresses = addresses();
         addresses.found("b.test:1", Err("no such host".to_owned()));
         addresses.set(&[peer("b.test:1", &[]), peer("c.test:1", &[])], AGAIN);

@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_drops_and_counts() {
+    fn a_full_queue_drops_and_counts_events() {
         let (events, outboxes) = OutboxReader::of_workers(1, CAPACITY);
         for number in 0..CAPACITY as u64 + 3 {
             outboxes[0].leave(event(number));
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn events_for_nobody_are_not_counted() {
+    fn events_without_a_receiver_are_not_counted() {
         let (events, outboxes) = OutboxReader::of_workers(1, CAPACITY);
         drop(events);
         outboxes[0].leave(event(1));
@@ -185,7 +185,7 @@ mod models {
 
     /// An event that does not wake control is a deadlock, which the model reports.
     #[test]
-    fn every_event_is_found_although_control_sleeps_between_them() {
+    fn no_event_is_missed_while_control_sleeps() {
         let events = || {
             let (reader, outboxes) = OutboxReader::of_workers(2, 4);
             for outbox in outboxes {

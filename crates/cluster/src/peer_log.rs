@@ -150,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once() {
+    fn each_change_is_logged_once() {
         let now = Duration::ZERO;
         let mut log = PeerLog::default();
         assert_eq!(log.tell(&status(&[], &[], 0), now), 0);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn any_number_of_strangers_is_one_line_a_second() {
+    fn rejected_peers_log_at_most_one_line_per_second() {
         let now = Duration::ZERO;
         let mut log = PeerLog::default();
         assert_eq!(log.tell(&status(&[], &[], 50), now), 1);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_look_is_due_once_a_second() {
+    fn a_status_check_is_due_once_per_second() {
         let mut log = PeerLog::default();
         assert!(log.is_due(Duration::from_millis(10)));
         assert!(!log.is_due(Duration::from_millis(1000)));

@@ -148,7 +148,7 @@ mod tests {
     const OURS: SecretId = SecretId(0x0a0b_0c0d);
 
     #[test]
-    fn who_is_refused_is_a_fault_until_it_is_mended() {
+    fn recent_rejected_joins_are_faults_unless_the_secret_is_now_known() {
         let mut status = status();
         let mut faults = |secret, cause, ago| {
             status.replica.refused = vec![RefusedJoin {

@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_seals_the_other_opens_in_both_directions() {
+    fn each_side_opens_datagrams_sealed_by_the_other() {
         let (mut one, mut two) = (vault(7), vault(7));
         let (mut a, mut b) = pair(&mut one, &mut two);
         let mut to_b = sealed(&mut one, &mut a, 5);
@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn another_sequence_header_or_bit_does_not_open() {
+    fn a_datagram_with_a_changed_sequence_header_or_bit_is_not_opened() {
         let (mut one, mut two) = (vault(7), vault(7));
         let (mut a, mut b) = pair(&mut one, &mut two);
         let good = sealed(&mut one, &mut a, 5);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_secret_agrees_on_nothing_and_opens_no_join() {
+    fn a_wrong_secret_derives_no_keys_and_opens_no_join() {
         let (mut one, mut two) = (vault(7), vault(8));
         let (mut a, mut b) = pair(&mut one, &mut two);
         let mut to_b = sealed(&mut one, &mut a, 0);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn every_field_of_the_transcript_goes_into_the_keys() {
+    fn every_transcript_field_affects_the_keys() {
         let (mut one, mut two) = (vault(7), vault(7));
         let (ours, our_share) = one.share().unwrap();
         let (theirs, their_share) = two.share().unwrap();
@@ -380,7 +380,7 @@ mod tests {
     }
 
     #[test]
-    fn a_share_of_low_order_is_refused() {
+    fn a_low_order_key_share_is_rejected() {
         let mut one = vault(7);
         let (ours, our_share) = one.share().unwrap();
         for low in [[0; SHARE_LEN], std::array::from_fn(|i| u8::from(i == 0))] {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn without_random_bytes_nothing_is_sealed() {
+    fn sealing_fails_without_random_bytes() {
         let (mut one, mut two) = (vault(7), vault(7));
         let (mut a, _) = pair(&mut one, &mut two);
         one.broken = true;
@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_shown() {
+    fn debug_output_shows_no_secret() {
         let shown = format!("{:?}", vault(0xab));
         assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"));
     }

@@ -243,7 +243,7 @@ async fn two() -> (Host, Host) {
 }
 
 #[tokio::test]
-async fn a_session_appears_on_the_other_node_as_it_was_and_goes_with_its_end() {
+async fn a_session_is_replicated_unchanged_and_removed_when_it_ends() {
     let (a, b) = two().await;
     a.make(KNOWN, b"one");
     until("it is there", || b.holds(b"one").is_some()).await;
@@ -265,7 +265,7 @@ async fn a_session_appears_on_the_other_node_as_it_was_and_goes_with_its_end() {
 }
 
 #[tokio::test]
-async fn a_client_finds_the_server_that_it_had_through_another_node() {
+async fn a_stick_entry_is_replicated_to_another_node() {
     let (a, b) = two().await;
     a.send(77, 5);
     until("it is known there", || b.server_of(77) == Some(5)).await;
@@ -274,7 +274,7 @@ async fn a_client_finds_the_server_that_it_had_through_another_node() {
 }
 
 #[tokio::test]
-async fn a_node_that_joins_late_is_given_what_the_others_hold() {
+async fn a_late_node_receives_existing_sessions() {
     let (a, b) = (Site::new(1, 7), Site::new(2, 7));
     let addresses = [a.address(), b.address()];
     let a = a.start(&addresses);
@@ -290,7 +290,7 @@ async fn a_node_that_joins_late_is_given_what_the_others_hold() {
 }
 
 #[tokio::test]
-async fn a_wrong_secret_learns_nothing_and_is_named() {
+async fn a_node_with_a_wrong_secret_receives_nothing_and_is_reported() {
     let (a, stranger) = (Site::new(1, 7), Site::new(2, 8));
     let addresses = [a.address(), stranger.address()];
     let (a, stranger) = (a.start(&addresses), stranger.start(&addresses));
@@ -306,7 +306,7 @@ async fn a_wrong_secret_learns_nothing_and_is_named() {
 }
 
 #[tokio::test]
-async fn a_session_of_an_unknown_policy_is_refused_and_its_node_named() {
+async fn a_session_of_an_unknown_policy_is_rejected_and_its_node_reported() {
     let (a, b) = two().await;
     a.make(UNKNOWN, b"one");
     a.make(KNOWN, b"two");
@@ -319,7 +319,7 @@ async fn a_session_of_an_unknown_policy_is_refused_and_its_node_named() {
 }
 
 #[tokio::test]
-async fn a_flood_of_garbage_is_counted_and_disturbs_nobody() {
+async fn a_garbage_flood_is_counted_and_does_not_disrupt_peers() {
     let (a, b) = two().await;
     let stranger = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut sent = 0;
@@ -351,7 +351,7 @@ async fn a_flood_of_garbage_is_counted_and_disturbs_nobody() {
 }
 
 #[tokio::test]
-async fn a_secret_is_changed_by_reloads_without_losing_the_pair() {
+async fn reloads_rotate_the_secret_without_losing_the_pair() {
     let (mut a, mut b) = two().await;
     let boots = |host: &Host| -> Vec<Boot> {
         let peers = host.status().replica.peers;
@@ -388,7 +388,7 @@ async fn a_secret_is_changed_by_reloads_without_losing_the_pair() {
 }
 
 #[tokio::test]
-async fn peers_come_and_go_by_reload() {
+async fn a_reload_adds_peers_and_does_not_change_the_node_number() {
     let (a, b) = (Site::new(1, 7), Site::new(2, 7));
     let addresses = [a.address(), b.address()];
     let (mut a, mut b) = (a.start(&[]), b.start(&[]));
@@ -401,7 +401,7 @@ async fn peers_come_and_go_by_reload() {
 }
 
 #[tokio::test]
-async fn who_leaves_has_left_at_once_and_its_socket_is_free() {
+async fn a_leaving_node_is_shown_as_left_at_once_and_frees_its_socket() {
     let (a, b) = two().await;
     let Host {
         membership,
@@ -429,7 +429,7 @@ async fn who_leaves_has_left_at_once_and_its_socket_is_free() {
 }
 
 #[tokio::test]
-async fn a_node_that_joins_late_knows_the_servers_of_clients() {
+async fn a_late_node_receives_existing_stick_entries() {
     let (a, b) = (Site::new(1, 7), Site::new(2, 7));
     let addresses = [a.address(), b.address()];
     let a = a.start(&addresses);
@@ -444,7 +444,7 @@ async fn a_node_that_joins_late_knows_the_servers_of_clients() {
 }
 
 #[tokio::test]
-async fn two_processes_with_one_number_are_named() {
+async fn processes_with_a_duplicate_node_number_are_reported() {
     let sites = [Site::new(1, 7), Site::new(2, 7), Site::new(2, 7)];
     let addresses = sites.each_ref().map(Site::address);
     let [a, _b, _c] = sites.map(|site| site.start(&addresses));

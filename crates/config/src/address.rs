@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_alone_is_answered_with_the_address_that_was_meant() {
+    fn a_bare_port_is_rejected_with_a_suggested_address() {
         let fault = |error: ValueError| error.to_string();
         let listen = ListenAddress::parse("443").map_err(fault).unwrap_err();
         assert_eq!(listen, "no port (did you mean :443?)");
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_stands_for_one_socket_or_several() {
+    fn an_address_expands_to_one_or_more_sockets() {
         let expanded = |text: &str, has_ipv6| {
             let address = ServerAddress::parse(text).map(|it| it.address);
             let address = address.or_else(|_| ListenAddress::parse(text).map(|it| it.address));

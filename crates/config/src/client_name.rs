@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_name_is_refused_with_its_fault() {
+    fn invalid_names_are_rejected_with_the_cause() {
         for (text, fault) in [
             ("alice", "no kind of name"),
             ("cn:", "an empty name"),

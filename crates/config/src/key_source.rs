@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_no_uri_is_a_file() {
+    fn a_value_that_is_not_a_uri_is_a_file() {
         for path in ["", "key.pem", "/etc/key.pem", "pkcs11", "pkcs12:a"] {
             assert_eq!(KeySource::parse(path), Ok(KeySource::File(path.to_owned())));
         }
@@ -353,7 +353,7 @@ mod tests {
     ];
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn invalid_pkcs11_uris_are_rejected_with_the_cause() {
         for (text, fault) in FAULTS {
             assert_eq!(uri(text).unwrap_err().to_string(), *fault, "{text}");
         }

@@ -490,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn the_log_itself_is_never_off() {
+    fn the_main_log_cannot_be_disabled() {
         let faults = |text: &str| {
             let mut report = Report::default();
             File::parse(text).unwrap().check(&mut report);

@@ -464,7 +464,7 @@ format = "jason"
     }
 
     #[test]
-    fn what_fits_is_kept_beside_what_does_not_and_keeps_its_place() {
+    fn valid_values_alongside_invalid_ones_are_kept_with_their_lines() {
         let text = "[limits]\nconnections = 5\nfoo = 1\n[timeouts]\nidle = \"1s\"\n\
                     [[listener]]\nbind = [\"x\", \":1\", \"y\", \":2\"]\n";
         let reading = reading(text);
@@ -483,7 +483,7 @@ format = "jason"
     }
 
     #[test]
-    fn what_replaces_the_text_has_no_line() {
+    fn overridden_values_have_no_line_number() {
         let over = "[process]\nworkers = '0'\n[admin]\naddress = ':1'"
             .parse()
             .unwrap();

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_absent_stays_and_null_is_what_the_file_says() {
+    fn absent_fields_change_nothing_and_null_resets_to_the_file() {
         let change = server(r#"{"backend":"app","server":"a:1","weight":null,"maxconn":0}"#);
         let expected = ServerChange {
             backend: "app".to_owned(),
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_used_is_refused_with_what_could() {
+    fn invalid_changes_are_rejected_with_a_specific_error() {
         for (text, code, part) in [
             ("", 422, "missing field `backend`"),
             ("[", 400, "EOF"),
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn to_end_all_connections_has_to_be_said() {
+    fn closing_all_connections_requires_an_explicit_flag() {
         assert!(filter_of(b"").is_err());
         assert!(filter_of(br#"{"all":false}"#).is_err());
         assert!(filter_of(br#"{"all":true}"#).unwrap().is_empty());

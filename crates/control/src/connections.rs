@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn words_that_do_not_fit_are_refused_with_what_would() {
+    fn invalid_parameters_are_rejected_with_the_accepted_values() {
         let wanted = ListRequest::of(words("limit=7&backend=app"), 100).unwrap();
         assert_eq!(wanted.limit, 7);
         assert!(!wanted.filter.is_empty());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn those_with_most_connections_come_first() {
+    fn rows_are_sorted_by_connections_and_then_by_bytes() {
         let mut sums = HashMap::new();
         for (name, bytes) in [("a", 1), ("b", 1), ("b", 1), ("c", 9), ("d", 1)] {
             count(&mut sums, name, bytes);

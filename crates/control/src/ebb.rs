@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_once_when_half_of_a_crowd_has_gone() {
+    fn an_ebb_is_reported_once_when_half_the_connections_close() {
         let mut ebb = Ebb::default();
         for connections in [0, 5000, 9000, 4501, 4501, 4500] {
             assert!(!ebb.has_come(connections, at(1)));
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_a_crowd_is_another_one_a_minute_later() {
+    fn a_second_ebb_is_reported_after_a_minute() {
         let mut ebb = Ebb::default();
         ebb.has_come(9000, at(1));
         ebb.has_come(4000, at(2));
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_once_when_a_replaced_configuration_is_freed() {
+    fn an_ebb_is_reported_once_per_freed_configuration() {
         let mut ebb = Ebb::default();
         let old = Arc::new(sample::config());
         ebb.replace(&old);
@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn few_connections_are_not_worth_it() {
+    fn few_connections_cause_no_ebb() {
         let mut ebb = Ebb::default();
         ebb.has_come(WORTH_IT - 1, at(1));
         ebb.has_come(0, at(100));

@@ -695,7 +695,7 @@ mod tests {
     }
 
     #[test]
-    fn the_histogram_ends_with_all_of_them() {
+    fn the_last_histogram_bucket_counts_all_samples() {
         let worker = Counters::default();
         worker.handshake_full.record(Duration::from_micros(900));
         worker.handshake_full.record(Duration::from_secs(60));

@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn what_another_site_could_be_called_does_not() {
+    fn host_names_of_other_sites_are_rejected() {
         for host in [
             "",
             ":80",

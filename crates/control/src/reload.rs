@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_process_is_waits_for_a_restart_and_what_it_logs_does_not() {
+    fn process_settings_need_a_restart_and_log_settings_do_not() {
         let changed = |change: fn(&mut Config)| {
             let mut new = sample::config();
             change(&mut new);
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn what_replication_cannot_change_waits_for_a_restart() {
+    fn fixed_replication_settings_need_a_restart() {
         let old = clustered(|_| {});
         let waits = |new: &Config| waiting_for_restart(&old, new);
         assert_eq!(waits(&clustered(|_| {})), [""; 0]);

@@ -317,7 +317,7 @@ unheard-of = 5
     }
 
     #[test]
-    fn faults_have_their_lines() {
+    fn faults_report_their_lines() {
         let text = "frontend = *:443\nnothing\nworkers = many\nwrite-xff = yes\n";
         let found: Vec<String> = translated(text)
             .problems

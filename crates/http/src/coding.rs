@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_takes_what_it_names_with_some_weight() {
+    fn a_client_accepts_codings_with_a_nonzero_weight() {
         for (value, expected) in [
             ("", ""),
             ("gzip, deflate, br, zstd", "br zstd gzip"),

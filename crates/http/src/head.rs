@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_refused_for_good() {
+    fn invalid_requests_are_rejected_and_close_the_connection() {
         for (head, status) in [
             ("GET / HTTP/1.1", StatusCode::BadRequest),
             ("GET / HTTP/1.1\nHost: a\nHost: a", StatusCode::BadRequest),

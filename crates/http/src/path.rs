@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leaves_the_folder_or_hides_is_refused() {
+    fn malformed_hidden_and_parent_paths_are_rejected() {
         for (path, status) in [
             ("/..", StatusCode::BadRequest),
             ("/a/../b", StatusCode::BadRequest),

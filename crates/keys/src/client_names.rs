@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_has_no_name() {
+    fn an_unparsable_certificate_matches_no_client_name() {
         let broken = CertificateDer::from(vec![0x30, 3, 1]);
         assert!(!has_one(&broken, &[ClientName::CommonName(String::new())]));
     }

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_third_of_the_lifetime_is_left_and_at_most_two_weeks() {
+    fn renewal_is_due_a_third_of_the_lifetime_or_two_weeks_before_expiry() {
         for (days, left) in [(6, 2), (30, 10), (42, 14), (90, 14), (365, 14)] {
             let at = |day: i64| ASN1Time::from_timestamp(day * 86_400).unwrap();
             let (not_before, not_after) = (at(100), at(100 + days));

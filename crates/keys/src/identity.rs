@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_cut_in_the_subject_and_left_out_of_the_name() {
+    fn a_long_subject_is_truncated_and_a_long_common_name_omitted() {
         let long = "é".repeat(5000);
         let endless = identity(&[(DnType::CommonName, &long)]);
         assert!(endless.subject.len() <= LONGEST_SUBJECT + 3);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_names_nobody() {
+    fn an_unparsable_certificate_has_no_identity() {
         assert_eq!(Identity::of(&CertificateDer::from(vec![0x30, 3, 1])), None);
     }
 }

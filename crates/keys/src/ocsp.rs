@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_response_is_refused_byte_for_byte() {
+    fn truncated_extended_and_unsuccessful_responses_are_rejected() {
         let whole = response(&[1], GOOD, Some(b"20260102000000Z"));
         assert_eq!(statuses(&whole).map(|all| all.len()), Some(1));
         for end in 0..whole.len() {

@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_sections_are_named() {
+    fn malformed_sections_are_reported() {
         for (text, fault) in [
             ("-----BEGIN CERTIFICATE-----\nAAAA\n", "no END CERTIFICATE"),
             (

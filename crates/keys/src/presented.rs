@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_parse_has_no_names() {
+    fn an_unparsable_certificate_has_no_algorithm_names() {
         let presented = Presented::of(&CertificateDer::from(vec![0x30, 3, 1]));
         assert_eq!((presented.signature, presented.key), (None, None));
     }

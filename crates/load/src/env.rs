@@ -108,7 +108,7 @@ mod tests {
     use crate::clock;
 
     #[test]
-    fn an_instant_is_in_one_step_or_in_none() {
+    fn an_instant_belongs_to_at_most_one_step() {
         let begin = clock::now();
         let second = Duration::from_secs(1);
         let timeline = Timeline::new(begin, &[second, second]);

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_four_is_one_full_and_three_resumed_staggered_by_slot() {
+    fn every_4_makes_one_full_and_three_resumed_staggered_by_slot() {
         let asks = |resume: Resume, slot| -> String {
             let resumed = (0..9).map(|count| resume.resumes(slot, count));
             resumed

@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_together_start_evenly_and_at_the_requested_rate() {
+    fn the_starts_of_all_threads_are_evenly_spaced_at_the_requested_rate() {
         let mut all: Vec<Duration> = (0..3).flat_map(|t| starts(&[300.0], t, 3)).collect();
         all.sort();
         assert_eq!(all.len(), 600);

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn the_verdict_of_a_ramp_is_the_highest_rate_that_held() {
+    fn the_verdict_of_a_ramp_is_the_highest_sustained_rate() {
         let step = |rate: f64, failed: u64, busiest: f64| {
             let mut step = done(busiest);
             (step.rate_asked_per_s, step.rate_succeeded_per_s) = (Some(rate), rate);

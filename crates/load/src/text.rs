@@ -230,7 +230,7 @@ mod tests {
     use crate::report::{Latencies, Negotiated};
 
     #[test]
-    fn the_page_says_what_was_resumed_and_why_things_failed() {
+    fn the_page_shows_resumptions_and_failure_causes() {
         let step = LoadStep {
             attempted: 1_010,
             succeeded: 1_000,

@@ -420,7 +420,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_request_forges_no_line_either() {
+    fn a_hostile_request_path_forges_no_line() {
         let mut out = String::new();
         AccessLine::from(Box::new(request())).write(LogFormat::Text, &mut out);
         assert_eq!(
@@ -431,7 +431,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_short_line_is_for_people_and_connections_have_none_unless_they_fail() {
+    fn the_short_format_logs_requests_and_failed_connections_only() {
         let short = |line: AccessLine| {
             let mut out = String::new();
             line.write(LogFormat::Short, &mut out);
@@ -448,7 +448,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_a_dash_or_null() {
+    fn unknown_values_are_logged_as_a_dash_or_null() {
         let text = line(&empty(), LogFormat::Text);
         assert!(text.contains(
             " sni=- ja4=- version=- suite=- group=- alpn=- handshake=- subject=- serial=- would_refuse=- unique_id=- server=- "
@@ -479,7 +479,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn the_page_about_metrics_has_every_field_and_no_other() {
+    fn the_metrics_page_documents_exactly_the_access_log_fields() {
         let page = include_str!("../../../docs/reference/metrics.md");
         let (_, section) = page.split_once("## Access log").unwrap();
         let rows = section.lines().filter_map(|line| line.strip_prefix("| `"));

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn records_of_all_workers_become_lines() {
+    fn records_of_all_workers_are_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("access");
         let mut writer = writer(&path);
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_channel_drops_and_says_so() {
+    fn a_full_channel_drops_records_and_counts_them() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("access");
         let mut writer = writer(&path);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_worker_sent_before_it_ended_is_written() {
+    fn records_sent_before_a_worker_exits_are_written() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("access");
         let mut writer = writer(&path);

@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_long_value_is_cut_and_marked() {
+    fn a_long_value_is_truncated_and_marked() {
         let exact = "x".repeat(LONGEST);
         assert_eq!(shortened(exact.as_bytes()), exact);
         assert_eq!(

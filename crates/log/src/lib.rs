@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn text_lines_carry_level_name_and_fields_and_the_filter_holds() {
+    fn text_lines_contain_level_name_and_fields_and_obey_the_filter() {
         let dir = tempfile::tempdir().unwrap();
         let log = log(LogFormat::Text, "info", &dir.path().join("log"));
         let text = written(&log, |_| {
@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn json_lines_are_objects_with_the_fields_on_top() {
+    fn json_lines_have_the_fields_at_the_top_level() {
         let dir = tempfile::tempdir().unwrap();
         let log = log(LogFormat::Json, "becket=debug", &dir.path().join("log"));
         let text = written(&log, |_| {
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn the_level_changes_while_running_and_a_bad_one_changes_nothing() {
+    fn the_level_can_be_changed_at_runtime_and_invalid_ones_are_rejected() {
         let dir = tempfile::tempdir().unwrap();
         let log = log(LogFormat::Text, "warn", &dir.path().join("log"));
         let text = written(&log, |logging| {

@@ -303,7 +303,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_outside_is_the_file_that_it_was_and_a_reopen_says_so() {
+    fn an_inherited_log_file_is_kept_and_reopening_it_fails() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let refused = io::Error::from_raw_os_error(ENXIO);
@@ -324,7 +324,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_starts_late_or_again_gets_later_lines() {
+    fn a_syslog_daemon_that_starts_late_or_restarts_receives_later_lines() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let mut daemon = daemon(&path);
@@ -342,7 +342,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_reads_nothing_costs_lines_and_no_more() {
+    fn a_blocked_syslog_daemon_loses_lines_without_blocking_the_writer() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("log");
         let _socket = UnixDatagram::bind(&path).unwrap();
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn our_own_streams_are_not_opened_by_name() {
+    fn standard_streams_are_recognised_by_their_paths() {
         let open = |path: &str| Output::open(Some(Path::new(path)), &Files::default()).unwrap();
         assert!(matches!(open("/dev/stderr"), Output::Stderr));
         assert!(matches!(open("/proc/self/fd/1"), Output::Stdout));

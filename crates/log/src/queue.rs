@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_the_start_are_there_at_once_and_later_ones_at_the_end() {
+    fn startup_lines_are_written_at_once_and_later_lines_on_flush() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("log");
         let queue = open(&path);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reopen_parts_the_lines_before_it_from_those_behind_it() {
+    fn a_reopen_separates_earlier_lines_from_later_lines() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
         let queue = open(&path);
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_that_nobody_reads_costs_lines_and_no_time() {
+    fn an_unread_pipe_drops_lines_without_blocking() {
         let (mut reader, writer) = io::pipe().unwrap();
         let pipe = File::from(std::os::fd::OwnedFd::from(writer));
         let queue = LineQueue::new(Output::File {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_the_system_does_not_take_are_counted() {
+    fn lines_that_cannot_be_written_are_counted() {
         let queue = open(Path::new("/dev/full"));
         queue.push(b"one\n");
         queue.start().unwrap();

@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_is_cut_and_the_next_second_says_how_much_was_left_out() {
+    fn a_burst_is_limited_and_the_next_second_reports_the_suppressed_count() {
         let mut limit = RateLimit::per_second(3);
         let start = Instant::now();
         let admitted = (0..10).filter_map(|_| limit.admit(start)).count();
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_steps_back_neither_panics_nor_opens_the_gate() {
+    fn a_clock_that_steps_back_neither_panics_nor_resets_the_limit() {
         let mut limit = RateLimit::per_second(1);
         let start = Instant::now();
         assert_eq!(limit.admit(start + SECOND), Some(0));
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn each_key_has_a_line_per_minute_and_a_flood_of_keys_shares_one() {
+    fn each_key_is_limited_to_a_line_per_minute_and_the_key_table_is_bounded() {
         let mut limit = KeyedRateLimit::default();
         let start = Instant::now();
         assert_eq!(limit.admit(0, start), Some(0));

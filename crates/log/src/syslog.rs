@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_has_the_form_that_its_daemon_expects() {
+    fn local_and_remote_messages_have_their_syslog_formats() {
         let pid = std::process::id();
         let local = format("/dev/log").message(3, b"one\ntwo\n");
         let expected = format!("<139>becket[{pid}]: one two\n");

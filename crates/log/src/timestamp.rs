@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn known_moments_are_written_as_rfc_3339() {
+    fn known_timestamps_are_formatted_as_rfc_3339() {
         assert_eq!(text(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(text(951_782_400), "2000-02-29T00:00:00.000000Z");
         assert_eq!(text(1_709_251_199), "2024-02-29T23:59:59.000000Z");

@@ -148,14 +148,14 @@ mod tests {
 
     proptest! {
         #[test]
-        fn bytes_become_limbs_and_bytes_again(bytes in proptest::collection::vec(any::<u8>(), 1..128)) {
+        fn bytes_survive_conversion_to_limbs_and_back(bytes in proptest::collection::vec(any::<u8>(), 1..128)) {
             let number = Natural::from_be(&bytes, 20);
             prop_assert_eq!(big(&number), BigUint::from_bytes_be(&bytes));
             prop_assert_eq!(number.to_be(bytes.len()), bytes);
         }
 
         #[test]
-        fn the_constants_of_a_modulus_are_what_their_names_say(mut bytes in proptest::collection::vec(any::<u8>(), 128)) {
+        fn modulus_constants_match_their_definitions(mut bytes in proptest::collection::vec(any::<u8>(), 128)) {
             bytes[0] |= 0x80;
             bytes[127] |= 1;
             let modulus = Modulus::new(Natural::from_be(&bytes, 20));
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_one_length_have_an_order() {
+    fn numbers_of_equal_length_are_compared_by_value() {
         let of = |number: u64| Natural::from_be(&number.to_be_bytes(), 2);
         assert!(of(1 << 52).is_below(&of((1 << 52) + 1)));
         assert!(of(MASK).is_below(&of(1 << 52)));

@@ -76,7 +76,7 @@ fn messages(count: usize) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn pkcs1_signatures_are_those_of_aws_lc() {
+fn pkcs1_signatures_equal_those_of_aws_lc() {
     let hashes: [(Hash, &'static dyn RsaEncoding); 3] = [
         (Hash::Sha256, &signature::RSA_PKCS1_SHA256),
         (Hash::Sha384, &signature::RSA_PKCS1_SHA384),
@@ -153,7 +153,7 @@ fn random_keys_sign_in_batches_of_every_size() {
 }
 
 #[test]
-fn keys_of_all_lengths_may_wait_together_and_what_does_not_fit_is_refused() {
+fn a_batch_mixes_key_lengths_and_rejects_unsuitable_messages() {
     let pairs = [key!("rsa-4096"), key!("rsa-2048"), key!("rsa-2048-other")].map(Pair::of);
     let zeros = [0; 512];
     let ones = [0xff; 512];
@@ -188,7 +188,7 @@ fn keys_of_all_lengths_may_wait_together_and_what_does_not_fit_is_refused() {
 }
 
 #[test]
-fn the_primes_may_be_in_any_order_and_the_key_in_pkcs1() {
+fn swapped_primes_and_pkcs1_keys_are_accepted() {
     let key = PrivateKey::from_pkcs1(key!("rsa-2048-swapped-pkcs1")).unwrap();
     let pair = Pair::of(key!("rsa-2048-other"));
     let scheme = Scheme {
@@ -206,7 +206,7 @@ fn the_primes_may_be_in_any_order_and_the_key_in_pkcs1() {
 }
 
 #[test]
-fn other_keys_are_refused() {
+fn unsupported_and_invalid_keys_are_rejected() {
     let refused = |der| PrivateKey::from_pkcs8(der).unwrap_err();
     assert_eq!(refused(key!("rsa-2560")), KeyError::Length);
     assert_eq!(refused(key!("rsa-2048-exponent-3")), KeyError::Exponent);

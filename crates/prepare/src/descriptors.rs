@@ -115,14 +115,14 @@ mod tests {
     }
 
     #[test]
-    fn connections_come_before_pipes() {
+    fn connections_have_priority_over_pipes() {
         let spared = [48, 4096, 8192, 65_536, 1 << 19].map(|limit| spared_for_pipes(limit, 1024));
         assert_eq!(spared, [0, 0, 512, 1024, 1024]);
     }
 
     proptest! {
         #[test]
-        fn what_fits_is_the_most_that_needs_no_more(limit in 0_u64..1 << 20, fixed in 0_u64..5000) {
+        fn the_largest_number_of_connections_within_the_limit_is_found(limit in 0_u64..1 << 20, fixed in 0_u64..5000) {
             let fits = fitting(limit, fixed);
             prop_assert!(fits == 0 || needed(fits, fixed) <= limit);
             prop_assert!(needed(fits + 1, fixed) > limit);

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_name_is_asked_for_once() {
+    fn each_name_is_looked_up_once() {
         let text = "[[backend]]\nname = 'a'\n[[backend.server]]\naddress = 'a.test:1'\n\
             [[backend.server]]\naddress = 'a.test:2'\n[[backend.server]]\naddress = '192.0.2.1:1'\n\
             [[backend.server]]\naddress = 'b.test:1'\n[cluster]\npeers = ['b.test:7', 'c.test:7']";

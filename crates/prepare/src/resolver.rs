@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_hangs_has_one_thread_however_often_it_is_asked_for() {
+    fn repeated_lookups_of_a_hanging_name_use_one_thread() {
         let hung = Arc::new(Hung::default());
         let resolver = hung.resolver();
         while hung.calls.load(SeqCst) == 0 {
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_resolver_that_hangs_costs_a_bounded_number_of_threads_and_time() {
+    fn a_hanging_resolver_uses_bounded_threads_and_time() {
         let hung = Arc::<Hung>::default();
         let resolver = hung.resolver();
         let names: Vec<String> = (0..50).map(|number| format!("{number}.test")).collect();

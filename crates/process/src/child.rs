@@ -327,7 +327,7 @@ mod tests {
     use crate::protocol::{MOST_OPENED, OpenResult};
 
     #[tokio::test]
-    async fn events_wait_until_commands_are_read() {
+    async fn events_are_delayed_until_pending_commands_are_read() {
         // The process exits with this test.
         let (_end, input) = UnixStream::pair().unwrap();
         let mut program = Program::new("cat");

@@ -101,7 +101,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_file_that_is_to_be_read_is_a_need() {
+    fn the_needs_list_every_file_of_the_configuration() {
         let text = "[[listener]]\nname = 'web'\ncertificates = ['1/*.crt', { chain = '2', key = '3', ocsp = '14' },\
             { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/pin' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\

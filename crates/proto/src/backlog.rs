@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_what_is_accepted_within_the_target_and_as_configured_in_calm() {
+    fn overload_bounds_the_backlog_and_calm_restores_it() {
         let mut backlog = Backlog::default();
         backlog.handle_look(ms(1000), 5000, true);
         assert!(!backlog.poll(ms(1000), false));
@@ -121,7 +121,7 @@ mod tests {
     proptest! {
         /// More clients connect than are accepted, by various factors and at various rates.
         #[test]
-        fn nobody_waits_for_longer_than_two_targets_once_it_is_bounded(
+        fn no_client_waits_longer_than_two_targets_with_a_bounded_backlog(
             come in 20..200_u64, accept in 2..20_u64,
         ) {
             let mut backlog = Backlog::default();

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_was_away_is_not_flooded_when_it_is_back() {
+    fn a_server_that_returns_is_not_flooded() {
         let mut servers = servers(&[1, 1]);
         let mut wheel = Wheel::new(2);
         servers[1].open = false;
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_that_were_elsewhere_stay_when_a_server_goes() {
+    fn removing_a_server_moves_only_its_own_keys() {
         for weights in [[1; 8], [1, 2, 3, 4, 5, 6, 7, 8]] {
             let mut servers = servers(&weights);
             let keys: Vec<u64> = (0..20_000).map(mix).collect();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_what_they_were_in_the_first_version() {
+    fn hash_keys_are_stable_across_versions() {
         assert_eq!(name_key("127.0.0.1:8080"), 0x6b7a_3151_01c1_0419);
         let v4 = address_key("192.0.2.1".parse().unwrap());
         assert_eq!(v4, address_key("::ffff:192.0.2.1".parse().unwrap()));
@@ -326,7 +326,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whoever_is_chosen_is_eligible_and_someone_is_if_anyone_can_be(
+        fn every_algorithm_selects_an_eligible_server_if_there_is_one(
             candidates in candidates(),
             random: u64,
         ) {
@@ -346,7 +346,7 @@ mod tests {
         }
 
         #[test]
-        fn a_full_turn_of_the_wheel_gives_each_its_weight(
+        fn a_full_turn_of_the_wheel_selects_each_server_by_its_weight(
             weights in prop::collection::vec(0..40_u32, 1..12),
         ) {
             let servers = servers(&weights);
@@ -359,7 +359,7 @@ mod tests {
         }
 
         #[test]
-        fn least_connections_is_what_a_sorted_list_says(candidates in candidates(), start: usize) {
+        fn least_connections_selects_the_server_with_the_lowest_cost(candidates in candidates(), start: usize) {
             let cost = |one: &Candidate| f64::from(one.in_use + 1) / f64::from(one.weight);
             let eligible = candidates.iter().filter(|one| one.is_eligible());
             let least = eligible.map(cost).fold(f64::INFINITY, f64::min);

@@ -241,7 +241,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     #[test]
-    fn all_is_indexed_by_the_discriminant_and_labels_are_unique() {
+    fn reasons_are_ordered_by_discriminant_and_labels_are_unique() {
         let labels: BTreeSet<_> = CloseReason::ALL.map(CloseReason::label).into();
         assert_eq!(labels.len(), CloseReason::ALL.len());
         for (i, reason) in CloseReason::ALL.iter().enumerate() {

@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_unsigned_and_as_short_as_can_be() {
+    fn integers_must_be_unsigned_and_minimal() {
         assert_eq!(unsigned(&[0]), Some(0));
         assert_eq!(unsigned(&[0x7f]), Some(0x7f));
         assert_eq!(unsigned(&[0, 0x80]), Some(0x80));
@@ -97,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn lengths_are_definite_and_as_short_as_can_be() {
+    fn lengths_must_be_definite_and_minimal() {
         let octets = |len: &[u8], count: usize| {
             let bytes = [&[OCTET_STRING], len, &vec![1; count]].concat();
             Der::new(&bytes).octets().map(<[u8]>::len)
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn tags_of_more_than_a_byte_are_refused() {
+    fn multi_byte_tags_are_rejected() {
         assert!(Der::new(&[0xbf, 0x81, 1, 0]).next().is_none());
     }
 }

@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn a_length_is_in_whole_seconds() {
+    fn epoch_lengths_must_be_whole_seconds() {
         assert_eq!(EpochLength::of(Duration::ZERO), None);
         assert_eq!(EpochLength::of(Duration::from_millis(1500)), None);
         assert_eq!(EpochLength::of(Duration::from_secs(1 << 32)), None);
     }
 
     #[test]
-    fn the_first_epoch_has_none_before_and_the_last_none_after() {
+    fn the_first_epoch_has_no_predecessor_and_the_last_no_successor() {
         let length = hours(8);
         let first = length.epochs_at(UnixSeconds(0));
         assert_eq!((first.previous, first.current), (None, EpochNumber(0)));
@@ -126,7 +126,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn clocks_less_than_a_length_apart_open_each_others_tickets(
+        fn nodes_with_less_skew_than_an_epoch_accept_each_others_epochs(
             length in 1u64..400_000,
             now in 0u64..4_000_000_000,
             skew in 0u64..400_000,
@@ -139,7 +139,7 @@ mod tests {
         }
 
         #[test]
-        fn no_moment_is_outside_its_epoch(length in 1u64..u64::from(u32::MAX), now in 0u64..u64::from(u32::MAX)) {
+        fn every_time_is_within_its_epoch(length in 1u64..u64::from(u32::MAX), now in 0u64..u64::from(u32::MAX)) {
             let epochs = EpochLength::of(Duration::from_secs(length)).expect("whole seconds");
             let number = epochs.number_at(UnixSeconds(now));
             prop_assert!(u64::from(epochs.start(number).0) <= now && now < epochs.end(number).0);

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_source_that_fills_it_gives_way_and_is_not_served_twice_while_another_waits() {
+    fn the_largest_source_is_displaced_and_sources_are_served_alternately() {
         let mut queue = FairQueue::new(4);
         for item in 0..4 {
             assert_eq!(queue.push('a', item), None);
@@ -88,7 +88,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_goes_once_in_the_order_of_its_source_and_an_equal_share_is_safe(
+        fn items_keep_the_order_of_their_source_and_the_largest_source_loses(
             steps in prop::collection::vec(prop::option::of(0..5u8), 1..200),
             most in 1..12usize,
         ) {

@@ -169,7 +169,7 @@ mod tests {
     proptest! {
         /// Model: a list that is searched.
         #[test]
-        fn it_agrees_with_a_list(steps in prop::collection::vec(step(), 1..200)) {
+        fn the_fresh_queue_agrees_with_a_list(steps in prop::collection::vec(step(), 1..200)) {
             let mut queue = FreshQueue::default();
             let mut list: Vec<(usize, Duration)> = Vec::new();
             let mut now = ms(1000);
@@ -207,7 +207,7 @@ mod tests {
         /// A crowd that reconnects as soon as it is served, and is served once within the patience, is
         /// served in full.
         #[test]
-        fn nobody_of_a_steady_crowd_is_given_up(crowd in 1..150_u64, serve_us in 500..2000_u64) {
+        fn no_client_of_a_steady_load_is_dropped(crowd in 1..150_u64, serve_us in 500..2000_u64) {
             let mut queue = FreshQueue::default();
             (0..crowd).for_each(|index| queue.push(index as usize, Duration::ZERO));
             let mut now = Duration::ZERO;
@@ -222,7 +222,7 @@ mod tests {
         /// More clients arrive than can be served, by any factor: the whole capacity goes to clients that
         /// have hardly waited, and none is kept longer than the limit.
         #[test]
-        fn in_overload_the_living_are_served_and_the_rest_is_told_in_time(
+        fn overload_serves_fresh_clients_and_drops_the_rest_within_the_limit(
             every_us in 100..900_u64, serve_us in 1000..1600_u64,
         ) {
             let mut queue = FreshQueue::default();

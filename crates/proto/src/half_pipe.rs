@@ -468,7 +468,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_byte_is_lost_doubled_or_moved_under_any_interleaving(
+        fn no_byte_is_lost_duplicated_or_reordered_under_any_interleaving(
             bulk in prop_oneof![Just(0), 1..100_u32, Just(u32::MAX)],
             held in prop::option::of(1..9_usize),
             events in prop::collection::vec(event(), 0..200)
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_goes_with_the_next_bytes_or_with_the_end() {
+    fn held_bytes_are_sent_with_new_data_at_the_end_or_on_release() {
         let holding = || {
             let mut pipe = HalfPipe::<Kernel>::default();
             pipe.hold(b"ticket");
@@ -539,7 +539,7 @@ mod tests {
     }
 
     #[test]
-    fn bulk_is_what_keeps_coming() {
+    fn bulk_is_detected_from_uninterrupted_transfers() {
         const BULK: u32 = 32 * 1024;
         let mut pipe = HalfPipe::<Kernel>::default();
         // 16 KiB at a time are not bulk, however often.
@@ -566,7 +566,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_a_pipe_can_be_taken_to_the_heap() {
+    fn bytes_of_a_pipe_can_be_moved_to_the_heap() {
         let mut pipe = HalfPipe::default();
         pipe.lend("pipe");
         assert!(!pipe.waits());
@@ -581,7 +581,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pipe_takes_no_room_of_those_who_have_none() {
+    fn pipe_support_does_not_enlarge_connections_without_a_pipe() {
         let without = size_of::<Vec<u8>>() + size_of::<usize>() + size_of::<u64>();
         assert_eq!(size_of::<HalfPipe<[u64; 2]>>(), without);
     }

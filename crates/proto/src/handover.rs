@@ -252,7 +252,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read_and_no_part_of_it_is(record in record()) {
+        fn a_written_record_is_read_back_and_a_truncated_one_rejected(record in record()) {
             let mut bytes = Vec::new();
             record.write(&mut bytes);
             prop_assert_eq!(read(&bytes), Some(record));
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_that_is_too_long_is_not_written_and_not_read() {
+    fn an_oversized_record_is_neither_written_nor_read() {
         let too_long = u32::try_from(LONGEST + 1).unwrap().to_be_bytes();
         assert_eq!(length(too_long), None);
         let mut bytes = vec![7];
@@ -271,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_not_shown() {
+    fn debug_output_shows_no_secret() {
         let secrets = Secrets {
             id: SecretId(1),
             rotations: 2,

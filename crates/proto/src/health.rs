@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_told_once() {
+    fn each_change_is_reported_once() {
         let mut health = Health::new(&CHECKED);
         let mut told = Vec::new();
         for good in [true, true, false, false, false, false, true, true, true] {
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_looks_where_there_are_no_rules() {
+    fn results_are_ignored_and_a_server_is_usable_without_rules() {
         let none = Rules {
             checks: None,
             passive: None,
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn checks_are_fast_while_unsure_and_never_all_at_once() {
+    fn checks_are_fast_during_transitions_and_spread_by_jitter() {
         let mut health = Health::new(&CHECKED);
         assert_eq!(
             health.until_next_check(&CHECKS, 0),
@@ -377,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn connects_that_fail_pause_a_server_and_the_next_one_decides() {
+    fn failed_connects_pause_a_server_until_a_trial_connect() {
         let mut health = Health::new(&WATCHED);
         assert_eq!(health.handle_connects(2, &WATCHED, at(1)), None);
         let out = health
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn with_checks_connects_take_a_server_out_and_checks_bring_it_back() {
+    fn failed_connects_remove_a_checked_server_and_checks_restore_it() {
         let rules = Rules {
             passive: WATCHED.passive,
             ..CHECKED
@@ -434,7 +434,7 @@ mod tests {
     }
 
     #[test]
-    fn another_process_goes_on_with_what_is_known() {
+    fn a_new_process_inherits_the_health_state() {
         let mut paused = Health::new(&WATCHED);
         paused.handle_connects(3, &WATCHED, at(10));
         let known = paused.known(at(12));
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn what_no_rule_would_ever_end_is_not_taken_over() {
+    fn a_state_that_no_rule_can_end_is_not_inherited() {
         let mut failed = Health::new(&CHECKED);
         failed.handle_check(false, &CHECKED, at(1));
         let known = failed.known(at(2));
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn weight_grows_after_a_return_and_only_then() {
+    fn slow_start_applies_only_after_a_recovery() {
         let rules = Rules {
             slow_start: at(20),
             ..CHECKED
@@ -518,7 +518,7 @@ mod tests {
     proptest! {
         /// A server is in service unless it has had `fall` bad checks in a row since `rise` good ones.
         #[test]
-        fn the_condition_is_that_of_the_last_run_that_was_long_enough(
+        fn the_condition_follows_the_last_run_that_reached_rise_or_fall(
             outcomes in proptest::collection::vec(any::<bool>(), 1..100),
             rise in 1_u32..5,
             fall in 1_u32..5,
@@ -547,7 +547,7 @@ mod tests {
 
         /// A server is out of service for one pause each time, regardless of its connects.
         #[test]
-        fn a_paused_server_always_comes_back(
+        fn a_paused_server_returns_within_the_pause(
             counts in proptest::collection::vec(0_u32..8, 1..100),
         ) {
             let mut health = Health::new(&WATCHED);

@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn expected_statuses_have_three_notations() {
+    fn expected_statuses_accept_three_notations() {
         let expected = |text: &str| text.parse::<Expected>().unwrap();
         assert!(expected("200").contains(200) && !expected("200").contains(201));
         assert!(expected("2xx").contains(299) && !expected("2xx").contains(300));

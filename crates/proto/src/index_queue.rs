@@ -164,7 +164,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_keeps_the_order_of_a_list_that_is_searched(ops in proptest::collection::vec(op(), 1..200)) {
+        fn the_index_queue_keeps_the_order_of_a_list(ops in proptest::collection::vec(op(), 1..200)) {
             let mut queue = IndexQueue::new();
             let mut naive: VecDeque<usize> = VecDeque::new();
             for op in ops {

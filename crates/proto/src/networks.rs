@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn networks_have_the_usual_notation() {
+    fn networks_are_parsed_and_printed_in_cidr_notation() {
         for text in [
             "10.0.0.0/8",
             "0.0.0.0/0",
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused_by_what_is_wrong_with_them() {
+    fn invalid_networks_are_rejected_with_the_cause() {
         for text in [
             "",
             "/8",
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_families_do_not_mix_and_the_mapped_form_is_v4() {
+    fn address_families_are_separate_and_mapped_addresses_are_ipv4() {
         let (v4, v6) = (set(&["0.0.0.0/0"]), set(&["::/0"]));
         for (address, is_v4) in [
             ("192.0.2.1", true),
@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_become_one_range() {
+    fn adjacent_networks_are_merged() {
         assert_eq!(
             set(&["10.1.0.0/16", "10.0.0.0/16", "10.0.3.0/24"]),
             set(&["10.0.0.0/15"])
@@ -268,7 +268,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_set_holds_what_one_of_its_networks_holds(
+        fn a_set_contains_the_addresses_of_its_networks(
             parts in proptest::collection::vec((address(), 0_u8..=128), 0..12),
             asked in proptest::collection::vec(address(), 1..40),
         ) {
@@ -283,7 +283,7 @@ mod tests {
         }
 
         #[test]
-        fn what_is_shown_is_read_back(address in any::<IpAddr>(), length in 0_u8..=128) {
+        fn a_printed_network_parses_to_itself(address in any::<IpAddr>(), length in 0_u8..=128) {
             if let Some(network) = Network::around(address, length) {
                 prop_assert_eq!(network.to_string().parse(), Ok(network));
             }

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn methods_are_told_from_other_protocols() {
+    fn http_methods_are_distinguished_from_other_protocols() {
         for (input, expected) in [
             ("", Resemblance::Undecided),
             ("P", Resemblance::Undecided),
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn the_answer_to_plain_http_counts_its_own_body_right() {
+    fn the_response_to_plain_http_has_the_correct_content_length() {
         let text = std::str::from_utf8(PLAIN_HTTP_ANSWER).unwrap();
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         assert!(

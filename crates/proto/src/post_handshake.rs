@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn alerts_are_told_apart_by_version() {
+    fn alerts_are_classified_by_tls_version() {
         for (content, tls13, alert) in [
             (&[1, 0][..], true, Some(Alert::CloseNotify)),
             (&[2, 0], false, Some(Alert::CloseNotify)),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_update_ends_its_record() {
+    fn a_key_update_must_be_the_last_message_of_its_record() {
         let requested = "KeyUpdate { requested: true }".to_owned();
         assert_eq!(said(&[&[24, 0, 0, 1, 1]]), Ok(vec![requested]));
         assert_eq!(said(&[&[24, 0, 0, 1, 0, 24]]), Err(Unexpected));
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_that_never_ends_is_not_kept_for_ever() {
+    fn an_endless_message_is_rejected_at_the_limit() {
         let mut messages = Messages::default();
         let mut take = |record: &[u8]| messages.take(record, |_| Ok::<_, Unexpected>(()));
         assert_eq!(take(&[4, 0xff, 0xff, 0xff]), Ok(()));
@@ -185,7 +185,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn messages_are_the_same_however_records_cut_them(
+        fn messages_are_read_across_record_boundaries(
             tickets in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 1..6),
             cuts in prop::collection::vec(1..400usize, 0..20),
         ) {
@@ -208,7 +208,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_comes_no_more_is_kept_than_may_be(
+        fn the_buffer_never_exceeds_its_limit(
             records in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..2000), 0..40),
         ) {
             let mut messages = Messages::default();

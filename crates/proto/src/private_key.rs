@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_the_same_numbers_in_every_encoding() {
+    fn all_encodings_of_a_key_have_the_same_numbers() {
         // Tools differ in the private exponent and in the order of the primes.
         let (one, other) = (pkcs1_of([11, 3], 7), pkcs1_of([3, 11], 17));
         let wrapped = pkcs8_of(RSA_ENCRYPTION, &one);
@@ -97,7 +97,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn any_bytes_are_a_key_or_none(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
+        fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
             for der in [bytes.clone(), element(0x30, &bytes), pkcs8_of(EC_PUBLIC_KEY, &bytes)] {
                 let _found = [
                     SecretNumbers::of_pkcs1(&der),

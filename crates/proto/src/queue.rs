@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_asked_in_vain() {
+    fn the_queue_asks_once_per_set_of_tried_servers() {
         let mut queue = Queue::default();
         for _ in 0..100 {
             queue.join((), &[7, 8], None);
@@ -242,7 +242,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
+        fn the_queue_agrees_with_a_plain_list(steps in prop::collection::vec(step(), 0..200)) {
             let (mut queue, mut row) = (Queue::default(), Row::default());
             let mut stays = Vec::new();
             let mut taken: Vec<(Arrival, One)> = Vec::new();

@@ -128,7 +128,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reader_never_gives_more_than_there_is() {
+    fn a_reader_never_returns_more_bytes_than_available() {
         let mut reader = Reader::new(&[0, 3, 1, 2]);
         assert!(reader.take(5).is_none());
         assert!(reader.take(usize::MAX).is_none());
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_span_of_a_nested_reader_counts_from_the_outermost_start() {
+    fn the_span_of_a_nested_reader_is_relative_to_the_outermost_start() {
         let bytes = [9, 0, 4, 2, 7, 8, 1];
         let mut outer = Reader::new(&bytes);
         outer.u8().unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_prefix_is_partial_until_it_is_whole_or_differs() {
+    fn a_prefix_is_partial_until_it_matches_or_differs() {
         assert_eq!(prefix(b"", b"GET "), Prefix::Partial);
         assert_eq!(prefix(b"GE", b"GET "), Prefix::Partial);
         assert_eq!(prefix(b"GET /", b"GET "), Prefix::Whole);

@@ -81,13 +81,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_has_a_length_when_it_is_whole() {
+    fn only_a_complete_record_has_a_length() {
         assert_eq!(first(&[23, 3, 3, 0, 2, b'h', b'i', 23, 3]), Some(7));
         assert_eq!(first(&[23, 3, 3, 0, 2, b'h']), None);
     }
 
     #[test]
-    fn key_updates_without_data_come_to_an_end_and_data_lets_them_go_on() {
+    fn records_without_data_are_limited_and_data_extends_the_limit() {
         let mut allowance = Allowance::new();
         let granted = (0..).find(|_| allowance.charge(26, 0).is_none());
         assert_eq!(granted, Some(256));
@@ -100,7 +100,7 @@ mod tests {
     proptest! {
         /// Holds for any sequence of records.
         #[test]
-        fn what_holds_no_data_is_bounded_by_what_does(
+        fn records_without_data_are_limited_by_the_received_data(
             records in prop::collection::vec((1..=16_640usize, 0..3usize, 0..=16_384usize), 0..400),
         ) {
             let mut allowance = Allowance::new();
@@ -125,7 +125,7 @@ mod tests {
         }
 
         #[test]
-        fn records_are_walked_as_they_were_laid(
+        fn records_are_found_in_the_order_written(
             contents in prop::collection::vec(prop::collection::vec(any::<u8>(), 0..300), 0..20),
             cut in 0..6000usize,
         ) {

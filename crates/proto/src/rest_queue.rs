@@ -117,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_longest_rest_of_a_group_is_that_of_a_list_that_is_searched(
+        fn the_longest_idle_entry_of_a_group_matches_a_searched_list(
             ops in proptest::collection::vec((op(), 0_u64..2), 1..200),
         ) {
             let mut queue = RestQueue::default();

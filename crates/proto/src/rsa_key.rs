@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_an_rsa_key_has_a_pkcs1_form() {
+    fn only_rsa_keys_yield_a_pkcs1_key() {
         let algorithm = |oid: &[u8]| [&[0x06, oid.len() as u8], oid, &[0x05, 0]].concat();
         let of = |oid: &[u8]| {
             let algorithm = algorithm(oid);
@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_has_two_primes_and_nothing_behind_them() {
+    fn keys_with_trailing_numbers_or_other_versions_are_rejected() {
         let of = |numbers: &[u8]| {
             let fields: Vec<u8> = numbers.iter().flat_map(|n| [0x02, 1, *n]).collect();
             [&[0x30, fields.len() as u8], fields.as_slice()].concat()

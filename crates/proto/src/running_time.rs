@@ -65,7 +65,7 @@ mod tests {
     proptest! {
         /// The model separates the time into work, sleep and stalls.
         #[test]
-        fn work_and_sleep_count_in_full_and_a_stall_as_one_step_at_most(
+        fn running_time_includes_work_and_sleep_and_at_most_one_step_per_stall(
             turns in prop::collection::vec((0..50_u64, 0..1000_u64, prop_oneof![3 => Just(0), 1 => 0..5000_u64]), 1..100),
         ) {
             let mut clock = RunningTime::new(ms(7));
@@ -86,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stall_between_two_steps_of_one_turn_is_left_out() {
+    fn a_stall_within_a_turn_is_capped_to_one_step() {
         let mut clock = RunningTime::new(ms(1000));
         assert_eq!(clock.advance(ms(1010), ms(100)), ms(1010));
         assert_eq!(clock.advance(ms(1030), Duration::ZERO), ms(1030));
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn neither_the_end_of_time_nor_a_clock_that_goes_back_changes_much() {
+    fn clock_jumps_advance_running_time_by_at_most_one_step() {
         let mut clock = RunningTime::new(ms(1000));
         assert_eq!(clock.advance(ms(10), Duration::ZERO), ms(1000));
         assert_eq!(clock.advance(ms(1000), Duration::ZERO), ms(1000));

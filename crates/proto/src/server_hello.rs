@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_learnt_only_from_tls12_and_only_if_the_server_made_it() {
+    fn only_tls12_session_ids_issued_by_the_server_are_learnt() {
         let old = hello(peek(&in_records(
             &message(0x0303, &[1; 32], &[(23, &[])]),
             1000,
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_is_incomplete_and_what_follows_changes_nothing() {
+    fn every_prefix_is_incomplete_and_trailing_records_are_ignored() {
         let message = message(0x0303, &[9; 32], &[(65281, &[0]), (43, &[3, 3])]);
         for each in [1, 7, 50, 1000] {
             let mut stream = in_records(&message, each);
@@ -208,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_in_the_same_record_does_not_disturb() {
+    fn a_certificate_in_the_same_record_is_ignored() {
         let mut both = message(0x0303, &[9; 32], &[]);
         both.extend([11, 0, 0, 3, 0, 0, 0]);
         assert_eq!(hello(peek(&in_records(&both, 1000))).session_id(), [9; 32]);
     }
 
     #[test]
-    fn anything_else_is_none_to_learn_from() {
+    fn other_messages_are_not_treated_as_server_hellos() {
         for other in [
             &b"HTTP/1.1 400"[..],
             &[21, 3, 3, 0, 2, 2, 40],

@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_name_keeps_its_id_and_no_other_length_is_one() {
+    fn session_ids_of_1_to_32_bytes_are_kept_and_others_rejected() {
         let policy = PolicyTag(7);
         for len in [1, 31, 32] {
             let id = vec![5; len];

@@ -137,7 +137,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_was_put_in_is_found(
+        fn a_client_chain_is_found_in_a_complete_state_only(
             name in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..256)),
             chain in proptest::option::of(proptest::collection::vec(
                 proptest::collection::vec(any::<u8>(), 0..400), 0..7)),
@@ -157,7 +157,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_left_out_is_all_that_changes(
+        fn a_state_is_unchanged_except_for_the_omitted_certificates(
             name in proptest::option::of(proptest::collection::vec(any::<u8>(), 0..256)),
             chain in proptest::collection::vec(
                 proptest::collection::vec(any::<u8>(), 0..400), 0..7),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn where_no_chain_was_shown_there_is_none_to_keep() {
+    fn a_state_without_a_chain_has_no_certificate_to_keep() {
         let state = encode(None, None);
         assert_eq!(with_chain(&state, &[]), Ok(state.clone()));
         assert_eq!(with_chain(&state, &[0]), Err(NotAState));
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flag_is_one_of_two() {
+    fn an_invalid_flag_is_rejected() {
         let mut state = encode(None, None);
         state[0] = 2;
         assert_eq!(client_chain(&state), Err(NotAState));

@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn where_nobody_waits_the_second_goes_every_time_whatever_it_cost() {
+    fn the_second_kind_of_work_always_runs_if_the_first_is_idle() {
         let mut share = TimeShare::one_of(4, MOST);
         for _ in 0..3 {
             assert!(share.pay(us(0), false));
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_clock_that_jumps_neither_overflows_nor_is_it_owed_or_saved_for_long() {
+    fn clock_jumps_neither_overflow_nor_leave_a_large_balance() {
         let mut share = TimeShare::one_of(4, MOST);
         assert!(share.pay(Duration::MAX, true));
         share.spend(Duration::MAX);
@@ -100,7 +100,7 @@ mod tests {
         /// Both kinds always have work. The first kind runs for a slice of four times the second's, or one
         /// step longer; the second kind runs for its slice and one expensive step.
         #[test]
-        fn whatever_steps_cost_the_second_has_its_part_and_the_first_waits_for_one_slice_and_step(
+        fn the_second_task_receives_its_share_within_one_slice_and_step(
             steps in prop::collection::vec((0..50_u64, 0..5_000_u64), 200..400),
         ) {
             let mut share = TimeShare::one_of(4, MOST);

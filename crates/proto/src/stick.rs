@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lower_limit_drops_at_once_and_zero_remembers_nothing() {
+    fn a_lower_limit_evicts_entries_at_once_and_zero_stores_none() {
         let stick = Stick::new(1000 * SHARDS, One::default());
         (0..100).for_each(|client| assert!(stick.learn(client, 1, at(client), at(1000))));
         stick.set_limit(10 * SHARDS);
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_learnt_late_replaces_nothing_that_is_known() {
+    fn late_peer_entries_do_not_replace_known_entries() {
         let stick = Stick::new(100, RandomState::new());
         assert!(stick.learn_unless_known(1, 7, at(0), at(10)));
         assert!(!stick.learn_unless_known(1, 8, at(5), at(10)));
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_shows_everybody_who_is_remembered_once() {
+    fn a_walk_visits_each_entry_once() {
         let stick = Stick::new(10_000, RandomState::new());
         for client in 0..1000 {
             stick.learn(client, client + 1, at(0), at(client));
@@ -258,7 +258,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_does_what_a_plain_list_does(steps in prop::collection::vec(step(), 0..200)) {
+        fn the_stick_table_agrees_with_a_plain_list(steps in prop::collection::vec(step(), 0..200)) {
             const LIFE: u64 = 10;
             let stick = Stick::new(6 * SHARDS, One::default());
             // Client, server, expiry, time of the last news; the least recently used first.

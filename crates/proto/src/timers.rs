@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn after_a_jump_of_a_year_everything_due_fires_at_once_and_the_rest_waits() {
+    fn a_jump_of_a_year_fires_all_due_timers_and_no_others() {
         let mut timers = Timers::new(ms(0), TICK);
         let year = Duration::from_secs(365 * 24 * 3600);
         for key in 0..5000 {
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn the_far_end_of_time_does_not_overflow() {
+    fn extreme_times_do_not_overflow() {
         let mut timers = Timers::new(Duration::ZERO, Duration::ZERO);
         timers.insert(Duration::MAX, 1);
         assert!(timers.next_deadline().is_some());
@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_entries_are_looked_at_than_the_caller_wants() {
+    fn a_poll_examines_at_most_the_requested_number_of_entries() {
         let mut timers = Timers::new(ms(0), TICK);
         let turn = TICK * SLOTS as u32;
         for key in 0..1000 {

@@ -127,7 +127,7 @@ fn private_keys_survive_mutation() {
 }
 
 #[test]
-fn the_peek_agrees_with_rustls_on_what_a_host_name_is() {
+fn the_peek_agrees_with_rustls_on_host_names() {
     let mut inputs: Vec<_> = [
         "_dmarc.Example.com.",
         "xn--bcher-kva.de",

@@ -347,7 +347,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_time_lies_below_the_limit_of_its_bucket_and_not_below_the_one_before() {
+    fn every_time_is_within_the_limits_of_its_bucket() {
         for us in (0..100_000).chain((100_000..LIMIT_US).step_by(9_973)) {
             let i = bucket(us);
             assert!(us < bucket_limit(i), "{us} in {i}");
@@ -357,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn classes_and_indexes_agree() {
+    fn handshake_classes_match_their_indexes() {
         for (i, class) in HandshakeClass::ALL.iter().enumerate() {
             assert_eq!(class.index(), i);
         }

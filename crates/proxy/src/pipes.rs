@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_lent_than_there_may_be() {
+    fn the_number_of_lent_pipes_is_limited() {
         let (pipes, counters) = pipes(2);
         let lent = [pipes.lend(), pipes.lend()];
         assert!(lent.iter().all(Option::is_some) && pipes.lend().is_none());
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_that_refused_is_not_asked_again_at_once() {
+    fn splicing_pauses_after_a_kernel_refusal() {
         let (pipes, counters) = pipes(1);
         pipes.lend().unwrap().refused();
         assert!((0..PAUSE).all(|_| pipes.lend().is_none()));
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_takes_pipes_away() {
+    fn a_lower_limit_closes_excess_pipes() {
         let (pipes, _) = pipes(2);
         let lent = [pipes.lend(), pipes.lend()].map(Option::unwrap);
         pipes.allow(1, 1);
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn the_more_there_may_be_the_less_each_asks_for() {
+    fn the_pipe_size_decreases_with_the_number_of_pipes() {
         let (pipes, _) = pipes(1);
         let size = |most, workers| {
             pipes.allow(most, workers);

@@ -341,7 +341,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_server_is_sent_a_second_segment_as_promptly_as_the_first() {
+    fn nodelay_is_set_on_server_sockets_from_the_second_send() {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let socket = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         socket.set_nonblocking(true).unwrap();

@@ -146,7 +146,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn students_quantiles_are_those_of_the_printed_tables() {
+    fn student_quantiles_match_printed_tables() {
         let table = [
             (1.0, 0.95, 12.706),
             (2.0, 0.95, 4.303),
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_paired_interval_is_that_of_the_textbook() {
+    fn a_paired_interval_matches_the_textbook() {
         // The differences of the logarithms are 0.1, 0.2 and 0.3: mean 0.2, standard error 0.1 / sqrt(3).
         let pairs: Vec<(f64, f64)> = [0.1_f64, 0.2, 0.3].map(|d| (d.exp(), 1.0)).to_vec();
         let interval = Interval::paired(&pairs, 0.95).unwrap();
@@ -176,14 +176,14 @@ mod tests {
     }
 
     #[test]
-    fn one_round_and_figures_without_a_logarithm_prove_nothing() {
+    fn one_round_or_non_positive_figures_yield_no_interval() {
         assert_eq!(Interval::paired(&[(1.0, 2.0)], 0.95), None);
         assert_eq!(Interval::paired(&[(0.0, 2.0), (-1.0, 1.0)], 0.95), None);
         assert!((spread(&[5.0]) - 0.0).abs() < f64::EPSILON);
     }
 
     #[test]
-    fn what_the_control_moved_widens_and_takes_verdicts_back() {
+    fn a_widened_interval_withdraws_its_verdict() {
         let interval = Interval {
             ratio: 0.95,
             low: 0.94,
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn who_looks_again_and_again_still_errs_in_five_of_a_hundred_at_most() {
+    fn repeated_comparisons_err_in_at_most_five_percent() {
         // Two servers without a difference, with 2 % of noise, compared after 3, 5, 8, 12 and 18 rounds.
         let mut random = Rng::with_seed(20_261_122);
         let looks = [3, 5, 8, 12, 18];
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn a_difference_of_two_per_cent_is_found_in_five_rounds_with_half_a_per_cent_of_noise() {
+    fn five_rounds_detect_a_two_percent_difference_in_half_a_percent_noise() {
         let mut random = Rng::with_seed(7);
         let found = (0..200).filter(|_| {
             let pairs: Vec<(f64, f64)> = (0..5)

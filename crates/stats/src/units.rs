@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn nonsense_is_quoted_with_what_would_be_accepted() {
+    fn invalid_values_are_quoted_with_an_accepted_example() {
         for text in ["", "s", "-1s", "1d", "1..2s", "99999999999h"] {
             let error = parse_duration(text).unwrap_err().to_string();
             assert!(
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_shown_with_the_unit_that_suits() {
+    fn numbers_are_shown_with_a_suitable_unit() {
         assert_eq!(show_us(87.04), "87.0 us");
         assert_eq!(show_us(1_240.0), "1.24 ms");
         assert_eq!(show_bytes(312.0), "312 B");

@@ -59,7 +59,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pinned_thread_is_allowed_on_its_cpu_only() {
+    fn a_pinned_thread_is_restricted_to_its_cpu() {
         let cpu = *allowed_cpus().unwrap().last().unwrap();
         let seen = std::thread::spawn(move || {
             pin_current_thread(cpu).unwrap();
@@ -69,7 +69,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_are_the_smaller_of_affinity_and_rounded_up_quota() {
+    fn the_worker_count_is_the_smaller_of_affinity_and_rounded_up_quota() {
         let count = |allowed, quota| workers(allowed, quota).get();
         assert_eq!(count(8, None), 8);
         assert_eq!(count(8, Some(2.0)), 2);

@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_smallest_quota_from_the_own_group_to_the_mount_point_counts() {
+    fn the_smallest_quota_from_the_own_group_to_the_mount_point_is_used() {
         let mount = tempfile::tempdir().unwrap();
         let root = mount.path().join("my groups");
         fs::create_dir_all(root.join("a/b")).unwrap();
@@ -289,7 +289,7 @@ mod tests {
     }
 
     #[test]
-    fn the_group_with_the_least_memory_counts_without_what_the_kernel_can_take_back() {
+    fn the_lowest_memory_limit_applies_and_reclaimable_memory_is_excluded() {
         let statistics =
             "anon 9\ninactive_file 100000\nactive_file 200000\nslab_reclaimable 50000\nsock 9\n";
         let mount = tempfile::tempdir().unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn version_one_counts_processes_and_sockets_and_no_names_of_missing_files() {
+    fn version_1_usage_includes_sockets_and_excludes_cached_file_names() {
         let statistics = "cache 9\nrss 9\ntotal_rss 1000000\ntotal_shmem 200000\n\
             total_inactive_file 30000\ntotal_active_file 40000\n";
         let mount = tempfile::tempdir().unwrap();

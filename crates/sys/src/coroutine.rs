@@ -194,7 +194,7 @@ mod tests {
     }
 
     #[test]
-    fn bodies_take_turns_in_any_order_and_leave_their_stacks() {
+    fn coroutines_resume_in_any_order_and_release_their_stacks() {
         let stacks = Stacks::new(SIZE);
         let body = |number: u32| move || (0..number).filter(|_| suspend()).count();
         let mut waiting: Vec<_> = (1..=8).map(|n| suspended(stacks.run(body(n)))).collect();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_is_dropped_comes_to_its_end() {
+    fn a_dropped_coroutine_runs_to_its_end() {
         let stacks = Stacks::new(SIZE);
         let ended = Rc::new(Cell::new(0));
         let of_body = Rc::clone(&ended);
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn outside_of_a_body_nothing_is_suspended() {
+    fn suspend_has_no_effect_outside_a_coroutine() {
         assert!(!can_suspend() && !suspend());
         let stacks = Stacks::new(SIZE);
         let inner = stacks.clone();
@@ -241,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn a_body_that_panics_leaves_nothing_running() {
+    fn a_panicking_coroutine_leaves_no_coroutine_active() {
         let stacks = Stacks::new(SIZE);
         let body = suspended(stacks.run(|| assert!(!suspend(), "on purpose")));
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {

@@ -253,7 +253,7 @@ mod tests {
     const PATIENCE: Duration = Duration::from_secs(20);
 
     #[test]
-    fn a_text_and_descriptors_arrive_in_their_order_also_from_a_sender_that_does_not_wait() {
+    fn nonblocking_sends_deliver_text_and_descriptors_in_order() {
         let (here, there) = UnixStream::pair().unwrap();
         let files = [0, 1, 2].map(|number: u8| text_file(&[b'0' + number]).unwrap());
         // More than one batch, and more text than the socket holds.
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_taken_whole_and_bounded() {
+    fn only_complete_messages_within_the_limit_are_taken() {
         let (here, there) = UnixStream::pair().unwrap();
         let mut incoming = Incoming::default();
         let none = incoming.read(&there, 9).unwrap_err();
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn more_than_is_taken_is_refused_and_who_does_not_read_is_left() {
+    fn oversized_messages_are_rejected_and_blocked_sends_time_out() {
         let (here, there) = UnixStream::pair().unwrap();
         send(&here, b"text", &[], PATIENCE).unwrap();
         let error = receive(&there, 3, 0).unwrap_err();

@@ -110,7 +110,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn descriptors_are_counted_that_are_for_this_process() {
+    fn only_descriptors_passed_to_this_process_are_counted() {
         for (pid, count, expected) in [
             (Some("42"), Some("3"), Some(3)),
             (Some("42"), Some("0"), Some(0)),
@@ -127,7 +127,7 @@ mod tests {
     }
 
     #[test]
-    fn a_descriptor_that_does_not_listen_is_refused_and_stays_open() {
+    fn a_descriptor_that_does_not_listen_is_rejected_and_stays_open() {
         assert!(adopt(RawFd::MAX).is_err());
         let file = fs::File::open("/dev/null").unwrap();
         let datagram = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();

@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_without_an_entry_needs_a_group() {
+    fn a_numeric_user_without_an_entry_needs_a_group() {
         let stranger = UnixIdentity::find("987654", Some("987655")).unwrap();
         assert_eq!((stranger.uid, stranger.gid), (987_654, 987_655));
         assert!(stranger.groups.is_empty());
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn unknown_names_are_errors_that_name_them() {
+    fn errors_name_the_unknown_user_or_group() {
         for (user, group, named) in [
             ("no-such-user", None, "user \"no-such-user\""),
             ("root", Some("no-such-group"), "group \"no-such-group\""),

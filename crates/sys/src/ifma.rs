@@ -116,7 +116,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_operations_are_those_of_integers() {
+    fn ifma_operations_match_integer_arithmetic() {
         let Some(ifma) = Ifma::detect() else {
             becket_tidy::lacks("needs AVX-512 IFMA");
             return;

@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_laid_out_as_the_kernel_has_them() {
+    fn keys_have_the_memory_layout_of_the_kernel() {
         let info = key(TlsVersion::Tls12, Cipher::Aes128Gcm);
         assert_eq!(info.len(), size_of::<libc::tls12_crypto_info_aes_gcm_128>());
         assert_eq!(info[..4], [3, 3, 51, 0]);
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_without_a_second_key_is_of_use_for_what_never_asks_for_one() {
+    fn a_kernel_without_rekey_supports_tls_1_2_and_tls_1_3_without_rekey() {
         let mut support = Support::default();
         assert!(!support.is_of_use(true));
         assert!(support.to_string().starts_with("no TLS support"));
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn nonces_of_the_kernel_are_none_that_were_used() {
+    fn kernel_nonces_never_repeat_used_nonces() {
         for first in [0, 1, u64::MAX, 1 << 63, (1 << 63) - 1] {
             let start = unused_nonces(first);
             for used in [0, 1, (1 << 24) - 1, (1 << 40) - 1] {
@@ -520,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_without_keys_is_as_before_whether_the_kernel_has_tls_or_not() {
+    fn a_socket_without_keys_still_transfers_plaintext() {
         let (mut near, mut far) = pair().unwrap();
         let key = of_no_value(TlsVersion::Tls13, Cipher::Aes128Gcm, &[7; 32]);
         assert!(set_key(&near, Direction::Send, &key).is_err());

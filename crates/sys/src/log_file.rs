@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pipe_without_a_reader_holds_no_writer_up() {
+    fn a_pipe_without_a_reader_does_not_block_the_writer() {
         let (reader, writer) = io::pipe().unwrap();
         let line = [b'x'; 100_000];
         let error = write_if_ready(&writer, &line).unwrap_err();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stream_is_known_by_its_numbers() {
+    fn a_stream_is_identified_by_device_and_inode() {
         use std::os::unix::fs::MetadataExt;
         let file = tempfile::tempfile().unwrap();
         let meta = file.metadata().unwrap();
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_try_makes_nothing_and_says_why_a_file_could_not_be_opened() {
+    fn try_append_creates_no_file_and_returns_the_open_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         try_append(&path("new.log")).unwrap();

@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_touched_is_resident() {
+    fn touched_pages_are_resident() {
         let memory = ResidentMemory::open().unwrap();
         let touched = vec![1_u8; 64 << 20];
         assert!(memory.read().unwrap() > 64 << 20);

@@ -84,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_socket_is_told_by_its_path_or_its_abstract_name() {
+    fn notifications_reach_a_path_or_an_abstract_socket() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("notify");
         let name = format!("becket-sys-notify-{}", std::process::id());

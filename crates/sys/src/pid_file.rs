@@ -75,7 +75,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_in_the_place_of_the_file_is_replaced() {
+    fn a_symlink_at_the_pid_file_path_is_replaced() {
         let place = tempfile::tempdir().unwrap();
         let (path, other) = (place.path().join("pid"), place.path().join("other"));
         fs::write(&other, "text").unwrap();
@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn root_follows_no_link_in_a_folder_of_another_user() {
+    fn root_follows_no_symlink_in_a_folder_of_another_user() {
         if !is_root() {
             return;
         }

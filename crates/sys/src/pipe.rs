@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_go_from_socket_to_socket_and_then_the_end() {
+    fn bytes_are_spliced_between_sockets_until_the_end() {
         let pipe = Pipe::new(1 << 20).unwrap();
         assert!(pipe.size().unwrap() >= DEFAULT_SIZE);
         let ((mut client, from), (to, mut server)) = (tcp(), tcp());
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sink_that_is_gone_is_an_error_and_no_signal() {
+    fn a_closed_sink_returns_an_error_without_a_signal() {
         let pipe = Pipe::new(DEFAULT_SIZE).unwrap();
         let (sink, peer) = UnixStream::pair().unwrap();
         drop(peer);
@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_a_pipe_can_be_read_and_what_cannot_be_spliced_is_an_error() {
+    fn pipe_contents_are_readable_and_splicing_a_folder_is_an_error() {
         let pipe = Pipe::new(DEFAULT_SIZE).unwrap();
         (&pipe).write_all(b"abc").unwrap();
         let folder = std::fs::File::open("/").unwrap();

@@ -80,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_process_that_listens_is_found() {
+    fn the_listening_process_is_found() {
         let own = format!(" (pid {})", std::process::id());
         for host in ["127.0.0.1", "[::1]"] {
             let Ok(listener) = TcpListener::bind(format!("{host}:0")) else {
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sockets_and_broken_lines_are_skipped() {
+    fn other_sockets_and_malformed_lines_are_skipped() {
         let line =
             "0: 0100007F:01BB 00000000:0000 0A 00000000:00000000 00:00000000 00000000 33 0 4711 1";
         let at = |text: &str| text.parse().unwrap();

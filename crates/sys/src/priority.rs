@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_thread_that_computes_is_a_batch() {
+    fn batch_scheduling_applies_to_the_calling_thread_only() {
         // SAFETY: 0 is the calling thread; the call takes nothing else.
         let policy = || unsafe { libc::sched_getscheduler(0) };
         let there = std::thread::spawn(move || {
@@ -52,7 +52,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_thread_that_gives_way_does() {
+    fn a_lower_priority_applies_to_the_calling_thread_only() {
         let before = getpriority_process(None).unwrap();
         let there = std::thread::spawn(|| {
             give_way(3).unwrap();

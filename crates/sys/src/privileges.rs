@@ -135,7 +135,7 @@ mod tests {
 
     // Tests that change credentials need a process of their own: `tests/process/`.
     #[test]
-    fn root_and_the_number_that_means_unchanged_are_refused_before_anything_changes() {
+    fn root_and_reserved_ids_are_rejected_before_any_change() {
         let before = geteuid();
         for (uid, gid) in [(0, 0), (u32::MAX, 1), (1, u32::MAX)] {
             let groups = Vec::new();

@@ -231,7 +231,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn another_program_is_left_alone() {
+    fn signals_to_another_program_are_rejected() {
         let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
         let refused = signal_namesake(other.id(), Signal::HUP).unwrap_err();
         assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn a_child_is_known_by_its_number() {
+    fn a_child_can_be_opened_by_its_pid() {
         let child = ChildProcess::start(Command::new("sleep").arg("1000")).unwrap();
         let same = ChildProcess::of(child.pid()).unwrap();
         assert!(same.try_wait().unwrap().is_none());
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_executed_changes_nothing_else() {
+    fn a_failed_exec_leaves_the_environment_unchanged() {
         let nowhere = Path::new("/nowhere/at/all");
         let null = fs::File::open("/dev/null").unwrap();
         let error = become_program(nowhere, ("A", "b"), &null);

@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_regular_files_are_opened_and_nobody_is_waited_for() {
+    fn only_regular_files_are_opened_and_a_fifo_does_not_block() {
         let folder = tempfile::tempdir().unwrap();
         let (fifo, file) = (folder.path().join("fifo"), folder.path().join("file"));
         mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();

@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn files_folders_and_links_of_roots_are_opened() {
+    fn files_folders_and_links_owned_by_root_are_opened() {
         let Some(place) = folder() else { return };
         let at = |name: &str| place.path().join(name);
         fs::create_dir(at("archive")).unwrap();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn where_another_has_a_hand_in_the_path_nothing_is_opened() {
+    fn a_path_that_another_user_can_change_is_not_opened() {
         let Some(place) = folder() else { return };
         let at = |name: &str| place.path().join(name);
         fs::create_dir(at("theirs")).unwrap();
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_roots_alone() {
+    fn a_program_is_accepted_only_if_root_alone_can_change_it() {
         let Some(place) = folder() else { return };
         let path = place.path().join("program");
         fs::write(&path, "").unwrap();
@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_is_given_only_where_root_put_it() {
+    fn a_log_changes_owner_only_in_a_folder_of_root() {
         let Some(place) = folder() else { return };
         let at = |name: &str| place.path().join(name);
         let owner = |path: PathBuf| fs::metadata(path).unwrap().uid();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_of_the_user_is_opened_in_a_folder_of_roots_that_the_user_may_not_enter() {
+    fn a_log_of_the_user_is_opened_in_a_private_folder_of_root() {
         let Some(place) = folder() else { return };
         let at = |name: &str| place.path().join(name);
         mode(place.path(), 0o700);

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_kept_apart_and_bring_a_descriptor() {
+    fn messages_keep_their_boundaries_and_carry_a_descriptor() {
         let (here, there) = Seqpacket::pair().unwrap();
         assert!(!there.wait(Duration::ZERO).unwrap());
         let folder = tempfile::tempdir().unwrap();
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn who_does_not_read_is_not_waited_for_and_an_end_wakes_both() {
+    fn a_full_queue_does_not_block_send_and_shutdown_wakes_both_sides() {
         let (here, there) = Seqpacket::pair().unwrap();
         let error = (0..100_000)
             .find_map(|_| here.send(&[0; 1000], None).err())

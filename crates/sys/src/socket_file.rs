@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_has_its_mode_is_alone_in_its_folder_and_goes_with_its_owner() {
+    fn a_socket_file_has_the_given_mode_and_is_removed_on_drop() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
         let socket = bind(&path, 0o660).unwrap();
@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stale_socket_is_replaced_and_one_that_listens_is_not_until_it_gives_way() {
+    fn only_stale_and_released_sockets_are_replaced() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
         drop(UnixListener::bind(&path).unwrap());
@@ -231,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_socket_stays_and_no_link_is_followed() {
+    fn other_files_are_not_replaced_and_links_are_not_followed() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("admin.sock");
         let other = folder.path().join("other");

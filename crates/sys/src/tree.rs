@@ -168,7 +168,7 @@ mod tests {
     };
 
     #[test]
-    fn nothing_outside_of_the_folder_is_opened() {
+    fn paths_outside_the_folder_are_not_opened() {
         let outer = tempfile::tempdir().unwrap();
         let root = outer.path().join("root");
         fs::create_dir_all(root.join("sub")).unwrap();
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fifo_is_recognised_and_its_writer_meets_no_reader() {
+    fn a_fifo_is_recognised_without_being_opened_for_reading() {
         let root = tempfile::tempdir().unwrap();
         let fifo = root.path().join("fifo");
         mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_memory_is_read_and_the_end_is_none() {
+    fn cached_bytes_are_read_and_zero_marks_the_end_of_the_file() {
         let root = tempfile::tempdir().unwrap();
         fs::write(root.path().join("file"), "text").unwrap();
         let tree = Tree::open(root.path()).unwrap();
@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_in_memory_are_counted_to_the_end_of_the_file() {
+    fn cached_bytes_are_counted_up_to_the_end_of_the_file() {
         let mut file = tempfile::tempfile().unwrap();
         file.write_all(&[7; MOST_CACHED + 5000]).unwrap();
         let count = |at, most| cached(&file, at, most);

@@ -591,7 +591,7 @@ mod tests {
     }
 
     #[test]
-    fn no_name_and_no_fingerprint_takes_what_another_may_have() {
+    fn names_and_fingerprints_at_their_limit_do_not_affect_others() {
         let (shared, admission) = under(Admission {
             sources: 64,
             name: NameLimits {
@@ -651,7 +651,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_has_its_share_of_a_queue_and_leaves_the_rest() {
+    fn a_name_cannot_exceed_its_share_of_a_queue() {
         let (_, admission) = under(Admission {
             name: NameLimits {
                 queue_share: Some(50),
@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[test]
-    fn tokens_are_taken_once_and_grow_again() {
+    fn used_tokens_are_refilled_over_time() {
         let all = Share {
             rate: rate(2),
             in_flight: None,
@@ -693,7 +693,7 @@ mod tests {
     }
 
     #[test]
-    fn handshakes_in_flight_are_given_back_when_they_end() {
+    fn handshakes_in_flight_are_released_when_they_end() {
         let all = Share {
             rate: None,
             in_flight: Some(2),
@@ -714,7 +714,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_that_is_over_its_share_takes_nothing_from_the_others() {
+    fn a_source_over_its_rate_does_not_use_up_the_global_limits() {
         let all = Share {
             rate: rate(3),
             in_flight: Some(3),
@@ -763,7 +763,7 @@ mod tests {
     }
 
     #[test]
-    fn where_the_table_is_full_the_limits_for_all_hold() {
+    fn global_limits_apply_if_the_table_is_full() {
         let all = Share {
             rate: rate(2),
             in_flight: None,
@@ -787,7 +787,7 @@ mod tests {
     }
 
     #[test]
-    fn workers_share_one_bucket() {
+    fn workers_share_one_token_bucket() {
         let shared = Arc::new(SharedAdmission::new(4));
         let rate = rate(1000);
         let taken: usize = std::thread::scope(|scope| {
@@ -803,7 +803,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_admits_its_part_of_the_half_open_ones_of_a_source_also_over_a_reload() {
+    fn the_half_open_limit_per_source_and_worker_survives_a_reload() {
         let (shared, admission) = admission(Share::default(), Share::default());
         let mut held: Vec<_> = (0..3)
             .map(|_| admission.half_open(ONE, NOW).unwrap())
@@ -822,7 +822,7 @@ mod tests {
     }
 
     #[test]
-    fn without_limits_nothing_is_counted() {
+    fn connections_and_handshakes_are_not_counted_without_limits() {
         let shared = Arc::new(SharedAdmission::new(1));
         let admission = WorkerAdmission::new(&shared, &Admission::default(), None);
         assert!(
@@ -843,7 +843,7 @@ mod models {
     use super::*;
 
     #[test]
-    fn handshakes_are_never_above_their_limit_and_each_is_counted_until_it_ends() {
+    fn concurrent_handshakes_never_exceed_their_limit() {
         let handshakes = || {
             let shared = Arc::new(SharedAdmission::new(3));
             let keys = Admission {

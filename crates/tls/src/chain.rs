@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn no_chain_that_passes_takes_more_steps_than_are_stated() {
+    fn accepted_chains_never_need_more_steps_than_stated() {
         let mut most = 0;
         for names in 1..=MOST_INTERMEDIATES {
             // Subjects in ascending order; the first ones occur twice if there is room.
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn what_webpki_does_not_take_is_said_in_words() {
+    fn errors_of_webpki_are_explained() {
         let certificate = include_bytes!("../../proto/testdata/client_certificate/x509-v1.der");
         let version = EndEntityCert::try_from(&certificate[..].into()).err();
         let version = OtherError(Arc::new(version.expect("version 1 is not parsed")));
@@ -321,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authority_that_signs_by_pss_alone_is_known_by_its_key() {
+    fn an_authority_restricted_to_pss_is_detected_by_its_key() {
         let authority = |key: &[u8]| TrustAnchor {
             subject: [0; 2].as_slice().into(),
             subject_public_key_info: key.to_vec().into(),
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn nine_alike_would_take_more_steps_than_webpki_grants() {
+    fn nine_identical_intermediates_require_260_649_steps() {
         let alike = vec![(0, 0); 9];
         assert_eq!(steps(&alike, 0, &mut Vec::new()), 260_649);
     }

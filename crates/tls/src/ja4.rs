@@ -299,7 +299,7 @@ mod tests {
 
     /// The expected fingerprints were computed by an independent script.
     #[test]
-    fn clients_have_theirs() {
+    fn recorded_client_hellos_have_the_expected_fingerprints() {
         macro_rules! sample {
             ($name:literal) => {
                 include_bytes!(concat!("../../proto/testdata/client_hello/", $name, ".bin"))
@@ -331,7 +331,7 @@ mod tests {
     }
 
     #[test]
-    fn a_protocol_is_two_letters_or_the_digits_of_its_ends() {
+    fn an_alpn_protocol_is_encoded_by_its_first_and_last_character() {
         let published: [(&[u8], &[u8; 2]); 8] = [
             (b"h2", b"h2"),
             (b"http/1.1", b"h1"),
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn empty_lists_are_zeros_and_long_ones_no_client() {
+    fn empty_lists_become_zeros_and_oversized_ones_have_no_fingerprint() {
         assert_eq!(
             ja4(&record(0x0302, &[0x0a0a], &[])),
             "t11i000000_000000000000_000000000000"
@@ -365,7 +365,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn neither_order_nor_grease_changes_it(
+        fn order_and_grease_do_not_change_the_fingerprint(
             suites in Just(SUITES.to_vec()).prop_shuffle(),
             mut extensions in Just(extensions()).prop_shuffle(),
             places in (0..=SUITES.len(), 0..=TYPES.len()),

@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn alerts_and_causes_are_words() {
+    fn alerts_and_error_causes_have_readable_names() {
         for (description, name) in [
             (AlertDescription::UnknownCA, "unknown_ca"),
             (AlertDescription::UnknownPSKIdentity, "unknown_psk_identity"),
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn all_that_is_spoken_has_a_name() {
+    fn all_supported_groups_and_suites_have_names() {
         for spoken in DEFAULT_KX_GROUPS {
             let (name, number) = (group(spoken.name()), u16::from(spoken.name()));
             assert!(

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_group_of_the_format_is_spoken() {
+    fn every_configurable_group_is_supported() {
         let all = Policy::default().groups;
         assert_eq!(groups(&all).len(), all.len());
     }

@@ -137,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_begins_where_it_was_told_to() {
+    fn a_buffer_starts_at_the_requested_page_offset() {
         for offset in [0, 1, 1024, 4095] {
             let mut buffer = Buffer::at(offset, 100);
             assert_eq!(buffer.room(100).as_ptr().addr() % PAGE, offset);
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_pushed_is_filled_in_and_growing_keeps_it() {
+    fn a_growing_buffer_keeps_the_pushed_bytes() {
         let mut buffer = Buffer::at(1024, 4);
         let bytes: Vec<u8> = (0..100_000).map(|i| i as u8).collect();
         for chunk in bytes.chunks(977) {

@@ -209,7 +209,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pin_is_one_certificate_in_its_time() {
+    fn a_pin_accepts_one_certificate_during_its_validity() {
         let issue = || {
             let mut params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
             params.not_before = rcgen::date_time_ymd(2026, 1, 1);

@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_page_has_a_dozen_lines_unless_everything_is_asked_for() {
+    fn a_page_has_at_most_12_lines_unless_all_details_are_requested() {
         let handshake = TestedHandshake {
             listener: "web".into(),
             name: "a.test".into(),

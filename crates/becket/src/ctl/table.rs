@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn cells_stand_below_their_heads_and_numbers_to_the_right() {
+    fn text_cells_align_left_and_numbers_align_right() {
         let rows = [
             vec!["a\u{e9}".to_owned(), "7".to_owned()],
             vec!["longer".to_owned(), "1234567".to_owned()],
@@ -309,7 +309,7 @@ mod tests {
     }
 
     #[test]
-    fn certificates_are_in_order_of_expiry_and_show_their_serial_numbers() {
+    fn certificates_are_sorted_by_expiry_with_serial_numbers() {
         let at = |day: u8, serial: &str| {
             json!({"listener": "web", "name": "a.test", "key": "rsa",
             "not_after": format!("2026-11-{day}T11:00:00.000000Z"), "serial": serial})
@@ -325,7 +325,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_is_shown_with_the_values_of_the_file() {
+    fn changed_server_values_are_shown_with_those_of_the_file() {
         let backends: Vec<BackendStatus> = of(json!([{"name": "app", "servers": [
             {"name": "a:1", "mode": "drain", "state": "passing", "condition": "in-service", "weight": 5,
                 "in_use": 2, "maxconn": 9, "connections": 7,
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn lists_say_that_there_is_more_and_tables_may_be_empty() {
+    fn an_incomplete_list_mentions_limit_and_empty_tables_are_valid() {
         let list = of(json!({"connections": [], "complete": false}));
         assert!(connections(&list).ends_with("--limit\n"));
         let list = of(json!({"tracked": 0, "limits": false, "sources": []}));

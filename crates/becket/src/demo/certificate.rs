@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_good_certificate_is_kept_and_one_that_cannot_be_used_is_made_again() {
+    fn a_valid_certificate_is_kept_and_an_unusable_one_is_replaced() {
         let none = Duration::ZERO;
         assert!(!remade_after(|_| (), LIFETIME - RENEWAL - DAY));
         assert!(remade_after(|_| (), LIFETIME - RENEWAL + DAY));

@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_is_the_difference_of_two_readings() {
+    fn a_line_shows_the_difference_between_two_readings() {
         let counters: Vec<Arc<Counters>> = vec![Arc::default(), Arc::default()];
         counters[0].accepted.add(1000);
         let before = CounterSums::of(&counters);
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_as_wide_as_its_columns() {
+    fn a_group_heading_is_as_wide_as_its_columns() {
         let heading = heading();
         let (groups, columns) = heading.split_once('\n').unwrap();
         assert_eq!(groups.len(), columns.len());

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn the_url_is_one_that_works_here() {
+    fn the_url_is_reachable_from_this_host() {
         for (listen, url) in [
             (":8443", "https://localhost:8443/"),
             ("0.0.0.0:1", "https://localhost:1/"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_go_to_standard_output_for_people_or_as_json() {
+    fn access_lines_are_written_to_stdout_as_short_text_or_json() {
         for (plain, format) in [(true, "short"), (false, "json")] {
             let logs = site(":1", plain).flags().logs;
             assert_eq!(logs.log_format.as_deref(), Some(format));

@@ -176,13 +176,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_path_is_one_word_of_a_shell() {
+    fn a_path_is_quoted_as_one_shell_word() {
         assert_eq!(quoted(Path::new("/a/b-c.pem")), "/a/b-c.pem");
         assert_eq!(quoted(Path::new("/it's here")), r"'/it'\''s here'");
     }
 
     #[test]
-    fn the_banner_has_lines_to_paste_and_says_why_the_port_is_another() {
+    fn the_banner_shows_commands_and_explains_another_port() {
         let address = |text: &str| text.parse::<SocketAddr>().unwrap();
         let mut demo = Demo {
             listen: address("127.0.0.1:8444"),
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn a_port_that_is_taken_is_passed_over() {
+    fn a_port_in_use_is_skipped() {
         let taken = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = taken.local_addr().unwrap().port();
         assert!(free([port]).is_err());

@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn rates_are_what_two_samples_of_one_process_differ_by() {
+    fn rates_are_differences_between_samples_of_one_process() {
         let mut screen = Screen::new(sample(10));
         let accepted = |screen: &Screen| screen.rate_of(|it| it.traffic.totals.accepted);
         assert_eq!(accepted(&screen), None);
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_sorts_and_once_more_turns_round() {
+    fn a_key_sorts_and_a_second_press_reverses_the_order() {
         let mut screen = Screen::new(sample(10));
         screen.take(Ok(sample(11)));
         for (char, order) in [

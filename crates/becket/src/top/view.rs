@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_screen_has_what_is_wrong_rates_servers_and_who_has_most() {
+    fn a_screen_shows_problems_rates_servers_and_top_sources() {
         let text = drawn(&mut screen(), 110, 30);
         for part in [
             "becket 1.2.3  serving, up 1 h 0 min  4 workers  process 77",
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn a_small_terminal_has_names_and_lines_in_full() {
+    fn a_small_terminal_omits_columns_and_keeps_full_names() {
         let name = format!("app/{}", "s".repeat(16));
         let mut sample = sample(12);
         sample.status.backends[0].servers[0].name = name[4..].to_owned();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_terminal_shows_why_connections_ended() {
+    fn a_large_terminal_shows_close_reasons() {
         let text = drawn(&mut screen(), 200, 50);
         let at = |part: &str| text.find(part).unwrap_or_else(|| panic!("{part}\n{text}"));
         assert!(at("CLOSE REASON") < at("finished"));
@@ -365,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_told_is_said_and_texts_drive_no_terminal() {
+    fn missing_values_are_marked_and_control_characters_are_escaped() {
         let mut told = sample(12);
         let error = "this address only shows pages".to_owned();
         told.most = Err(TopRefused { error });

@@ -28,7 +28,7 @@ fn rate(per_second: u32, burst: u32) -> Option<Rate> {
 }
 
 #[test]
-fn a_burst_is_a_second_s_worth_unless_it_is_set() {
+fn the_default_burst_equals_the_rate_of_one_second() {
     let admission = prepared(
         "[admission]\nfull-handshakes-per-second = 100\nsource-full-handshakes-per-second = 10\n\
          source-burst = 30\nsource-full-handshakes-in-flight = 5\nconnections-per-source = 7\n\

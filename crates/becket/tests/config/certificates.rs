@@ -6,7 +6,7 @@ use becket_config::address::NamePattern;
 use rustls::SignatureAlgorithm;
 
 #[test]
-fn a_folder_of_certbots_is_a_pair() {
+fn a_certbot_folder_is_loaded_as_a_certificate_and_key() {
     let folder = Folder::new();
     let made = Made::new(&["bot.test"], &rcgen::PKCS_ECDSA_P256_SHA256);
     for (file, text) in [
@@ -36,7 +36,7 @@ fn a_folder_of_certbots_is_a_pair() {
 }
 
 #[test]
-fn the_last_file_and_those_that_share_a_name_with_it_are_the_default() {
+fn the_last_file_and_files_that_share_a_name_with_it_are_the_default() {
     let folder = Folder::new();
     folder.write("1.pem", &Made::rsa(&["a.test", "b.test"]).bundle());
     folder.bundle("2.pem", &["other.test"]);
@@ -53,7 +53,7 @@ fn the_last_file_and_those_that_share_a_name_with_it_are_the_default() {
 }
 
 #[test]
-fn addresses_are_names_of_clients_that_send_none() {
+fn the_destination_address_replaces_a_missing_server_name() {
     let folder = Folder::new();
     folder.bundle("1.pem", &["192.0.2.1", "2001:db8::1", "a.test"]);
     folder.bundle("2.pem", &["192.0.2.2"]);
@@ -107,7 +107,7 @@ fn a_policy_of_a_certificate_must_exist_and_excludes_routes() {
 }
 
 #[test]
-fn of_two_certificates_with_one_name_and_kind_the_later_is_used_with_a_warning() {
+fn the_later_of_two_equivalent_certificates_is_used_with_a_warning() {
     let folder = Folder::new();
     folder.bundle("old.pem", &["a.test"]);
     folder.bundle("new.pem", &["a.test"]);
@@ -119,7 +119,7 @@ fn of_two_certificates_with_one_name_and_kind_the_later_is_used_with_a_warning()
 }
 
 #[test]
-fn a_chain_out_of_order_is_refused_with_the_two_that_do_not_fit() {
+fn a_chain_out_of_order_is_rejected_with_the_mismatched_certificates() {
     let folder = Folder::new();
     let root = Made::authority("root");
     let between = root.issue_authority("between");
@@ -134,7 +134,7 @@ fn a_chain_out_of_order_is_refused_with_the_two_that_do_not_fit() {
 }
 
 #[test]
-fn a_chain_whose_issuer_has_the_name_but_not_the_key_is_refused() {
+fn an_issuer_with_the_right_name_and_another_key_is_rejected() {
     let folder = Folder::new();
     let real = Made::authority("root");
     let other = Made::authority("root");
@@ -149,7 +149,7 @@ fn a_chain_whose_issuer_has_the_name_but_not_the_key_is_refused() {
 }
 
 #[test]
-fn a_key_of_another_certificate_is_refused() {
+fn a_private_key_of_another_certificate_is_rejected() {
     let folder = Folder::new();
     let (a, b) = (
         Made::new(&["a.test"], &rcgen::PKCS_ED25519),
@@ -163,7 +163,7 @@ fn a_key_of_another_certificate_is_refused() {
 }
 
 #[test]
-fn a_key_of_a_later_certificate_of_the_chain_is_named() {
+fn the_error_names_the_chain_certificate_that_the_key_belongs_to() {
     let folder = Folder::new();
     let root = Made::authority("root");
     let leaf = root.issue(&["a.test"]);
@@ -174,7 +174,7 @@ fn a_key_of_a_later_certificate_of_the_chain_is_named() {
 }
 
 #[test]
-fn files_without_what_is_needed_are_refused() {
+fn files_without_a_valid_certificate_and_key_are_rejected() {
     let folder = Folder::new();
     let made = Made::new(&["a.test"], &rcgen::PKCS_ECDSA_P256_SHA256);
     folder.write("chain.pem", &made.pem());
@@ -219,7 +219,7 @@ fn files_without_what_is_needed_are_refused() {
 }
 
 #[test]
-fn dates_are_warnings() {
+fn invalid_and_imminent_expiry_dates_are_warnings() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let year = 365 * 86_400;
@@ -239,7 +239,7 @@ fn dates_are_warnings() {
 }
 
 #[test]
-fn a_key_that_everybody_can_read_is_a_warning() {
+fn a_world_readable_key_is_a_warning() {
     use std::os::unix::fs::PermissionsExt;
     let folder = Folder::new();
     let file = folder.bundle("a.pem", &["a.test"]);
@@ -249,7 +249,7 @@ fn a_key_that_everybody_can_read_is_a_warning() {
 }
 
 #[test]
-fn the_common_name_counts_only_without_other_names() {
+fn the_common_name_is_used_only_without_other_names() {
     let folder = Folder::new();
     let mut params = rcgen::CertificateParams::new(Vec::new()).unwrap();
     params

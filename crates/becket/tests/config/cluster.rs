@@ -43,7 +43,7 @@ fn errors(folder: &Folder, cluster: &str) -> Vec<String> {
 }
 
 #[test]
-fn without_the_section_there_is_no_cluster_and_tls12_tickets_are_given() {
+fn the_default_has_no_cluster_and_issues_tls12_tickets() {
     let config = folder().prepare(&site("['a.pem']")).unwrap().config;
     assert!(config.cluster.is_none());
     assert!(hands_out_tickets(&config));
@@ -52,7 +52,7 @@ fn without_the_section_there_is_no_cluster_and_tls12_tickets_are_given() {
 }
 
 #[test]
-fn every_fault_is_said_at_once_with_its_key() {
+fn all_errors_are_reported_at_once_with_their_keys() {
     let keys = "node = 70000\nrotation = '90h'\nsession-max-age = '1h'\npeers = [':1', 'a:7', 'a:7']\n\
         [sessions]\nticket-rotation = '1h'\nmax-age = '2h'\n";
     let found = errors(&folder(), keys);
@@ -73,7 +73,7 @@ fn every_fault_is_said_at_once_with_its_key() {
 }
 
 #[test]
-fn a_rotation_is_in_whole_seconds() {
+fn a_rotation_with_fractional_seconds_is_rejected() {
     let keys = "secret = 'one'\nnode = 1\nrotation = '1s500ms'\nlisten = '127.0.0.1:7443'\n";
     let found = errors(&folder(), keys);
     assert_eq!(found.len(), 1, "{found:?}");
@@ -118,7 +118,7 @@ fn a_peer_that_the_socket_cannot_reach_is_refused() {
 }
 
 #[test]
-fn a_file_that_is_no_secret_is_refused_without_a_word_of_what_is_in_it() {
+fn an_invalid_secret_is_rejected_without_showing_its_content() {
     let folder = folder();
     for (content, fault) in [
         ("", "empty"),
@@ -142,7 +142,7 @@ fn a_file_that_is_no_secret_is_refused_without_a_word_of_what_is_in_it() {
 }
 
 #[test]
-fn a_secret_that_others_may_read_is_refused_with_the_command_that_helps() {
+fn a_secret_readable_by_others_is_rejected_with_a_chmod_command() {
     let folder = folder();
     for mode in [0o640, 0o644] {
         let path = folder.path().join("one");
@@ -154,7 +154,7 @@ fn a_secret_that_others_may_read_is_refused_with_the_command_that_helps() {
 }
 
 #[test]
-fn the_same_secret_twice_is_refused_wherever_it_is_from() {
+fn a_duplicate_secret_is_rejected_even_from_another_file() {
     let folder = folder();
     folder.write("copy", SECRET);
     for twice in ["one", "copy"] {
@@ -170,7 +170,7 @@ fn the_same_secret_twice_is_refused_wherever_it_is_from() {
 }
 
 #[test]
-fn flags_make_a_cluster_and_its_problems_name_them() {
+fn cluster_flags_configure_a_cluster_and_its_errors_name_the_flags() {
     let folder = folder();
     let mut flags = Flags {
         service: ServiceFlags {

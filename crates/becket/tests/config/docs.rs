@@ -94,7 +94,7 @@ fn root() -> PathBuf {
 }
 
 #[test]
-fn the_page_has_every_key_with_its_default_and_the_reason() {
+fn the_reference_lists_every_key_with_its_default_and_reason() {
     let page = std::fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
     let rows = rows(&page);
     let mut keys = keys();
@@ -118,7 +118,7 @@ fn the_page_has_every_key_with_its_default_and_the_reason() {
 }
 
 #[test]
-fn the_page_names_every_flag() {
+fn the_reference_lists_every_flag() {
     use clap::CommandFactory;
     let page = std::fs::read_to_string(root().join("docs/reference/configuration.md")).unwrap();
     let cli = becket::cli::Cli::command();
@@ -151,7 +151,7 @@ fn uncommented(text: &str) -> String {
 }
 
 #[test]
-fn the_full_example_has_every_key_and_the_defaults() {
+fn the_full_example_contains_every_key_with_its_default() {
     let text = std::fs::read_to_string(root().join("examples/full.toml")).unwrap();
     let written: toml::Table = toml::from_str(&uncommented(&text)).unwrap();
     let mut present = BTreeMap::new();

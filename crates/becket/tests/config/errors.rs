@@ -82,7 +82,7 @@ fn every_error_is_reported_with_its_key_path() {
 }
 
 #[test]
-fn problems_of_flags_name_the_flag() {
+fn errors_in_flags_name_the_flag() {
     let flags = Flags {
         service: ServiceFlags {
             frontend: vec!["nowhere".into()],
@@ -107,7 +107,7 @@ fn problems_of_flags_name_the_flag() {
 }
 
 #[test]
-fn problems_of_a_file_begin_with_its_clean_path_and_the_line() {
+fn errors_in_a_file_begin_with_its_normalized_path_and_the_line() {
     let folder = Folder::new();
     let text = site("['../none.pem']") + "[limits]\nconnections = 0\n";
     folder.write("conf/becket.toml", &text);
@@ -135,7 +135,7 @@ fn problems_of_a_file_begin_with_its_clean_path_and_the_line() {
 }
 
 #[test]
-fn a_configuration_in_the_place_of_a_certificate_is_recognised() {
+fn a_configuration_file_given_as_a_certificate_is_recognised() {
     let service = ServiceFlags {
         certificates: vec!["f.toml".into()],
         ..ServiceFlags::default()
@@ -151,7 +151,7 @@ fn a_configuration_in_the_place_of_a_certificate_is_recognised() {
 }
 
 #[test]
-fn flags_beside_a_file_replace_its_values() {
+fn flags_override_values_of_the_configuration_file() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let text = site("['a.pem']") + "[process]\nworkers = 0\n[log]\nlevel = 'loud'\n";
@@ -181,7 +181,7 @@ fn flags_beside_a_file_replace_its_values() {
 }
 
 #[test]
-fn a_name_resolves_to_all_its_addresses_or_is_a_warning() {
+fn a_name_resolves_to_all_addresses_and_a_failure_is_a_warning() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let text = |host: &str| site("['a.pem']").replace("127.0.0.1:8080", &format!("{host}:80"));
@@ -200,7 +200,7 @@ fn a_name_resolves_to_all_its_addresses_or_is_a_warning() {
 }
 
 #[test]
-fn a_start_and_a_reload_look_no_name_up() {
+fn loading_with_deferred_lookups_resolves_no_server_name() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let text = site("['a.pem']")
@@ -238,7 +238,7 @@ fn early_site(policy: &str, backend: &str) -> String {
 }
 
 #[test]
-fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
+fn early_data_needs_tls13_proxy_header_v2_and_a_session_table() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let only = "versions = ['1.3']";
@@ -296,7 +296,7 @@ fn early_data_needs_tls13_a_marked_backend_and_a_place_for_sessions() {
 }
 
 #[test]
-fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
+fn accept_proxy_and_trusted_networks_need_each_other() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let with = |listener: &str, backend: &str| {
@@ -341,7 +341,7 @@ fn a_header_from_in_front_needs_someone_to_believe_and_the_other_way_round() {
 }
 
 #[test]
-fn a_trial_that_cannot_be_is_an_error() {
+fn an_impossible_trial_is_an_error() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let with = |policy: &str| format!("{}[[policy]]\nname = 'web'\n{policy}\n", site("['a.pem']"));

@@ -78,7 +78,7 @@ fn listening(listener: &str) -> String {
 }
 
 #[test]
-fn what_clients_speak_follows_from_three_keys() {
+fn the_client_protocol_is_derived_from_the_keys_of_a_listener() {
     let folder = folder();
     for (listener, mode) in [
         (
@@ -122,7 +122,7 @@ fn what_clients_speak_follows_from_three_keys() {
 }
 
 #[test]
-fn what_does_not_go_with_the_mode_of_a_listener_or_route_is_refused() {
+fn keys_that_contradict_the_mode_of_a_listener_or_route_are_rejected() {
     let folder = folder();
     for (listener, starts) in [
         (

@@ -19,7 +19,7 @@ fn two_sites(folder: &Folder) -> Config {
 }
 
 #[test]
-fn what_has_not_changed_is_shared() {
+fn unchanged_objects_are_shared_with_the_previous_configuration() {
     let folder = Folder::new();
     folder.bundle("sites/a.pem", &["a.test"]);
     folder.write("ca.pem", &Made::authority("ca").pem());
@@ -38,7 +38,7 @@ fn what_has_not_changed_is_shared() {
 }
 
 #[test]
-fn of_a_folder_only_the_changed_file_is_loaded_again() {
+fn a_reload_loads_only_the_changed_files_of_a_folder() {
     let folder = Folder::new();
     let running = two_sites(&folder);
     folder.bundle("sites/b.pem", &["b.test"]);
@@ -61,7 +61,7 @@ fn listeners_with_the_same_files_share_their_chains() {
 }
 
 #[test]
-fn keys_that_sign_in_another_way_are_loaded_again() {
+fn keys_are_loaded_again_if_the_signing_mode_changes() {
     let folder = Folder::new();
     let running = two_sites(&folder);
     let text = site("['sites']") + "[admission]\nfull-handshakes-per-second = 10\n";
@@ -73,7 +73,7 @@ fn keys_that_sign_in_another_way_are_loaded_again() {
 }
 
 #[test]
-fn the_dates_of_a_chain_that_has_not_changed_are_checked_again() {
+fn a_reload_checks_the_dates_of_unchanged_chains() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let text = site("['a.pem']");
@@ -88,7 +88,7 @@ fn the_dates_of_a_chain_that_has_not_changed_are_checked_again() {
 }
 
 #[test]
-fn a_policy_of_a_pair_does_not_pass_to_a_folder_with_the_same_files() {
+fn a_certificate_policy_does_not_apply_to_a_folder_with_the_same_files() {
     let folder = Folder::new();
     let made = Made::new(&["a.test"], &rcgen::PKCS_ECDSA_P256_SHA256);
     folder.write("a/fullchain.pem", &made.pem());

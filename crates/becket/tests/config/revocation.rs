@@ -58,7 +58,7 @@ fn leaf(authority: &Made, serial: u64) -> CertificateDer<'static> {
 }
 
 #[test]
-fn lists_load_from_pem_and_der_newest_first_and_are_read_again() {
+fn crls_load_from_pem_and_der_and_only_the_newest_is_used() {
     let (folder, authority) = folder();
     let (one, two, three) = (
         list(&authority, 1, 2024),
@@ -79,7 +79,7 @@ fn lists_load_from_pem_and_der_newest_first_and_are_read_again() {
 }
 
 #[test]
-fn an_overdue_list_and_a_strange_issuer_are_warnings() {
+fn an_overdue_crl_and_an_unknown_crl_issuer_are_warnings() {
     let (folder, authority) = folder();
     folder.write("old.pem", &list(&authority, 1, 2023).pem().unwrap());
     let stranger = Made::authority("stranger");
@@ -100,7 +100,7 @@ fn an_overdue_list_and_a_strange_issuer_are_warnings() {
 }
 
 #[test]
-fn what_is_no_list_is_refused() {
+fn files_without_a_valid_revocation_list_are_rejected() {
     let (folder, authority) = folder();
     folder.write("empty.pem", "");
     folder.write("certificate.pem", &authority.pem());
@@ -128,7 +128,7 @@ fn what_is_no_list_is_refused() {
 }
 
 #[test]
-fn lists_do_not_change_the_digest() {
+fn revocation_lists_do_not_change_the_policy_digest() {
     let (folder, authority) = folder();
     folder.write("list.pem", &list(&authority, 1, 2024).pem().unwrap());
     let with = folder.prepare(&text("['list.pem']")).unwrap();

@@ -24,7 +24,7 @@ fn site(folder: &Folder, backend: &str, servers: &[&str]) -> String {
 }
 
 #[test]
-fn a_client_waits_for_a_slot_as_long_as_for_a_connect_unless_told_otherwise() {
+fn the_queue_timeout_defaults_to_the_connect_timeout() {
     let folder = Folder::new();
     let text = site(&folder, "", &[""]) + "[timeouts]\nconnect = '3s'\n";
     let config = folder.prepare(&text).unwrap().config;
@@ -33,7 +33,7 @@ fn a_client_waits_for_a_slot_as_long_as_for_a_connect_unless_told_otherwise() {
 }
 
 #[test]
-fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
+fn invalid_and_contradictory_values_are_rejected_with_their_key_paths() {
     let folder = Folder::new();
     let backend = "queue-length = 1000001\nretries = 101\nqueue-timeout = '0s'\nidle-reclaim = '99ms'\n\
                    stick = 'tls-session'\nstick-entries = 0\n\
@@ -57,7 +57,7 @@ fn what_is_out_of_range_or_contradicts_is_refused_with_its_path() {
 }
 
 #[test]
-fn faults_of_these_flags_name_them() {
+fn errors_in_server_flags_name_the_flags() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
     let wrong = Flags {
@@ -84,7 +84,7 @@ fn faults_of_these_flags_name_them() {
 }
 
 #[test]
-fn connections_at_rest_may_end_early_only_where_an_answer_can_be_told_from_a_pause() {
+fn idle_reclaim_warns_if_unset_with_http_1_1_or_set_with_h2() {
     let folder = Folder::new();
     let (key, limit) = ("idle-reclaim = '1s'", "maxconn = 2");
     for (listener, backend, server, expected) in [

@@ -72,7 +72,7 @@ fn kinds(house: &House) -> [Arc<ClientConfig>; 3] {
 }
 
 #[test]
-fn who_resumes_comes_in_when_no_token_is_left() {
+fn resuming_clients_are_admitted_when_no_token_is_left() {
     let (house, mut stage, admission) = house("full-handshakes-per-second = 3\n");
     let old = kinds(&house);
     for config in &old {
@@ -93,7 +93,7 @@ fn who_resumes_comes_in_when_no_token_is_left() {
 }
 
 #[test]
-fn what_looks_like_a_resumption_pays_if_it_is_none() {
+fn a_failed_resumption_requires_a_token() {
     let (house, mut stage, _) = house("full-handshakes-per-second = 3\n");
     let configs = kinds(&house);
     for config in &configs {
@@ -107,7 +107,7 @@ fn what_looks_like_a_resumption_pays_if_it_is_none() {
 }
 
 #[test]
-fn a_ticket_that_is_too_old_pays() {
+fn a_resumption_with_an_expired_ticket_needs_a_token() {
     let (house, mut stage, _) = house("full-handshakes-per-second = 1\nburst = 1\n");
     let config = Arc::new(house.client(&TLS13));
     assert!(!comes_in(&house, &mut stage, 0, &config));
@@ -121,7 +121,7 @@ fn a_ticket_that_is_too_old_pays() {
 }
 
 #[test]
-fn a_full_handshake_is_in_flight_until_it_ends() {
+fn a_full_handshake_is_counted_as_in_flight_until_it_ends() {
     let (house, mut stage, admission) = house("full-handshakes-in-flight = 1\n");
     for version in [&TLS12, &TLS13] {
         let config = Arc::new(house.client(version));
@@ -144,7 +144,7 @@ fn a_full_handshake_is_in_flight_until_it_ends() {
 }
 
 #[test]
-fn a_client_that_gives_up_is_in_flight_no_longer() {
+fn a_handshake_that_times_out_is_no_longer_in_flight() {
     let (house, mut stage, admission) = house("full-handshakes-in-flight = 1\n");
     let config = Arc::new(house.client(&TLS13));
     let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
@@ -158,7 +158,7 @@ fn a_client_that_gives_up_is_in_flight_no_longer() {
 }
 
 #[test]
-fn a_source_has_a_share_of_its_own() {
+fn each_source_has_its_own_handshake_limit() {
     let (house, mut stage, _) =
         house("full-handshakes-per-second = 1000\nsource-full-handshakes-per-second = 2\n");
     for _ in 0..2 {

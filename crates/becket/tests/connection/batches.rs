@@ -70,7 +70,7 @@ fn batch(house: &House, queue: &Arc<SigningQueue>) -> Vec<(Stage, Client)> {
 }
 
 #[test]
-fn clients_whose_keys_differ_are_signed_for_in_one_batch() {
+fn one_batch_signs_with_different_keys() {
     let house = batching();
     let queue = queue(&house);
     let all = batch(&house, &queue);
@@ -89,7 +89,7 @@ fn clients_whose_keys_differ_are_signed_for_in_one_batch() {
 }
 
 #[test]
-fn a_worker_signs_itself_while_too_few_wait_for_a_batch() {
+fn the_worker_signs_while_too_few_clients_wait_for_a_batch() {
     let house = batching();
     for version in VERSIONS {
         for (waiting, hands_over) in [(0, 0), (LANES - 2, 0), (LANES - 1, 1)] {
@@ -101,7 +101,7 @@ fn a_worker_signs_itself_while_too_few_wait_for_a_batch() {
 }
 
 #[test]
-fn keys_that_no_batch_takes_go_their_ordinary_way() {
+fn keys_unsuitable_for_batches_are_used_without_a_batch() {
     let house = batching();
     let queue = queue(&house);
     let (stage, client) = enter(&house, &queue, LANES, (&TLS13, "odd.test"));
@@ -115,7 +115,7 @@ fn keys_that_no_batch_takes_go_their_ordinary_way() {
 }
 
 #[test]
-fn without_the_key_or_the_processor_a_worker_signs() {
+fn the_worker_signs_if_batches_are_off_or_unsupported_by_the_cpu() {
     for (house, queue) in [
         (house(""), Arc::new(SigningQueue::new(1, None))),
         (batching(), Arc::new(SigningQueue::new(1, None))),
@@ -126,7 +126,7 @@ fn without_the_key_or_the_processor_a_worker_signs() {
 }
 
 #[test]
-fn who_has_left_is_not_in_the_batch() {
+fn a_disconnected_client_is_not_in_the_batch() {
     let house = batching();
     let queue = queue(&house);
     let mut all = batch(&house, &queue);
@@ -145,7 +145,7 @@ fn who_has_left_is_not_in_the_batch() {
 }
 
 #[test]
-fn when_most_have_left_the_rest_is_signed_for_singly() {
+fn the_remaining_clients_are_signed_singly_if_most_have_disconnected() {
     let house = batching();
     let queue = queue(&house);
     let mut all = batch(&house, &queue);

@@ -68,7 +68,7 @@ fn ending(mut client: Client, stage: &mut Stage) -> (Option<CloseReason>, Option
 }
 
 #[test]
-fn a_client_with_too_much_is_refused_for_that() {
+fn an_excessive_client_chain_is_rejected() {
     let house = house(CLIENTS);
     for version in VERSIONS {
         for (what, own) in excessive() {
@@ -97,7 +97,7 @@ fn a_client_with_too_much_is_refused_for_that() {
 }
 
 #[test]
-fn where_no_certificate_is_asked_for_a_long_message_is_no_chain() {
+fn a_long_message_fails_the_handshake_if_no_certificate_was_requested() {
     use std::io::Write;
     let house = house("");
     let mut stage = house.stage();
@@ -117,7 +117,7 @@ fn where_no_certificate_is_asked_for_a_long_message_is_no_chain() {
 }
 
 #[test]
-fn a_server_with_too_much_is_refused_for_that() {
+fn an_excessive_server_chain_is_rejected() {
     let text = "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = ['a.pem']\n[[backend]]\nname = 'app'\n\
          [backend.tls]\nca = 'a.pem'\nname = 'a.test'\n\
@@ -169,7 +169,7 @@ impl SignatureVerificationAlgorithm for Counting {
 }
 
 #[test]
-fn the_worst_chain_that_passes_costs_few_signature_checks() {
+fn the_worst_accepted_chain_needs_few_signature_checks() {
     static ALL: [&dyn SignatureVerificationAlgorithm; 1] = [&Counting];
     let mut provider = aws_lc_rs::default_provider();
     provider.signature_verification_algorithms.all = &ALL;
@@ -222,7 +222,7 @@ fn cluttered(house: &House) -> Tangle {
 }
 
 #[test]
-fn a_session_keeps_of_a_chain_what_verified_it() {
+fn a_session_stores_only_the_verified_path_of_a_chain() {
     let policy = |name, more| {
         format!(
             "[[listener]]\nname = '{name}'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -270,7 +270,7 @@ fn a_session_keeps_of_a_chain_what_verified_it() {
 }
 
 #[test]
-fn only_what_a_path_could_lead_through_is_searched() {
+fn only_certificates_on_a_possible_path_are_searched() {
     let names = [("A", "B"), ("Y", "Z"), ("C", "D"), ("Z", "Y"), ("B", "C")];
     let shown = tangle(&names, 100);
     let (leaf, intermediates) = shown.chain.split_first().unwrap();
@@ -295,7 +295,7 @@ fn webpki_anchor(certificate: &CertificateDer<'static>) -> TrustAnchor<'static> 
 }
 
 #[test]
-fn an_authority_that_is_there_with_two_keys_and_six_certificates_in_all_pass() {
+fn a_chain_of_authorities_with_two_keys_each_is_accepted() {
     use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair};
     let named = |name: &str| {
         let mut params = CertificateParams::new(vec!["a.test".to_owned()]).unwrap();

@@ -197,7 +197,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(1024) })]
 
     #[test]
-    fn without_tls_an_end_is_an_end_and_the_sums_agree(
+    fn plain_connections_forward_every_end_and_the_byte_counts_agree(
         capacity in prop_oneof![1..300usize, 300..20_000usize],
         budget in prop_oneof![1..100usize, 100..10_000usize],
         pipes in 0..3usize,
@@ -222,7 +222,7 @@ proptest! {
 }
 
 #[test]
-fn a_reset_that_a_send_was_told_of_is_not_taken_for_an_end_later() {
+fn a_reset_detected_by_a_send_is_not_treated_as_an_end() {
     let house = plain();
     let mut stage = house.stage_of(100);
     let mut client = stage.admit(house.listener(0), [Plan::Accept]);
@@ -249,7 +249,7 @@ fn a_reset_that_a_send_was_told_of_is_not_taken_for_an_end_later() {
 }
 
 #[test]
-fn who_is_cut_off_when_the_process_stops_sees_no_end() {
+fn a_stop_resets_both_sides_of_an_open_connection() {
     let house = plain();
     let mut stage = house.stage();
     let mut client = stage.admit(house.listener(0), [Plan::Accept]);
@@ -266,7 +266,7 @@ fn who_is_cut_off_when_the_process_stops_sees_no_end() {
 }
 
 #[test]
-fn who_has_had_its_end_keeps_it_when_the_process_stops() {
+fn a_client_that_received_the_end_of_stream_is_not_reset_by_a_stop() {
     let house = plain();
     let mut stage = house.stage();
     let mut client = stage.admit(house.listener(0), [Plan::Accept]);
@@ -281,7 +281,7 @@ fn who_has_had_its_end_keeps_it_when_the_process_stops() {
 }
 
 #[test]
-fn a_client_that_goes_on_sending_behind_its_end_is_reset_after_a_mebibyte() {
+fn a_client_that_sends_a_mebibyte_after_the_end_is_reset() {
     for version in [&TLS12, &TLS13] {
         let (mut stage, mut client) = house("").relaying(version);
         server_says(&mut stage, b"413 too large");

@@ -102,7 +102,7 @@ fn first_flight(
 }
 
 #[test]
-fn early_data_reaches_the_server_marked_and_is_answered_before_the_client_has_finished() {
+fn marked_early_data_is_answered_before_the_handshake_finishes() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -155,7 +155,7 @@ fn early_data_does_not_wait_for_signatures() {
 }
 
 #[test]
-fn a_first_flight_that_is_sent_again_delivers_nothing() {
+fn a_replayed_first_flight_delivers_nothing() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -177,7 +177,7 @@ fn a_first_flight_that_is_sent_again_delivers_nothing() {
 }
 
 #[test]
-fn early_data_that_comes_after_its_hello_is_marked_too() {
+fn early_data_that_arrives_after_the_hello_is_marked() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -197,7 +197,7 @@ fn early_data_that_comes_after_its_hello_is_marked_too() {
 }
 
 #[test]
-fn announced_early_data_that_never_comes_leaves_no_mark() {
+fn announced_but_unsent_early_data_leaves_no_mark() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -237,7 +237,7 @@ fn a_client_that_sends_early_data_each_time_never_runs_out_of_sessions() {
 }
 
 #[test]
-fn early_data_on_a_session_that_is_gone_is_not_delivered_and_said_again_without_a_mark() {
+fn early_data_of_a_dropped_session_is_rejected_and_resent_unmarked() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -358,7 +358,7 @@ fn refuse(refusal: Refusal, (amount, record): (usize, usize), piece: usize, defe
 }
 
 #[test]
-fn early_data_is_refused_whole_and_in_any_pieces() {
+fn rejected_early_data_is_skipped_in_pieces_of_any_size() {
     const ALL: usize = 17 * 1024;
     for refusal in [
         Refusal::Unknown,
@@ -403,7 +403,7 @@ fn no_record_is_skipped_after_the_second_hello() {
 }
 
 #[test]
-fn early_data_that_is_not_taken_is_not_skipped_for_ever() {
+fn the_skipping_of_rejected_early_data_is_bounded() {
     let house = early_house("");
     let (mut stage, config) = (house.stage_of(1 << 20), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -433,7 +433,7 @@ fn lower_early_data(house: &mut House, early_data: Option<u32>) {
 }
 
 #[test]
-fn more_early_data_than_the_policy_takes_ends_the_connection() {
+fn early_data_beyond_the_policy_limit_ends_the_connection() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -461,7 +461,7 @@ fn more_early_data_than_the_policy_takes_ends_the_connection() {
 }
 
 #[test]
-fn a_client_that_never_finishes_its_handshake_is_cut_off_in_its_time() {
+fn an_unfinished_early_data_handshake_ends_at_the_handshake_timeout() {
     let house = early_house("");
     let (mut stage, config) = (house.stage(), early_client(&house));
     first_visit(&house, &mut stage, &config);
@@ -483,7 +483,7 @@ fn a_client_that_never_finishes_its_handshake_is_cut_off_in_its_time() {
 }
 
 #[test]
-fn time_in_the_queue_is_not_time_of_the_handshake() {
+fn queue_time_is_excluded_from_the_handshake_timeout() {
     let queue = early_text("").replace("proxy-header", "queue-timeout = '1m'\nproxy-header");
     let house = House::new(&format!("{queue}maxconn = 1\n"));
     let (mut stage, config) = (house.stage(), early_client(&house));
@@ -516,7 +516,7 @@ fn time_in_the_queue_is_not_time_of_the_handshake() {
 }
 
 #[test]
-fn a_policy_without_early_data_takes_none() {
+fn a_policy_without_early_data_accepts_none() {
     let with = early_house("");
     let without = crate::common::house("");
     let mut config = without.client(&TLS13);
@@ -548,7 +548,7 @@ fn take(house: &House) -> ServerSlot {
 }
 
 #[test]
-fn early_data_waits_for_a_slot_with_its_mark() {
+fn queued_early_data_keeps_its_mark() {
     for early in [&b"GET /"[..], &[7; 17 * 1024]] {
         let house = House::new(&format!("{}maxconn = 1\n", early_text("")));
         let (mut stage, config) = (house.stage(), early_client(&house));

@@ -59,7 +59,7 @@ fn served(stage: &mut Stage, client: &mut Client) -> (String, String) {
 }
 
 #[test]
-fn the_address_that_a_trusted_proxy_claims_counts_from_then_on() {
+fn the_address_from_a_trusted_proxy_replaces_the_socket_address() {
     let onwards = "PROXY TCP6 2001:db8::7 2001:db8::1 4711 443\r\n";
     let text = onwards.as_bytes().to_vec();
     for (accept, header) in [
@@ -84,7 +84,7 @@ fn the_address_that_a_trusted_proxy_claims_counts_from_then_on() {
 }
 
 #[test]
-fn header_and_hello_may_come_in_one_piece() {
+fn a_header_and_a_hello_may_arrive_together() {
     let house = house("v2", "192.0.2.1");
     let mut stage = house.stage();
     let mut client = enter(&house, &mut stage);
@@ -97,7 +97,7 @@ fn header_and_hello_may_come_in_one_piece() {
 }
 
 #[test]
-fn a_header_without_addresses_leaves_the_real_ones() {
+fn a_header_without_addresses_keeps_the_socket_addresses() {
     // Family and addresses of UDP over IPv4, and of unix sockets.
     let raw = |family: u8, addresses: &[u8]| {
         let mut header = v2(Endpoints::Local);
@@ -124,7 +124,7 @@ fn a_header_without_addresses_leaves_the_real_ones() {
 }
 
 #[test]
-fn nobody_else_may_send_a_header_and_nobody_may_do_without() {
+fn untrusted_senders_and_missing_proxy_headers_are_rejected() {
     let strange = house("any", "198.51.100.0/24");
     let mut stage = strange.stage();
     let mut client = enter(&strange, &mut stage);
@@ -152,7 +152,7 @@ fn nobody_else_may_send_a_header_and_nobody_may_do_without() {
 }
 
 #[test]
-fn garbage_is_refused_at_the_first_byte_that_shows_it() {
+fn an_invalid_header_is_rejected_at_once() {
     let other = v2(claimed());
     let [mut command, mut family] = [(); 2].map(|()| other.clone());
     command[12] = 0x2f;
@@ -183,7 +183,7 @@ fn garbage_is_refused_at_the_first_byte_that_shows_it() {
 }
 
 #[test]
-fn a_header_that_does_not_end_costs_the_time_of_a_hello_and_no_memory() {
+fn an_incomplete_header_ends_at_the_hello_timeout() {
     let house = house("any", "192.0.2.1");
     let mut stage = house.stage();
     let mut client = enter(&house, &mut stage);
@@ -199,7 +199,7 @@ fn a_header_that_does_not_end_costs_the_time_of_a_hello_and_no_memory() {
 }
 
 #[test]
-fn who_leaves_before_the_header_is_whole_has_aborted() {
+fn an_early_close_is_classified_by_the_received_proxy_header() {
     for (sent, reason) in [
         (&b""[..], CloseReason::HealthCheck),
         (b"PROXY TCP4", CloseReason::ProxyHeader),
@@ -228,7 +228,7 @@ fn who_leaves_before_the_header_is_whole_has_aborted() {
 }
 
 #[test]
-fn lists_of_networks_judge_the_address_that_is_claimed() {
+fn network_lists_apply_to_the_address_in_the_header() {
     let deny = |network: &str| {
         let mut house = house("any", "192.0.2.1");
         let listener = Arc::get_mut(&mut house.config.listeners[0]).expect("not shared");
@@ -255,7 +255,7 @@ fn lists_of_networks_judge_the_address_that_is_claimed() {
 }
 
 #[test]
-fn a_listener_without_tls_expects_the_header_too() {
+fn a_plain_listener_expects_the_header() {
     let house = House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\ntls = false\n\
          accept-proxy = 'v2'\ntrusted-networks = ['192.0.2.1']\n\
@@ -313,7 +313,7 @@ fn half_open_handshakes_are_counted_by_the_address_of_the_header() {
 
 /// The certificate of the claimed address has its own policy, with TLS 1.2 only.
 #[test]
-fn a_client_without_a_name_gets_the_certificate_of_the_address_that_it_reached() {
+fn clients_without_sni_get_the_certificate_of_the_destination_address() {
     let house = House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = [{ chain = 'address.pem', key = 'address.pem', policy = 'own' }, 'a.pem']\n\

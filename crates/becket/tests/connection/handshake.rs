@@ -35,7 +35,7 @@ fn plain_http_is_answered_in_clear_and_the_socket_lingers() {
 }
 
 #[test]
-fn garbage_is_not_tls() {
+fn garbage_is_closed_as_not_tls() {
     let (mut stage, end, answer) = send(&house(""), b"SSH-2.0-x\r\n");
     drop(end);
     stage.settle();
@@ -44,7 +44,7 @@ fn garbage_is_not_tls() {
 }
 
 #[test]
-fn a_client_that_leaves_early_has_aborted() {
+fn a_client_that_closes_during_the_hello_has_aborted() {
     for bytes in [&b"\x16\x03"[..], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc"] {
         let (mut stage, end, _) = send(&house(""), bytes);
         drop(end);
@@ -66,7 +66,7 @@ fn a_client_that_leaves_early_has_aborted() {
 }
 
 #[test]
-fn nothing_is_signed_for_a_client_that_has_gone_behind_its_hello() {
+fn no_signature_is_made_for_a_client_that_closed_after_its_hello() {
     let house = house("");
     for version in [&TLS12, &TLS13] {
         for leave in [|mut end: End| end.reset(), drop] {
@@ -85,7 +85,7 @@ fn nothing_is_signed_for_a_client_that_has_gone_behind_its_hello() {
 }
 
 #[test]
-fn nothing_is_signed_for_a_client_that_has_gone_behind_its_second_hello() {
+fn no_signature_is_made_for_a_client_that_closed_after_a_second_hello() {
     let house = house("");
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     // The client sends a key share of a group that the server does not have, and has to retry.
@@ -111,7 +111,7 @@ fn nothing_is_signed_for_a_client_that_has_gone_behind_its_second_hello() {
 }
 
 #[test]
-fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
+fn an_endless_hello_is_rejected_at_the_limit() {
     let house = house("");
     let limit = house.config.file.limits.client_hello;
     let mut stage = house.stage();
@@ -139,7 +139,7 @@ fn a_hello_that_does_not_end_is_cut_off_at_the_limit() {
 }
 
 #[test]
-fn a_whole_hello_above_the_limit_is_told_so() {
+fn a_complete_hello_above_the_limit_receives_decode_error() {
     let house = house("");
     let hello = include_bytes!("../../../proto/testdata/client_hello_long/padded-17k.bin");
     assert!(hello.len() > house.config.file.limits.client_hello);
@@ -153,7 +153,7 @@ fn a_whole_hello_above_the_limit_is_told_so() {
 /// The hello is of a TLS 1.2 client that supports only ecdsa+sha384, for which rustls sends no
 /// alert.
 #[test]
-fn a_client_that_no_key_can_sign_for_is_told() {
+fn a_client_without_a_suitable_key_receives_handshake_failure() {
     let house = house("");
     let hello =
         include_bytes!("../../../proto/testdata/client_hello/openssl-tls12-ecdsa-sha384-alone.bin");
@@ -165,7 +165,7 @@ fn a_client_that_no_key_can_sign_for_is_told() {
 }
 
 #[test]
-fn a_slow_client_is_given_up_at_the_time_out() {
+fn a_slow_client_is_closed_at_the_hello_timeout() {
     let house = house("");
     let (mut stage, _end, _) = send(&house, b"\x16\x03\x01");
     stage.wait(house.config.file.timeouts.hello - Duration::from_millis(1));
@@ -177,7 +177,7 @@ fn a_slow_client_is_given_up_at_the_time_out() {
 }
 
 #[test]
-fn a_client_with_a_whole_hello_has_the_time_of_a_handshake() {
+fn the_handshake_timeout_applies_after_a_complete_hello() {
     let house = house("");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -193,7 +193,7 @@ fn a_client_with_a_whole_hello_has_the_time_of_a_handshake() {
 }
 
 #[test]
-fn the_hello_has_no_more_time_than_the_handshake() {
+fn the_hello_timeout_is_capped_by_the_handshake_timeout() {
     let house = house("[timeouts]\nhandshake = '1s'");
     let (mut stage, _end, _) = send(&house, b"\x16\x03\x01");
     stage.wait(Duration::from_secs(1));
@@ -202,7 +202,7 @@ fn the_hello_has_no_more_time_than_the_handshake() {
 }
 
 #[test]
-fn a_hello_may_come_one_byte_at_a_time() {
+fn a_hello_may_arrive_one_byte_at_a_time() {
     let house = house("");
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();
@@ -228,7 +228,7 @@ fn a_hello_may_come_one_byte_at_a_time() {
 }
 
 #[test]
-fn a_name_chooses_its_certificate_and_wildcards_cover_one_label() {
+fn a_name_selects_its_certificate_and_wildcards_match_one_label() {
     let house = house("");
     for (name, trusted) in [("a.test", true), ("x.b.test", true), ("x.y.b.test", false)] {
         let mut stage = house.stage();
@@ -247,7 +247,7 @@ fn a_name_chooses_its_certificate_and_wildcards_cover_one_label() {
 }
 
 #[test]
-fn an_unknown_name_and_a_missing_one_can_be_refused() {
+fn unknown_and_missing_names_can_be_rejected() {
     for (setting, name, is_refused) in [
         ("refuse", Some("c.test"), true),
         ("refuse", None, false),
@@ -271,7 +271,7 @@ fn an_unknown_name_and_a_missing_one_can_be_refused() {
 }
 
 #[test]
-fn alpn_without_overlap_goes_on_or_is_refused() {
+fn an_alpn_mismatch_continues_or_is_rejected() {
     for (setting, alert) in [
         ("continue", None),
         ("refuse", Some(AlertReceived(Alert::NoApplicationProtocol))),
@@ -301,7 +301,7 @@ fn alpn_without_overlap_goes_on_or_is_refused() {
 }
 
 #[test]
-fn nothing_in_common_is_a_failed_handshake() {
+fn a_handshake_without_a_common_version_fails() {
     let house = House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = ['a.pem']\npolicy = 'new'\n[[policy]]\nname = 'new'\n\
@@ -318,7 +318,7 @@ fn nothing_in_common_is_a_failed_handshake() {
 }
 
 #[test]
-fn a_client_without_the_required_certificate_is_refused() {
+fn a_client_without_the_required_certificate_is_rejected() {
     let house = House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = ['a.pem']\npolicy = 'known'\n[[policy]]\nname = 'known'\n\
@@ -342,7 +342,7 @@ fn a_client_without_the_required_certificate_is_refused() {
 }
 
 #[test]
-fn what_comes_with_finished_reaches_the_server() {
+fn data_sent_with_finished_reaches_the_server() {
     let house = house("");
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();

@@ -86,7 +86,7 @@ fn refusals(stage: &Stage, why: KernelTlsRefusal) -> u64 {
 }
 
 #[test]
-fn tickets_are_sent_before_the_kernel_takes_over() {
+fn tickets_are_sent_before_kernel_tls_starts() {
     let house = bulk();
     let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
     let mut got = Vec::new();
@@ -105,7 +105,7 @@ fn tickets_are_sent_before_the_kernel_takes_over() {
 }
 
 #[test]
-fn a_connection_that_carries_bulk_goes_on_in_the_kernel_by_splice() {
+fn bulk_connections_switch_to_kernel_tls_and_splice() {
     for version in [&TLS12, &TLS13] {
         let house = bulk();
         let (mut stage, mut client) = joined(&house, version, (NEW, None));
@@ -141,7 +141,7 @@ fn a_connection_that_carries_bulk_goes_on_in_the_kernel_by_splice() {
 }
 
 #[test]
-fn each_cipher_moves() {
+fn kernel_tls_supports_every_cipher() {
     for suite in aws_lc_rs::ALL_CIPHER_SUITES {
         let version = match suite.tls13() {
             Some(_) => &TLS13,
@@ -173,7 +173,7 @@ fn each_cipher_moves() {
 }
 
 #[test]
-fn where_it_is_off_no_kernel_takes_over() {
+fn kernel_tls_is_not_used_if_disabled() {
     let house = house("");
     let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
     client.talk(&mut stage);
@@ -182,7 +182,7 @@ fn where_it_is_off_no_kernel_takes_over() {
 }
 
 #[test]
-fn a_kernel_that_lacks_something_is_not_used() {
+fn an_unsuitable_kernel_is_not_used() {
     let without_aes = Support {
         ciphers: [[false, false, true]; 2],
         ..NEW
@@ -206,7 +206,7 @@ fn a_kernel_that_lacks_something_is_not_used() {
 }
 
 #[test]
-fn an_old_kernel_takes_tls_1_2_and_1_3_where_that_is_borne() {
+fn an_old_kernel_is_used_for_tls_1_2_and_for_tls_1_3_if_configured() {
     let house = bulk();
     let (mut stage, mut client) = joined(&house, &TLS12, (OLD, None));
     client.talk(&mut stage);
@@ -224,7 +224,7 @@ fn an_old_kernel_takes_tls_1_2_and_1_3_where_that_is_borne() {
 }
 
 #[test]
-fn a_key_that_is_refused_ends_the_connection() {
+fn a_key_rejected_by_the_kernel_ends_the_connection() {
     for direction in [Direction::Send, Direction::Receive] {
         let house = bulk();
         let (mut stage, mut client) = joined(&house, &TLS13, (NEW, Some(Refused::Key(direction))));
@@ -240,7 +240,7 @@ fn a_key_that_is_refused_ends_the_connection() {
 }
 
 #[test]
-fn keys_are_replaced_when_the_client_asks() {
+fn key_updates_of_the_client_replace_the_kernel_keys() {
     let house = bulk();
     let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
     client.talk(&mut stage);
@@ -258,7 +258,7 @@ fn keys_are_replaced_when_the_client_asks() {
 }
 
 #[test]
-fn a_key_update_just_before_the_kernel_takes_over_is_answered_first() {
+fn a_pending_key_update_is_answered_before_kernel_tls_starts() {
     let house = bulk();
     let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
     client.talk(&mut stage);
@@ -277,7 +277,7 @@ fn a_key_update_just_before_the_kernel_takes_over_is_answered_first() {
 }
 
 #[test]
-fn key_updates_without_data_come_to_an_end() {
+fn repeated_key_updates_without_data_end_the_connection() {
     let house = bulk();
     let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
     client.talk(&mut stage);
@@ -293,7 +293,7 @@ fn key_updates_without_data_come_to_an_end() {
 }
 
 #[test]
-fn a_fin_without_close_notify_and_a_cut_record_are_no_end() {
+fn a_fin_without_close_notify_and_a_cut_record_are_truncation() {
     for cut in [false, true] {
         let house = bulk();
         let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
@@ -314,7 +314,7 @@ fn a_fin_without_close_notify_and_a_cut_record_are_no_end() {
 }
 
 #[test]
-fn what_does_not_open_is_broken_tls() {
+fn an_undecryptable_record_is_answered_with_bad_record_mac() {
     for record in [
         &[23, 3, 3, 0, 20][..],
         &[21, 3, 3, 0, 20],
@@ -336,7 +336,7 @@ fn what_does_not_open_is_broken_tls() {
 }
 
 #[test]
-fn a_server_that_resets_gives_the_client_no_end() {
+fn a_server_reset_sends_no_close_notify_under_kernel_tls() {
     let house = bulk();
     let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
     client.talk(&mut stage);
@@ -348,7 +348,7 @@ fn a_server_that_resets_gives_the_client_no_end() {
 }
 
 #[test]
-fn an_end_waits_for_room_and_is_whole() {
+fn close_notify_waits_for_buffer_space_and_is_sent_completely() {
     let house = bulk();
     let mut stage = house.stage_of(24_000);
     let config = Arc::new(house.client(&TLS13));
@@ -379,7 +379,7 @@ fn an_end_waits_for_room_and_is_whole() {
 }
 
 #[test]
-fn a_client_that_only_sends_moves_as_well() {
+fn a_client_that_only_sends_switches_to_kernel_tls() {
     let house = bulk();
     let (mut stage, mut client) = joined(&house, &TLS13, (NEW, None));
     let mut got = Vec::new();
@@ -417,7 +417,7 @@ proptest! {
     /// Records arrive in arbitrary pieces, both sides send, and the client changes keys. No byte is
     /// lost, doubled or moved, whenever the kernel takes over.
     #[test]
-    fn no_byte_is_lost_whenever_the_kernel_takes_over(
+    fn kernel_tls_loses_no_byte_wherever_it_starts(
         tls13 in any::<bool>(),
         pipes in 0..3_usize,
         events in prop::collection::vec(event(), 1..60),
@@ -481,7 +481,7 @@ proptest! {
 }
 
 #[test]
-fn both_legs_move_tickets_of_the_server_are_kept_and_its_key_updates_answered() {
+fn both_legs_use_kernel_tls_with_server_tickets_and_key_updates() {
     let house = House::new(&format!(
         "[limits]\nkernel-tls-after = {AFTER}\n\
          [[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
@@ -528,7 +528,7 @@ fn both_legs_move_tickets_of_the_server_are_kept_and_its_key_updates_answered() 
 }
 
 #[test]
-fn a_server_that_ends_without_close_notify_is_truncated_in_the_kernel_too() {
+fn kernel_tls_detects_a_server_end_without_close_notify() {
     let house = House::new(&format!(
         "[limits]\nkernel-tls-after = {AFTER}\n\
          [[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\ntls = false\n\

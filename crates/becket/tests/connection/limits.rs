@@ -20,7 +20,7 @@ fn relaying(house: &House, capacity: usize) -> (crate::script::stage::Stage, Cli
 }
 
 #[test]
-fn a_client_that_does_not_read_stops_the_server() {
+fn a_client_that_does_not_read_blocks_the_server() {
     let house = house("");
     let (mut stage, mut client) = relaying(&house, CAPACITY);
     let chunk = [5; 8192];
@@ -40,7 +40,7 @@ fn a_client_that_does_not_read_stops_the_server() {
 }
 
 #[test]
-fn a_server_that_does_not_read_stops_the_client() {
+fn a_server_that_does_not_read_blocks_the_client() {
     let house = house("");
     let (mut stage, mut client) = relaying(&house, CAPACITY);
     client.say(&[5; 1_000_000]);
@@ -81,7 +81,7 @@ fn a_turn_moves_no_more_than_its_budget() {
 }
 
 #[test]
-fn records_count_by_what_they_weigh_not_by_what_they_hold() {
+fn the_turn_budget_charges_a_minimum_cost_per_record() {
     let house = house("");
     let (mut stage, mut client) = relaying(&house, 1 << 20);
     stage.limits.bytes_per_turn = 64 * 1024;
@@ -104,7 +104,7 @@ fn records_count_by_what_they_weigh_not_by_what_they_hold() {
 }
 
 #[test]
-fn a_client_whose_records_hold_no_data_is_cut_off() {
+fn a_client_that_sends_many_records_without_data_is_disconnected() {
     let house = house("");
     let (mut stage, mut client) = relaying(&house, 1 << 20);
     for _ in 0..20 {
@@ -126,7 +126,7 @@ fn a_client_whose_records_hold_no_data_is_cut_off() {
 }
 
 #[test]
-fn a_client_may_change_its_keys_as_long_as_it_sends_data() {
+fn key_updates_are_accepted_while_the_client_sends_data() {
     let house = house("");
     let (mut stage, mut client) = relaying(&house, 1 << 20);
     for _ in 0..400 {
@@ -139,7 +139,7 @@ fn a_client_may_change_its_keys_as_long_as_it_sends_data() {
 }
 
 #[test]
-fn key_updates_do_not_grow_what_waits() {
+fn key_updates_of_a_client_that_does_not_read_lose_no_data() {
     let house = house("");
     let (mut stage, mut client) = relaying(&house, CAPACITY);
     for round in 0..200 {

@@ -152,7 +152,7 @@ fn plainly(house: &House, version: &'static SupportedProtocolVersion) -> (Stage,
 }
 
 #[test]
-fn bytes_pass_from_tls_to_tls_and_ends_are_told() {
+fn bytes_and_close_notify_are_forwarded_from_tls_to_tls() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     for version in [&TLS12, &TLS13] {
         let (mut stage, mut client, mut host) = relaying(&house, version);
@@ -176,7 +176,7 @@ fn bytes_pass_from_tls_to_tls_and_ends_are_told() {
 }
 
 #[test]
-fn a_client_that_ends_still_gets_its_answer_through_tls() {
+fn a_half_closed_client_receives_the_answer_of_a_tls_server() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let (mut stage, mut client, mut host) = relaying(&house, &TLS13);
     client.tls.send_close_notify();
@@ -193,7 +193,7 @@ fn a_client_that_ends_still_gets_its_answer_through_tls() {
 }
 
 #[test]
-fn a_server_whose_records_hold_no_data_is_cut_off() {
+fn a_server_that_sends_many_records_without_data_is_disconnected() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let (mut stage, mut client, mut host) = relaying(&house, &TLS13);
     let mut rounds = 0;
@@ -218,7 +218,7 @@ fn a_server_whose_records_hold_no_data_is_cut_off() {
 }
 
 #[test]
-fn a_truncated_client_is_not_made_to_look_whole_to_the_server() {
+fn a_truncated_client_stream_ends_without_close_notify_to_the_server() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let (mut stage, mut client, mut host) = relaying(&house, &TLS13);
     client.end.finish();
@@ -228,7 +228,7 @@ fn a_truncated_client_is_not_made_to_look_whole_to_the_server() {
 }
 
 #[test]
-fn a_truncated_answer_is_not_made_to_look_whole() {
+fn a_truncated_answer_ends_without_close_notify_or_with_a_reset() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let (mut stage, mut client, mut host) = relaying(&house, &TLS13);
     host.say(b"half of the ans");
@@ -255,7 +255,7 @@ fn a_truncated_answer_is_not_made_to_look_whole() {
 }
 
 #[test]
-fn a_server_that_breaks_tls_is_told_and_the_client_sees_no_clean_end() {
+fn a_broken_server_record_gets_an_alert_and_no_close_notify_follows() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let (mut stage, mut client, mut host) = relaying(&house, &TLS13);
     host.say(b"all is well so far");
@@ -274,7 +274,7 @@ fn a_server_that_breaks_tls_is_told_and_the_client_sees_no_clean_end() {
 }
 
 #[test]
-fn a_plain_client_is_led_through_tls() {
+fn a_plain_client_is_forwarded_over_tls() {
     let house = House::new(&text(PLAIN, "", "name = 'a.test'"));
     for version in [&TLS12, &TLS13] {
         let (mut stage, mut client, mut host) = plainly(&house, version);
@@ -291,7 +291,7 @@ fn a_plain_client_is_led_through_tls() {
 }
 
 #[test]
-fn a_server_may_speak_first_to_a_plain_client() {
+fn a_tls_server_may_send_first_to_a_plain_client() {
     let house = House::new(&text(PLAIN, "", "name = 'a.test'"));
     let mut stage = house.stage();
     let mut client = stage.admit(house.listener(0), [Plan::Later]);
@@ -304,7 +304,7 @@ fn a_server_may_speak_first_to_a_plain_client() {
 }
 
 #[test]
-fn plain_to_plain_is_a_balancer() {
+fn plain_connections_are_balanced_over_plain_servers() {
     let house = House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\ntls = false\n\
          [[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n\
@@ -337,7 +337,7 @@ fn plain_to_plain_is_a_balancer() {
 }
 
 #[test]
-fn a_server_with_the_wrong_certificate_is_passed_over_and_hears_nothing() {
+fn a_server_with_the_wrong_certificate_is_skipped_and_receives_no_data() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -357,7 +357,7 @@ fn a_server_with_the_wrong_certificate_is_passed_over_and_hears_nothing() {
 }
 
 #[test]
-fn when_no_server_has_the_right_certificate_that_is_the_reason() {
+fn wrong_server_certificates_count_as_connect_failures() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'other.test'"));
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -375,7 +375,7 @@ fn when_no_server_has_the_right_certificate_that_is_the_reason() {
 }
 
 #[test]
-fn a_server_that_answers_tcp_and_not_tls_is_given_up_at_the_time_out() {
+fn a_server_without_a_tls_response_is_skipped_at_the_connect_timeout() {
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -396,7 +396,7 @@ fn a_server_that_answers_tcp_and_not_tls_is_given_up_at_the_time_out() {
 }
 
 #[test]
-fn sessions_with_a_server_end_with_its_certificate() {
+fn server_sessions_expire_with_the_server_certificate() {
     let text = text(PLAIN, "", "name = 'a.test'");
     let one = text.replace("[[backend.server]]\naddress = '127.0.0.1:82'\n", "");
     let house = House::new(&one);
@@ -421,7 +421,7 @@ fn sessions_with_a_server_end_with_its_certificate() {
 }
 
 #[test]
-fn sessions_with_a_server_are_resumed() {
+fn server_sessions_are_resumed() {
     let house = House::new(&text(PLAIN, "", "name = 'a.test'"));
     let listener = house.listener(0);
     for version in [&TLS12, &TLS13] {
@@ -444,7 +444,7 @@ fn sessions_with_a_server_are_resumed() {
 }
 
 #[test]
-fn name_and_protocol_of_the_client_are_passed_on() {
+fn sni_and_alpn_of_the_client_are_forwarded_to_the_server() {
     let listener = format!("{ENDS_TLS}\nalpn = ['h2']");
     let house = House::new(&text(
         &listener,
@@ -466,7 +466,7 @@ fn name_and_protocol_of_the_client_are_passed_on() {
 }
 
 #[test]
-fn the_proxy_header_goes_before_the_hello_in_clear() {
+fn the_proxy_header_precedes_the_hello_unencrypted() {
     let house = House::new(&text(PLAIN, "proxy-header = 'v1'", "name = 'a.test'"));
     let mut stage = house.stage();
     let _client = stage.admit(house.listener(0), [Plan::Accept]);
@@ -478,7 +478,7 @@ fn the_proxy_header_goes_before_the_hello_in_clear() {
 }
 
 #[test]
-fn a_server_that_a_reload_brought_has_tls_too() {
+fn a_server_added_by_a_reload_uses_tls() {
     let house = House::new(&text("certificates = ['a.pem']", "", "name = 'a.test'"));
     let tls = house.pool(0).tls().unwrap();
     for server in ["127.0.0.1:81", "127.0.0.1:83"] {
@@ -490,7 +490,7 @@ fn a_server_that_a_reload_brought_has_tls_too() {
 }
 
 #[test]
-fn a_server_is_not_blamed_for_what_a_client_asked_for() {
+fn errors_from_forwarded_sni_or_alpn_are_no_server_failures() {
     for (tls, failures) in [
         ("", 1),
         ("sni = 'www.test'", 1),
@@ -516,7 +516,7 @@ fn a_server_is_not_blamed_for_what_a_client_asked_for() {
 }
 
 #[test]
-fn ends_behind_records_that_wait_are_passed_on_as_what_they_are() {
+fn ends_after_queued_records_are_forwarded_as_clean_or_truncated() {
     const MANY: usize = 2000;
     let house = House::new(&text(ENDS_TLS, "", "name = 'a.test'"));
     for told in [true, false] {

@@ -58,7 +58,7 @@ fn visit(
 }
 
 #[test]
-fn bytes_pass_as_they_are_to_where_name_and_protocol_lead() {
+fn passthrough_bytes_are_routed_unchanged_by_name_and_protocol() {
     let routes = "[[listener.route]]\nnames = ['*.b.test']\nbackend = 'b'\n\
                   [[listener.route]]\nalpn = ['acme-tls/1']\nbackend = 'b'";
     let house = house(routes, "");
@@ -79,7 +79,7 @@ fn bytes_pass_as_they_are_to_where_name_and_protocol_lead() {
 }
 
 #[test]
-fn a_hello_may_come_in_any_number_of_segments() {
+fn a_hello_may_arrive_one_byte_at_a_time() {
     let house = house("", "");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -96,7 +96,7 @@ fn a_hello_may_come_in_any_number_of_segments() {
 }
 
 #[test]
-fn what_is_no_hello_is_refused_as_where_tls_ends() {
+fn passthrough_rejects_invalid_hellos_like_a_terminating_listener() {
     let house = house("", "");
     for (bytes, reason, answer) in [
         (
@@ -123,7 +123,7 @@ fn what_is_no_hello_is_refused_as_where_tls_ends() {
 }
 
 #[test]
-fn names_that_no_route_has_can_be_refused() {
+fn names_without_a_route_can_be_rejected() {
     let routes = "unknown-names = 'refuse'\n[[listener.route]]\nnames = ['a.test']";
     let house = house(routes, "");
     for (name, led) in [("a.test", true), ("c.test", false)] {
@@ -150,7 +150,7 @@ fn both_on_one_port(listener: &str) -> House {
 }
 
 #[test]
-fn one_port_ends_the_tls_of_a_name_and_passes_that_of_another() {
+fn one_port_can_terminate_one_name_and_pass_another_through() {
     let house = both_on_one_port("");
     for version in [&TLS12, &TLS13] {
         let config = Arc::new(house.client(version));
@@ -172,7 +172,7 @@ fn one_port_ends_the_tls_of_a_name_and_passes_that_of_another() {
 }
 
 #[test]
-fn what_a_route_does_with_tls_does_not_reach_the_names_of_another() {
+fn tls_settings_of_a_route_do_not_affect_the_names_of_another_route() {
     let house = both_on_one_port("unknown-names = 'refuse'");
     // The TLS server decides about protocols: becket for one name, the farm for the other.
     let mut config = house.client(&TLS13);
@@ -195,7 +195,7 @@ fn what_a_route_does_with_tls_does_not_reach_the_names_of_another() {
 }
 
 #[test]
-fn the_proxy_header_tells_the_name() {
+fn the_proxy_header_contains_the_server_name() {
     let house = house("", "proxy-header = 'v2'");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));
@@ -214,7 +214,7 @@ fn the_proxy_header_tells_the_name() {
 }
 
 #[test]
-fn a_session_id_leads_back_to_the_server_that_made_it() {
+fn a_session_id_is_routed_to_the_server_that_issued_it() {
     let house = house("", "stick = 'tls-session'");
     // Any server uses this configuration, so the session belongs to the server that is dialled.
     let host = Arc::new(server(&house, "a.pem", &[&TLS12]));
@@ -228,7 +228,7 @@ fn a_session_id_leads_back_to_the_server_that_made_it() {
 }
 
 #[test]
-fn an_id_that_the_client_chose_is_not_learnt() {
+fn a_session_id_chosen_by_the_client_is_not_learnt() {
     let house = house("", "stick = 'tls-session'");
     let host = Arc::new(server(&house, "a.pem", &[&TLS13]));
     // The client's TLS 1.3 hello has an ID that the server must send back.
@@ -284,7 +284,7 @@ impl ProducesTickets for NodeTwo {
 }
 
 #[test]
-fn a_ticket_leads_back_to_its_node() {
+fn a_ticket_is_routed_to_the_node_that_issued_it() {
     let house = house("", "");
     for version in [&TLS12, &TLS13] {
         let mut host = server(&house, "a.pem", &[version]);
@@ -301,7 +301,7 @@ fn a_ticket_leads_back_to_its_node() {
 }
 
 #[test]
-fn a_home_that_refuses_is_passed_over() {
+fn a_sticky_server_that_refuses_connections_is_skipped() {
     let house = house("", "stick = 'tls-session'");
     let host = Arc::new(server(&house, "a.pem", &[&TLS12]));
     let config = Arc::new(without_tickets(house.client(&TLS12)));

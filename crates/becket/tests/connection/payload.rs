@@ -205,7 +205,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(96) })]
 
     #[test]
-    fn every_byte_arrives_once_in_order_and_ends_follow(
+    fn bytes_arrive_once_and_in_order_before_the_end(
         tls13: bool,
         capacity in prop_oneof![1..300usize, 300..5000usize, 5000..200_000usize],
         budget in prop_oneof![1..100usize, 100..100_000usize],

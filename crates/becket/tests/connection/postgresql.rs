@@ -15,7 +15,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::inbox::{BackendEvent, Inbox};
 
 #[test]
-fn postgresql_clients_are_routed_by_name_and_their_cancels_are_for_all_backends() {
+fn postgresql_clients_are_routed_by_name_and_cancels_go_to_all_backends() {
     let backend = |name: &str, port: u16| {
         format!("[[backend]]\nname = '{name}'\n[[backend.server]]\naddress = '127.0.0.1:{port}'\n")
     };
@@ -79,7 +79,7 @@ fn postgresql_clients_are_routed_by_name_and_their_cancels_are_for_all_backends(
 const CANCEL: [u8; 16] = [0, 0, 0, 16, 4, 0xd2, 0x16, 0x2e, 0, 0, 1, 2, 9, 8, 7, 6];
 
 #[test]
-fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told() {
+fn a_cancel_connection_closes_after_delivery_or_a_timeout() {
     let house = house("postgresql", "");
     for is_told in [true, false] {
         let (mut stage, mut end, _) = enter(&house, b"");
@@ -104,7 +104,7 @@ fn a_cancel_is_left_for_control_and_its_client_waits_until_the_servers_were_told
 }
 
 #[test]
-fn cancels_for_which_control_has_no_room_are_refused() {
+fn excess_cancels_are_rejected() {
     let house = house("postgresql", "");
     let cancels = Arc::default();
     let mut waiting = Vec::new();
@@ -125,7 +125,7 @@ fn cancels_for_which_control_has_no_room_are_refused() {
 }
 
 #[test]
-fn cancels_of_one_source_do_not_keep_out_those_of_another() {
+fn cancels_of_one_source_do_not_displace_those_of_another() {
     let house = House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:5432']\nbackend = 'app'\n\
          certificates = ['a.pem']\nstarttls = 'postgresql'\naccept-proxy = 'v1'\n\

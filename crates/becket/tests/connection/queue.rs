@@ -63,7 +63,7 @@ fn enter(house: &House, plans: impl IntoIterator<Item = Plan>) -> (Stage, Client
 }
 
 #[test]
-fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
+fn a_queued_client_loses_no_data() {
     for version in [&TLS12, &TLS13] {
         let house = house("");
         let held = take(&house);
@@ -100,7 +100,7 @@ fn a_client_waits_for_a_slot_and_nothing_that_it_said_is_lost() {
 }
 
 #[test]
-fn a_wait_that_is_too_long_ends_and_leaves_the_queue() {
+fn a_queue_timeout_removes_the_client_from_the_queue() {
     let house = house("");
     let held = take(&house);
     let (mut stage, mut client) = enter(&house, [Plan::Accept]);
@@ -119,7 +119,7 @@ fn a_wait_that_is_too_long_ends_and_leaves_the_queue() {
 }
 
 #[test]
-fn a_full_queue_refuses_at_once() {
+fn a_full_queue_rejects_clients_at_once() {
     let house = house("queue-length = 0");
     let _held = take(&house);
     let (mut stage, client) = enter(&house, [Plan::Accept]);
@@ -129,7 +129,7 @@ fn a_full_queue_refuses_at_once() {
 }
 
 #[test]
-fn a_client_that_resets_leaves_at_once_and_its_slot_goes_on() {
+fn a_queued_client_that_resets_leaves_and_releases_its_slot() {
     let house = house("");
     let held = take(&house);
     let (mut stage, client) = enter(&house, [Plan::Accept]);
@@ -144,7 +144,7 @@ fn a_client_that_resets_leaves_at_once_and_its_slot_goes_on() {
 }
 
 #[test]
-fn a_client_that_ends_its_stream_stays_unless_it_is_configured_to_leave() {
+fn abort_on_close_removes_half_closed_clients_from_the_queue() {
     for aborts in [false, true] {
         let house = house(&format!("abort-on-close = {aborts}"));
         let held = take(&house);
@@ -168,7 +168,7 @@ fn a_client_that_ends_its_stream_stays_unless_it_is_configured_to_leave() {
 }
 
 #[test]
-fn with_no_server_in_service_nobody_waits_and_who_waits_is_told() {
+fn clients_are_rejected_if_no_server_is_in_service() {
     let house = house("");
     let held = take(&house);
     let server = house.pool(0).state().servers()[0].clone();
@@ -200,7 +200,7 @@ fn two_servers() -> House {
 }
 
 #[test]
-fn a_client_whose_connect_fails_waits_before_those_who_came_later() {
+fn a_client_with_a_failed_connect_waits_ahead_of_later_clients() {
     let house = two_servers();
     let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
     let other = take(&house);
@@ -217,7 +217,7 @@ fn a_client_whose_connect_fails_waits_before_those_who_came_later() {
 }
 
 #[test]
-fn all_the_waiting_of_a_client_counts_for_the_time_out() {
+fn the_queue_timeout_covers_all_waits_of_a_client() {
     let house = two_servers();
     let (first, other) = (take(&house), take(&house));
     let limit = house.config.backends[0].queue_timeout;
@@ -238,7 +238,7 @@ fn all_the_waiting_of_a_client_counts_for_the_time_out() {
 }
 
 #[test]
-fn a_connect_that_fails_gives_its_slot_back_before_another_is_looked_for() {
+fn a_failed_connect_releases_its_slot_before_the_next_selection() {
     let house = two_servers();
     let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
     let servers = house.pool(0).state().servers();
@@ -259,7 +259,7 @@ fn a_connect_that_fails_gives_its_slot_back_before_another_is_looked_for() {
 }
 
 #[test]
-fn as_many_servers_are_tried_as_retries_allow() {
+fn the_retries_limit_the_number_of_servers_tried() {
     for (retries, dials) in [(0, 1), (1, 2), (5, 3)] {
         let servers: String = (81..84)
             .map(|port| format!("[[backend.server]]\naddress = '127.0.0.1:{port}'\n"))
@@ -286,7 +286,7 @@ fn as_many_servers_are_tried_as_retries_allow() {
 }
 
 #[test]
-fn a_server_that_goes_out_of_service_keeps_its_connections_unless_they_are_to_be_closed() {
+fn connections_on_failure_keeps_or_closes_connections() {
     for (on_down, reason) in [("drain", None), ("close", Some(CloseReason::ServerDown))] {
         let house = house(&format!("connections-on-failure = '{on_down}'"));
         let (mut stage, mut client) = enter(&house, [Plan::Accept]);
@@ -310,7 +310,7 @@ fn a_server_that_goes_out_of_service_keeps_its_connections_unless_they_are_to_be
 }
 
 #[test]
-fn a_slot_of_a_server_that_goes_out_of_service_on_its_way_is_exchanged() {
+fn a_granted_slot_of_a_server_that_failed_meanwhile_is_returned() {
     let house = house("");
     let held = take(&house);
     let (mut stage, mut client) = enter(&house, [Plan::Accept]);
@@ -327,7 +327,7 @@ fn a_slot_of_a_server_that_goes_out_of_service_on_its_way_is_exchanged() {
 }
 
 #[test]
-fn clients_of_one_name_fill_their_share_of_the_queue_and_leave_the_rest() {
+fn clients_of_one_name_cannot_exceed_their_share_of_the_queue() {
     let house = house("queue-length = 4");
     let rules = Admission {
         name: NameLimits {

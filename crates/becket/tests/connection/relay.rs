@@ -11,7 +11,7 @@ use rustls::version::{TLS12, TLS13};
 use crate::common::{Client, house, server_got, server_says};
 
 #[test]
-fn a_server_that_ends_gives_the_client_close_notify() {
+fn a_server_end_sends_close_notify_to_the_client() {
     for version in [&TLS12, &TLS13] {
         let (mut stage, mut client) = house("").relaying(version);
         client.say(b"question");
@@ -29,7 +29,7 @@ fn a_server_that_ends_gives_the_client_close_notify() {
 }
 
 #[test]
-fn a_client_that_ends_still_gets_its_answer() {
+fn a_half_closed_client_receives_its_answer() {
     for version in [&TLS12, &TLS13] {
         let (mut stage, mut client) = house("").relaying(version);
         client.say(b"question");
@@ -48,7 +48,7 @@ fn a_client_that_ends_still_gets_its_answer() {
 }
 
 #[test]
-fn a_client_that_ends_without_close_notify_is_counted_and_still_served() {
+fn a_client_truncated_without_close_notify_is_counted_and_served() {
     let (mut stage, mut client) = house("").relaying(&TLS13);
     client.say(b"question");
     client.flush();
@@ -65,7 +65,7 @@ fn a_client_that_ends_without_close_notify_is_counted_and_still_served() {
 }
 
 #[test]
-fn a_server_that_resets_gives_what_came_and_no_close_notify() {
+fn a_server_reset_delivers_received_data_without_close_notify() {
     for version in [&TLS12, &TLS13] {
         let (mut stage, mut client) = house("").relaying(version);
         server_says(&mut stage, b"half of the ans");
@@ -84,7 +84,7 @@ fn a_server_that_resets_gives_what_came_and_no_close_notify() {
 }
 
 #[test]
-fn a_client_that_resets_has_its_server_reset() {
+fn a_client_reset_resets_the_server() {
     let (mut stage, mut client) = house("").relaying(&TLS13);
     client.end.reset();
     stage.settle();
@@ -93,7 +93,7 @@ fn a_client_that_resets_has_its_server_reset() {
 }
 
 #[test]
-fn a_broken_record_gets_an_alert_and_the_server_a_reset() {
+fn a_broken_record_causes_an_alert_and_a_server_reset() {
     let (mut stage, mut client) = house("").relaying(&TLS13);
     client.end.send(&[23, 3, 3, 0, 20]).unwrap();
     client.end.send(&[0; 20]).unwrap();
@@ -107,7 +107,7 @@ fn a_broken_record_gets_an_alert_and_the_server_a_reset() {
 }
 
 #[test]
-fn an_end_that_comes_with_the_data_is_seen_though_it_is_told_once() {
+fn an_end_signalled_together_with_data_is_detected() {
     let (mut stage, mut client) = house("").relaying(&TLS13);
     let near = stage.net.dialled[0].near.clone();
     near.hold();
@@ -134,7 +134,7 @@ fn an_early_answer_reaches_a_client_that_is_still_sending() {
 }
 
 #[test]
-fn idle_and_half_closed_connections_are_given_up() {
+fn idle_and_half_closed_connections_time_out() {
     let house = house("");
     let (mut stage, mut client) = house.relaying(&TLS13);
     stage.wait(house.config.file.timeouts.idle);
@@ -158,7 +158,7 @@ fn idle_and_half_closed_connections_are_given_up() {
 }
 
 #[test]
-fn a_drain_ends_connections_at_rest_and_none_to_which_an_answer_is_due() {
+fn a_drain_closes_idle_connections_and_none_that_await_an_answer() {
     let house = house("");
     let short = house.config.file.timeouts.drain_idle;
     let moment = Duration::from_millis(1);
@@ -229,7 +229,7 @@ fn a_drain_ends_connections_at_rest_and_none_to_which_an_answer_is_due() {
 }
 
 #[test]
-fn a_client_that_does_not_close_is_left_at_the_linger_time_out() {
+fn a_client_that_does_not_close_is_closed_at_the_linger_timeout() {
     let house = house("");
     let (mut stage, mut client) = house.relaying(&TLS13);
     stage.net.dialled[0].near.fail(ErrorKind::ConnectionReset);

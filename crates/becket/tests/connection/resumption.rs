@@ -52,7 +52,7 @@ fn tls12_resumes_by_id() {
 }
 
 #[test]
-fn tls12_resumes_by_ticket_where_tickets_are_on() {
+fn tls12_resumes_by_ticket_if_tickets_are_on() {
     let house = House::new(&format!("{TWO_POLICIES}{BACKEND}"));
     let config = house.client(&TLS12);
     assert_eq!(twice(&house, config), (None, Some(ResumedBy::Ticket)));
@@ -61,7 +61,7 @@ fn tls12_resumes_by_ticket_where_tickets_are_on() {
 }
 
 #[test]
-fn tls13_resumes_by_psk_again_and_again() {
+fn tls13_resumes_repeatedly_by_psk() {
     let house = house("");
     let config = Arc::new(house.client(&TLS13));
     let mut stage = house.stage();
@@ -72,7 +72,7 @@ fn tls13_resumes_by_psk_again_and_again() {
 }
 
 #[test]
-fn a_session_of_one_policy_never_opens_another() {
+fn a_session_is_not_resumed_under_another_policy() {
     let house = House::new(&format!("{TWO_POLICIES}{BACKEND}"));
     for (offer, config) in [
         (Offer::Psk, house.client(&TLS13)),
@@ -96,7 +96,7 @@ fn a_session_of_one_policy_never_opens_another() {
 }
 
 #[test]
-fn nothing_resumes_that_is_older_than_the_maximum() {
+fn sessions_older_than_max_age_are_not_resumed() {
     let mut house = house("");
     Arc::make_mut(&mut house.config.file).sessions.max_age = Some(Duration::from_secs(60));
     for config in [house.client(&TLS13), house.client(&TLS12)] {
@@ -112,7 +112,7 @@ fn nothing_resumes_that_is_older_than_the_maximum() {
 }
 
 #[test]
-fn a_ticket_outlives_one_rotation_and_not_two() {
+fn a_ticket_survives_one_rotation_but_not_two() {
     let mut house = house("");
     let config = Arc::new(house.client(&TLS13));
     let mut stage = house.stage();
@@ -132,7 +132,7 @@ fn a_ticket_outlives_one_rotation_and_not_two() {
 }
 
 #[test]
-fn tickets_of_tls13_leave_with_the_answer_where_there_is_a_request() {
+fn tls13_tickets_are_sent_with_the_answer_to_a_request() {
     let house = house("");
     let (mut stage, mut client) = asking(&house);
     assert_eq!(client.tls.tls13_tickets_received(), 0);
@@ -157,7 +157,7 @@ fn asking(house: &House) -> (Stage, Client) {
 }
 
 #[test]
-fn a_client_that_is_not_answered_soon_has_its_tickets_all_the_same() {
+fn tls13_tickets_are_sent_even_if_the_answer_is_late() {
     let house = house("");
     let (mut stage, mut client) = asking(&house);
     stage.wait(Duration::from_millis(50));
@@ -172,7 +172,7 @@ fn a_client_that_is_not_answered_soon_has_its_tickets_all_the_same() {
 }
 
 #[test]
-fn a_client_that_says_more_and_more_does_not_keep_its_tickets_waiting() {
+fn further_client_data_does_not_delay_tls13_tickets() {
     let house = house("");
     let (mut stage, mut client) = asking(&house);
     for _ in 0..2 {
@@ -184,7 +184,7 @@ fn a_client_that_says_more_and_more_does_not_keep_its_tickets_waiting() {
 }
 
 #[test]
-fn a_client_whose_server_cannot_be_had_has_its_tickets_with_the_end() {
+fn tls13_tickets_are_sent_before_the_end_if_all_connects_fail() {
     let house = house("");
     let mut stage = house.stage();
     let config = Arc::new(house.client(&TLS13));

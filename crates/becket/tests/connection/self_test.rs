@@ -21,7 +21,7 @@ fn with_policy(policy: &str) -> House {
 }
 
 #[test]
-fn every_name_is_tried_in_every_version_and_with_every_protocol() {
+fn every_name_is_tested_with_every_version_and_protocol() {
     let (tested, report) = run(&house("alpn = ['h2', 'http/1.1']"));
     assert!(report.errors.is_empty(), "{:?}", report.errors);
     let lines: Vec<String> = tested.iter().map(ToString::to_string).collect();
@@ -43,7 +43,7 @@ fn every_name_is_tried_in_every_version_and_with_every_protocol() {
 }
 
 #[test]
-fn names_whose_tls_passes_are_left_to_whoever_ends_it() {
+fn the_self_test_skips_passthrough_names() {
     let house = House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = ['b.pem', 'a.pem']\nalpn = ['h2']\n\
@@ -59,7 +59,7 @@ fn names_whose_tls_passes_are_left_to_whoever_ends_it() {
 }
 
 #[test]
-fn servers_with_tls_of_their_own_and_names_that_nobody_knows_are_not_in_the_way() {
+fn the_self_test_ignores_server_tls_and_unresolvable_names() {
     let house = House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = ['a.pem']\n[[backend]]\nname = 'app'\ntls = { verify = 'none' }\n\
@@ -71,7 +71,7 @@ fn servers_with_tls_of_their_own_and_names_that_nobody_knows_are_not_in_the_way(
 }
 
 #[test]
-fn where_certificates_are_required_the_refusal_is_what_is_expected() {
+fn the_self_test_expects_a_rejection_if_certificates_are_required() {
     let (tested, report) = run(&with_policy(
         "client-certificates = 'required'\nclient-ca = 'ca.pem'",
     ));
@@ -85,7 +85,7 @@ fn where_certificates_are_required_the_refusal_is_what_is_expected() {
 }
 
 #[test]
-fn a_version_that_no_key_of_a_name_can_serve_is_an_error() {
+fn a_version_without_a_suitable_key_is_an_error() {
     let (tested, report) = run(&with_policy(
         "suites = ['TLS_AES_128_GCM_SHA256', 'TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256']",
     ));
@@ -97,7 +97,7 @@ fn a_version_that_no_key_of_a_name_can_serve_is_an_error() {
 }
 
 #[test]
-fn tickets_resume_where_they_are_on_and_nothing_where_all_is_off() {
+fn the_self_test_resumes_by_ticket_or_id_or_not_at_all() {
     let (tested, _) = run(&with_policy("versions = ['1.2']\ntls12-tickets = true"));
     assert!(tested.iter().all(|one| one.resumes == Some("ticket")));
     let mut house = with_policy("versions = ['1.2']\ntls12-tickets = false");

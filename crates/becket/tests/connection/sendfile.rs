@@ -127,7 +127,7 @@ fn write(end: &mut End, text: &str) {
 }
 
 #[test]
-fn a_turn_sends_no_more_of_a_file_than_its_budget() {
+fn a_turn_sends_at_most_its_budget_of_a_file() {
     let site = site();
     let mut stage = site.house.stage_of(1 << 20);
     stage.limits.bytes_per_turn = 64 * 1024;
@@ -147,7 +147,7 @@ fn a_turn_sends_no_more_of_a_file_than_its_budget() {
 }
 
 #[test]
-fn without_tls_the_kernel_sends_files_however_slow_the_client_is() {
+fn sendfile_is_used_without_tls_even_for_slow_clients() {
     let site = site();
     for capacity in [700, 5000, 1 << 20] {
         was_sent(&download(&site, capacity, |_| ()));
@@ -155,13 +155,13 @@ fn without_tls_the_kernel_sends_files_however_slow_the_client_is() {
 }
 
 #[test]
-fn a_file_that_the_kernel_does_not_send_is_read() {
+fn a_file_is_read_if_sendfile_is_refused() {
     let stage = download(&site(), 50_000, Watch::refuse_to_splice);
     assert_eq!(stage.counters.sendfile_bytes.value(), 0);
 }
 
 #[test]
-fn a_short_file_is_read() {
+fn a_short_file_is_read_instead_of_sent_by_the_kernel() {
     let site = site();
     site.put("large", &pattern(0, 60_000));
     let (stage, mut end) = site.plain(1, ask(&(0..60_000), "").as_bytes());
@@ -170,7 +170,7 @@ fn a_short_file_is_read() {
 }
 
 #[test]
-fn the_kernel_takes_over_for_a_large_file_and_requests_go_on() {
+fn requests_continue_after_a_large_file_starts_kernel_tls() {
     for version in [&TLS12, &TLS13] {
         let site = site();
         let (mut stage, mut client) = secure(&site, version, (NEW, None), 40_000);
@@ -207,7 +207,7 @@ fn the_kernel_takes_over_for_a_large_file_and_requests_go_on() {
 }
 
 #[test]
-fn a_client_renews_its_keys_while_a_file_is_sent() {
+fn a_client_may_update_its_keys_while_a_file_is_sent() {
     let site = site();
     let (mut stage, mut client) = secure(&site, &TLS13, (NEW, None), 40_000);
     for _ in 0..3 {
@@ -234,7 +234,7 @@ fn a_client_renews_its_keys_while_a_file_is_sent() {
 }
 
 #[test]
-fn a_kernel_that_refuses_the_layer_changes_nothing_and_one_that_refuses_a_key_ends_it() {
+fn a_refused_tls_layer_is_tolerated_and_a_refused_key_ends_the_connection() {
     let site = site();
     for (kernel, why) in [
         ((Support::default(), None), KernelTlsRefusal::Unsupported),
@@ -261,7 +261,7 @@ fn a_kernel_that_refuses_the_layer_changes_nothing_and_one_that_refuses_a_key_en
 }
 
 #[test]
-fn a_file_that_shrinks_ends_the_answer_short_in_the_kernel_too() {
+fn a_shrinking_file_truncates_the_answer_under_kernel_tls() {
     let site = site();
     let (mut stage, mut client) = secure(&site, &TLS13, (NEW, None), 40_000);
     client.say(ask(&(0..LEN), "").as_bytes());
@@ -289,7 +289,7 @@ fn a_file_that_shrinks_ends_the_answer_short_in_the_kernel_too() {
 }
 
 #[test]
-fn an_answer_that_is_taken_keeps_its_time_and_one_that_is_not_has_an_end() {
+fn the_idle_timeout_restarts_while_the_client_reads_an_answer() {
     let site = site();
     let timeouts = site.house.config.file.timeouts.clone();
     let mut stage = site.house.stage_of(20_000);
@@ -314,7 +314,7 @@ proptest! {
     /// The answers are the requested bytes in order, for all requests, socket capacities and
     /// arrivals.
     #[test]
-    fn answers_are_the_bytes_that_were_asked_for(
+    fn answers_contain_the_requested_bytes(
         ranges in prop::collection::vec((0..LEN - 1, 1..LEN), 1..5),
         (capacity, bite) in (700..150_000_usize, 1..100_000_usize),
         (is_new, tls12, updates) in (any::<bool>(), any::<bool>(), any::<bool>()),

@@ -22,7 +22,7 @@ fn enter(house: &House, plans: impl IntoIterator<Item = Plan>) -> (Stage, Client
 }
 
 #[test]
-fn a_server_that_refuses_at_once_is_passed_over() {
+fn a_server_that_refuses_at_once_is_skipped() {
     let refuse = Plan::Refuse(ErrorKind::ConnectionRefused);
     let (mut stage, _client) = enter(&house(""), [refuse, Plan::Accept]);
     assert_eq!(server_got(&mut stage), b"hello");
@@ -32,7 +32,7 @@ fn a_server_that_refuses_at_once_is_passed_over() {
 }
 
 #[test]
-fn a_server_that_refuses_later_is_passed_over_and_nothing_is_lost() {
+fn a_server_that_refuses_later_is_skipped_without_data_loss() {
     let (mut stage, mut client) = enter(&house(""), [Plan::Later, Plan::Accept]);
     assert_eq!(stage.net.dialled.len(), 1);
     stage.net.dialled[0].near.fail(ErrorKind::ConnectionRefused);
@@ -42,7 +42,7 @@ fn a_server_that_refuses_later_is_passed_over_and_nothing_is_lost() {
 }
 
 #[test]
-fn a_server_that_hangs_is_passed_over_at_the_time_out() {
+fn a_server_that_hangs_is_skipped_at_the_connect_timeout() {
     let house = house("");
     let (mut stage, mut client) = enter(&house, [Plan::Later, Plan::Accept]);
     stage.wait(house.config.file.timeouts.connect);
@@ -51,7 +51,7 @@ fn a_server_that_hangs_is_passed_over_at_the_time_out() {
 }
 
 #[test]
-fn when_no_server_is_left_the_client_gets_no_clean_end() {
+fn a_client_without_a_reachable_server_receives_no_close_notify() {
     let house = house("");
     let refuse = Plan::Refuse(ErrorKind::ConnectionRefused);
     let (mut stage, client) = enter(&house, [refuse, refuse]);
@@ -72,7 +72,7 @@ fn when_no_server_is_left_the_client_gets_no_clean_end() {
 }
 
 #[test]
-fn a_server_may_speak_first() {
+fn a_server_may_send_first() {
     let house = house("");
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();
@@ -119,7 +119,7 @@ fn a_proxy_header_comes_before_everything_else() {
 }
 
 #[test]
-fn sources_take_turns_and_one_without_a_port_gives_way() {
+fn source_addresses_alternate_and_exhausted_ones_are_skipped() {
     let backend = BACKEND.replacen(
         "name = 'app'",
         "name = 'app'\nsource = ['127.0.0.1', '127.0.0.2']",

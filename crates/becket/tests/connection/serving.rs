@@ -134,7 +134,7 @@ impl Answer {
 }
 
 #[test]
-fn files_are_served_with_what_is_to_say_of_them() {
+fn files_are_served_with_their_headers() {
     let site = Site::new();
     let answer = site.get("/a.txt", "");
     assert_eq!((answer.status.as_str(), answer.text()), ("200", "alpha"));
@@ -203,7 +203,7 @@ fn folders_have_indexes_and_end_with_a_slash() {
 }
 
 #[test]
-fn links_are_followed_only_where_that_is_asked_for_and_never_out_of_the_folder() {
+fn symlinks_are_followed_only_if_enabled_and_only_within_the_folder() {
     for (keys, inside) in [("", "404"), ("symlinks = true", "200")] {
         let site = Site::with(keys, "");
         let link = |to: &str, name: &str| {
@@ -222,14 +222,14 @@ fn links_are_followed_only_where_that_is_asked_for_and_never_out_of_the_folder()
 }
 
 #[test]
-fn what_is_no_regular_file_is_none() {
+fn only_regular_files_are_served() {
     let site = Site::new();
     let _socket = std::os::unix::net::UnixListener::bind(site.root.path().join("socket")).unwrap();
     assert_eq!(site.get("/socket", "").status, "404");
 }
 
 #[test]
-fn keys_say_what_else_goes_with_a_file() {
+fn keys_configure_compression_headers_and_error_pages() {
     let keys = "precompressed = true\nindex = ['a.txt', 'b.txt']\nhsts = 'max-age=1'\n\
                 [[backend.files.cache-control]]\npaths = '/assets/*'\nvalue = 'immutable'\n\
                 [[backend.files.cache-control]]\npaths = '*.txt'\nvalue = 'no-cache'\n\
@@ -279,7 +279,7 @@ fn keys_say_what_else_goes_with_a_file() {
 }
 
 #[test]
-fn requests_that_come_together_are_answered_in_order() {
+fn pipelined_requests_are_answered_in_order() {
     let site = Site::new();
     let (mut stage, mut client) = site.secure(64 * 1024);
     let ask = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: a.test\r\n\r\n");
@@ -311,7 +311,7 @@ fn requests_that_come_together_are_answered_in_order() {
 }
 
 #[test]
-fn a_head_may_come_in_any_pieces() {
+fn a_request_head_may_arrive_one_byte_at_a_time() {
     let site = Site::new();
     let request = b"\r\nGET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let (mut stage, mut end) = site.plain(1, b"");
@@ -324,7 +324,7 @@ fn a_head_may_come_in_any_pieces() {
 }
 
 #[test]
-fn a_large_file_arrives_whole_however_slow_the_client_is() {
+fn a_slow_client_receives_a_large_file_completely() {
     let site = Site::new();
     let len = 300_000;
     site.put("large", &pattern(0, len));
@@ -343,7 +343,7 @@ fn a_large_file_arrives_whole_however_slow_the_client_is() {
 }
 
 #[test]
-fn a_file_that_grows_or_vanishes_while_it_is_sent_arrives_as_it_was() {
+fn a_file_changed_while_it_is_sent_arrives_in_its_old_version() {
     let site = Site::new();
     let path = site.root.path().join("large");
     let len = 300_000;
@@ -373,7 +373,7 @@ fn a_file_that_grows_or_vanishes_while_it_is_sent_arrives_as_it_was() {
 }
 
 #[test]
-fn a_file_that_shrinks_cuts_the_connection() {
+fn a_file_that_shrinks_ends_the_connection() {
     let site = Site::new();
     site.put("large", &[7; 500_000]);
     let request = b"GET /large HTTP/1.1\r\nHost: a.test\r\n\r\n";
@@ -410,7 +410,7 @@ fn a_file_that_shrinks_cuts_the_connection() {
 }
 
 #[test]
-fn bodies_and_heads_that_are_too_long_are_refused_for_good() {
+fn requests_with_a_body_or_a_long_head_are_rejected() {
     let site = Site::with("", "[limits]\nrequest-head = 600\n");
     let long = "x".repeat(700);
     for (says, status) in [
@@ -455,7 +455,7 @@ fn bodies_and_heads_that_are_too_long_are_refused_for_good() {
 }
 
 #[test]
-fn bytes_that_are_no_request_are_refused_as_soon_as_that_is_known() {
+fn invalid_requests_are_rejected_at_the_first_invalid_byte() {
     let site = Site::new();
     for says in [
         // A TLS client.
@@ -471,7 +471,7 @@ fn bytes_that_are_no_request_are_refused_as_soon_as_that_is_known() {
 }
 
 #[test]
-fn an_answer_to_head_never_has_a_body() {
+fn a_response_to_head_never_has_a_body() {
     let site = Site::new();
     let long = "x".repeat(9000);
     for says in [
@@ -488,7 +488,7 @@ fn an_answer_to_head_never_has_a_body() {
 }
 
 #[test]
-fn each_wait_has_its_time() {
+fn requests_keep_alive_and_slow_readers_have_their_own_timeouts() {
     let site = Site::new();
     let ask = b"GET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let timeouts = site.house.config.file.timeouts.clone();
@@ -541,7 +541,7 @@ fn each_wait_has_its_time() {
 }
 
 #[test]
-fn a_connection_ends_behind_as_many_requests_as_it_may_make_and_while_the_process_drains() {
+fn the_request_limit_or_a_drain_ends_the_connection() {
     let site = Site::with("", "[limits]\nrequests = 2\n");
     let ask = b"GET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\n";
     let (mut stage, mut end) = site.plain(1, ask);
@@ -572,7 +572,7 @@ fn a_connection_ends_behind_as_many_requests_as_it_may_make_and_while_the_proces
 }
 
 #[test]
-fn a_client_that_ends_its_side_gets_what_it_asked_for() {
+fn a_half_closed_client_receives_complete_answers() {
     use becket_proxy::socket::StreamSocket;
     let site = Site::new();
     let (mut stage, mut end) = site.plain(1, b"GET /a.txt HTTP/1.1\r\nHost: a.test\r\n\r\nGET /a");
@@ -585,7 +585,7 @@ fn a_client_that_ends_its_side_gets_what_it_asked_for() {
 }
 
 #[test]
-fn a_client_in_clear_is_sent_to_https() {
+fn a_plain_http_client_is_redirected_to_https() {
     let site = Site::new();
     let says = b"GET /sub?x HTTP/1.1\r\nHost: a.test:80\r\n\r\nGET / HTTP/1.0\r\n\r\n";
     let (_stage, mut end) = site.plain(2, says);

@@ -58,7 +58,7 @@ fn nothing_is_left(stage: &mut Stage) {
 }
 
 #[test]
-fn a_handshake_goes_on_when_its_signature_comes() {
+fn a_handshake_continues_when_its_signature_arrives() {
     for version in [&TLS12, &TLS13] {
         let house = costly("");
         let (mut stage, mut client) = waiting(&house, version);
@@ -73,7 +73,7 @@ fn a_handshake_goes_on_when_its_signature_comes() {
 }
 
 #[test]
-fn only_a_full_handshake_with_an_expensive_key_asks() {
+fn only_full_handshakes_with_expensive_keys_use_crypto_threads() {
     for version in [&TLS12, &TLS13] {
         let cheap = house("");
         let mut at_cheap = stage(&cheap);
@@ -102,7 +102,7 @@ fn only_a_full_handshake_with_an_expensive_key_asks() {
 }
 
 #[test]
-fn a_client_that_leaves_is_not_signed_for() {
+fn the_signature_of_a_disconnected_client_is_abandoned() {
     for version in [&TLS12, &TLS13] {
         for leave in [End::reset, End::finish] {
             let house = costly("");
@@ -117,7 +117,7 @@ fn a_client_that_leaves_is_not_signed_for() {
 }
 
 #[test]
-fn the_deadline_runs_while_a_signature_is_awaited() {
+fn the_handshake_timeout_applies_while_a_signature_is_pending() {
     let house = costly("");
     let (mut stage, _client) = waiting(&house, &TLS13);
     stage.wait(house.config.file.timeouts.handshake);
@@ -163,7 +163,7 @@ fn a_key_that_fails_ends_the_handshake_with_an_alert() {
 }
 
 #[test]
-fn a_signature_that_comes_late_is_not_the_next_clients() {
+fn a_late_signature_is_not_used_for_the_next_client() {
     let house = costly("");
     let (mut stage, client) = waiting(&house, &TLS13);
     drop(client);
@@ -195,7 +195,7 @@ fn crowd(house: &House, stage: &Stage, many: u64) {
 }
 
 #[test]
-fn a_handshake_is_not_begun_while_as_many_signatures_are_under_way_as_may_be() {
+fn a_handshake_is_postponed_while_the_signature_queue_is_full() {
     let house = costly("");
     let mut stage = stage(&house);
     crowd(&house, &stage, MOST);
@@ -213,7 +213,7 @@ fn a_handshake_is_not_begun_while_as_many_signatures_are_under_way_as_may_be() {
 }
 
 #[test]
-fn a_client_that_waits_for_room_may_leave_and_has_its_deadline() {
+fn a_postponed_client_may_disconnect_and_times_out() {
     let house = costly("");
     let mut stage = stage(&house);
     crowd(&house, &stage, MOST);
@@ -229,7 +229,7 @@ fn a_client_that_waits_for_room_may_leave_and_has_its_deadline() {
 }
 
 #[test]
-fn a_client_that_returns_does_not_wait_for_those_who_need_a_signature() {
+fn a_resuming_client_does_not_wait_for_pending_signatures() {
     let house = costly("");
     let config = Arc::new(house.client(&TLS13));
     let mut stage = stage(&house);
@@ -246,7 +246,7 @@ fn a_client_that_returns_does_not_wait_for_those_who_need_a_signature() {
 }
 
 #[test]
-fn a_second_hello_waits_for_room_in_the_kernel() {
+fn a_second_hello_waits_while_the_signature_queue_is_full() {
     let house = costly("policy = 'p'\n[[policy]]\nname = 'p'\ngroups = ['secp384r1']");
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.kx_groups = vec![SECP256R1, SECP384R1];

@@ -43,7 +43,7 @@ fn refusals(stage: &Stage, why: PipeRefusal) -> u64 {
 }
 
 #[test]
-fn bulk_is_spliced_both_ways_and_the_pipes_are_given_back() {
+fn bulk_is_spliced_both_ways_and_the_pipes_are_returned() {
     let house = plain();
     let (mut stage, mut client) = joined(&house, 5000, 2);
     assert_eq!(
@@ -67,7 +67,7 @@ fn bulk_is_spliced_both_ways_and_the_pipes_are_given_back() {
 }
 
 #[test]
-fn what_is_no_bulk_is_copied() {
+fn small_responses_are_copied_and_large_ones_spliced() {
     let house = plain();
     let (mut stage, mut client) = joined(&house, 1 << 20, 0);
     stage.pipes = Pipes::new(BULK, Arc::clone(&stage.counters));
@@ -83,7 +83,7 @@ fn what_is_no_bulk_is_copied() {
 }
 
 #[test]
-fn a_listener_or_a_server_with_tls_splices_nothing() {
+fn a_tls_listener_splices_nothing() {
     let house = with_tls("");
     let (mut stage, mut client) = house.relaying(&TLS13);
     stage.splice(2);
@@ -94,7 +94,7 @@ fn a_listener_or_a_server_with_tls_splices_nothing() {
 }
 
 #[test]
-fn a_client_that_does_not_read_keeps_its_pipe_and_others_copy() {
+fn transfers_are_copied_while_a_slow_client_occupies_the_last_pipe() {
     let house = plain();
     let (mut stage, mut client) = joined(&house, 100, 1);
     for _ in 0..2 {
@@ -116,7 +116,7 @@ fn a_client_that_does_not_read_keeps_its_pipe_and_others_copy() {
 }
 
 #[test]
-fn where_the_kernel_does_not_splice_all_is_copied() {
+fn data_is_copied_if_the_kernel_cannot_splice() {
     let house = plain();
     for sink in [false, true] {
         let (mut stage, mut client) = joined(&house, 5000, 1);
@@ -135,7 +135,7 @@ fn where_the_kernel_does_not_splice_all_is_copied() {
 }
 
 #[test]
-fn what_is_in_the_pipe_when_the_server_resets_still_goes_out() {
+fn data_in_the_pipe_is_delivered_after_a_server_reset() {
     let house = House::new(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          mode = 'passthrough'\nunknown-names = 'default'\n\

@@ -65,7 +65,7 @@ pub(crate) fn say(stage: &mut Stage, end: &mut End, words: &[u8]) -> String {
 }
 
 #[test]
-fn mail_goes_through_tls_once_it_is_asked_for() {
+fn mail_protocols_switch_to_tls_on_request() {
     for (protocol, greeting, clear, asks, says_go) in [
         (
             "smtp",
@@ -118,7 +118,7 @@ fn mail_goes_through_tls_once_it_is_asked_for() {
 }
 
 #[test]
-fn words_may_come_one_byte_at_a_time() {
+fn commands_may_arrive_one_byte_at_a_time() {
     let house = house("smtp", "");
     let mut stage = house.stage();
     let mut end = stage.admit(house.listener(0), [Plan::Later]);
@@ -142,7 +142,7 @@ fn words_may_come_one_byte_at_a_time() {
 }
 
 #[test]
-fn what_is_said_behind_the_request_for_tls_ends_the_connection() {
+fn plaintext_after_starttls_closes_the_connection() {
     let postgresql = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f, 1];
     for (protocol, greeting, words) in [
         (
@@ -176,7 +176,7 @@ fn what_is_said_behind_the_request_for_tls_ends_the_connection() {
 }
 
 #[test]
-fn clear_words_where_tls_is_due_are_not_tls() {
+fn plaintext_instead_of_a_hello_is_closed_as_not_tls() {
     let house = house("smtp", "");
     let (mut stage, mut end, _) = enter(&house, b"220 mx\r\n");
     say(&mut stage, &mut end, b"STARTTLS\r\n");
@@ -188,7 +188,7 @@ fn clear_words_where_tls_is_due_are_not_tls() {
 }
 
 #[test]
-fn a_handshake_that_fails_sets_the_server_free_at_once() {
+fn a_failed_handshake_releases_the_server_at_once() {
     let house = house("smtp", "");
     let (mut stage, mut end, _) = enter(&house, b"220 mx\r\n");
     say(&mut stage, &mut end, b"STARTTLS\r\n");
@@ -198,7 +198,7 @@ fn a_handshake_that_fails_sets_the_server_free_at_once() {
 }
 
 #[test]
-fn a_server_that_refuses_is_heard_and_one_that_babbles_is_not() {
+fn a_valid_refusal_by_the_server_is_forwarded_and_garbage_is_not() {
     let house = house("smtp", "");
     for greeting in [&b"554 no service\r\n"[..], b"HTTP/1.1 400 Bad Request\r\n"] {
         let (mut stage, end, told) = enter(&house, greeting);
@@ -217,7 +217,7 @@ fn a_server_that_refuses_is_heard_and_one_that_babbles_is_not() {
 }
 
 #[test]
-fn whoever_leaves_or_lingers_is_counted() {
+fn early_closes_have_their_own_close_reasons() {
     let house = house("imap", "");
     let (mut stage, mut end, _) = enter(&house, b"* OK hi\r\n");
     assert_eq!(
@@ -248,7 +248,7 @@ fn whoever_leaves_or_lingers_is_counted() {
 }
 
 #[test]
-fn postgresql_is_answered_and_may_begin_with_tls() {
+fn postgresql_supports_ssl_requests_and_direct_tls() {
     let house = house("postgresql", "");
     let request = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];
     let (mut stage, mut end, _) = enter(&house, b"");
@@ -284,7 +284,7 @@ fn postgresql_is_answered_and_may_begin_with_tls() {
 }
 
 #[test]
-fn the_server_may_have_tls_too_and_say_everything_at_once() {
+fn starttls_clients_are_forwarded_to_tls_servers() {
     let house = house("smtp", "tls = { ca = 'a.pem', name = 'a.test' }");
     for version in [&TLS12, &TLS13] {
         let mut stage = house.stage();
@@ -359,7 +359,7 @@ impl Host {
 }
 
 #[test]
-fn a_server_that_greets_and_has_no_more_to_say_is_not_cut_short() {
+fn a_server_that_closes_after_its_greeting_still_receives_data() {
     for (version, at_once) in [
         (&TLS12, true),
         (&TLS12, false),
@@ -391,7 +391,7 @@ fn a_server_that_greets_and_has_no_more_to_say_is_not_cut_short() {
 }
 
 #[test]
-fn a_server_that_refuses_through_tls_and_leaves_is_heard() {
+fn a_refusal_of_a_tls_server_is_forwarded_even_if_the_server_closes() {
     for (version, at_once) in [
         (&TLS12, true),
         (&TLS12, false),
@@ -419,7 +419,7 @@ fn a_server_that_refuses_through_tls_and_leaves_is_heard() {
 }
 
 #[test]
-fn no_server_means_no_talk() {
+fn a_starttls_client_without_a_reachable_server_is_closed() {
     let house = house("smtp", "");
     let mut stage = house.stage();
     let mut end = stage.admit(house.listener(0), []);
@@ -432,7 +432,7 @@ fn no_server_means_no_talk() {
 }
 
 #[test]
-fn a_client_of_another_protocol_or_name_is_refused_unless_that_is_allowed() {
+fn unknown_alpn_protocols_and_names_are_rejected_unless_allowed() {
     let protocols: [&[&[u8]]; 3] = [&[b"h2", b"http/1.1"], &[b"http/1.1", b"imap"], &[]];
     let outcome = |more: &str, name: Option<&str>, alpn: &[&[u8]]| {
         let house = House::new(&format!(
@@ -469,7 +469,7 @@ fn a_client_of_another_protocol_or_name_is_refused_unless_that_is_allowed() {
 }
 
 #[test]
-fn what_comes_with_the_end_of_the_handshake_reaches_the_server_however_much_it_weighs() {
+fn many_records_sent_with_finished_reach_the_server() {
     let house = house("postgresql", "");
     let (mut stage, mut end, _) = enter(&house, b"");
     let asks = [0, 0, 0, 8, 4, 0xd2, 0x16, 0x2f];

@@ -555,7 +555,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_arrives_when_it_is_delivered() {
+    fn held_data_arrives_on_delivery() {
         let (mut a, mut b) = pair(64);
         let at_b = b.watch();
         at_b.hold();
@@ -579,7 +579,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reset_is_told_once_behind_what_has_arrived() {
+    fn a_reset_is_reported_once_after_the_received_bytes() {
         let (mut a, mut b) = pair(64);
         a.send(b"abc").unwrap();
         a.reset();
@@ -603,7 +603,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connect_is_decided_later() {
+    fn a_connecting_socket_becomes_writable_when_established() {
         let (mut a, _b) = pair(64);
         let at_a = a.watch();
         at_a.begin_connecting();

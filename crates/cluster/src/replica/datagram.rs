@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_cut_anywhere_is_garbage() {
+    fn invalid_headers_are_rejected_with_the_cause() {
         let mut bytes = Header::Pair {
             to: PairId(7),
             sequence: 1,
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn joins_survive_the_round_trip_and_more_behind_them() {
+    fn a_join_is_decoded_despite_trailing_bytes_but_not_if_truncated() {
         for kind in [JoinKind::Hello, JoinKind::Welcome] {
             let mut text = join(kind).encode().to_vec();
             for len in 0..text.len() {
@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_join_of_unknown_kind_or_without_a_key_id_is_none() {
+    fn a_join_of_unknown_kind_or_without_a_key_id_is_rejected() {
         let mut text = join(JoinKind::Hello).encode();
         text[0] = 3;
         assert_eq!(Join::decode(&text), None);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn one_source_has_its_own_rate_and_recovers() {
+    fn each_source_has_its_own_rate_and_recovers() {
         let mut hello_limits = HelloLimits::new(&limits());
         let admitted = |hello_limits: &mut HelloLimits, now| {
             (0..100)
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_from_invented_addresses_does_not_keep_a_listed_peer_out() {
+    fn a_flood_from_spoofed_addresses_does_not_block_a_listed_peer() {
         let mut hello_limits = HelloLimits::new(&limits());
         let admitted = (10..100_000)
             .filter(|number| hello_limits.admits(address(*number), false, &limits(), NOW))
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listed_peer_has_a_rate_of_its_own_beside_its_network_s() {
+    fn a_listed_peer_has_a_separate_rate_from_its_network() {
         let mut hello_limits = HelloLimits::new(&limits());
         let host = |host: u128| IpAddr::V6(Ipv6Addr::from_bits(0x2001_0db8 << 96 | host));
         let admitted =
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_holds_also_when_every_listed_address_is_invented() {
+    fn the_rate_holds_per_listed_address_even_if_all_are_spoofed() {
         let mut hello_limits = HelloLimits::new(&limits());
         let listed = ReplicaLimits::default().addresses as u32;
         let admitted = |hello_limits: &mut HelloLimits| {
@@ -190,7 +190,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_nothing_admits_nobody() {
+    fn a_zero_rate_admits_no_source() {
         let closed = ReplicaLimits {
             hellos_per_source: 0,
             ..limits()

@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn records_leave_whole_and_in_order_across_the_ring_s_end() {
+    fn records_stay_whole_and_ordered_when_the_ring_wraps() {
         let mut outbox = SendQueue::new(100);
         let (mut next_in, mut next_out) = (0_u8, 0_u8);
         for _ in 0..60 {
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_queue_refuses_and_keeps_what_it_has() {
+    fn a_full_queue_rejects_new_records_and_keeps_old_ones() {
         let mut outbox = SendQueue::new(10);
         assert!(outbox.push(&record(1, 3)));
         assert!(!outbox.push(&record(2, 2)));

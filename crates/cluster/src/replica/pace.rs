@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_burst_passes_at_once_and_the_rest_at_the_rate() {
+    fn a_burst_passes_immediately_and_the_rest_at_the_rate() {
         let mut pace = Pace::new(10, Duration::from_millis(900));
         let mut passed = 0;
         for tenth in 0..50 {
@@ -69,14 +69,14 @@ mod tests {
     }
 
     #[test]
-    fn a_rate_of_nothing_lets_nothing_pass() {
+    fn a_zero_rate_sends_nothing() {
         let mut pace = Pace::new(0, Duration::from_secs(1));
         assert!(!pace.ready(Duration::MAX));
         pace.charge(Duration::ZERO, u64::MAX);
     }
 
     #[test]
-    fn a_charge_beyond_the_burst_is_waited_for() {
+    fn a_charge_larger_than_the_burst_delays_the_next() {
         let mut pace = Pace::new(1000, Duration::from_millis(10));
         pace.charge(Duration::ZERO, 500);
         assert!(!pace.ready(Duration::from_millis(489)));

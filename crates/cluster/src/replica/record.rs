@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_lies_on_the_wire_as_documented() {
+    fn a_session_has_the_documented_wire_format() {
         let mut out = [0; 64];
         let len = PeerRecord::New(small()).encode(&mut out).unwrap();
         let mut expected = vec![1, 0, 32, 1, 2, 3, 4, 5, 6, 7, 8];
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn the_largest_state_that_fits_is_known_and_one_byte_more_does_not() {
+    fn the_largest_state_is_encoded_and_one_byte_more_is_rejected() {
         let state = [7; 1400];
         let with = |len: usize| SessionRecord {
             id: &[1; 32],
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_that_no_session_can_have_is_neither_written_nor_read() {
+    fn invalid_session_ids_are_neither_encoded_nor_parsed() {
         let mut out = [0; 128];
         for id in [&[][..], &[1; 33]] {
             let record = PeerRecord::Del {
@@ -387,14 +387,14 @@ mod tests {
     }
 
     #[test]
-    fn a_longer_body_is_read_as_far_as_it_is_known() {
+    fn unknown_trailing_bytes_of_a_body_are_ignored() {
         let text = [6, 0, 6, 0, 0, 0, 5, 9, 9];
         let parsed = Frame::next(&mut Reader::new(&text));
         assert_eq!(parsed, Some(Parsed::Frame(Frame::Alive { held: 5 })));
     }
 
     #[test]
-    fn a_goodbye_has_no_body_and_may_get_one() {
+    fn a_goodbye_has_no_body_and_tolerates_one() {
         let mut out = [0; 8];
         assert_eq!(Frame::Bye.encode(&mut out), Some(3));
         assert_eq!(out[..3], [10, 0, 0]);
@@ -437,7 +437,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_is_read_can_be_written(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..11) {
+        fn parsed_records_can_be_encoded(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..11) {
             let mut text = text;
             text.splice(..0, [kind, 0, text.len() as u8]);
             if let Some((record, _)) = PeerRecord::decode(&text) {

@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn a_late_number_is_new_once_and_too_old_behind_the_window() {
+    fn a_late_number_is_new_once_within_the_window_and_too_old_after_it() {
         let mut window = Window::new();
         let first = window.mark(5);
         assert_eq!((first.missed, first.late), (4, false));

@@ -15,7 +15,7 @@ fn states(cluster: &Cluster, node: usize) -> Vec<(u16, PeerState)> {
 }
 
 #[test]
-fn who_says_goodbye_has_left_at_once_and_is_sent_nothing() {
+fn a_goodbye_marks_the_peer_as_left_at_once_and_ends_sending_to_it() {
     let mut cluster = Cluster::full(30, 3);
     cluster.run(SECOND * 10);
     cluster.leave(1);
@@ -33,7 +33,7 @@ fn who_says_goodbye_has_left_at_once_and_is_sent_nothing() {
 }
 
 #[test]
-fn who_left_and_comes_back_is_a_peer_at_once_and_is_given_what_it_missed() {
+fn a_restarted_peer_rejoins_at_once_and_receives_missed_sessions() {
     let mut cluster = Cluster::full(31, 3);
     cluster.run(SECOND * 10);
     cluster.leave(1);
@@ -47,7 +47,7 @@ fn who_left_and_comes_back_is_a_peer_at_once_and_is_given_what_it_missed() {
 }
 
 #[test]
-fn what_a_process_makes_before_it_is_a_peer_is_asked_for_where_it_takes_the_place_of_another() {
+fn sessions_created_before_a_restarted_node_joins_are_replicated() {
     let mut cluster = Cluster::full(35, 3);
     cluster.run(SECOND * 10);
     let old = cluster.offer(1);
@@ -70,7 +70,7 @@ fn what_a_process_makes_before_it_is_a_peer_is_asked_for_where_it_takes_the_plac
 }
 
 #[test]
-fn a_goodbye_that_was_recorded_ends_nobody() {
+fn a_replayed_goodbye_ends_no_peer() {
     let mut cluster = Cluster::full(32, 2);
     cluster.run(SECOND * 10);
     cluster.network.tap = true;
@@ -88,7 +88,7 @@ fn a_goodbye_that_was_recorded_ends_nobody() {
 }
 
 #[test]
-fn who_comes_and_goes_under_ever_new_numbers_is_not_remembered_for_ever() {
+fn the_number_of_remembered_departed_peers_is_bounded() {
     let mut cluster = Cluster::new(33);
     cluster.add(&[SECRET]);
     cluster.set_limits(0, |limits| limits.peers = 2);
@@ -105,7 +105,7 @@ fn who_comes_and_goes_under_ever_new_numbers_is_not_remembered_for_ever() {
 }
 
 #[test]
-fn who_left_and_goes_on_talking_is_forgotten_in_time() {
+fn a_departed_peer_that_keeps_sending_is_forgotten() {
     let mut cluster = Cluster::new(34);
     cluster.add(&[SECRET]);
     cluster.add(&[SECRET]);
@@ -123,7 +123,7 @@ fn who_left_and_goes_on_talking_is_forgotten_in_time() {
 }
 
 #[test]
-fn an_answer_that_was_longer_under_way_than_the_goodbye_revives_nobody() {
+fn an_answer_delivered_after_a_goodbye_revives_no_peer() {
     let mut cluster = Cluster::new(36);
     cluster.add(&[SECRET]);
     cluster.add(&[SECRET]);
@@ -153,7 +153,7 @@ fn an_answer_that_was_longer_under_way_than_the_goodbye_revives_nobody() {
 }
 
 #[test]
-fn who_was_replaced_and_lives_on_finds_its_place_taken() {
+fn a_replaced_process_does_not_displace_a_later_peer() {
     let mut cluster = Cluster::new(37);
     cluster.add(&[SECRET]);
     cluster.set_limits(0, |limits| limits.peers = 1);

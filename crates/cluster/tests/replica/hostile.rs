@@ -60,7 +60,7 @@ fn garbage_of_every_length_is_dropped_without_an_open() {
 }
 
 #[test]
-fn every_datagram_cut_anywhere_is_dropped() {
+fn truncated_datagrams_are_dropped() {
     let (mut cluster, recorded) = tapped(2);
     let taken = cluster.nodes[1].sink.taken;
     for (from, to, bytes) in &recorded {
@@ -74,7 +74,7 @@ fn every_datagram_cut_anywhere_is_dropped() {
 }
 
 #[test]
-fn every_datagram_with_any_bit_turned_is_dropped() {
+fn datagrams_with_a_flipped_bit_are_dropped() {
     let (mut cluster, recorded) = tapped(3);
     let taken = cluster.nodes[1].sink.taken;
     let before = cluster.live(1);
@@ -101,7 +101,7 @@ fn every_datagram_with_any_bit_turned_is_dropped() {
 }
 
 #[test]
-fn a_datagram_that_comes_again_is_dropped_without_an_open() {
+fn a_replayed_datagram_is_dropped_without_an_open() {
     let (mut cluster, recorded) = tapped(4);
     let is_pair = |bytes: &[u8]| bytes[4..8] != [0; 4];
     let opens = cluster.audit.borrow().opens;
@@ -126,7 +126,7 @@ fn a_datagram_that_comes_again_is_dropped_without_an_open() {
 }
 
 #[test]
-fn datagrams_for_pairs_that_are_unknown_cost_no_open() {
+fn datagrams_for_unknown_pairs_are_dropped_without_an_open() {
     let (mut cluster, _) = tapped(5);
     let opens = cluster.audit.borrow().opens;
     let mut random = Random(5);
@@ -181,7 +181,7 @@ fn a_flood_of_hellos_is_opened_at_the_rate_and_no_faster() {
 }
 
 #[test]
-fn joins_that_lead_nowhere_are_forgotten() {
+fn incomplete_joins_expire() {
     let (mut cluster, recorded) = tapped(7);
     // Node 1 has a new process, so the recorded HELLO creates a candidate, but its echo never arrives.
     cluster.restart(1);
@@ -200,7 +200,7 @@ fn joins_that_lead_nowhere_are_forgotten() {
 }
 
 #[test]
-fn hellos_that_are_sent_back_do_not_keep_nodes_apart() {
+fn reflected_hellos_do_not_prevent_a_join() {
     let mut cluster = Cluster::new(9);
     cluster.network.tap = true;
     cluster.add(&[SECRET]);
@@ -238,7 +238,7 @@ fn greeting(seed: u64) -> (Cluster, Vec<u8>) {
 }
 
 #[test]
-fn a_hello_that_somebody_else_sends_first_leads_to_who_echoes() {
+fn a_hello_sent_first_from_a_foreign_address_joins_the_real_peer() {
     let (mut cluster, hello) = greeting(10);
     cluster.deliver(1, foreign(), &hello);
     cluster.run(Duration::from_millis(100));
@@ -255,7 +255,7 @@ fn a_hello_that_somebody_else_sends_first_leads_to_who_echoes() {
 }
 
 #[test]
-fn a_hello_that_somebody_else_repeats_leads_to_who_echoes() {
+fn a_hello_replayed_from_a_foreign_address_joins_the_real_peer() {
     let (mut cluster, hello) = greeting(11);
     cluster.run(Duration::from_millis(2));
     for _ in 0..3 {
@@ -266,7 +266,7 @@ fn a_hello_that_somebody_else_repeats_leads_to_who_echoes() {
 }
 
 #[test]
-fn an_echo_that_somebody_else_sends_first_is_set_right_by_the_next() {
+fn a_peer_address_set_by_a_foreign_echo_is_corrected_by_the_next() {
     let (mut cluster, _) = greeting(12);
     cluster.network.tap = true;
     let echo = loop {
@@ -289,7 +289,7 @@ fn an_echo_that_somebody_else_sends_first_is_set_right_by_the_next() {
 }
 
 #[test]
-fn strangers_do_not_push_each_other_s_or_a_listed_peer_s_refusal_out() {
+fn a_flood_of_rejected_joins_does_not_evict_active_rejected_peers() {
     let mut cluster = Cluster::new(13);
     cluster.add(&[SECRET]);
     let wrong = [1, 2].map(|_| cluster.add(&[(SECRET.0 + 1, 5)]));
@@ -336,7 +336,7 @@ fn strangers_do_not_push_each_other_s_or_a_listed_peer_s_refusal_out() {
 }
 
 #[test]
-fn what_we_sent_is_not_taken_when_it_comes_back() {
+fn reflected_datagrams_are_rejected() {
     let (mut cluster, recorded) = tapped(8);
     let taken = (cluster.nodes[0].sink.taken, cluster.nodes[1].sink.taken);
     for (from, to, bytes) in &recorded {

@@ -27,7 +27,7 @@ fn session<'a>(id: &'a [u8], state: &'a [u8]) -> SessionRecord<'a> {
 }
 
 #[test]
-fn one_side_that_lists_the_other_is_enough() {
+fn two_nodes_join_if_only_one_lists_the_other() {
     let mut cluster = Cluster::new(1);
     cluster.add(&[SECRET]);
     cluster.add(&[SECRET]);
@@ -38,7 +38,7 @@ fn one_side_that_lists_the_other_is_enough() {
 }
 
 #[test]
-fn a_node_that_lists_itself_finds_out_and_leaves_itself_alone() {
+fn a_node_that_lists_itself_detects_it_and_sends_one_hello() {
     let mut cluster = Cluster::full(3, 2);
     cluster.run(SECOND * 20);
     let status = cluster.status(0);
@@ -50,7 +50,7 @@ fn a_node_that_lists_itself_finds_out_and_leaves_itself_alone() {
 }
 
 #[test]
-fn a_quiet_cluster_sends_keep_alives_and_nothing_else() {
+fn an_idle_cluster_sends_only_keep_alives() {
     let mut cluster = Cluster::full(4, 3);
     cluster.run(SECOND * 20);
     let before = cluster.status(0).total.sent;
@@ -60,7 +60,7 @@ fn a_quiet_cluster_sends_keep_alives_and_nothing_else() {
 }
 
 #[test]
-fn records_travel_packed_and_arrive_as_they_were_offered() {
+fn records_are_sent_packed_and_arrive_unchanged() {
     let mut cluster = Cluster::full(5, 2);
     cluster.run(SECOND * 10);
     let before = cluster.status(0).total;
@@ -95,7 +95,7 @@ fn records_travel_packed_and_arrive_as_they_were_offered() {
 }
 
 #[test]
-fn keys_of_a_pair_are_replaced_in_time_and_nothing_is_lost_by_it() {
+fn pair_keys_are_replaced_on_schedule_without_loss() {
     let mut cluster = Cluster::full(14, 3);
     for node in 0..3 {
         cluster.set_limits(node, |limits| limits.rejoin_after = SECOND * 100);
@@ -120,7 +120,7 @@ fn keys_of_a_pair_are_replaced_in_time_and_nothing_is_lost_by_it() {
 }
 
 #[test]
-fn a_restarted_node_is_given_what_the_others_hold() {
+fn a_restarted_node_receives_the_sessions_of_its_peers() {
     let mut cluster = Cluster::full(6, 3);
     cluster.run(SECOND * 10);
     let ids: Vec<_> = (0..3000).map(|serial| cluster.offer(serial % 3)).collect();
@@ -138,7 +138,7 @@ fn a_restarted_node_is_given_what_the_others_hold() {
 }
 
 #[test]
-fn a_new_process_takes_the_place_of_the_old_one_within_a_second() {
+fn a_new_process_replaces_the_old_one_within_a_second() {
     let mut cluster = Cluster::full(7, 2);
     cluster.run(SECOND * 10);
     cluster.restart(1);
@@ -150,7 +150,7 @@ fn a_new_process_takes_the_place_of_the_old_one_within_a_second() {
 }
 
 #[test]
-fn what_was_made_on_both_sides_of_a_gap_is_on_both_sides_after_it() {
+fn sessions_created_during_a_partition_are_exchanged_after_it() {
     let mut cluster = Cluster::full(8, 4);
     cluster.run(SECOND * 10);
     cluster.network.island = vec![0, 1];
@@ -166,7 +166,7 @@ fn what_was_made_on_both_sides_of_a_gap_is_on_both_sides_after_it() {
 }
 
 #[test]
-fn a_dead_peer_is_given_up_and_found_again() {
+fn a_dead_peer_is_removed_and_rejoins() {
     let mut cluster = Cluster::full(9, 2);
     cluster.run(SECOND * 10);
     cluster.kill(1);
@@ -179,7 +179,7 @@ fn a_dead_peer_is_given_up_and_found_again() {
 }
 
 #[test]
-fn a_dump_that_stops_in_the_middle_is_asked_for_elsewhere() {
+fn an_interrupted_dump_is_requested_from_another_peer() {
     let mut cluster = Cluster::full(35, 3);
     cluster.set_limits(0, |limits| limits.sync_bytes_per_second = 50_000);
     cluster.run(SECOND * 10);
@@ -231,7 +231,7 @@ fn a_rotation_of_the_secret_loses_nothing() {
 }
 
 #[test]
-fn a_rotation_that_stands_still_half_way_joins_nobody_again_and_again() {
+fn an_incomplete_rotation_does_not_cause_repeated_joins() {
     let mut cluster = Cluster::full(11, 2);
     cluster.set_secrets(0, &[SECRET, OTHER]);
     cluster.set_secrets(1, &[OTHER, SECRET]);
@@ -243,7 +243,7 @@ fn a_rotation_that_stands_still_half_way_joins_nobody_again_and_again() {
 }
 
 #[test]
-fn a_secret_that_is_taken_away_ends_its_pairs_at_once() {
+fn removing_a_secret_ends_its_pairs_at_once() {
     let mut cluster = Cluster::full(12, 2);
     cluster.run(SECOND * 10);
     cluster.set_secrets(0, &[OTHER]);
@@ -254,7 +254,7 @@ fn a_secret_that_is_taken_away_ends_its_pairs_at_once() {
 }
 
 #[test]
-fn a_node_with_another_secret_is_refused_and_named() {
+fn a_node_with_another_secret_is_rejected_and_reported() {
     for (secret, cause) in [
         (OTHER, DropCause::UnknownSecret),
         ((SECRET.0, 1), DropCause::BadJoin),
@@ -274,7 +274,7 @@ fn a_node_with_another_secret_is_refused_and_named() {
 }
 
 #[test]
-fn two_processes_of_one_node_are_named_for_as_long_as_both_live() {
+fn two_processes_of_one_node_are_reported_while_both_run() {
     let mut cluster = Cluster::full(14, 3);
     cluster.run(SECOND * 10);
     cluster.nodes[2].name.node = cluster.nodes[1].name.node;
@@ -297,7 +297,7 @@ fn two_processes_of_one_node_are_named_for_as_long_as_both_live() {
 }
 
 #[test]
-fn recorded_joins_neither_make_nor_end_a_peer() {
+fn replayed_joins_neither_create_nor_end_a_peer() {
     let mut cluster = Cluster::full(15, 2);
     cluster.network.tap = true;
     cluster.run(SECOND * 10);
@@ -319,7 +319,7 @@ fn recorded_joins_neither_make_nor_end_a_peer() {
 }
 
 #[test]
-fn loss_is_counted_from_the_gaps() {
+fn lost_datagrams_are_counted_from_sequence_gaps() {
     let mut cluster = Cluster::full(16, 2);
     cluster.run(SECOND * 10);
     cluster.network.loss_percent = 20;
@@ -340,7 +340,7 @@ fn loss_is_counted_from_the_gaps() {
 }
 
 #[test]
-fn a_state_that_fits_no_datagram_is_counted_and_not_sent() {
+fn an_oversized_state_is_counted_and_not_sent() {
     let mut cluster = Cluster::full(17, 2);
     cluster.run(SECOND * 10);
     let record = PeerRecord::New(session(b"id", &[1; 1400]));
@@ -351,7 +351,7 @@ fn a_state_that_fits_no_datagram_is_counted_and_not_sent() {
 }
 
 #[test]
-fn a_queue_that_is_full_drops_and_counts_and_never_grows() {
+fn a_full_queue_drops_and_counts_records_and_never_grows() {
     let mut cluster = Cluster::full(18, 2);
     cluster.set_limits(0, |limits| limits.bytes_per_second = 1000);
     cluster.run(SECOND * 10);
@@ -367,7 +367,7 @@ fn a_queue_that_is_full_drops_and_counts_and_never_grows() {
 }
 
 #[test]
-fn a_dump_keeps_to_its_rate_and_lets_new_sessions_pass() {
+fn a_dump_respects_its_rate_and_does_not_delay_new_sessions() {
     let mut cluster = Cluster::full(19, 2);
     cluster.set_limits(0, |limits| limits.sync_bytes_per_second = 50_000);
     cluster.run(SECOND * 10);
@@ -396,7 +396,7 @@ fn a_dump_keeps_to_its_rate_and_lets_new_sessions_pass() {
 }
 
 #[test]
-fn a_node_that_dumps_nothing_says_so_at_once() {
+fn a_node_with_dumps_disabled_completes_the_warm_up_at_once() {
     let mut cluster = Cluster::full(20, 2);
     cluster.set_limits(0, |limits| limits.sync_bytes_per_second = 0);
     cluster.run(SECOND * 10);
@@ -408,7 +408,7 @@ fn a_node_that_dumps_nothing_says_so_at_once() {
 }
 
 #[test]
-fn what_the_table_does_not_take_is_counted_for_the_peer() {
+fn records_rejected_by_the_table_are_counted_per_peer() {
     let mut cluster = Cluster::full(22, 2);
     cluster.run(SECOND * 10);
     cluster.nodes[1].sink.answer = SinkOutcome::UnknownPolicy;
@@ -453,7 +453,7 @@ fn addresses_beyond_the_limit_are_ignored_and_counted() {
 }
 
 #[test]
-fn what_the_socket_does_not_take_is_counted_as_unsent() {
+fn datagrams_rejected_by_the_socket_are_counted_as_unsent() {
     let mut cluster = Cluster::full(25, 2);
     cluster.run(SECOND * 10);
     let now = cluster.local(0);
@@ -469,7 +469,7 @@ fn what_the_socket_does_not_take_is_counted_as_unsent() {
 }
 
 #[test]
-fn ipv4_addresses_are_the_same_in_ipv6_clothes() {
+fn ipv4_mapped_ipv6_addresses_equal_their_ipv4_form() {
     let mut cluster = Cluster::full(26, 2);
     let mapped = "[::ffff:10.0.0.2]:7000".parse().unwrap();
     cluster.list_addresses(0, vec![mapped]);

@@ -41,7 +41,7 @@ const MET: [&str; 18] = [
 ];
 
 #[test]
-fn clusters_come_together_after_any_trouble_and_lose_nothing_then() {
+fn clusters_converge_after_faults_and_then_lose_nothing() {
     let seeds = match variable("BECKET_SIM_SEED") {
         Some(seed) => seed..seed + 1,
         None => 0..variable("BECKET_SIM_RUNS").unwrap_or_else(runs),

@@ -9,7 +9,7 @@ use crate::cluster::Cluster;
 const SECOND: Duration = Duration::from_secs(1);
 
 #[test]
-fn a_node_that_joins_is_told_who_sticks_where() {
+fn a_joining_node_receives_the_stick_entries() {
     let mut cluster = Cluster::full(33, 2);
     cluster.run(SECOND * 10);
     for origin in 0..500 {

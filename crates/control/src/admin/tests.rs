@@ -79,7 +79,7 @@ fn every_page_answers_and_closes() {
 }
 
 #[test]
-fn of_two_that_have_the_socket_the_one_that_lets_in_answers() {
+fn the_accepting_process_answers_on_a_shared_socket() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (_, old) = serving_at(listener.try_clone().unwrap(), AdminState::snapshot);
@@ -169,7 +169,7 @@ fn the_file_for_programs_has_every_route_and_every_field() {
 }
 
 #[test]
-fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
+fn the_socket_is_closed_when_the_pages_are_dropped() {
     let (address, _, pages) = serving_until(AdminState::snapshot);
     assert!(request(address, "GET /healthz").contains("serving"));
     drop(pages);
@@ -178,7 +178,7 @@ fn who_comes_when_the_pages_are_closed_is_left_to_another_process() {
 }
 
 #[test]
-fn who_waits_when_the_process_ends_is_answered_before() {
+fn waiting_clients_are_answered_before_the_process_exits() {
     let (address, _, pages) = serving_until(AdminState::snapshot);
     pages.let_in(false);
     let mut waiting: Vec<_> = (0..20).map(|_| ask(address, "GET /healthz")).collect();
@@ -195,7 +195,7 @@ fn who_waits_when_the_process_ends_is_answered_before() {
 }
 
 #[test]
-fn who_waits_is_left_to_the_process_that_has_the_sockets() {
+fn waiting_clients_are_answered_by_the_new_process() {
     // The old process may accept a client before it learns that it must not.
     let mut answers = (0..100).map(|_| answer_of_a_process_that_follows());
     let left = answers.any(|answer| answer.ends_with("draining\n"));
@@ -220,7 +220,7 @@ fn answer_of_a_process_that_follows() -> String {
 }
 
 #[test]
-fn texts_that_are_not_ours_are_escaped() {
+fn foreign_text_is_escaped() {
     let (address, _) = serving(AdminState::snapshot);
     let page = request(address, "GET /");
     assert!(

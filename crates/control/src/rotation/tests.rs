@@ -125,7 +125,7 @@ fn every_ticket_is_good_for_the_lifetime_that_its_client_is_told() {
 }
 
 #[test]
-fn a_secret_is_changed_step_by_step_without_losing_a_ticket() {
+fn a_stepwise_secret_rotation_loses_no_ticket() {
     let steps = [
         vec![root(1)],
         vec![root(1), root(2)],

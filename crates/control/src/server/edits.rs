@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_refused_says_what_there_is() {
+    fn edits_of_unknown_names_are_rejected_with_the_existing_names() {
         let config = base();
         let refused = without_server(&config, "else", "a:1").unwrap_err();
         assert_eq!((refused.code.as_u16(), &*refused.accepted), (404, "app"));

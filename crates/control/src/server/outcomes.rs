@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reload_is_answered_by_one_that_began_after_it_was_asked_for() {
+    fn a_reload_request_is_answered_by_a_reload_started_after_it() {
         let mut waiting = PendingOutcomes::default();
         let mut first = ask(&mut waiting, OperatorRequest::Reload);
         let mut second = ask(&mut waiting, OperatorRequest::Reload);
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drain_answers_everybody() {
+    fn a_drain_answers_all_pending_requests() {
         let mut waiting = PendingOutcomes::default();
         let mut asked = [
             OperatorRequest::Reload,

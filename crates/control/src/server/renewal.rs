@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_mended_when_no_fault_is_about_it() {
+    fn a_file_recovers_when_no_fault_refers_to_it() {
         let of = |file: &str, fault: &str| Problem::new("a.certificates[0]", fault).text(file);
         let before = [
             of("/a.pem", "no END CERTIFICATE"),

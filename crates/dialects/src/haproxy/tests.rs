@@ -69,7 +69,7 @@ fn mail_has_its_certificates_from_a_list() {
 }
 
 #[test]
-fn what_is_unknown_is_lost_with_its_words_and_nothing_is_silent() {
+fn unknown_directives_are_reported_as_lost_with_their_text() {
     let text =
         format!("{WHOLE} some \"strange thing\" # comment\n server t 10.0.0.1:2 sometimes\n");
     let migration = migration(Haproxy, &text, &[]);
@@ -87,7 +87,7 @@ fn what_is_unknown_is_lost_with_its_words_and_nothing_is_silent() {
 }
 
 #[test]
-fn errors_have_their_lines() {
+fn errors_report_their_lines() {
     for (text, error) in [
         (
             "frontend f\n bind :1 \"a\n",
@@ -144,7 +144,7 @@ fn errors_have_their_lines() {
 }
 
 #[test]
-fn limits_hold() {
+fn limits_are_enforced() {
     let many = "acl a ssl_fc_sni a.test\n".repeat(200_000);
     assert!(errors(Haproxy, &many)[0].contains("1 MiB"));
     let many = "frontend f\n".to_owned()
@@ -175,7 +175,7 @@ fn times_have_the_units_of_haproxy() {
 }
 
 #[test]
-fn what_restricts_or_changes_connections_is_never_silent() {
+fn directives_that_restrict_or_change_connections_are_reported() {
     let frontend = |line: &str| format!("frontend f\n bind :443\n{line}\n default_backend b\n");
     let backend = |line: &str| format!("backend b\n server s 10.0.0.1:1 check\n{line}\n");
     for (line, name, verdict) in [

@@ -122,7 +122,7 @@ fn every_setting_becomes_what_its_table_says() {
 }
 
 #[test]
-fn nothing_is_what_hitch_has_without_a_file() {
+fn missing_settings_have_the_defaults_of_hitch() {
     let (toml, file) = migrated("pem-file = \"/a.pem\"");
     let expected = [
         "bind = [\":8443\"]",
@@ -271,7 +271,7 @@ fn a_problem_of_a_key_is_said_of_the_setting() {
 }
 
 #[test]
-fn hitch_passes_over_what_means_nothing() {
+fn quotes_commas_comments_and_empty_values_are_parsed_as_by_hitch() {
     let text = "frontend = '[*]:1';\n";
     // An address needs quotes; a word does not.
     assert!(!faults(&translated(text)).is_empty());

@@ -59,7 +59,7 @@ fn syntax_is_that_of_nginx() {
 }
 
 #[test]
-fn errors_have_their_lines() {
+fn errors_report_their_lines() {
     let server = |inner: &str| format!("stream {{ server {{ {inner} }} }}");
     for (text, error) in [
         (
@@ -102,7 +102,7 @@ fn errors_have_their_lines() {
 }
 
 #[test]
-fn limits_hold() {
+fn limits_are_enforced() {
     let deep = "a {".repeat(40) + &"}".repeat(40);
     assert!(errors(Nginx, &deep)[0].contains("blocks in blocks"));
     assert!(errors(Nginx, &"a;".repeat(200_000))[0].contains("too many directives"));
@@ -133,7 +133,7 @@ fn routes_have_the_priorities_of_nginx() {
 }
 
 #[test]
-fn what_restricts_or_changes_requests_is_never_silent() {
+fn directives_that_restrict_or_change_requests_are_reported() {
     for (inner, name, verdict) in [
         ("deny all;", "deny", Lost),
         ("auth_basic x;", "auth_basic", Lost),
@@ -174,7 +174,7 @@ fn what_restricts_or_changes_requests_is_never_silent() {
 }
 
 #[test]
-fn a_default_server_that_passes_nothing_leads_nobody_elsewhere() {
+fn a_default_server_without_a_backend_makes_unknown_names_strict() {
     let other = "server { listen 443 ssl; server_name a.test; ssl_certificate a; ssl_certificate_key a; location / { proxy_pass http://10.0.0.1:1; } }";
     for default in ["ssl_reject_handshake on;", "return 444;"] {
         let text =
@@ -192,7 +192,7 @@ fn a_default_server_that_passes_nothing_leads_nobody_elsewhere() {
 }
 
 #[test]
-fn a_name_of_servers_belongs_to_its_module() {
+fn upstream_names_are_scoped_to_their_module() {
     let text = "http { upstream u { server 10.0.0.1:1; } server { listen 1; location / { proxy_pass http://u; } } }\n\
                 stream { upstream u { server 10.0.0.2:1; } server { listen 2; proxy_pass u; } }";
     let file = File::parse(&migration(Nginx, text, &[]).toml.unwrap()).unwrap();

@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn the_one_goes_that_was_asked_for_least_lately_and_those_that_nobody_asks_for() {
+    fn least_recently_used_and_idle_entries_are_evicted() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a", "b", "c", "d"] {
             fs::write(folder.path().join(name), name).unwrap();

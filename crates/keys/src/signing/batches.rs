@@ -178,7 +178,7 @@ mod tests {
 
     /// A message without a batch signature is signed singly, with the right key.
     #[test]
-    fn what_a_batch_does_not_make_is_made_singly() {
+    fn requests_without_a_batch_key_are_signed_individually() {
         let (ours, other) = (key(), key());
         let batches = Batches::new(Multibuffer::portable());
         let scheme = SignatureScheme::RSA_PSS_SHA256;

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_in_a_batch_is_held_back_until_it_is_full_or_nobody_waits() {
+    fn batch_requests_are_queued_when_the_batch_is_full_or_flushed() {
         let request = request();
         let ask = |worker: &WorkerSigning| worker.ask(0, request.again());
         let (queue, worker) = hands_over(Some(Multibuffer::portable()));

@@ -90,7 +90,7 @@ fn a_slow_server_shows_in_the_first_byte_latency_and_its_cpu_time_is_read() {
 }
 
 #[test]
-fn the_verdict_of_a_ramp_names_the_rate_that_does_not_hold() {
+fn a_ramp_beyond_the_capacity_is_not_reported_as_sustained() {
     // Two connections with 20 ms per request can do 100 requests per second.
     let responder = Responder::start(&["--service-time", "20ms"]);
     let args = "-c 2 -t 1 --keepalive 100000 --ramp 40..240/100,1s";

@@ -114,7 +114,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
     #[test]
-    fn a_product_is_that_of_a_naive_model(moduli in eight(modulus()), x in eight(number(BITS)), y in eight(number(BITS))) {
+    fn products_match_a_naive_model(moduli in eight(modulus()), x in eight(number(BITS)), y in eight(number(BITS))) {
         let r = BigUint::from(1_u8) << (2 * BLOCK as u32 * LIMB_BITS);
         let product = by_all_lanes(&moduli, |field| {
             let mut product = EightNaturals::gather(x.each_ref());
@@ -138,7 +138,7 @@ proptest! {
     }
 
     #[test]
-    fn numbers_enter_and_leave(moduli in eight(modulus()), x in eight(number(BITS)), y in eight(number(BITS))) {
+    fn numbers_are_unchanged_by_montgomery_conversion_and_back(moduli in eight(modulus()), x in eight(number(BITS)), y in eight(number(BITS))) {
         let below = |x: &[Natural; LANES]| {
             let below = std::array::from_fn::<_, LANES, _>(|lane| {
                 let rest = big(&x[lane]) % big(&moduli[lane]);
@@ -178,7 +178,7 @@ proptest! {
     }
 
     #[test]
-    fn a_power_is_that_of_a_naive_model(moduli in eight(modulus()), x in eight(number(BITS)), exponents in eight(number(2 * LIMB_BITS))) {
+    fn powers_match_a_naive_model(moduli in eight(modulus()), x in eight(number(BITS)), exponents in eight(number(2 * LIMB_BITS))) {
         let power = by_all_lanes(&moduli, |field| {
             let mut base = EightNaturals::gather(x.each_ref());
             field.enter(&mut base);

@@ -110,7 +110,7 @@ impl Lanes for Faulty<'_> {
 }
 
 #[test]
-fn a_flipped_bit_is_the_fault_of_its_lane_alone_and_never_leaves() {
+fn a_bit_flip_fails_only_its_lane_and_is_never_output() {
     let key = key();
     let right = sign_batch(Portable, &requests(&key));
     let left = Cell::new(0);
@@ -145,7 +145,7 @@ fn a_flipped_bit_is_the_fault_of_its_lane_alone_and_never_leaves() {
 }
 
 #[test]
-fn a_damaged_key_fails_alone_in_its_batch() {
+fn a_damaged_key_fails_without_affecting_its_batch() {
     let (key, mut damaged) = (key(), key());
     let mut limbs = damaged.q.exponent.limbs().to_vec();
     limbs[3] ^= 1 << 40;
@@ -165,7 +165,7 @@ fn a_damaged_key_fails_alone_in_its_batch() {
 }
 
 #[test]
-fn blindings_change_with_each_use_and_wear_out() {
+fn blindings_change_with_each_use_and_are_replaced() {
     let key = key();
     let one = &requests(&key)[..1];
     let kept = || {
@@ -192,7 +192,7 @@ fn blindings_change_with_each_use_and_wear_out() {
 
 /// Types that contain numbers of a key erase them on drop.
 #[test]
-fn numbers_of_a_key_are_erased() {
+fn key_numbers_are_zeroized() {
     fn erased<T: zeroize::ZeroizeOnDrop>() {}
     erased::<Natural>();
     erased::<crate::vectors::EightNaturals>();

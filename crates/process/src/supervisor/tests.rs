@@ -327,7 +327,7 @@ impl World {
 }
 
 #[test]
-fn whatever_processes_do_one_accepts_and_each_command_has_one_outcome() {
+fn one_process_accepts_and_each_command_has_one_outcome() {
     let first = std::env::var("SEED")
         .ok()
         .and_then(|seed| seed.parse().ok());
@@ -390,7 +390,7 @@ fn exit(outputs: &[Action]) -> Option<u8> {
 }
 
 #[test]
-fn a_first_start_that_fails_ends_with_its_code_and_never_with_0() {
+fn a_failed_first_start_exits_with_its_code_and_never_with_0() {
     for (code, expected) in [(Some(2), 2), (Some(0), 1), (None, 1)] {
         let mut supervisor = Supervisor::default();
         supervisor.begin();
@@ -401,7 +401,7 @@ fn a_first_start_that_fails_ends_with_its_code_and_never_with_0() {
 }
 
 #[test]
-fn a_drain_that_only_the_process_asked_for_does_not_end_with_0() {
+fn a_drain_requested_only_by_the_process_does_not_exit_with_0() {
     for (signal, expected) in [(false, ASKED_BY_PROCESS), (true, 0)] {
         let (mut supervisor, now) = serving();
         supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Drain)));
@@ -414,7 +414,7 @@ fn a_drain_that_only_the_process_asked_for_does_not_end_with_0() {
 }
 
 #[test]
-fn a_process_that_dies_is_followed_at_once_and_later_ones_after_a_pause() {
+fn a_dead_process_is_replaced_at_once_and_later_ones_after_a_delay() {
     let (mut supervisor, mut now) = serving();
     let mut process = 1;
     for pause in [0, 2, 6, 14, 30] {
@@ -437,7 +437,7 @@ fn a_process_that_dies_is_followed_at_once_and_later_ones_after_a_pause() {
 }
 
 #[test]
-fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
+fn the_failure_of_a_new_program_is_sent_to_the_requesting_process() {
     let (mut supervisor, now) = serving();
     supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Upgrade)));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
@@ -454,7 +454,7 @@ fn the_reason_of_a_new_program_reaches_the_process_that_asked() {
 }
 
 #[test]
-fn what_the_old_process_gives_back_before_it_leaves_reaches_the_new_one() {
+fn limit_shares_released_by_the_old_process_reach_the_new_process() {
     let (mut supervisor, now) = serving();
     supervisor.handle(now, Input::Requested(OperatorRequest::Upgrade));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));
@@ -467,7 +467,7 @@ fn what_the_old_process_gives_back_before_it_leaves_reaches_the_new_one() {
 }
 
 #[test]
-fn the_first_signal_after_a_drain_by_the_admin_pages_cuts_nothing_off() {
+fn the_first_drain_signal_after_an_admin_drain_has_no_effect() {
     let (mut supervisor, now) = serving();
     supervisor.handle(now, Input::Event(1, Event::Asked(OperatorRequest::Drain)));
     assert!(
@@ -484,7 +484,7 @@ fn the_first_signal_after_a_drain_by_the_admin_pages_cuts_nothing_off() {
 }
 
 #[test]
-fn a_reload_without_an_answer_keeps_no_upgrade_waiting() {
+fn an_unanswered_reload_does_not_block_an_upgrade() {
     let (mut supervisor, now) = serving();
     supervisor.handle(now, Input::Requested(OperatorRequest::Reload));
     supervisor.handle(now + LATE, Input::Tick);
@@ -497,7 +497,7 @@ fn a_reload_without_an_answer_keeps_no_upgrade_waiting() {
 }
 
 #[test]
-fn time_counts_from_the_last_progress_and_not_from_signs_of_life() {
+fn upgrade_timeouts_restart_on_progress_and_not_on_signs_of_life() {
     let (mut supervisor, mut now) = serving();
     supervisor.handle(now, Input::Requested(OperatorRequest::Upgrade));
     supervisor.handle(now, Input::Started(2, Ok(TIMES)));

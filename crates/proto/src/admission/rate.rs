@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ends_of_time_are_no_fault() {
+    fn extreme_times_do_not_overflow() {
         let rate = rate(1, u32::MAX);
         let bucket = rate.take(Bucket(u64::MAX), Duration::MAX).unwrap();
         assert_eq!(bucket, Bucket(u64::MAX));
@@ -89,7 +89,7 @@ mod tests {
     proptest! {
         /// Model: a credit that grows with the clock up to a maximum.
         #[test]
-        fn it_gives_what_a_bucket_that_is_filled_by_the_clock_gives(
+        fn tokens_match_a_bucket_filled_by_the_clock(
             per_second in 1_u32..2000,
             burst in 1_u32..20,
             waits in proptest::collection::vec(0_u64..2_000_000_000, 1..200),

@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_is_an_address_of_v4_and_a_network_of_v6() {
+    fn a_source_is_an_ipv4_address_or_an_ipv6_network() {
         assert_ne!(source("192.0.2.1"), source("192.0.2.2"));
         assert_eq!(source("192.0.2.1"), source("::ffff:192.0.2.1"));
         assert_eq!(source("2001:db8:0:1::5"), source("2001:db8:0:1:9::"));
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn sources_are_shown_with_what_they_have() {
+    fn sources_are_listed_with_their_counts() {
         let mut table = table(10);
         let share = Share {
             rate: None,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_full_table_tracks_nobody_new_until_somebody_is_idle() {
+    fn a_full_table_tracks_no_new_source_until_an_entry_is_idle() {
         let mut table = table(2);
         for text in ["192.0.2.1", "192.0.2.2"] {
             assert_eq!(
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_of_sources_that_leave_does_not_fill_the_table() {
+    fn short_lived_sources_do_not_fill_the_table() {
         let mut table = table(1000);
         for bits in 0..100_000_u32 {
             let one = Prefixes::default().source(IpAddr::V4(bits.into()));
@@ -455,12 +455,12 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_grants_what_a_table_without_bounds_grants(ops in proptest::collection::vec(op(), 1..300)) {
+        fn a_large_table_grants_the_same_as_an_unbounded_table(ops in proptest::collection::vec(op(), 1..300)) {
             run(&ops, 6)?;
         }
 
         #[test]
-        fn a_small_table_is_exact_for_those_that_it_tracks(ops in proptest::collection::vec(op(), 1..300)) {
+        fn a_small_table_is_exact_for_tracked_sources(ops in proptest::collection::vec(op(), 1..300)) {
             run(&ops, 3)?;
         }
     }

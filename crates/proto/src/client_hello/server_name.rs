@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_what_rustls_takes_for_names() {
+    fn names_are_validated_as_in_rustls() {
         let longest_label = "a".repeat(63);
         for name in [
             "a",
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_of_253_bytes_is_the_longest() {
+    fn names_of_up_to_253_bytes_are_accepted() {
         let label = "a".repeat(49);
         let name = [label.as_str(); 5].join(".");
         assert!(is_dns_name(&format!("{name}aaaa")));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_literal_is_no_name_and_no_fault() {
+    fn an_address_literal_is_ignored_without_an_error() {
         for literal in ["192.0.2.1", "::1", "2001:db8::192.0.2.1"] {
             let bytes = list(&[literal.as_bytes()]);
             assert_eq!(read(Reader::new(&bytes)), Ok(None));
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_list_is_a_fault() {
+    fn an_invalid_name_list_is_an_error() {
         for names in [
             &[][..],
             &[b"".as_slice()],
@@ -169,14 +169,14 @@ mod tests {
     }
 
     #[test]
-    fn what_follows_another_name_type_is_not_read() {
+    fn data_after_an_unknown_name_type_is_ignored() {
         let mut bytes = list(&[b"first.example"]);
         bytes.extend([7, 1, 2, 3]);
         assert_eq!(name_in(&bytes).as_deref(), Some("first.example"));
     }
 
     #[test]
-    fn a_name_in_lower_case_keeps_its_dot() {
+    fn a_lower_case_name_keeps_its_trailing_dot() {
         let name = ServerName("WwW.Example.COM.");
         assert_eq!(
             name.to_lowercase(&mut [0; MAX_NAME_BYTES]),

@@ -143,7 +143,7 @@ fn a_tls13_hello_is_read() {
 }
 
 #[test]
-fn offers_to_resume_are_read() {
+fn resumption_offers_are_read() {
     let by_ticket = sample("openssl-tls12-ticket");
     assert!(by_ticket.session_ticket().unwrap().len() > 100);
     let by_id = sample("openssl-tls12-id");
@@ -175,14 +175,14 @@ fn hellos_of_other_clients_are_read() {
 }
 
 #[test]
-fn what_follows_the_hello_in_another_record_does_not_matter() {
+fn records_after_the_hello_are_ignored() {
     let mut bytes = SAMPLES[0].bytes.to_vec();
     bytes.extend([23, 3, 3, 0, 1, 0]);
     assert_eq!(hello(&bytes), hello(SAMPLES[0].bytes));
 }
 
 #[test]
-fn a_hello_in_one_record_is_borrowed_and_one_in_two_is_put_together() {
+fn a_hello_in_one_record_is_borrowed_and_one_in_two_is_assembled() {
     use std::borrow::Cow;
     let one = records::assemble(SAMPLES[0].bytes).unwrap().unwrap();
     assert!(matches!(one.body, Cow::Borrowed(_)));
@@ -194,7 +194,7 @@ fn a_hello_in_one_record_is_borrowed_and_one_in_two_is_put_together() {
 }
 
 #[test]
-fn other_protocols_are_named() {
+fn other_protocols_are_recognised() {
     for (input, expected) in [
         (b"GET / HTTP/1.1\r\n".as_slice(), NotHello::PlainHttp),
         (b"DELETE ", NotHello::PlainHttp),
@@ -229,7 +229,7 @@ fn other_protocols_are_named() {
 }
 
 #[test]
-fn broken_records_are_refused_at_the_byte_that_shows_it() {
+fn broken_records_are_rejected_at_the_first_invalid_byte() {
     assert_eq!(malformed(&[22, 3, 1, 0, 0]), Malformed::EmptyRecord);
     assert_eq!(malformed(&[22, 3, 1, 0x40, 1]), Malformed::OversizedRecord);
     assert_eq!(peek(&[22, 3, 1, 0x40, 0]), Peek::Incomplete);
@@ -314,7 +314,7 @@ fn the_number_of_extensions_is_bounded() {
 }
 
 #[test]
-fn refusals_have_the_alert_that_the_rfc_asks_for() {
+fn rejections_have_the_alert_required_by_the_rfc() {
     assert_eq!(NotHello::PlainHttp.alert(), None);
     assert_eq!(NotHello::Sslv2.alert(), Some(70));
     assert_eq!(
@@ -332,7 +332,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn fragments_read_like_the_whole(which in 0..SAMPLES.len(), cuts in prop::collection::vec(0usize..600, 1..12)) {
+    fn a_fragmented_hello_is_read_like_an_unfragmented_one(which in 0..SAMPLES.len(), cuts in prop::collection::vec(0usize..600, 1..12)) {
         let bytes = fragmented(SAMPLES[which].bytes, &cuts);
         let (whole, parts) = (hello(SAMPLES[which].bytes), hello(&bytes));
         prop_assert_eq!(whole.body(), parts.body());

@@ -290,7 +290,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 500, ..Default::default() })]
 
     #[test]
-    fn processes_never_use_more_than_the_limit_together(
+    fn processes_together_never_exceed_the_limit(
         most in 1..6_u32, steps in prop::collection::vec(step(), 0..300),
     ) {
         let mut world = World::new(most);
@@ -298,7 +298,7 @@ proptest! {
     }
 
     #[test]
-    fn what_was_given_back_is_free_for_the_serving_process(
+    fn returned_shares_are_available_to_the_serving_process(
         most in 1..6_u32, steps in prop::collection::vec(step(), 0..300),
     ) {
         let mut world = World::new(most);
@@ -316,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn a_client_that_waits_in_a_leaving_process_gets_the_next_free_place(
+    fn a_client_queued_in_a_leaving_process_receives_the_next_free_share(
         most in 1..6_u32, steps in prop::collection::vec(step(), 0..200),
     ) {
         let mut world = World::new(most);
@@ -348,7 +348,7 @@ proptest! {
 }
 
 #[test]
-fn a_process_that_reports_more_than_it_held_frees_what_it_held() {
+fn an_excessive_release_frees_only_the_held_shares() {
     let mut ledger = Ledger::default();
     ledger.set(1, [(KEY, 2)].into());
     let passed = ledger.release(1, &[(KEY, 9), (8, 1)].into());

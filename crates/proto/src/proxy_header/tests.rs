@@ -44,7 +44,7 @@ fn tcp(source: &str, destination: &str) -> Endpoints {
 }
 
 #[test]
-fn what_haproxy_sends_is_read() {
+fn headers_sent_by_haproxy_are_parsed() {
     let (v2, len) = header(HAPROXY_V2, Accept::Either);
     assert_eq!(&HAPROXY_V2[len..], b"hello\n");
     assert_eq!(v2.endpoints, tcp("127.0.0.1:55724", "127.0.0.1:18443"));
@@ -81,7 +81,7 @@ fn what_haproxy_sends_is_read() {
 }
 
 #[test]
-fn version_1_is_written_by_the_letter() {
+fn version_1_headers_are_written_as_specified() {
     for (endpoints, line) in [
         (
             tcp("192.0.2.1:56324", "192.0.2.2:443"),
@@ -107,7 +107,7 @@ fn version_1_is_written_by_the_letter() {
 }
 
 #[test]
-fn version_2_is_written_by_the_letter() {
+fn version_2_headers_are_written_as_specified() {
     let bytes = encoded(&plain(tcp("192.0.2.1:258", "192.0.2.2:443")), V2);
     assert_eq!(&bytes[..12], v2::SIGNATURE);
     assert_eq!(bytes[12..16], [0x21, 0x11, 0, 12]);
@@ -121,7 +121,7 @@ fn version_2_is_written_by_the_letter() {
 }
 
 #[test]
-fn lines_that_differ_from_the_letter_are_refused() {
+fn lines_that_deviate_from_the_specification_are_rejected() {
     for (line, reason) in [
         ("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\n", Refusal::LineEnd),
         ("PROXY TCP4 192.0.2.1 192.0.2.2 1 2\rx", Refusal::LineEnd),
@@ -149,7 +149,7 @@ fn lines_that_differ_from_the_letter_are_refused() {
 }
 
 #[test]
-fn a_line_has_107_bytes_at_most() {
+fn a_line_is_limited_to_107_bytes() {
     let line = format!("PROXY UNKNOWN {}\r\n", "f".repeat(91));
     assert_eq!(line.len(), MAX_V1_BYTES);
     assert_eq!(
@@ -202,7 +202,7 @@ fn raw(command: u8, family: u8, block: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn binary_headers_that_differ_from_the_letter_are_refused() {
+fn binary_headers_that_deviate_from_the_specification_are_rejected() {
     let inet = [0; 12];
     let with = |tlvs: &[u8]| raw(0x21, 0x11, &[&inet[..], tlvs].concat());
     for (bytes, reason) in [
@@ -237,7 +237,7 @@ fn binary_headers_that_differ_from_the_letter_are_refused() {
 }
 
 #[test]
-fn a_wrong_header_is_refused_before_its_length_has_come() {
+fn an_invalid_header_is_rejected_before_it_is_complete() {
     let bytes = raw(0x21, 0x11, &[0; 3]);
     assert_eq!(refusal(&bytes[..16], Accept::V2), Refusal::TooShort);
     assert_eq!(
@@ -247,7 +247,7 @@ fn a_wrong_header_is_refused_before_its_length_has_come() {
 }
 
 #[test]
-fn a_local_header_is_skipped_whatever_it_holds() {
+fn a_local_header_is_skipped_with_any_content() {
     let bytes = raw(0x20, 0xff, &[1, 2, 3]);
     assert_eq!(header(&bytes, Accept::V2), (plain(Endpoints::Local), 19));
 }
@@ -285,7 +285,7 @@ fn unknown_types_and_padding_are_skipped() {
 }
 
 #[test]
-fn what_does_not_fit_is_not_written() {
+fn an_oversized_header_is_not_encoded() {
     let long = "a".repeat(65536);
     let mut out = b"before".to_vec();
     let mut too_long = plain(Endpoints::Unknown);
@@ -300,7 +300,7 @@ fn what_does_not_fit_is_not_written() {
 }
 
 #[test]
-fn tlvs_of_our_own_are_skipped_by_readers() {
+fn private_tlvs_are_skipped_by_readers() {
     let header = ProxyHeader {
         endpoints: Endpoints::Unknown,
         tlvs: Tlvs {
@@ -403,7 +403,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
-    fn what_is_written_in_version_2_is_read_back(
+    fn encoded_version_2_headers_are_parsed_back(
         parts in parts(),
         cut in any::<prop::sample::Index>(),
     ) {
@@ -415,7 +415,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_written_in_version_1_is_read_back(parts in parts(), cut in any::<prop::sample::Index>()) {
+    fn encoded_version_1_headers_are_parsed_back(parts in parts(), cut in any::<prop::sample::Index>()) {
         let bytes = encoded(&parts.header(), Format::V1);
         prop_assert!(bytes.len() <= MAX_V1_BYTES);
         let expected = match parts.endpoints() {

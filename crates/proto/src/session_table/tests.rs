@@ -69,7 +69,7 @@ fn a_session_never_outlives_its_ttl_by_a_fraction_of_a_second() {
 }
 
 #[test]
-fn a_sweep_drops_what_nobody_asks_for_any_more() {
+fn a_sweep_drops_expired_sessions() {
     let table = table(100, 4);
     for serial in 0..40_u64 {
         table.insert(
@@ -86,7 +86,7 @@ fn a_sweep_drops_what_nobody_asks_for_any_more() {
 }
 
 #[test]
-fn the_shards_bounds_add_up_to_the_limit() {
+fn the_shard_limits_add_up_to_the_table_limit() {
     for entries in [1, 7, 8, 1000, 200_000] {
         let parts = (0..8).map(|number| share(entries, number, 8));
         assert_eq!(parts.sum::<usize>(), entries);
@@ -100,7 +100,7 @@ fn the_shards_bounds_add_up_to_the_limit() {
 }
 
 #[test]
-fn a_paced_walk_shows_each_live_session_once() {
+fn a_paced_walk_visits_each_live_session_once() {
     let table = table(1000, 8);
     for serial in 0..300_u64 {
         table.insert(
@@ -153,7 +153,7 @@ fn debug_output_shows_no_secret() {
 }
 
 #[test]
-fn a_state_goes_in_and_comes_out_unchanged() {
+fn a_stored_state_is_returned_unchanged() {
     let mut state = Vec::with_capacity(100);
     state.extend_from_slice(b"master secret");
     assert_eq!(
@@ -163,7 +163,7 @@ fn a_state_goes_in_and_comes_out_unchanged() {
 }
 
 #[test]
-fn a_policy_is_named_by_the_front_of_its_digest() {
+fn a_policy_tag_is_the_prefix_of_its_digest() {
     let mut digest = [0; 32];
     digest[..8].copy_from_slice(&[1, 2, 3, 4, 5, 6, 7, 8]);
     let tag = PolicyTag::from_digest(&digest);
@@ -172,7 +172,7 @@ fn a_policy_is_named_by_the_front_of_its_digest() {
 }
 
 #[test]
-fn threads_that_hammer_the_table_never_see_a_wrong_session() {
+fn concurrent_threads_never_read_a_wrong_session() {
     const THREADS: u64 = 8;
     const STEPS: u64 = 20_000;
     let table = Arc::new(table(200, 8));

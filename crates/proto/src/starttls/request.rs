@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn each_protocol_is_asked_in_its_words_and_keeps_its_greeting() {
+    fn each_protocol_requests_tls_and_keeps_the_greeting() {
         for (protocol, said, heard, greeting) in TALKS {
             for each in [1, 3, 1000] {
                 let (asked, out, kept) = talk(protocol, &said.concat(), each);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_behind_the_answer_is_not_taken() {
+    fn data_injected_after_the_starttls_response_is_rejected() {
         for (protocol, said, ..) in TALKS {
             let more = said.concat() + "250 injected\r\n";
             let (asked, ..) = talk(protocol, &more, 1000);
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_does_not_begin_is_told_from_one_that_is_none() {
+    fn refusals_are_distinguished_from_invalid_responses() {
         for (protocol, said, why) in [
             (Protocol::Smtp, "554 no service\r\n", NoTls::Closed),
             (Protocol::Smtp, "220 a\r\n502 what\r\n", NoTls::Refused),
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_talks_on_is_not_heard_for_ever() {
+    fn the_length_of_the_server_dialog_is_bounded() {
         for said in ["220-a\r\n".repeat(LONGEST_TALK), "2".repeat(LONGEST_TALK)] {
             let (asked, _, greeting) = talk(Protocol::Smtp, &said, 100);
             assert_eq!(asked, Asked::Not(NoTls::Broken));

@@ -62,7 +62,7 @@ fn smtp_offers_starttls_and_nothing_else() {
 }
 
 #[test]
-fn a_server_that_refuses_is_heard() {
+fn a_refusal_by_the_server_is_forwarded() {
     let text = "554-no service\r\n554 go away\r\n";
     told(
         Protocol::Smtp,
@@ -133,7 +133,7 @@ fn pop3_keeps_the_timestamp_of_the_greeting() {
 }
 
 #[test]
-fn good_byes_are_answered() {
+fn quit_commands_are_answered() {
     told(
         Protocol::Smtp,
         &[Server(b"220 mx\r\n"), Client(b"QUIT\r\n")],
@@ -155,7 +155,7 @@ const CANCEL: &[u8] = &[0, 0, 0, 16, 0x04, 0xd2, 0x16, 0x2e, 0, 0, 1, 2, 9, 8, 7
 const STARTUP: &[u8] = &[0, 0, 0, 40, 0, 3, 0, 0];
 
 #[test]
-fn postgresql_is_asked_for_tls() {
+fn postgresql_accepts_an_ssl_request_after_at_most_one_gss_request() {
     told(Protocol::Postgresql, &[Client(SSL)], "S", Progress::Begin);
     told(
         Protocol::Postgresql,
@@ -174,7 +174,7 @@ fn postgresql_is_asked_for_tls() {
 }
 
 #[test]
-fn postgresql_may_begin_with_tls() {
+fn postgresql_accepts_direct_tls_only_as_the_first_bytes() {
     let mut dialog = Dialog::new(Protocol::Postgresql);
     assert!(dialog.begins_with_tls(22) && !dialog.begins_with_tls(0));
     assert_eq!(
@@ -196,7 +196,7 @@ fn postgresql_may_begin_with_tls() {
 }
 
 #[test]
-fn postgresql_in_clear_is_refused_in_its_own_words() {
+fn plaintext_postgresql_receives_a_protocol_error_message() {
     let (out, progress) = talk(Protocol::Postgresql, &[Client(STARTUP)], 1);
     assert_eq!(progress, Progress::Over(Over::Cleartext));
     let length = u32::from_be_bytes(out.as_bytes()[1..5].try_into().unwrap());
@@ -206,7 +206,7 @@ fn postgresql_in_clear_is_refused_in_its_own_words() {
 
 proptest! {
     #[test]
-    fn a_cancel_is_taken_whole_and_has_a_number_and_a_secret_of_4_to_256_bytes(
+    fn a_cancel_request_has_a_secret_of_4_to_256_bytes(
         length in 0u32..400,
         each in 1usize..400,
         rest in proptest::collection::vec(any::<u8>(), 400),
@@ -245,7 +245,7 @@ const ASKING: [(Protocol, &[u8], &[u8]); 4] = [
 ];
 
 #[test]
-fn a_client_that_says_more_behind_its_request_is_cut_off() {
+fn client_bytes_after_the_request_end_the_dialog() {
     for (protocol, greeting, request) in ASKING {
         for more in [&b"x"[..], b"\n", b"EHLO evil\r\n", &[22, 3, 1]] {
             let both = [request, more].concat();
@@ -257,7 +257,7 @@ fn a_client_that_says_more_behind_its_request_is_cut_off() {
 }
 
 #[test]
-fn a_server_that_says_more_than_its_greeting_is_cut_off() {
+fn server_bytes_after_the_greeting_end_the_dialog() {
     for (protocol, greeting, _) in ASKING {
         let mut dialog = Dialog::new(protocol);
         let mut out = Vec::new();
@@ -275,7 +275,7 @@ fn a_server_that_says_more_than_its_greeting_is_cut_off() {
 }
 
 #[test]
-fn everything_is_bounded() {
+fn greetings_commands_and_command_counts_are_bounded() {
     for (protocol, greeting, _) in ASKING {
         let endless = vec![b'2'; LONGEST_GREETING + 1];
         if protocol.client_speaks_first() {
@@ -308,7 +308,7 @@ proptest! {
     /// The division of input into pieces matters in one case only: whether bytes after the request for TLS
     /// arrived together with it. A dialog that has ended receives no more input.
     #[test]
-    fn pieces_do_not_matter(
+    fn dialogs_do_not_depend_on_segmentation(
         index in 0..ASKING.len(),
         words in prop::collection::vec(prop::sample::select(WORDS), 0..12),
         cuts in prop::collection::vec(1usize..9, 1..60),

@@ -502,7 +502,7 @@ mod models {
     }
 
     #[test]
-    fn no_slot_is_lost_between_a_connection_that_ends_and_one_that_begins_to_wait() {
+    fn no_slot_is_lost_if_a_release_races_with_a_new_waiter() {
         let connections = || {
             let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
             server.keys.maxconn = Some(1);
@@ -529,7 +529,7 @@ mod models {
     }
 
     #[test]
-    fn workers_that_reclaim_at_once_end_one_connection_for_each_that_waits() {
+    fn concurrent_reclaims_end_one_idle_connection_per_waiter() {
         let connections = || {
             let mut server = Server::plain("/a", vec![ServerAddress::Unix("/a".into())]);
             server.keys.maxconn = Some(3);

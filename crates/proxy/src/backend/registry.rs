@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn servers_that_stay_keep_their_connections_and_take_new_limits() {
+    fn kept_servers_retain_their_connections_and_adopt_new_limits() {
         let backends = Backends::default();
         backends.adopt(&config(&[("app", &["/a", "/b"])]));
         let before = server(&backends, "/b");
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_peer_says_of_a_client_is_kept_for_the_servers_that_are_configured_now() {
+    fn stick_entries_of_peers_are_kept_for_configured_servers_only() {
         let backends = Backends::default();
         let with = |by: StickBy, servers: &[(&str, &[&str])]| {
             let mut config = config(servers);
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_walk_shows_each_client_that_is_known_by_its_session_as_a_peer_can_learn_it() {
+    fn a_walk_shows_each_session_entry_in_a_form_that_peers_can_learn() {
         let with = |by: StickBy| {
             let mut config = config(&[("app", &["/a", "/b"]), ("other", &["/c"])]);
             for backend in &mut Arc::get_mut(&mut config).unwrap().backends {
@@ -394,7 +394,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_back_while_connections_hold_it_is_the_same() {
+    fn a_readded_server_keeps_its_state_while_connections_use_it() {
         let backends = Backends::default();
         backends.adopt(&config(&[("app", &["/a", "/b"])]));
         let slot = ServerSlot::claim(&server(&backends, "/a")).unwrap();
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn a_worker_that_is_late_with_an_older_configuration_counts_with_the_others() {
+    fn a_worker_with_an_older_configuration_shares_the_server_counts() {
         let backends = Backends::default();
         let first = backends.adopt(&config(&[("app", &["/a"]), ("old", &["/a"])]));
         backends.adopt(&config(&[("app", &["/b"])]));

@@ -456,7 +456,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operator_changed_counts_until_a_reload() {
+    fn operator_changes_last_until_a_reload() {
         let state = running(server(|keys| (keys.weight, keys.maxconn) = (3, Some(9))));
         let changed = Overrides {
             weight: Some(5),
@@ -485,7 +485,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_are_weight_0_and_disabled_and_ready_goes_before_the_file() {
+    fn server_modes_override_the_configuration_file() {
         let state = running(server(|keys| keys.disabled = true));
         let in_mode = |mode| {
             let overrides = Overrides {
@@ -502,7 +502,7 @@ mod tests {
     }
 
     #[test]
-    fn another_address_is_another_generation_and_the_same_is_not() {
+    fn only_a_different_address_starts_a_new_generation() {
         let state = running(server(|_| ()));
         let before = state.generation();
         let set = |path: &str| {

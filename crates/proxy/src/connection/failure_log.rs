@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_servers_is_a_warning_that_no_flood_of_clients_hides() {
+    fn a_flood_of_clients_does_not_suppress_server_warnings() {
         let (lines, now) = (Lines::default(), Clock::start().now());
         let facts = Facts::new(([192, 0, 2, 1], 5).into(), "web".into(), now);
         let writer = lines.clone();

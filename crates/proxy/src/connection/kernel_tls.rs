@@ -423,7 +423,7 @@ mod tests {
         /// Simulates a kernel that makes as many records per call as allowed, and one that makes as
         /// few as possible.
         #[test]
-        fn no_key_seals_more_than_it_may(
+        fn no_key_seals_more_records_than_its_limit(
             limit in 1_u64 << 20..1 << 24,
             already in 0..1_u64 << 19,
             sends in prop::collection::vec((0..300_000_usize, 1..512_usize, any::<bool>()), 1..400),
@@ -447,7 +447,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cipher_without_a_limit_is_never_worn() {
+    fn a_cipher_without_a_limit_never_needs_a_new_key() {
         let mut wear = Wear::new(u64::MAX, 1 << 40);
         wear.note(usize::MAX, 256);
         assert!(!wear.is_due() && !wear.is_over());

@@ -220,7 +220,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_right_behind_a_short_wait_has_had_it_and_nobody_else() {
+    fn a_short_wait_is_attributed_only_to_the_client_right_after_it() {
         let at = Duration::from_secs(7);
         let moment = Duration::from_millis(1);
         let short = Some((TARGET - moment, at));

@@ -289,7 +289,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_row_has_the_fields_that_are_documented() {
+    fn a_row_has_the_documented_fields() {
         let text = include_str!("../../../../docs/reference/admin.openapi.json");
         let api: serde_json::Value = serde_json::from_str(text).unwrap();
         let row = ConnectionRow {
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_is_read_as_it_is_written_and_nothing_else() {
+    fn a_connection_id_parses_only_in_its_printed_form() {
         let id = ConnectionId {
             worker: 1,
             place: 22,
@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_the_configuration_does_not_have_is_unknown() {
+    fn filter_names_missing_from_the_configuration_are_rejected() {
         let backend =
             |name, server| Arc::new(Backend::plain(name, vec![Server::plain(server, vec![])]));
         let config = Config {
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_says_which_fields_it_has_and_what_they_take() {
+    fn filter_errors_list_the_accepted_fields_and_values() {
         let mut filter = Filter::default();
         let values = [
             "0-1-2",

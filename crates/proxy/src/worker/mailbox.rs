@@ -174,7 +174,7 @@ mod tests {
     use becket_tls::config::{Backend, Server, ServerAddress};
 
     #[test]
-    fn a_worker_that_is_awake_sees_messages() {
+    fn an_awake_worker_receives_messages() {
         let poll = Poll::new().unwrap();
         let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Mailbox::new(waker);
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_for_a_worker_that_has_ended_is_free_again() {
+    fn a_slot_granted_to_an_ended_worker_is_released() {
         let poll = Poll::new().unwrap();
         let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();
         let mailbox = Arc::new(Mailbox::new(waker));
@@ -242,7 +242,7 @@ mod models {
 
     /// Without a wake-up, the worker would sleep forever and the model would deadlock.
     #[test]
-    fn no_message_waits_for_a_worker_that_sleeps() {
+    fn every_message_wakes_a_sleeping_worker() {
         let messages = || {
             let mut poll = Poll::new().unwrap();
             let waker = Waker::new(poll.registry(), mio::Token(0)).unwrap();

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_for_the_worker_does_not_wait_for_room_among_the_threads() {
+    fn clients_signed_by_the_worker_do_not_wait_for_crypto_threads() {
         let mut queue = Unsigned::default();
         queue.push(0, Offload::Always, NOW);
         queue.push(1, Offload::Pointless, NOW);
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn who_needs_another_signature_waits_with_the_others_of_that_kind() {
+    fn a_client_that_needs_another_signature_moves_to_its_queue() {
         let mut queue = Unsigned::default();
         queue.push(0, Offload::Always, NOW);
         queue.push(0, Offload::Pointless, NOW);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn a_silent_token_stops_those_only_who_need_it() {
+    fn a_silent_token_blocks_only_its_own_clients() {
         let mut queue = Unsigned::default();
         for (index, offload) in [Offload::Token, Offload::Always, Offload::Never]
             .into_iter()
@@ -188,7 +188,7 @@ mod tests {
         /// With many clients of one kind, the other kind has every second turn. Clients that are
         /// left are of a kind that cannot proceed.
         #[test]
-        fn kinds_go_in_turns(kinds in prop::collection::vec(any::<bool>(), 0..60), room in prop::collection::vec(any::<bool>(), 60)) {
+        fn signature_kinds_are_served_alternately(kinds in prop::collection::vec(any::<bool>(), 0..60), room in prop::collection::vec(any::<bool>(), 60)) {
             let mut queue = Unsigned::default();
             for (index, high) in kinds.iter().enumerate() {
                 let offload = if *high { Offload::Always } else { Offload::Never };

@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_send_that_was_noted_is_told_of_once_it_is_acknowledged() {
+    fn the_acknowledgement_of_a_noted_send_is_reported_once() {
         let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
         let mut socket = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         assert_eq!(acknowledged_ago(&socket).unwrap(), None);

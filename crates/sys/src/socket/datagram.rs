@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bound_port_is_taken_and_a_foreign_address_is_refused() {
+    fn a_port_in_use_and_a_foreign_address_are_rejected() {
         let socket = datagrams(LOOPBACK, 64 * 1024).unwrap();
         assert!(SockRef::from(&socket).recv_buffer_size().unwrap() >= 64 * 1024);
         let address = socket.local_addr().unwrap();
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_begin_with_the_signature_is_not_heard() {
+    fn datagrams_without_the_signature_are_dropped() {
         for host in [LOOPBACK, (Ipv6Addr::UNSPECIFIED, 0).into()] {
             let Ok(socket) = datagrams(host, 4096) else {
                 becket_tidy::skip("needs IPv6");
@@ -125,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_on_every_address_hears_both_families() {
+    fn a_socket_on_the_ipv6_wildcard_address_receives_ipv4() {
         let Ok(socket) = datagrams((Ipv6Addr::UNSPECIFIED, 0).into(), 4096) else {
             becket_tidy::skip("needs IPv6");
             return;

@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_that_is_bounded_takes_no_more_and_more_again_later() {
+    fn the_bound_of_the_accept_queue_can_be_lowered_and_raised() {
         let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
         let address = listener.local_addr().unwrap();
         // The kernel admits one connection beyond the bound.
@@ -408,14 +408,14 @@ mod tests {
     }
 
     #[test]
-    fn a_client_that_does_not_read_fills_no_more_of_the_kernel_than_allowed() {
+    fn kernel_memory_for_a_client_that_does_not_read_is_bounded() {
         let window = 1024 * 1024;
         assert!(taken_for_nobody(None) > window);
         assert!(taken_for_nobody(Some(65_536)) < window);
     }
 
     #[test]
-    fn an_address_goes_to_the_successor_of_who_gives_way() {
+    fn a_new_listener_takes_over_the_address_of_a_released_one() {
         let hosts = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
         for host in hosts.map(|host: std::net::IpAddr| SocketAddr::new(host, 0)) {
             let Ok(mut holder) = succeed(host) else {
@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_finds_a_listener_that_shares_its_address_and_minds_no_time_wait() {
+    fn a_probe_detects_shared_listeners_and_ignores_time_wait() {
         let listener = listen(LOOPBACK, &ListenOptions::default()).unwrap();
         let address = listener.local_addr().unwrap();
         let second = listen(address, &ListenOptions::default()).unwrap();
@@ -460,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_lets_nobody_in() {
+    fn a_probe_accepts_no_connection() {
         let free = listen(LOOPBACK, &ListenOptions::default()).unwrap();
         let address = free.local_addr().unwrap();
         drop(free);
@@ -486,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn a_v6_listener_leaves_v4_alone_unless_told() {
+    fn a_v6_listener_accepts_v4_only_if_enabled() {
         let any = SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0));
         let Ok(listener) = listen(any, &ListenOptions::default()) else {
             becket_tidy::skip("needs IPv6");
@@ -556,7 +556,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deaf_listener_keeps_its_queue_and_takes_nobody_new() {
+    fn a_listener_that_rejects_new_clients_keeps_its_queue() {
         let options = ListenOptions {
             v6_only: false,
             ..ListenOptions::default()
@@ -573,7 +573,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deaf_listener_completes_a_handshake_under_way() {
+    fn a_handshake_in_progress_completes_after_new_clients_are_rejected() {
         // The handshake of a deferred client is complete only when it sends data.
         let options = ListenOptions {
             defer_accept: Some(Duration::from_secs(10)),

@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_to_connect_is_a_local_shortage_or_the_servers() {
+    fn connect_errors_distinguish_local_shortage_from_server_failure() {
         let nowhere = Ipv4Addr::new(192, 0, 2, 1);
         // Bound but not listening: no other socket has the port, and it refuses connections.
         let closed = Socket::new(Domain::IPV4, Type::STREAM, None).unwrap();
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn unsent_counts_what_the_peer_has_no_room_for() {
+    fn unsent_bytes_are_counted_when_the_receive_window_is_full() {
         let (mut client, _server) = pair();
         assert_eq!(unsent(&client).unwrap(), 0);
         client.set_nonblocking(true).unwrap();
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_is_gone_that_closed_behind_its_data_or_reset() {
+    fn a_client_that_closed_after_its_data_or_reset_is_detected() {
         for resets in [false, true] {
             let (mut client, server) = pair();
             assert!(!client_gone(&server).unwrap());
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_is_counted_from_the_last_data() {
+    fn idle_time_is_measured_from_the_last_received_data() {
         let (mut client, server) = pair();
         let before = Duration::from_secs(5);
         assert!(silent_for(&server).unwrap() < before);
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_connect_from_a_source_gets_its_port_for_the_destination() {
+    fn a_source_port_is_assigned_at_connect_not_at_bind() {
         let sources: [IpAddr; 2] = [
             Ipv4Addr::new(127, 0, 0, 8).into(),
             Ipv6Addr::LOCALHOST.into(),

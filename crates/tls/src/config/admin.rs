@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_owns_the_socket_is_looked_up_and_else_left_to_the_process() {
+    fn the_socket_owner_and_group_are_resolved_or_left_unset() {
         let keys = |owner: Option<&str>, group: Option<&str>| process::Admin {
             socket: Some(process::SocketPath("run/admin.sock".into())),
             socket_owner: owner.map(str::to_owned),

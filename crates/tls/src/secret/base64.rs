@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_values_are_written_as_everybody_writes_them() {
+    fn known_values_have_their_standard_encoding() {
         let zeros = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
         assert_eq!(*encode(&[0; 32]), zeros);
         let ones = "//////////////////////////////////////////8=";
@@ -53,7 +53,7 @@ mod tests {
     }
 
     #[test]
-    fn other_texts_are_refused() {
+    fn malformed_base64_is_rejected() {
         let good = encode(&[7; 32]);
         assert_eq!(decode(""), Err("empty"));
         assert_eq!(decode(&good[..43]), Err("too short"));

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_is_made_for_its_owner_and_never_overwritten() {
+    fn a_new_file_is_private_to_its_owner_and_never_overwritten() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         create(&path, "one\n").unwrap();
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_others_may_use_is_refused_with_the_command_that_helps() {
+    fn a_file_accessible_to_others_is_rejected_with_a_chmod_command() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("it's secret");
         create(&path, "one\n").unwrap();
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_another_user_is_refused_with_the_command_that_helps() {
+    fn a_file_of_another_user_is_rejected_with_a_chown_command() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         create(&path, "one\n").unwrap();
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_file_of_ours_is_refused() {
+    fn folders_and_missing_or_oversized_files_are_rejected() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("secret");
         assert_eq!(read(folder.path()).unwrap_err().fault, "not a file");

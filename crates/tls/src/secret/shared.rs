@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn the_id_names_the_secret_and_is_no_part_of_it() {
+    fn the_id_identifies_the_secret_without_revealing_it() {
         assert_eq!(root(1).id, root(1).id);
         assert_ne!(root(1).id, root(2).id);
         assert_ne!(root(1).id.0.to_be_bytes(), [1; 4]);
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_has_a_secret_of_its_own() {
+    fn every_epoch_has_its_own_secret() {
         let root = root(1).root;
         let of = |start| root.epoch_secret(Epoch(start)).expect("derived");
         assert_eq!(of(28_800), of(28_800));
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn secrets_are_equal_if_every_byte_is() {
+    fn secrets_are_equal_only_if_all_bytes_are_equal() {
         let bytes = |at: usize| {
             let mut bytes = Zeroizing::new([7; 32]);
             bytes[at] ^= 1;
@@ -208,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn nothing_secret_is_shown() {
+    fn debug_output_contains_no_secret_bytes() {
         let shown = format!("{:?}", root(0xab));
         assert!(!shown.contains("171") && !shown.to_lowercase().contains("abab"));
     }
 
     #[test]
-    fn a_private_key_makes_the_same_secret_in_every_form() {
+    fn every_encoding_of_a_private_key_yields_the_same_secret() {
         let of = |der: PrivateKeyDer<'_>| {
             SharedSecret::of_private_key(&der, Path::new("site.pem")).map(|secret| secret.id)
         };

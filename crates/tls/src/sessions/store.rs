@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_workers_that_are_offered_a_session_one_opens_it() {
+    fn only_one_of_many_workers_opens_a_session() {
         let store = store(1);
         for _ in 0..200 {
             assert!(put(&store));
@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_session_of_another_policy_is_not_found_and_stays() {
+    fn a_session_of_another_policy_is_declined_and_kept() {
         let one = store(1);
         let two = Store {
             policy: PolicyTag(2),
@@ -235,14 +235,14 @@ mod tests {
     }
 
     #[test]
-    fn a_session_ends_at_the_maximum_age() {
+    fn a_session_expires_at_the_maximum_age() {
         let store = store(1);
         assert!(put(&store));
         assert_eq!(take(&store, 3600).0, None);
     }
 
     #[test]
-    fn nothing_is_kept_outside_a_handshake() {
+    fn sessions_are_not_stored_outside_a_handshake() {
         assert!(!store(1).put(b"id".to_vec(), b"state".to_vec()));
     }
 }

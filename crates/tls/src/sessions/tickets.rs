@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_ticket_that_cannot_be_used_is_counted_by_its_cause() {
+    fn ticket_outcomes_are_reported_by_cause() {
         let one = ticketer(&[(1000, 7)], 1);
         let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
         assert_eq!(
@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_that_came_late_keeps_the_epoch_before() {
+    fn a_late_rotation_keeps_the_previous_epoch() {
         let ticket = {
             let one = ticketer(&[(1000, 7)], 1);
             context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed")
@@ -364,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn every_flipped_bit_is_noticed() {
+    fn a_ticket_with_any_flipped_bit_is_rejected() {
         let one = ticketer(&[(1000, 7)], 1);
         let ticket = context::lend(&mut at(1000), || one.encrypt(b"state")).expect("sealed");
         for bit in 0..ticket.len() * 8 {
@@ -390,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn no_ticket_is_made_that_is_longer_than_allowed() {
+    fn a_ticket_above_the_maximum_length_is_withheld() {
         let longest = length(b"state");
         let one = ticketer(&[(1000, 7)], 1).at_most(longest);
         let mut making = at(1000);
@@ -402,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn of_the_clients_chain_only_what_verified_it_is_sealed() {
+    fn only_the_verified_path_of_the_client_chain_is_sealed() {
         let one = ticketer(&[(1000, 7)], 1);
         let mut making = at(1000);
         making.as_mut().expect("given").client.path = Some(vec![1, 0]);
@@ -424,7 +424,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sealed_outside_a_handshake() {
+    fn tickets_are_not_sealed_outside_a_handshake() {
         assert!(ticketer(&[(1000, 7)], 1).encrypt(b"state").is_none());
     }
 }

@@ -127,7 +127,7 @@ fn many_trials() -> Vec<Policy> {
 }
 
 #[test]
-fn a_trial_passes_those_whom_rustls_would_serve() {
+fn a_trial_passes_exactly_the_clients_that_rustls_accepts() {
     let [mut passed, mut refused] = [0, 0];
     for (kind, algorithm) in [
         (&PKCS_ECDSA_P256_SHA256, SignatureAlgorithm::ECDSA),
@@ -153,7 +153,7 @@ fn a_trial_passes_those_whom_rustls_would_serve() {
 }
 
 #[test]
-fn a_certificate_counts_when_the_handshake_is_complete() {
+fn a_missing_required_client_certificate_is_counted() {
     let requires = trial(|it| {
         it.versions = vec![ServedVersion::Tls13];
         it.client_certificates = ClientCertificates::Required;

@@ -108,7 +108,7 @@ fn a_unix_socket_is_checked_too() {
 }
 
 #[test]
-fn a_server_that_talks_on_where_no_answer_is_due_is_left() {
+fn a_check_without_an_expected_answer_ignores_sent_data_and_closes() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = ServerAddress::Tcp(listener.local_addr().unwrap());
     let talking = thread::spawn(move || {
@@ -212,7 +212,7 @@ fn a_server_that_is_silent_costs_the_time_out() {
 }
 
 #[test]
-fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
+fn a_check_waits_for_a_unix_socket_with_a_full_backlog() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("app");
     let runtime = tokio::runtime::Builder::new_current_thread();
@@ -236,7 +236,7 @@ fn a_unix_socket_whose_backlog_is_full_is_waited_for() {
 }
 
 #[test]
-fn a_proxy_header_says_that_the_check_speaks_for_itself() {
+fn the_proxy_header_of_a_check_names_no_client() {
     let v2 = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
     let v1 = b"PROXY UNKNOWN\r\n";
     for (version, header) in [(Introduction::V2, &v2[..]), (Introduction::V1, &v1[..])] {
@@ -253,7 +253,7 @@ fn a_proxy_header_says_that_the_check_speaks_for_itself() {
 }
 
 #[test]
-fn a_check_comes_from_the_source() {
+fn a_check_uses_the_configured_source_address() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let source: IpAddr = "127.77.0.9".parse().unwrap();
     let check = Check {
@@ -322,7 +322,7 @@ fn client(trusts: bool) -> ClientConfig {
 }
 
 #[test]
-fn a_server_with_too_much_of_a_chain_fails_for_that() {
+fn an_oversized_certificate_chain_fails_the_check() {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let onward = |bytes| Onward {
         client: client(true),

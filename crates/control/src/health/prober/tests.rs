@@ -138,7 +138,7 @@ fn a_server_is_left_and_found_again() {
 }
 
 #[test]
-fn what_is_known_outlives_a_reload_and_ends_with_the_checks() {
+fn health_state_survives_a_reload_and_ends_with_the_checks() {
     let nobody = "127.0.0.1:9";
     let mut fixture = Fixture::new();
     let server = fixture.adopt(backend(nobody, nobody, CHECKED));
@@ -215,7 +215,7 @@ fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
 }
 
 #[test]
-fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
+fn server_health_depends_on_addresses_reachable_within_the_retries() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let (name, address) = (format!("app.test:{}", address.port()), address.to_string());
@@ -234,7 +234,7 @@ fn an_address_that_no_client_gets_to_does_not_speak_for_its_server() {
 }
 
 #[test]
-fn a_name_with_addresses_without_end_has_some() {
+fn the_number_of_addresses_per_name_is_bounded() {
     let mut fixture = Fixture::new();
     let none = backend::HealthSection::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
@@ -428,7 +428,7 @@ fn a_check_counts_while_it_runs() {
 }
 
 #[test]
-fn another_process_goes_on_with_what_is_known_of_a_server_and_where_its_name_led() {
+fn a_new_process_inherits_server_health_and_addresses() {
     let mut named = backend("app.test:80", "127.0.0.1:1", CHECKED);
     named.servers[0].addresses.clear();
     let (mut old, mut new) = (Fixture::new(), Fixture::new());

@@ -223,7 +223,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pin_that_the_token_refused_is_not_tried_again() {
+    fn a_rejected_pin_is_not_retried() {
         let mut agents = after("exit 3");
         assert!(agents.again(0).is_none());
         assert!(agents.again(0).is_none());

@@ -14,7 +14,7 @@ fn a_session_is_copied_until_it_expires() {
 }
 
 #[test]
-fn a_listener_hears_what_comes_and_goes() {
+fn an_observer_is_notified_of_insertions_and_removals() {
     let table = table(10, 1);
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ears = Arc::clone(&heard);

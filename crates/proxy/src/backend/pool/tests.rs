@@ -75,7 +75,7 @@ impl Fixture {
 }
 
 #[test]
-fn every_way_to_balance_finds_the_free_server_and_counts_it() {
+fn every_algorithm_fills_all_servers_and_counts_their_slots() {
     use Balance::{First, LeastConnections, RoundRobin, SniHash, SourceHash, TwoRandomChoices};
     for balance in [
         RoundRobin,
@@ -101,7 +101,7 @@ fn every_way_to_balance_finds_the_free_server_and_counts_it() {
 }
 
 #[test]
-fn round_robin_honours_weights_and_workers_begin_apart() {
+fn round_robin_honours_weights_and_workers_start_at_different_servers() {
     let mut backend = Backend::plain("app", servers(3));
     backend.servers[0].keys.weight = 2;
     let picks = fixture(backend).picks(400);
@@ -122,7 +122,7 @@ fn round_robin_honours_weights_and_workers_begin_apart() {
 }
 
 #[test]
-fn servers_that_are_out_of_service_get_nobody() {
+fn servers_out_of_service_receive_no_clients() {
     let mut backend = Backend::plain("app", servers(4));
     backend.servers[0].keys.disabled = true;
     backend.servers[1].keys.weight = 0;
@@ -139,7 +139,7 @@ fn servers_that_are_out_of_service_get_nobody() {
 }
 
 #[test]
-fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
+fn backups_are_used_only_if_all_other_servers_are_out_of_service() {
     let mut backend = Backend::plain("app", servers(3));
     backend.servers[0].keys.maxconn = Some(1);
     backend.servers[1].keys.backup = true;
@@ -154,7 +154,7 @@ fn backups_serve_when_nobody_else_can_and_not_because_the_others_are_full() {
 }
 
 #[test]
-fn a_server_that_failed_is_not_chosen_again() {
+fn a_server_that_was_tried_is_not_selected_again() {
     let fixture = fixture(Backend::plain("app", servers(2)));
     let tried = [fixture.servers[0].key()];
     let Pick::Slot(slot) = fixture.pool.pick(&hint(), None, &tried) else {
@@ -169,7 +169,7 @@ fn a_server_that_failed_is_not_chosen_again() {
 }
 
 #[test]
-fn a_free_slot_goes_to_the_longest_waiter_and_newcomers_go_behind() {
+fn a_free_slot_goes_to_the_longest_waiter_before_new_clients() {
     let mut backend = Backend::plain("app", servers(1));
     backend.servers[0].keys.maxconn = Some(1);
     backend.keys.queue_length = 2;
@@ -209,7 +209,7 @@ fn narrow() -> (Fixture, [u64; 2]) {
 }
 
 #[test]
-fn who_is_sent_on_keeps_its_place_and_is_not_refused() {
+fn a_redispatched_client_keeps_its_position_and_is_not_rejected() {
     for waits_first in [false, true] {
         let (fixture, keys) = narrow();
         let mut ours = fixture.pick();
@@ -234,7 +234,7 @@ fn who_is_sent_on_keeps_its_place_and_is_not_refused() {
 }
 
 #[test]
-fn a_newcomer_may_have_what_all_who_wait_cannot_use() {
+fn a_new_client_may_take_a_slot_that_no_waiter_can_use() {
     let (fixture, keys) = narrow();
     let (first, _second) = (fixture.pick(), fixture.pick());
     let tried = [keys[fixture.place(&first)]];
@@ -250,7 +250,7 @@ fn a_newcomer_may_have_what_all_who_wait_cannot_use() {
 }
 
 #[test]
-fn who_leaves_the_queue_is_passed_over() {
+fn a_client_that_left_the_queue_is_skipped() {
     let mut backend = Backend::plain("app", servers(1));
     backend.servers[0].keys.maxconn = Some(1);
     let fixture = fixture(backend);
@@ -264,7 +264,7 @@ fn who_leaves_the_queue_is_passed_over() {
 }
 
 #[test]
-fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
+fn waiting_clients_are_notified_if_no_server_is_left_for_them() {
     let mut backend = Backend::plain("app", servers(2));
     backend
         .servers
@@ -294,7 +294,7 @@ fn who_waits_is_told_when_no_server_is_left_and_served_when_one_is_back() {
 }
 
 #[test]
-fn who_comes_while_a_name_is_looked_up_for_the_first_time_waits_for_the_outcome() {
+fn clients_wait_for_the_first_lookup_of_a_server_name() {
     for resolves in [true, false] {
         let fixture = fixture(Backend::plain(
             "app",
@@ -318,7 +318,7 @@ fn who_comes_while_a_name_is_looked_up_for_the_first_time_waits_for_the_outcome(
 }
 
 #[test]
-fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
+fn a_sticky_client_returns_to_its_server_while_slots_are_free() {
     let mut backend = Backend::plain("app", servers(8));
     backend.keys.stick = StickBy::TlsSession;
     backend.keys.stick_entries = 100;
@@ -349,7 +349,7 @@ fn a_client_that_sticks_has_its_server_again_while_that_has_room() {
 }
 
 #[test]
-fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever() {
+fn waiters_for_one_server_do_not_affect_the_choice_of_others() {
     let mut backend = Backend::plain("app", servers(3));
     backend.keys.balance = Balance::SourceHash;
     backend.servers[2].keys.maxconn = Some(1);
@@ -373,7 +373,7 @@ fn while_others_wait_for_one_server_the_rest_are_balanced_and_stuck_to_as_ever()
 }
 
 #[test]
-fn sources_take_turns_within_their_family() {
+fn source_addresses_alternate_within_their_address_family() {
     let sources = ["192.0.2.1", "::1", "192.0.2.2"].map(|one| one.parse().unwrap());
     let mut backend = Backend::plain("app", servers(1));
     backend.keys.source = sources.to_vec();
@@ -392,7 +392,7 @@ fn sources_take_turns_within_their_family() {
 }
 
 #[test]
-fn addresses_that_change_are_seen_at_the_next_look() {
+fn changed_addresses_are_used_at_the_next_lookup() {
     let fixture = fixture(Backend::plain("app", servers(1)));
     let server = &fixture.servers[0];
     let before = fixture.pool.addresses(server);
@@ -407,7 +407,7 @@ fn addresses_that_change_are_seen_at_the_next_look() {
 }
 
 #[test]
-fn a_node_leads_only_to_a_server_that_balancing_could_choose() {
+fn a_node_id_selects_only_servers_eligible_for_balancing() {
     let mut all = servers(3);
     for (node, server) in (1..).zip(&mut all) {
         server.keys.node = Some(node);

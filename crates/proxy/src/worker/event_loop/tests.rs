@@ -192,7 +192,7 @@ fn waiting(worker: &Worker) -> usize {
 }
 
 #[test]
-fn a_cheap_signature_is_made_at_once_unless_somebody_waits_or_the_kernels_queue_is_never_empty() {
+fn cheap_signatures_wait_only_behind_other_waiters_or_a_backlog() {
     let kind = &rcgen::PKCS_ECDSA_P256_SHA256;
     let (worker, ..) = newcomers(8, kind, |_| {});
     assert_eq!(waiting(&worker), 0);
@@ -223,7 +223,7 @@ fn a_cheap_signature_is_made_at_once_unless_somebody_waits_or_the_kernels_queue_
 }
 
 #[test]
-fn signatures_leave_time_to_look_at_the_sockets() {
+fn many_signatures_are_spread_over_several_turns() {
     let (mut worker, _clients, _folder) = unsigned(100);
     let mut turns = 0;
     while waiting(&worker) > 0 {
@@ -236,7 +236,7 @@ fn signatures_leave_time_to_look_at_the_sockets() {
 }
 
 #[test]
-fn who_has_gone_leaves_the_queue_and_who_has_waited_too_long_is_reset() {
+fn disconnected_clients_leave_the_queue_and_overdue_clients_are_closed() {
     let (mut worker, mut clients, _folder) = unsigned(8);
     drop(clients.drain(5..));
     while worker.counters.signatures_skipped.value() < 3 {
@@ -274,7 +274,7 @@ fn parts(
 }
 
 #[test]
-fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
+fn simultaneous_deadlines_are_handled_in_parts() {
     let mut scene = scene();
     scene.worker.clocks.now.running += Duration::from_secs(3600);
     let overdue = |worker: &Worker, entry: &ConnectionEntry| {
@@ -288,7 +288,7 @@ fn deadlines_that_pass_all_at_once_are_dealt_with_in_parts() {
 }
 
 #[test]
-fn connections_that_have_gone_leave_no_alarm_for_long() {
+fn alarms_of_closed_connections_are_removed() {
     let mut scene = scene();
     let worker = &mut scene.worker;
     // Ends their handshake timeouts and starts their idle timeouts.
@@ -306,7 +306,7 @@ fn connections_that_have_gone_leave_no_alarm_for_long() {
 }
 
 #[test]
-fn what_has_come_when_nobody_looked_came_in_time() {
+fn data_queued_before_the_deadline_prevents_an_expiry() {
     let mut scene = scene();
     let (worker, client) = (&mut scene.worker, &mut scene.clients[0]);
     client.write_all(b"x").unwrap();
@@ -337,7 +337,7 @@ fn what_has_come_when_nobody_looked_came_in_time() {
 }
 
 #[test]
-fn a_client_that_comes_behind_a_message_is_served_as_that_says() {
+fn clients_accepted_after_a_config_message_use_the_new_configuration() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
     let config = config(
@@ -358,7 +358,7 @@ fn a_client_that_comes_behind_a_message_is_served_as_that_says() {
 }
 
 #[test]
-fn connections_of_a_server_that_is_down_end_in_parts() {
+fn connections_of_a_failed_server_are_closed_in_parts() {
     let mut scene = scene();
     let worker = &mut scene.worker;
     let server = Arc::clone(&worker.shared.backends.by_name("app").unwrap().servers()[0]);
@@ -377,7 +377,7 @@ fn connections_of_a_server_that_is_down_end_in_parts() {
 }
 
 #[test]
-fn a_drain_gives_less_time_to_every_connection_at_rest() {
+fn a_drain_shortens_the_deadline_of_every_idle_connection() {
     let mut scene = scene();
     let worker = &mut scene.worker;
     worker.mailbox.post(WorkerMessage::Drain([].into()));
@@ -429,7 +429,7 @@ fn meant(fields: &[(&str, &str)]) -> Arc<Filter> {
 }
 
 #[test]
-fn connections_are_listed_page_by_page_each_once() {
+fn each_connection_is_listed_once_across_pages() {
     let scene = scene();
     let (pages, mut ids) = listed(&scene.worker, &[]);
     assert!(pages.iter().all(|rows| *rows <= 50), "{pages:?}");
@@ -453,7 +453,7 @@ fn connections_are_listed_page_by_page_each_once() {
 }
 
 #[test]
-fn connections_that_are_killed_end_in_parts_and_the_others_stay() {
+fn killed_connections_are_closed_in_parts() {
     let mut scene = scene();
     let worker = &mut scene.worker;
     let ids = listed(worker, &[]).1;
@@ -484,7 +484,7 @@ fn connections_that_are_killed_end_in_parts_and_the_others_stay() {
 }
 
 #[test]
-fn where_memory_is_short_a_share_of_those_at_rest_ends() {
+fn idle_reclaim_closes_the_given_share_of_idle_connections() {
     let mut scene = scene();
     let worker = &mut scene.worker;
     let relaying = |worker: &Worker| listed(worker, &[("phase", "relaying")]).1.len();
@@ -507,7 +507,7 @@ fn where_memory_is_short_a_share_of_those_at_rest_ends() {
 }
 
 #[test]
-fn where_memory_is_short_new_clients_are_refused() {
+fn memory_shortage_rejects_new_clients() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
     let short = |worker: &Worker, shortage| {

@@ -7,7 +7,7 @@ use becket_proto::fresh_queue::{LIMIT, PATIENCE};
 use super::*;
 
 #[test]
-fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
+fn paused_accepting_is_not_counted_as_overload() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
     worker
@@ -32,7 +32,7 @@ fn the_time_in_which_nobody_was_to_be_accepted_is_no_overload() {
 }
 
 #[test]
-fn the_time_in_which_the_worker_did_not_run_is_no_overload() {
+fn a_stalled_worker_is_not_counted_as_overload() {
     let (mut worker, clients, _folder) = unsigned(2);
     worker
         .acceptors
@@ -50,7 +50,7 @@ fn the_time_in_which_the_worker_did_not_run_is_no_overload() {
 }
 
 #[test]
-fn a_silent_token_shortens_no_queue_of_the_kernel_and_its_clients_are_reset_in_time() {
+fn a_silent_token_does_not_shorten_the_backlog() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, _) = worker(&server, "tls = false");
     turn(&mut worker);
@@ -70,7 +70,7 @@ fn a_silent_token_shortens_no_queue_of_the_kernel_and_its_clients_are_reset_in_t
 }
 
 #[test]
-fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
+fn overload_resets_the_clients_that_cannot_be_served_in_time() {
     // One client waits longer than `PATIENCE`.
     let late = |worker: &mut Worker| {
         worker
@@ -93,7 +93,7 @@ fn in_overload_no_more_newcomers_are_kept_than_have_a_prospect() {
 }
 
 #[test]
-fn in_overload_nobody_who_comes_wakes_the_worker_and_all_are_looked_at_nevertheless() {
+fn overload_accepts_clients_without_waking_the_worker() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false");
     let is_quiet = |worker: &Worker| {

@@ -106,7 +106,7 @@ impl Full {
 }
 
 #[test]
-fn the_one_longest_at_rest_ends_for_each_that_waits() {
+fn the_longest_idle_connection_is_closed_for_each_waiter() {
     let mut full = full(4, Some(AFTER));
     // Client 0 has been idle for less time than the other clients.
     full.ask(0);
@@ -128,7 +128,7 @@ fn the_one_longest_at_rest_ends_for_each_that_waits() {
 }
 
 #[test]
-fn without_the_key_they_wait() {
+fn waiters_reclaim_nothing_without_idle_reclaim() {
     let mut full = full(2, None);
     let _waits = full.come();
     full.reclaim_after(AFTER * 1000);
@@ -137,7 +137,7 @@ fn without_the_key_they_wait() {
 }
 
 #[test]
-fn servers_are_looked_at_again_as_long_as_one_waits() {
+fn reclaim_is_scheduled_while_a_client_waits() {
     let mut full = full(1, Some(AFTER));
     assert_eq!(full.worker.next_reclaim(), None);
     let _waits = full.come();
@@ -146,7 +146,7 @@ fn servers_are_looked_at_again_as_long_as_one_waits() {
 }
 
 #[test]
-fn no_one_ends_that_waits_for_an_answer_takes_none_or_asked_nothing() {
+fn reclaim_spares_waiting_stalled_and_silent_connections() {
     let mut full = full(3, Some(AFTER));
     full.ask(0);
     // More than the client's kernel can buffer.
@@ -183,7 +183,7 @@ fn no_one_ends_that_waits_for_an_answer_takes_none_or_asked_nothing() {
 }
 
 #[test]
-fn a_reload_that_brings_the_key_finds_those_at_rest() {
+fn idle_reclaim_set_by_a_reload_applies_to_existing_connections() {
     let mut full = full(1, None);
     let _waits = full.come();
     let mut config = Config::clone(&full.worker.served.config);

@@ -4,7 +4,7 @@
 use super::*;
 
 #[test]
-fn a_retiring_socket_is_emptied_although_limits_are_reached() {
+fn a_retiring_socket_is_drained_even_at_the_connection_limit() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     let (mut worker, web) = worker(&server, "tls = false\n[limits]\nconnections = 1");
     let _inside = TcpStream::connect(web).unwrap();
@@ -24,7 +24,7 @@ fn a_retiring_socket_is_emptied_although_limits_are_reached() {
 }
 
 #[test]
-fn a_socket_that_the_next_process_lacks_is_emptied_by_a_process_that_has_yielded() {
+fn a_yielding_process_drains_only_sockets_that_are_not_passed_on() {
     let server = TcpListener::bind("127.0.0.1:0").unwrap();
     for (passed_on, has_accepted, served) in [(false, true, 1), (true, true, 0), (false, false, 0)]
     {

@@ -15,7 +15,7 @@ use becket_keys::signing::SignatureRequest;
 use becket_keys::signing::queue::answer;
 
 #[test]
-fn whatever_happens_while_signatures_are_awaited_nothing_is_left_of_it() {
+fn no_state_remains_after_random_events_during_signatures() {
     let mut seen = [0; 4];
     for seed in lives(LIVES) {
         let mut soak = Soak::<Threads>::begin(seed);

@@ -19,7 +19,7 @@ use super::*;
 use becket_keys::signing::token::script::{AgentBehaviour, FIRST_KEY, SECOND_KEY, Script};
 
 #[test]
-fn whatever_becomes_of_a_token_nothing_is_left_of_it_and_sessions_resume() {
+fn no_state_remains_after_random_token_failures_and_sessions_resume() {
     let mut seen = [0; 7];
     for seed in lives(LIVES) {
         let new = Soak::<OnToken>::begin(seed).live();
