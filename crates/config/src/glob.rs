@@ -28,7 +28,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_fit_patterns_as_in_a_shell() {
+    fn names_match_patterns_as_in_a_shell() {
         for (pattern, name, fits) in [
             ("*", "a.pem", true),
             ("*", ".a.pem", false),

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_of_other_programs_are_known_however_they_are_spelt() {
+    fn keys_of_other_programs_are_recognised_in_any_spelling() {
         for key in ["ssl_certificate", "ssl-certificate", "crt"] {
             assert_eq!(foreign(key), Some("certificates of a [[listener]]"));
         }

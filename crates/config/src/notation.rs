@@ -472,7 +472,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_is_recognised_and_another_word_is_not() {
+    fn a_typing_error_is_recognised_and_another_word_is_not() {
         let among = ["backlog", "bind", "alpn", "round-robin"];
         assert_eq!(meant("backlok", among), Some("backlog"));
         assert_eq!(meant("Round-robbin", among), Some("round-robin"));

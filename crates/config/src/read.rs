@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_and_value_that_does_not_fit_is_reported_with_path_and_line() {
+    fn every_invalid_key_and_value_is_reported_with_path_and_line() {
         let text = r#"
 colour = "red"
 [[listener]]
@@ -540,7 +540,7 @@ format = "jason"
     }
 
     #[test]
-    fn tables_of_a_wrong_shape_are_faults() {
+    fn tables_of_a_wrong_shape_are_errors() {
         for text in [
             "listener = 1\n",
             "limits = 1\n",

@@ -101,7 +101,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_name_passes_only_if_it_is_one_of_ours(
+        fn only_configured_host_names_pass(
             label in "[a-zA-Z0-9_-]{1,10}",
             rest in "(\\.[a-z0-9-]{1,6}){0,3}(\\.[a-z]{2,6})",
             port in "(:[0-9]{1,5})?",
@@ -113,7 +113,7 @@ mod tests {
         }
 
         #[test]
-        fn no_bytes_panic(host in proptest::collection::vec(any::<u8>(), 0..64)) {
+        fn no_input_panics(host in proptest::collection::vec(any::<u8>(), 0..64)) {
             is_ours(&host, &[]);
         }
     }

@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_given_back_first_and_connections_that_rested_longest_end_next() {
+    fn memory_is_freed_first_and_the_longest_idle_connections_are_closed_next() {
         let mut policy = MemoryPolicy::default();
         let mut decide =
             |used, tenths: u64| policy.decide(used, WATERMARK, Duration::from_millis(tenths * 100));

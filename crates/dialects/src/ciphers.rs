@@ -216,7 +216,7 @@ mod tests {
     ];
 
     #[test]
-    fn strings_leave_what_openssl_leaves_in_its_order() {
+    fn cipher_strings_yield_the_suites_of_openssl_in_its_order() {
         let Ok(version) = Command::new("openssl").arg("version").output() else {
             return becket_tidy::skip("needs openssl");
         };
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn a_string_that_names_only_what_is_had_is_the_same() {
+    fn a_string_with_only_supported_suites_is_the_same() {
         for (string, more) in [
             ("ECDHE-RSA-AES128-GCM-SHA256", false),
             ("EECDH+AESGCM:ECDHE+CHACHA20", false),

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn options_are_found_wherever_and_however_they_stand() {
+    fn options_are_found_in_every_position_and_form() {
         let line = "a -tqu me --user=you --use him --quiet=off - -uthem -- --test";
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         let found = read("p", OPTIONS, &words).unwrap();

@@ -212,7 +212,7 @@ unheard-of = 5
 ";
 
     #[test]
-    fn every_setting_becomes_what_its_table_says() {
+    fn every_setting_is_translated_as_its_table_says() {
         let translation = translated(EVERYTHING);
         let migration = migrate(Dialect::Stud, "stud.conf", &translation);
         let toml = migration
@@ -255,7 +255,7 @@ unheard-of = 5
     /// Compares command lines with the resulting keys of `[cluster]`, or with the reason why
     /// sessions are not shared.
     #[test]
-    fn peers_are_named_as_stud_takes_them() {
+    fn peers_are_named_in_the_notations_of_stud() {
         let shared = |line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
             let DialectCommand::Run(invocation) = command(&words).unwrap() else {

@@ -535,7 +535,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_begins_no_request_is_refused_before_the_head_is_whole() {
+    fn an_invalid_request_line_is_rejected_before_the_head_is_complete() {
         for (bytes, found) in [
             (&b"GET /a HTT"[..], Ok(false)),
             (b"GET /a HTTP/1.1\r\nHos", Ok(true)),

@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn one_range_is_a_part_and_everything_else_the_whole() {
+    fn a_single_range_gets_a_part_and_all_others_the_whole_file() {
         for (range, expected) in [
             ("bytes=0-0", Selected::Part(0..1)),
             ("BYTES=10-", Selected::Part(10..100)),
@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn a_part_of_another_file_is_the_whole() {
+    fn a_range_of_a_changed_file_is_answered_with_the_whole_file() {
         let part = Selected::Part(0..1);
         for (condition, expected) in [
             ("\"a,b\"".to_owned(), &part),

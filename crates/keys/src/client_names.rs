@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn each_kind_of_name_lets_in_and_none_stands_for_another() {
+    fn each_kind_of_name_matches_only_its_own_kind() {
         let wildcard = |name: &str| {
             ClientName::Dns(becket_config::address::NamePattern::Wildcard(name.into()))
         };

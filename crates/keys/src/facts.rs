@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn an_expiry_is_said_in_days_and_near_it_in_hours() {
+    fn an_expiry_is_shown_in_days_and_when_near_in_hours() {
         for (left, said) in [
             (4 * 86_400 + 3600, "expires in 4 days"),
             (2 * 86_400 - 1, "expires in 47 hours"),

@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_read_for_its_certificate_alone() {
+    fn a_response_is_accepted_for_its_certificate_only() {
         let leaf = leaf(&[0x80, 0xaa]);
         let read = |serial: &[u8], status, until| {
             OcspStatus::read(&response(serial, status, until), &leaf)
@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_sent_with_its_chain_until_it_is_over() {
+    fn a_response_is_sent_with_its_chain_until_it_expires() {
         let mut params = CertificateParams::new(["a.test".to_owned()]).unwrap();
         params.serial_number = Some(SerialNumber::from(7));
         let key = KeyPair::generate().unwrap();

@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn sections_of_other_kinds_are_passed_over() {
+    fn sections_of_other_kinds_are_skipped() {
         let text = b"x\n-----BEGIN DH PARAMETERS-----\n!!\n-----END DH PARAMETERS-----\n\
             -----BEGIN ENCRYPTED PRIVATE KEY-----\n!!\n-----END ENCRYPTED PRIVATE KEY-----\n";
         let pem = Pem::parse(text).unwrap();

@@ -165,7 +165,7 @@ mod tests {
 
     /// Makes changes of many kinds, one after the other, and changes of unrelated files.
     #[test]
-    fn each_way_to_change_a_file_is_seen_and_its_neighbours_are_not() {
+    fn each_way_to_change_a_file_is_detected_and_neighbours_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let at = |path: &str| folder.path().join(path);
         let write = |path: &str, text: &str| {
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn a_change_settles_when_two_looks_find_the_same_or_after_ten_seconds() {
+    fn a_change_settles_after_two_equal_checks_or_ten_seconds() {
         let found = |seen| {
             let places = WatchedPlaces::default();
             Some(WatchedPlaces { seen, ..places })

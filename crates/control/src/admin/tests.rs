@@ -252,7 +252,7 @@ fn a_refused_request_closes_its_connection_too() {
 }
 
 #[test]
-fn health_is_told_while_pages_are_made_and_the_oldest_connection_makes_room() {
+fn health_answers_while_pages_are_rendered_and_the_oldest_client_is_closed() {
     // Every page waits for the end of the test.
     static GATE: Mutex<()> = Mutex::new(());
     let gate = GATE.lock().unwrap();

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rotation_keeps_the_epoch_before_and_no_other() {
+    fn a_rotation_keeps_only_the_previous_epoch() {
         let (mut alone, [_, _, third]) = three();
         let starts: Vec<u32> = third.epochs.iter().map(|e| e.id.epoch.0).collect();
         assert_eq!(starts, [7200, 10800]);

@@ -111,7 +111,7 @@ fn clocks_less_than_a_rotation_apart_do_not_matter_and_others_are_counted() {
 }
 
 #[test]
-fn every_ticket_is_good_for_the_lifetime_that_its_client_is_told() {
+fn every_ticket_opens_for_its_announced_lifetime() {
     let hint = u64::from(ticketer(&node(1, vec![root(7)], START), 1).lifetime());
     assert_eq!(hint, HOUR);
     for made in [START, START + HOUR / 2, START + HOUR - 1] {
@@ -168,7 +168,7 @@ fn a_reload_that_changes_nothing_leaves_the_keys_and_another_secret_does_not() {
 }
 
 #[test]
-fn a_host_that_is_alone_goes_on_through_a_reload_and_may_join_and_leave() {
+fn a_single_host_continues_over_a_reload_and_can_join_and_leave_a_cluster() {
     let alone = Rotation::start(DAY, at(START)).expect("random");
     let lonely = sample::config();
     let next = alone.reloaded(&lonely, at(START)).expect("secrets");

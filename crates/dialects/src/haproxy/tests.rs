@@ -38,7 +38,7 @@ fn debians_file_with_a_site_becomes_two_listeners() {
 }
 
 #[test]
-fn names_of_a_hello_choose_servers_that_have_the_tls() {
+fn server_names_route_clients_to_servers_that_terminate_tls() {
     let text = include_str!("fixtures/passthrough.cfg");
     let migration = compare(Haproxy, "passthrough.toml", text, &[]);
     assert_eq!(outcome(&migration, "acl", 21).0, Same);

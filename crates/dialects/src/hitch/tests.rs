@@ -105,7 +105,7 @@ chroot = "/srv"
 "#;
 
 #[test]
-fn every_setting_becomes_what_its_table_says() {
+fn every_setting_is_translated_as_its_table_says() {
     let (toml, _) = migrated(EVERYTHING);
     let expected = include_str!("everything.toml");
     assert_eq!(toml, expected);
@@ -142,7 +142,7 @@ fn missing_settings_have_the_defaults_of_hitch() {
 }
 
 #[test]
-fn a_certificate_says_how_its_own_clients_are_verified() {
+fn a_certificate_defines_how_its_clients_are_verified() {
     let (_, file) = migrated(
         "client-verify = optional\nclient-verify-ca = \"/ca.pem\"\npem-file = \"/first.pem\"\n\
          pem-file = { cert = \"/own.pem\" client-verify = required client-verify-ca = \"/own-ca.pem\" }\n\
@@ -170,7 +170,7 @@ fn a_certificate_says_how_its_own_clients_are_verified() {
 }
 
 #[test]
-fn the_first_file_of_a_folder_is_the_default_where_nothing_else_is_listed() {
+fn the_first_file_of_a_folder_is_the_default_if_nothing_else_is_listed() {
     let default = |text: &str| migrated(text).1.listener[0].default_certificate;
     let folder = "pem-dir = \"/certs\"\n";
     assert_eq!(default(folder), DefaultCertificate::First);
@@ -181,7 +181,7 @@ fn the_first_file_of_a_folder_is_the_default_where_nothing_else_is_listed() {
 }
 
 #[test]
-fn a_fault_has_its_line_and_the_others_are_found_too() {
+fn an_error_has_its_line_and_all_errors_are_found() {
     let text = "\
 backend = \"127.0.0.1:80\"
 workers = many
@@ -252,7 +252,7 @@ fn reading_ends_at_the_first_fault_of_the_grammar() {
 }
 
 #[test]
-fn a_problem_of_a_key_is_said_of_the_setting() {
+fn a_problem_of_a_key_is_reported_for_the_setting() {
     let translation =
         translated("\n\npem-file = \"a.pem\"\npem-file = \"b.pem\"\nkeepalive = 99999\n");
     let mut reading = read("", &translation.table);
@@ -286,7 +286,7 @@ fn quotes_commas_comments_and_empty_values_are_parsed_as_by_hitch() {
 }
 
 #[test]
-fn options_and_file_count_in_their_order() {
+fn options_and_file_apply_in_their_order() {
     let line = "-u first --workers=2 --config f -q -f [::1]:7 --tls-protos TLSv1.3 a.pem b.pem";
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
     let Ok(super::DialectCommand::Run(invocation)) = super::command(&words) else {

@@ -38,7 +38,7 @@ fn debians_file_and_its_sites_are_read_together() {
 }
 
 #[test]
-fn streams_pass_tls_or_end_it() {
+fn streams_pass_tls_through_or_terminate_it() {
     let text = include_str!("fixtures/stream.conf");
     let migration = compare(Nginx, "stream.toml", text, &[]);
     assert_eq!(outcome(&migration, "map", 5).0, Lost);

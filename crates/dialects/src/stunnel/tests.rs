@@ -176,7 +176,7 @@ CRLpath = /certs/lists
 ";
 
 #[test]
-fn every_setting_becomes_what_its_table_says() {
+fn every_setting_is_translated_as_its_table_says() {
     let text = format!("{GLOBAL}[https]\n{SERVER}{OTHERS}");
     let (toml, file) = migrated(&text);
     assert_eq!(toml, include_str!("everything.toml"));
@@ -308,7 +308,7 @@ fn the_report_has_the_key_that_each_value_becomes_and_fits_the_screen() {
 }
 
 #[test]
-fn parts_are_read_in_the_order_of_their_names_as_if_they_stood_there() {
+fn included_files_are_read_in_place_in_the_order_of_their_names() {
     let text = "cert = a.pem\n[a]\naccept = 1\ninclude = conf.d/\n[z]\naccept = 3\nconnect = 3\n";
     let parts = [
         ("conf.d/20", "[b]\naccept = 2\nconnect = b.test:2\n"),
@@ -328,7 +328,7 @@ fn parts_are_read_in_the_order_of_their_names_as_if_they_stood_there() {
 }
 
 #[test]
-fn faults_of_parts_have_their_files_and_lines() {
+fn errors_in_included_files_have_their_file_and_line() {
     let found = |parts: &[(&str, &str)], text: &str| {
         let translation = translated_with(text, parts);
         let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translation);
@@ -387,7 +387,7 @@ impl IncludedFiles for Counted {
 }
 
 #[test]
-fn parts_are_bounded_in_count_and_in_bytes_before_they_are_read() {
+fn included_files_are_bounded_in_count_and_bytes_before_reading() {
     // Number of names per folder, bytes per file, and `include` lines; the expected error, and the
     // number of files and folders read.
     for (names, bytes, lines, said, texts, lists) in [
@@ -424,7 +424,7 @@ fn parts_are_bounded_in_count_and_in_bytes_before_they_are_read() {
 }
 
 #[test]
-fn a_command_line_is_a_file_and_no_more() {
+fn a_command_line_names_one_file_only() {
     let command = |line: &str| {
         let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
         super::command(&words)

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_is_good_for_a_second_and_its_file_for_longer_if_it_is_the_same() {
+    fn a_cache_entry_is_valid_for_a_second_and_an_unchanged_file_for_longer() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("a"), "a").unwrap();
         let docroot = Docroot::open(folder.path().into(), Files::default()).unwrap();

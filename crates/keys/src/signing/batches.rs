@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_rustls_asks_of_keys_that_differ_is_signed_in_one_batch() {
+    fn one_batch_signs_requests_of_different_keys() {
         let keys = [key(), key()];
         let schemes = [
             SignatureScheme::RSA_PSS_SHA512,

@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn how_much_is_handed_over_is_a_matter_of_kind_and_length() {
+    fn the_offload_depends_on_the_kind_and_length_of_the_key() {
         let rsa = |size| KeyPair::generate_rsa_for(&rcgen::PKCS_RSA_SHA256, size);
         let of = |kind| KeyPair::generate_for(kind);
         for (key, alone, in_batches) in [

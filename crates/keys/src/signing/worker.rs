@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_batch_is_begun_where_it_can_be_filled_and_goes_on_while_it_pays() {
+    fn a_batch_starts_if_it_can_be_filled_and_continues_while_it_pays() {
         let (_queue, worker) = hands_over(Some(Multibuffer::portable()));
         let takes = |waiting| {
             worker.note_waiting(waiting);

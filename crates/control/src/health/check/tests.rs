@@ -363,7 +363,7 @@ fn an_oversized_certificate_chain_fails_the_check() {
 }
 
 #[test]
-fn a_handshake_decides_and_so_does_the_status_behind_it() {
+fn the_handshake_and_the_http_status_over_tls_decide() {
     let (address, served) = tls_server(b"");
     run(&with_tls(check(address), client(true))).unwrap();
     served.join().unwrap();

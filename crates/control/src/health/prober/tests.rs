@@ -109,7 +109,7 @@ fn backend(server: &str, address: &str, health: backend::HealthSection) -> Backe
 }
 
 #[test]
-fn a_server_is_left_and_found_again() {
+fn a_server_goes_out_of_service_and_returns() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let text = address.to_string();
@@ -187,7 +187,7 @@ fn addresses(server: &ServerState) -> Vec<String> {
 }
 
 #[test]
-fn names_are_resolved_anew_and_keep_their_addresses_when_that_fails() {
+fn names_are_resolved_again_and_keep_their_addresses_on_failure() {
     let mut fixture = Fixture::new();
     let none = backend::HealthSection::default();
     let server = fixture.adopt(backend("app.test:80", "192.0.2.1:80", none));
@@ -318,7 +318,7 @@ fn an_address_or_a_socket_is_not_resolved() {
 }
 
 #[test]
-fn not_all_servers_are_checked_at_a_time() {
+fn not_all_servers_are_checked_at_once() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = ServerAddress::Tcp(listener.local_addr().unwrap());
     let server = |index: usize| Server::plain(&format!("/{index}"), vec![address.clone()]);
@@ -345,7 +345,7 @@ fn not_all_servers_are_checked_at_a_time() {
 }
 
 #[test]
-fn a_check_has_one_of_the_slots_and_gets_the_next_that_is_free() {
+fn a_check_occupies_a_slot_and_gets_the_next_free_one() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let checks = || std::iter::from_fn(|| listener.accept().ok()).count();

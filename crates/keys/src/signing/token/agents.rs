@@ -212,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    fn a_agent_that_failed_is_replaced_at_once_and_the_next_one_later() {
+    fn a_failed_agent_is_replaced_at_once_and_the_next_one_later() {
         let mut agents = after("exit 1");
         assert!(agents.again(1).is_none());
         agents.again(0).unwrap();

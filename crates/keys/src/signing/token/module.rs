@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn signatures_of_ecdsa_become_what_tls_has() {
+    fn ecdsa_signatures_are_converted_to_the_form_of_tls() {
         let random = aws_lc_rs::rand::SystemRandom::new();
         let kind = &ECDSA_P256_SHA256_FIXED_SIGNING;
         let key = EcdsaKeyPair::generate(kind).unwrap();

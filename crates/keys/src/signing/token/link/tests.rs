@@ -95,7 +95,7 @@ const SCHEME: SignatureScheme = SignatureScheme::ECDSA_NISTP256_SHA256;
 const TIME_OUT: Duration = Duration::from_millis(200);
 
 #[test]
-fn a_agent_that_fails_costs_what_was_asked_of_it_and_is_replaced() {
+fn a_failed_agent_fails_its_requests_and_is_replaced() {
     for way in [
         AgentBehaviour::Fails,
         AgentBehaviour::IsSilent,
@@ -133,7 +133,7 @@ fn a_key_of_another_certificate_is_refused_before_and_after_it_serves() {
 }
 
 #[test]
-fn a_key_that_was_proved_is_believed_while_its_token_is_away() {
+fn a_proved_key_is_accepted_while_its_token_is_unavailable() {
     let before = Bench::new(AgentBehaviour::Signs).serving();
     let bench = before.reloaded(AgentBehaviour::IsEmpty);
     let other = public(&KeyPair::generate().unwrap());
@@ -150,7 +150,7 @@ fn a_key_that_was_proved_is_believed_while_its_token_is_away() {
 
 /// The configuration in use keeps its agent.
 #[test]
-fn a_configuration_is_refused_whose_pin_or_key_the_token_refuses() {
+fn a_configuration_with_a_refused_pin_or_key_is_rejected() {
     let before = Bench::new(AgentBehaviour::Signs).serving();
     for (way, why) in [
         (AgentBehaviour::Refuses, "PinIncorrect"),
@@ -164,7 +164,7 @@ fn a_configuration_is_refused_whose_pin_or_key_the_token_refuses() {
 }
 
 #[test]
-fn an_agent_that_comes_too_late_replaces_none_that_signs() {
+fn a_late_agent_does_not_replace_a_working_one() {
     let bench = Bench::new(AgentBehaviour::Signs).serving();
     bench.link.replace(agent(&bench.key, AgentBehaviour::Dies));
     bench.ask();
@@ -174,7 +174,7 @@ fn an_agent_that_comes_too_late_replaces_none_that_signs() {
 
 /// The agent would otherwise run forever.
 #[test]
-fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
+fn an_agent_that_opens_its_token_after_the_link_closed_does_not_serve() {
     let bench = Bench::new(AgentBehaviour::Signs);
     bench.prove().unwrap();
     bench.link.lock().agent = Err(TokenFault::silent());
@@ -194,7 +194,7 @@ fn a_agent_that_opens_its_token_after_the_link_was_closed_does_not_serve() {
 
 /// A compromised agent may send any answer.
 #[test]
-fn whatever_is_answered_each_request_gets_one_answer() {
+fn each_request_gets_one_answer_from_any_agent() {
     let mut random = fastrand::Rng::with_seed(7512);
     for _ in 0..300 {
         let bench = Bench::new(AgentBehaviour::Signs);
