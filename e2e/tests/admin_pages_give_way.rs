@@ -126,7 +126,7 @@ fn a_reload_is_not_delayed_by_a_flood_of_page_requests() {
             });
         }
         until("the flood has started", || {
-            (pages.load(SeqCst) > 200).then_some(())
+            (pages.load(SeqCst) > 20).then_some(())
         });
         becket.signal(Signal::HUP);
         until("the reload is done", || {
