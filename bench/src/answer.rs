@@ -26,8 +26,8 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         .unwrap_or_else(|| "No server could be measured on this machine.".to_owned())
 }
 
-/// Compares becket with the best peer and with other builds or settings of becket. Lists at most [`FEW`] verdicts,
-/// inconclusive ones last, and only the number of further verdicts.
+/// Lists at most [`FEW`] verdicts of becket against the best peer and against other builds or settings, inconclusive
+/// ones last. Only counts further verdicts.
 fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     let figures = figure::headlines(outcome);
     let each = outcome.cases.iter().flat_map(|case| {
@@ -101,7 +101,7 @@ fn medians(outcome: &Outcome) -> Option<String> {
     }))
 }
 
-/// Writes one sentence per distinct first string, with all second strings that belong to it.
+/// Groups the pairs by their first string and writes one sentence per group.
 fn sentences(parts: impl Iterator<Item = (String, String)>) -> Option<String> {
     let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
     for (begin, part) in parts {
@@ -168,7 +168,7 @@ fn named(setting: &str, value: &str) -> String {
     }
 }
 
-/// Returns a sentence with the round trips to the first byte that each way of resumption saves becket's clients.
+/// Returns a sentence with the round trips that each kind of resumption saves before the first byte.
 fn saved(outcome: &Outcome) -> Option<String> {
     let trips = |case: &Case| verdict::subject(case)?.median(figures::ROUND_TRIPS_TO_FIRST);
     let told = outcome.cases.iter().filter_map(|case| {
@@ -236,7 +236,6 @@ const STEPS: &[(&str, &str)] = &[
     ("servers", "servers"),
     ("threads", "crypto-threads"),
 ];
-/// Maximum number of verdicts that an answer lists.
 const FEW: usize = 4;
 /// Maximum relative difference at which the rates of two load generators count as equal.
 const CLOSE: f64 = 0.05;

@@ -41,8 +41,8 @@ pub fn show(scenario: &Scenario, source: &Source, outcome: &Outcome) -> String {
     text + "\n" + &rows.text()
 }
 
-/// Finds the case with these settings. Compares only settings that the case has, because cases of earlier runs lack
-/// some.
+/// Finds the case with these settings. Ignores settings that the case lacks, because results of earlier versions have
+/// fewer.
 fn find<'a>(outcome: &'a Outcome, settings: &Settings) -> Option<&'a Case> {
     let is_that = |case: &&Case| {
         let mut known = case.settings.iter();

@@ -62,7 +62,7 @@ impl Control {
         Ok(())
     }
 
-    /// Joins the turns measured since the last call into the sample of one round.
+    /// Combines the turns measured since the last call into one sample.
     pub fn end_round(&mut self) {
         let turns = std::mem::take(&mut self.turns);
         let round = u32::try_from(self.samples.len()).unwrap_or(u32::MAX);

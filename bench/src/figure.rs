@@ -381,8 +381,8 @@ fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     Some(relay + cpu(case.column(LIBRARY)?)?)
 }
 
-/// Returns the median over all rounds of limit / measured CPU time. Returns `None` for a result above 1, which
-/// disproves the limit; see [`beaten`].
+/// Returns the ratio of the limit to the measured CPU time, as the median over all rounds. Returns `None` for a result
+/// above 1, which disproves the limit; see [`beaten`].
 pub fn eta(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     share_of_limit(case, column, relay).filter(|eta| *eta <= 1.0)
 }
@@ -410,8 +410,8 @@ pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
     ))
 }
 
-/// Returns a remark that lists the loads at which the client added latency. Its p99 start delay exceeded a tenth of the
-/// p99 latency, or one of its CPUs was busy for more than 90 % of the time. The backend shares these CPUs.
+/// Returns a remark that lists the loads at which the client itself added latency: its p99 start delay exceeded a tenth
+/// of the p99 latency, or one of its CPUs was busy for more than 90 % of the time. The backend shares these CPUs.
 pub fn client_was_slow(column: &Column) -> Option<String> {
     let mut loads = LATENCY_LOADS.to_vec();
     loads.extend(

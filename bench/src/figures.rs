@@ -85,10 +85,10 @@ pub const PROBE: &str = "probe_";
 /// Prefix of the figures of the returning client, which reconnects and resumes a session during a flood.
 pub const RETURNING: &str = "returning_";
 
-/// Time from the start of a transaction to the first byte of the response.
+/// Median time from the start of a transaction to the first byte of the response.
 pub const FIRST_P50: &str = "first_byte_p50_us";
 pub const FIRST_P99: &str = "first_byte_p99_us";
-/// Median time to the first and to the last byte, in round-trip times of the network.
+/// Median time to the first byte, in network round-trip times.
 pub const ROUND_TRIPS_TO_FIRST: &str = "first_byte_round_trips";
 pub const ROUND_TRIPS_TO_LAST: &str = "last_byte_round_trips";
 /// Share of connections whose early data the server accepted, 0 to 1.
@@ -100,16 +100,16 @@ pub const RTT: &str = "round_trip_us";
 pub const LATENCY_LOADS: &[&str] = &["1", "50", "80", SAME];
 /// Loads of `storm`, in the format of [`LATENCY_LOADS`].
 pub const STORM_LOADS: &[&str] = &["80", "150", SAME];
-/// Load at one rate that is equal for all servers.
+/// Load at one rate common to all servers.
 pub const SAME: &str = "same";
 /// Floods of `overload`: the percentage of capacity, and the share of the closed-loop rate that becket must keep.
 pub const FLOODS: &[(&str, f64)] = &[("150", 0.97), ("300", 0.95), ("1000", 0.85)];
 
-/// Phases of `failover`: before the loss of a node, and the first and second return after it.
+/// Phase of `failover` before the loss of a node.
 pub const BEFORE: &str = "before";
 pub const DURING: &str = "during";
 pub const AFTERWARDS: &str = "after";
-/// Phases of `queued`: without and with clients in the queue.
+/// Phase of `queued` without clients in the queue.
 pub const EMPTY: &str = "empty";
 pub const FULL: &str = "queued";
 
@@ -122,7 +122,6 @@ pub const ROUND_TRIP: &str = "round-trip";
 /// Floor column: TLS library in memory.
 pub const LIBRARY: &str = "library";
 
-/// Returns whether a column is a floor rather than a server.
 pub fn is_floor(peer: &str) -> bool {
     [RELAY, ROUND_TRIP, ANSWER, LIBRARY, "direct"].contains(&peer)
 }

@@ -23,7 +23,6 @@ use crate::scenario::Files;
 
 #[derive(Debug)]
 pub struct Floors {
-    /// Relays without TLS. Each is named after its column.
     pub relays: Vec<Server>,
     /// Flights that the client sends to the `round-trip` relay before each request.
     pub preface: Option<Preface>,
@@ -49,7 +48,7 @@ impl Floors {
         Ok(Some(sample))
     }
 
-    /// Returns the names of the relays of a case. `answers` is true if the case has a preface.
+    /// Returns the columns of a case's relays. `answers` includes the relay that answers handshake flights.
     pub fn names(files: Files, answers: bool) -> &'static [&'static str] {
         match (files, answers) {
             (Files::None, true) => &[RELAY, ROUND_TRIP],

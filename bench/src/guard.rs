@@ -49,7 +49,7 @@ pub fn forget(group: u32) {
 fn tell(line: &str) {
     let Some(pipe) = PIPE.get() else { return };
     let mut pipe = pipe.lock().unwrap_or_else(PoisonError::into_inner);
-    // Ignore errors: without a guard, the bench still stops all processes at an orderly end.
+    // Ignore errors: without a guard, the bench still stops all processes on a normal exit.
     drop(writeln!(pipe, "{line}"));
 }
 

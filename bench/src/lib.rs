@@ -70,7 +70,7 @@ pub enum Error {
     /// A peer is missing or does not start.
     #[error("{0}")]
     Peer(String),
-    /// A peer negotiated parameters other than the requested ones, although it can be configured for them.
+    /// A peer supports the requested parameters, but negotiated different ones.
     #[error("{0}")]
     Unlike(String),
     /// Other processes use the CPUs of the run.
@@ -99,7 +99,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Creates an [`Error::Os`] for the failed operation `what`.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Os {
             what: what.into(),

@@ -32,7 +32,6 @@ pub struct Library {
 }
 
 impl Library {
-    /// Prepares the handshakes of a case for measurement on `cpu`.
     pub fn new(settings: &Settings, certificate: &Path, cpu: usize) -> Result<Self, Error> {
         let resumed = settings.asked_resumed()?;
         Ok(Self {

@@ -18,7 +18,6 @@ use crate::keys::NAME;
 use crate::result::Sample;
 use crate::scenario::{EARLY, Settings};
 
-/// Options and preface for a run of the load tool.
 #[derive(Clone, Debug)]
 pub struct Ask {
     args: Vec<String>,
@@ -135,7 +134,6 @@ pub fn only_step(report: LoadReport) -> Result<LoadStep, Error> {
     step.ok_or_else(|| Error::Asked("becket-load measured no step".to_owned()))
 }
 
-/// Returns a TLS client of the load tool with the settings of a case.
 pub fn tls(settings: &Settings) -> Result<Tls, Error> {
     let plan = Ask::of(settings, "https://127.0.0.1:1/".to_owned()).plan(Load::ClosedCount(1))?;
     Ok(Tls::new(&plan.options.tls)?)

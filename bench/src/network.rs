@@ -156,7 +156,7 @@ fn host(address: Ipv4Addr) -> io::Result<(File, File)> {
         ip(&format!(
             "link set delay up mtu 1500 txqueuelen {MOST_HELD}"
         ))?;
-        // Otherwise, metrics that the kernel saved from earlier connections would speed up later connections.
+        // Disables saved TCP metrics, because the metrics of earlier connections would speed up later ones.
         std::fs::write("/proc/sys/net/ipv4/tcp_no_metrics_save", "1")?;
         Ok((File::open(NAMESPACE)?, device))
     };
@@ -218,7 +218,6 @@ const ONE_WAY: Duration = Duration::from_millis(10);
 /// Maximum packets in transit per direction.
 const MOST_HELD: usize = 16_384;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
-/// Address on which servers listen.
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
 /// Interval at which carrier threads check if the link is closed.

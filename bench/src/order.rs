@@ -19,7 +19,6 @@ pub struct Effort {
     /// Maximum time per case for additional rounds. If zero, a case has exactly [`Effort::rounds`].
     pub patience: Duration,
     pub idle: usize,
-    /// Limit on open files per process.
     pub open_files: u64,
     /// Use the values of a quick run for each axis.
     pub few: bool,
@@ -97,12 +96,11 @@ impl Effort {
         }
     }
 
-    /// Returns the maximum number of idle connections of a server.
     pub fn most_idle(&self) -> usize {
         self.idle.min(self.most_clients())
     }
 
-    /// Returns the maximum number of connections of a server, which needs two descriptors for each.
+    /// Returns the maximum number of connections. A server needs two descriptors for each.
     pub fn most_clients(&self) -> usize {
         usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX)
     }

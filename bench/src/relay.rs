@@ -224,7 +224,7 @@ impl Pair {
     }
 }
 
-/// Result of an event from a client whose flights are answered.
+/// Result of an event while the relay answers a client's flights.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Talk {
     GoesOn,

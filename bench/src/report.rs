@@ -106,7 +106,6 @@ fn warnings(run: &Run) -> Vec<String> {
     warnings
 }
 
-/// Returns a table of one figure with all cases and peers.
 fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     let peers = table::peers(outcome);
     let heads = peers.iter().map(|peer| table::column_head(run, peer));

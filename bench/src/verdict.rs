@@ -11,7 +11,6 @@ use crate::figures;
 use crate::result::{Case, Column, Run, Sample};
 use crate::scenario::BECKETS;
 
-/// Properties of a run that determine the certainty of its verdicts.
 #[derive(Clone, Copy, Debug)]
 pub struct Certainty<'a> {
     /// Maximum number of checks per case. More checks widen the intervals.
@@ -59,9 +58,9 @@ pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
     figure.best_of(others).map(|(column, _)| column)
 }
 
-/// Returns whether the verdicts of a case are clear, so that it needs no more rounds. Each figure must show a
-/// difference between becket and the best peer. Each figure must also show whether becket is worse than its other
-/// columns by more than [`TOLERATED`].
+/// Returns whether the verdicts of a case are clear, so that it needs no more rounds. Each figure must distinguish
+/// becket from the best peer, and must show whether becket is worse than its other builds and settings by more than
+/// [`TOLERATED`].
 pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) -> bool {
     let Some(subject) = subject(case) else {
         return true;

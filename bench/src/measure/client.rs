@@ -31,7 +31,7 @@ impl Client {
         Ok(Self { socket, tls })
     }
 
-    /// Completes the handshake without a request.
+    /// Completes the handshake without sending a request.
     pub(super) fn shake_hands(&mut self) -> io::Result<()> {
         while self.tls.is_handshaking() || self.tls.wants_write() {
             self.tls.complete_io(&mut self.socket)?;

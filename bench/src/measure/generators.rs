@@ -60,7 +60,6 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
 }
 
 impl Generator {
-    /// Returns the generators that support a case.
     fn of(connections: usize, requests: u64) -> Vec<Self> {
         let mut all = vec![Self::BecketLoad];
         match (connections, requests) {

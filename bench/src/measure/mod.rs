@@ -91,8 +91,8 @@ fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
     Ok(())
 }
 
-/// Replaces the figures of a server that did not resume with the reason. Skips cases with large bodies, in which
-/// handshakes are few and their cost is negligible.
+/// Drops the figures of a server that resumed far fewer sessions than requested, and records the reason. Skips cases
+/// with large bodies, in which handshakes are few and their cost is negligible.
 fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> {
     if settings.body >= LARGE {
         return Ok(());

@@ -89,7 +89,7 @@ fn aside(address: SocketAddr) -> SocketAddr {
     SocketAddr::new(ASIDE, address.port())
 }
 
-/// Returns becket's configuration sections of the second listener.
+/// Returns becket's configuration sections for the second listener.
 pub(crate) fn sections(
     address: SocketAddr,
     backend: SocketAddr,
@@ -105,5 +105,5 @@ pub(crate) fn sections(
 const ASIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Transactions per second through the second listener, far below any capacity.
 const RATE: f64 = 200.0;
-/// Duration as a multiple of the usual one, because an idle server uses little CPU time.
+/// Multiple of the usual duration. An idle server uses little CPU time, so a short measurement would be imprecise.
 const LONG: u32 = 15;

@@ -18,7 +18,7 @@ use crate::{Error, figure};
 pub(crate) struct Rounds {
     done: u32,
     least: u32,
-    /// Number of rounds after which the next check takes place.
+    /// Number of rounds before the next check.
     look_at: u32,
     looks_left: u32,
     begun: Instant,

@@ -166,7 +166,7 @@ impl Loaded<'_> {
 fn ask(socket: &Path, page: &str, body: &str) -> io::Result<Vec<u8>> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(PATIENCE))?;
-    // With HTTP/1.0 the response has no chunks and ends with the connection.
+    // An HTTP/1.0 response is not chunked and ends when the connection closes.
     write!(
         stream,
         "{page} HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -217,5 +217,5 @@ const SHARE: f64 = 0.5;
 /// Requests per second that the probe sends.
 const PROBES: f64 = 200.0;
 const SOURCES: &str = "127.0.0.2-127.0.0.9";
-/// Duration as a multiple of the usual one, so that each measurement includes several scrapes.
+/// Multiple of the usual duration, so that each measurement includes several scrapes.
 pub(crate) const LONG: u32 = 5;

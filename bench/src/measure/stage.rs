@@ -37,7 +37,7 @@ pub struct Stage<'a> {
     pub client: &'a [usize],
     pub effort: &'a Effort,
     pub capacities: &'a mut Capacities,
-    /// Set by a signal.
+    /// Becomes `true` when a signal arrives.
     pub stop: &'a Arc<AtomicBool>,
 }
 
@@ -51,7 +51,6 @@ impl Stage<'_> {
         }
     }
 
-    /// Returns load options for a server with other client settings.
     pub fn ask_as(&self, settings: &Settings, address: SocketAddr) -> Ask {
         let scheme = match settings.front {
             Front::Plain => "http",
@@ -90,12 +89,11 @@ impl Stage<'_> {
         columns.collect()
     }
 
-    /// Returns the number of connections to hold open: the number of the case, limited by the effort.
+    /// Returns the number of connections to hold open: the case's number, or the limit of the effort if it is lower.
     pub fn held(&self) -> usize {
         self.settings.connections.min(self.effort.most_idle())
     }
 
-    /// Returns an error if a signal has arrived.
     pub fn check_signal(&self) -> Result<(), Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);

@@ -100,7 +100,7 @@ fn flooded(
     Ok(())
 }
 
-/// Runs a client that reconnects repeatedly and resumes.
+/// Runs a client that reconnects repeatedly and resumes its session.
 fn returning(
     stage: &Stage<'_>,
     address: std::net::SocketAddr,

@@ -52,7 +52,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Returns the number of turns per round, from a short measurement of each column that is not part of any figure.
+/// Returns the number of turns per round. Measures each column briefly to find the slowest server; no figure includes
+/// these measurements.
 fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Error> {
     let time = stage.effort.time;
     let most = turns::of_round(time, f64::INFINITY, 1);
@@ -159,7 +160,7 @@ fn connections(settings: &Settings) -> usize {
     }
 }
 
-/// Adds remarks about doubtful results, once per kind.
+/// Adds the load tool's findings and the failures of a step to the column's remarks.
 pub(super) fn remark(column: &mut Column, step: &LoadStep) {
     step.findings
         .iter()

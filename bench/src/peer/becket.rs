@@ -80,7 +80,6 @@ level = "warn"
     )
 }
 
-/// Returns the listener's TLS settings.
 fn front(site: &Site<'_>) -> String {
     let suite = match site.settings.suite.as_str() {
         "aes256" => "AES-256-GCM",

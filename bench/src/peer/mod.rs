@@ -24,7 +24,7 @@ use crate::scenario::OLD;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Name of its columns: the name of the kind, or `KIND@WORD` for another build.
+    /// Column name in reports: the kind, or `KIND@WORD` for another build.
     pub name: String,
     pub kind: Kind,
     pub program: PathBuf,

@@ -118,7 +118,6 @@ impl<'a> Runner<'a> {
                 None => self.parts.order.effort.cases(&scenario)?,
             };
             for ((label, settings), number) in cases.iter().zip(numbers.by_ref()) {
-                // Ignore errors: the reader of the progress output may have closed the pipe.
                 let (id, planned) = (&scenario.id, self.planned);
                 drop(writeln!(
                     io::stderr(),
@@ -245,5 +244,5 @@ impl<'a> Runner<'a> {
 
 /// Maximum number of repeated measurements of a case that other processes disturbed.
 const REPEATS: u32 = 2;
-/// Time in which the CPU use of other processes is measured before a run.
+/// Duration for which the CPU use of other processes is measured before a run.
 const LOOK: Duration = Duration::from_secs(1);

@@ -196,7 +196,8 @@ impl Parts {
             .find(|peer| peer.kind == Kind::Becket)
     }
 
-    /// Returns a program under another name: one of the peers, or an installed program.
+    /// Returns a copy of a peer's program with another name. Searches for an installed program if no peer has this
+    /// kind.
     fn program(&self, kind: Kind, name: String) -> Result<Peer, Error> {
         let peer = self.order.peers.iter().find(|peer| peer.kind == kind);
         let program = peer.map(|peer| peer.program.clone());
@@ -212,7 +213,7 @@ impl Parts {
             .map(|p| p.library.as_str());
         let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
         let lacks = settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old;
-        // OpenSSL supports the group since version 3.5.
+        // OpenSSL introduced the group in version 3.5.
         let lacks = lacks.then(|| format!("{} has no X25519MLKEM768", library.unwrap_or_default()));
         if let Some(reason) = lacks.or_else(|| scenario.reason(peer.kind.name(), settings)) {
             return Some(Column::without(&peer.name, reason));
@@ -273,7 +274,7 @@ impl Parts {
     }
 }
 
-/// Starts the control with its backend, on the CPUs of a server with one worker and of its clients.
+/// Starts the control and its backend, on the CPUs that a one-worker server and its clients use.
 pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error> {
     let Shares { server, client } = place.one();
     let backend = backend(directory, ("backend", "127.0.0.1"), &[], &client)?;
@@ -281,7 +282,6 @@ pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error>
     Ok(Control::new(relay, backend, &client))
 }
 
-/// Starts a plain socket server.
 fn backend(
     directory: &Path,
     (name, host): (&str, &str),

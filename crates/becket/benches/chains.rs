@@ -1,4 +1,5 @@
-//! Measures the cost of rejecting the worst chain of certificates, for a worker or for control.
+//! Measures the cost of rejecting the worst chain of certificates, for a worker or for the control
+//! thread.
 //!
 //! Run with `cargo bench -p becket --bench chains`. webpki makes `MOST_STEPS` steps, compares each
 //! certificate with an authority, and parses the whole chain in each step. `filler` fills the chain

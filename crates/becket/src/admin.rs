@@ -295,7 +295,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const MOST_PATIENCE: Duration = Duration::from_secs(75);
 /// Maximum number of tries: an upgrade may interrupt the first one, and another upgrade the second.
 const MOST_TRIES: usize = 3;
-/// Maximum length of an answer in bytes. A status with thousands of routes has a few megabytes.
+/// Maximum length of an answer in bytes. A status with thousands of routes is a few megabytes long.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;
 
 #[cfg(test)]

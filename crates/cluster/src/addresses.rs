@@ -19,7 +19,7 @@ pub trait Resolve: fmt::Debug + Send + Sync {
     /// Starts a lookup immediately. The returned future waits for the result.
     fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>>;
 
-    /// Returns the delay before a name is looked up again, or `None` if it never is.
+    /// Returns the delay until the next lookup of a name, or `None` if no further lookup is needed.
     fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration>;
 }
 
@@ -44,7 +44,7 @@ pub struct ConfiguredPeer {
     pub name: Arc<str>,
     /// Addresses from the last successful lookup.
     pub addresses: Vec<SocketAddr>,
-    /// Number of additional addresses that exceed the limit and are not used.
+    /// Number of addresses that exceed the limit and are not used.
     pub ignored: usize,
     pub problem: Option<String>,
 }

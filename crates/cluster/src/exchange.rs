@@ -33,7 +33,7 @@ pub(crate) struct Exchange {
     pub(crate) clock: Clock,
 }
 
-/// Event that ended the sleep of the task.
+/// Reason why the task woke up.
 enum Woken {
     Datagrams,
     Events,

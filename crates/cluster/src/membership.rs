@@ -75,7 +75,7 @@ impl Membership {
     pub async fn leave(self) {
         drop(self.reloads);
         if let Some(task) = self.task {
-            // Ignore a panic of the task, which then has sent no goodbye.
+            // Ignore a panic of the task. It only means that no goodbye was sent.
             let _panicked = task.await;
         }
     }
@@ -86,6 +86,7 @@ impl Membership {
     }
 }
 
-/// Maximum number of waiting events per worker. An event takes about 60 bytes. Control takes events every
-/// few milliseconds, so a queue fills only at millions of handshakes per second, or while control is blocked.
+/// Maximum number of waiting events per worker. An event takes about 60 bytes. The control thread drains the queues
+/// every few milliseconds, so a queue fills only at millions of handshakes per second, or while the control thread is
+/// blocked.
 const QUEUED_EVENTS: usize = 16_384;

@@ -77,7 +77,7 @@ impl Node {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, NodeState> {
-        // Ignores poisoning: a panic, most likely in a page, must not end replication.
+        // Ignores poisoning, because a panic in a status page must not end replication.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -54,14 +54,14 @@ struct OutboxShared {
 }
 
 impl Outbox {
-    /// Queues an event without waiting, or drops and counts it. Makes no system call unless control sleeps.
-    /// After the host has left its cluster, events are neither sent nor counted.
+    /// Queues an event without waiting, or drops and counts it if the queue is full. Makes no system call unless the
+    /// control thread sleeps. After the host has left its cluster, events are neither sent nor counted.
     pub fn leave(&self, event: SessionEvent) {
         if let Err(TrySendError::Full(_)) = self.queue.try_send(event) {
             self.shared.untold.fetch_add(1, Relaxed);
         }
-        // Pairs with the fence in `drain`: either this thread sees that control sleeps, or control
-        // sees the event. Without both fences, each could miss the other.
+        // Pairs with the fence in `drain`: either this thread sees that the control thread sleeps,
+        // or the control thread sees the event. Without both fences, each could miss the other.
         fence(SeqCst);
         if self.shared.asleep.load(Relaxed) && self.shared.asleep.swap(false, SeqCst) {
             self.shared.wakeup.notify_one();
@@ -106,7 +106,8 @@ impl OutboxReader {
         taken
     }
 
-    /// Waits for the first event after a drain that found none. Dropping the future loses nothing.
+    /// Waits for the first event after a drain that found no event. Dropping the future loses
+    /// nothing.
     pub(crate) fn wakeup(&self) -> impl Future<Output = ()> + use<> {
         let shared = Arc::clone(&self.shared);
         async move { shared.wakeup.notified().await }

@@ -43,9 +43,9 @@ pub struct Secret {
 pub struct Peer {
     /// Name as configured; a label in status and log.
     pub name: Arc<str>,
-    /// Host and port to look up; `None` for an address.
+    /// Host name and port to look up; `None` if an IP address is configured.
     pub lookup: Option<(String, u16)>,
-    /// The address, or the results of the last lookup.
+    /// The configured IP address, or the addresses that the last DNS lookup returned.
     pub addresses: Vec<SocketAddr>,
 }
 

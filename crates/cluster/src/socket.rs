@@ -15,7 +15,8 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     socket: UdpSocket,
-    /// Second handle of the socket, because the runtime refuses to send on its own handle before it has polled it.
+    /// Second handle of the socket, for sending. The runtime's handle cannot send before the runtime has polled the
+    /// socket.
     sender: StdSocket,
     /// `true` if the socket is bound to `[::]`, so that IPv4 addresses are IPv4-mapped.
     maps_v4: bool,
@@ -23,7 +24,7 @@ pub(crate) struct PeerSocket {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SocketRead {
-    /// A datagram of this many bytes, truncated to the buffer.
+    /// Length in bytes and source address. A datagram longer than the buffer is truncated.
     Datagram(usize, SocketAddr),
     /// Receiving failed once; the next attempt may succeed.
     Noise,
@@ -108,5 +109,6 @@ impl PeerSocket {
     }
 }
 
-/// Requested size of the kernel's buffer: half a second at 50 000 sessions per second.
+/// Requested size of the kernel's receive buffer in bytes: half a second of datagrams at 50 000
+/// sessions per second.
 const BUFFER: usize = 4 * 1024 * 1024;

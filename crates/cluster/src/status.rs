@@ -16,13 +16,12 @@ use crate::addresses::ConfiguredPeer;
 use crate::replica::{DropCause, ReplicaStatus};
 use crate::sink::SinkCounts;
 
-/// Status of the cluster as seen by this node.
 #[derive(Clone, Debug, Serialize)]
 pub struct ClusterStatus {
     #[serde(flatten)]
     pub replica: ReplicaStatus,
     pub listen: SocketAddr,
-    /// IDs of the accepted secrets. This node joins others under the first one.
+    /// IDs of the accepted secrets. This node sends its joins under the first one.
     #[serde(serialize_with = "secrets")]
     pub secrets: Vec<SecretId>,
     /// Problems that an operator has to solve, as text.
@@ -64,7 +63,7 @@ impl ClusterStatus {
         }
         for refused in &self.replica.refused {
             let unknown = refused.cause == DropCause::UnknownSecret;
-            // Skips solved problems: the node has stopped trying to join, or its secret is accepted
+            // Skips solved problems: joins that have stopped, or whose secret this node accepts by
             // now.
             if refused.ago >= STILL_TRIES || unknown && self.secrets.contains(&refused.secret) {
                 continue;

@@ -12,8 +12,8 @@ pub trait StickMemory: fmt::Debug + Send + Sync {
     fn learn_from_peer(&self, stick: &PeerStick, late: bool, now: Duration) -> bool;
 
     /// Calls `show` with each stick and its age, starting at `from`. Returns the position to
-    /// continue from. Visits at most `at_most` entries of one backend's table, under one of its
-    /// locks.
+    /// continue from. Each call visits at most `at_most` entries of one backend and holds one lock
+    /// of its table.
     fn visit_sticks(
         &self,
         from: StickCursor,

@@ -29,8 +29,8 @@ use crate::settings::Secret;
 pub(crate) struct ClusterVault {
     ids: Vec<SecretId>,
     secrets: Vec<JoinSecret>,
-    /// The system failed to provide random bytes. Nothing is sealed afterwards, since nonces and shares could be
-    /// predictable.
+    /// `true` if the system failed to provide random bytes. Nothing is sealed afterwards, because nonces and shares
+    /// could be predictable.
     broken: bool,
 }
 

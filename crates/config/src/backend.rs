@@ -40,7 +40,7 @@ pub struct Backend {
     /// means never.
     #[serde(with = "TimeOr::<Off, { 100 * MILLISECOND }, DAY>")]
     pub idle_reclaim: Option<Duration>,
-    /// Remove a client from the queue if it closes its stream while it waits.
+    /// Remove a queued client when the client closes its stream.
     pub abort_on_close: bool,
     /// Maximum number of additional servers or addresses to try after a failed connect. Each
     /// attempt may take `timeouts.connect`.
@@ -130,8 +130,8 @@ section! {
 pub struct ServerSection {
     /// Address of the server; required.
     pub address: Option<ServerAddress>,
-    /// Weight relative to the other servers, in HAProxy's range. A server with weight 0 receives
-    /// only clients that stick to it.
+    /// Weight relative to the other servers; the range is that of HAProxy. A server with weight 0
+    /// receives only clients that stick to it.
     #[serde(with = "Whole::<0, 256>")]
     pub weight: u32 = 1,
     /// Maximum number of connections; absent means no limit.

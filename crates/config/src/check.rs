@@ -31,8 +31,8 @@ pub struct Way<'a> {
     pub certificate: Option<usize>,
     /// `true` if TLS is terminated, `false` if it is passed through or not used.
     pub ends_tls: bool,
-    /// Policy name of the route, the certificate or the listener, in this order. Defaults to the
-    /// listener's own name.
+    /// Policy name: the first one set by the route, the certificate or the listener. Defaults to
+    /// the listener's own name.
     pub policy: &'a str,
     /// Name of the backend; `None` is an error.
     pub backend: Option<&'a str>,
@@ -112,7 +112,7 @@ impl File {
         paths("backend", self.backend.iter().map(|it| &it.name))
     }
 
-    /// Returns the distinct names of the policies under which TLS is terminated.
+    /// Returns the distinct names of the policies that apply to terminated TLS.
     fn policies_in_use(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for way in self.listener.iter().flat_map(ListenerSection::ways) {

@@ -6,7 +6,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownNames {
-    /// Use the default certificate.
     #[default]
     Default,
     /// Reject with the alert `unrecognized_name` (RFC 6066, section 3).
@@ -30,7 +29,6 @@ pub enum AlpnMismatch {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownStatus {
-    /// Reject the certificate.
     #[default]
     Refuse,
     /// Accept the certificate as not revoked.
@@ -65,7 +63,6 @@ pub enum SandboxMode {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogFormat {
-    /// Human-readable text.
     #[default]
     Text,
     /// One JSON object per line.
@@ -115,7 +112,7 @@ pub enum Balance {
     First,
     /// The server that the client's address hashes to.
     SourceHash,
-    /// The server that the hello's server name hashes to.
+    /// The server that the server name in the ClientHello hashes to.
     SniHash,
 }
 
@@ -126,7 +123,6 @@ pub enum ConnectionsOnFailure {
     /// Connections continue.
     #[default]
     Drain,
-    /// Connections are closed.
     Close,
 }
 
@@ -250,10 +246,10 @@ pub enum ClientTrust {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DefaultCertificate {
-    /// The certificate of the last file.
+    /// The certificate of the last file, in the order of the configuration.
     #[default]
     Last,
-    /// The certificate of the first file.
+    /// The certificate of the first file, in the order of the configuration.
     First,
 }
 

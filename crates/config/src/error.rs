@@ -90,7 +90,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Fault of a value, with the accepted values if they differ from those of the notation.
+/// Fault of a value. Includes the accepted values only if they differ from those of the notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueError {
     pub(crate) fault: Cow<'static, str>,
@@ -238,7 +238,8 @@ const SHOWN_CHARS: usize = 120;
 /// Returns the text of a system error without its number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
-    // Other messages may contain paths and names, so they are not converted to lower case.
+    // Only system errors are converted to lower case, because other messages may contain paths and
+    // names.
     match text.split_once(" (os error") {
         Some((text, _)) => text.to_lowercase(),
         None => text,

@@ -23,7 +23,6 @@ pub struct ListenerSection {
     /// Unique name, used as a label in metrics and logs.
     pub name: SectionName,
     pub bind: Vec<ListenAddress>,
-    /// `true` if clients use TLS.
     pub tls: bool = true,
     /// Termination or passthrough of TLS, unless a route sets its own mode.
     pub mode: Mode,
@@ -234,7 +233,7 @@ impl Certificate {
         }
     }
 
-    /// Returns the files of the entry, or the folder of its files.
+    /// Returns the paths of the files of this entry; for a glob pattern, returns its folder.
     pub(crate) fn files(&self) -> Vec<&str> {
         match self {
             Self::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],

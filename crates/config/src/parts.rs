@@ -19,7 +19,6 @@ pub trait IncludedFiles {
     fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
 }
 
-/// Fault of included files that exceed [`MOST_BYTES`].
 pub const TOO_LARGE: &str = "too large: all included files together may have at most 16 MiB";
 /// Maximum size of all included files together, in bytes.
 pub const MOST_BYTES: u64 = 16 * 1024 * 1024;

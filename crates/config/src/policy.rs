@@ -105,7 +105,7 @@ impl Policy {
 section! {
 pub struct ServerTls {
     pub verify: Verify,
-    /// PEM file of CA certificates; absent means those of the system.
+    /// PEM file of CA certificates; absent means the CA certificates of the system.
     pub ca: Option<String>,
     /// Files with revocation lists.
     pub crl: Vec<String>,
@@ -145,14 +145,12 @@ impl Text for VerifiedName {
     }
 }
 
-/// SNI to send to a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sni {
     /// A configured name.
     Fixed(ServerName<'static>),
     /// The SNI of the client, if it sent one.
     Client,
-    /// No SNI.
     Off,
 }
 

@@ -166,10 +166,10 @@ pub struct Admission {
     /// Maximum number of connections from one source that have no TLS keys yet, over all workers.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub half_open_per_source: u32 = 1000,
-    /// Bits of an IPv4 address that identify a source.
+    /// Number of leading bits of an IPv4 address that identify a source.
     #[serde(with = "Whole::<0, 32>")]
     pub prefix_v4: u8 = 32,
-    /// Bits of an IPv6 address that identify a source.
+    /// Number of leading bits of an IPv6 address that identify a source.
     #[serde(with = "Whole::<0, 128>")]
     pub prefix_v6: u8 = 64,
     /// Maximum number of tracked sources, and of tracked fingerprints.
@@ -192,7 +192,7 @@ pub struct NameLimits {
     /// Maximum burst of full handshakes; absent means `full-handshakes-per-second`.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
-    /// Maximum share of a backend's `queue-length`, in percent.
+    /// Maximum share of a backend's `queue-length` for clients of one server name, in percent.
     #[serde(with = "Whole::<1, 100>")]
     pub queue_share: Option<u32>,
 }
@@ -288,7 +288,6 @@ impl Admission {
         }
     }
 
-    /// Returns `true` if any limit of full handshakes is set.
     pub fn limits_handshakes(&self) -> bool {
         let shares = [self.all(), self.source(), self.name(), self.ja4()];
         shares.iter().any(|share| *share != Share::default())
@@ -429,7 +428,7 @@ pub struct Process {
     /// Worker threads; `auto` means one per usable core.
     #[serde(with = "WholeOr::<Auto, 1, 1024>")]
     pub workers: Option<usize>,
-    /// Threads that sign with expensive keys; `auto` means one per worker.
+    /// Threads that sign with slow keys, such as RSA-4096; `auto` means one per worker.
     #[serde(with = "WholeOr::<Auto, 0, 1024>")]
     pub crypto_threads: Option<usize>,
     /// Sign with RSA in batches of eight.

@@ -29,7 +29,7 @@ pub struct Reading<F = File> {
     pub places: KeyLocations,
 }
 
-/// Reads a configuration. Values in `over` replace those of the text.
+/// Reads a configuration. Values in `over` take precedence over those in `text`.
 pub fn read(text: &str, over: &toml::Table) -> Reading {
     read_as(text, over)
 }
@@ -49,10 +49,10 @@ impl File {
     }
 }
 
-/// Reads a text into any type `F`, as [`read`] does for [`File`].
+/// Reads TOML into any type `F`, as [`read`] does for [`File`].
 pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Reading<F> {
-    // The spaces shift the offsets in `over` past the end of `text`, so that every offset belongs
-    // to only one of them.
+    // The spaces shift the offsets of `over` past the end of `text`, so that an offset identifies
+    // its source.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
     if let Some(problem) = syntax(text, &errors) {

@@ -33,7 +33,7 @@ pub enum KeyExchangeGroup {
 pub struct Suites(&'static str);
 
 impl Suites {
-    /// Returns the IANA numbers, those of TLS 1.3 first.
+    /// Returns the IANA numbers, with the TLS 1.3 suites first.
     pub fn numbers(self) -> impl Iterator<Item = u16> {
         let named = move |[cipher, iana, ..]: &[&str; 3]| *cipher == self.0 || *iana == self.0;
         let all = SUITES.iter().filter(move |(_, names)| named(names));
@@ -82,7 +82,6 @@ pub fn suite_names(number: u16) -> Option<[&'static str; 2]> {
     Some([iana, openssl])
 }
 
-/// Returns OpenSSL's name of a version.
 pub fn version_name(number: u16) -> Option<&'static str> {
     let named = VERSIONS
         .iter()

@@ -72,7 +72,8 @@ impl Pages {
     }
 
     /// Accepts the clients in the kernel's accept queues before the exit, unless another process
-    /// shares the sockets. Waits up to `patience` until each client has its answer or times out.
+    /// shares the sockets. Waits at most `patience` until every client has received its response or
+    /// timed out.
     pub async fn finish(mut self, patience: Duration) {
         if let Some(door) = self.door.take() {
             door.send_if_modified(|door| {
@@ -195,7 +196,7 @@ async fn while_open<T, E>(
 const OF_A_PAGE: Duration = Duration::from_secs(10);
 /// Time limit of a connection over the unix socket, which may wait for the outcome of an upgrade.
 const OF_AN_UPGRADE: Duration = Duration::from_secs(75);
-/// Time limit for clients in the kernel's queues when the pages are closed.
+/// Maximum time to accept clients that are still in the kernel's queues when the pages are closed.
 const LAST_CALL: Duration = Duration::from_millis(50);
 /// Time limit for the last answers before the exit. Clients that send nothing are closed earlier.
 pub const LAST_MOMENT: Duration = Duration::from_secs(2);

@@ -125,7 +125,6 @@ impl Responder {
         }
     }
 
-    /// Counts a connection that was not served.
     pub(super) fn count(&self, refusal: PageRefusal) {
         self.state.refusals().of(refusal).add(1);
     }

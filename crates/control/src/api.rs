@@ -41,11 +41,11 @@ pub(super) enum RouteAction {
     TopConnections,
     Kill,
     Sources,
-    /// Parses a change that is sent to control.
+    /// Parses a change, which the control loop executes.
     Change(fn(&[u8]) -> Result<OperatorChange, Refused>),
 }
 
-/// A change that control carries out.
+/// A change that the control loop executes.
 #[derive(Debug, PartialEq)]
 pub enum OperatorChange {
     Server(ServerChange),
@@ -241,7 +241,6 @@ pub(super) fn query(text: Option<&str>) -> Vec<(String, String)> {
 pub struct Refused {
     pub code: StatusCode,
     pub error: String,
-    /// Description of the accepted input.
     pub accepted: String,
 }
 
@@ -289,7 +288,6 @@ impl ChangeOutcome {
     }
 }
 
-/// A change for control, and the receiver of its outcome.
 #[derive(Debug)]
 pub struct ChangeRequest {
     pub change: OperatorChange,

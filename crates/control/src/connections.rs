@@ -23,7 +23,6 @@ use becket_proxy::worker::listing::{
 };
 use becket_proxy::worker::mailbox::{Mailbox, WorkerMessage};
 
-/// A filter of connections, and the maximum number of rows.
 #[derive(Debug)]
 pub(super) struct ListRequest {
     filter: Filter,
@@ -54,8 +53,8 @@ fn limit(value: &str) -> Result<usize, Refused> {
     limit.ok_or_else(refused)
 }
 
-/// Returns the answer, or an error if nothing matched because the filter names something unknown.
-/// A removed server is unknown, too, but may still have connections.
+/// Returns `answer`, or the error `unknown` if the answer is empty. A removed server is unknown
+/// too, but may still have connections.
 fn known<T>(answer: T, is_empty: bool, unknown: Option<BadField>) -> Result<T, Refused> {
     match unknown {
         Some(bad) if is_empty => Err(bad.into()),
@@ -182,7 +181,6 @@ pub(super) async fn top(
     known(top, counted == 0, unknown)
 }
 
-/// Number of connections and bytes.
 type Sum = (u64, u64);
 
 fn source(client: SocketAddr, prefixes: Prefixes) -> Option<Network> {

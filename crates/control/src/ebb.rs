@@ -31,8 +31,8 @@ impl Ebb {
     }
 
     /// Returns `true` if memory should be returned to the system now, at most once per [`PAUSE`].
-    /// Either a replaced configuration was freed, or half of the peak number of connections, and at
-    /// least [`WORTH_IT`], have ended and no more are ending.
+    /// This requires that a replaced configuration was freed, or that the number of connections
+    /// fell by at least half and by at least [`WORTH_IT`], and is no longer falling.
     pub fn has_come(&mut self, connections: usize, now: Duration) -> bool {
         self.peak = self.peak.max(connections);
         let leaving = connections < std::mem::replace(&mut self.before, connections);

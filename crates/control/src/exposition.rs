@@ -39,7 +39,6 @@ use becket_proxy::metrics::{
 };
 use becket_tls::resumption::{Offer, Resumption};
 
-/// Content type of the result of [`exposition`].
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Writes the page `/metrics`.

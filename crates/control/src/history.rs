@@ -40,7 +40,7 @@ pub struct Moment {
     /// Median time of handshakes.
     pub handshake_p50_us: Option<u64>,
     pub handshake_p99_us: Option<u64>,
-    /// Median time in the queue, of connections that waited for a slot.
+    /// Median queue time of connections that waited for a slot.
     pub queue_p50_us: Option<u64>,
     pub queue_p99_us: Option<u64>,
     /// Median time of successful connects to servers.
@@ -48,7 +48,7 @@ pub struct Moment {
     pub connect_p99_us: Option<u64>,
 }
 
-/// Counts of the last minute, or since the start if that is shorter.
+/// Counts of the last minute, or since the start of the process if that is more recent.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Minute {
@@ -207,7 +207,7 @@ fn times(counters: &[Arc<Counters>]) -> [[u64; BUCKETS]; 3] {
 const INTERVAL: Duration = Duration::from_secs(10);
 /// Number of moments in an hour.
 const MOMENTS: usize = 360;
-/// Number of marks, of which the oldest is 50 to 60 seconds old.
+/// Number of marks; the oldest mark is 50 to 60 seconds old.
 const MARKS: usize = 6;
 
 #[cfg(test)]

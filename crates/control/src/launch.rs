@@ -72,7 +72,6 @@ pub enum StartError {
     /// The configuration, or an address in it, cannot be used.
     #[error("{0}")]
     Rejected(Rejected),
-    /// The log cannot be set up.
     #[error(transparent)]
     Log(#[from] LogError),
     /// The ticket secrets cannot be created.
@@ -81,7 +80,6 @@ pub enum StartError {
     /// Replication cannot start.
     #[error(transparent)]
     Cluster(#[from] NoBoot),
-    /// A system call failed.
     #[error("{what}: {error}")]
     System {
         /// The failed action, such as `cannot start the workers`.
@@ -217,7 +215,7 @@ fn start_workers(
     ended: UnboundedSender<WorkerEnded>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
     let workers = Workers::start(common, sockets, access.as_mut(), move |worker| {
-        // Sending fails only if control has ended, because the process is about to exit.
+        // Sending fails only if the control loop has ended, because the process is about to exit.
         ended.send(worker).ok();
     });
     let workers = workers.map_err(system("cannot start the workers"))?;

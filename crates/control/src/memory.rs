@@ -28,8 +28,8 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Opens the kernel's memory files before the sandbox forbids it, also for the limits of later
-    /// configurations.
+    /// Opens the kernel's memory files before the sandbox forbids it, even without a limit, because
+    /// a reload may set one.
     pub fn open(limit: MemoryLimit) -> Self {
         let resident = ResidentMemory::open();
         if let (MemoryLimit::Bytes(_), Err(error)) = (limit, &resident) {

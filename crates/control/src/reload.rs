@@ -92,7 +92,7 @@ impl Reloading {
         self.running.is_some()
     }
 
-    /// Waits until a reload is prepared, forever if there is none. Cancel safe.
+    /// Waits until a reload is prepared; never returns if there is none. Cancel safe.
     pub async fn prepared(&mut self) -> Reloaded {
         let Some(Running { task, .. }) = &mut self.running else {
             return std::future::pending().await;
@@ -127,7 +127,7 @@ fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
     Ok(prepared)
 }
 
-/// Builds every TLS configuration of the listeners once, to find errors, and drops it.
+/// Builds every TLS configuration of the listeners once, only to find errors.
 pub fn build<'a>(
     config: &Config,
     listeners: impl IntoIterator<Item = &'a Arc<Listener>>,

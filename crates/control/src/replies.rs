@@ -76,7 +76,6 @@ pub struct ForgottenSessions {
     pub early_sessions: usize,
 }
 
-/// The outcome of a reload, a drain or an upgrade.
 #[derive(Debug, Deserialize)]
 pub struct EndedChanges {
     /// Temporary changes that the reload, drain or upgrade ended.

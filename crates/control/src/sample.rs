@@ -26,7 +26,6 @@ use becket_proxy::shared::SharedState;
 use becket_tls::config::{Backend, Config, Listener, Policy, Route, Server, ServerAddress};
 use becket_tls::trial::Trials;
 
-/// Returns the state of the server, with one worker.
 pub(super) fn state() -> AdminState {
     let config = Arc::new(config());
     let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));

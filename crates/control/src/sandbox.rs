@@ -28,11 +28,10 @@ use becket_tls::config::Config;
 pub struct Sandbox {
     pub status: SandboxStatus,
     reach: Option<Arc<Reach>>,
-    /// Refused calls that have been logged.
+    /// Numbers of the refused system calls that have already been logged.
     said: BTreeSet<usize>,
 }
 
-/// The restrictions in force.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SandboxStatus {
@@ -165,9 +164,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     reach
 }
 
-/// Returns the folders that contain `path`, as written and after resolving links, because either
-/// file may be replaced. A folder is itself included. A device, or a file directly below `/`, is
-/// returned instead of its folder.
+/// Returns the folders that contain `path` and the target of its links, because either file may be
+/// replaced. Includes `path` if it is a folder. Returns a device, or a file directly below `/`,
+/// instead of its folder.
 fn places(path: &Path) -> Vec<PathBuf> {
     let whole = fs::canonicalize(path).ok();
     let found = whole.as_deref().and_then(|path| fs::metadata(path).ok());
@@ -189,8 +188,8 @@ fn places(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Paths for lookups of hosts and users, whose files may be replaced and whose modules are loaded
-/// on demand, and the kernel's files about this process, its cores and its memory.
+/// Paths for lookups of hosts and users, and the kernel's files about this process, its cores and
+/// its memory. Files for lookups may be replaced, and their modules are loaded on demand.
 const FIXED: [&str; 8] = [
     "/etc",
     "/etc/resolv.conf",

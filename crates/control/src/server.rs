@@ -119,7 +119,6 @@ pub struct Control {
     pub drain_until: Option<Instant>,
 }
 
-/// The source of the configuration, and the tasks that replace the running configuration.
 #[derive(Debug)]
 pub struct ConfigTasks {
     pub source: ConfigSource,
@@ -235,7 +234,6 @@ impl Control {
         }
     }
 
-    /// Runs the periodic work; called once per [`TICK`].
     fn tick(&mut self) {
         let shared = Arc::clone(self.state.shared());
         let now = shared.clock.now();
@@ -423,8 +421,8 @@ impl Control {
         }
     }
 
-    /// Replaces the configuration of control and of the workers. `added` contains the new sockets
-    /// of each worker, or is empty.
+    /// Replaces the configuration of control and of the workers. `added` contains each worker's new
+    /// sockets; an empty list adds none.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);
@@ -469,8 +467,8 @@ impl Control {
         self.state.set_draining();
         self.config.waiting.drains(&temporary);
         self.workers.drain(passed_on);
-        // The next process binds the cluster's addresses, and a draining process creates few
-        // further sessions.
+        // Closes the sockets for shared sessions, because the next process binds their addresses. A
+        // draining process creates few sessions worth sharing.
         self.state.set_node(None);
         if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
@@ -489,7 +487,7 @@ impl Control {
     }
 }
 
-/// Returns freed memory to the system on a new thread, because that may take milliseconds.
+/// Returns freed memory to the kernel on a new thread, because the call may take milliseconds.
 fn give_back(clock: Clock) {
     let thread = std::thread::Builder::new().name("becket-ebb".into());
     let began = thread.spawn(move || {
@@ -516,7 +514,6 @@ pub fn log_warnings(warnings: &[Problem]) {
     }
 }
 
-/// Returns the error for a worker thread that exited without a result.
 fn gone() -> io::Result<()> {
     Err(io::Error::other("worker thread exited unexpectedly"))
 }
@@ -529,10 +526,10 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Niceness of the control thread. On a core shared with a worker, control receives a quarter of
-/// the time: enough for health checks and rotation, and a limit for floods of datagrams.
+/// Niceness of the control thread. On a core shared with a worker, control receives about a quarter
+/// of the CPU time: enough for health checks and key rotation, and a limit for datagram floods.
 const NICENESS: i32 = 5;
-/// Interval of the periodic work.
+/// Interval of the periodic work, such as session expiry, key rotation and health checks.
 const TICK: Duration = Duration::from_millis(100);
 /// Maximum number of queued changes from the admin pages; each takes microseconds.
 pub const WAITING_CHANGES: usize = 16;

@@ -1,4 +1,4 @@
-//! Snapshot of a running becket: its [`Status`], and data that only some pages show.
+//! Snapshot of a running becket: its [`Status`], and additional data for single pages.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ pub struct Snapshot {
     pub backends: Vec<RunningBackend>,
     /// `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<&'static Support>,
-    /// Number of PostgreSQL cancels that were sent to a server, and number that failed.
+    /// Numbers of PostgreSQL cancel requests: sent to a server, and failed.
     pub cancels: (u64, u64),
     /// Rejected connections to the admin pages, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],
@@ -107,7 +107,7 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
     }
 }
 
-/// Returns the configured values of keys that an operator has overridden.
+/// Returns the configured values of keys that an operator has overridden; `None` if there are none.
 fn in_file(config: &Server, settings: &ServerSettings) -> Option<BTreeMap<String, Value>> {
     let (changed, file) = (&settings.overrides, &settings.file);
     let mut values = BTreeMap::new();

@@ -21,9 +21,9 @@ use becket_process::protocol::SocketKind;
 use becket_proxy::worker::bound::BoundListener;
 use becket_tls::config::{Config, Listener};
 
-/// Binds every address of `config` that is not in `held`, once for each worker. Returns a list of
-/// sockets per worker. Does not probe the addresses in `retiring`, because this process still has
-/// their sockets.
+/// Binds every address of `config` that is not in `held`, once per worker. Returns a list of
+/// sockets per worker. Does not probe addresses in `retiring`, because this process itself still
+/// listens on them.
 ///
 /// # Errors
 ///
@@ -152,10 +152,10 @@ fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Probl
     })
 }
 
-/// Maximum number of unsent bytes in the kernel per connection: twice the size of a read by the
+/// Maximum number of unsent bytes in the kernel per connection: twice the size of one read by the
 /// relay. Without this limit, send buffers grow to 4 MiB, and several hundred slow clients exhaust
-/// the kernel's memory for TCP, so that the kernel drops data of other connections. The limit does
-/// not slow down bulk transfers measurably.
+/// the kernel's TCP memory, so that the kernel drops data of other connections. Bulk transfers are
+/// not measurably slower.
 const UNSENT: u32 = 128 * 1024;
 /// Time between two unanswered probes of an idle connection.
 const PROBE_INTERVAL: std::time::Duration = std::time::Duration::from_secs(15);

@@ -28,7 +28,6 @@ use becket_sys::clock::Now;
 use becket_sys::process;
 use becket_tls::config::Config;
 
-/// The state that control writes and the admin pages read.
 #[derive(Debug)]
 pub struct AdminState {
     shared: Arc<SharedState>,
@@ -45,17 +44,17 @@ pub struct AdminState {
 #[derive(Clone, Copy, Debug)]
 pub struct MainProcess {
     pub pid: u32,
-    /// Counts of crashes and upgrades before this serving process started.
+    /// Numbers of crashes and upgrades before the start of this serving process.
     pub restarts: Restarts,
 }
 
-/// Values that a reload or a rotation replaces.
 #[derive(Clone, Debug)]
 struct Current {
     config: Arc<Config>,
     certificates: Arc<[CertificateStatus]>,
     node: Option<Arc<Node>>,
-    /// `since_reload` contains the counts at the last successful reload.
+    /// `since_reload` contains the handshake counts at the last successful reload; `/status` shows
+    /// the difference.
     changes: ChangeStatus,
     rotation: RotationState,
     /// Log level set by an operator; `None` uses the configured level.
@@ -140,7 +139,6 @@ impl AdminState {
         &self.shared
     }
 
-    /// Adds the current counters to the history that the pages show.
     pub fn tick(&self, now: Now) {
         let mark = |totals: &Totals| {
             let current = self.current();
@@ -215,7 +213,7 @@ impl AdminState {
         self.change(|current| current.rotation = rotation);
     }
 
-    /// Sets the log level; `None` selects the configured level.
+    /// Sets the log level; `None` restores the configured level.
     pub fn set_log_level(&self, level: Option<String>) {
         self.change(|current| current.log_level = level);
     }

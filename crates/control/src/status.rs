@@ -24,7 +24,8 @@ use super::history::{Minute, Moment, ServerCounts};
 use super::totals::Totals;
 use crate::sandbox::SandboxStatus;
 
-/// Data of all pages and commands. In JSON, flattened parts appear at the top level.
+/// Data of all pages and commands. In JSON, the fields of flattened structs appear at the top
+/// level.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Status {
@@ -44,7 +45,7 @@ pub struct Status {
     pub dropped: DroppedLines,
     pub listeners: Vec<ListenerStatus>,
     pub backends: Vec<BackendStatus>,
-    /// Sorted by listener and name.
+    /// Certificates in use, sorted by listener and name.
     pub certificates: Arc<[CertificateStatus]>,
 }
 
@@ -57,9 +58,8 @@ pub struct ProcessStatus {
     pub now: Timestamp,
     /// ID of the process that receives signals: the supervisor, if there is one.
     pub pid: u32,
-    /// Crashes of serving processes under this supervisor.
+    /// Number of serving processes that crashed under this supervisor.
     pub restarts: u64,
-    /// Start time of the serving process.
     pub started: Timestamp,
     pub uptime_seconds: u64,
     pub workers: usize,
@@ -67,7 +67,7 @@ pub struct ProcessStatus {
     /// `None` without a memory limit.
     pub memory: Option<MemoryStatus>,
     pub sandbox: SandboxStatus,
-    /// Number of refused calls, by system call.
+    /// Number of system calls rejected by the seccomp filter, by name.
     pub refused_calls: BTreeMap<String, u64>,
     /// Kernel TLS support; `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<String>,
@@ -94,13 +94,13 @@ impl ServingState {
 #[serde(default)]
 pub struct ChangeStatus {
     pub log: LogStatus,
-    /// Changes that the next reload, upgrade or restart discards.
+    /// Changes by an operator that the next reload, upgrade or restart discards.
     pub temporary: Vec<String>,
     pub reload: Option<ReloadOutcome>,
     pub reloads: ReloadCounts,
-    /// The last failed upgrade.
     pub upgrade: Option<ReloadOutcome>,
-    /// Successful upgrades under this supervisor, and failed upgrades of this process.
+    /// Counts successful upgrades under this supervisor, and failed upgrades of this serving
+    /// process.
     pub upgrades: ReloadCounts,
     pub watch: WatchStatus,
     /// Handshakes since the last successful reload, or since the start.
@@ -111,7 +111,7 @@ pub struct ChangeStatus {
 #[serde(default)]
 pub struct LogStatus {
     pub level: String,
-    /// Configured log level, if another level is in use.
+    /// Configured log level; `None` if this level is in use.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub in_file: Option<String>,
 }
@@ -129,14 +129,13 @@ pub struct ReloadCounts {
     pub done: u64,
     /// Number of rejected requests; these changed nothing.
     pub refused: u64,
-    /// A reload or an upgrade is in progress or requested.
+    /// `true` while a reload or an upgrade is requested or in progress.
     pub running: bool,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct WatchStatus {
-    /// Time of the last renewal.
     pub time: Option<Timestamp>,
     pub renewals: u64,
     pub failures: u64,
@@ -175,17 +174,17 @@ pub struct TrafficStatus {
     pub recent: Option<Moment>,
     pub minute: Minute,
     pub admission: AdmissionCounts,
-    /// Handshake counts per policy with a trial, by result.
+    /// Handshakes by result, for each policy that has a trial.
     pub trials: BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct AdmissionCounts {
-    /// Full handshakes in progress, counted only if they are limited.
+    /// Full handshakes in progress; 0 if their number is not limited.
     pub full_handshakes_in_flight: u32,
     pub sources: usize,
-    /// Clients not counted by source because the table was full.
+    /// Number of clients that are not counted by source, because the table was full.
     pub untracked: u64,
 }
 
@@ -202,7 +201,7 @@ pub struct SigningStatus {
 pub struct SessionStatus {
     #[serde(rename = "sessions")]
     pub table: Occupancy,
-    /// TLS 1.3 sessions that allow early data.
+    /// Number of stored TLS 1.3 sessions that allow early data.
     pub early_sessions: usize,
     pub tickets: TicketKeys,
     /// `None` if sessions are not replicated.
@@ -291,7 +290,7 @@ pub struct RouteStatus {
     pub names: Vec<String>,
     pub alpn: Vec<String>,
     pub backend: Option<String>,
-    /// `None` if TLS is passed through.
+    /// `None` for a listener that passes TLS through.
     pub policy: Option<PolicyStatus>,
 }
 
@@ -310,7 +309,7 @@ pub struct PolicyStatus {
 #[serde(default)]
 pub struct BackendStatus {
     pub name: String,
-    /// Served folder, if this is a static file backend.
+    /// Folder of a static file backend; `None` for other backends.
     pub files: Option<PathBuf>,
     pub balance: Balance,
     /// Number of connections in the backend's queue.
@@ -336,7 +335,7 @@ pub struct ServerStatus {
     pub maxconn: Option<u32>,
     pub connections: u64,
     pub failures: u64,
-    /// Connects in the last minute; omitted in the response to a change.
+    /// Connection attempts in the last minute; omitted in the response to a change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minute: Option<ServerCounts>,
     pub node: Option<u16>,
@@ -360,7 +359,7 @@ pub struct ServerHealth {
     /// Reason why the last check failed; `None` if it passed.
     pub check_error: Option<String>,
     pub outages: u64,
-    /// The name did not resolve at the last lookup.
+    /// `true` if the last DNS lookup failed, so that older addresses are in use.
     pub dns_stale: bool,
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use becket_proxy::backend::backend_state::BackendState;
 use becket_tls::config::Backend;
 
-/// A backend's configuration, and the state shared by workers and control.
 #[derive(Debug)]
 pub struct RunningBackend {
     pub config: Arc<Backend>,

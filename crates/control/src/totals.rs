@@ -13,7 +13,7 @@ pub struct Totals {
     pub accepted: u64,
     pub connections: u64,
     pub handshakes_in_flight: u64,
-    /// Signatures requested from crypto threads and not yet answered.
+    /// Signatures requested from crypto threads but not yet returned.
     pub signatures_in_flight: u64,
     pub handshakes_full: u64,
     pub handshakes_resumed: u64,
@@ -21,19 +21,19 @@ pub struct Totals {
     pub handshakes_failed: u64,
     /// Failed handshakes whose server name (SNI) is configured.
     pub handshakes_failed_by_name: u64,
-    /// Closed connections by close reason; reasons that never occurred are omitted.
+    /// Number of closed connections by close reason; reasons that never occurred are omitted.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
-    /// Ciphertext received from clients.
+    /// Number of ciphertext bytes received from clients.
     pub client_bytes_in: u64,
-    /// Ciphertext sent to clients.
+    /// Number of ciphertext bytes sent to clients.
     pub client_bytes_out: u64,
-    /// Plaintext received from servers.
+    /// Number of plaintext bytes received from servers.
     pub server_bytes_in: u64,
-    /// Plaintext sent to servers.
+    /// Number of plaintext bytes sent to servers.
     pub server_bytes_out: u64,
     /// Bytes transferred with splice(2), without a copy to user space.
     pub spliced_bytes: u64,
-    /// Pipes in use for splice(2).
+    /// Number of pipes in use for splice(2).
     pub pipes_lent: u64,
 }
 
@@ -41,7 +41,8 @@ impl Totals {
     pub fn of<'a>(workers: impl IntoIterator<Item = &'a Arc<Counters>>) -> Self {
         let mut sum = Self::default();
         for worker in workers {
-            // Reads the end counters first, so that no difference below is negative.
+            // Reads the counts of ended handshakes and connections first, so that no difference
+            // below is negative.
             let (closed, ended) = (worker.closed.total(), worker.handshakes_ended.value());
             let (accepted, begun) = (worker.accepted.value(), worker.handshakes_begun.value());
             sum.accepted += accepted;

@@ -19,14 +19,13 @@ pub(super) struct SettingId(usize);
 #[derive(Debug, Default)]
 pub(super) struct TranslationBuilder {
     folder: PathBuf,
-    /// The included file being read.
+    /// Path of the included file being read; `None` in the main file.
     file: Option<Box<str>>,
     made: Translation,
     unknown_settings: usize,
     counted: usize,
 }
 
-/// Builds one table, such as a `[[listener]]` or a `[backend.tls]`.
 #[derive(Debug)]
 pub(super) struct SectionBuilder {
     path: String,
@@ -45,7 +44,7 @@ impl SectionBuilder {
         self.table.insert(key.to_owned(), value.into());
     }
 
-    /// Returns whether the table has no key except its name.
+    /// Returns `true` if the table contains only its name.
     pub(super) fn is_bare(&self) -> bool {
         self.table.len() < 2
     }
@@ -89,7 +88,6 @@ impl TranslationBuilder {
         }
     }
 
-    /// Adds a remark with the support from the setting's table row.
     pub(super) fn note(
         &mut self,
         setting: &'static Setting,
@@ -108,7 +106,6 @@ impl TranslationBuilder {
         SettingId(self.made.report.len() - 1)
     }
 
-    /// Adds a remark under one name of a table row with several names.
     pub(super) fn note_as(
         &mut self,
         (setting, name): (&'static Setting, &'static str),
@@ -132,7 +129,7 @@ impl TranslationBuilder {
         self.amend(origin, SettingSupport::Lost, why);
     }
 
-    /// Marks a setting as translated although it sets no key.
+    /// Marks a setting as translated although it needs no key in the result.
     pub(super) fn used(&mut self, origin: impl Into<Option<SettingId>>) {
         self.note_origin(String::new(), origin.into());
     }
@@ -162,13 +159,13 @@ impl TranslationBuilder {
         self.counted < MOST_DIRECTIVES
     }
 
-    /// Rejects a setting, with the reason from its table row.
+    /// Rejects a setting. The reason comes from its table row.
     pub(super) fn refuse_setting(&mut self, origin: SettingId) {
         let why = self.made.report[origin.0].why.clone();
         self.refuse(origin, why, "a configuration without it");
     }
 
-    /// Sets the included file being read. Returns the previous one.
+    /// Sets the included file being read, and returns the previous file.
     pub(super) fn enter(&mut self, file: Option<Box<str>>) -> Option<Box<str>> {
         std::mem::replace(&mut self.file, file)
     }
@@ -212,7 +209,7 @@ impl TranslationBuilder {
         self.problem(problem.accepted(accepted));
     }
 
-    /// Records a problem, unless the maximum of `FAULTS` is reached.
+    /// Records a problem, unless `FAULTS` problems are already recorded.
     pub(super) fn problem(&mut self, mut problem: Problem) {
         if !self.is_full() {
             if problem.line.is_some() && problem.file.is_none() {
@@ -228,8 +225,7 @@ impl TranslationBuilder {
         self.folder.join(path).to_string_lossy().into_owned()
     }
 
-    /// Finds a setting by name among the settings allowed here. Records a problem if none has this
-    /// name.
+    /// Finds a setting by name in the given table. Records a problem if the name is unknown.
     pub(super) fn find(
         &mut self,
         known: impl Iterator<Item = &'static Setting> + Clone,
@@ -255,7 +251,8 @@ impl TranslationBuilder {
         found
     }
 
-    /// Adds a remark about an unknown setting. stud also ignores unknown settings.
+    /// Adds a remark about an unknown setting. This is not an error, because stud also ignores
+    /// unknown settings.
     pub(super) fn unknown(&mut self, name: &str, line: Option<usize>) {
         if self.unknown_settings < FAULTS {
             self.unknown_settings += 1;
@@ -268,7 +265,7 @@ impl TranslationBuilder {
         origins.extend(origin.map(|origin| origin.0));
     }
 
-    /// Sets a key of a table that is not in an array, such as `timeouts.idle`.
+    /// Sets a key of a table that exists once, such as `timeouts.idle`.
     pub(super) fn put(
         &mut self,
         path: &str,
@@ -283,18 +280,17 @@ impl TranslationBuilder {
         }
     }
 
-    /// Sets the key named in the remark of a setting.
     pub(super) fn put_own(&mut self, value: impl Into<Value>, origin: SettingId) {
         self.put(self.made.report[origin.0].ours, value, origin);
     }
 
-    /// Replaces becket's key in a remark if the setting's value determines the key. Empty means no
-    /// key.
+    /// Changes becket's key in a remark, for settings whose key depends on the value. An empty
+    /// `ours` means that there is no key.
     pub(super) fn becomes(&mut self, origin: SettingId, ours: &'static str) {
         self.made.report[origin.0].ours = ours;
     }
 
-    /// Starts a `[[listener]]`, `[[policy]]` or `[[backend]]`.
+    /// Starts a section in an array of tables: `[[listener]]`, `[[policy]]` or `[[backend]]`.
     pub(super) fn section(&self, kind: &str, name: &str) -> SectionBuilder {
         SectionBuilder {
             path: format!("{kind}[{name}]"),
@@ -311,7 +307,7 @@ impl TranslationBuilder {
         }
     }
 
-    /// Starts a table of a backend, such as `[backend.health]`.
+    /// Starts a subtable of a backend, such as `[backend.health]`.
     pub(super) fn nested(&self, backend: &SectionBuilder, key: &str) -> SectionBuilder {
         SectionBuilder {
             path: format!("{}.{key}", backend.path),
@@ -461,9 +457,9 @@ pub(super) fn address(host: &str, port: &str) -> String {
 }
 
 static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not a setting of stud");
-/// Socket of syslog(3).
 pub(super) const SYSLOG: &str = "/dev/log";
 /// Maximum number of reported errors, as for `becket.toml`.
 const FAULTS: usize = 100;
-/// Maximum number of directives of HAProxy or nginx, plus names and servers in the output.
+/// Maximum number of directives in a HAProxy or nginx configuration. Names and servers in the
+/// output also count.
 pub(super) const MOST_DIRECTIVES: usize = 100_000;

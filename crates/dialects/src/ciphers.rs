@@ -9,7 +9,6 @@ use super::setting::SettingSupport;
 
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct CipherChoice {
-    /// IANA names, in the order of the string.
     pub(super) suites: Vec<&'static str>,
     /// `true` if the string also selects suites that becket does not support.
     pub(super) more: bool,
@@ -39,7 +38,7 @@ pub(super) fn tls12(string: &str) -> CipherChoice {
     };
     let rules = string.split([':', ',', ' ', ';']);
     let rules = rules.filter(|rule| !rule.is_empty());
-    // In OpenSSL, a profile of RFC 6460 at the start replaces the whole string.
+    // In OpenSSL, an RFC 6460 profile (`SUITEB...`) at the start replaces the whole string.
     match rules.clone().next() {
         Some("SUITEB128" | "SUITEB128C2") => list.order = vec![(4, true), (0, true)],
         Some("SUITEB128ONLY") => list.order = vec![(4, true)],
@@ -69,8 +68,9 @@ pub(super) fn tls13(string: &str) -> CipherChoice {
     chosen
 }
 
-/// Suites that are not permanently removed; the flag marks active suites. As in OpenSSL, a suite
-/// that is removed and named again precedes suites that were never named.
+/// Supported suites in order; the flag marks active suites. A removed suite stays in the list,
+/// because OpenSSL places it before never named suites when it is named again. A permanently
+/// removed suite is not in the list.
 struct List {
     order: Vec<(usize, bool)>,
     more: bool,
@@ -112,14 +112,15 @@ impl List {
         let is_strong = |index: usize| SUITES[index].is_strong();
         match command {
             "STRENGTH" => self.order.sort_by_key(|(index, _)| !is_strong(*index)),
-            // Both levels require 192 bits; all suites satisfy the lower levels.
+            // These security levels require 192 bits. All supported suites satisfy the lower
+            // levels.
             "SECLEVEL=4" | "SECLEVEL=5" => self.order.retain(|(index, _)| is_strong(*index)),
             _ => {}
         }
     }
 }
 
-/// Returns `true` if a name selects only supported suites.
+/// Returns `true` if all suites that this name selects are supported.
 fn is_had(name: &str) -> bool {
     let is_one = SUITES.iter().any(|suite| suite.openssl == name);
     let has = |parts: &[&str]| name.split('+').any(|part| parts.contains(&part));

@@ -10,7 +10,7 @@ pub(super) struct ProgramOption {
     pub(super) long: &'static str,
     pub(super) short: Option<char>,
     pub(super) value: OptionValue,
-    /// Name of the setting, or of an action such as `--config`.
+    /// Name of the setting that this option sets, or an action such as `--config`.
     pub(super) sets: &'static str,
 }
 

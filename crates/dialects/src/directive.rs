@@ -19,7 +19,7 @@ pub(super) struct Directive {
     pub(super) setting: &'static Setting,
     pub(super) words: Rc<[String]>,
     pub(super) origin: SettingId,
-    /// Options on the line, or directives in the block.
+    /// Options on the same line, or directives in the block.
     pub(super) inner: Rc<Directives>,
 }
 
@@ -32,8 +32,8 @@ impl Directive {
         self.word(0)
     }
 
-    /// Converts the value according to its table row. Returns `None` after an error, if code
-    /// translates the directive, or if no key is needed.
+    /// Converts the value as its table row specifies. Returns `None` after an error, for a
+    /// directive that needs special code, or if no key is needed.
     fn value(&self, out: &mut TranslationBuilder) -> Option<Value> {
         let text = self.text();
         let value: Option<Value> = match self.setting.kind {
@@ -109,7 +109,7 @@ impl Directive {
     }
 }
 
-/// Parses a constant of a table row: a number, `false` or text.
+/// Parses a constant of a table row: a number, `false`, or otherwise a string.
 fn constant(text: &str) -> Value {
     match text {
         "false" => false.into(),
@@ -150,12 +150,13 @@ impl Directives {
     }
 }
 
-/// Returns the last directive with this name, from the first scope that contains the name.
+/// Returns the last directive with this name, from the first scope that contains one.
 pub(super) fn find<'d>(name: &str, scopes: &[&'d Directives]) -> Option<&'d Directive> {
     scopes.iter().find_map(|scope| scope.last(name))
 }
 
-/// Returns the last directive of each name, from the first scope that contains the name.
+/// Returns the last directive of each name. If several scopes contain the name, the first scope
+/// applies.
 pub(super) fn each<'d>(scopes: &[&'d Directives]) -> impl Iterator<Item = &'d Directive> + use<'d> {
     let mut all = BTreeMap::new();
     for (name, given) in scopes.iter().flat_map(|scope| &scope.0) {
@@ -164,7 +165,7 @@ pub(super) fn each<'d>(scopes: &[&'d Directives]) -> impl Iterator<Item = &'d Di
     all.into_values().filter_map(|given| given.last())
 }
 
-/// Sets the keys below `prefix` for directives that need only their table row.
+/// Sets the keys below `prefix` for simple directives, which need only their table row.
 pub(super) fn apply<'d>(
     out: &mut TranslationBuilder,
     section: &mut SectionBuilder,
@@ -178,8 +179,8 @@ pub(super) fn apply<'d>(
     }
 }
 
-/// Sets keys of tables that are not in an array. If several directives set a time, the longest
-/// applies.
+/// Sets keys of tables that exist once, such as `[timeouts]`. If several directives set the same
+/// time, the longest applies.
 pub(super) fn apply_once<'d>(
     out: &mut TranslationBuilder,
     directives: impl Iterator<Item = &'d Directive>,
@@ -252,7 +253,6 @@ pub(super) fn lookup<'w>(
     two.or_else(|| Some((named(table, first)?, rest)))
 }
 
-/// Parses the options of a line, and adds a remark for each.
 pub(super) fn options<'w>(
     out: &mut TranslationBuilder,
     table: &'static [Setting],
@@ -280,7 +280,7 @@ pub(super) fn options<'w>(
     options
 }
 
-/// Allocates section names. Prefers the original name, if it is valid and unused.
+/// Allocates unique section names. Prefers the original name, if it is valid and unused.
 #[derive(Debug, Default)]
 pub(super) struct FreeNames {
     taken: BTreeSet<String>,

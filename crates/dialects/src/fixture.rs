@@ -48,7 +48,7 @@ pub(crate) fn compare(
     migration
 }
 
-/// Returns the verdict and the explanation for directive `theirs` in line `line`.
+/// Returns the support and the explanation for the directive `theirs` in line `line`.
 pub(crate) fn outcome(
     migration: &Migration,
     theirs: &str,
@@ -61,7 +61,6 @@ pub(crate) fn outcome(
     (remark.verdict, remark.why.clone())
 }
 
-/// Returns the errors, one line each.
 pub(crate) fn errors(source: MigrationSource, text: &str) -> Vec<String> {
     let migration = migration(source, text, &[]);
     migration.errors.iter().map(ToString::to_string).collect()

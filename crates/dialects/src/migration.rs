@@ -17,7 +17,7 @@ use becket_config::read::read;
 
 #[derive(Debug, Serialize)]
 pub struct Migration {
-    /// Contents of the new `becket.toml`; `None` if there are errors.
+    /// Content of the new `becket.toml`; `None` if there are errors.
     pub toml: Option<String>,
     pub settings: Vec<Remark>,
     pub errors: Vec<Problem>,
@@ -66,7 +66,7 @@ pub fn migrate(
     }
 }
 
-/// Returns a comment for each setting without a counterpart.
+/// Formats a comment for each setting without a counterpart.
 fn lost(translation: &Translation) -> String {
     let mut text = String::new();
     for remark in &translation.report {
@@ -89,7 +89,7 @@ fn shown(remark: &Remark) -> String {
 }
 
 impl Migration {
-    /// Returns `true` if at least one setting has no counterpart in `becket.toml`.
+    /// Returns `true` if at least one setting could not be translated.
     pub fn has_lost(&self) -> bool {
         let mut settings = self.settings.iter();
         settings.any(|remark| remark.verdict == SettingSupport::Lost)
@@ -102,7 +102,7 @@ impl Migration {
             (None, Some(line)) => line.to_string(),
             (Some(file), Some(line)) => format!("{file}:{line}"),
         };
-        // Locations in included files are not aligned, because they may be long.
+        // Locations in included files do not determine the column width, because they may be long.
         let places = self.settings.iter().filter(|it| it.file.is_none());
         let places = places.map(|it| place(it).chars().count());
         let width = places.max().unwrap_or_default();
@@ -140,7 +140,7 @@ struct TomlWriter<'a> {
     translation: &'a Translation,
     name: &'a str,
     text: String,
-    /// Comment for a key whose value is a default of the other program.
+    /// Comment on keys that are written only because the original program has another default.
     default: String,
 }
 
@@ -148,7 +148,7 @@ impl TomlWriter<'_> {
     fn write(mut self, file: &File) -> String {
         let whole = table(file);
         let defaults = table(&File::default());
-        // `File::default` contains no `[cluster]` to compare with.
+        // Compares `[cluster]` with its own defaults, because `File::default` contains no cluster.
         let cluster = table(&Cluster::default());
         for (kind, default) in [
             ("listener", table(&ListenerSection::default())),
@@ -208,10 +208,11 @@ impl TomlWriter<'_> {
 
     /// Writes the keys of a table that differ from its defaults.
     fn keys(&mut self, path: &str, section: &Table, default: &Table) {
-        // Sorted by name, but the section's name and address come first.
+        // Sorted by name, but the name and address of the section come first.
         let mut keys: Vec<(&String, &Value)> = section.iter().collect();
         keys.sort_by_key(|(key, _)| (*key != "name", *key != "bind", *key != "address", *key));
-        // If the section has an origin, its keys are not defaults of the other program.
+        // The keys of a section with an origin were configured, so they are not defaults of the
+        // original program.
         let is_known = self.translation.origins.contains_key(path);
         for (key, value) in keys {
             let is_table =

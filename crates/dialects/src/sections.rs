@@ -11,22 +11,23 @@ use super::setting::SettingSupport;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ClientProtocol {
     Tls,
-    /// TLS is passed through to the servers.
+    /// The server terminates TLS; becket forwards the encrypted bytes.
     Passthrough,
     Plain,
 }
 
-/// A `[[listener]]`, without the keys of directives that need only their table row.
+/// A `[[listener]]` before the keys of simple directives are added; these need only their table
+/// row.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerPlan {
     pub(super) name: String,
-    /// HAProxy section or nginx block that defines the listener.
+    /// Section (HAProxy) or block (nginx) that defines the listener.
     pub(super) origin: SettingId,
     pub(super) bind: Vec<(String, SettingId)>,
     pub(super) protocol: (ClientProtocol, SettingId),
     pub(super) routes: Vec<(Table, SettingId)>,
     pub(super) backend: Option<(String, SettingId)>,
-    /// Rule that redirects to `https`; only for listeners without TLS.
+    /// Rule that redirects to `https`; `None` for listeners with TLS.
     pub(super) redirect: Option<SettingId>,
     /// Empty for listeners without TLS.
     pub(super) certificates: Vec<(Value, SettingId)>,
@@ -74,7 +75,7 @@ impl ListenerPlan {
             section.set("redirect", "https", origin);
             return section;
         }
-        // Clients without TLS send no server name, so no route can match.
+        // Clients without TLS send no server name, so no route applies to them.
         let is_plain = protocol == ClientProtocol::Plain;
         let mut last = None;
         for (route, origin) in self.routes.into_iter().filter(|_| !is_plain) {
@@ -235,7 +236,7 @@ pub(super) fn add_servers(
     }
 }
 
-/// Returns `true` if becket sets this server option per backend.
+/// Returns `true` if becket supports this server option only per backend.
 fn is_shared(option: &Directive) -> bool {
     let ours = option.setting.ours;
     ours.starts_with("backend.") && !ours.starts_with("backend.server.")

@@ -1,6 +1,6 @@
-//! The settings of a dialect as data: name, becket's key, and support.
+//! Settings of a dialect as data: name, becket's key, and support.
 //!
-//! One table per dialect drives its reader, the report of a migration, and
+//! One table per dialect controls the parser, the report of a migration, and
 //! `docs/reference/drop-in.md`.
 
 use serde::Serialize;
@@ -14,7 +14,7 @@ pub enum SettingSupport {
     Different,
     /// becket refuses to start, because ignoring the setting would be unsafe or unintended.
     Refused,
-    /// The setting has no effect, and none is needed.
+    /// The setting needs no translation, because becket has no need for it.
     #[serde(rename = "not needed")]
     Ignored,
     /// The setting has no counterpart in `becket.toml`. The reason explains what to do instead.
@@ -55,7 +55,8 @@ pub(super) enum ValueKind {
     Flag,
     /// No value; the key is set to this value.
     Const(&'static str),
-    /// One of these values, paired with the value of becket's key. An empty value sets no key.
+    /// One of the left values, each paired with the value of becket's key. An empty right value
+    /// sets no key.
     Choice(&'static [(&'static str, &'static str)]),
     /// No value; code translates the setting.
     Mark,
@@ -65,13 +66,13 @@ pub(super) enum ValueKind {
 
 #[derive(Clone, Copy, Debug)]
 pub struct Setting {
-    /// Name in the other program.
+    /// Name of the setting in the other program.
     pub theirs: &'static str,
-    /// Equivalent key or keys of becket; empty if becket has no such key.
+    /// becket's key or keys; empty if becket has no equivalent.
     pub ours: &'static str,
-    /// Default support; some values override it.
+    /// Support of the setting, unless its value determines another support.
     pub verdict: SettingSupport,
-    /// Explanation of the difference; empty if there is none.
+    /// Explanation of the difference; empty if the effect is the same.
     pub why: &'static str,
     pub(super) kind: ValueKind,
 }
@@ -117,7 +118,7 @@ impl Setting {
         Self::new(kind, (theirs, ""), SettingSupport::Lost, why)
     }
 
-    /// Creates a setting for which becket supports some values; other values are lost.
+    /// Creates a setting of which becket supports only some values; other values are lost.
     pub(super) const fn partly(
         kind: ValueKind,
         theirs: &'static str,
@@ -136,7 +137,7 @@ pub struct Remark {
     pub file: Option<Box<str>>,
     /// Line of the setting; `None` on a command line.
     pub line: Option<usize>,
-    /// Value as written, possibly shortened.
+    /// Value as written in the file, possibly shortened.
     pub value: String,
     pub ours: &'static str,
     pub verdict: SettingSupport,
@@ -144,7 +145,7 @@ pub struct Remark {
 }
 
 impl Remark {
-    /// Returns line and included file of the setting; empty on a command line.
+    /// Formats the line and the included file of the setting. Empty on a command line.
     pub(super) fn place(&self) -> String {
         match (&self.file, self.line) {
             (_, None) => String::new(),

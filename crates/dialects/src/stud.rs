@@ -71,7 +71,6 @@ const NAMES: &[&str] = &[
     "client",
 ];
 
-/// Settings that differ from those of hitch.
 #[rustfmt::skip]
 const OWN: &[Setting] = &[
     Setting::same(Text, "frontend", "listener.bind"),

@@ -20,12 +20,12 @@ pub struct Translation {
 }
 
 impl Translation {
-    /// Returns `true` if the table contains the key `path`, such as `process.user`.
     pub fn names(&self, path: &str) -> bool {
         self.origins.contains_key(path)
     }
 
-    /// Returns the origin of a key, or otherwise the origin of the nearest key above it.
+    /// Returns the origin of a key. If the key has no origin, returns that of the nearest table
+    /// above it.
     fn origin(&self, path: &str) -> Option<&Remark> {
         let mut path = path;
         loop {
@@ -36,7 +36,7 @@ impl Translation {
         }
     }
 
-    /// Rewrites a problem of the table so that it names the original setting, value and line.
+    /// Changes a problem of the table to name the original setting, value and line.
     pub fn place(&self, problem: &mut Problem) {
         let Some(remark) = self.origin(&problem.path) else {
             let key = key(&problem.path);
@@ -77,7 +77,7 @@ impl Translation {
     }
 }
 
-/// Returns a key path without section names and numbers, as in the documentation.
+/// Removes section names and indexes from a key path, as in the documentation.
 fn key(path: &str) -> String {
     let parts = path
         .split('[')

@@ -8,15 +8,14 @@ use crate::status::StatusCode;
 #[derive(Clone, Debug)]
 pub struct Answer<'a> {
     pub status: StatusCode,
-    /// Value of the `Date` field.
     pub date: &'a str,
     /// Complete field lines, including their line ends.
     pub fields: &'a [&'a str],
-    /// Content length. For HEAD, the length of the body that GET would return; `None` if no body is
-    /// allowed.
+    /// Content length. In a response to HEAD, the length that GET would return. `None` if the
+    /// status forbids a body.
     pub length: Option<u64>,
-    /// Range of the body, and total length of the file. The range is `None` if the file does not
-    /// contain the requested range.
+    /// Content range of the body, and total length of the file in bytes. The range is `None` if the
+    /// request cannot be satisfied (416).
     pub range: Option<(Option<Range<u64>>, u64)>,
     pub after: After,
 }
@@ -31,9 +30,7 @@ pub enum After {
 }
 
 impl Answer<'_> {
-    /// Writes the head, including the empty line at its end.
     pub fn write(&self, out: &mut String) {
-        // Writing to a string cannot fail.
         let _whole = self.try_write(out);
     }
 

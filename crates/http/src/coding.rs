@@ -2,7 +2,6 @@
 
 use crate::head::Head;
 
-/// Content coding of a compressed file next to the original.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Coding {
     /// Brotli (RFC 7932).
@@ -17,7 +16,6 @@ impl Coding {
     /// All codings, ordered by the size of their files, smallest first.
     pub const ALL: [Self; 3] = [Self::Br, Self::Zstd, Self::Gzip];
 
-    /// Returns the name used in HTTP fields.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -27,7 +25,6 @@ impl Coding {
         }
     }
 
-    /// Returns the file name suffix of compressed variants.
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -85,7 +82,7 @@ pub fn accepted(head: &Head<'_>) -> Codings {
     codings
 }
 
-/// Returns whether a parameter is a weight of zero: "not acceptable" (RFC 9110, section 12.4.2).
+/// Returns `true` for a weight of zero, which means "not acceptable" (RFC 9110, section 12.4.2).
 fn is_zero(parameter: &[u8]) -> bool {
     let parameter = parameter.trim_ascii();
     let weight = parameter

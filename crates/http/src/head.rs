@@ -8,10 +8,9 @@ use httparse::{EMPTY_HEADER, Header, parse_headers};
 
 use crate::status::StatusCode;
 
-/// A syntactically valid head.
+/// A syntactically valid head; `request` checks its meaning.
 #[derive(Clone, Debug)]
 pub struct Head<'b> {
-    /// Method as sent.
     pub method: &'b str,
     /// Target as sent; visible ASCII.
     pub target: &'b str,
@@ -24,10 +23,10 @@ pub struct Head<'b> {
 pub struct Request<'b> {
     /// `true` for HEAD, `false` for GET.
     pub head_only: bool,
-    /// Path of the target; begins with a slash.
+    /// Path of the target without the query; begins with a slash.
     pub path: &'b str,
     pub query: Option<&'b str>,
-    /// Host with an optional port. A client of HTTP/1.0 may omit it.
+    /// Host with an optional port; `None` only in HTTP/1.0 requests.
     pub authority: Option<&'b str>,
     /// `true` if the connection may continue after the response.
     pub persists: bool,
@@ -56,16 +55,15 @@ impl Request<'_> {
     }
 }
 
-/// An error response that is sent without looking up a file.
+/// An error response to a head, sent without looking up a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeadRefusal {
     pub status: StatusCode,
-    /// `true` if the connection may continue after the response.
+    /// `true` if the connection may continue after the error response.
     pub persists: bool,
 }
 
 impl HeadRefusal {
-    /// Creates a refusal after which the connection is closed.
     #[must_use]
     pub const fn last(status: StatusCode) -> Self {
         let persists = false;
@@ -73,14 +71,15 @@ impl HeadRefusal {
     }
 }
 
-/// Returns the length of the empty lines before a head. Servers ignore these lines (RFC 9112, section 2.2).
+/// Returns the length of the empty lines before a head, which servers ignore (RFC 9112, section 2.2).
 #[must_use]
 pub fn blank(bytes: &[u8]) -> usize {
     let is_blank = |byte: &&u8| matches!(byte, b'\r' | b'\n');
     bytes.iter().take_while(is_blank).count()
 }
 
-/// Returns the length of a complete head at the start of `bytes`. Earlier calls searched the first `searched` bytes.
+/// Returns the length of a complete head at the start of `bytes`. Searches only after the first `searched` bytes, which
+/// earlier calls have searched.
 #[must_use]
 pub fn end(bytes: &[u8], searched: usize) -> Option<usize> {
     let from = searched.saturating_sub(2).min(bytes.len());
@@ -158,9 +157,9 @@ fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     else {
         return Err(StatusCode::BadRequest);
     };
-    // Characters of a token: RFC 9110, section 5.6.2.
+    // Characters of a token (RFC 9110, section 5.6.2).
     let is_token = |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-    // RFC 3986, section 2: a URI consists of visible ASCII, and its fragment is never sent.
+    // A URI consists of visible ASCII, and its fragment is never sent (RFC 3986, section 2).
     let is_visible = |byte: u8| byte.is_ascii_graphic() && byte != b'#';
     let is_request = !method.is_empty()
         && method.bytes().all(is_token)
@@ -169,7 +168,7 @@ fn parse_line(line: &[u8]) -> Result<(&str, &str, bool), StatusCode> {
     let version = version.strip_prefix("HTTP/").map(str::as_bytes);
     match version.filter(|_| is_request) {
         Some([b'1', b'.', minor @ b'0'..=b'9']) => Ok((method, target, *minor == b'0')),
-        // A valid version that is not supported: RFC 9110, section 15.6.6.
+        // A valid but unsupported version (RFC 9110, section 15.6.6).
         Some([b'0'..=b'9', b'.', b'0'..=b'9']) => Err(StatusCode::VersionNotSupported),
         _ => Err(StatusCode::BadRequest),
     }
@@ -221,7 +220,7 @@ impl<'b> Head<'b> {
             head_only,
             path: if path.is_empty() { "/" } else { path },
             query,
-            // RFC 9112, section 3.2.2: a host in the target takes precedence over the field.
+            // A host in the target takes precedence over the Host field (RFC 9112, section 3.2.2).
             authority: named.or(host),
             persists,
         })
@@ -232,8 +231,8 @@ impl<'b> Head<'b> {
     fn body(&self) -> Result<Option<StatusCode>, HeadRefusal> {
         let coded = self.has("transfer-encoding");
         if coded && (self.is_old || self.has("content-length")) {
-            // RFC 9112, section 6.1: Transfer-Encoding in HTTP/1.0 or next to Content-Length is an
-            // error or an attack.
+            // Transfer-Encoding in HTTP/1.0 or next to Content-Length is an error or an attack (RFC
+            // 9112, section 6.1).
             return Err(HeadRefusal::last(StatusCode::BadRequest));
         }
         if coded {
@@ -268,7 +267,7 @@ impl<'b> Head<'b> {
         }
     }
 
-    /// Returns whether the connection may continue, RFC 9112, section 9.3.
+    /// Returns `true` if the connection may continue after the response (RFC 9112, section 9.3).
     fn persists(&self) -> bool {
         let says = |option: &str| {
             let values = self.values("connection");
@@ -299,7 +298,7 @@ fn split_target(target: &str) -> Result<(Option<&str>, &str), HeadRefusal> {
     }
 }
 
-/// Returns whether `text` is a host with an optional port (RFC 3986, section 3.2). A user name is invalid in `http`
+/// Returns `true` if `text` is a host with an optional port (RFC 3986, section 3.2). A user name is invalid in `http`
 /// (RFC 9110, section 4.2.4).
 fn is_authority(text: &str) -> bool {
     let (host, port) = match text.rsplit_once(':') {

@@ -8,7 +8,7 @@ use crate::status::StatusCode;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelativePath {
-    /// Segments with slashes between them, without a slash at either end; empty for the folder itself.
+    /// Path segments joined by slashes, without a slash at either end. Empty for the folder itself.
     pub bytes: Vec<u8>,
     /// `true` if the path ended with a slash, and so names a folder.
     pub is_folder: bool,
@@ -65,7 +65,6 @@ fn unescape(text: &str, out: &mut Vec<u8>) -> Result<(), StatusCode> {
             _ => None,
         };
         let (high, low) = pair.ok_or(StatusCode::BadRequest)?;
-        // Each hexadecimal digit contributes four bits.
         out.push((high << 4 | low) as u8);
         rest = &rest[2..];
     }

@@ -14,11 +14,9 @@ pub struct Representation<'a> {
     pub etag: &'a str,
     /// Time of the last change, whole seconds since 1970.
     pub modified: u64,
-    /// Length in bytes.
     pub len: u64,
 }
 
-/// The part of a file to send, or the reason for sending none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Selected {
     Whole,
@@ -58,7 +56,7 @@ pub fn select(head: &Head<'_>, head_only: bool, file: &Representation<'_>, now: 
     }
 }
 
-/// Returns whether If-Range permits a partial response: the client's partial copy must match the
+/// Returns `true` if If-Range permits a partial response: the client's partial copy must match the
 /// current file.
 fn may_be_partial(head: &Head<'_>, file: &Representation<'_>, now: u64) -> bool {
     let mut values = head.values("if-range");
@@ -70,7 +68,8 @@ fn may_be_partial(head: &Head<'_>, file: &Representation<'_>, now: u64) -> bool 
     }
     match Tag::first(value) {
         Some((tag, [])) => tag.is_strong_and(file.etag),
-        // Section 8.8.2.2: a date is strong only if the file cannot have changed again within its second.
+        // A date is a strong validator only if the file cannot change again within the same second (RFC 9110, section
+        // 8.8.2.2).
         _ => date_of(value) == Some(file.modified) && file.modified < now,
     }
 }
@@ -89,14 +88,14 @@ fn date_of(value: &[u8]) -> Option<u64> {
 /// Formats seconds since 1970 as an HTTP date.
 #[must_use]
 pub fn date_text(seconds: u64) -> String {
-    // HTTP dates end with the year 9999, but file timestamps may be later.
+    // Limits the time to the year 9999, the last that an HTTP date can express; file timestamps may
+    // be later.
     let time = UNIX_EPOCH + Duration::from_secs(seconds.min(LAST_DATE));
     httpdate::fmt_http_date(time)
 }
 
 struct Tag<'v> {
     is_weak: bool,
-    /// The tag with its quotes.
     opaque: &'v [u8],
 }
 
@@ -118,8 +117,8 @@ impl<'v> Tag<'v> {
     }
 }
 
-/// Returns whether the field `name` is `*` or contains a tag accepted by `fits`. Returns `None` if
-/// the head lacks the field.
+/// Returns `true` if the field `name` is `*` or contains a tag that `fits` accepts. Returns `None`
+/// if the head lacks the field.
 fn any_tag(head: &Head<'_>, name: &str, fits: impl Fn(&Tag<'_>) -> bool) -> Option<bool> {
     let mut found = None;
     for value in head.values(name) {
@@ -168,7 +167,7 @@ fn part(value: &[u8], len: u64) -> Selected {
     }
 }
 
-/// Parses a number of any length. Saturates, since no file is that long.
+/// Parses a number of any length. Saturates, because no file is that long.
 fn number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;

@@ -5,7 +5,6 @@ use becket_proto::labelled;
 labelled! {
 /// Status of a response; the label is the number.
 pub enum StatusCode {
-    /// The body is the whole file.
     Ok = "200",
     /// The body is the requested part of the file.
     PartialContent = "206",
@@ -21,9 +20,8 @@ pub enum StatusCode {
     NotFound = "404",
     /// The method is neither GET nor HEAD.
     MethodNotAllowed = "405",
-    /// A precondition of the request failed.
     PreconditionFailed = "412",
-    /// The request has a body.
+    /// The request announces a body.
     ContentTooLarge = "413",
     /// The first line exceeds the maximum length of a head.
     UriTooLong = "414",
@@ -66,7 +64,6 @@ impl StatusCode {
         }
     }
 
-    /// Returns whether the request was refused or failed.
     #[must_use]
     pub const fn is_error(self) -> bool {
         self as usize >= Self::BadRequest as usize

@@ -11,7 +11,7 @@ use rustls_pki_types::CertificateDer;
 use super::keys::{read, shown};
 use crate::files::Files;
 
-/// Loads the certificates of a bundle, or of a folder with hashed file names. Problems name the
+/// Loads the certificates of a bundle, or of a folder with hashed file names. Problems refer to the
 /// configuration key `path`.
 pub fn certificates(
     files: &Files,
@@ -54,7 +54,7 @@ pub fn hashed(files: &Files, folder: &Path, prefix: &str) -> io::Result<Vec<Path
     Ok(found)
 }
 
-/// Loads CA certificates as trust anchors. Problems name the configuration key `path`.
+/// Loads CA certificates as trust anchors. Problems refer to the configuration key `path`.
 pub fn authorities(
     files: &Files,
     path: &str,

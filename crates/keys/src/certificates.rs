@@ -25,8 +25,8 @@ pub struct CertificateMap {
     exact: HashMap<String, KeySet>,
     wildcard: HashMap<String, KeySet>,
     default: KeySet,
-    /// `true` if a certificate has an IP address. Addresses are stored as exact names, which no
-    /// client can send as a server name.
+    /// `true` if a certificate contains an IP address. Addresses are stored as exact names, because
+    /// no client can send an address as its server name.
     has_addresses: bool,
 }
 
@@ -41,7 +41,7 @@ impl CertificateMap {
         }
     }
 
-    /// Adds a chain for a name. Replaces and returns an earlier chain with the same kind of key.
+    /// Adds a chain for a name. Replaces and returns the chain with a key of the same kind, if any.
     pub fn insert(
         &mut self,
         name: NamePattern,
@@ -79,7 +79,7 @@ impl CertificateMap {
         })
     }
 
-    /// Returns the certificate name that covers a lower-case server name.
+    /// Returns the exact or wildcard name in the map that matches a lower-case server name.
     pub fn covering(&self, name: &str) -> Option<NamePattern> {
         let name = name.strip_suffix('.').unwrap_or(name);
         if self.exact.contains_key(name) {
@@ -96,8 +96,9 @@ impl CertificateMap {
             .unwrap_or_else(|| self.default_keys())
     }
 
-    /// Returns the local address as the name for a client that sends none, if a certificate
-    /// contains this address. Calls `address` only if any certificate contains an address.
+    /// Returns the local address as the server name, for a client that sends no name. Returns
+    /// `None` if no certificate contains this address. Calls `address` only if a certificate
+    /// contains any address.
     pub fn name_by_address(
         &self,
         address: impl FnOnce() -> Option<SocketAddr>,
@@ -107,12 +108,12 @@ impl CertificateMap {
         self.exact.contains_key(&name).then(|| name.into())
     }
 
-    /// Returns the keys for clients without a name or with an unknown name.
+    /// Returns the keys for clients that send no name or an unknown name.
     pub fn default_keys(&self) -> &KeySet {
         &self.default
     }
 
-    /// Returns `true` if crypto threads sign with any of these keys.
+    /// Returns `true` if at least one key signs on crypto threads.
     pub fn needs_crypto_threads(&self) -> bool {
         let sets = self.exact.values().chain(self.wildcard.values());
         let all = sets.chain([&self.default]).flat_map(|set| &set.keys);
@@ -134,13 +135,13 @@ impl CertificateMap {
     }
 }
 
-/// The chains of one name, one per kind of key.
+/// The chains of one server name, at most one per kind of key.
 #[derive(Clone, Debug, Default)]
 pub struct KeySet {
-    /// Sorted by [`preference`]; at most one per signature algorithm.
+    /// Sorted by [`preference`], cheapest first; at most one per signature algorithm.
     keys: Vec<HeldKey>,
     policy: Option<Arc<str>>,
-    /// Completed handshakes for this name. Clones share the counter.
+    /// Number of completed handshakes for this name. Clones share the counter.
     handshakes: Arc<AtomicU64>,
 }
 
@@ -149,12 +150,13 @@ struct HeldKey {
     key: Arc<CertifiedKey>,
     offload: Offload,
     presented: Arc<Presented>,
-    /// Expiry of the OCSP response, and the chain without the response.
+    /// Expiry of the stapled OCSP response, and the chain without this response. `None` unless a
+    /// response with an expiry is stapled.
     bare: Option<(UnixSeconds, Arc<CertifiedKey>)>,
 }
 
 impl KeySet {
-    /// Adds a chain. Replaces and returns a chain with the same kind of key.
+    /// Adds a chain. Replaces and returns the chain with a key of the same kind, if any.
     pub fn insert(
         &mut self,
         key: Arc<CertifiedKey>,
@@ -191,14 +193,14 @@ impl KeySet {
         None
     }
 
-    /// Sets the policy. `None` keeps the current policy.
     pub fn set_policy(&mut self, policy: Option<&Arc<str>>) {
         if policy.is_some() {
             self.policy = policy.cloned();
         }
     }
 
-    /// Returns the policy name for clients of these chains; `None` means the policy of the route.
+    /// Returns the policy name for clients that receive one of these chains; `None` means the
+    /// policy of the route.
     pub fn policy(&self) -> Option<&str> {
         self.policy.as_deref()
     }
@@ -209,8 +211,8 @@ impl KeySet {
             .find(|key| key.key.choose_scheme(accepted).is_some())
     }
 
-    /// Returns which handshake signatures are sent to other threads: the maximum over all keys,
-    /// because the handshake may use any of them.
+    /// Returns the handshake signatures that are sent to other threads. This is the maximum over
+    /// all keys, because the handshake may use any key.
     pub fn offload(&self) -> Offload {
         let each = self.keys.iter().map(|held| held.offload);
         each.max().unwrap_or(Offload::Pointless)
@@ -221,13 +223,13 @@ impl KeySet {
         self.keys.iter().map(|held| &held.key)
     }
 
-    /// Returns the algorithm names of a chain by its index in [`Self::iter`].
+    /// Returns the algorithm names of the chain at an index of [`Self::iter`].
     pub fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
         self.keys.get(place).map(|held| &held.presented)
     }
 
-    /// Returns the chain at an index of [`Self::iter`], without its OCSP response if that has
-    /// expired at `now`.
+    /// Returns the chain at an index of [`Self::iter`]. Omits an OCSP response that has expired at
+    /// `now`.
     pub fn sent(&self, place: usize, now: UnixSeconds) -> Option<&Arc<CertifiedKey>> {
         let held = self.keys.get(place)?;
         let over = held.bare.as_ref().filter(|(until, _)| *until <= now);
@@ -247,7 +249,7 @@ impl KeySet {
     }
 }
 
-/// Rank of a kind of key; the cheapest to sign is 0.
+/// Rank of a key's algorithm; 0 for the cheapest signatures.
 fn preference(algorithm: SignatureAlgorithm) -> u8 {
     match algorithm {
         SignatureAlgorithm::ECDSA => 0,

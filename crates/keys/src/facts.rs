@@ -18,7 +18,7 @@ pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom:
     CertificateRevocationList::from_der(der).map(|(_, read)| read)
 }
 
-/// Returns the expiry of a certificate, but not before the start of 1970.
+/// Returns the expiry of a certificate. An expiry before 1970 becomes 1970.
 pub fn not_after(leaf: &[u8]) -> Option<UnixSeconds> {
     let seconds = certificate(leaf)?.validity().not_after.timestamp();
     Some(UnixSeconds(u64::try_from(seconds).unwrap_or(0)))
@@ -54,7 +54,6 @@ pub fn expiry(left: i64) -> String {
 /// Maximum time from a warning to the expiry, in seconds. A warning means that a daily renewal has
 /// failed many times.
 const TWO_WEEKS: i64 = 14 * 86_400;
-/// Times below this value are shown in hours.
 const TWO_DAYS: u64 = 2 * 86_400;
 
 #[cfg(test)]

@@ -17,28 +17,27 @@ use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
 
-/// Source of the files of a configuration. The default opens each file by its path.
 #[derive(Clone, Default)]
 pub struct Files {
     listed: Arc<BTreeMap<PathBuf, FileAt>>,
-    /// Called for each file that this process opens itself.
+    /// Callback for each file that this process opens itself.
     reporter: Option<Arc<dyn Fn() + Send + Sync>>,
     opener: Option<Arc<OpenListed>>,
     is_all: bool,
-    /// Log files that were opened before a chroot or a change of user made their paths
+    /// Log files that were opened early, because a chroot or a change of user makes their paths
     /// inaccessible.
     logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
-    /// Paths that this process tried to open.
+    /// Paths that this process has tried to open.
     opened: Arc<Mutex<BTreeSet<PathBuf>>>,
     reach: Option<Arc<Reach>>,
 }
 
-/// Paths that a sandboxed process can open, including everything below them. Links are not
+/// Paths that the sandbox permits, including everything below them. Symbolic links are not
 /// followed.
 #[derive(Debug, Default)]
 pub struct Reach {
     pub read: BTreeSet<PathBuf>,
-    /// Paths where files can be created and written.
+    /// Paths at which files may be created and written.
     pub write: BTreeSet<PathBuf>,
 }
 
@@ -52,8 +51,8 @@ impl Reach {
     }
 }
 
-/// Opens a file by its index in the supervisor's list. Returns `None` if this process must open it
-/// by path.
+/// Opens a file by its index in the supervisor's list. Returns `None` if this process must open the
+/// path itself.
 pub type OpenListed = dyn Fn(u32) -> io::Result<Option<File>> + Send + Sync;
 
 impl fmt::Debug for Files {
@@ -62,14 +61,14 @@ impl fmt::Debug for Files {
     }
 }
 
-/// State of a path as the supervisor found it.
+/// State of a path when the supervisor listed it.
 #[derive(Debug)]
 pub enum FileAt {
     /// A regular file, with its index in the supervisor's list.
     Listed(u32),
     /// A folder, with the paths in it.
     Folder(Vec<PathBuf>),
-    /// Error number from opening the path.
+    /// Error number (errno) from opening the path.
     Error(i32),
 }
 
@@ -114,13 +113,13 @@ impl Files {
         }
     }
 
-    /// Sets the paths that the sandbox permits; `None` without a sandbox.
     pub fn within(self, reach: Option<&Arc<Reach>>) -> Self {
         let reach = reach.cloned();
         Self { reach, ..self }
     }
 
-    /// Returns the paths that this process tried to open so far.
+    /// Returns the paths that this process has tried to open so far. The guard holds the lock of
+    /// this set.
     pub fn opened(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
         // The set stays valid if another lock holder panics.
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
@@ -140,7 +139,8 @@ impl Files {
         }
     }
 
-    /// Opens a path in this process, and explains a permission error.
+    /// Opens a path with the privileges of this process. A permission error names the inaccessible
+    /// file or folder.
     fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
         self.opened().insert(path.to_owned());
         if let Some(reporter) = &self.reporter {
@@ -155,7 +155,7 @@ impl Files {
         })
     }
 
-    /// Returns the files that the supervisor opens because this process has no access.
+    /// Returns the listed files that this process has no permission to open.
     pub fn closed(&self) -> Vec<PathBuf> {
         let is_closed = |path: &&PathBuf| {
             regular::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
@@ -168,12 +168,12 @@ impl Files {
         self.is_all
     }
 
-    /// Returns `true` if this process opens a path itself.
+    /// Returns `true` if this process must open the path itself, because the supervisor did not
+    /// list it.
     pub fn is_own(&self, path: &Path) -> bool {
         !self.is_all && !self.listed.contains_key(path)
     }
 
-    /// Returns the listed entry of a path; `None` if this process opens the path itself.
     fn listed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
         match self.listed.get(path) {
             None if self.is_all => Err(io::Error::other(
@@ -206,8 +206,7 @@ impl Files {
         }
     }
 
-    /// Returns the contents of a file. If this process opens the path itself, the path may be a
-    /// pipe.
+    /// Returns the contents of a file. The path may be a pipe, unless the supervisor opens it.
     ///
     /// # Errors
     /// Returns the error of a system call.
@@ -272,7 +271,8 @@ pub fn part(file: &File, most: u64) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// Removes `.` from a path, and also `..` unless the shorter path leads to another file.
+/// Removes `.` and `..` from a path. Keeps `..` if the shorter path would lead to another file, for
+/// example after a symbolic link.
 pub fn clean(path: &Path) -> PathBuf {
     let plain: PathBuf = path.components().collect();
     let mut clean = PathBuf::new();
@@ -293,7 +293,7 @@ pub fn clean(path: &Path) -> PathBuf {
     }
 }
 
-/// Explains a permission error: names the file or folder without access, and a remedy.
+/// Returns a permission error that names the inaccessible file or folder, and a remedy.
 fn denied(path: &Path) -> Option<io::Error> {
     let (place, metadata) = farthest(path)?;
     let text = format!(
@@ -307,8 +307,8 @@ fn denied(path: &Path) -> Option<io::Error> {
     Some(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
-/// Returns the target of a path with its metadata, or the first folder on the path that this
-/// process may not search.
+/// Resolves a path. Returns the target with its metadata; if a folder on the path is inaccessible,
+/// returns that folder.
 fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
     let mut path = path.to_owned();
     for _ in 0..MOST_STEPS {
@@ -326,9 +326,9 @@ fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
 
 /// Maximum size of another program's configuration file in bytes.
 pub const LARGEST: u64 = 16 * 1024 * 1024;
-/// Maximum number of links and folders on a path.
+/// Maximum number of symbolic links and folders that are followed on a path.
 const MOST_STEPS: usize = 100;
-/// Errors of opening a folder, a socket or a dangling link.
+/// Error kinds of open(2) for a folder, a socket or a dangling link.
 const IS_NO_FILE: [io::ErrorKind; 3] = [
     io::ErrorKind::InvalidInput,
     io::ErrorKind::IsADirectory,

@@ -10,15 +10,12 @@ use std::fmt::Write;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{AttributeTypeAndValue, FromDer, X509Certificate, X509Name};
 
-/// Identity from a verified client certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Subject in RFC 4514 form, most specific part first. Truncated after 512 bytes, with `...`
     /// appended.
     pub subject: Box<str>,
-    /// The last and most specific common name of the subject.
     pub common_name: Option<Box<str>>,
-    /// [`serial`] of the certificate.
     pub serial: Box<str>,
 }
 
@@ -44,7 +41,7 @@ pub fn serial(leaf: &X509Certificate<'_>) -> String {
     hex(bytes.get(..LONGEST_SERIAL).unwrap_or(bytes))
 }
 
-/// Returns subject, issuer and serial number of a rejected certificate, for the log.
+/// Formats subject, issuer and serial number of a rejected certificate for the log.
 pub fn summary(leaf: &CertificateDer<'_>) -> Option<String> {
     let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
     let [subject, issuer] = [leaf.subject(), leaf.issuer()].map(|name| shortened(name, 64));
@@ -65,14 +62,14 @@ fn shortened(name: &X509Name<'_>, longest: usize) -> String {
     text
 }
 
-/// Returns the whole subject for comparisons. Logs must not contain it, because its length is
+/// Returns the complete subject for comparisons. It must not be logged, because its length is
 /// unbounded.
 pub(super) fn whole_subject(leaf: &X509Certificate<'_>) -> String {
     write_name(leaf.subject(), usize::MAX)
 }
 
-/// Writes a name (RFC 4514, section 2.1). Stops after the attribute that exceeds `enough`
-/// bytes.
+/// Formats a name (RFC 4514, section 2.1). Stops after the attribute with which the length exceeds
+/// `enough` bytes.
 fn write_name(name: &X509Name<'_>, enough: usize) -> String {
     let mut parts: Vec<_> = name.iter_rdn().collect();
     parts.reverse();
@@ -132,7 +129,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02X}")).collect()
 }
 
-/// Short names of RFC 4514, section 3, and two other common names.
+/// Short names from RFC 4514, section 3, and two more that are in common use.
 const SHORT_NAMES: [(&str, &str); 11] = [
     ("2.5.4.3", "CN"),
     ("2.5.4.7", "L"),
@@ -150,7 +147,6 @@ const SHORT_NAMES: [(&str, &str); 11] = [
 /// Maximum length of a common name in bytes. X.520 allows 64 characters, but some CAs issue longer
 /// names.
 const LONGEST_NAME: usize = 256;
-/// Maximum length of a logged subject in bytes.
 const LONGEST_SUBJECT: usize = 512;
 /// Maximum length of a serial number in bytes (RFC 5280, section 4.1.2.2).
 const LONGEST_SERIAL: usize = 20;

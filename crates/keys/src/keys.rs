@@ -39,21 +39,21 @@ pub struct Loaded {
     /// RSA key for batched signatures; `None` if this key does not sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
     pub offload: Offload,
-    /// Names in lower case; may be empty.
+    /// Server names in lower case; may be empty.
     pub names: Arc<[NamePattern]>,
     pub file: Arc<Path>,
-    /// Reference to the private key, if it is on a token.
+    /// Key on a token; `None` if the private key is in a file.
     pub token: Option<TokenKey>,
     /// Digest of the paths and contents of the chain and key files.
     pub digest: [u8; 32],
-    /// Digest of the stapled OCSP response.
+    /// Digest of the stapled OCSP response; `None` without one.
     pub ocsp: Option<[u8; 32]>,
-    /// Policy name for clients of this certificate, if configured.
+    /// Policy name for clients that receive this certificate; `None` if not configured.
     pub policy: Option<Arc<str>>,
 }
 
 impl Loaded {
-    /// Returns `true` if `self` and `other` were loaded from the same files with equal contents.
+    /// Returns `true` if both chains were loaded from the same paths with equal contents.
     pub fn is_same(&self, other: &Self) -> bool {
         (self.digest, self.ocsp) == (other.digest, other.ocsp)
     }
@@ -69,19 +69,18 @@ struct Private {
 #[derive(Debug)]
 pub struct Loader {
     pub provider: CryptoProvider,
-    /// Time at which certificates must be valid.
+    /// Time for which certificates are checked.
     pub now: UnixTime,
     pub files: Files,
-    /// `true` if RSA keys may sign in batches.
     pub batches: bool,
     pub tokens: Tokens,
-    /// Chains that are already loaded, by digest, including chains of the running configuration.
-    /// They are not loaded again.
+    /// Chains that need no further loading, by digest; includes chains of the running
+    /// configuration.
     pub known: HashMap<[u8; 32], Loaded>,
 }
 
 impl Loader {
-    /// Loads chain and key from one file. Problems name the configuration key `path`.
+    /// Loads chain and key from one file. Problems refer to the configuration key `path`.
     pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
         let pem = read(&self.files, path, file, report)?;
         if needs_password(path, file, &pem, report) {
@@ -92,7 +91,7 @@ impl Loader {
         self.check(path, (file, digest), pem, report)
     }
 
-    /// Loads chain and key from two files. Problems name the configuration key `path`.
+    /// Loads chain and key from two files. Problems refer to the configuration key `path`.
     pub fn pair(
         &self,
         path: &str,
@@ -127,8 +126,8 @@ impl Loader {
         }
     }
 
-    /// Loads a chain with its key on a token. The token proves possession of the key. Problems name
-    /// the configuration key `path`.
+    /// Loads a chain whose key is on a token. The token must prove possession of the key. Problems
+    /// refer to the configuration key `path`.
     pub fn on_token(
         &self,
         path: &str,
@@ -267,7 +266,6 @@ impl Loader {
         key.ok().map(Arc::new)
     }
 
-    /// Loads the key and checks that it belongs to the first certificate.
     fn match_key(
         &self,
         path: &str,
@@ -277,7 +275,7 @@ impl Loader {
     ) -> Option<Arc<dyn SigningKey>> {
         let mut der = pem.keys.pop()?;
         let der = std::mem::replace(&mut *der, PrivateKeyDer::Pkcs8(Vec::new().into()));
-        // The provider erases the bytes after parsing them.
+        // The crypto provider erases the key bytes after parsing them.
         let key = match self.provider.key_provider.load_private_key(der) {
             Ok(key) => key,
             Err(error) => {
@@ -350,7 +348,7 @@ impl Loader {
     }
 
     /// Verifies the signatures, with the last certificate as the trust anchor. Ignores expiry,
-    /// which only clients check.
+    /// because an expired certificate is only a warning.
     fn verify(
         &self,
         chain: &[CertificateDer<'_>],
@@ -385,7 +383,7 @@ impl Loader {
         }
     }
 
-    /// Checks the dates of a chain that is reused without loading.
+    /// Checks the validity dates of a chain that was loaded earlier.
     pub fn check_known(&self, path: &str, known: &Loaded, report: &mut Report) {
         if let Some(parsed) = parse(path, &known.file, &known.key.cert, report) {
             self.check_dates(path, &known.file, &parsed, report);
@@ -415,8 +413,9 @@ impl Loader {
     }
 }
 
-/// Returns the DNS names and IP addresses of a certificate, and separately names that no
-/// ClientHello can contain. Without alternative names, the common name is used.
+/// Returns the DNS names and IP addresses of a certificate, and in the second list the names that
+/// no ClientHello can contain. Uses the common name if the certificate contains no alternative
+/// names.
 pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
     let (mut names, mut unusable) = (Vec::new(), Vec::new());
     let mut addresses = BTreeSet::new();
@@ -434,7 +433,8 @@ pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<Str
             _ => {}
         }
     }
-    // RFC 6125, section 6.4.4: the common name is used only without alternative names.
+    // The common name counts only if the certificate contains no alternative names (RFC 6125,
+    // section 6.4.4).
     if general.is_none() {
         let common = certificate.subject().iter_common_name().next();
         common
@@ -446,7 +446,8 @@ pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<Str
     (names, unusable)
 }
 
-/// Returns an IP address of a certificate as text (RFC 5280, section 4.2.1.6).
+/// Formats an IP address from a certificate (RFC 5280, section 4.2.1.6). Returns `None` for an
+/// invalid length.
 fn ip_address(bytes: &[u8]) -> Option<String> {
     let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
     let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
@@ -481,7 +482,7 @@ pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Opti
         .ok()
 }
 
-/// Warns about a private key that all users can read.
+/// Warns if all users can read the file of a private key.
 pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
     if pem.world_readable && !pem.keys.is_empty() {
         let fault = "all users of this host can read this private key";
@@ -489,7 +490,7 @@ pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report)
     }
 }
 
-/// Reports a file whose only private key is encrypted. Returns `true` in this case.
+/// Returns `true` and reports an error if every private key of the file is encrypted.
 pub fn needs_password(path: &str, file: &Path, pem: &Pem, report: &mut Report) -> bool {
     let needs = pem.encrypted && pem.keys.is_empty();
     if needs {
@@ -503,7 +504,6 @@ pub fn needs_password(path: &str, file: &Path, pem: &Pem, report: &mut Report) -
     needs
 }
 
-/// Returns a problem with the file as its value.
 pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
     Problem::new(path, fault).text(&clean(file).to_string_lossy())
 }

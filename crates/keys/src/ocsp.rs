@@ -23,18 +23,16 @@ use crate::files::reason;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OcspStatus {
-    /// The certificate is neither revoked nor unknown.
+    /// `true` if the certificate is neither revoked nor unknown.
     pub is_good: bool,
-    /// Start of the validity period.
     pub from: UnixSeconds,
     /// Time of the next update; `None` without an expiry.
     pub until: Option<UnixSeconds>,
 }
 
-/// The reason why a response has no status for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unusable {
-    /// The data is not an OCSP response, or is an error response.
+    /// The data is not an OCSP response, or the response reports an error.
     #[error("not a successful OCSP response in DER")]
     Format,
     /// The response is for other certificates.
@@ -119,8 +117,8 @@ impl Loaded {
     }
 }
 
-/// Returns all statuses of a response, each with a serial number without leading zeros. Takes
-/// linear time. Returns `None` if the data is not a response.
+/// Returns the status and the serial number, without leading zeros, of each certificate in a
+/// response. Takes linear time. Returns `None` if the data is not a response.
 pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], OcspStatus)>> {
     let mut entries = entries(response)?;
     let mut all = Vec::new();
@@ -133,7 +131,7 @@ pub fn statuses(response: &[u8]) -> Option<Vec<(&[u8], OcspStatus)>> {
 fn entries(response: &[u8]) -> Option<Der<'_>> {
     let mut whole = Der::new(response);
     let mut fields = whole.sequence().filter(|_| whole.is_empty())?;
-    // The status of the response must be `successful`.
+    // Only a response with the status `successful` (0) contains certificate statuses.
     if fields.element(ENUMERATED)? != [0] {
         return None;
     }
@@ -145,10 +143,10 @@ fn entries(response: &[u8]) -> Option<Der<'_>> {
     let mut data = basic.sequence()?;
     let mut field = data.next()?;
     if field.0 == TAG_0 {
-        // The version field is present if the version is not 1.
+        // Skips the version, which is present only if it is not 1.
         field = data.next()?;
     }
-    // ID of the responder, by name or by key.
+    // The ID of the responder is a name or a key hash.
     if ![TAG_1, TAG_2].contains(&field.0) {
         return None;
     }
@@ -190,7 +188,7 @@ fn time(contents: &[u8]) -> Option<UnixSeconds> {
 const OBJECT_IDENTIFIER: u8 = 0x06;
 const ENUMERATED: u8 = 0x0a;
 const GENERALIZED_TIME: u8 = 0x18;
-/// Context tags `[0]` to `[2]` of an explicitly tagged element.
+/// Context tags `[0]` to `[2]` with explicit tagging.
 const TAG_0: u8 = 0xa0;
 const TAG_1: u8 = 0xa1;
 const TAG_2: u8 = 0xa2;

@@ -37,15 +37,12 @@ pub enum PemError {
 
 #[derive(Debug, Default)]
 pub struct Pem {
-    /// Certificates in the order of the file.
     pub certificates: Vec<CertificateDer<'static>>,
-    /// Private keys in the order of the file.
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
-    /// The file contains an encrypted private key.
+    /// `true` if the file contains an encrypted private key.
     pub encrypted: bool,
-    /// All users of this host can read the file.
+    /// `true` if all users of this host can read the file.
     pub world_readable: bool,
-    /// SHA-256 of the file.
     pub digest: [u8; 32],
 }
 
@@ -106,10 +103,9 @@ impl Pem {
     }
 }
 
-/// One section, borrowed from the text.
+/// One section of the file, borrowed from its text.
 struct Section<'a> {
     label: &'a [u8],
-    /// The section with its BEGIN and END lines.
     whole: &'a [u8],
     body: &'a [u8],
 }

@@ -10,9 +10,10 @@ use x509_parser::public_key::PublicKey;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presented {
-    /// Signature algorithm of the certificate, such as `SHA256`; `None` without a short name.
+    /// Hash or algorithm of the certificate's signature, such as `SHA256`; `None` if the algorithm
+    /// is unknown.
     pub signature: Option<&'static str>,
-    /// Kind of key, such as `RSA2048` or `EC256`.
+    /// Kind and size of the key, such as `RSA2048` or `EC256`.
     pub key: Option<Box<str>>,
 }
 
@@ -31,7 +32,7 @@ impl Presented {
 fn key(leaf: &X509Certificate<'_>) -> Option<String> {
     match leaf.public_key().parsed() {
         Ok(PublicKey::RSA(key)) => Some(format!("RSA{}", key.key_size())),
-        // P-521 coordinates are padded to whole bytes, 66 of 8 bits.
+        // The parser rounds P-521 up to whole bytes: 66 bytes, or 528 bits.
         Ok(PublicKey::EC(key)) if key.key_size() == 528 => Some("EC521".to_owned()),
         Ok(PublicKey::EC(key)) => Some(format!("EC{}", key.key_size())),
         _ if leaf.public_key().algorithm.algorithm.to_id_string() == ED25519 => {
@@ -41,7 +42,7 @@ fn key(leaf: &X509Certificate<'_>) -> Option<String> {
     }
 }
 
-/// Returns the hash of a signature algorithm, or the algorithm name if it implies the hash.
+/// Returns the name of the hash, or of the algorithm if it implies its hash. `id` is an OID.
 fn signature(id: &str) -> Option<&'static str> {
     Some(match id {
         "1.2.840.113549.1.1.5" | "1.2.840.10045.4.1" => "SHA1",
@@ -54,7 +55,6 @@ fn signature(id: &str) -> Option<&'static str> {
     })
 }
 
-/// OID of Ed25519 (RFC 8410, section 3).
 const ED25519: &str = "1.3.101.112";
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use becket_sys::process::without_signals;
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
-/// Watched files and folders, with a hash of their metadata.
+/// Watched files and folders, and a hash of their metadata.
 #[derive(Clone, Debug, Default)]
 pub struct WatchedPlaces {
     paths: Arc<[PathBuf]>,
@@ -29,7 +29,7 @@ pub struct WatchedPlaces {
 }
 
 impl WatchedPlaces {
-    /// Reads the metadata of these files and folders. Blocks.
+    /// Reads the metadata of the paths. May block on a disk.
     pub fn of(paths: Vec<PathBuf>) -> Self {
         let places = Self {
             paths: paths.into(),
@@ -73,19 +73,18 @@ fn note(path: &Path, hasher: &mut DefaultHasher) {
     }
 }
 
-/// A watch for file changes. The default waits forever.
+/// A watch for file changes. The default value watches nothing and waits forever.
 #[derive(Debug, Default)]
 pub struct Watch {
     places: WatchedPlaces,
-    /// Time of the first change that is not reported yet.
+    /// Time of the first unreported change.
     changed: Option<Instant>,
-    /// Time of the next check.
     looks_at: Option<Instant>,
     look: Option<JoinHandle<WatchedPlaces>>,
 }
 
 impl Watch {
-    /// Replaces the watched places. A change that is not reported yet stays pending.
+    /// Replaces the watched places. An unreported change stays pending.
     pub fn replace(&mut self, places: WatchedPlaces) {
         *self = Self {
             looks_at: Some(Instant::now() + pause(&places)),
@@ -118,8 +117,8 @@ impl Watch {
             } else if let Some(at) = self.looks_at {
                 sleep_until(at).await;
                 let places = self.places.clone();
-                // Blocks signals on the new thread: a signal received there would be lost when a
-                // supervisor executes another program.
+                // Blocks signals on the new thread, because a signal received by this thread would
+                // be lost when a supervisor executes another program.
                 let look = without_signals(|| spawn_blocking(move || places.again()));
                 self.look = look.ok();
                 self.looks_at = Some(Instant::now() + BETWEEN_LOOKS);
@@ -144,12 +143,13 @@ impl Watch {
     }
 }
 
-/// Returns the time until the next check. Checks take at most 1 % of a core, unless a disk is slow.
+/// Returns the time until the next check. The time is long enough that checks use at most 1 % of a
+/// core, unless a disk is slow.
 fn pause(places: &WatchedPlaces) -> Duration {
     (places.took * 100).clamp(BETWEEN_LOOKS, LONGEST_PAUSE)
 }
 
-/// Maximum time between checks, reached if a disk stalls.
+/// Maximum time between checks, which applies if a disk stalls.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Minimum time between checks. Certificate renewal programs write their files within milliseconds.

@@ -5,7 +5,6 @@
 
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-/// Reads the monotonic clock.
 #[expect(
     clippy::disallowed_methods,
     reason = "the only reading of the monotonic clock"
@@ -14,7 +13,6 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// Reads the wall clock, in seconds since 1970.
 #[expect(
     clippy::disallowed_methods,
     reason = "the only reading of the wall clock"

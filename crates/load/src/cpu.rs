@@ -21,7 +21,8 @@ impl Spent {
         self.user + self.system
     }
 
-    /// Returns the time spent since an `earlier` reading; zero if a process has exited since then.
+    /// Returns the CPU time since an `earlier` reading; zero if the sum has decreased because a
+    /// process exited.
     pub fn since(self, earlier: Self) -> Self {
         Self {
             user: self.user.saturating_sub(earlier.user),
@@ -30,7 +31,7 @@ impl Spent {
     }
 }
 
-/// Returns the CPU time of these processes and all their descendants.
+/// Returns the CPU time of these processes and their descendants.
 ///
 /// # Errors
 /// [`Error::Plan`] if one of the named processes does not exist.
@@ -53,7 +54,7 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
     Ok(spent)
 }
 
-/// Returns two sums of CPU time: this process with its descendants, and all other processes except kernel threads.
+/// Returns the CPU time of this process with its descendants, and of all other processes except kernel threads.
 pub fn of_own_family_and_others() -> (Spent, Spent) {
     let all = processes();
     let own = family(&all, &[std::process::id()]);
@@ -71,7 +72,6 @@ pub fn of_own_family_and_others() -> (Spent, Spent) {
     (of_own, of_others)
 }
 
-/// Returns the IDs of these processes and all their descendants.
 fn family(all: &[ProcessTimes], pids: &[u32]) -> BTreeSet<u32> {
     let mut family: BTreeSet<u32> = pids.iter().copied().collect();
     loop {
@@ -87,7 +87,7 @@ fn family(all: &[ProcessTimes], pids: &[u32]) -> BTreeSet<u32> {
     }
 }
 
-/// Returns the time that this thread has run, and the time that it has waited for a CPU.
+/// Returns two times of this thread: running, and waiting for a CPU.
 pub fn of_own_thread() -> Option<(Duration, Duration)> {
     let text = fs::read_to_string("/proc/thread-self/schedstat").ok()?;
     let mut numbers = text

@@ -21,39 +21,41 @@ pub struct Env {
     pub tls: Option<Tls>,
     pub registry: Registry,
     pub timeline: Timeline,
-    /// Samples of each step. The last entry collects results outside all steps.
+    /// Samples of each step. The last entry collects results outside all steps, which are
+    /// discarded.
     pub samples: Vec<Samples>,
     pub live: Arc<Live>,
     pub input: Vec<u8>,
-    /// Two requests: the first keeps the connection open, the second is the last on a connection.
+    /// Two requests: the second is for the last request on a connection, the first for all others.
     pub requests: [Vec<u8>; 2],
-    /// Number of connections opened, used to rotate through the source addresses.
+    /// Number of opened connections, which selects the next source address.
     pub opened: usize,
-    /// Parameters negotiated by the last full handshake.
+    /// TLS parameters of the last full handshake.
     pub negotiated: Option<Negotiated>,
 }
 
 impl Env {
-    /// Returns the samples of a step, or the discarded samples for `None`.
+    /// Returns the samples of a step; `None` selects the discarded samples.
     pub fn samples(&mut self, step: Option<usize>) -> &mut Samples {
         let outside = self.samples.len() - 1;
         let index = step.unwrap_or(outside).min(outside);
-        // The vector has one more entry than there are steps and never shrinks.
+        // The index is valid, because the vector holds one entry more than there are steps and
+        // never shrinks.
         &mut self.samples[index]
     }
 
-    /// Returns the next request of a connection with `left` requests still to send.
+    /// Returns the next request of a connection. `left` is the number of requests that the
+    /// connection still sends.
     pub fn request(&self, left: u64) -> &[u8] {
         let [keep, last] = &self.requests;
         if left <= 1 { last } else { keep }
     }
 }
 
-/// Start and end times of the measured steps.
 #[derive(Clone, Debug)]
 pub struct Timeline {
     begin: Instant,
-    /// End times of the steps. Empty if the run ends after a number of transactions.
+    /// End times of the steps. Empty for a run with a number of transactions.
     ends: Vec<Instant>,
 }
 
@@ -69,7 +71,7 @@ impl Timeline {
         Self { begin, ends }
     }
 
-    /// Returns the index of the step that contains `at`.
+    /// Returns the index of the step that contains `at`; `None` outside all steps.
     pub fn step_of(&self, at: Instant) -> Option<usize> {
         if at < self.begin {
             return None;
@@ -80,7 +82,7 @@ impl Timeline {
         self.ends.iter().position(|end| at < *end)
     }
 
-    /// Returns the end of the last step; `None` if the run ends after a number of transactions.
+    /// Returns the end of the last step; `None` for a run with a number of transactions.
     pub fn end(&self) -> Option<Instant> {
         self.ends.last().copied()
     }
@@ -94,7 +96,6 @@ impl Timeline {
     }
 }
 
-/// Counters that a thread publishes during the run.
 #[derive(Debug, Default)]
 pub struct Live {
     pub completed: AtomicU64,

@@ -15,11 +15,11 @@ pub enum Failure {
     Refused,
     Reset,
     Unreachable,
-    /// The server sent a fatal alert with this number (RFC 8446, 6).
+    /// The server sent the fatal alert with this number (RFC 8446, section 6).
     Alert(u8),
-    /// TLS failed on the client's side, for this reason.
+    /// TLS failed in the client for this reason, without an alert from the server.
     Tls(&'static str),
-    /// The transaction timed out in this phase.
+    /// The transaction timed out during this phase.
     TimeOut(&'static str),
     /// The server closed the connection before a response began.
     ClosedEarly,
@@ -29,17 +29,16 @@ pub enum Failure {
     WrongBody,
     /// The response was not HTTP/1.
     BadResponse,
-    /// The status was not 2xx.
     Status(u16),
-    /// The server selected a protocol other than HTTP/1 with ALPN.
+    /// The server selected an ALPN protocol other than HTTP/1.
     Alpn,
-    /// The client has no local port left for this pair of addresses.
+    /// The client has no free local port for this pair of addresses.
     NoPort,
     /// The client has no free file descriptor.
     NoDescriptor,
-    /// The transaction was due, but could not start before the end: all connections or the client's thread were busy.
+    /// The transaction was due before the end of the run, but all connections or the client's thread were busy.
     NotStarted,
-    /// Another operating system error, by number.
+    /// Another operating system error (errno).
     Os(i32),
 }
 
@@ -74,7 +73,7 @@ impl Failure {
         }
     }
 
-    /// Returns advice for the operator, if there is any.
+    /// Returns advice on how to remove the cause, if it is known.
     pub fn hint(self) -> Option<&'static str> {
         match self {
             Self::NoPort => Some(
@@ -114,7 +113,7 @@ impl fmt::Display for Failure {
     }
 }
 
-/// Error numbers for too many open files, per process and system-wide; identical on every Linux architecture.
+/// Error number for too many open files in this process; identical on every Linux architecture.
 const EMFILE: i32 = 24;
 const ENFILE: i32 = 23;
 

@@ -7,7 +7,8 @@ use crate::histogram::Histogram;
 use crate::failure::Failure;
 use crate::sample::Samples;
 
-/// Returns remarks about a step, one sentence each. `busy` means that the server or the client had no CPU time to spare.
+/// Returns remarks about a step, one sentence each. `busy` means that the server or the client used all of its CPU
+/// time.
 pub fn of(samples: &Samples, busy: bool) -> Vec<String> {
     let phases = [
         ("handshake", &samples.latency.handshake_full),
@@ -39,11 +40,11 @@ pub fn of(samples: &Samples, busy: bool) -> Vec<String> {
     found
 }
 
-/// Detects stalls caused by Nagle's algorithm on one side and delayed acknowledgements on the other. On Linux, such a
-/// stall lasts 40 ms (`TCP_DELACK_MIN`), and a little longer on a busy machine.
+/// Detects stalls that Nagle's algorithm on one side and delayed acknowledgements on the other side cause. On Linux,
+/// such a stall lasts 40 ms (`TCP_DELACK_MIN`), or a little longer on a busy machine.
 ///
-/// A narrow latency peak at 40 ms is such a stall unless the server or client is `busy`: a closed loop can hold all its
-/// connections in the queue of a busy process for the same time.
+/// A narrow latency peak at 40 ms is a stall unless the server or client is `busy`: in a closed loop, a queue in a busy
+/// process can delay all connections by the same time.
 fn nagle(phase: &str, histogram: &Histogram, busy: bool) -> Option<String> {
     let ms = Duration::from_millis;
     let peak = histogram.count_between(ms(39), ms(60));

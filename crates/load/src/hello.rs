@@ -6,10 +6,9 @@
 
 use becket_proto::reader::Reader;
 
-/// Method of resumption that a ClientHello offers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Offered {
-    /// No resumption; the handshake will be full.
+    /// No resumption, so the handshake will be full.
     #[default]
     Nothing,
     /// A TLS 1.2 session ID.
@@ -21,7 +20,8 @@ pub enum Offered {
 }
 
 impl Offered {
-    /// Parses a first flight. Returns `Nothing` if it is not a ClientHello in a single record.
+    /// Parses the first flight of a client. Returns `Nothing` if it is not a ClientHello in a
+    /// single record.
     pub fn of(flight: &[u8]) -> Self {
         Self::read(flight).unwrap_or_default()
     }
@@ -47,7 +47,8 @@ impl Offered {
         Some(if ticket {
             Self::Ticket
         } else if !session_id.is_empty() && !tls13 {
-            // A ClientHello for TLS 1.3 contains a random session ID for compatibility with middleboxes.
+            // Returns `Id` only without key shares: a TLS 1.3 ClientHello contains a random session ID for
+            // compatibility with middleboxes.
             Self::Id
         } else {
             Self::Nothing

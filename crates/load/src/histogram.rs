@@ -11,14 +11,13 @@ use std::time::Duration;
 
 use crate::report::{HistogramBucket, Summary};
 
-/// Counts durations with three significant digits.
 #[derive(Clone, Debug)]
 pub struct Histogram {
     inner: hdrhistogram::Histogram<u64>,
 }
 
 impl Histogram {
-    /// Creates an empty histogram of about 16 KiB, which grows with the largest recorded value.
+    /// Creates an empty histogram of about 16 KiB. It grows with the largest recorded value.
     pub fn new() -> Self {
         let Ok(mut inner) = hdrhistogram::Histogram::new(SIGNIFICANT_DIGITS) else {
             unreachable!("three digits are within what hdrhistogram accepts")
@@ -50,7 +49,8 @@ impl Histogram {
         self.count() == 0
     }
 
-    /// Returns the value at `quantile` (0.0 to 1.0), rounded up within three digits; zero if empty.
+    /// Returns the duration at `quantile` (0.0 to 1.0), rounded up to three significant digits;
+    /// zero for an empty histogram.
     pub fn quantile(&self, quantile: f64) -> Duration {
         if self.is_empty() {
             return Duration::ZERO;
@@ -105,11 +105,10 @@ impl Default for Histogram {
     }
 }
 
-/// Values are exact to one part in a thousand.
 const SIGNIFICANT_DIGITS: u8 = 3;
-/// One hour, longer than any timeout that the tools accept.
+/// One hour, longer than any timeout of the load tool.
 const LARGEST_NANOS: u64 = 3_600_000_000_000;
-/// Buckets of the stored distribution begin at one microsecond and grow by a quarter: ten per decade.
+/// Buckets of a report begin at one microsecond. Each is a quarter wider than the previous one: about ten per decade.
 const BUCKET_START_NANOS: u64 = 1_000;
 const BUCKET_GROWTH: f64 = 1.25;
 

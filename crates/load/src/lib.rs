@@ -52,12 +52,11 @@ pub mod worker;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The command line is invalid.
     #[error("{0}")]
     Plan(String),
     #[error("{0}")]
     Unreachable(String),
-    /// The operating system refuses a resource that the run needs.
+    /// A system call that the run requires has failed.
     #[error("{what}: {source}")]
     Os {
         /// Failed operation, as `cannot <verb> <object>`.
@@ -67,7 +66,6 @@ pub enum Error {
 }
 
 impl Error {
-    /// Creates an [`Error::Os`] for the failed operation `what`.
     pub fn os(what: impl Into<String>, source: std::io::Error) -> Self {
         Self::Os {
             what: what.into(),

@@ -32,71 +32,67 @@ use crate::response::Response;
 use crate::tls::Tls;
 use crate::wire::Wire;
 
-/// Connection that carries one transaction after another.
 pub struct LoadConnection {
     wire: Wire,
     tls: Option<ClientConnection>,
     phase: Phase,
-    /// State of the preface, until it is complete.
+    /// State of the preface; `None` after it is complete, or without a preface.
     preface: Option<PrefaceState>,
     response: Response,
-    /// Time at which the request was passed to the socket.
+    /// Time at which the request was written to the socket.
     asked: Instant,
-    /// Time of the first response byte.
+    /// Time of the first response byte; `None` before it.
     answered: Option<Instant>,
     times: Times,
     requests_left: u64,
-    /// The plan requires a resumed handshake.
+    /// `true` if the plan requires a resumed handshake.
     resumes: bool,
     offered: Offered,
-    /// The request was sent as early data.
+    /// `true` if the request was sent as early data.
     early: bool,
     peer_closed: bool,
-    /// The response is complete, but `turn` has not returned [`Turn::Answered`] yet.
+    /// `true` if the response is complete, but `turn` has not returned [`Turn::Answered`] yet.
     ready: bool,
     /// Time at which the slot aborts the transaction.
     pub deadline: Instant,
 }
 
-/// Start times of one transaction, and the step in which it counts.
+/// Start times of a transaction, and the step of the run in which it counts.
 #[derive(Clone, Copy, Debug)]
 pub struct Times {
-    /// Step that contains the intended start.
+    /// Step that contains the intended start; `None` for discarded results.
     pub step: Option<usize>,
     pub intended: Instant,
     pub started: Instant,
-    /// Start of the current phase.
     pub mark: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Phase {
-    /// The TCP connection is not established yet.
+    /// The TCP handshake is in progress.
     Connecting,
     /// The TLS handshake or the preface is in progress.
     Handshaking,
     /// A request is being sent, or its response is pending.
     Exchanging,
-    /// The response is complete and the connection can carry another request.
+    /// The response is complete, and another request may follow.
     Parked,
-    /// The last response is complete; the server should close.
+    /// The last response is complete. The server is expected to close.
     Closing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
-    /// The connection waits for the next event.
     Waiting,
-    /// More data can be read; turn again without waiting.
+    /// More data may be readable; call `turn` again without waiting.
     Again,
-    /// The transaction succeeded and the connection can carry another.
+    /// The transaction succeeded, and another may start on this connection.
     Answered,
-    /// The connection has ended.
     Free,
 }
 
 impl LoadConnection {
-    /// Creates a connection and prepares its first flight. `wire` is connecting; `resumes` states whether the plan
+    /// Creates a connection and prepares its first flight. `wire` is still connecting; `resumes` is `true` if the plan
     /// requires a resumed handshake.
     ///
     /// # Errors
@@ -169,7 +165,7 @@ impl LoadConnection {
     /// Starts the next transaction on a parked connection.
     ///
     /// # Errors
-    /// The failure that ended the transaction.
+    /// Returns the failure of the new transaction.
     pub fn ask_again(&mut self, times: Times, env: &mut Env) -> Result<Turn, Failure> {
         self.response = Response::default();
         self.answered = None;
@@ -180,10 +176,11 @@ impl LoadConnection {
         self.turn(env, false)
     }
 
-    /// Does everything that is possible without waiting. `hung_up` means that the event reported the peer's FIN.
+    /// Sends and receives all that is possible without waiting. `hung_up` is `true` if the event reported the peer's
+    /// FIN.
     ///
     /// # Errors
-    /// The failure that ended the transaction.
+    /// Returns the failure of the transaction.
     pub fn turn(&mut self, env: &mut Env, hung_up: bool) -> Result<Turn, Failure> {
         self.flush(env)?;
         if self.phase == Phase::Connecting {
@@ -211,11 +208,10 @@ impl LoadConnection {
         Ok(Turn::Again)
     }
 
-    /// Returns the outcome of a turn after all available data has been read.
     fn rest(&mut self) -> Turn {
         if self.phase == Phase::Closing && self.peer_closed {
-            // RFC 5246, section 7.2.1: close_notify is answered by closing. Some servers wait
-            // for that before they send FIN.
+            // Closes after a close_notify (RFC 5246, section 7.2.1), because some servers send FIN
+            // only after the client has closed.
             Turn::Free
         } else if std::mem::take(&mut self.ready) {
             Turn::Answered
@@ -224,7 +220,7 @@ impl LoadConnection {
         }
     }
 
-    /// Ends a connection whose deadline has passed.
+    /// Ends a connection at its deadline.
     ///
     /// # Errors
     /// [`Failure::TimeOut`], unless the transaction had already ended.
@@ -242,7 +238,7 @@ impl LoadConnection {
         }
     }
 
-    /// Counts the TLS 1.3 tickets received on the connection, after it has ended.
+    /// Counts the TLS 1.3 tickets that the connection received. Called after its end.
     pub fn count_tickets(&self, env: &mut Env) {
         if let Some(tls) = &self.tls {
             let samples = env.samples(self.times.step);
@@ -255,12 +251,12 @@ impl LoadConnection {
         }
     }
 
-    /// Returns whether no transaction is in progress. Errors on an idle connection are not failures.
+    /// Returns `true` if no transaction is in progress; errors then do not count as failures.
     fn is_idle(&self) -> bool {
         matches!(self.phase, Phase::Parked | Phase::Closing)
     }
 
-    /// Sends the outbox. The first successful send completes the connect.
+    /// Sends the outbox. The first successful send shows that the connection is established.
     fn flush(&mut self, env: &mut Env) -> Result<(), Failure> {
         let sent = match self.wire.flush() {
             Err(_) if self.is_idle() => return Ok(()),
@@ -279,7 +275,8 @@ impl LoadConnection {
         env.samples(self.times.step).latency.connect.record(took);
         (self.times.mark, self.asked) = (now, now);
         if env.plan.options.connection.since_queued {
-            // Stop timestamping after the first bytes. If the kernel refuses, later timestamps are recorded but not read.
+            // Stops timestamping after the first bytes. If this fails, the kernel records further timestamps, which are
+            // not read.
             let _refused = note_acknowledgements(&self.wire.socket, false);
         }
         if self.tls.is_some() || self.preface.is_some() {
@@ -289,7 +286,7 @@ impl LoadConnection {
         }
     }
 
-    /// Writes the request as early data if the request fits into the early data limit of the offered session.
+    /// Sends the request as early data if it fits into the limit of the offered session.
     fn ask_early(&mut self, env: &Env) -> Result<(), Failure> {
         let request = env.request(self.requests_left);
         let data = self.tls.as_mut().and_then(ClientConnection::early_data);
@@ -421,7 +418,7 @@ impl LoadConnection {
         self.ask(env, now)
     }
 
-    /// Counts the requested and the actual kind of the handshake.
+    /// Counts which kind of handshake was required and which kind occurred.
     fn count_handshake(&self, env: &mut Env, kind: Option<HandshakeKind>, tls12: bool) {
         let resumed = kind == Some(HandshakeKind::Resumed);
         let counts = &mut env.samples(self.times.step).handshakes;
@@ -442,8 +439,8 @@ impl LoadConnection {
         counts.nothing_to_offer += u64::from(self.resumes && !offered && !resumed);
     }
 
-    /// Continues the preface, and adds the request when the preface is complete. The server sends bytes only in answer
-    /// to a flight, so all received bytes are part of the preface.
+    /// Continues the preface, and adds the request to the outbox when the preface is complete. The server sends only
+    /// answers to flights, so all received bytes belong to the preface.
     fn talk(&mut self, env: &Env, received: usize, now: Instant) -> Result<(), Failure> {
         let Some(preface) = &mut self.preface else {
             return Ok(());
@@ -504,17 +501,18 @@ impl LoadConnection {
         samples.latency.whole.record(whole);
         samples.latency.corrected.record(corrected);
         if since_queued && let Ok(Some(since)) = acknowledged_ago(&self.wire.socket) {
-            // This reading is later than `now`, so it may exceed `whole`.
+            // `since` was measured after `now`, so it may exceed `whole`.
             samples.latency.since_queued.record(since.min(whole));
         }
     }
 
-    /// Ends the connection after the peer's FIN. An incomplete response is a failure.
+    /// Ends the connection after the peer's FIN. An incomplete response counts as a failure.
     fn on_end(&mut self, env: &mut Env) -> Result<Turn, Failure> {
         match self.phase {
             Phase::Connecting | Phase::Handshaking => return Err(Failure::ClosedEarly),
             Phase::Exchanging => {
-                // Without close_notify, an attacker may have truncated the stream (RFC 8446, 6.1).
+                // Without close_notify, an attacker may have truncated the response (RFC 8446,
+                // section 6.1).
                 let cut = self.tls.is_some() && !self.peer_closed && self.answered.is_some();
                 if cut && !self.response.is_whole() {
                     return Err(Failure::ShortBody);
@@ -529,9 +527,10 @@ impl LoadConnection {
     }
 }
 
-/// Maximum reads per loop turn for one connection, of up to 128 KiB each, so that a bulk download does not starve others.
+/// Maximum number of reads per connection and loop turn, up to 128 KiB each, so that a bulk download does not starve
+/// other connections.
 const READS_PER_TURN: usize = 16;
-/// Maximum time for the server to close after the last response.
+/// Time within which the server must close after the last response.
 const LINGER: Duration = Duration::from_secs(1);
-/// Deadline of a parked connection, which never expires.
+/// Deadline of a parked connection: a year, in effect no deadline.
 const FOREVER: Duration = Duration::from_secs(86_400 * 365);

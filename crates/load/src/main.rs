@@ -59,7 +59,7 @@ fn program() -> Result<u8, Error> {
     })
 }
 
-/// Installs signal handlers: the first signal requests the end of the run, the second one exits.
+/// Installs signal handlers: the first signal ends the run early, the second exits at once.
 fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
     let stop = Arc::new(AtomicBool::new(false));
     for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {

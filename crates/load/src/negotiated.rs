@@ -44,7 +44,6 @@ fn group(group: NamedGroup) -> String {
     }
 }
 
-/// Name of TLS 1.3 in a report.
 pub(crate) const TLS13: &str = "TLSv1.3";
 
 #[test]

@@ -16,41 +16,44 @@ use crate::target::Target;
 
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// Command-line options. The fields below take precedence.
+    /// Command-line options. The other fields take precedence.
     pub options: Cli,
     pub target: Target,
-    /// Addresses of the target. The first one that accepts a connection is used.
+    /// Addresses of the target. The first address that accepts a connection is used.
     pub addresses: Vec<SocketAddr>,
     /// Server name for SNI; `None` for plain HTTP targets.
     pub server_name: Option<ServerName<'static>>,
-    /// Number of parallel connections in a closed loop; their maximum in an open loop.
+    /// Number of parallel connections: constant in a closed loop, the maximum in an open loop.
     pub connections: usize,
     pub threads: usize,
-    /// CPUs to which the threads are pinned, in thread order.
+    /// CPUs for pinning; the first thread runs on the first CPU, and so on.
     pub cpus: Vec<usize>,
     pub load: Load,
     /// Time before the first step. Results in this time are discarded.
     pub warm_up: Duration,
-    /// Bytes exchanged before a plain request to simulate the flights of a handshake. The target must be a relay that answers them.
+    /// Bytes exchanged before a plaintext request to simulate a handshake. The target must be a relay that answers
+    /// them.
     pub preface: Option<Preface>,
     pub command: Vec<String>,
 }
 
 #[derive(Clone, Debug)]
 pub enum Load {
-    /// Closed loop for a period: each connection starts a transaction when its previous one ends.
+    /// Closed loop for a period: each connection starts a transaction when its previous transaction
+    /// ends.
     ClosedFor(Duration),
     /// Closed loop for a number of transactions.
     ClosedCount(u64),
-    /// Open loop with scheduled starts, one stretch of constant rate after another.
+    /// Open loop: transactions start on a schedule of consecutive stretches, each with a constant
+    /// rate.
     Open(Vec<Stretch>),
 }
 
 impl Cli {
-    /// Creates and checks the plan.
+    /// Checks the options and creates the plan.
     ///
     /// # Errors
-    /// [`Error::Plan`] with the wrong option and the accepted values.
+    /// [`Error::Plan`] with the invalid option and the accepted values.
     pub fn plan(&self, command: Vec<String>) -> Result<Plan, Error> {
         let wrong = |text: String| Err(Error::Plan(text));
         let url = self.url.as_deref().unwrap_or_default();
@@ -118,8 +121,7 @@ impl Cli {
             server_name,
             connections,
             threads: threads.min(connections),
-            // Defaults to the last CPUs, because servers are usually pinned starting with the first
-            // CPU.
+            // Uses the last CPUs by default, because servers are usually pinned to the first CPUs.
             cpus: if self.measuring.cpus.is_empty() {
                 allowed.iter().rev().copied().collect()
             } else {
@@ -133,9 +135,7 @@ impl Cli {
     }
 }
 
-/// Default duration of a run.
 const WHOLE: Duration = Duration::from_secs(10);
-/// Default duration of a step of a ramp.
 const STEP: Duration = Duration::from_secs(3);
 
 /// Returns the maximum number of connections of an open loop: 10 000, or 900 if the limit on file
@@ -149,7 +149,7 @@ fn most_connections() -> usize {
 }
 
 impl Plan {
-    /// Returns the lengths of the measured steps. Empty if the run ends after a number of transactions.
+    /// Returns the length of each measured step; empty for a run with a number of transactions.
     pub fn steps(&self) -> Vec<Duration> {
         match &self.load {
             Load::ClosedFor(length) => vec![*length],
@@ -168,7 +168,8 @@ impl Plan {
         self.cpus.get(thread % self.cpus.len().max(1)).copied()
     }
 
-    /// Returns the request. The last request of an HTTP/1.1 connection has `Connection: close`; HTTP/1.0 needs no such header.
+    /// Returns the HTTP request. For the last request on an HTTP/1.1 connection, adds `Connection: close`; HTTP/1.0
+    /// needs no such header.
     pub fn request(&self, last: bool) -> String {
         let (path, host) = (&self.target.path, self.target.authority());
         let options = &self.options.connection;

@@ -5,17 +5,15 @@
 //! its own size and the size of the answer, so the relay needs no configuration. If a flight has no answer, the next flight
 //! or the request follows immediately.
 
-/// Sizes of a flight and of the peer's answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Flight {
-    /// Bytes that the client sends, including the header.
+    /// Number of bytes that the client sends, including the header of the flight.
     pub sent: usize,
-    /// Bytes that the peer sends as the answer.
+    /// Length of the peer's answer in bytes; 0 for no answer.
     pub answer: usize,
 }
 
 impl Flight {
-    /// Length of a flight's header in bytes.
     pub const HEAD: usize = 4;
 
     pub fn encode(self, to: &mut Vec<u8>) {
@@ -27,7 +25,7 @@ impl Flight {
         to.resize(end, b'f');
     }
 
-    /// Parses the header of a flight. Returns `None` if it is incomplete or invalid.
+    /// Parses the header of a flight. Returns `None` if the header is incomplete or invalid.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, d] = *bytes.first_chunk::<{ Self::HEAD }>()?;
         let flight = Self {
@@ -49,7 +47,7 @@ pub struct Preface {
 #[derive(Clone, Debug, Default)]
 pub struct PrefaceState {
     left: Vec<Flight>,
-    /// Bytes of the current answer that have not been received yet.
+    /// Number of bytes still missing from the current answer.
     awaited: usize,
 }
 
@@ -61,8 +59,8 @@ impl PrefaceState {
         }
     }
 
-    /// Consumes up to `received` bytes of answers and appends the next flights to `to`. Returns whether the preface is complete, and the
-    /// number of consumed bytes.
+    /// Consumes up to `received` bytes of answers and appends the next flights to `to`. Returns `true` with the number
+    /// of consumed bytes if the preface is complete, otherwise `false` with that number.
     pub fn advance(&mut self, received: usize, to: &mut Vec<u8>) -> (bool, usize) {
         let own = received.min(self.awaited);
         self.awaited -= own;

@@ -155,15 +155,16 @@ impl ConfigSource {
         Ok(Some(translation))
     }
 
-    /// Adds file and line to problems of the prepared configuration. If a flag or a setting of the
-    /// other program has set a key, the problem names that flag or setting instead of the key.
+    /// Adds the file and line to each problem. If the value came from a flag or from a setting of
+    /// another program, the problem names that flag or setting instead of the key.
     pub fn place(&self, report: &mut Report) {
         let all = report.errors.iter_mut().chain(&mut report.warnings);
         match (&self.kind, self.translation()) {
             (SourceKind::Flags(flags), _) => {
                 let file = self.file().and_then(|path| self.files.open(&path).ok());
                 let mut text = String::new();
-                // A pipe cannot be read twice, so its problems have no line.
+                // A configuration from a pipe cannot be read again, so its problems have no line
+                // number.
                 file.and_then(|(mut file, _)| file.read_to_string(&mut text).ok());
                 let places = read(&text, &flags.to_table(&self.base)).places;
                 all.for_each(|problem| {
@@ -189,7 +190,8 @@ impl ConfigSource {
         }
     }
 
-    /// Reads the files of the running configuration again. Blocks.
+    /// Reads the files that the running configuration names, but not the configuration file itself.
+    /// Blocks on file access.
     pub fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
         let folder = self.folder();
         let environment = Environment {
@@ -213,10 +215,10 @@ impl ConfigSource {
         self.files.closed()
     }
 
-    /// Reads and checks the configuration. Blocks on files and names.
+    /// Reads and checks the configuration. Blocks on file access and DNS lookups.
     ///
     /// # Errors
-    /// Returns every problem. Nothing has changed.
+    /// Returns all problems.
     pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
         self.load_in(&self.environment(&self.folder(), now, names))
     }
@@ -225,7 +227,7 @@ impl ConfigSource {
     /// configuration.
     ///
     /// # Errors
-    /// Returns every problem. Nothing has changed.
+    /// Returns all problems. The running configuration stays unchanged.
     pub fn reload(&self, running: &Config, now: UnixTime) -> Result<Prepared, Rejected> {
         let running = Some(running);
         self.load_in(&Environment {
@@ -324,7 +326,7 @@ fn load_foreign(
     let mut prepared = placed(prepared, |problem| translation.place(problem));
     if !translation.problems.is_empty() {
         let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));
-        // A value may be missing because its setting is invalid, which is reported already.
+        // A "missing" value may follow from an invalid setting, which is reported already.
         all.errors
             .retain(|problem| !problem.fault.starts_with("missing"));
         all.errors.extend(translation.problems.iter().cloned());
@@ -353,5 +355,4 @@ fn placed(
 }
 
 const COMMAND_LINE: &str = "command line";
-/// File name that stands for standard input.
 const STANDARD_INPUT: &str = "-";

@@ -34,14 +34,14 @@ use crate::protocol::{IS_CONTINUED, OperatorRequest, SocketKind, VERSION};
 struct CarriedState {
     supervisor: SupervisorState,
     /// User of the serving processes. The next program does not read the user from the
-    /// configuration file, which may be half written.
+    /// configuration file, because the file may be half written.
     user: Option<UnixIdentity>,
     processes: Vec<CarriedProcess>,
     workers: usize,
     asked: u64,
     sockets: Vec<(SocketKind, SocketAddr, usize)>,
     admin_socket: Option<PathBuf>,
-    /// Agents of tokens: the agents in use, and the agents that are being stopped.
+    /// Running token agents, including agents that are being stopped.
     #[serde(default)]
     agents: serde_json::Value,
 }
@@ -208,8 +208,8 @@ impl Runner {
     }
 }
 
-/// Executes another program, which reads the state from a socket. The socket must hold the whole
-/// state, because its reader starts later. Returns the error on failure; nothing has changed then.
+/// Executes `program`, which then reads the state from a socket. The socket buffer must hold the
+/// whole state, because nothing reads it before the exec. Returns only on failure.
 fn replace(program: &Path, carried: &Carried) -> io::Result<Infallible> {
     let text = fd_messages::text_file(&serde_json::to_vec(&carried.state)?)?;
     let fds = carried.fds.iter().map(AsFd::as_fd);

@@ -157,7 +157,6 @@ impl Child {
         }
     }
 
-    /// Reduces the read credit of a process because it caused work.
     pub(super) fn charge(&mut self, bytes: usize) {
         self.credit = self.credit.saturating_sub(bytes);
     }
@@ -314,7 +313,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const READ: usize = 64 * 1024;
 /// Bytes of event credit per [`PERIOD`]. A correct process sends less.
 const PER_PERIOD: usize = 4 * 1024;
-/// Maximum number of queued command frames. A correct process requests files one answer at a time.
+/// Maximum number of queued command frames. A correct process waits for each answer before it
+/// requests more files.
 const MOST_COMMANDS: usize = 1024;
 const PERIOD: Duration = Duration::from_millis(25);
 

@@ -31,9 +31,9 @@ use becket_prepare::source::ConfigSource;
 
 #[derive(Debug)]
 pub enum ProcessRole {
-    /// Serves or checks, with these resources. The link is `None` without a supervisor.
+    /// The process serves or checks with these resources. The link is `None` without a supervisor.
     Serves(Box<ProcessResources>, Option<SupervisorLink>),
-    /// The process was the supervisor, and exits with this code.
+    /// The supervisor has ended; the process exits with this code.
     Ended(ExitCode),
 }
 
@@ -95,8 +95,8 @@ fn is(name: &str) -> io::Result<bool> {
     }
 }
 
-/// Returns the user that root must change to; `None` if that is root. The serving process reports a
-/// user that does not exist.
+/// Returns the user that the serving processes run as; `None` if they keep the user of the
+/// supervisor. Ignores an unknown user, because the serving process reports it.
 fn identity(seen: &FoundConfig) -> Option<UnixIdentity> {
     let process = &seen.file.process;
     let user = process.user.as_deref().filter(|_| privileges::is_root())?;
@@ -142,7 +142,6 @@ fn check(
         listing: offer.listing,
     };
     send(&stream, &Command::Start(start), offer.fds)?;
-    // Answers the process's requests for files until the process exits.
     while let Some((text, _)) = fd_messages::receive(&stream, LONGEST_EVENT, 0)? {
         if let Event::Open {
             listing,

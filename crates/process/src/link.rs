@@ -32,7 +32,8 @@ use crate::protocol::{Command, Event, ProcessStart, Restarts, RunAs};
 #[derive(Debug)]
 pub struct SupervisorLink {
     pub restarts: Restarts,
-    /// This process starts because the previous serving process died, not for an upgrade.
+    /// `true` if this process restarts the service after the previous serving process died; `false`
+    /// in an upgrade.
     pub follows_a_death: bool,
     /// Socket on which the replaced process sends its state; `None` if this process replaces no
     /// process.
@@ -73,11 +74,10 @@ pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
     Ok((link, given))
 }
 
-/// Log files by path, or the error of opening them.
 type Logs = BTreeMap<PathBuf, io::Result<File>>;
 
-/// Enters the chroot and changes to the user of a start command. Returns the logs that the user
-/// cannot open afterwards.
+/// Enters the chroot and changes to the user of a start command. Returns log files that were opened
+/// before, because the user cannot open them.
 fn become_user(start: &ProcessStart) -> io::Result<Logs> {
     let logs = start.user.as_ref().map(open_logs).transpose()?;
     if let Some(user) = &start.user

@@ -23,9 +23,9 @@ pub(super) struct Needs {
     /// Subset of `files` whose changes are applied without a reload.
     pub(super) watched: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
-    /// Tokens that contain keys of the configuration.
+    /// Tokens that hold configured private keys.
     pub(super) tokens: Vec<TokenSpec>,
-    /// Addresses that accept clients.
+    /// Addresses to listen on for clients.
     pub(super) clients: Vec<SocketAddr>,
     pub(super) admin: Option<SocketAddr>,
     pub(super) admin_socket: Option<AdminSocket>,
@@ -36,8 +36,8 @@ pub(super) struct Needs {
 }
 
 impl Needs {
-    /// Collects the needs of a configuration whose relative paths start at `folder`. Does not
-    /// resolve names.
+    /// Collects the resources that a configuration needs. Relative paths start at `folder`; host
+    /// names are not resolved.
     pub(super) fn by(file: &File, folder: &Path) -> Self {
         if file.asks_for_kernel_tls().next().is_some() {
             // Loads the kernel's TLS module, which only root can do.

@@ -58,12 +58,12 @@ pub enum Command {
     /// The upgrade failed for this reason, so continue to serve. The counts are the connections
     /// that leaving processes still hold.
     Resume(String, Counts),
-    /// A leaving process no longer uses this share of the limits, so use it again.
+    /// Reclaim this share of the limits, which a leaving process released.
     Released(Counts),
-    /// The leaving process with this number has clients that wait for connections. The counts are
-    /// the connections that it needs.
+    /// Clients of the leaving process with this number wait for connections. The counts are the
+    /// connections that these clients need.
     Wanted(u32, Counts),
-    /// The serving process grants this additional share of the limits.
+    /// Use this additional share of the limits, which the serving process granted.
     Granted(Counts),
     /// Use the attached socket of a new agent for the token with this index.
     Token(usize),
@@ -106,8 +106,8 @@ pub enum Event {
     Yielded(u32, Counts),
     /// A leaving process no longer needs this share of the limits.
     Released(Counts),
-    /// Clients of a leaving process wait for connections. The counts are the connections that it
-    /// needs.
+    /// Clients of a leaving process wait for connections. The counts are the connections that these
+    /// clients need.
     Wanted(Counts),
     /// The serving process grants this share of the limits to the leaving process with this number.
     Granted(u32, Counts),
@@ -136,8 +136,8 @@ pub struct ProcessStart {
     /// The user to change to; `None` if the supervisor has no privileges to drop.
     pub user: Option<RunAs>,
     pub restarts: Restarts,
-    /// Another process serves and sends its state. The last descriptor is the socket for that
-    /// state.
+    /// `true` if another process serves and sends its state. The last descriptor is the socket for
+    /// that state.
     pub replaces: bool,
     pub listing: Resources,
 }
@@ -168,13 +168,13 @@ pub struct Resources {
     /// Addresses to bind, each with its number of sockets, or with the error number of the failed
     /// bind.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
-    /// The listening unix socket for the admin pages, or the error number.
+    /// The listening unix socket for the admin pages, or the error number of the failed bind.
     pub admin_socket: Option<Result<(), i32>>,
     #[serde(default)]
     pub tokens: usize,
     /// Logs that the supervisor would create. Set for a process that only checks.
     pub logs: Vec<PathBuf>,
-    /// The process runs in a chroot, and must not open files that are not listed.
+    /// `true` if the process runs in a chroot. It must not open files that are not listed.
     pub is_all: bool,
     /// Number of reloads that the process had requested when this listing was made.
     pub asked: u64,
@@ -193,7 +193,7 @@ pub enum OpenResult {
     Open,
     /// A user other than root can change the file, so the process opens it itself.
     Own,
-    /// The file cannot be opened, for this error number.
+    /// Opening the file failed with this error number.
     Error(i32),
 }
 

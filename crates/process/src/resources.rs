@@ -55,7 +55,7 @@ pub(super) struct FoundConfig {
     handed: Option<Result<(), i32>>,
     /// Folders with parts of the configuration.
     folders: Vec<PathBuf>,
-    /// Only root can change the configuration.
+    /// `true` if only root can change the configuration.
     pub(super) is_roots: bool,
 }
 
@@ -113,7 +113,7 @@ impl FoundConfig {
 #[derive(Debug, Default)]
 struct PartsByRoot {
     folders: RefCell<Vec<PathBuf>>,
-    /// A part of the configuration can be changed by another user.
+    /// `true` if another user can change a part of the configuration.
     is_of_others: Cell<bool>,
 }
 
@@ -167,7 +167,7 @@ pub(super) struct Configurations {
     offered: Vec<(u32, Holdings)>,
     /// Token agents of unused configurations, until they have exited.
     pub(super) unused_agents: Vec<Agents>,
-    /// A process has served with a configuration that this supervisor opened.
+    /// `true` after a process has served with a configuration that this supervisor opened.
     pub(super) has_committed: bool,
     last_listing: u32,
 }
@@ -177,7 +177,7 @@ impl Configurations {
         self.offered.push((process, holdings));
     }
 
-    /// Returns the addresses that accept clients in the configuration offered to a process.
+    /// Returns the client-facing addresses in the configuration that was offered to a process.
     pub(super) fn addresses(&self, process: u32) -> Vec<SocketAddr> {
         let offered = self.offered.iter().find(|(of, _)| *of == process);
         let bound = offered.into_iter().flat_map(|(_, it)| it.sockets.keys());
@@ -192,7 +192,6 @@ impl Configurations {
         Some(self.offered.remove(at).1)
     }
 
-    /// Drops the configuration offered to a process.
     pub(super) fn discard(&mut self, process: u32) {
         let unused = self.take(process).map(|unused| unused.agents);
         self.unused_agents.extend(unused);

@@ -49,7 +49,7 @@ pub(super) struct Runner {
     pub(super) watch: Watch,
     /// Number of reloads that the serving process has requested.
     pub(super) asked: u64,
-    /// The supervisor must execute the program of the serving process.
+    /// `true` if the supervisor must execute the program of the serving process.
     pub(super) is_replaced: bool,
     /// Signals that arrived while the exec was prepared.
     pub(super) queued: VecDeque<OperatorRequest>,
@@ -469,8 +469,8 @@ impl Runner {
         self.write_pid();
     }
 
-    /// Writes the PID of this process, which receives signals, to a file. Root writes it only if
-    /// root alone controls its path.
+    /// Writes the supervisor's PID to the PID file, for scripts that send signals. As root, writes
+    /// only if root alone controls the configuration and the path.
     fn write_pid(&mut self) {
         let (seen, _) = self.look();
         let Some(path) = &seen.file.process.pid_file else {

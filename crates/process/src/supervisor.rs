@@ -62,7 +62,7 @@ pub(crate) struct Supervisor {
     /// Number of consecutive early deaths.
     failures: u32,
     has_served: bool,
-    /// The serving process runs a newer program than the supervisor.
+    /// `true` if the serving process runs a newer program than the supervisor.
     is_outdated: bool,
     last_id: u32,
     restarts: Restarts,
@@ -315,7 +315,7 @@ impl Supervisor {
         out.extend([Action::Release, Action::Notify(ServiceNotice::Stopping)]);
         if let Some(Starting { id, .. }) = self.next.take() {
             out.extend([Action::Kill(id), Action::Discard(id)]);
-            // The process is killed; `finish` waits for its exit.
+            // The killed process counts as draining, so that `finish` waits for its exit.
             let ends_by = now + GRACE;
             self.leaving.push(Draining { id, ends_by });
             self.resume_serving("becket is shutting down", out);
@@ -406,7 +406,8 @@ impl Supervisor {
         self.proceed(now, out);
     }
 
-    /// Logs the failure of an upgrade, and lets the serving process accept again.
+    /// Logs the failure of an upgrade, and sends `Resume`, after which the serving process accepts
+    /// clients again.
     fn resume_serving(&mut self, reason: &str, out: &mut Vec<Action>) {
         for error in reason.lines() {
             tracing::error!(name: "upgrade-failed", "upgrade failed, nothing changed: {error}");
@@ -475,7 +476,7 @@ impl Supervisor {
         };
         let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
         if self.is_outdated {
-            // The supervisor executes the new program first, which carries out the pending
+            // Executes the newer program first. The new supervisor then carries out the pending
             // requests.
             if !is_renewing {
                 out.push(Action::Replace);

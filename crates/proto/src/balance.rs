@@ -31,7 +31,8 @@ impl Candidate {
         self.open && self.weight > 0
     }
 
-    /// Returns whether one more connection would load this server less than `other`, relative to weight.
+    /// Returns whether this server would have fewer connections per weight than `other`, if each of them received one
+    /// more connection.
     fn is_lighter(&self, other: &Self) -> bool {
         let after = |server: &Self| u64::from(server.in_use) + 1;
         after(self) * u64::from(other.weight) < after(other) * u64::from(self.weight)

@@ -187,8 +187,8 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Calls `show` with the entries in at most `at_most` places, starting at place `from`. Returns
-    /// the place to continue from, or `None` after the last place.
+    /// Calls `show` for each entry in up to `at_most` slots, starting at slot `from`. Returns the
+    /// slot to continue from, or `None` after the last slot.
     pub fn visit(&self, from: usize, at_most: usize, mut show: impl FnMut(&E)) -> Option<usize> {
         let slots = self.slots.iter().skip(from).take(at_most);
         slots
@@ -227,7 +227,7 @@ impl<E: Entry> BoundedTable<E> {
         dropped
     }
 
-    /// Appends an entry. The caller must have evicted others if the table was full.
+    /// Appends an entry. If the table is full, the caller must evict entries first.
     fn attach(&mut self, hash: u32, entry: E) -> u32 {
         self.bytes += entry.bytes();
         let at = self.vacant();
@@ -376,8 +376,8 @@ impl<T> Shard<T> {
 }
 
 impl<E: Entry> Sharded<BoundedTable<E>> {
-    /// Calls `show` with entries from `from` on, in at most `at_most` places (at least one) of one
-    /// shard, under its lock.
+    /// Calls `show` for each entry in up to `at_most` slots (at least one) of one shard, starting
+    /// at `from`. Holds the shard's lock during the call.
     ///
     /// Returns the position to continue from, or `None` at the end, so that a dump can be paced. An
     /// entry that exists throughout the walk is shown once, unless the bound is lowered during the

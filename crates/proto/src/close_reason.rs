@@ -150,7 +150,7 @@ pub enum CloseReason {
     Drained = "drained",
     /// The client did not accept the last bytes within `timeouts.linger`.
     LingerTimeout = "linger-timeout",
-    /// The client kept sending after the end of its response, and was reset after 1 MiB.
+    /// The client kept sending after the end of the response, and was reset after 1 MiB.
     LingerLimit = "linger-limit",
     /// Memory usage exceeded `limits.memory`, and the connection was idle.
     MemoryRest = "memory-rest",

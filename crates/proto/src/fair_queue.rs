@@ -5,7 +5,6 @@
 
 use std::collections::VecDeque;
 
-/// Bounded queue of items, each with its source.
 #[derive(Debug)]
 pub struct FairQueue<S, T> {
     most: usize,
@@ -56,8 +55,8 @@ impl<S: Copy + Eq, T> FairQueue<S, T> {
             .count()
     }
 
-    /// Returns the index of the newest item of the source with the most items, if that source has
-    /// at least `least`.
+    /// Returns the index of the newest item of the source with the most items. Returns `None` if
+    /// that source has fewer than `least` items.
     fn newest_of_largest(&self, least: usize) -> Option<usize> {
         let places = self.waiting.iter().enumerate();
         let counts = places.map(|(place, (source, _))| (self.count(*source), place));

@@ -126,13 +126,13 @@ impl FreshQueue {
 /// Target for the waiting time; a longer wait means overload. People notice a tenth of a second,
 /// and random arrivals below the capacity cause far shorter waits.
 pub const TARGET: Duration = Duration::from_millis(100);
-/// Waiting time of the oldest client above which the newest client is served first. A shorter time
+/// Waiting time of the oldest client; above it, the newest client is served first. A shorter time
 /// would starve the oldest clients of a crowd that always reconnects, although all could be served
 /// in turn.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Number of clients that may arrive at once during overload without a drop.
 pub const SPARE: i32 = 32;
-/// Value of one client in `excess`, which counts in halves of a client.
+/// One client in units of `excess`, which counts half clients.
 const ONE: i32 = 2;
 /// Maximum waiting time, short enough that a dropped client can retry before its own timeout.
 pub const LIMIT: Duration = Duration::from_millis(500);

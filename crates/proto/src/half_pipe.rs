@@ -185,7 +185,7 @@ impl<P> HalfPipe<P> {
         matches!(self.waiting, Waiting::Held(_))
     }
 
-    /// Makes the held bytes ready to be sent.
+    /// Queues the held bytes for sending now, without waiting for later bytes.
     pub fn release(&mut self) {
         let held = self.take_held();
         if !held.is_empty() {

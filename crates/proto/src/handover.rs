@@ -37,7 +37,7 @@ pub enum Record {
         session: Session,
         remaining: Duration,
     },
-    /// A previously sent session that was removed since.
+    /// Session that was removed after its record had been sent.
     Forgotten(SessionName),
     /// Ticket secrets of a host outside a cluster.
     Secrets(Secrets),

@@ -50,7 +50,7 @@ pub struct Checks {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Passive {
-    /// Number of consecutive failures that take a server out of service; at least 1.
+    /// Number of consecutive failed connects that take a server out of service; at least 1.
     pub failures: u32,
     /// Time that a server stays out of service if checks are disabled. It then receives clients
     /// again, on trial.
@@ -114,8 +114,8 @@ pub struct Health {
     /// Number of consecutive failed connects when the server went on trial or out of service. Only
     /// later failures count.
     failures_before: u32,
-    /// A clock reading, and the time from the server's return to that reading. The latter is zero
-    /// unless the old process sent the state.
+    /// Clock reading, and the time since the server's return to service at that reading; this time
+    /// is zero unless the old process sent the state.
     returned: Option<(Duration, Duration)>,
 }
 
@@ -167,8 +167,8 @@ impl Health {
         };
         ends.then(|| Self {
             condition: known.condition,
-            // Stays below the threshold of the new rules, so that only a further outcome changes
-            // the condition.
+            // The restored count stays below the threshold of the new rules, so only a further
+            // outcome changes the condition.
             against: known.against.min(enough.unwrap_or(1).saturating_sub(1)),
             paused_until: paused.map(|left| now.saturating_add(left)),
             failures_before: known.failures_before,
@@ -222,7 +222,7 @@ impl Health {
             Condition::InService | Condition::OnTrial
                 if failures.saturating_sub(before) >= passive.failures =>
             {
-                // Only later failures count after a check returns the server to service.
+                // Failures so far do not count again after a check returns the server to service.
                 self.failures_before = failures;
                 Some(if checked {
                     self.leave(None)

@@ -243,7 +243,7 @@ impl Lender {
     }
 }
 
-/// Shares of this leaving process, by limit key.
+/// Tracks a process's share of each connection limit after the process has stopped accepting.
 #[derive(Debug, Default)]
 pub struct Borrower {
     shares: Counts,

@@ -103,7 +103,6 @@ pub struct Networks {
 }
 
 impl Networks {
-    /// Looks the address up by binary search.
     pub fn contains(&self, address: IpAddr) -> bool {
         match address.to_canonical() {
             IpAddr::V4(v4) => covers(&self.v4, v4.to_bits()),

@@ -7,7 +7,6 @@ use crate::reader::{Prefix, prefix};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resemblance {
-    /// More bytes are needed for a decision.
     Undecided,
     /// A method followed by a space, or the HTTP/2 preface.
     Request,

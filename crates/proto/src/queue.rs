@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub struct Queue<T> {
     waiting: BTreeMap<Stay, QueuedItem<T>>,
-    /// Number of waiting items that have tried no server.
+    /// Number of waiters that have tried no server.
     novices: usize,
     arrivals: Arrival,
     stays: u64,

@@ -23,7 +23,7 @@ pub(crate) struct Span {
 pub(crate) enum Prefix {
     /// The stream cannot start with the token.
     Differs,
-    /// The stream is a beginning of the token; more bytes are needed.
+    /// The bytes so far are a proper prefix of the token; more bytes are needed.
     Partial,
     Whole,
 }

@@ -15,7 +15,6 @@ use std::time::Duration;
 
 #[derive(Debug, Default)]
 pub struct RestQueue {
-    /// Group, time and place.
     order: BTreeSet<(usize, Duration, usize)>,
     places: Vec<Rest>,
 }

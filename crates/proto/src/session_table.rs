@@ -63,9 +63,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 200 000 sessions: 660 new ones per second for 300 s, with an overhead of about 60 MB at worst. 128
-    /// MiB of states: 600 bytes per session, five times as much as one without a client certificate has.
-    /// 64 shards: with 64 workers, two rarely need the same lock.
+    /// 200 000 sessions are 660 new ones per second for 300 s, with at most 60 MB of overhead. 128 MiB allow 600 bytes
+    /// per state, five times the size without a client certificate. With 64 shards, two of 64 workers rarely need the
+    /// same lock.
     fn default() -> Self {
         Self {
             entries: 200_000,
@@ -340,7 +340,7 @@ impl<S> fmt::Debug for SessionTable<S> {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Lives {
-    /// Time of the call, since the caller's origin.
+    /// Time of the call since the origin of the caller's clock.
     pub now: Duration,
     pub ttl: Duration,
 }

@@ -86,7 +86,7 @@ impl<S: BuildHasher> Stick<S> {
             *known = StuckClient { news: since, ..new };
             return news;
         }
-        // Checks two entries: enough to shrink the table over time, few enough for a short call.
+        // Checks only two entries per call: over time, this is enough to shrink the table.
         shard.look_over(2, |known| known.expires <= nanos(now));
         shard.insert(hash, new).is_some()
     }

@@ -218,7 +218,8 @@ const NONE: usize = usize::MAX;
 /// With ticks of 64 ms a turn is 65 s: most timeouts are shorter, so their entries are checked once.
 const SLOTS: usize = 1024;
 
-/// Resolution of `epoll_wait`. It also keeps tick numbers far below the maximum of their type.
+/// Resolution of `epoll_wait`. Ticks of at least this length also keep tick numbers far below the
+/// maximum of their type.
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

@@ -19,16 +19,16 @@ use becket_tls::scratch::{Buffer, READ};
 #[derive(Debug)]
 pub struct Leg<S> {
     pub socket: S,
-    /// Readiness, set by events and cleared by calls.
+    /// Known readiness of the socket: events set it, and system calls clear it.
     pub ready: Ready,
     pub traffic: ByteCounts,
-    /// A socket call has failed with a connection reset.
+    /// `true` if a system call on the socket has failed with a connection reset.
     reset: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Got {
-    /// Number of bytes that are now in the buffer or the pipe.
+    /// Number of bytes that this call moved into the buffer or the pipe.
     Bytes(usize),
     Nothing,
     End,

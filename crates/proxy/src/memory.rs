@@ -32,7 +32,7 @@ pub struct MemoryStatus {
 pub struct IdleReclaim {
     /// Minimum idle time of a connection that may be closed.
     pub rest: Duration,
-    /// Maximum fraction of all connections that may be closed.
+    /// Maximum fraction of each worker's connections that may be closed.
     pub share: f64,
 }
 

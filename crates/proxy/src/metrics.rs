@@ -65,9 +65,9 @@ plain {
     accept_pauses = "becket_accept_pauses",
     /// Times that accepting paused because limits.connections was reached
     connection_limit_pauses = "becket_connection_limit_pauses",
-    /// Handshakes that needed no signature any more, because the client had closed the connection
+    /// Handshakes that no longer needed a signature, because the client had closed the connection
     signatures_skipped = "becket_signatures_skipped",
-    /// Times that the listen backlog changed, because clients waited for too long or did not any more
+    /// Changes of the listen backlog, caused by longer or shorter waits of clients
     backlog_changes = "becket_backlog_changes",
     /// Failed handshakes of clients that requested a name of a certificate
     handshakes_failed_by_name = "becket_handshakes_failed_by_name",

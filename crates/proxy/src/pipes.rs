@@ -31,7 +31,7 @@ pub struct Pipes {
     /// Number of upcoming requests to reject without a system call, because the kernel has refused
     /// a pipe.
     pause: Cell<u32>,
-    /// The worker has logged that the kernel provides no pipes.
+    /// `true` if the worker has logged that the kernel provides no pipes.
     told: Cell<bool>,
 }
 

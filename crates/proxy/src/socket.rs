@@ -11,7 +11,6 @@ use becket_sys::kernel_tls::{self, Cipher, Direction, Key, ReceivedRecord, Suppo
 use becket_sys::pipe::Pipe;
 use mio::net::TcpStream;
 
-/// A non-blocking stream socket.
 pub trait StreamSocket {
     /// Receives into `buffer`. Returns 0 at the end of the stream.
     ///
@@ -27,8 +26,8 @@ pub trait StreamSocket {
     /// Returns `WouldBlock` if nothing was accepted, or the error of the socket.
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
-    /// Sends like [`Self::send`], but the kernel may delay the last bytes, because the caller sends
-    /// more data at once (`MSG_MORE`).
+    /// Sends like [`Self::send`] with `MSG_MORE`: the kernel may delay the last bytes. The caller
+    /// must send more data at once.
     ///
     /// # Errors
     ///
@@ -89,7 +88,6 @@ pub trait StreamSocket {
 
 /// A socket whose records the kernel can encrypt and decrypt; see [`kernel_tls`].
 pub trait KernelTlsSocket: StreamSocket {
-    /// Returns the versions and ciphers that the kernel supports.
     fn support(&self) -> Support;
 
     /// Attaches the TLS layer to the socket; see [`kernel_tls::attach`].
@@ -127,21 +125,19 @@ pub trait KernelTlsSocket: StreamSocket {
     /// Returns the errors of [`StreamSocket::send`].
     fn send_record(&mut self, kind: u8, bytes: &[u8]) -> io::Result<()>;
 
-    /// Returns `true` if the send buffer has space for more than one record. Otherwise, a writable
-    /// event follows when there is space. Costs a system call.
+    /// Returns `true` if the send buffer has space for more than one record. If `false`, a writable
+    /// event follows as soon as there is space. Costs a system call.
     fn has_room(&self) -> bool;
 }
 
 /// Readiness of a socket, accumulated from events until a phase reads it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// Data, the end of the stream or an error can be received.
     pub readable: bool,
     /// Data can be sent, or a connect has finished.
     pub writable: bool,
     /// The peer has closed its sending side, so no data follows the received data.
     pub ended: bool,
-    /// The connection was reset or timed out.
     pub failed: bool,
 }
 
@@ -153,7 +149,6 @@ pub struct ByteCounts {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketError {
-    /// Try again at the next readiness event.
     WouldBlock,
     /// The peer closed its receiving side in an orderly way (EPIPE).
     Closed,
@@ -162,7 +157,7 @@ pub enum SocketError {
     /// The kernel does not support the operation on this socket or for the next record. Nothing was
     /// transferred.
     Refused,
-    /// The kernel cannot decrypt a record.
+    /// The kernel cannot decrypt a received TLS record.
     Unopened,
 }
 
@@ -207,18 +202,19 @@ pub struct KernelSocket {
 enum Sends {
     Nothing,
     Once,
-    /// The socket has made its second send call, or its `TCP_NODELAY` option must not be changed.
+    /// The second send call has been made, or `TCP_NODELAY` must not be changed: it is set already
+    /// or not needed.
     Promptly,
 }
 
 impl KernelSocket {
-    /// Creates a socket that already has `TCP_NODELAY` or does not need it.
+    /// Wraps a socket that already has `TCP_NODELAY` or does not need it.
     pub fn prompt(stream: TcpStream) -> Self {
         let sends = Sends::Promptly;
         Self { stream, sends }
     }
 
-    /// Creates a TCP socket for which `TCP_NODELAY` is set before its second send call.
+    /// Wraps a TCP socket whose `TCP_NODELAY` is set just before its second send call.
     pub fn dialled(stream: TcpStream) -> Self {
         let sends = Sends::Nothing;
         Self { stream, sends }

@@ -13,7 +13,6 @@
 //! five checks at 95 % are wrong in 14 of 100 cases. Each check therefore needs a higher confidence
 //! ([`level`]). The total probability of an error is at most the sum over all checks (Bonferroni).
 
-/// A ratio, with the confidence interval of the true value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The ratio of the geometric means.

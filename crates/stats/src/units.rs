@@ -132,7 +132,6 @@ pub fn show_rate(per_second: f64) -> String {
     }
 }
 
-/// Formats a count in groups of three digits: `1 234 567`.
 pub fn show_count(count: u64) -> String {
     let digits = count.to_string();
     let mut shown = String::with_capacity(digits.len() + digits.len() / 3);

@@ -131,7 +131,7 @@ const CONNECTION: u64 = 8 * 1024;
 #[derive(Debug, PartialEq)]
 struct Hierarchy {
     version: CgroupVersion,
-    /// The group that is visible at the mount point.
+    /// Path of the group that is mounted, relative to the root of the hierarchy.
     root: PathBuf,
     mount_point: PathBuf,
 }

@@ -12,7 +12,6 @@
 
 use std::time::{Duration, Instant, SystemTime};
 
-/// Reads clocks relative to the start of the process.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock {
     origin: Duration,
@@ -50,8 +49,8 @@ impl Clock {
     }
 }
 
-/// Measures time across turns and threads, where the time of a turn is too coarse. Each reading is a
-/// call into the vDSO, so use it for rare events.
+/// Measures durations across turns and threads, with a finer resolution than the time of a turn. Each reading is a call
+/// into the vDSO, so use it for rare events.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -84,7 +83,6 @@ pub fn since_boot() -> Duration {
     read(libc::CLOCK_BOOTTIME)
 }
 
-/// Reads a clock that every Linux kernel provides.
 pub(crate) fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

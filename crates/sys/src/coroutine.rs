@@ -88,7 +88,6 @@ impl fmt::Debug for Stacks {
 #[derive(Debug)]
 pub enum CoroutineState<T: 'static> {
     Done(T),
-    /// The coroutine waits in a call of [`suspend`].
     Suspended(Suspended<T>),
 }
 
@@ -114,7 +113,7 @@ impl<T: 'static> Suspended<T> {
 impl<T: 'static> Drop for Suspended<T> {
     fn drop(&mut self) {
         if let Some(coroutine) = self.coroutine.take() {
-            // The coroutine cannot be suspended again, so `drive` returns its value, which is
+            // The coroutine runs to its end, because it cannot be suspended again. Its value is
             // dropped.
             drop(self.stacks.drive(coroutine, Resumed::ToEnd));
         }
@@ -160,7 +159,7 @@ enum Resumed {
     ToEnd,
 }
 
-/// The coroutine that was running before. On drop, `RUNNING` refers to it again.
+/// The coroutine that was running before the current one. On drop, `RUNNING` refers to it again.
 struct Outer(Option<NonNull<Yielder<Resumed, ()>>>);
 
 impl Drop for Outer {

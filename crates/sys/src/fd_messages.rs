@@ -91,7 +91,6 @@ pub fn text_file(text: &[u8]) -> io::Result<File> {
 
 #[derive(Debug)]
 pub struct Outgoing<F = OwnedFd> {
-    /// Bytes, and the descriptors to send with them.
     parts: VecDeque<(Vec<u8>, Vec<F>)>,
     /// Number of bytes of the first part that were already sent.
     sent: usize,
@@ -166,7 +165,6 @@ impl Incoming {
         Self(bytes)
     }
 
-    /// Returns the bytes that [`Self::take`] has not removed yet.
     pub fn bytes(&self) -> &[u8] {
         &self.0
     }

@@ -56,7 +56,6 @@ pub fn inherited_listeners() -> io::Result<Vec<TcpListener>> {
     .collect()
 }
 
-/// Returns the number of descriptors that the environment lists for this process.
 fn passed(pid: Option<&str>, count: Option<&str>, own_pid: u32) -> io::Result<RawFd> {
     let (Some(pid), Some(count)) = (pid, count) else {
         return Ok(0);
@@ -98,7 +97,7 @@ fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
         && socket.is_listener()?)
 }
 
-/// `SD_LISTEN_FDS_START`.
+/// `SD_LISTEN_FDS_START` of sd_listen_fds(3).
 const FIRST_PASSED: RawFd = 3;
 /// Maximum number of descriptors: more than any service listens on, and far from overflow.
 const MOST_PASSED: RawFd = 4096;

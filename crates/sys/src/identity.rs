@@ -14,7 +14,6 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnixIdentity {
     pub uid: u32,
-    /// ID of the primary group.
     pub gid: u32,
     /// IDs of the supplementary groups. The primary group may be included.
     pub groups: Vec<u32>,

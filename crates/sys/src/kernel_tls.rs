@@ -47,7 +47,6 @@ pub struct Key<'a> {
     /// Nonce of record 0 as defined in RFC 8446 section 5.3 and RFC 7905. In TLS 1.2 with GCM: the salt, followed by
     /// the first explicit nonce that was used.
     pub iv: &'a [u8; 12],
-    /// Sequence number of the next record.
     pub sequence: u64,
 }
 
@@ -435,7 +434,6 @@ fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr
     message
 }
 
-/// Buffer for one control message, aligned for its header.
 #[repr(align(8))]
 struct ControlMessage([u8; CONTROL]);
 

@@ -71,11 +71,10 @@ fn is_named(stream: impl AsFd, named: &str) -> bool {
     stat.is_ok_and(|stat| device.parse() == Ok(stat.st_dev) && inode.parse() == Ok(stat.st_ino))
 }
 
-/// Checks whether [`append`] would open or create the file. Creates nothing, and a FIFO's reader is not
-/// affected.
+/// Checks whether [`append`] would open or create the file. Creates nothing, and a FIFO's reader is not affected.
 ///
 /// # Errors
-/// Returns the reason why it would not, as far as permissions and types of files show.
+/// Returns the reason why [`append`] would fail, as far as permissions and file types show it.
 pub fn try_append(path: &Path) -> io::Result<()> {
     let may = |path: &Path| accessat(CWD, path, Access::WRITE_OK, AtFlags::EACCESS);
     match std::fs::metadata(path) {

@@ -15,7 +15,6 @@ use rustix::fs::{AtFlags, CWD, Mode, OFlags, openat, renameat, unlinkat};
 use crate::privileges::is_root;
 use crate::root_only;
 
-/// PID file of this process, removed on drop.
 #[derive(Debug)]
 pub struct PidFile {
     folder: OwnedFd,

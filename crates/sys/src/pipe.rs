@@ -89,8 +89,8 @@ impl Write for &Pipe {
     }
 }
 
-/// Returns the number of pages that the pipes of one unprivileged user may have before each further pipe
-/// gets only two (`fs.pipe-user-pages-soft`), or `None` without a limit.
+/// Returns the limit for all pipes of one unprivileged user in pages (`fs.pipe-user-pages-soft`), or `None` without a
+/// limit. Above the limit, each new pipe has only two pages.
 #[must_use]
 pub fn user_pages() -> Option<usize> {
     let text = std::fs::read_to_string("/proc/sys/fs/pipe-user-pages-soft");

@@ -22,7 +22,8 @@ pub fn port_holder(address: SocketAddr) -> Option<String> {
     Some(holder.unwrap_or_else(|| format!("a program of user {}", user_name(uid))))
 }
 
-/// Returns user and inode of a listening socket that overlaps with an address.
+/// Parses a line of `/proc/net/tcp`. Returns the user ID and inode if it is a listening socket that
+/// overlaps with `address`.
 fn listens_on(line: &str, address: SocketAddr) -> Option<(u32, u64)> {
     let fields: Vec<&str> = line.split_ascii_whitespace().collect();
     let (host, port) = fields.get(1)?.split_once(':')?;

@@ -17,11 +17,11 @@ pub fn give_way(steps: i32) -> io::Result<()> {
     Ok(setpriority_process(None, nice.min(NICEST))?)
 }
 
-/// Sets the policy `SCHED_BATCH` for the calling thread, and for threads that it starts later: such
-/// a thread does not preempt other threads when it wakes up. Its priority stays unchanged.
+/// Sets the policy `SCHED_BATCH` for the calling thread, and for threads that it starts later. Such
+/// a thread does not preempt other threads when it wakes up. Its nice value stays unchanged.
 ///
 /// # Errors
-/// None: lowering a priority needs no privilege.
+/// None: this policy needs no privilege.
 pub fn only_computes() -> io::Result<()> {
     let priority: libc::c_int = 0;
     let (call, policy) = (libc::SYS_sched_setscheduler, libc::SCHED_BATCH);

@@ -15,7 +15,6 @@ use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new
 
 use crate::identity::UnixIdentity;
 
-/// Returns whether the effective user is root.
 #[must_use]
 pub fn is_root() -> bool {
     geteuid().is_root()
@@ -72,7 +71,6 @@ pub fn with_rights_of<T>(identity: &UnixIdentity, act: impl FnOnce() -> T) -> io
     Ok(done)
 }
 
-/// Changes the effective user and group, and the supplementary groups.
 fn become_effective(uid: u32, gid: u32, groups: &[Gid]) -> io::Result<()> {
     let unchanged = Gid::from_raw(u32::MAX);
     setgroups(groups)?;

@@ -24,10 +24,8 @@ use rustix::process::{Gid, Uid};
 
 use crate::identity::UnixIdentity;
 
-/// A file or folder at a path that only root can change.
 #[derive(Debug)]
 pub enum RootOnly {
-    /// A regular file, open for reading.
     File(File),
     /// A folder, with the names of its entries.
     Folder(Vec<OsString>),
@@ -91,8 +89,8 @@ pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>
     Ok(is_own.then(|| file.into()))
 }
 
-/// Returns whether [`give`] would leave a file that the user owns. The file must not exist yet, or
-/// belong to root or to this user.
+/// Returns `true` if [`give`] would leave a file that the user owns. Accepts a missing file, and a
+/// regular file that belongs to root or to this user.
 pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
@@ -107,12 +105,12 @@ pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     }
 }
 
-/// Returns `true` if root alone can create a file at a path.
+/// Returns `true` if only root can create a file at `path`.
 pub fn is_roots(path: &Path) -> io::Result<bool> {
     Ok(walk(path)?.is_some())
 }
 
-/// Returns `true` if root alone can change a program: both the file and the path to it.
+/// Returns `true` if only root can change a program: its file or the path to it.
 pub fn is_program(path: &Path) -> io::Result<bool> {
     let Some(RootOnly::File(file)) = open(path)? else {
         return Ok(false);

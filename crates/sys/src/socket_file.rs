@@ -18,7 +18,6 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{Mode, OFlags};
 use socket2::{Domain, SockAddr, Socket, Type};
 
-/// Permissions for connecting to a socket by its path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketAccess {
     pub mode: u32,
@@ -68,7 +67,8 @@ impl SocketFile {
         }
     }
 
-    /// Takes over a socket that a previous process created at a path where its file still exists.
+    /// Takes over a listening socket from a previous process. The socket's file must still exist at
+    /// `path`.
     ///
     /// # Errors
     /// Returns the system's error for the path.
@@ -101,7 +101,6 @@ impl SocketFile {
     }
 }
 
-/// Wraps a socket whose file another process created.
 impl From<OwnedFd> for SocketFile {
     fn from(listener: OwnedFd) -> Self {
         Self {
@@ -132,7 +131,8 @@ fn remove(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Fails unless the path is free, or has a socket without a listener or with one that gives way.
+/// Checks that the path is free or leads to a replaceable socket: one without a listener, or one
+/// whose listener has called [`SocketFile::give_way`].
 fn may_be_replaced(path: &Path) -> io::Result<()> {
     let found = match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -154,7 +154,6 @@ fn may_be_replaced(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Sets owner and mode of a socket that does not listen yet.
 fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
     let (file, path) = open(path)?;
     // Some sandboxes refuse every chown, even one without effect.

@@ -56,7 +56,7 @@ impl Tree {
         if !metadata.is_file() {
             return Ok((found, metadata));
         }
-        // Opened through the descriptor, since the path may lead to another file by now.
+        // The file is opened through the descriptor, because the path may lead to another file now.
         let link = format!("/proc/self/fd/{}", found.as_raw_fd());
         let file = match rustix::fs::open(link, READ, Mode::empty()) {
             // A chroot has no /proc, so the path is resolved again.
@@ -80,8 +80,8 @@ impl Tree {
     }
 }
 
-/// Flags that avoid waiting for the writer of a FIFO and acquiring a terminal, whatever has replaced the
-/// file.
+/// Flags for a file that may be replaced before it is opened: open(2) must not wait for the writer of a FIFO or acquire
+/// a terminal.
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)

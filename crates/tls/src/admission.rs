@@ -171,11 +171,10 @@ pub struct Admitted {
 pub struct WorkerAdmission {
     shared: Arc<SharedAdmission>,
     keys: Admission,
-    /// Limits for full handshakes of all clients together.
+    /// Limits on full handshakes, shared by all clients.
     all: Share,
     rules: KeyRules,
-    /// Number of unfinished handshakes of this worker by source. The table type calls them
-    /// connections.
+    /// Number of unfinished handshakes of this worker per source.
     half_open: Rc<RefCell<Sources<RandomState>>>,
 }
 
@@ -452,11 +451,9 @@ impl Drop for HalfOpen {
     }
 }
 
-/// Counts a full handshake in progress until it is dropped.
 #[derive(Debug)]
 struct FullHandshake {
     shared: Arc<SharedAdmission>,
-    /// Keys whose counts include this handshake.
     keys: Vec<LimitKey>,
 }
 
@@ -524,7 +521,6 @@ impl HandshakePermit {
     }
 }
 
-/// Number of shards, each with one lock, per kind of key.
 const SHARDS: usize = 64;
 /// Maximum number of keys passed to `show` per lock, which is held for microseconds.
 const SHOWN_AT_ONCE: usize = 256;

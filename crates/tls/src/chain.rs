@@ -23,16 +23,13 @@ use super::engine::Overfull;
 use super::names;
 use crate::scratch::LARGEST_RECORD;
 
-/// The limit that a chain exceeds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Excess {
-    /// The chain has too many bytes, including the leaf.
     Bytes {
         shown: usize,
         /// `limits.certificate-chain`.
         most: usize,
     },
-    /// The chain has too many certificates besides the leaf.
     Intermediates {
         shown: usize,
         /// `limits.chain-intermediates`.

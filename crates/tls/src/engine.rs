@@ -37,8 +37,8 @@ use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
 use crate::sessions::context::{self, HandshakeContext};
 
-/// TLS state of one connection. `C` is the side of becket: by default the server, for a connection
-/// with a client.
+/// TLS state of one connection. `C` is becket's role: TLS server by default, or TLS client for
+/// connections to servers.
 pub struct Engine<C = UnbufferedServerConnection> {
     /// Boxed, so that a phase transition moves a pointer instead of a kilobyte.
     connection: Box<C>,
@@ -47,11 +47,12 @@ pub struct Engine<C = UnbufferedServerConnection> {
     held: Vec<u8>,
     /// Number of bytes of `held` that rustls has processed. They are whole records.
     taken: usize,
-    /// A whole record follows the processed bytes in `held`.
+    /// `true` if a whole record follows the processed bytes in `held`.
     waits: bool,
-    /// Maximum bytes held of an unfinished record or message.
+    /// Maximum size of an unfinished record or message in `held`, in bytes.
     most_held: usize,
-    /// The handshake has traffic keys, so application data may follow and records have a weight.
+    /// `true` after the handshake has derived traffic keys. Application data may follow, and
+    /// records have a weight.
     traffic: bool,
     allowance: Allowance,
     /// Skips rejected early data. Set for a client that announced early data, until it sends other
@@ -61,16 +62,18 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// with early data.
     unfinished: Option<Box<HandshakeContext>>,
     close_notify_sent: bool,
-    /// A TLS message was sent to the peer.
+    /// `true` after a TLS message was sent to the peer. If `false`, no keys exist yet, so an alert
+    /// is sent in plaintext.
     spoken: bool,
-    /// The configuration allows extracting the secrets, so the kernel may encrypt later.
+    /// `true` if the configuration allows extracting the secrets, so that the kernel may encrypt
+    /// later.
     movable: bool,
-    /// A record without data arrived, possibly a KeyUpdate, but no ticket. rustls may delay its
-    /// answer until there is data to send.
+    /// `true` after a record without data, other than a ticket, has arrived. It may be a KeyUpdate,
+    /// and rustls may delay its answer until there is data to send.
     owes: bool,
 }
 
-/// Prints no keys.
+/// Omits all keys from the output.
 impl<C: TlsSide> fmt::Debug for Engine<C> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let common = self.connection.common();
@@ -83,11 +86,11 @@ impl<C: TlsSide> fmt::Debug for Engine<C> {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Received {
-    /// Application data may be sent: the handshake is complete, or early data has arrived.
+    /// `true` if application data may be sent: the handshake is complete, or early data has
+    /// arrived.
     pub ready: bool,
-    /// Some of the data is early data, which may be a replay (RFC 8446, section 2.3).
+    /// `true` if the data contains early data, which may be a replay (RFC 8446, section 2.3).
     pub early: bool,
-    /// The peer sent close_notify: no more data follows.
     pub ended: bool,
     /// Weight of the processed records in bytes.
     pub weight: usize,
@@ -178,11 +181,6 @@ impl<C: TlsSide> Engine<C> {
         Ok(received)
     }
 
-    /// Processes held records without new input.
-    ///
-    /// # Errors
-    ///
-    /// Returns the errors of [`Self::receive`].
     pub fn resume(&mut self, plain: &mut Buffer, out: &mut Buffer) -> Result<Received, Error> {
         let mut held = mem::take(&mut self.held);
         let outcome = self.process(&mut held, plain, out);
@@ -476,12 +474,12 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Returns `true` if TLS may move to the kernel.
+    /// Returns `true` if the kernel may take over encryption later.
     pub fn is_movable(&self) -> bool {
         self.movable
     }
 
-    /// Prevents TLS from moving to the kernel.
+    /// Prevents the kernel from taking over encryption.
     pub fn stay(&mut self) {
         self.movable = false;
     }

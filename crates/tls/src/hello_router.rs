@@ -26,11 +26,9 @@ pub struct HelloRouter {
 
 #[derive(Debug)]
 pub enum Choice {
-    /// becket terminates TLS.
     Serve(Served),
     /// The connection is passed through to a server of the route with this index.
     Pass(usize),
-    /// The client is rejected with a fatal alert.
     Refuse {
         /// AlertDescription (RFC 8446, section 6).
         alert: u8,
@@ -38,21 +36,18 @@ pub enum Choice {
     },
 }
 
-/// Parameters of the handshake with which becket answers a ClientHello.
 #[derive(Debug)]
 pub struct Served {
     pub route: usize,
     pub config: Arc<ServerConfig>,
-    /// The ClientHello offers a session that may be valid. If `false`, the handshake is certainly
-    /// full.
+    /// `true` if the ClientHello offers a session that may be valid; `false` if the handshake is
+    /// certainly full.
     pub may_resume: bool,
     /// Kind of resumption that the client may use.
     pub offer: Offer,
     /// Maximum early data that the policy accepts, in bytes.
     pub early_data: u32,
-    /// becket requests a client certificate.
     pub asks: bool,
-    /// Result of the policy on trial for this ClientHello.
     pub trial: Option<Evaluated>,
 }
 
@@ -152,7 +147,7 @@ impl Route {
     }
 }
 
-/// Returns the server name of the ClientHello in lower case.
+/// Returns the server name in lower case, which `Route::is_for` requires.
 pub fn server_name(hello: &ClientHello<'_>) -> Option<Box<str>> {
     let mut buffer = [0; MAX_NAME_BYTES];
     hello

@@ -71,7 +71,6 @@ impl fmt::Debug for Ja4 {
     }
 }
 
-/// A list from the ClientHello, without GREASE values.
 struct Numbers {
     all: [u16; MOST],
     count: usize,

@@ -7,7 +7,6 @@ use std::sync::OnceLock;
 
 use rustls::{KeyLog, KeyLogFile};
 
-/// A key log that opens its file at the first secret.
 #[derive(Debug, Default)]
 pub struct LateKeyLog(OnceLock<KeyLogFile>);
 

@@ -13,7 +13,8 @@ pub enum LimitKey {
     /// Server name from a certificate or a route; empty for all other names and for no name.
     Name(Arc<str>),
     Ja4(Arc<str>),
-    /// Server name and backend, to count the clients with this name in the queue of the backend.
+    /// Server name and backend in one string. The key counts clients with this name in the queue of
+    /// this backend.
     Queue(Arc<str>),
 }
 
@@ -74,7 +75,6 @@ impl KeyRules {
         self.0[key.kind()]
     }
 
-    /// Returns `true` if no key has a limit.
     pub fn is_empty(&self) -> bool {
         self.0 == [KeyRule::default(); KINDS]
     }

@@ -20,7 +20,6 @@ pub fn openssl_suite(suite: CipherSuite) -> &'static str {
     suite_names(suite.into()).map_or(UNKNOWN, |[_, openssl]| openssl)
 }
 
-/// Returns the name of a group, such as `X25519MLKEM768`.
 pub fn group(group: NamedGroup) -> &'static str {
     group_name(group.into()).unwrap_or(UNKNOWN)
 }
@@ -31,7 +30,8 @@ pub fn alert(alert: AlertDescription) -> String {
     name.unwrap_or_else(|| u8::from(alert).to_string())
 }
 
-/// Splits a camel case name, as in rustls' error texts, into words.
+/// Splits a camel case name, such as a variant in rustls' error texts, into words with `between` as
+/// separator.
 pub fn words(camel: &str, between: char) -> String {
     let (mut words, mut before) = (String::new(), None::<char>);
     let mut letters = camel.chars().peekable();

@@ -16,7 +16,6 @@ pub enum Offer {
 }
 
 labelled! {
-/// The result for a session or ticket that a client offered.
 pub enum Resumption {
     /// The ticket was opened, or the session was found in the table.
     Opened = "opened",
@@ -26,7 +25,6 @@ pub enum Resumption {
     Expired = "expired",
     /// The full handshake is older than `sessions.max-age`.
     TooOld = "too-old",
-    /// The session was created under another policy.
     OtherPolicy = "other-policy",
     /// The seal of the ticket does not verify.
     BadSeal = "bad-seal",

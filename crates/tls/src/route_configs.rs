@@ -37,7 +37,6 @@ use becket_keys::certificates::CertificateMap;
 
 #[derive(Clone, Debug)]
 pub struct RouteParts {
-    /// Session table, shared by all workers.
     pub table: Arc<SessionTable>,
     /// Table of sessions that allow early data, shared by all workers but not with other nodes.
     pub early: Arc<SessionTable>,
@@ -86,7 +85,6 @@ struct Resuming {
     two_tickets: Arc<ServerConfig>,
     /// TLS 1.3 with one ticket that replaces the client's ticket. Also TLS 1.2 with tickets.
     one_ticket: Arc<ServerConfig>,
-    /// TLS 1.2 with session IDs.
     by_id: Arc<ServerConfig>,
 }
 

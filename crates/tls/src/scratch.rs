@@ -10,7 +10,7 @@ use std::fmt;
 #[derive(Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// Start of the buffer in `bytes`; see [`Buffer::at`].
+    /// Index in `bytes` at which the buffer starts; see [`Buffer::at`].
     start: usize,
     filled: usize,
 }
@@ -50,7 +50,7 @@ impl Buffer {
         &mut self.bytes[end..]
     }
 
-    /// Returns the next `n` bytes after the filled part.
+    /// Returns the first `n` bytes of the free space, which [`Self::advance`] then marks as filled.
     pub fn next(&mut self, n: usize) -> &mut [u8] {
         &mut self.room(n)[..n]
     }
@@ -84,7 +84,7 @@ impl Buffer {
     }
 }
 
-/// Prints no data.
+/// Omits the contents from the output.
 impl fmt::Debug for Buffer {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(out, "Buffer({} bytes)", self.filled)
@@ -93,11 +93,9 @@ impl fmt::Debug for Buffer {
 
 #[derive(Debug)]
 pub struct Scratch {
-    /// Ciphertext from the peer.
     pub sealed_in: Buffer,
     /// Plaintext in either direction.
     pub plain: Buffer,
-    /// Ciphertext to the peer.
     pub sealed_out: Buffer,
 }
 

@@ -21,11 +21,9 @@ use super::path::Paths;
 #[derive(Debug)]
 pub struct RuleVerifier {
     pub rule: ServerRule,
-    /// Verifies the signature in the handshake.
     pub provider: Arc<CryptoProvider>,
 }
 
-/// Condition for accepting a server certificate.
 #[derive(Debug)]
 pub enum ServerRule {
     /// Accepts every certificate, for `verify = "none"`.
@@ -42,7 +40,6 @@ pub enum ServerRule {
     /// of the chain first.
     Named {
         name: ServerName<'static>,
-        /// Verifies chain and name.
         verifier: Arc<dyn ServerCertVerifier>,
         most_chain: LimitsSection,
         /// Earliest expiry of the verified certificates, in seconds since 1970; set by the
@@ -52,7 +49,6 @@ pub enum ServerRule {
 }
 
 impl RuleVerifier {
-    /// Returns a verifier that accepts any certificate.
     pub fn none(provider: Arc<CryptoProvider>) -> Self {
         let rule = ServerRule::Any;
         Self { rule, provider }

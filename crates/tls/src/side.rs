@@ -10,13 +10,11 @@ use crate::scratch::Buffer;
 
 /// Operations of a rustls connection that exist on the client side and on the server side.
 pub trait TlsSide {
-    /// Type of the data that rustls stores for this side.
     type Data;
 
     /// Processes records; see `UnbufferedConnectionCommon::process_tls_records`.
     fn process<'c, 'i>(&'c mut self, input: &'i mut [u8]) -> UnbufferedStatus<'c, 'i, Self::Data>;
 
-    /// Returns the state that both sides have in common.
     fn common(&self) -> &CommonState;
 
     /// Ends the connection and returns its secrets. See `dangerous_into_kernel_connection` of

@@ -65,9 +65,9 @@ impl KeyLog for SecretsForSkipping {
 
 /// State for skipping the rejected early data of one client.
 pub struct Skipping {
-    /// The policy accepts early data, so rustls may accept this client's early data.
+    /// `true` if the policy accepts early data, so that rustls may accept the early data of this
+    /// client.
     may_be_taken: bool,
-    /// Bytes that may still be skipped.
     left: usize,
     key: Option<FirstKey>,
 }
@@ -131,7 +131,8 @@ impl Skipping {
         Ok(Verdict::Skip)
     }
 
-    /// Records that rustls has rejected early data and skipped a record of `len` bytes.
+    /// Counts a skipped record of `len` bytes, after rustls has rejected early data. All further
+    /// early data is skipped.
     ///
     /// # Errors
     ///
@@ -163,14 +164,12 @@ fn key_of(
     })?
 }
 
-/// Decrypts the first record under a traffic secret.
 struct FirstKey {
     key: LessSafeKey,
     iv: [u8; aead::NONCE_LEN],
 }
 
 impl FirstKey {
-    /// Derives key and IV (RFC 8446, section 7.3).
     fn derive(suite: CipherSuite, secret: &[u8]) -> Option<Self> {
         let (hash, cipher) = match suite {
             CipherSuite::TLS13_AES_128_GCM_SHA256 => (hkdf::HKDF_SHA256, &aead::AES_128_GCM),

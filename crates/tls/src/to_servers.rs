@@ -28,7 +28,7 @@ use super::engine::Engine;
 use super::server_rules::{RuleVerifier, ServerRule};
 use crate::config::{Backend, Onward};
 
-/// A configuration with its sessions, which all expire at the same time.
+/// A client configuration with its stored sessions, which all expire at the same time.
 #[derive(Debug)]
 struct Generation {
     config: Arc<ClientConfig>,
@@ -40,7 +40,7 @@ struct Generation {
 pub struct ServerTls {
     backend: Arc<Backend>,
     servers: Vec<ServerTlsConfig>,
-    /// Maximum bytes that an engine holds of an unfinished record or message.
+    /// Maximum size of an unfinished record or message that an engine holds, in bytes.
     most_held: usize,
 }
 
@@ -125,7 +125,6 @@ impl ServerTls {
     }
 }
 
-/// Returns the STARTTLS protocol of a backend's servers.
 pub fn starttls(backend: &Backend) -> Option<Protocol> {
     backend.tls.as_ref()?.keys.starttls
 }

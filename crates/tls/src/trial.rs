@@ -20,9 +20,7 @@ use becket_proto::labelled;
 use rustls::SupportedCipherSuite;
 
 labelled! {
-    /// The result of a trial for a client.
     pub enum TrialResult {
-        /// The client would be served.
         Passed = "passed",
         /// Client and trial policy have no TLS version in common.
         Version = "version",
@@ -33,7 +31,6 @@ labelled! {
         Group = "group",
         /// The client uses TLS 1.2 without extended master secret.
         Ems = "extended-master-secret",
-        /// The client presented no certificate.
         ClientCertificate = "client-certificate",
     }
 }
@@ -49,8 +46,8 @@ pub struct TrialPolicy {
 #[derive(Debug)]
 pub struct Evaluated {
     trial: Arc<TrialPolicy>,
-    /// [`TrialResult::ClientCertificate`] if only the client's certificate can still decide the
-    /// result.
+    /// Preliminary result. [`TrialResult::ClientCertificate`] becomes [`TrialResult::Passed`] if
+    /// the client presents a certificate.
     result: TrialResult,
 }
 

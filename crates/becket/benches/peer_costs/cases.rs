@@ -334,7 +334,7 @@ pub(crate) const TICKETS: usize = 32;
 /// Bytes at the end of a resuming ClientHello: the length of the binder list, the length of its
 /// only binder, and the binder (RFC 8446, section 4.2.11).
 const BINDERS: usize = 2 + 1 + 32;
-/// Bytes of the ticket age, which is between the ticket and the binders.
+/// Length of the ticket age in bytes. It is between the ticket and the binders.
 const AGE: usize = 4;
 /// Requests per connection: fewer than `limits.requests`, and together shorter than one read.
 const REQUESTS: usize = 100;

@@ -45,7 +45,6 @@ fn drain(mut stream: TcpStream) {
 
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// TLS clients of one kind, and the traffic secret of the newest client.
 pub(crate) struct Kind {
     config: Arc<ClientConfig>,
     secrets: Arc<Secrets>,

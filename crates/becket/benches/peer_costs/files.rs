@@ -1,4 +1,4 @@
-//! Certificates and secrets for becket's files and for clients.
+//! Generates the bench's certificates and keys, and writes the files that becket loads.
 
 use std::fs;
 use std::path::Path;

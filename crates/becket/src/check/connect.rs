@@ -94,8 +94,8 @@ fn attempts(config: &Config) -> Vec<ConnectAttempt> {
 }
 
 impl ConnectAttempt {
-    /// Returns one attempt per address of a server, or one without checks if the server is disabled
-    /// or has no address.
+    /// Returns one attempt per address of a server. Returns a single attempt without checks if the
+    /// server is disabled or has no address.
     fn all(backend: &Backend, one: (usize, &Server), timeout: Duration) -> Vec<Self> {
         let (index, server) = one;
         let tried = |address: Option<String>, outcome| Tried {

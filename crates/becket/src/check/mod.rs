@@ -194,10 +194,10 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
 pub(crate) struct CheckedConfiguration {
     #[serde(flatten)]
     file: Arc<File>,
-    /// Maximum number of connections: as configured, otherwise computed from the limit of open
-    /// files.
+    /// Configured maximum number of connections. If none is configured, it is computed from the
+    /// limit on open files.
     connections: usize,
-    /// RSA signatures are batched: the configuration enables it and the processor supports it.
+    /// `true` if the configuration enables RSA batching and the processor supports it.
     rsa_batches: bool,
     certificates: Arc<[CertificateStatus]>,
     /// Digests of the policies in use, by name. Policies with equal digests share sessions.

@@ -125,7 +125,6 @@ struct SelfTest<'a> {
     tested: &'a mut Vec<TestedHandshake>,
 }
 
-/// Name to test with its keys, and the server name that the client sends.
 struct TestedName<'a> {
     shown: String,
     asks_for: Option<String>,
@@ -172,8 +171,8 @@ impl SelfTest<'_> {
         let name = subject.asks_for.as_deref();
         let mut routes = listener.routes_for(name).map(|(_, route)| route);
         let mut tried: Vec<&[u8]> = Vec::new();
-        // Later routes cannot match: the last route accepts every client of this name, with any
-        // ALPN protocols.
+        // The last route that can match is the first one that accepts every client of this name,
+        // with any ALPN protocols.
         let last = loop {
             let Some(route) = routes.next() else {
                 return self.error(subject, "no route accepts this name".to_owned());
@@ -194,8 +193,8 @@ impl SelfTest<'_> {
         }
     }
 
-    /// Tests every kind of key, without ALPN. If a version has no suite for one of several kinds,
-    /// this is only a warning, because clients receive another certificate.
+    /// Tests every kind of key, without ALPN. Only warns if a version has no suite for one of
+    /// several kinds, because clients receive another certificate.
     fn every_key(
         &mut self,
         subject: &TestedName<'_>,

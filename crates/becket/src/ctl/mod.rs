@@ -112,7 +112,8 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
     }
 }
 
-/// Formats an outcome, followed by the temporary changes that it ended.
+/// Formats the outcome of a reload, drain or upgrade, followed by the temporary changes that it
+/// ended.
 fn ending(object: Value, done: &str) -> Result<Printed, NotDone> {
     shown(object, |it: &EndedChanges| {
         format!("{done}\n{}", ended(&it.ended))

@@ -81,5 +81,5 @@ fn pass(mut said: impl Read) {
 
 /// Environment variable that marks the background process.
 const IS_BACK: &str = "BECKET_BACKGROUND";
-/// Interval between checks whether the background process has exited.
+/// Interval at which the foreground process checks whether the background process has exited.
 const STEP: Duration = Duration::from_millis(50);

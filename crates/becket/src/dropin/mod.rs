@@ -131,8 +131,8 @@ impl DropInCall {
         }
     }
 
-    /// Checks the configuration like `becket check`. On success, the last line of output is the
-    /// replaced program's.
+    /// Checks the configuration like `becket check`. On success, the last line printed is the
+    /// success message of the replaced program.
     fn test(&self, source: &ConfigSource) -> io::Result<ExitCode> {
         let mut given = match enter(source, StartTask::Check)? {
             ProcessRole::Ended(code) => return Ok(code),

@@ -144,7 +144,8 @@ impl Screen {
         let mut rows = Vec::new();
         for (at, backend) in self.status().backends.iter().enumerate() {
             for (index, server) in backend.servers.iter().enumerate() {
-                // A server that a reload has moved has no rate until the next sample.
+                // The rate is `None` if a reload changed the server's position between the two
+                // samples.
                 let find = |status: &'_ Status| {
                     let other = status.backends.get(at)?;
                     let found = other.servers.get(index)?;

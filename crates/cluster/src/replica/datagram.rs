@@ -141,8 +141,8 @@ pub(super) const HEADER_LEN: usize = 16;
 /// headers.
 pub const MAX_DATAGRAM: usize = 1400;
 
-/// Signature at the start of datagrams of all versions, also future ones. Datagrams without it can be dropped without
-/// decryption.
+/// Signature at the start of every datagram, in all versions including future ones. Datagrams without it can be dropped
+/// without decryption.
 pub const SIGNATURE: [u8; 3] = *b"BKT";
 
 /// Signature and version.

@@ -87,7 +87,6 @@ impl<V: Vault> Replica<V> {
         self.joins.begun.insert(id, begun);
     }
 
-    /// Returns an unused key ID.
     fn free_id(&mut self) -> PairId {
         loop {
             let id = PairId(u32::from_be_bytes(random(&mut self.vault)));
@@ -286,7 +285,8 @@ impl<V: Vault> Replica<V> {
         if !known {
             self.warming.joined(name, before, now);
         } else if dialled.is_none() {
-            // The peer joins again because it had lost us, or to change the secret.
+            // The peer joins again because it considered this node dead, or because the secret
+            // changed.
             self.warming.missed(name, peer.heard, now);
         }
         peer.revive(limits);
@@ -304,7 +304,7 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Returns the time at which another process of the peer's node was last heard.
+    /// Returns the time of the last datagram from any other process of this peer's node.
     fn process_before(&self, name: PeerName) -> Option<Duration> {
         let of_node = self.peers.values();
         let of_node = of_node.filter(|peer| peer.name.node == name.node && peer.name != name);
@@ -348,7 +348,7 @@ impl<V: Vault> Replica<V> {
     }
 
     /// Retires the other processes of a node, which the new process replaces. If a retired process
-    /// is heard later or joins again, both are live.
+    /// joins again or sends a datagram later, both processes are live.
     fn replace_others(&mut self, name: PeerName, now: Duration) {
         for peer in self.peers.values_mut() {
             if peer.name.node == name.node && peer.name != name && peer.is_live() {

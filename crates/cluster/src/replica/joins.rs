@@ -15,7 +15,6 @@ use super::status::{RefusedJoin, UnansweredAddress};
 use super::vault::{NONCE_LEN, SHARE_LEN};
 use becket_proto::ticket::SecretId;
 
-/// Joins of one node that are not pairs yet.
 pub(super) struct Joins<S> {
     pub(super) listed: Vec<ListedAddress>,
     pub(super) begun: BTreeMap<PairId, BegunJoin<S>>,
@@ -23,7 +22,7 @@ pub(super) struct Joins<S> {
     strangers: VecDeque<RefusedJoin>,
     /// Number of entries removed from `strangers` because it was full.
     left_out: u64,
-    /// Time of the next check of the list; immediate after each change.
+    /// Time of the next check of the list. A change can make the check due earlier.
     pub(super) look: Option<Duration>,
 }
 
@@ -265,7 +264,7 @@ impl ListedAddress {
     }
 }
 
-/// Returns whether a live peer is reached at an address.
+/// Returns whether a live peer is reachable at this address.
 pub(super) fn is_answered(peers: &BTreeMap<PeerName, ReplicaPeer>, address: SocketAddr) -> bool {
     let mut live = peers.values().filter(|peer| peer.is_live());
     live.any(|peer| peer.answers_at(address))
@@ -279,6 +278,6 @@ pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
 /// Maximum number of unlisted addresses whose refused joins are recorded.
 const MAX_STRANGERS: usize = 16;
 
-/// Time after its last refused join at which a node counts as stopped. A node that wants to join
-/// sends a HELLO every few seconds, and pauses for at most half a minute.
+/// Time since the last refused join after which a node no longer counts as trying. A node that
+/// wants to join sends a HELLO every few seconds, and pauses for at most half a minute.
 const STILL_TRIES: Duration = Duration::from_secs(60);

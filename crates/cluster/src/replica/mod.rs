@@ -185,7 +185,7 @@ impl<V: Vault> Replica<V> {
         self.peers.values().filter(|peer| peer.is_live()).count()
     }
 
-    /// Returns the totals over all peers, including former ones, and over datagrams of no known peer.
+    /// Returns the totals over all peers, including former ones, and over datagrams from unknown senders.
     pub fn total(&self) -> &PeerTraffic {
         &self.total
     }

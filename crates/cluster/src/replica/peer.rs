@@ -19,7 +19,7 @@ use super::window::Window;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
-/// Join with a peer for which keys exist.
+/// Keys and state of one join with a peer.
 pub(super) struct KeyedPair<K> {
     pub(super) peer: PeerName,
     pub(super) keys: K,
@@ -55,7 +55,7 @@ pub(super) enum PairStage {
     },
     /// Our HELLO was answered, but our echo is not confirmed yet. Every datagram begins with the echo.
     Echoing,
-    /// Both sides know that the other has the keys.
+    /// Each side knows that the other side has the keys.
     Confirmed,
 }
 
@@ -266,7 +266,8 @@ impl ReplicaPeer {
 /// Maximum number of listed addresses stored for one peer: more than a host has under one name.
 const MAX_ADDRESSES_OF_PEER: usize = 8;
 
-/// Time in which late datagrams of a replaced process may arrive. A later datagram proves that the process is alive.
+/// Grace period for late datagrams of a replaced process. A datagram that arrives later proves that the process is
+/// still alive.
 const REPLACED_GRACE: Duration = Duration::from_secs(5);
 
 /// Time after which an unconfirmed echo is repeated.

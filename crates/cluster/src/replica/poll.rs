@@ -25,7 +25,6 @@ use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, TAG_LEN, Vault, random};
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::SecretId;
 
-/// Seals and sends the datagrams of one turn.
 struct Exit<'a, V, F> {
     vault: &'a mut V,
     pace: &'a mut Pace,
@@ -407,7 +406,6 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         );
     }
 
-    /// Passes the first `len` bytes of the draft to the socket.
     fn leave(
         &mut self,
         len: usize,

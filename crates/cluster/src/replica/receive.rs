@@ -156,8 +156,8 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Retires a peer that sent a goodbye under this pair: nothing more is sent to it, and it does
-    /// not count towards the limit of peers.
+    /// Retires a peer that sent a goodbye under this pair: this node sends nothing more to the
+    /// peer, and no longer counts it towards the limit of peers.
     fn farewell(&mut self, id: PairId) {
         let Some(pair) = self.pairs.get_mut(&id) else {
             return;

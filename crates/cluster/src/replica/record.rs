@@ -35,7 +35,6 @@ pub enum PeerRecord<'a> {
         policy: PolicyTag,
         id: &'a [u8],
     },
-    /// New assignment of a client to a server.
     Stick(PeerStick),
     /// Session in a dump for a joining node. Never replaces a session that the receiver already has.
     Sync(SessionRecord<'a>),
@@ -97,7 +96,7 @@ pub(super) enum Frame<'a> {
 pub(super) enum Parsed<'a> {
     Frame(Frame<'a>),
     Unknown,
-    /// A known kind with an invalid body.
+    /// Record of a known kind whose body is invalid.
     Malformed,
 }
 

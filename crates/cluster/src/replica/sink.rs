@@ -16,7 +16,6 @@ pub struct StickCursor {
     pub at: Cursor,
 }
 
-/// Destination of received records.
 pub trait Sink {
     /// Applies a record. Each offered record arrives at most once. Must not block.
     fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> SinkOutcome;
@@ -25,7 +24,7 @@ pub trait Sink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SinkOutcome {
     Taken,
-    /// This node does not know the session's policy. Counted as a drop of the peer.
+    /// This node does not know the session's policy. The record is counted in the peer's drops.
     UnknownPolicy,
     /// The record changed nothing, for example because the session has expired.
     Unwanted,
@@ -58,7 +57,7 @@ pub trait DumpSource {
         show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor>;
 
-    /// Returns the number of sessions in the table. A joining node requests its dump from the node
-    /// with the most. Called at most once per poll.
+    /// Returns the number of sessions in the table. A joining node requests its dump from the peer
+    /// with the most sessions. Called at most once per poll.
     fn held(&self) -> u32;
 }

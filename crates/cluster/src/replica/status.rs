@@ -94,7 +94,6 @@ pub struct ReplicaStatus {
     pub node: NodeId,
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
-    /// Progress of loading the sessions of the other nodes.
     pub warm_up: WarmUp,
     /// Current and recent peers, sorted by node.
     pub peers: Vec<PeerStatus>,
@@ -104,7 +103,8 @@ pub struct ReplicaStatus {
     /// process uses its number.
     #[serde(serialize_with = "nodes")]
     pub collisions: Vec<NodeId>,
-    /// Refused joins: listed addresses first, then a bounded number of others, the latest last.
+    /// Refused joins: listed addresses first, followed by a limited number of unlisted addresses,
+    /// the latest last.
     pub refused: Vec<RefusedJoin>,
     /// Number of unlisted addresses removed from `refused` to make room.
     pub refused_left_out: u64,
@@ -123,18 +123,16 @@ pub struct PeerStatus {
     pub node: NodeId,
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
-    /// ID of the secret under which the newest pair was joined.
+    /// ID of the secret that the newest join with the peer used.
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
     /// Time since the process became a peer.
     #[serde(rename = "peer_for_seconds", serialize_with = "seconds")]
     pub peer_for: Duration,
-    /// The time since the last genuine datagram.
     #[serde(rename = "heard_seconds_ago", serialize_with = "seconds")]
     pub heard_ago: Duration,
     /// Number of sessions that the peer reported.
     pub sessions_held: u32,
-    /// Bytes of queued records.
     pub queued_bytes: usize,
     /// `true` while this node sends its sessions to the peer in a dump.
     pub dumping: bool,
@@ -154,7 +152,6 @@ pub enum PeerState {
 }
 }
 
-/// A listed address that has not answered.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnansweredAddress {
     pub address: SocketAddr,
@@ -166,7 +163,6 @@ pub struct UnansweredAddress {
     pub hellos: u32,
 }
 
-/// Refused joins from one address.
 #[derive(Clone, Debug, Serialize)]
 pub struct RefusedJoin {
     /// Source address, which can be forged.
@@ -209,7 +205,7 @@ impl Serialize for WarmUp {
     }
 }
 
-/// Serializes the number of losses instead of `missed` and `late`. Causes without drops are omitted.
+/// Serializes the number of lost datagrams instead of `missed` and `late`. Omits causes whose count is zero.
 impl Serialize for PeerTraffic {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let mut to = to.serialize_struct("PeerTraffic", 10)?;

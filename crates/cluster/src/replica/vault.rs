@@ -47,8 +47,8 @@ pub trait Vault {
         text: &mut [u8],
     ) -> Option<[u8; TAG_LEN]>;
 
-    /// Opens in place a text that [`seal_join`](Self::seal_join) sealed, followed by its tag. Returns `true` if it is
-    /// genuine.
+    /// Decrypts the output of [`seal_join`](Self::seal_join) in place; `sealed` ends with the tag. Returns `true` if
+    /// the tag is valid.
     fn open_join(
         &mut self,
         secret: SecretId,
@@ -67,8 +67,8 @@ pub trait Vault {
         text: &mut [u8],
     ) -> Option<[u8; TAG_LEN]>;
 
-    /// Opens in place a text that the peer's [`seal`](Self::seal) sealed, followed by its tag. Returns `true` if it is
-    /// genuine.
+    /// Decrypts the output of the peer's [`seal`](Self::seal) in place; `sealed` ends with the tag. Returns `true` if
+    /// the tag is valid.
     fn open(
         &mut self,
         keys: &mut Self::Keys,
@@ -103,9 +103,7 @@ pub struct Party {
 /// key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// This node sent the HELLO.
     Initiator,
-    /// This node sent the WELCOME.
     Responder,
 }
 

@@ -100,7 +100,6 @@ impl Warming {
         self.asked.take_if(|asked| asked.peer == from);
     }
 
-    /// Requests the next dump if it is due.
     pub(super) fn advance(&mut self, peers: &mut BTreeMap<PeerName, ReplicaPeer>, now: Duration) {
         let is_over = |asked: &mut AskedDump| asked.is_over(peers, now);
         if let Some(again) = self.asked.take_if(is_over).and_then(AskedDump::again) {
@@ -142,8 +141,8 @@ impl Warming {
         }
     }
 
-    /// Returns the time to choose the peer for a dump of all sessions. Other peers may hold more,
-    /// so it allows them time to become live and to report their number of sessions.
+    /// Returns the time at which to choose the peer for a dump of all sessions. The delay lets
+    /// other peers, which may hold more sessions, become live and report their numbers.
     fn when_to_choose(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         let mut live = peers.values().filter(|peer| peer.is_live()).peekable();
         live.peek()?;
@@ -188,7 +187,7 @@ impl AskedDump {
         !here || now >= self.last + QUIET
     }
 
-    /// Returns the dump to request again after its end did not arrive, or `None` after too many
+    /// Returns the dump for another request after its end did not arrive, or `None` after too many
     /// attempts.
     fn again(self) -> Option<WantedDump> {
         let mut again = self.wanted;
@@ -209,7 +208,8 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Silence after which a dump counts as failed. Longer than the default keep-alive interval.
 const QUIET: Duration = Duration::from_secs(6);
 
-/// Extra time for sessions that were in flight when the peer was last heard.
+/// Added to the maximum age of the requested sessions, to include sessions that were in flight when
+/// the peer was last heard.
 const MARGIN: Duration = Duration::from_secs(6);
 
 const MAX_TIMES: usize = 4;

@@ -5,7 +5,6 @@
 //!
 //! Source: the anti-replay window of RFC 4303 section 3.4.3.
 
-/// Received sequence numbers of a pair, which begin at 1.
 pub(super) struct Window {
     highest: u64,
     /// Bit `n % 1024` stands for number `n`, for the last 1024 numbers up to `highest`.
@@ -46,7 +45,8 @@ impl Window {
         }
     }
 
-    /// Marks a number as received. It must have been judged new, and its datagram must be genuine.
+    /// Marks a number as received. The caller must have checked that the number is new and that its
+    /// datagram is genuine.
     pub(super) fn mark(&mut self, number: u64) -> ReceivedSequence {
         let ahead = number.saturating_sub(self.highest);
         if ahead >= SIZE {

@@ -145,7 +145,6 @@ impl Policy {
         self.check_client_certificates(path, report);
     }
 
-    /// Checks versions, suites and groups.
     fn check_parameters(&self, path: &str, report: &mut Report) {
         if self.versions.is_empty() {
             report.refuse(key!(path, self.versions), "empty", VERSIONS);

@@ -16,10 +16,12 @@ use zeroize::Zeroizing;
 
 use becket_proxy::shared::SharedState;
 
-/// A record that control must act on. The channel of milestones closes when the stream ends.
+/// A record on which the control loop must act. The channel of milestones closes when the stream
+/// ends.
 #[derive(Debug)]
 pub enum Milestone {
-    /// The old process has stopped accepting, and has sent these secrets and servers.
+    /// The old process has stopped accepting. Contains its last ticket secrets and the health of
+    /// its servers.
     Cut(Option<Secrets>, Vec<Server>),
     /// The old process has closed its sockets for the cluster.
     Left,
@@ -88,7 +90,8 @@ struct HandoverReader {
 }
 
 impl HandoverReader {
-    /// Stores the contents of a record. Returns a milestone if control must act on the record.
+    /// Stores the contents of a record. Returns a milestone if the control loop must act on the
+    /// record.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
         let is_late = |record: &Record| match record {
             Record::Session { .. } | Record::Forgotten(_) => false,

@@ -34,7 +34,8 @@ pub struct Sender {
 enum Item {
     /// A session was created or removed.
     Session(SessionName),
-    /// The process has stopped accepting; its last ticket secrets and server health.
+    /// The process has stopped accepting. Contains its last ticket secrets and the health of its
+    /// servers.
     Cut(Option<Secrets>, Vec<Server>),
     /// The process has closed its sockets for the cluster.
     Left,
@@ -102,7 +103,6 @@ impl Sender {
 struct Writer {
     stream: UnixStream,
     shared: Arc<SharedState>,
-    /// Encoded records to be sent.
     frames: Zeroizing<Vec<u8>>,
 }
 
@@ -200,8 +200,8 @@ impl Writer {
 
     fn send(&mut self) -> io::Result<()> {
         let sent = self.stream.write_all(&self.frames);
-        // Erases only the used part of the buffer, because most of the thousands of steps encode
-        // nothing.
+        // Erases only the used part of the buffer, because most steps of a copy encode nothing and
+        // there are thousands of steps.
         self.frames.as_mut_slice().zeroize();
         self.frames.clear();
         sent

@@ -83,7 +83,7 @@ const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
 /// Maximum number of servers to which one cancel request is sent.
 const MAX_SERVERS: usize = 64;
-/// Pause per [`MAX_CONNECTS`] servers of a request. 50 requests per second, with TLS to a few
-/// servers, take only milliseconds of the control thread's time.
+/// Pause per round of up to [`MAX_CONNECTS`] connects. The resulting 50 rounds per second, with
+/// TLS, take only milliseconds of the control thread's time.
 const PACE: Duration = Duration::from_millis(20);
 const TIMEOUT: Duration = Duration::from_secs(3);

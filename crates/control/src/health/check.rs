@@ -38,7 +38,6 @@ use becket_tls::config::{Backend, Server, ServerAddress};
 use becket_tls::server_rules::RuleVerifier;
 use becket_tls::to_servers;
 
-/// A connect to a server, and the steps after it.
 #[derive(Clone, Debug)]
 pub struct Check {
     /// Addresses in the order in which they are tried.
@@ -65,7 +64,6 @@ struct HealthRequest {
     expect: Option<Arc<[Expected]>>,
 }
 
-/// A server that accepted the connection.
 #[derive(Debug)]
 pub struct ConnectedServer {
     /// Duration of the connect and the TLS handshake.
@@ -144,7 +142,8 @@ impl Check {
         })
     }
 
-    /// Returns a check that only connects to a server, in the same way as for a client.
+    /// Returns a check that only connects, with the source addresses, PROXY header and TLS settings
+    /// of client connections.
     pub fn connect(
         backend: &Backend,
         name: &Arc<str>,
@@ -209,8 +208,9 @@ impl Check {
         outcome
     }
 
-    /// Connects to the single address, completes the handshake, and waits for an alert. In TLS 1.3,
-    /// a server reports a rejected or missing client certificate only after the handshake.
+    /// Connects to the only address of this check, completes the handshake, and waits for an alert.
+    /// In TLS 1.3, a server reports a rejected or missing client certificate only after the
+    /// handshake.
     ///
     /// # Errors
     ///

@@ -143,7 +143,7 @@ impl Prober {
         }
     }
 
-    /// Waits for the result of a task, forever if none runs. Cancel safe.
+    /// Waits for the result of a task; never returns if no task runs. Cancel safe.
     pub async fn ended(&mut self) -> Ended {
         tokio::select! {
             Some(Ok((index, outcome))) = self.checks.join_next() => Ended::Check(index, outcome),
@@ -155,8 +155,8 @@ impl Prober {
     pub fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
-                // Spreads the checks of different servers over time, for which any 32 bits of a
-                // hash are sufficient.
+                // Spreads the checks of different servers over time. Any 32 bits of a hash are
+                // random enough.
                 let random = RandomState::new().hash_one(index) as u32;
                 if let Some(watch) = self.watches.get_mut(index) {
                     watch.handle_check(outcome, random, now);
@@ -446,7 +446,8 @@ impl Name {
             }
             Err(reason) if is_news => {
                 tracing::warn!(name: "server-unresolved", server = %name, error = reason, "server name does not resolve; the server receives no connections");
-                // Checks the queue again, because the queued clients may have no other server.
+                // Checks the queue again, because it may contain clients that no other server can
+                // serve.
                 server.backend().settle();
             }
             Err(_) => {}

@@ -15,7 +15,6 @@ use becket_tls::config::Cluster;
 use becket_tls::secret::shared::SharedSecret;
 use becket_tls::sessions::tickets::{EpochSecret, TicketSecrets};
 
-/// The secrets of a cluster, and the epoch by this node's clock.
 #[derive(Debug)]
 pub(super) struct ClusterRotation {
     node: NodeId,
@@ -54,7 +53,7 @@ impl ClusterRotation {
         Duration::from_secs(self.length.end(self.epoch).0)
     }
 
-    /// Derives the secrets for the epoch at `now`. The last of them seals tickets. An error leaves
+    /// Derives the secrets for the epoch at `now`. The last secret seals tickets. An error leaves
     /// the epoch unchanged.
     fn derive(&mut self, now: Now) -> Result<TicketSecrets, NotRotated> {
         let around = self.length.epochs_at(UnixSeconds::from(now.unix));

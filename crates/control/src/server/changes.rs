@@ -24,13 +24,12 @@ use becket_tls::config::overrides::Overrides;
 use becket_tls::config::{Config, Server};
 
 impl Control {
-    /// Applies a change and sends the outcome to the client.
     pub(super) async fn change(&mut self, asked: ChangeRequest) {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             OperatorChange::Asked(request) => return self.asked(request, outcome).await,
-            // The upgrade has already listed the changes that it ends, so this change would end
-            // silently.
+            // Rejects the change, because the upgrade would discard it without a log line: the list
+            // of discarded changes is already complete.
             _ if self.handover.is_followed() => Err(Refused::new(
                 StatusCode::CONFLICT,
                 "an upgrade is in progress, nothing changed",
@@ -83,7 +82,7 @@ impl Control {
         let (backend, server) = (&removal.backend, &removal.server);
         let (_, state) = self.find(backend, server)?;
         self.commit_edited(without_server(&self.state.config(), backend, server)?)?;
-        // Resets the overrides, because a server of this name may be added again.
+        // Resets the overrides: they must not apply to a server of this name that is added later.
         state.set_overrides(Overrides::default());
         as_json(&RemovedServer {
             removed: state.name().to_string(),

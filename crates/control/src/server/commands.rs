@@ -48,14 +48,14 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // `Start` was read at the start of this process, and the opener reads `Opened`, so both
-            // are ignored here.
+            // Both events are handled elsewhere: `Start` at the start of this process, `Opened` by
+            // the opener.
             Command::Start(_) | Command::Opened(..) => {}
         }
     }
 
-    /// Creates resources from a listing and its descriptors. On failure, reports `ended`, so that
-    /// the supervisor does not wait for the outcome of its command.
+    /// Creates resources from a listing and its descriptors. On failure, sends the event `ended`,
+    /// because the supervisor waits for it.
     fn given(
         &self,
         listing: Resources,
@@ -71,8 +71,8 @@ impl Control {
         given.inspect_err(failed).ok()
     }
 
-    /// Carries out the request of an admin client as if its signal had arrived. The client receives
-    /// the outcome when the work is done.
+    /// Handles the request of an admin client like the corresponding signal. Sends the outcome to
+    /// the client when the work is complete.
     pub(super) async fn asked(&mut self, request: OperatorRequest, outcome: ChangeOutcome) {
         if self.state.is_draining() {
             return outcome.tell(match request {
@@ -82,7 +82,7 @@ impl Control {
         }
         let is_first = self.config.waiting.add(request, outcome);
         match &self.supervision.link {
-            // A second drain command would close connections.
+            // A second drain command would close the open connections.
             Some(_) if request == OperatorRequest::Drain && !is_first => {}
             Some(link) => link.report(&Event::Asked(request)),
             None => self.carry_out(request).await,
@@ -102,7 +102,6 @@ impl Control {
         }
     }
 
-    /// Sends an event to the supervisor, if there is one.
     pub(super) fn report(&self, event: &Event) {
         if let Some(link) = &self.supervision.link {
             link.report(event);

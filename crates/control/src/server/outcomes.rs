@@ -12,14 +12,13 @@ use becket_process::protocol::OperatorRequest;
 
 #[derive(Debug, Default)]
 pub struct PendingOutcomes {
-    /// Number of requested reloads so far.
     pub(super) reloads: u64,
-    /// Waiting requests. The number counts the reloads requested up to and including this request.
+    /// Waiting clients. The number is the count of requested reloads, including this request.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
 impl PendingOutcomes {
-    /// Adds a waiting client. Returns `true` if no other client waits for the same request.
+    /// Adds a waiting client. Returns `true` if it is the first client with this request.
     pub(super) fn add(&mut self, request: OperatorRequest, outcome: ChangeOutcome) -> bool {
         self.all.retain(|(.., outcome)| !outcome.is_unwanted());
         let is_first = !self.all.iter().any(|(other, ..)| *other == request);
@@ -90,7 +89,6 @@ pub(super) fn too_late() -> Refused {
     Refused::new(StatusCode::CONFLICT, text, "a becket that is not draining")
 }
 
-/// Error text and hint for failed reloads.
 const RELOAD: (&str, &str) = (
     "reload refused",
     "a configuration without errors (see becket check)",

@@ -29,7 +29,6 @@ use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
 
 impl Control {
-    /// Starts the first check of certificate files, unless a supervisor starts all checks.
     pub(super) fn look_first(&mut self) {
         if !self.state.config().file.process.watch {
             self.config.watching.watch.stop();
@@ -96,7 +95,8 @@ impl Control {
             self.config.watching.watch.replace(places);
         }
         if !Arc::ptr_eq(&look.config, &config) {
-            // Repeats the check because the configuration changed during the check.
+            // Repeats the check, because the configuration changed while it ran and the result may
+            // be outdated.
             self.config.watching.again.get_or_insert(look.files);
             return;
         }
@@ -137,7 +137,7 @@ impl Control {
     }
 }
 
-/// Lists the first [`MOST_LISTED`] files, and counts the files left out.
+/// Lists the first [`MOST_LISTED`] files and the number of omitted files.
 fn listed(files: &BTreeSet<String>) -> String {
     let first: Vec<String> = files
         .iter()
@@ -152,7 +152,8 @@ fn listed(files: &BTreeSet<String>) -> String {
 
 const MOST_LISTED: usize = 8;
 
-/// Returns the subjects (keys or files) of earlier problems that no longer exist.
+/// Returns the subjects of earlier problems that no longer exist. A subject is a configuration key
+/// or a file.
 fn mended(before: &[Problem], now: &[Problem]) -> Vec<String> {
     let mut mended: Vec<String> = before.iter().map(Problem::subject).collect();
     let is_current = |it: &String| now.iter().any(|fault| fault.subject() == *it);

@@ -14,7 +14,6 @@ use becket_proto::limits::{Borrower, Counts, Lender, SharedCount};
 use becket_process::protocol::Event;
 use becket_proxy::shared::SharedState;
 
-/// Role of this process in sharing connection limits.
 #[derive(Debug, Default)]
 pub enum SharedLimits {
     /// The process does not accept clients yet, or has no supervisor.
@@ -30,7 +29,7 @@ pub struct Leaving {
     borrower: Borrower,
     wanted: Counts,
     /// Connections reserved for clients in the accept queues of addresses that the next process
-    /// does not serve; released after [`RETIRING`].
+    /// does not serve. The reservation ends after [`RETIRING`] exchanges.
     spare: u32,
     settlements: usize,
 }
@@ -206,7 +205,7 @@ fn waiting(shared: &SharedState, turn: usize) -> Counts {
 
 /// Interval between two exchanges of counts.
 pub const BETWEEN: Duration = Duration::from_millis(20);
-/// Number of exchanges in 2 s, after which the accept queues of old sockets are empty.
+/// Number of exchanges within 2 s. After this time, the accept queues of the old sockets are empty.
 const RETIRING: usize = 100;
 /// ID of `limits.connections` among the shared counts; server IDs are higher.
 const CONNECTIONS: u64 = 1;

@@ -148,7 +148,6 @@ impl Control {
         }
     }
 
-    /// Starts to send state to the new process.
     pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
         tracing::info!(name: "upgrade-loading", "upgrade: the new process is loading");
         self.state.begin_upgrade();
@@ -163,7 +162,8 @@ impl Control {
         }
     }
 
-    /// Stops accepting. Process number `next` has the sockets of the addresses in `kept`.
+    /// Stops accepting. Process number `next` owns the listening sockets of the addresses in
+    /// `kept`.
     pub(super) fn begin_yield(&mut self, next: u32, kept: Vec<SocketAddr>) {
         self.handover.stage = UpgradeStage::Yielding { next, kept };
         if let Some(Err(error)) = self.admin.sockets.unix.as_ref().map(SocketFile::give_way) {
@@ -174,7 +174,7 @@ impl Control {
         self.park();
     }
 
-    /// Sends the remaining state after all workers have stopped accepting.
+    /// Sends the remaining state to the new process after all workers have stopped accepting.
     fn yielded(&mut self) {
         let UpgradeStage::Yielding { next, kept } = &self.handover.stage else {
             return;

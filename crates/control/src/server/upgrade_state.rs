@@ -12,17 +12,16 @@ use crate::handover::sender::Sender;
 pub(super) enum UpgradeStep {
     /// All workers have stopped accepting.
     Parked,
-    /// The old process has reached a milestone; `None` if its stream has ended.
+    /// A milestone of the old process; `None` after its stream has ended.
     Reached(Option<Milestone>),
 }
 
-/// State of the upgrade that started this process, and of the next upgrade.
 #[derive(Debug)]
 pub struct Handover {
     pub(super) stage: UpgradeStage,
-    /// Milestones of the old process; `None` after it has released the addresses of the cluster.
+    /// Receives milestones of the old process. `None` after the old process has released the
+    /// cluster's addresses.
     pub(super) before: Option<UnboundedReceiver<Milestone>>,
-    /// Task that waits until all workers have stopped accepting.
     pub(super) parking: Option<JoinHandle<()>>,
     pub(super) after: Option<Sender>,
     pub(super) limits: SharedLimits,
@@ -37,16 +36,15 @@ pub(super) enum UpgradeStage {
         is_preceded: bool,
     },
     Serving,
-    /// This process has stopped accepting, or is about to, so that the next process can serve.
+    /// This process has stopped accepting or is about to stop, so that the next process can serve.
     Yielding {
         next: u32,
-        /// Addresses whose listening sockets the next process has.
+        /// Addresses whose listening sockets were passed to the next process.
         kept: Vec<SocketAddr>,
     },
 }
 
 impl Handover {
-    /// Creates the state. `before` is `None` if there is no old process.
     pub fn new(before: Option<UnboundedReceiver<Milestone>>) -> Self {
         Self {
             stage: UpgradeStage::Loading {
@@ -65,7 +63,7 @@ impl Handover {
         self.stage == UpgradeStage::Serving
     }
 
-    /// Returns `true` if the next process accepts clients, or will soon.
+    /// Returns `true` from the moment this process yields to the next process.
     pub(super) fn is_followed(&self) -> bool {
         matches!(self.stage, UpgradeStage::Yielding { .. })
     }
@@ -77,7 +75,7 @@ impl Handover {
         } = self;
         tokio::select! {
             Some(reached) = async { Some(before.as_mut()?.recv().await) } => UpgradeStep::Reached(reached),
-            // The task always ends, because each worker stops accepting or has exited.
+            // The task always ends, because each worker either stops accepting or exits.
             Some(_) = async { Some(parking.as_mut()?.await) } => {
                 *parking = None;
                 UpgradeStep::Parked

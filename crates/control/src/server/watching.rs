@@ -21,19 +21,17 @@ pub struct Watching {
 
 #[derive(Debug)]
 pub(super) struct Look {
-    /// The configuration at the start of the check.
     pub(super) config: Arc<Config>,
     pub(super) files: Files,
     /// Places to watch from now on; `None` if this process opens none of the files.
     pub(super) places: Option<WatchedPlaces>,
     pub(super) renewal: Renewal,
-    /// Reason why the renewed configuration cannot be used.
     pub(super) fault: Option<Problem>,
 }
 
 pub(super) enum WatchResult {
     Changed,
-    /// A check ended; `None` if it failed.
+    /// A check has ended; `None` if it failed.
     Look(Option<Box<Look>>),
 }
 

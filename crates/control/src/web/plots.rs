@@ -59,14 +59,14 @@ pub(super) fn plots(page: &mut String, status: &Status, hour: &[Moment]) -> fmt:
     page.write_str("</div>\n")
 }
 
-/// Name, CSS class and values of a line; `None` is a gap.
+/// Name, CSS class and values of a line. The line is interrupted at `None`.
 struct PlotLine(&'static str, &'static str, Vec<Option<f64>>);
 
 #[derive(Clone, Copy, PartialEq)]
 enum PlotUnit {
     PerSecond,
     Connections,
-    /// In microseconds, on a logarithmic axis.
+    /// Durations in microseconds, on a logarithmic axis.
     Time,
 }
 

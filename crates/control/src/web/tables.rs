@@ -145,8 +145,9 @@ pub(super) fn peers(page: &mut String, cluster: &ClusterReport) -> fmt::Result {
 }
 
 /// Writes a scrollable table, or nothing if there are no rows. The heading contains a title, a
-/// command that lists all rows, and the columns; a column that begins with `#` contains numbers.
-/// `row` returns a class attribute and the cells of a row; a single cell spans the whole row.
+/// command that lists all rows, and the columns. A column name that begins with `#` marks a numeric
+/// column. `row` returns a class attribute and the cells of a row; a single cell spans the whole
+/// row.
 fn table<T>(
     page: &mut String,
     (title, command, columns): (&str, &str, &[&str]),
@@ -206,5 +207,4 @@ fn per_second(status: &Status, count: u64) -> String {
     short(count as f64 / status.traffic.minute.seconds.max(1.0))
 }
 
-/// Maximum number of rows of a table.
 pub(super) const MOST_ROWS: usize = 100;

@@ -16,7 +16,7 @@ pub fn span(time: Duration) -> String {
     }
 }
 
-/// Formats a number with at most four digits.
+/// Formats a number with at most four digits, scaled by a unit prefix.
 pub(super) fn short(value: f64) -> String {
     match value {
         10_000_000.0.. => format!("{:.0}M", value / 1e6),
@@ -42,8 +42,8 @@ pub(super) fn clock(unix: u64) -> String {
     at.to_string().chars().skip(11).take(8).collect()
 }
 
-/// Joins the first [`MOST_ITEMS`] items. Counts further items, and names the `command` that lists
-/// them.
+/// Joins the first [`MOST_ITEMS`] items. Appends the number of omitted items, and the `command`
+/// that lists them.
 pub(super) fn first(items: impl IntoIterator<Item = String>, command: &str) -> String {
     let mut items = items.into_iter();
     let shown: Vec<String> = items.by_ref().take(MOST_ITEMS).collect();

@@ -42,7 +42,7 @@ pub(super) fn selected(
     Some(all)
 }
 
-/// Restricts a route to clients that match at least one of the ACL lines.
+/// Restricts a route to clients that match at least one line of the ACL.
 fn narrow(route: &mut Table, lines: &[&[String]]) -> Option<()> {
     let mut found: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
     for line in lines {
@@ -56,7 +56,7 @@ fn narrow(route: &mut Table, lines: &[&[String]]) -> Option<()> {
         found.entry(key).or_default().extend(values);
     }
     let (key, values) = found.pop_first()?;
-    // Rejects flags other than `-i` and patterns that routes do not support. A route has one
+    // Rejects all flags except `-i`, and patterns that routes do not support. A route accepts one
     // condition per property.
     let is_name = |it: &&str| key == "alpn" || NamePattern::parse(it).is_ok();
     let is_plain = |it: &&str| !it.starts_with(['-', '*']) && is_name(it);

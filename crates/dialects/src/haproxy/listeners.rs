@@ -43,8 +43,8 @@ impl HaproxyTranslator<'_> {
                         seen.insert(at, bind);
                         continue;
                     };
-                    // `:PORT` listens on IPv4 and IPv6 in becket, so a second `bind` line for it is
-                    // not needed.
+                    // becket listens on IPv4 and IPv6 for `:PORT`, so a second `bind` line for the
+                    // port is not needed.
                     self.out
                         .differs(bind.origin, "it is one with an earlier bind");
                     for option in each(&[&*bind.inner]) {
@@ -65,7 +65,6 @@ impl HaproxyTranslator<'_> {
         }
     }
 
-    /// Returns the settings that all listeners of a frontend share.
     fn plan(&mut self, proxy: &HaproxySection) -> ListenerPlan {
         let mut plan = ListenerPlan::new(proxy.origin);
         let is_http = proxy.find("mode").is_some_and(|it| it.text() == "http");
@@ -81,7 +80,7 @@ impl HaproxyTranslator<'_> {
             // Drops routes by ALPN, because becket does not convert HTTP/2 to HTTP/1.1 as HAProxy
             // does.
             let found = found.filter(|it| !is_http || it.iter().all(|it| !it.contains_key("alpn")));
-            // An untranslated rule keeps the remark of its table row.
+            // The rule stays untranslated, and its remark keeps the support of the table row.
             let (Some(found), Some(backend)) = (found, self.backends.get(rule.text())) else {
                 continue;
             };
@@ -105,7 +104,7 @@ impl HaproxyTranslator<'_> {
             passes |= all.contains("req.ssl_");
             let is_hello = match rule.name {
                 "acl" => all.contains("req.ssl_hello_type"),
-                // `content accept` restricts nothing.
+                // `content accept` restricts no clients, so it needs no translation.
                 "tcp-request" => {
                     all == "content reject if !{ req.ssl_hello_type 1 }"
                         || all.starts_with("inspect-delay")
@@ -269,7 +268,7 @@ pub(super) fn versions(
     (served.len() == 1).then_some((served, origin))
 }
 
-/// Returns whether a rule redirects requests without TLS to `https`.
+/// Returns `true` if a rule redirects plaintext requests to `https`.
 fn redirects(all: &str) -> bool {
     let rule = all.strip_prefix("redirect ").unwrap_or(all);
     let Some(rest) = rule.strip_prefix("scheme https") else {

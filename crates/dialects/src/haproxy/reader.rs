@@ -44,7 +44,8 @@ impl HaproxySection {
         each(&[&self.own, &self.defaults])
     }
 
-    /// Returns the options of a server, followed by the options of `default-server`.
+    /// Returns the options of a server, followed by those of `default-server`, which apply if the
+    /// server sets none.
     pub(super) fn options<'s>(&'s self, server: &'s Directive) -> Vec<&'s Directives> {
         let of_all = [&self.own, &*self.defaults].into_iter();
         let of_all = of_all.filter_map(|scope| scope.last("default-server"));
@@ -57,7 +58,7 @@ pub(super) struct HaproxyTranslator<'p> {
     pub(super) out: TranslationBuilder,
     pub(super) parts: &'p dyn IncludedFiles,
     pub(super) global: Directives,
-    /// Maps HAProxy names of backends with servers to becket names.
+    /// Maps the HAProxy names of backends that contain servers to becket names.
     pub(super) backends: BTreeMap<String, String>,
     pub(super) names: FreeNames,
     /// Remaining byte budget for `crt-list` files.
@@ -120,7 +121,7 @@ impl<'p> HaproxyTranslator<'p> {
             }
             _ => {}
         }
-        // All options that choose a kind of health check get one name, so that the last one wins.
+        // All options that select a kind of health check share one name, so that the last one wins.
         if name.starts_with("option ") && (name.ends_with("chk") || name.ends_with("-check")) {
             name = CHECK;
         }
@@ -282,11 +283,10 @@ impl<'p> HaproxyTranslator<'p> {
     }
 }
 
-/// Common name of all options that choose the kind of health check.
 pub(super) const CHECK: &str = "option httpchk";
 const READ: [&str; 5] = ["global", "defaults", "frontend", "backend", "listen"];
 const PROXIES: [&str; 3] = ["frontend", "backend", "listen"];
-/// Options with paths, and the directives that name their folders.
+/// Options with relative paths, each with the directive that sets their base folder.
 const BASES: [(&str, &str); 3] = [
     ("ca-file", "ca-base"),
     ("crl-file", "ca-base"),

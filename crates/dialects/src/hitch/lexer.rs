@@ -16,15 +16,15 @@ pub(in super::super) struct Assignment {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in super::super) enum Value {
-    /// Text in quotes, or from a command line.
+    /// A quoted string, or a value from a command line.
     Text(String),
-    /// Words without quotes: one, or several for `tls-protos`.
+    /// Unquoted words; only `tls-protos` accepts more than one.
     Words(Vec<String>),
     Block(Vec<Assignment>),
 }
 
 impl Assignment {
-    /// Returns the line of the last setting in a block, or the line of a single setting.
+    /// Returns the line of the setting; for a block, the line of the last setting in it.
     pub(super) fn last_line(&self) -> usize {
         match &self.value {
             Value::Block(inner) => inner
@@ -38,13 +38,13 @@ impl Assignment {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lexeme<'t> {
-    /// `=`, `{` or `}`; empty at the end of the text.
+    /// `=`, `{` or `}`. An empty symbol marks the end of the input.
     Symbol(&'t str),
     Word(&'t str),
     Text(&'t str),
 }
 
-/// Lexemes with their lines; the last lexeme marks the end of the text.
+/// Lexemes with their line numbers; the last lexeme marks the end of the input.
 type Lexemes<'l, 't> = &'l [(Lexeme<'t>, usize)];
 
 /// Parses a configuration file.

@@ -1,8 +1,8 @@
-//! hitch: its command line, its configuration file, and their meaning in becket.
+//! Translates hitch's command line and configuration file.
 //!
 //! `lexer` parses the file, `table` lists the settings, `scope` collects them by block, `reader`
-//! translates them to listeners and a backend, `policy` to policies, and `shared_cache` the sharing
-//! of sessions. hitch descends from stud, which has the same settings with its own grammar, so
+//! translates them to listeners and a backend, `policy` to policies, and `shared_cache` translates
+//! session sharing. hitch descends from stud, which has the same settings with its own grammar, so
 //! `stud` uses the same reader.
 
 mod lexer;

@@ -13,13 +13,12 @@ use super::super::translation::Translation;
 use super::lexer::Value as Written;
 use super::scope::{CertificateEntry, Scope, misfit, switch};
 
-/// Collects the settings of hitch or stud, and translates them at the end.
 #[derive(Debug)]
 pub(in super::super) struct HitchTranslator {
     pub(in super::super) out: TranslationBuilder,
     pub(super) program: &'static str,
     settings: &'static [Setting],
-    /// Version of the PROXY header that `write-proxy` requests.
+    /// PROXY header version that `write-proxy` selects.
     write_proxy: &'static str,
     pub(in super::super) global: Scope,
     pub(in super::super) frontends: Vec<Scope>,
@@ -74,7 +73,7 @@ impl HitchTranslator {
             Written::Block(_) => String::new(),
         };
         if shown.is_empty() {
-            // hitch and stud ignore empty values.
+            // Ignores empty values, as hitch and stud do.
             return;
         }
         let origin = self.out.note(setting, line, &shown);
@@ -172,7 +171,7 @@ impl HitchTranslator {
         self.out.finish(self.settings, is_daemon)
     }
 
-    /// Rejects settings that exclude each other.
+    /// Reports settings that cannot be used together.
     fn exclude(&mut self) {
         let on = INTRODUCTIONS
             .iter()
@@ -196,7 +195,7 @@ impl HitchTranslator {
     fn process(&mut self) {
         match (self.global.number("workers"), self.global.text("workers")) {
             (Some((workers, origin)), _) => self.out.put_own(workers, origin),
-            // `auto` is becket's default.
+            // Sets no key, because `auto` is becket's default.
             (None, Some(_)) => {}
             (None, None) => self.out.put("process.workers", 1, None),
         }
@@ -226,7 +225,7 @@ impl HitchTranslator {
         let (connect, origin) = self.global.number_or("backend-connect-timeout", 30);
         self.out
             .put("timeouts.connect", format!("{connect}s"), origin);
-        // hitch has no idle timeout, and SIGTERM closes all connections at once.
+        // Emulates hitch, which has no idle timeout and closes all connections at once on SIGTERM.
         self.out.put("timeouts.idle", "365d", None);
         self.out.put("timeouts.drain", "1ms", None);
     }
@@ -366,7 +365,7 @@ impl HitchTranslator {
         if frontends.is_empty() {
             frontends.push(Scope::default());
         }
-        // Frontends without their own settings share one listener.
+        // Frontends without settings of their own share one listener.
         let (plain, own): (Vec<Scope>, Vec<Scope>) =
             frontends.into_iter().partition(Scope::is_plain);
         if !plain.is_empty() {
@@ -455,7 +454,7 @@ impl HitchTranslator {
         self.out.add(section);
     }
 
-    /// Adds the policy of a certificate whose block verifies clients. Returns its name.
+    /// Adds a policy for a certificate whose block verifies clients. Returns the policy name.
     fn policy_of_certificate(
         &mut self,
         name: String,
@@ -523,14 +522,12 @@ fn is_name(address: &str) -> bool {
     !address.starts_with(['/', '[']) && host.parse::<std::net::Ipv4Addr>().is_err()
 }
 
-/// Name of the shared listener, policy and backend.
 pub(super) const MAIN: &str = "main";
 const DEFAULT_PORT: &str = "8443";
 const DEFAULT_BACKEND: &str = "127.0.0.1:8000";
 /// TCP_FASTOPEN queue length of hitch.
 const FAST_OPEN: i64 = 3;
 pub(super) const TLS: &[&str] = &["tls", "ssl", "tls-protos"];
-/// Settings that require a policy.
 pub(super) const POLICY: &[&str] = &[
     "tls",
     "ssl",
@@ -541,7 +538,7 @@ pub(super) const POLICY: &[&str] = &[
     "client-verify",
     "client-verify-ca",
 ];
-/// Settings that send data about the client to the server; at most one of them may be on.
+/// Settings that send client data to the server; at most one of them may be on.
 const INTRODUCTIONS: &[&str] = &[
     "write-ip",
     "write-proxy-v1",

@@ -11,10 +11,10 @@ pub(in super::super) struct CertificateEntry {
     pub(super) path: String,
     pub(super) key: Option<String>,
     pub(super) ocsp: Option<String>,
-    /// Client verification settings in this certificate's block.
+    /// Settings for client verification in the block of this certificate.
     pub(super) verify: SettingValues,
     pub(super) origin: SettingId,
-    /// Origins of key and OCSP response.
+    /// Settings that name the key and the OCSP response of the certificate.
     pub(super) more: Vec<SettingId>,
 }
 
@@ -32,13 +32,12 @@ impl CertificateEntry {
     }
 }
 
-/// Checked values by setting name.
+/// Values that passed their checks, by setting name.
 pub(super) type SettingValues = BTreeMap<&'static str, (String, SettingId)>;
 
-/// Settings in a block, or the global settings.
 #[derive(Debug, Default)]
 pub(in super::super) struct Scope {
-    /// Setting that begins the block; `None` outside of all blocks.
+    /// Setting that starts the block; `None` for global settings.
     pub(super) origin: Option<SettingId>,
     pub(super) held: SettingValues,
     pub(in super::super) certificates: Vec<CertificateEntry>,
@@ -79,7 +78,7 @@ impl Scope {
             .map(|(_, origin)| origin)
     }
 
-    /// Returns `true` if the block has only an address.
+    /// Returns `true` if the block contains only an address.
     pub(super) fn is_plain(&self) -> bool {
         self.certificates.is_empty() && self.held.keys().all(|name| ["host", "port"].contains(name))
     }
@@ -98,7 +97,8 @@ pub(super) fn words(text: &str) -> impl Iterator<Item = &str> {
     words.filter(|word| !word.is_empty())
 }
 
-/// Returns a description of the accepted values if the value does not match the setting's kind.
+/// Returns `None` if the value is valid for the setting, otherwise a description of the accepted
+/// values.
 pub(super) fn misfit(setting: &Setting, written: &Value, text: &str) -> Option<&'static str> {
     let (fits, accepted) = match (setting.kind, written) {
         _ if text.contains(char::REPLACEMENT_CHARACTER) => (false, "text in UTF-8"),

@@ -87,7 +87,7 @@ pub(in super::super) const fn option(
     }
 }
 
-/// Options that hitch registers, and options in its manual hitch(8).
+/// Options that hitch accepts, and options in its manual hitch(8).
 #[rustfmt::skip]
 pub(in super::super) const OPTIONS: &[ProgramOption] = &[
     option("config", None, Required, CONFIG),
@@ -141,7 +141,7 @@ pub(in super::super) const OPTIONS: &[ProgramOption] = &[
     option("dbg-listen", None, Required, "dbg-listen"),
 ];
 
-/// Values of `sets` for options without a setting.
+/// Values of `sets` for options that perform an action instead of a setting.
 pub(in super::super) const CONFIG: &str = "--config";
 pub(in super::super) const TEST: &str = "--test";
 pub(in super::super) const VERSION: &str = "--version";

@@ -14,14 +14,12 @@ use super::table::ROW;
 use becket_config::address::NamePattern;
 use becket_config::notation::Text;
 
-/// A `server` block with one of its `listen` directives.
 #[derive(Clone, Copy)]
 struct ListeningServer<'d> {
     block: &'d Directive,
     listen: &'d Directive,
 }
 
-/// Server names, their route, and the route's origin.
 struct NamedRoute(Vec<String>, Table, SettingId);
 
 impl NginxTranslator<'_> {
@@ -30,7 +28,8 @@ impl NginxTranslator<'_> {
         let mut listening: BTreeMap<String, Vec<ListeningServer<'_>>> = BTreeMap::new();
         for block in module.all("server") {
             for listen in block.inner.all("listen") {
-                // Each `listen` directive processes the whole block, so large blocks count more.
+                // Large blocks count more, because each `listen` directive processes the whole
+                // block.
                 if !self.out.count(1 + block.inner.len() / 64) {
                     return;
                 }
@@ -87,8 +86,8 @@ impl NginxTranslator<'_> {
         plan.bind.push((at, listen.origin));
         plan.protocol = (protocol, origin);
         if scope.is_http && protocol == ClientProtocol::Plain {
-            // If no server of this address has a `proxy_pass`, the first redirect applies to all of
-            // them.
+            // If no server of this address has a `proxy_pass`, the first redirect applies to all
+            // servers.
             let passes = blocks.iter().any(|it| scope.pass(it).is_some());
             let redirecting = &blocks[..if passes { 1 } else { blocks.len() }];
             plan.redirect = redirecting.iter().find_map(|it| redirect(it));
@@ -195,7 +194,7 @@ impl NginxTranslator<'_> {
                 routes.push(NamedRoute(names, route, server.origin));
             }
         }
-        // Another server's wildcard may match names of the default server, so these names need a
+        // A wildcard of another server may match names of the default server, so these names need a
         // route.
         let has_patterns = routes
             .iter()
@@ -203,7 +202,7 @@ impl NginxTranslator<'_> {
         if let (Some((backend, origin)), true) = (&plan.backend, has_patterns) {
             routes.push(NamedRoute(of_default, to(backend.clone()), *origin));
         }
-        // Exact names precede wildcards.
+        // Routes for exact names must precede wildcard routes.
         for of_patterns in [false, true] {
             for NamedRoute(names, route, origin) in &routes {
                 let names = names.iter().filter(|it| is_pattern(it) == of_patterns);
@@ -345,7 +344,7 @@ fn redirect(server: &Directive) -> Option<SettingId> {
     rules.find(|it| redirects(it)).map(|it| it.origin)
 }
 
-/// Returns the names that a word matches; empty for an unsupported pattern.
+/// Returns the server names that a pattern matches; empty for an unsupported pattern.
 fn names_of(word: &str) -> Vec<String> {
     let mut names = match word.strip_prefix('.') {
         Some(name) => vec![name.to_owned(), format!("*.{name}")],

@@ -22,7 +22,7 @@ use becket_config::parts::{IncludedFiles, MOST_BYTES};
 pub(super) struct NginxTranslator<'p> {
     pub(super) out: TranslationBuilder,
     pub(super) listeners: FreeNames,
-    /// Backend names by settings; targets with equal settings share a backend.
+    /// Backend names by backend settings: targets with equal settings share a backend.
     pub(super) backends: BTreeMap<Vec<String>, String>,
     pub(super) names: FreeNames,
     parts: &'p dyn IncludedFiles,
@@ -250,7 +250,8 @@ impl<'p> NginxTranslator<'p> {
         let most = limits
             .iter()
             .filter_map(|it| it.word(1).parse::<i64>().ok());
-        // becket's limit applies to all listeners together.
+        // becket limits connections per source for all listeners together, so the limit applies
+        // only if every server sets one.
         let servers: usize = scopes.iter().map(|it| it.all("server").len()).sum();
         let is_for_all = limits.len() >= servers;
         if let Some(most) = most.max().filter(|_| is_for_all) {
@@ -264,7 +265,6 @@ impl<'p> NginxTranslator<'p> {
     }
 }
 
-/// Returns the directives of `location /`.
 pub(super) fn place(server: &Directive) -> Option<&Directives> {
     let mut places = server.inner.all("location").iter();
     let whole = places.find(|it| it.text() == "/" && it.words.len() == 1);
@@ -275,7 +275,7 @@ pub(super) fn is_on(given: &Directive) -> bool {
     given.text() == "on"
 }
 
-/// Returns whether a `return` redirects every request to `https`.
+/// Returns `true` if a `return` redirects every request to `https`.
 pub(super) fn redirects(rule: &Directive) -> bool {
     let is_permanent = ["301", "302", "307", "308"].contains(&rule.text());
     let targets = [

@@ -10,7 +10,6 @@ use super::super::directive::{Directive, Directives, apply, each, find, server_a
 use super::super::sections::{ANY_NAME, PoolServer, add_servers, server_tls};
 use super::reader::{NginxTranslator, is_on, place};
 
-/// Upstreams and maps of `http` or `stream`.
 pub(super) struct PassScope<'d> {
     pub(super) module: &'d Directives,
     pub(super) is_http: bool,
@@ -33,7 +32,8 @@ impl<'d> PassScope<'d> {
         }
     }
 
-    /// Returns the `proxy_pass` for all connections of a server.
+    /// Returns the `proxy_pass` that applies to all connections of a server; `None` if only some
+    /// locations use one.
     pub(super) fn pass<'s>(&self, server: &'s Directive) -> Option<&'s Directive> {
         match place(server) {
             Some(place) if self.is_http => place.last("proxy_pass"),

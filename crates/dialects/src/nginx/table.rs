@@ -5,11 +5,10 @@ use super::super::setting::ValueKind::{
     Choice, Const, Flag, Mark, Number, Own, Path, Seconds, Text,
 };
 
-/// Blocks whose lines are rows rather than directives.
+/// Blocks that contain rows of values instead of directives.
 pub(super) const ROWS: [&str; 5] = ["map", "geo", "split_clients", "types", "charset_map"];
 
 pub(super) static ROW: Setting = Setting::same(Own, "row", "");
-/// `server` directive in an upstream.
 pub(super) static POOL_SERVER: Setting = Setting::same(Own, "server", "backend.server");
 
 const HTTP: &str = "becket does not read HTTP: leave it to the server behind becket";

@@ -192,7 +192,7 @@ fn a_default_server_without_a_backend_makes_unknown_names_strict() {
 }
 
 #[test]
-fn upstream_names_are_scoped_to_their_module() {
+fn pool_names_are_scoped_to_their_module() {
     let text = "http { upstream u { server 10.0.0.1:1; } server { listen 1; location / { proxy_pass http://u; } } }\n\
                 stream { upstream u { server 10.0.0.2:1; } server { listen 2; proxy_pass u; } }";
     let file = File::parse(&migration(Nginx, text, &[]).toml.unwrap()).unwrap();

@@ -4,14 +4,13 @@ use std::collections::BTreeMap;
 
 use becket_config::error::Problem;
 
-/// Services that are not translated: number in the file, and reason.
+/// Services that are not translated: the reason, by their number in the file.
 pub(super) type LeftOut = BTreeMap<usize, String>;
 
-/// Lines by service; service 0 is the global part.
+/// Line ranges by service; index 0 is the global part of the file.
 #[derive(Debug, Default)]
 pub(super) struct LinesOfServices(Vec<ServiceLines>);
 
-/// Range of consecutive lines in one service.
 #[derive(Debug)]
 struct ServiceLines {
     file: Option<Box<str>>,
@@ -33,7 +32,6 @@ impl LinesOfServices {
         }
     }
 
-    /// Returns the services that contain errors, with the reasons.
     pub(super) fn faulty(&self, problems: &[Problem]) -> LeftOut {
         let mut faulty = LeftOut::new();
         for problem in problems {

@@ -1,10 +1,10 @@
-//! stunnel: its configuration file, and its meaning in becket.
+//! Translates stunnel's configuration file.
 //!
-//! A file has a global part and `[service]` sections of `name = value` lines. `#` and `;` begin
-//! comments, names are case-insensitive, and the files of a folder may be included. Settings of the
-//! global part are defaults of all services. `table` lists the settings, `service` stores the
-//! settings of one service, `lines` its lines, `reader` translates them to listeners, policies and
-//! backends, and `tls` translates the TLS settings.
+//! A file consists of a global part and `[service]` sections of `name = value` lines. `#` and `;`
+//! begin comments, names are case-insensitive, and the files of a folder may be included. Settings
+//! of the global part are defaults of all services. `table` lists the settings, `service` stores
+//! the settings of one service, `lines` its lines, `reader` translates them to listeners, policies
+//! and backends, and `tls` translates the TLS settings.
 
 mod lines;
 mod reader;

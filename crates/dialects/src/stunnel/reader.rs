@@ -1,4 +1,4 @@
-//! Converts services to listeners and backends.
+//! Translates stunnel services to listeners and backends.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -16,16 +16,15 @@ use becket_config::address::SectionName;
 use becket_config::error::Problem;
 use becket_config::notation::Text;
 
-/// Collects the services in file order, and translates them at the end.
 #[derive(Debug)]
 pub(super) struct StunnelTranslator {
     pub(super) out: TranslationBuilder,
     global: Service,
-    /// Defaults for services, set when the first one begins.
+    /// Defaults for services: the global settings before the first service.
     shared: Option<Rc<GivenSettings>>,
     services: Vec<Service>,
     left_out: LeftOut,
-    /// Number of services so far, including omitted services.
+    /// Number of services read so far, including services that are not translated.
     begun: usize,
     lines: LinesOfServices,
 }
@@ -106,7 +105,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Translates the whole configuration. Also returns the services with faults.
+    /// Translates all services. Also returns the services that contain errors.
     pub(super) fn finish(mut self) -> (Translation, LeftOut) {
         let services = std::mem::take(&mut self.services);
         if services.is_empty() {
@@ -170,7 +169,7 @@ impl StunnelTranslator {
         (translation, faulty)
     }
 
-    /// Adds a listener without TLS, for a service in client mode.
+    /// Adds a listener without TLS for a service in client mode.
     fn plain(&mut self, name: &str, service: &Service) {
         let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
@@ -187,7 +186,8 @@ impl StunnelTranslator {
         self.starttls(&mut section, service, children);
         let mut shown = BTreeSet::new();
         let services = children.iter().map(|(child, ..)| *child).chain([service]);
-        // The certificate of `service` comes last, because the last certificate is the default.
+        // The certificate of `service` comes last, because becket uses the last certificate as the
+        // default.
         let services: Vec<&Service> = services.collect();
         for service in services {
             match service.text("cert") {
@@ -218,7 +218,6 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    /// Adds a route by server name.
     fn route(&mut self, section: &mut SectionBuilder, child: &Service, name: &str, pattern: &str) {
         let origin = child.text("sni").map(|(_, origin)| origin);
         let mut route = Table::new();
@@ -260,7 +259,7 @@ impl StunnelTranslator {
         }
         for (text, origin) in accepts {
             let at = match endpoint(text, "0.0.0.0") {
-                // In stunnel, a socket of `::` accepts both families.
+                // In stunnel, a socket bound to `::` accepts IPv4 and IPv6.
                 Some((host, port)) if host == "::" => format!(":{port}"),
                 Some((host, port)) => address(&host, &port.to_string()),
                 None => {
@@ -337,7 +336,6 @@ impl StunnelTranslator {
         }
     }
 
-    /// Sets load balancing, source addresses and the PROXY header.
     fn ways(&mut self, section: &mut SectionBuilder, service: &Service) {
         if let Some((strategy, origin)) = service.text("failover") {
             match strategy.to_ascii_lowercase().as_str() {
@@ -409,7 +407,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Sets timeouts and sessions, which all services share.
+    /// Sets timeouts and session settings, which exist once in becket for all services.
     fn times(&mut self, services: &[Service]) {
         let longest = |out: &mut TranslationBuilder, name: &str, default: u32| {
             let given = services.iter().filter_map(|it| it.text(name));
@@ -544,7 +542,8 @@ impl StunnelTranslator {
     }
 }
 
-/// Returns section names for services. Keeps their own names if these are valid and unique.
+/// Returns section names for services. Prefers the services' own names if they are valid and
+/// unique.
 fn names(services: &[Service]) -> Vec<String> {
     let mut taken = BTreeSet::new();
     let named = services.iter().enumerate().map(|(index, service)| {
@@ -580,10 +579,11 @@ fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
 
 pub(super) const TALKS: &str = "smtp, imap, pop3 or pgsql";
 
-/// Linux's default time in seconds, for SO_KEEPALIVE without TCP_KEEPIDLE.
+/// Default of Linux for the keep-alive idle time in seconds; stunnel uses it if only SO_KEEPALIVE
+/// is set.
 const SYSTEM_KEEPALIVE: u32 = 7200;
 
-/// Maximum number of services; each has a listener, a policy and a backend.
+/// Maximum number of services. Each service becomes a listener, a policy and a backend.
 const MOST_SERVICES: usize = 4096;
 /// Pseudo-setting for remarks about omitted services.
 static LEFT_OUT: Setting = Setting::lost(ValueKind::Text, "section", "");

@@ -34,7 +34,6 @@ impl Service {
         }
     }
 
-    /// Returns the settings of this global part, as defaults of the following services.
     pub(super) fn shared(&self) -> Rc<GivenSettings> {
         Rc::new(self.given.clone())
     }
@@ -65,19 +64,18 @@ impl Service {
         self.all(name).last()
     }
 
-    /// Returns the value if it is not empty.
+    /// Returns the value of a setting, or `None` if it is empty.
     pub(super) fn text(&self, name: &str) -> Option<(&str, SettingId)> {
         let (value, origin) = self.one(name)?;
         Some((value.as_str(), *origin)).filter(|(value, _)| !value.is_empty())
     }
 
-    /// Returns the origin of a setting if its value is yes.
+    /// Returns the origin of a setting whose value is yes.
     pub(super) fn on(&self, name: &str) -> Option<SettingId> {
         let (value, origin) = self.text(name)?;
         value.eq_ignore_ascii_case("yes").then_some(origin)
     }
 
-    /// Returns a problem that concerns the whole service.
     pub(super) fn fault(&self, setting: &str, fault: &str) -> Problem {
         Problem {
             file: self.file.clone(),

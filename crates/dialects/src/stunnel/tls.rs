@@ -5,14 +5,13 @@ use super::super::setting::SettingSupport;
 use super::reader::{StunnelTranslator, TALKS, talk};
 use super::service::Service;
 
-/// Verification of peers, with the setting that requires it.
 enum Verified {
     No,
     /// The chain is verified if the peer sends a certificate.
     IfThere(SettingId),
     /// A certificate is required, and its chain is verified.
     Always(SettingId),
-    /// The peer's certificate itself must be among the trusted certificates.
+    /// The peer's own certificate must be in the list of trusted certificates.
     Pinned(SettingId),
 }
 
@@ -73,7 +72,8 @@ impl StunnelTranslator {
                     .set_tls(&mut tls, "backend.tls.verify", "none", origin);
                 self.unverified(service);
             }
-            // A TLS server always sends a certificate, so both levels have the same effect.
+            // A TLS server always sends a certificate, so both kinds of verification are
+            // equivalent.
             Verified::IfThere(by) | Verified::Always(by) => {
                 self.out.becomes(by, "backend.tls.verify");
                 let is_named = |name| service.one(name).is_some();
@@ -95,7 +95,7 @@ impl StunnelTranslator {
                     let key = "backend.tls.starttls";
                     self.out.set_tls(&mut tls, key, ours, origin);
                 }
-                // The method `ways` translates `protocol = proxy`.
+                // Ignored here: the method `ways` translates `protocol = proxy`.
                 None if protocol.eq_ignore_ascii_case("proxy") => {}
                 None => self.out.refuse(origin, "not supported", TALKS),
             }
@@ -244,7 +244,7 @@ impl StunnelTranslator {
         }
     }
 
-    /// Returns the enabled versions if the service restricts them.
+    /// Returns the enabled versions, or `None` if the service enables all.
     fn versions(&mut self, service: &Service) -> Option<(Vec<&'static str>, SettingId)> {
         let one = service.text("sslVersion");
         let least = service.text("sslVersionMin").or(one);
@@ -323,7 +323,7 @@ impl StunnelTranslator {
     }
 }
 
-/// Names of versions in ascending order; `all` means no limit.
+/// Names of versions in ascending order, preceded by `all` for no limit.
 const VERSIONS: [&str; 7] = [
     "all", "SSLv2", "SSLv3", "TLSv1", "TLSv1.1", "TLSv1.2", "TLSv1.3",
 ];

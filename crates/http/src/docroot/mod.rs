@@ -34,17 +34,17 @@ pub struct Docroot {
 #[derive(Clone, Debug)]
 pub enum AtPath {
     File(Arc<OpenFile>),
-    /// The path names a folder but lacks the trailing slash.
+    /// The path names a folder but lacks a trailing slash, so a redirect follows.
     Folder,
-    /// No file can be sent; the response has this status.
+    /// No file can be sent; the response has this status code.
     Nothing(StatusCode),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
-    /// Decoded path below the folder.
+    /// Percent-decoded path below the folder.
     pub path: Vec<u8>,
-    /// The path ends with a slash.
+    /// `true` if the path ends with a slash.
     pub is_folder: bool,
     pub codings: Codings,
 }
@@ -95,7 +95,6 @@ impl Docroot {
         }
     }
 
-    /// Returns the configured error page for a status.
     pub fn page(&self, status: StatusCode) -> Option<FileKey> {
         let mut pages = self.keys.error_page.iter();
         let page = pages.find(|page| {
@@ -147,8 +146,8 @@ impl Docroot {
     }
 }
 
-/// Returns the status for a path that cannot be opened. Clients cannot see that a path leads
-/// outside the folder or through a link.
+/// Returns the status for a path that cannot be opened. Hides from clients that a path leads
+/// outside the folder or through a symbolic link.
 fn status_of(error: &io::Error) -> StatusCode {
     match error.kind() {
         ErrorKind::PermissionDenied => StatusCode::Forbidden,
@@ -163,5 +162,5 @@ fn status_of(error: &io::Error) -> StatusCode {
     }
 }
 
-/// ELOOP: a symbolic link that is not followed.
+/// ELOOP: the path contains a symbolic link, which is never followed.
 const LINK: i32 = 40;

@@ -12,17 +12,15 @@ use becket_config::backend::Files;
 use becket_config::glob;
 use becket_sys::tree::{cached, read_cached};
 
-/// A regular file, with its metadata at the time of opening.
 #[derive(Debug)]
 pub struct OpenFile {
     file: File,
-    /// Length in bytes.
     pub len: u64,
     modified: u64,
     etag: String,
     /// Header lines that describe the content: type and coding.
     pub content: String,
-    /// Header lines that a client stores with the content: validators, lifetime, and `Vary`.
+    /// Header lines that a client caches with the content: validators, lifetime, and `Vary`.
     pub kept: String,
 }
 
@@ -61,7 +59,6 @@ impl OpenFile {
         }
     }
 
-    /// Returns the properties that preconditions evaluate.
     pub fn representation(&self) -> Representation<'_> {
         Representation {
             etag: &self.etag,
@@ -70,7 +67,7 @@ impl OpenFile {
         }
     }
 
-    /// Returns whether `other` is the same file, unchanged.
+    /// Returns `true` if `other` is the same file with unchanged metadata.
     pub(super) fn is(&self, other: &Self) -> bool {
         self.etag == other.etag && self.content == other.content
     }
@@ -139,7 +136,7 @@ fn media_type(path: &str) -> String {
     let types = mime_guess::from_path(Path::new(path));
     match types.first_raw() {
         None => "application/octet-stream".to_owned(),
-        // RFC 9239, section 6: `application/javascript` is obsolete.
+        // `application/javascript` is obsolete (RFC 9239, section 6).
         Some("application/javascript") => "text/javascript; charset=utf-8".to_owned(),
         Some(text) if text.starts_with("text/") => format!("{text}; charset=utf-8"),
         Some(other) => other.to_owned(),

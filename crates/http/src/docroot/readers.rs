@@ -1,4 +1,4 @@
-//! Threads that wait for disks instead of the workers.
+//! Threads that read from disks, so that workers do not wait.
 //!
 //! The first thread starts when a requested file is not in memory. At most [`MOST`] threads run,
 //! and each exits after a minute without work. The queue is bounded, since each connection has at
@@ -47,7 +47,7 @@ impl Readers {
             tracing::error!(name: "file-thread-failed", %error, "cannot start a thread that reads files");
             let mut state = self.lock();
             state.threads -= 1;
-            // Dropping a job ends its connection's wait without a result.
+            // On failure, the job is dropped, which wakes its connection without a result.
             let jobs = match state.threads {
                 0 => std::mem::take(&mut state.jobs),
                 _ => VecDeque::new(),
@@ -84,8 +84,8 @@ impl Readers {
     }
 }
 
-/// Maximum number of threads: as many parallel requests as a disk handles well. Several disks usually
-/// appear as one device of the kernel.
+/// Maximum number of threads, and thus of parallel reads: about as many as a disk handles well. Several disks usually
+/// appear as one kernel device.
 const MOST: usize = 8;
 /// Idle time after which a thread exits.
 const IDLE: Duration = Duration::from_secs(60);

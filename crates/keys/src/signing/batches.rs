@@ -24,7 +24,8 @@ pub struct BatchCounts {
     pub made: u64,
     /// Number of valid signatures that were computed in batches.
     pub signatures: u64,
-    /// Signatures repeated individually because the batch signature failed verification.
+    /// Number of signatures computed again by AWS-LC, because the batch signature failed
+    /// verification.
     pub repeated: u64,
 }
 
@@ -46,7 +47,7 @@ impl Batches {
         }
     }
 
-    /// Signs each request, in one batch if possible.
+    /// Signs each request. Uses one batch if the requests permit it.
     pub(super) fn sign(&self, requests: &[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>> {
         let padded: Vec<_> = requests.iter().map(|request| pad(request)).collect();
         let batch: Vec<_> = padded

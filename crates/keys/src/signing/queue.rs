@@ -23,13 +23,14 @@ use super::request::SignatureRequest;
 pub struct SigningJob {
     pub request: SignatureRequest,
     pub asker: Asker,
-    /// `true` if no handshake needs the signature any more.
+    /// `true` if the handshake that requested the signature has ended.
     pub abandoned: Arc<AtomicBool>,
     pub asked: Stopwatch,
     pub answers: Arc<dyn Answers>,
 }
 
-/// Signs the requests that handshakes still need, using `sign`. Sends an answer for every job.
+/// Signs with `sign`, but skips requests whose handshakes have ended. Sends an answer for every
+/// job.
 pub fn answer(
     jobs: Vec<SigningJob>,
     sign: impl FnOnce(&[&SignatureRequest]) -> Vec<Result<Vec<u8>, Error>>,
@@ -66,31 +67,28 @@ pub fn answer(
     }
 }
 
-/// Identifies a connection and its request.
+/// Connection and request that an answer is for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asker {
-    /// Index of the connection in its worker. Another connection may have replaced it.
+    /// Index of the connection in its worker. A later connection may have the same index.
     pub place: usize,
-    /// Number that is unique within a worker.
+    /// Number of the request, unique within its worker.
     pub number: u64,
 }
 
 #[derive(Debug)]
 pub struct Signed {
     pub asker: Asker,
-    /// `true` if a token computed the signature.
     pub by_token: bool,
     /// The signature; `None` if the request was abandoned.
     pub signature: Option<Result<Vec<u8>, Error>>,
-    /// Time from the request until a thread took it.
+    /// Time that the request spent in the queue.
     pub waited: Duration,
-    /// Duration of signing.
     pub took: Duration,
 }
 
-/// Receives answers for one worker, from any thread.
 pub trait Answers: fmt::Debug + Send + Sync {
-    /// Delivers answers, and wakes the worker once for all of them.
+    /// Delivers all answers with a single wake-up of the worker.
     fn answer(&self, signed: Vec<Signed>);
 }
 
@@ -106,7 +104,7 @@ pub struct SigningQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     jobs: VecDeque<SigningJob>,
-    /// Number of sleeping threads that have not been woken.
+    /// Number of sleeping threads, without threads that have been woken.
     asleep: usize,
     /// Woken threads that have not checked the queue yet.
     woken: usize,
@@ -114,7 +112,7 @@ struct QueueState {
 }
 
 impl SigningQueue {
-    /// Creates an empty queue. With zero threads, workers sign themselves.
+    /// Creates an empty queue. With zero threads, workers compute all signatures themselves.
     pub fn new(threads: usize, multibuffer: Option<Multibuffer>) -> Self {
         Self {
             threads,
@@ -125,12 +123,10 @@ impl SigningQueue {
         }
     }
 
-    /// Returns the number of crypto threads to start.
     pub fn threads(&self) -> usize {
         self.threads
     }
 
-    /// Returns the number of running threads.
     pub fn serving(&self) -> usize {
         if self.served.load(Relaxed) {
             self.threads
@@ -147,12 +143,12 @@ impl SigningQueue {
         self.batches.as_ref()
     }
 
-    /// Returns `true` if a request may be signed in a batch.
     pub fn batches_take(&self, request: &SignatureRequest) -> bool {
         self.class_of(request).is_some()
     }
 
-    /// Returns the class of a request. Jobs of one class can be signed together.
+    /// Returns the batch class of a request: jobs of one class can share a batch. Returns `None` if
+    /// the request must be signed alone.
     fn class_of(&self, request: &SignatureRequest) -> Option<usize> {
         let key = request
             .batch_key
@@ -181,14 +177,14 @@ impl SigningQueue {
         self.wake_one(state);
     }
 
-    /// Takes the oldest job, or the batch that starts with it. Returns an empty list if there is no
-    /// job.
+    /// Takes the oldest job, or a batch that contains it. Returns an empty list if no job is
+    /// queued.
     pub fn try_pop(&self) -> Vec<SigningJob> {
         self.take(&mut self.lock().jobs)
     }
 
-    /// Waits for a job, or the batch that starts with it. Returns `None` after the queue was
-    /// closed.
+    /// Waits for a job. Returns the job, or a batch that contains it. Returns `None` after the
+    /// queue was closed.
     pub fn pop(&self) -> Option<Vec<SigningJob>> {
         let mut state = self.lock();
         while !state.closed {
@@ -208,7 +204,7 @@ impl SigningQueue {
     }
 
     /// Wakes a thread if a job is queued. Each woken thread wakes the next one, so the number of
-    /// system calls depends on the threads, not on the jobs.
+    /// system calls is bounded by the number of threads, not of jobs.
     fn wake_one(&self, mut state: MutexGuard<'_, QueueState>) {
         if state.asleep == 0 || state.jobs.is_empty() {
             return;

@@ -13,7 +13,7 @@ pub struct SignatureRequest {
     pub key: Arc<dyn SigningKey>,
     /// RSA key for batched signatures; `None` if this key does not sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
-    /// Reference to the private key, if it is on a token.
+    /// Key on a token; `None` if the private key is in this process.
     pub token: Option<TokenKey>,
     /// Scheme that the peer accepts and the key supports.
     pub scheme: SignatureScheme,
@@ -37,11 +37,11 @@ impl SignatureRequest {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Offload {
     /// No signature: the worker signs at once if no client waits. Passing a P-256 or Ed25519
-    /// signature to a thread costs about as much as the signature itself, 15 us.
+    /// signature to a thread costs 15 us, about as much as the signature itself.
     Pointless,
     /// No signature: the worker signs, and its clients wait in a queue. An RSA-2048 signature takes
-    /// a quarter of a millisecond, and passing a single one to a thread costs 15 to 22 % more CPU
-    /// per handshake.
+    /// about 250 us; passing single signatures to a thread costs 15 to 22 % more CPU time per
+    /// handshake.
     Never,
     /// Signatures that fill a batch: RSA-2048, if batches are available.
     Batches,
@@ -52,7 +52,7 @@ pub enum Offload {
 }
 
 impl Offload {
-    /// Returns the value for a kind of key. docs/decisions/0029 and 0031 have the measurements.
+    /// Returns the value for a kind of key. docs/decisions/0029 and 0031 contain the measurements.
     pub fn of(key: &dyn SigningKey, in_batches: bool) -> Self {
         let is_short_rsa = || {
             key.algorithm() == SignatureAlgorithm::RSA
@@ -70,7 +70,8 @@ impl Offload {
     }
 }
 
-/// Minimum length of a long RSA public key in bytes: RSA-2048 takes 294 bytes, RSA-3072 422.
+/// Minimum size of an encoded RSA public key that counts as long: RSA-2048 takes 294 bytes,
+/// RSA-3072 422.
 const LONG_RSA: usize = 360;
 
 const CHEAP: [SignatureScheme; 2] = [

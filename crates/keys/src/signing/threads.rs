@@ -12,17 +12,18 @@ use rustls::Error;
 use super::queue::{PAYS, SigningQueue, answer};
 use super::request::SignatureRequest;
 
-/// Handle of the crypto threads. Dropping it ends the threads, without waiting for them.
+/// Dropping the handle ends the crypto threads, without waiting for them.
 #[derive(Debug)]
 pub struct CryptoThreads(Arc<SigningQueue>);
 
 impl CryptoThreads {
-    /// Starts the threads that serve the queue.
+    /// Starts the crypto threads.
     ///
     /// # Errors
     /// Fails if a thread cannot be started.
     pub fn start(queue: &Arc<SigningQueue>) -> io::Result<Self> {
-        // Created first: if a thread cannot be started, the drop ends the threads already started.
+        // Created before the threads: if a thread cannot be started, dropping this value ends the
+        // earlier threads.
         let threads = Self(Arc::clone(queue));
         for number in 0..queue.threads() {
             let queue = Arc::clone(queue);
@@ -58,7 +59,8 @@ fn run(queue: &SigningQueue) {
     }
 }
 
-/// Signs requests that were taken together, in a batch if enough of them are still wanted.
+/// Signs requests that were taken from the queue together. Uses a batch if enough handshakes still
+/// need their signature.
 pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<Vec<u8>, Error>> {
     match queue.batches() {
         Some(batches) if requests.len() >= PAYS => batches.sign(requests),
@@ -66,8 +68,8 @@ pub fn sign(requests: &[&SignatureRequest], queue: &SigningQueue) -> Vec<Result<
     }
 }
 
-/// Difference in nice value to the workers: next to a busy worker, a thread gets a tenth of the
-/// core.
+/// Difference in nice value to the workers: on a core with a busy worker, a crypto thread receives
+/// about a tenth of the CPU time.
 const STEPS: i32 = 10;
 
 #[cfg(test)]

@@ -32,22 +32,22 @@ pub struct WorkerSigning {
     stacks: Stacks,
     threads: SigningLane,
     tokens: SigningLane,
-    /// Jobs for crypto threads that are held back for a batch.
+    /// Jobs for crypto threads, held back until they fill a batch.
     held: RefCell<Vec<SigningJob>>,
     /// Number of clients whose handshakes wait to start, without the current one.
     waiting: Cell<usize>,
     last: Cell<u64>,
 }
 
-/// Counts a worker's requests in progress, either to crypto threads or to tokens.
+/// Number and limit of a worker's requests in progress, for the crypto threads or the tokens.
 #[derive(Debug)]
 struct SigningLane {
-    /// Number of requests in progress at which no further handshake that needs a signature starts.
+    /// Number of requests in progress at which handshakes that need a signature must wait.
     most: usize,
     under_way: Cell<usize>,
 }
 
-/// Result of [`WorkerSigning::room`]: whether crypto threads and tokens can receive another
+/// Result of [`WorkerSigning::room`]: `true` for crypto threads or tokens that can receive another
 /// request.
 #[derive(Clone, Copy, Debug)]
 pub struct Room {
@@ -55,7 +55,7 @@ pub struct Room {
     pub tokens: bool,
 }
 
-/// A pending request for a signature. Dropping it abandons the request.
+/// A signature request in progress. Dropping it abandons the request.
 #[derive(Debug)]
 pub struct PendingSignature {
     number: u64,
@@ -63,8 +63,8 @@ pub struct PendingSignature {
 }
 
 impl WorkerSigning {
-    /// Creates the state of one worker. `workers` is the total number of workers; `answers`
-    /// receives the answers.
+    /// Creates the state of one worker. `workers` is the number of all workers, which share the
+    /// crypto threads.
     pub fn new(queue: Arc<SigningQueue>, workers: usize, answers: Arc<dyn Answers>) -> Self {
         let share = (PER_THREAD * queue.threads()).div_ceil(workers);
         Self {
@@ -79,14 +79,15 @@ impl WorkerSigning {
         }
     }
 
-    /// Sets the number of sessions per token; all `workers` share the sessions.
+    /// Sets the number of sessions per token. All `workers` share these sessions.
     pub fn with_sessions(self, sessions: u16, workers: usize) -> Self {
         let most = (PER_SESSION * usize::from(sessions)).div_ceil(workers);
         let tokens = SigningLane::of(most);
         Self { tokens, ..self }
     }
 
-    /// Returns whether handshakes that need a signature may start or continue.
+    /// Returns `true` for crypto threads and for tokens if a handshake that needs their signature
+    /// may start or continue.
     pub fn room(&self) -> Room {
         let has_room = |lane: &SigningLane| lane.under_way.get() < lane.most;
         Room {
@@ -95,8 +96,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns `true` while handshakes that may need a signature with this `offload` must not
-    /// start.
+    /// Returns `true` while a handshake that may need a signature with this `offload` must wait.
     pub fn is_crowded(&self, offload: Offload) -> bool {
         let lane = self.lane(offload == Offload::Token);
         lane.under_way.get() >= 2 * lane.most
@@ -110,7 +110,7 @@ impl WorkerSigning {
         }
     }
 
-    /// Returns `offload`, or [`Offload::Never`] if it requires crypto threads and there are none.
+    /// Returns `offload`, but [`Offload::Never`] if crypto threads are required and none run.
     pub fn limit(&self, offload: Offload) -> Offload {
         match offload {
             Offload::Batches | Offload::Always if self.queue.threads() == 0 => Offload::Never,
@@ -118,15 +118,14 @@ impl WorkerSigning {
         }
     }
 
-    /// Sets the number of clients that wait for a signature, excluding the client to be served
-    /// next.
+    /// Sets the number of clients that wait for a signature, excluding the current one.
     pub fn note_waiting(&self, clients: usize) {
         self.waiting.set(clients);
     }
 
-    /// Returns `true` if the next signature with this `offload` goes to another thread or a token.
-    /// A batch requires enough signatures, held back or needed by waiting clients: [`PAYS`] for a
-    /// started batch, [`LANES`] for a new batch.
+    /// Returns `true` if the next signature with this `offload` goes to a crypto thread or a token.
+    /// A new batch needs [`LANES`] signatures, a started batch [`PAYS`]; signatures that waiting
+    /// clients need count too.
     pub fn takes(&self, offload: Offload) -> bool {
         let fills_batch = || {
             let held = self.held.borrow().len();
@@ -152,7 +151,6 @@ impl WorkerSigning {
         self.stacks.run(step)
     }
 
-    /// Requests a signature for the connection at index `place`.
     pub fn ask(&self, place: usize, request: SignatureRequest) -> PendingSignature {
         let number = self.last.get() + 1;
         self.last.set(number);
@@ -182,7 +180,6 @@ impl WorkerSigning {
         PendingSignature { number, abandoned }
     }
 
-    /// Queues the held-back jobs for the crypto threads.
     pub fn flush(&self) {
         let mut held = self.held.borrow_mut();
         if !held.is_empty() {
@@ -195,7 +192,7 @@ impl WorkerSigning {
         self.stacks.free()
     }
 
-    /// Returns the number of requests since the start, and the number of unanswered token requests.
+    /// Returns two numbers: token requests since the start, and unanswered token requests.
     #[cfg(any(test, feature = "script"))]
     pub fn asked_of_tokens(&self) -> (u64, usize) {
         (self.last.get(), self.tokens.under_way.get())
@@ -215,7 +212,6 @@ impl SigningLane {
 }
 
 impl PendingSignature {
-    /// Returns `true` if the answer is for this request.
     pub fn is(&self, asker: Asker) -> bool {
         self.number == asker.number
     }
@@ -227,13 +223,13 @@ impl Drop for PendingSignature {
     }
 }
 
-/// Maximum signatures in progress per crypto thread: one batch of eight being computed, and one
-/// queued. Two batches take 4 ms with RSA-2048 and 30 ms with RSA-4096. A worker checks for answers
-/// between any two connections.
+/// Maximum number of signatures in progress per crypto thread: a batch of eight being computed, and
+/// a queued batch. Two batches take 4 ms with RSA-2048 and 30 ms with RSA-4096. A worker checks for
+/// answers between any two connections.
 const PER_THREAD: usize = 16;
-/// Maximum signatures in progress per token session: one being computed, and one queued.
+/// Maximum number of signatures in progress per token session: one being computed, and one queued.
 const PER_SESSION: usize = 2;
-/// Minimum limit of a worker's signatures in progress on crypto threads.
+/// Lower bound of a worker's limit for signatures in progress on crypto threads.
 const LEAST: usize = 4;
 /// Stack size in bytes. All tests pass with it in debug builds, which have the largest frames.
 const STACK: usize = 256 * 1024;

@@ -33,12 +33,12 @@ type OpenedAhead = VecDeque<io::Result<Option<File>>>;
 
 #[derive(Debug, Default)]
 struct Asking {
-    /// Files that the supervisor opened before they were needed. The key is the number of a
-    /// listing; the value is the index of the first file, and the results.
+    /// Files that the supervisor opened ahead of use, by listing number. The value is the index of
+    /// the first file, and the results from that index on.
     ahead: BTreeMap<u32, (u32, OpenedAhead)>,
     /// Answers from the thread that receives commands; `None` before that thread starts.
     answers: Option<Receiver<OpenAnswer>>,
-    /// Commands received before the start of the thread that receives commands.
+    /// Commands that arrived before the receiving thread started.
     early: Vec<Command>,
 }
 
@@ -56,7 +56,7 @@ impl Opener {
         &self.stream
     }
 
-    /// Closes the files that were opened before they were needed.
+    /// Closes the files that were opened ahead of use.
     pub(super) fn close_files(&self) {
         lock(&self.asking).ahead.clear();
     }
@@ -172,7 +172,7 @@ pub(super) fn receive(stream: &UnixStream) -> io::Result<Option<Delivered>> {
     Ok(Some((serde_json::from_slice(&text)?, fds)))
 }
 
-/// Maximum number of descriptors of a command: the sockets of all addresses.
+/// Maximum number of descriptors in a command. One command may carry the sockets of all addresses.
 const MOST_FDS: usize = 1024 * 1024;
 /// Time limit for the supervisor to open a batch of files.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -96,8 +96,8 @@ impl ProcessResources {
 #[derive(Debug, Default)]
 pub struct BoundSockets {
     sockets: BTreeMap<(SocketKind, SocketAddr), Result<Vec<OwnedFd>, i32>>,
-    /// The old process still serves, so a socket that does not listen yet must not listen before
-    /// this process serves.
+    /// `true` if the old process still serves: a new socket must not listen before this process
+    /// serves.
     pub listen_later: bool,
 }
 

@@ -12,7 +12,7 @@ use crate::protocol::{Command, Event, OperatorRequest, ProcessTimes, Restarts};
 pub(crate) enum Input {
     Requested(OperatorRequest),
     Event(u32, Event),
-    /// The start of a process succeeded, with the timeouts of its configuration, or failed.
+    /// Result of a process start: the timeouts of the process's configuration, or the error.
     Started(u32, io::Result<ProcessTimes>),
     /// A configuration with these timeouts was sent to a process.
     Offered(u32, ProcessTimes),
@@ -44,9 +44,9 @@ pub(crate) enum Action {
         /// The process that sends its state to the new process.
         replaces: Option<u32>,
     },
-    /// Make a process load the current configuration. Answered by [`Input::Offered`].
+    /// Send the command to load the current configuration. Answered by [`Input::Offered`].
     Reload(u32),
-    /// Make a process check its files for changes.
+    /// Send the command to check files for changes.
     Renew(u32),
     Send(u32, Command),
     /// Send [`Command::Yield`] to the first process in favor of the second.

@@ -38,7 +38,7 @@ pub(super) struct Serving {
     pub(super) times: ProcessTimes,
     pub(super) reload: Option<Reload>,
     pub(super) is_renewing: bool,
-    /// `Yield` was sent to the process.
+    /// `true` after `Yield` was sent to the process.
     pub(super) yields: bool,
 }
 

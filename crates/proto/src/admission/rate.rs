@@ -35,7 +35,7 @@ impl Rate {
         more.map_or(u64::MAX, |more| more.saturating_add(1))
     }
 
-    /// Takes a token. Returns the bucket after that, or `None` if it holds no token.
+    /// Takes a token. Returns the changed bucket, or `None` if `bucket` holds no token.
     pub fn take(self, bucket: Bucket, now: Duration) -> Option<Bucket> {
         let now = nanos(now);
         let full_at = bucket.0.max(now);

@@ -52,7 +52,7 @@ impl Source {
 impl Prefixes {
     /// Returns the source of an address. An IPv4-mapped IPv6 address counts as IPv4.
     pub fn source(self, address: IpAddr) -> Source {
-        // IPv4 is stored as an IPv4-mapped address (RFC 4291, section 2.5.5.2), which no IPv6 source equals.
+        // IPv4 is stored as an IPv4-mapped address (RFC 4291, section 2.5.5.2). No IPv6 source has such an address.
         let (bits, length) = match address.to_canonical() {
             IpAddr::V4(v4) => (v4.to_ipv6_mapped().to_bits(), 96 + u32::from(self.v4)),
             IpAddr::V6(v6) => (v6.to_bits(), u32::from(self.v6)),
@@ -66,7 +66,7 @@ impl Prefixes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Share {
     pub rate: Option<Rate>,
-    /// Maximum number of handshakes in progress.
+    /// Maximum number of full handshakes in progress; `None` means no limit.
     pub in_flight: Option<u32>,
 }
 
@@ -99,7 +99,7 @@ pub struct Holding<K = Source> {
     pub in_flight: u32,
     /// `true` if the source may start another full handshake.
     pub may_begin: bool,
-    /// Requests refused while the source was tracked.
+    /// Refused connections and full handshakes while the source was tracked.
     pub refused: u32,
 }
 
@@ -188,9 +188,9 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         }
     }
 
-    /// Calls `show` with the sources in at most `at_most` places, starting at place `from`.
+    /// Calls `show` for each source in up to `at_most` slots of the table, starting at slot `from`.
     ///
-    /// Returns the place to continue from, or `None` after the last place.
+    /// Returns the slot to continue from, or `None` after the last slot.
     pub fn visit(
         &self,
         from: usize,

@@ -72,7 +72,7 @@ impl<'a> ClientHello<'a> {
         self.supported_versions().any(|version| version == TLS13)
     }
 
-    /// Returns whether TLS 1.2 is offered: in supported_versions, otherwise by the version field.
+    /// Returns whether TLS 1.2 is offered. Without supported_versions, the version field decides.
     pub fn offers_tls12(&self) -> bool {
         match self.fields.extensions.supported_versions {
             Some(_) => self.supported_versions().any(|version| version == TLS12),

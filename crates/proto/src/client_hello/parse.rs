@@ -11,7 +11,7 @@ use super::not_hello::Malformed;
 use super::server_name;
 use crate::reader::{Reader, Span};
 
-/// Positions of the fields of a hello in its body.
+/// Positions of a hello's fields within its body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) legacy_version: u16,
@@ -32,7 +32,7 @@ pub(super) struct Extensions {
     pub(super) psk_identities: Option<Span>,
     pub(super) supported_versions: Option<Span>,
     pub(super) early_data: bool,
-    /// Content of the list of extensions, with their types and lengths.
+    /// Position of the whole list, with the type and length of each extension.
     pub(super) all: Option<Span>,
 }
 
@@ -47,7 +47,7 @@ impl Fields {
         Ok(fields)
     }
 
-    /// Reads up to the extensions, which hellos of very old clients lack.
+    /// Reads the fields before the extensions. Very old clients send no extensions.
     fn read_fixed<'a>(reader: &mut Reader<'a>) -> Option<(Self, Option<Reader<'a>>)> {
         let legacy_version = reader.u16()?;
         let random = reader.sub(RANDOM_LEN)?.span()?;

@@ -71,7 +71,7 @@ fn starts_handshake(input: &[u8]) -> Result<bool, NotHello> {
     }
 }
 
-/// Reads a plain-text alert; `rest` follows the first two bytes of its record.
+/// Reads a plain-text alert. `rest` is the record without its first two bytes.
 fn alert(rest: &[u8]) -> Result<bool, NotHello> {
     match rest {
         [_, 0, 2, level, description, ..] => Err(NotHello::Alert {
@@ -143,7 +143,7 @@ fn body(records: &[u8], is_single: bool) -> Cow<'_, [u8]> {
     Cow::Owned(message)
 }
 
-/// Type and length before a handshake message. Even these may be spread over several records.
+/// Type and length before a handshake message. The header may be spread over several records.
 #[derive(Default)]
 struct MessageHeader {
     bytes: [u8; MESSAGE_HEADER_LEN],

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProxyHeader<'a> {
     pub endpoints: Endpoints,
-    /// Further information. Neither version 1 nor [`Endpoints::Local`] can carry it.
+    /// Optional TLVs. Version 1 and [`Endpoints::Local`] cannot carry them.
     pub tlvs: Tlvs<'a>,
 }
 
@@ -45,7 +45,7 @@ pub struct Tlvs<'a> {
     pub ssl: Option<SslTlv<'a>>,
 }
 
-/// TLS properties of the client's connection. Names follow OpenSSL by convention.
+/// TLS properties of the client's connection. Strings are OpenSSL's names by convention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SslTlv<'a> {
     /// The client used TLS (bit 0x01). If false, the other fields have no meaning, but can be

@@ -45,11 +45,7 @@ pub enum Decoded<'a> {
     /// The beginning of a header; more bytes are needed.
     Incomplete,
     /// A complete header. The input may continue after it.
-    Header {
-        header: ProxyHeader<'a>,
-        /// Length of the header in bytes.
-        len: usize,
-    },
+    Header { header: ProxyHeader<'a>, len: usize },
     /// No acceptable header: the caller must close the connection. More bytes cannot change this
     /// result.
     Refused(Refusal),

@@ -43,7 +43,6 @@ pub(super) fn decode(input: &[u8]) -> Result<Option<(ProxyHeader<'_>, usize)>, R
     Ok(Some((ProxyHeader { endpoints, tlvs }, len)))
 }
 
-/// Returns the length of the line, including its CRLF.
 fn line_len(input: &[u8]) -> Result<Option<usize>, Refusal> {
     let line = input.get(..MAX_V1_BYTES).unwrap_or(input);
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {

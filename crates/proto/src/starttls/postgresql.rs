@@ -49,7 +49,7 @@ impl Postgresql {
             self.begun.extend_from_slice(part);
             bytes = rest;
             if self.begun.len() < self.wanted() {
-                // A CancelRequest continues after its length and code.
+                // A CancelRequest has more bytes after its length and code.
                 continue;
             }
             let Some(head) = self.head() else {

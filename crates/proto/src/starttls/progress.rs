@@ -3,7 +3,7 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Protocol {
-    /// Mail between servers and from clients, RFC 3207.
+    /// Mail transfer and submission (RFC 3207).
     Smtp,
     /// Mail access, RFC 9051 6.2.1.
     Imap,
@@ -40,7 +40,7 @@ pub enum Over {
     Injected,
     /// The client violated the protocol: an endless line, too many commands, or invalid bytes.
     Broken,
-    /// The client continues in clear text.
+    /// The client continues in clear text instead of requesting TLS.
     Cleartext,
     /// The client cancels a query of another connection; see
     /// [`Dialog::cancel_request`](super::Dialog::cancel_request).

@@ -51,7 +51,7 @@ pub struct BackendState {
     inboxes: Arc<OnceLock<Vec<Arc<dyn Inbox>>>>,
 }
 
-/// Closing of idle connections in favor of waiting clients.
+/// State for closing idle connections while clients wait for a slot.
 #[derive(Debug, Default)]
 struct IdleReclaimState {
     /// Idle time in milliseconds after which a connection may be closed; 0 disables `idle-reclaim`.
@@ -473,7 +473,8 @@ mod models {
     use crate::backend::registry::lone_state;
     use becket_tls::config::{Server, ServerAddress};
 
-    /// Claims the only slot, or waits for it. A `hasty` connection leaves the queue again.
+    /// Claims the only slot, or queues for it. If `hasty`, the connection leaves the queue without
+    /// waiting for a grant.
     fn connect(pool: &Pool, inbox: &TestInbox, hasty: bool) {
         let hint = PickHint {
             source: [192, 0, 2, 1].into(),

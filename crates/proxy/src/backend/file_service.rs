@@ -26,7 +26,7 @@ pub struct Awaited<T>(Arc<Mutex<ReaderAnswer<T>>>);
 pub enum ReaderAnswer<T> {
     Waiting,
     Done(T),
-    /// There will be no answer, because the job failed or was dropped.
+    /// The job failed or was dropped without an answer.
     Lost,
 }
 

@@ -49,7 +49,7 @@ pub struct Pool {
     /// Reused for each choice, to avoid allocations.
     candidates: RefCell<Vec<Candidate>>,
     choices: Cell<u64>,
-    /// Number of connects from a configured source address; selects the next one.
+    /// Round-robin position in the configured source addresses, incremented for each connect.
     departures: Cell<usize>,
     seed: RandomState,
 }

@@ -35,7 +35,7 @@ pub struct ServerState {
     connects: Connects,
     weight: AtomicU32,
     weight_percent: AtomicU32,
-    /// The server is out of service, so it receives no new connections.
+    /// `true` while the server is out of service and receives no new connections.
     failing: AtomicBool,
     disabled: AtomicBool,
     backup: AtomicBool,
@@ -47,7 +47,7 @@ pub struct ServerState {
 #[derive(Debug)]
 struct SlotLimits {
     maxconn: AtomicU32,
-    /// One slot is reserved for a health check, so clients may claim one fewer.
+    /// `true` while one slot is reserved for a health check, so that clients may claim one fewer.
     reserved: AtomicBool,
 }
 
@@ -62,7 +62,7 @@ struct Connects {
 struct AddressState {
     held: Mutex<Addresses>,
     generation: AtomicU32,
-    /// The last DNS lookup of the host name failed.
+    /// `true` if the last DNS lookup of the host name failed.
     dns_stale: AtomicBool,
 }
 

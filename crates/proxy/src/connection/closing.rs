@@ -109,8 +109,7 @@ impl Closing {
     }
 }
 
-/// Number of bytes for which a record without data counts towards the discarded bytes; as in
-/// `proto::records`.
+/// Bytes that each record without data adds to `dropped`: its weight in `proto::records`.
 const WITHOUT_DATA: usize = 4096;
 /// Maximum number of discarded bytes. It exceeds the amount of data that a client sends before it
 /// receives FIN.

@@ -40,7 +40,8 @@ pub(super) struct Connecting<N: Net> {
     address: usize,
     /// Time of the first attempt to connect to this address.
     began: Duration,
-    /// The client may have caused the failure, so the failure is not counted for the server.
+    /// `true` if the client may have caused the failure, which is then not counted against the
+    /// server.
     excused: bool,
 }
 
@@ -130,8 +131,8 @@ impl<N: Net> Connecting<N> {
                 to_server.sent(sent);
                 Ok(sent > 0)
             }
-            // A refused connection is assumed if the failed send has cleared the error of the
-            // connect.
+            // The failed send may have cleared the socket's connect error; a refused connection is
+            // assumed then.
             Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),

@@ -72,7 +72,7 @@ pub struct Turn<'a, N> {
     pub signing: Option<&'a WorkerSigning>,
     /// Sender of request records; `None` without an access log.
     pub access: Option<&'a AccessSender>,
-    /// The process accepts no new clients, and exits after the last one.
+    /// `true` if the process accepts no new clients and exits after the last one.
     pub draining: bool,
 }
 
@@ -88,8 +88,8 @@ pub(super) struct Core<N: Net> {
     pub(super) header: u64,
     /// Session table name of the TLS 1.2 session that the client created or resumed.
     pub(super) session: Option<Box<SessionName>>,
-    /// The client treats FIN as the end of a complete stream, because without TLS it cannot detect
-    /// truncation.
+    /// `true` if the client treats FIN as the end of a complete stream, because without TLS it
+    /// cannot detect truncation.
     pub(super) fin_is_an_end: bool,
     /// Counts the connection for its source, server name and JA4 fingerprint until it is closed.
     /// `None` if no limit applies.
@@ -108,7 +108,7 @@ pub(super) struct Context<'a, 't, N: Net> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct EarlyBytes<'a> {
     pub(super) bytes: &'a [u8],
-    /// The peer has ended its stream.
+    /// `true` if the peer has ended its stream.
     pub(super) ended: bool,
 }
 
@@ -183,13 +183,11 @@ impl<N: Net> Core<N> {
 }
 
 impl<N: Net> Context<'_, '_, N> {
-    /// Receives from the client; see [`Leg::receive`].
     pub(super) fn receive(&mut self, buffer: &mut Buffer, most: usize) -> Result<Got, SocketError> {
         let counter = &self.turn.counters.client_bytes_in;
         self.core.client.receive(buffer, most, counter)
     }
 
-    /// Sends pending bytes to the client; see [`Leg::flush`].
     pub(super) fn flush(&mut self, pipe: &mut HalfPipe<Lent>) -> Result<(), SocketError> {
         let counter = &self.turn.counters.client_bytes_out;
         self.core.client.flush(pipe, counter)
@@ -205,8 +203,8 @@ impl<N: Net> Context<'_, '_, N> {
         self.core.client.push(bytes, pipe, counter)
     }
 
-    /// Returns `true` if the client has closed its sending side. Called before a signature, which
-    /// would be wasted.
+    /// Returns `true` if the client has closed its sending side, so that a signature for it would
+    /// be wasted.
     pub(super) fn client_is_gone(&self) -> bool {
         let client = &self.core.client;
         client.ready.ended || client.socket.is_gone()

@@ -23,13 +23,14 @@ pub(super) struct HelloDecision<N: Net> {
     pub(super) listener: Rc<ListenerState>,
     pub(super) pool: Rc<Pool>,
     pub(super) served: Served,
-    /// The server that is already connected, if it spoke first before STARTTLS.
+    /// Connected server, if the server speaks first in the plaintext dialog.
     pub(super) server: Option<Box<Connected<N>>>,
     /// Context for callbacks of rustls. `None` while rustls runs, because it is then in a
     /// thread-local variable.
     pub(super) handshake: Option<HandshakeContext>,
     pub(super) offers_early: bool,
-    /// Method of making the signature of the next step; `None` if the next step needs no signature.
+    /// How to make the signature of the next handshake step; `None` if that step needs no
+    /// signature.
     pub(super) offload: Option<Offload>,
     /// Copy of the ClientHello and the following bytes, while the client waits for a signature.
     pub(super) held: Vec<u8>,

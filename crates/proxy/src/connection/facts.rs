@@ -22,7 +22,7 @@ use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 pub struct Facts {
     /// Address of the client, from an accepted PROXY header or the socket.
     pub client: SocketAddr,
-    /// Details from the received PROXY header and for the sent one.
+    /// Details from the received PROXY header, or for the header to the server.
     pub introduced: Option<Box<ProxyDetails>>,
     pub listener: Arc<str>,
     pub accepted: Duration,
@@ -66,8 +66,8 @@ pub struct Agreed {
     pub resumed: Option<ResumedBy>,
     /// The policy's limit for early data in bytes, if early data of this client was accepted.
     pub early_data: Option<u32>,
-    /// The client's certificate was verified, in this handshake or in the full handshake of the
-    /// resumed session.
+    /// `true` if the client's certificate was verified, in this handshake or in the full handshake
+    /// of the resumed session.
     pub client_verified: bool,
     pub identity: Option<Box<Identity>>,
     /// Reason why the policy on trial would reject the client.

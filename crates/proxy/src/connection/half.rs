@@ -47,13 +47,13 @@ pub(super) struct Half<'a, S, C: TlsSide> {
     /// Pipes for data from the peer; `None` if becket decrypts or encrypts on either leg, or if a
     /// [`Learner`](super::learner::Learner) reads the data.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
-    /// TLS moves to the kernel as soon as no bytes are pending.
+    /// `true` if TLS moves to the kernel as soon as no bytes are pending.
     moves: bool,
     /// Bytes that may still be read from the peer in this turn.
     pub(super) left: usize,
-    /// The peer has sent data since this flag was last cleared.
+    /// `true` if the peer has sent data since this flag was last cleared.
     pub(super) spoke: bool,
-    /// The peer sent FIN without close_notify while the other side could still send.
+    /// `true` if the peer sent FIN without close_notify while the other side could still send.
     pub(super) truncated: bool,
 }
 

@@ -132,8 +132,8 @@ fn name_connection(facts: &mut Facts) {
         return;
     }
     let mut bytes = [0; 16];
-    // Fails only without random bytes. In that case, handshakes fail as well, and the connection
-    // receives no ID.
+    // This call fails only if no random bytes are available. Handshakes fail then as well, and the
+    // connection receives no ID.
     if aws_lc_rs::rand::fill(&mut bytes).is_ok() {
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         introduced.unique_id = Some(name.into_bytes().into());

@@ -35,12 +35,13 @@ pub struct KernelRecords<C: TlsSide> {
     side: Side,
     connection: KernelConnection<C::Data>,
     kind: KernelCipher,
-    /// The kernel can replace keys, so KeyUpdates are possible.
+    /// `true` if the kernel can replace keys, so that KeyUpdates are possible.
     rekeys: bool,
     messages: Messages,
     allowance: Allowance,
     wear: Wear,
-    /// A KeyUpdate must be sent: the peer requested it, or the sending key is nearly exhausted.
+    /// `true` if a KeyUpdate must be sent: the peer requested it, or the sending key is nearly
+    /// exhausted.
     owes_update: bool,
     close_notify_sent: bool,
 }

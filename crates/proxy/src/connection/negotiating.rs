@@ -61,7 +61,7 @@ pub(super) struct Negotiating<N: Net> {
     /// Boxed, so that the many established connections take less memory.
     pub(super) client: Box<HelloDecision<N>>,
     stage: HandshakeStage,
-    /// The latest step of rustls started before the first ClientHello was answered.
+    /// `true` if the first ClientHello was still unanswered when the latest step of rustls started.
     is_first: bool,
     /// Unsent bytes of the last flight.
     flight: HalfPipe<Lent>,
@@ -190,7 +190,6 @@ impl<N: Net> Negotiating<N> {
         Advance::Reached(Reached::abandoned(cx))
     }
 
-    /// Answers the ClientHello in the worker's buffers.
     fn answer(self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
         let engine = match self.client.engine(cx.turn.limits) {
             Ok(engine) => engine,

@@ -37,11 +37,11 @@ pub(super) struct Pending {
     pub(super) to_server: HalfPipe<Lent>,
     /// First data for the server with backend TLS; `None` without backend TLS.
     pub(super) tls_start: Option<Box<TlsStart>>,
-    /// The client has sent data and expects a response.
+    /// `true` if the client has sent data and expects a response.
     pub(super) asks: bool,
     /// First arrival in the backend's queue, set when the connection returns its slot.
     pub(super) arrival: Option<Arrival>,
-    /// Number of connects that may still be tried after a failed one.
+    /// Number of retries left after a failed connect.
     pub(super) retries: u32,
     failures: Option<Box<Failures>>,
 }

@@ -71,7 +71,7 @@ pub(super) struct Joined<N: Net> {
     pub(super) client_tls: Option<Engine>,
     pub(super) server: Connected<N>,
     pub(super) learner: Option<Box<Learner>>,
-    /// The client has sent data and expects a response.
+    /// `true` if the client has sent data and expects a response.
     pub(super) asks: bool,
 }
 

@@ -42,13 +42,13 @@ pub(super) struct Relaying<N: Net> {
     learner: Option<Box<Learner>>,
     /// The side that sent data last, if any. After data from the client, a response is expected.
     spoke_last: Option<Side>,
-    /// The client sent FIN without close_notify while the server could still send.
+    /// `true` if the client sent FIN without close_notify while the server could still send.
     truncated: bool,
 }
 
 struct Done {
     moved: bool,
-    /// The byte budget of this turn is used up while more data may be readable.
+    /// `true` if the byte budget of this turn is used up while more data may be readable.
     spent: bool,
 }
 

@@ -112,8 +112,8 @@ impl Worker {
                 }
                 let took = self.time().saturating_sub(now);
                 now += took;
-                // The time of a client that took longer than a slice also counts, because this
-                // client needed a signature.
+                // Only clients that were rejected or queued use up the reserved time. A served
+                // client that took longer than a slice also counts, because it needed a signature.
                 if !is_served || took > SLICE {
                     self.newcomers.shares.arrivals.spend(took);
                 }

@@ -28,22 +28,20 @@ pub(super) struct Acceptor {
     /// The next process, started by the service manager or by an upgrade, also listens on this
     /// socket.
     inherited: bool,
-    /// The socket is registered in the poll. Otherwise the worker checks it periodically.
+    /// `true` if the socket is registered in the poll. If `false`, the worker checks the socket
+    /// periodically.
     reported: bool,
-    /// There may be connections to accept.
     pub ready: bool,
     /// End of the grace period of a retiring acceptor. After that time, the acceptor is closed as
     /// soon as its queue is empty.
     retired_at: Option<Duration>,
-    /// Time that the last measured client waited in the accept queue, and the time of this
-    /// measurement.
+    /// Latest measured wait of a client in the accept queue, and the time of the measurement.
     asked: Option<(Duration, Duration)>,
 }
 
 #[derive(Debug)]
 pub(super) enum Accepted {
     Client(TcpStream, SocketAddr),
-    /// The queue is empty.
     Nothing,
     /// The connection failed before it was accepted. The next client can be accepted at once.
     Lost,

@@ -5,7 +5,6 @@ use std::net::{SocketAddr, TcpListener};
 #[derive(Debug)]
 pub struct BoundListener {
     pub address: SocketAddr,
-    /// The bound socket, not yet registered in a poll.
     pub listener: TcpListener,
     /// The socket belongs to the service manager, which also passes it to the next process.
     pub inherited: bool,

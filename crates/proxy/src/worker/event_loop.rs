@@ -64,7 +64,6 @@ pub struct Worker {
     pub(super) newcomers: Newcomers,
     /// Connections are boxed, so that growing the slab moves pointers instead of connections.
     pub(super) connections: Slab<Box<ConnectionEntry>>,
-    /// Established connections to advance.
     pub(super) established: VecDeque<usize>,
     pub(super) alarms: Alarms,
     pub(super) sweeps: VecDeque<Sweep>,
@@ -75,7 +74,6 @@ pub struct Worker {
 #[derive(Debug)]
 pub(super) struct Clocks {
     pub(super) clock: Clock,
-    /// Time during which this thread was running.
     pub(super) running: RunningTime,
     pub(super) now: Now,
 }
@@ -86,24 +84,21 @@ pub(super) struct ServedConfig {
     pub(super) secrets: Arc<TicketSecrets>,
     pub(super) outbox: Option<Outbox>,
     pub(super) admission: Rc<WorkerAdmission>,
-    /// Pools by backend index.
     pub(super) pools: Rc<[Rc<Pool>]>,
-    /// Pools of backends with `idle-reclaim`.
     pub(super) reclaiming: Rc<[Rc<Pool>]>,
 }
 
 #[derive(Debug)]
 pub(super) struct Acceptors {
     pub(super) sockets: Slab<Acceptor>,
-    /// Index of the socket from which the last turn accepted first.
+    /// Index of the socket from which the latest turn accepted first. The next turn starts with
+    /// another socket.
     pub(super) first: usize,
-    /// Limits the backlogs according to the measured waits of clients.
     pub(super) backlog: Backlog,
     pub(super) reserve: ReserveFd,
     pub(super) paused_until: Option<Duration>,
     /// Time of the next check of sockets that are not in the poll.
     pub(super) quiet_until: Duration,
-    /// Rate limit for log lines about pauses.
     pub(super) pauses: RateLimit,
     /// Accepting is paused because another process serves these sockets.
     pub(super) is_parked: bool,
@@ -116,7 +111,6 @@ pub(super) struct Newcomers {
     /// Connections that have received data or need a step for another reason.
     pub(super) handshaking: VecDeque<usize>,
     pub(super) handshakes: usize,
-    /// Connections that wait for a signature.
     pub(super) unsigned: Unsigned,
     /// Connections without a whole ClientHello, oldest first.
     pub(super) without_hello: IndexQueue,
@@ -146,7 +140,6 @@ pub(super) struct ConnectionEntry {
     pub(super) connection: Connection<RealNet>,
     pub(super) queued: bool,
     pub(super) handshaking: bool,
-    /// Expiry time of the connection's current alarm.
     pub(super) alarm_at: Duration,
     pub(super) alarm: u32,
 }
@@ -402,9 +395,8 @@ impl Worker {
         }
     }
 
-    /// Ensures that an alarm expires no later than the connection's deadline. If the deadline moves
-    /// to a later time, no new alarm is needed, because [`Self::expire`] compares the deadline
-    /// again.
+    /// Ensures that an alarm expires no later than the connection's deadline. A deadline that moves
+    /// to a later time needs no new alarm, because [`Self::expire`] reads the deadline again.
     pub(super) fn set_alarm(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -506,14 +498,12 @@ impl Worker {
         }
     }
 
-    /// Returns the current running time of this thread.
     pub(super) fn time(&mut self) -> Duration {
         self.clocks
             .running
             .advance(self.clocks.clock.mono(), Duration::ZERO)
     }
 
-    /// Closes the remaining connections when the worker ends.
     fn cut_off(&mut self) {
         let rest: Vec<usize> = self.connections.iter().map(|(index, _)| index).collect();
         for index in rest {
@@ -550,7 +540,6 @@ pub const MAILBOX: usize = usize::MAX - 1;
 pub(super) const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
 /// Maximum number of events per poll call. A larger number only delays the first event.
 const EVENTS: usize = 256;
-/// Resolution of the timers.
 const TICK: Duration = Duration::from_millis(50);
 /// Maximum time until an alarm expires. An alarm stays in the timers after its connection is
 /// closed, so closed connections could leave millions of `timeouts.idle` alarms. Earlier alarms

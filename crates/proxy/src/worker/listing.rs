@@ -123,13 +123,12 @@ impl Filter {
         Ok(())
     }
 
-    /// Returns `true` if the filter matches every connection.
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 
-    /// Returns the first listener, backend or server of the filter that the configuration does not
-    /// have.
+    /// Returns the first filter field with a listener, backend or server name that is not in the
+    /// configuration.
     pub fn unknown(&self, config: &Config) -> Option<BadField> {
         let listeners = config.listeners.iter().map(|it| it.keys.name.to_string());
         let backends = config.backends.iter().map(|it| &it.keys.name);
@@ -184,7 +183,7 @@ impl Filter {
     }
 }
 
-/// Returns `true` if the text names the server: `SERVER` or `BACKEND/SERVER`.
+/// Returns `true` if `text` is `SERVER` or `BACKEND/SERVER` for this server.
 fn is_server(text: &str, backend: &str, server: &str) -> bool {
     text == server || text.split_once('/') == Some((backend, server))
 }
@@ -194,7 +193,6 @@ pub struct ConnectionRow {
     pub id: ConnectionId,
     pub client: SocketAddr,
     pub listener: Arc<str>,
-    /// Server name in the ClientHello.
     pub sni: Option<Box<str>>,
     pub phase: &'static str,
     pub version: Option<&'static str>,
@@ -260,7 +258,6 @@ impl<T> fmt::Debug for ReplySender<T> {
 #[derive(Debug)]
 pub struct Listing {
     pub filter: Arc<Filter>,
-    /// Index of the first connection to check.
     pub from: usize,
     pub most: usize,
     pub reply: ReplySender<ListedPage>,
@@ -276,7 +273,6 @@ pub struct ListedPage {
 #[derive(Debug)]
 pub struct Killing {
     pub filter: Arc<Filter>,
-    /// Number of closed connections so far.
     pub count: u64,
     /// Receives `count` when all connections were checked.
     pub reply: ReplySender<u64>,

@@ -31,11 +31,8 @@ use becket_tls::sessions::tickets::TicketSecrets;
 
 #[derive(Debug)]
 pub enum WorkerMessage {
-    /// Use this configuration from now on, and retire the sockets whose addresses it does not
-    /// contain.
     Config {
         adopted: Adopted,
-        /// One socket per new address.
         added: Vec<BoundListener>,
         /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
         /// cluster.
@@ -46,7 +43,6 @@ pub enum WorkerMessage {
     Signed(Vec<Signed>),
     List(Listing),
     Kill(Killing),
-    /// Close idle connections because of memory pressure.
     EndIdle(IdleReclaim),
     /// Stop accepting and confirm this on the channel, so that another process can accept from the
     /// same sockets.
@@ -76,7 +72,7 @@ pub struct Mailbox {
     messages: Mutex<Option<Vec<WorkerMessage>>>,
     /// The queue contains messages. Readable without the lock of the queue.
     loaded: AtomicBool,
-    /// The worker sleeps or is about to sleep, and was not woken yet.
+    /// `true` while the worker sleeps or is about to sleep, and no sender has woken it yet.
     sleeps: AtomicBool,
     waker: Waker,
 }
@@ -136,7 +132,6 @@ impl Mailbox {
         waited
     }
 
-    /// Sets the `sleeps` flag. Returns `true` if no message is queued.
     fn may_sleep(&self) -> bool {
         self.sleeps.store(true, SeqCst);
         !self.loaded.load(SeqCst)

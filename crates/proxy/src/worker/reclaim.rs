@@ -39,8 +39,8 @@ impl Worker {
         }
     }
 
-    /// Registers a connection as idle after a step, or removes it. `moved` is the connection's byte
-    /// count before the step.
+    /// Registers a connection that is idle after a step, or removes a connection that is not.
+    /// `moved` is the connection's byte count before the step.
     pub(super) fn note_rest(&mut self, index: usize, moved: u64) {
         if self.served.reclaiming.is_empty() {
             return;
@@ -107,8 +107,8 @@ impl Worker {
             .iter()
             .filter_map(|pool| self.next_due(pool))
             .min_by_key(|(_, due)| *due);
-        // A connection that is due but still open was kept because other workers close enough
-        // connections.
+        // A due connection was kept open because other workers close enough connections. It is
+        // checked again after `AGAIN`.
         let due = due.map(|(_, due)| due.saturating_sub(now).max(AGAIN));
         // No message reports that a server has become full or eligible.
         let is_awaited = pools.iter().any(|pool| pool.state().waiting() > 0);

@@ -34,7 +34,6 @@ use becket_keys::signing::Offload;
 use becket_proto::close_reason::CloseReason;
 
 impl Worker {
-    /// Does pending work until the sockets must be checked again.
     pub(super) fn share_time(&mut self) {
         let began = self.clocks.now.running;
         let now = self.advance_established(began + ESTABLISHED);

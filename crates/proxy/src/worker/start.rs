@@ -27,10 +27,8 @@ pub struct Common {
 pub struct Start {
     pub number: usize,
     pub common: Common,
-    /// Poll in which the waker of the mailbox is registered.
     pub poll: Poll,
     pub mailbox: Arc<Mailbox>,
-    /// Sender of access log records; `None` without an access log.
     pub access: Option<AccessSender>,
     pub sockets: Vec<BoundListener>,
 }

@@ -9,7 +9,6 @@ use crate::backend::server_state::ServerState;
 #[derive(Debug)]
 pub(super) struct Sweep {
     pub(super) cause: SweepCause,
-    /// Index of the next connection.
     pub(super) at: usize,
 }
 
@@ -20,10 +19,12 @@ pub(super) enum SweepCause {
     /// The process drains, so its idle connections expire after a shorter timeout.
     Drain,
     /// Memory is short: close `left` connections that have been idle for at least `rest`.
-    EndIdle { rest: Duration, left: usize },
+    EndIdle {
+        rest: Duration,
+        left: usize,
+    },
     /// A new configuration has backends with `idle-reclaim`: idle connections to them are
     /// registered.
     FindRests,
-    /// An operator closes the connections that match a filter.
     Killed(Killing),
 }

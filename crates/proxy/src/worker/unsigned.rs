@@ -21,7 +21,7 @@ pub(super) struct Unsigned {
     elsewhere: FreshQueue,
     /// Clients whose signature a token makes.
     on_tokens: FreshQueue,
-    /// Index of the queue from which the last client was removed.
+    /// Index of the queue from which a client was most recently removed.
     last: usize,
 }
 
@@ -100,7 +100,6 @@ impl Unsigned {
         self.kinds()[kind].pop(now)
     }
 
-    /// Removes and returns a client that has waited too long.
     pub(super) fn pop_overdue(&mut self, now: Duration) -> Option<usize> {
         let mut kinds = self.kinds().into_iter();
         kinds.find_map(|queue| queue.pop_overdue(now))

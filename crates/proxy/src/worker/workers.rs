@@ -25,16 +25,14 @@ use becket_tls::sessions::tickets::TicketSecrets;
 #[derive(Debug)]
 pub struct Workers {
     mailboxes: Vec<Arc<Mailbox>>,
-    /// Addresses on which the workers listen.
     held: Vec<SocketAddr>,
-    /// Addresses that the last reload removed. The sockets of these addresses may still be open.
+    /// Addresses that the latest reload removed. Their sockets may still be open.
     retiring: Vec<SocketAddr>,
     signatures: Arc<SigningQueue>,
     /// Crypto threads, started when a configuration contains an expensive key.
     crypto: Option<CryptoThreads>,
 }
 
-/// Event loop result of a worker that has ended.
 #[derive(Debug)]
 pub struct WorkerEnded {
     pub number: usize,
@@ -120,7 +118,7 @@ impl Workers {
         self.mailboxes.is_empty()
     }
 
-    /// Returns the configured addresses, and the addresses whose sockets the last reload retired.
+    /// Returns the configured addresses, and the addresses whose sockets the latest reload retired.
     pub fn addresses(&self) -> (&[SocketAddr], &[SocketAddr]) {
         (&self.held, &self.retiring)
     }

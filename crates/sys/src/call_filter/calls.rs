@@ -42,7 +42,6 @@ fn listed() -> impl Iterator<Item = &'static Call> {
     ALWAYS.iter().chain(ALWAYS_X86_64).chain(sometimes)
 }
 
-/// Returns the name of a call that this module lists.
 #[must_use]
 pub fn name(number: usize) -> Option<&'static str> {
     let mut all = listed().chain(REFUSED).chain(REFUSED_X86_64);
@@ -72,7 +71,6 @@ macro_rules! sometimes {
 }
 
 const ALWAYS: &[Call] = calls! {
-    // Sockets, pipes and open files.
     SYS_read SYS_write SYS_readv SYS_writev SYS_pread64 SYS_pwrite64 SYS_preadv SYS_pwritev SYS_preadv2 SYS_pwritev2
     SYS_sendto SYS_recvfrom SYS_sendmsg SYS_recvmsg SYS_sendmmsg SYS_recvmmsg SYS_sendfile SYS_splice SYS_tee
     SYS_connect SYS_accept SYS_accept4 SYS_bind SYS_listen SYS_shutdown SYS_close SYS_close_range
@@ -119,7 +117,6 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_mmap 2 HasNot(PROT_EXEC as u32);
     SYS_mmap 2 HasNot(PROT_WRITE as u32);
     SYS_mprotect 2 HasNot(PROT_EXEC as u32);
-    // Naming of threads and memory regions.
     SYS_prctl 0 Is(PR_SET_NAME as u32);
     SYS_prctl 0 Is(PR_GET_NAME as u32);
     // A serving process clears its PR_SET_PDEATHSIG, so that it outlives its supervisor.
@@ -162,7 +159,7 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_ioctl 1 Is(TIOCGWINSZ as u32);
 };
 
-/// Calls that the filter refuses. They are listed only for [`name`].
+/// Calls that the filter refuses, listed so that [`name`] can return their names.
 const REFUSED: &[Call] = calls! {
     SYS_execve SYS_execveat SYS_ptrace SYS_process_vm_readv SYS_process_vm_writev SYS_pidfd_open SYS_pidfd_getfd
     SYS_pidfd_send_signal SYS_kill SYS_tkill SYS_rt_sigqueueinfo SYS_wait4 SYS_waitid SYS_setuid SYS_setgid SYS_setresuid SYS_setresgid

@@ -72,13 +72,10 @@ const SIOCSPGRP: u64 = 0x8902;
 #[rustfmt::skip]
 const NEVER: &[c_long] = &[
     SYS_execve, SYS_execveat,
-    // Calls that access other processes.
     SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_process_madvise, SYS_kcmp,
     SYS_pidfd_open, SYS_pidfd_getfd, SYS_pidfd_send_signal, SYS_tkill, SYS_rt_sigqueueinfo, SYS_rt_tgsigqueueinfo,
     SYS_move_pages, SYS_migrate_pages, SYS_ioprio_set,
-    // Kernel keys of this user.
     SYS_keyctl, SYS_add_key, SYS_request_key,
-    // System administration.
     SYS_mount, SYS_umount2, SYS_pivot_root, SYS_chroot, SYS_unshare, SYS_setns, SYS_open_tree, SYS_move_mount, SYS_fsopen,
     SYS_fsconfig, SYS_fsmount, SYS_fspick, SYS_mount_setattr, SYS_quotactl, SYS_swapon, SYS_swapoff, SYS_acct,
     SYS_open_by_handle_at, SYS_fanotify_init,

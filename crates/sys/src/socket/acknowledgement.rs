@@ -39,7 +39,6 @@ pub fn note_acknowledgements(socket: impl AsFd, on: bool) -> io::Result<()> {
 /// # Errors
 /// Returns the errors of recvmsg(2) except `WouldBlock`.
 pub fn acknowledged_ago(socket: impl AsFd) -> io::Result<Option<Duration>> {
-    // Space for three timestamps, and for the kernel's entry in the error queue.
     let mut control = nix::cmsg_space!(Timestamps, [u8; CONTROL]);
     let flags = MsgFlags::MSG_ERRQUEUE | MsgFlags::MSG_DONTWAIT;
     let fd = socket.as_fd().as_raw_fd();

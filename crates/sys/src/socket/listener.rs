@@ -71,7 +71,6 @@ impl Default for ListenOptions {
     }
 }
 
-/// Parameters of TCP keep-alive probes, which detect dead peers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// Silence before the first probe; whole seconds, 1 to 32767.
@@ -183,8 +182,8 @@ pub fn probe(address: SocketAddr) -> io::Result<()> {
     bind(address, &options).map(drop)
 }
 
-/// Allows a process of the same user to take over the address of a listening socket ([`succeed`]). Until
-/// then nothing changes.
+/// Allows a process of the same user to take over the address of a listening socket ([`succeed`]). The socket receives
+/// all connections until the takeover.
 pub fn give_way(listener: impl AsFd) -> io::Result<()> {
     SockRef::from(&listener).set_reuse_port(true)
 }
@@ -211,8 +210,8 @@ pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(clamp(DEFAULT_BACKLOG.into()))?;
     choose_second(&socket)?;
-    // Clears `SO_REUSEPORT`, because the kernel prefers the newest IPv4 socket without this option.
-    // A third socket can then take over, although the program still selects the second.
+    // The kernel prefers the newest IPv4 socket without `SO_REUSEPORT` to the program's choice. So
+    // a third socket can later take over from this one.
     socket.set_reuse_port(false)?;
     Ok(socket.into())
 }

@@ -86,8 +86,8 @@ pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     Ok(look.iter().any(|seen| seen.revents().intersects(ended)))
 }
 
-/// Returns whether a good part of the send buffer is free (poll(2) without waiting). If not, the next
-/// readiness event reports when it is.
+/// Returns whether a large part of the send buffer is free (poll(2) without waiting). If not, the next readiness event
+/// reports when it is free.
 ///
 /// # Errors
 /// `OutOfMemory` from poll(2).

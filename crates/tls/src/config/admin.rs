@@ -10,9 +10,7 @@ use becket_sys::socket_file::SocketAccess;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Admin {
-    /// TCP address; `None` if the pages are not served over TCP.
     pub address: Option<SocketAddr>,
-    /// Unix socket; `None` if the pages are not served on a unix socket.
     pub socket: Option<AdminSocket>,
 }
 
@@ -33,7 +31,7 @@ impl AdminSocket {
             return Ok(None);
         };
         let (owner, group) = (keys.socket_owner.as_deref(), keys.socket_group.as_deref());
-        // `find` looks up a group only together with a user. Without an owner, it looks up root.
+        // `find` needs a user to look up a group, so root is used if no owner is configured.
         let found = UnixIdentity::find(owner.unwrap_or("0"), group)?;
         let access = SocketAccess {
             mode: keys.socket_mode.0,

@@ -12,7 +12,6 @@ use super::onward::Onward;
 use super::server_address::ServerAddress;
 use becket_http::docroot::Docroot;
 
-/// A backend: its servers, or a folder whose files are served.
 #[derive(Clone, Debug)]
 pub struct Backend {
     pub keys: backend::Backend,
@@ -22,7 +21,6 @@ pub struct Backend {
     pub servers: Vec<Server>,
     /// Names of servers that are in the configuration file but that an operator removed.
     pub removed: Vec<Arc<str>>,
-    /// TLS to the servers; `None` for plain TCP.
     pub tls: Option<Onward>,
     /// Maximum time in the queue: the configured value, or `timeouts.connect`.
     pub queue_timeout: Duration,

@@ -39,7 +39,6 @@ use becket_keys::signing::token::Tokens;
 
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// The configuration file with all defaults.
     pub file: Arc<File>,
     /// Listeners. Their names and addresses are unique.
     pub listeners: Vec<Arc<Listener>>,
@@ -75,9 +74,8 @@ pub struct Listener {
     /// does not terminate TLS.
     pub certificates: Arc<CertificateMap>,
     pub credentials: Vec<Loaded>,
-    /// Networks that may connect; `None` for all networks.
     pub allow: Option<Networks>,
-    /// Networks that may not connect, even if allowed.
+    /// Networks that may not connect, even if `allow` contains them.
     pub deny: Networks,
     /// Networks whose PROXY headers are accepted. If a PROXY header is expected, connections from
     /// other networks are reset.
@@ -126,7 +124,8 @@ impl Listener {
 pub struct Route {
     /// Configuration keys of the route, or defaults if this is the listener's own route.
     pub keys: listener::Route,
-    /// The route applies to clients for which a certificate with this policy is selected.
+    /// `true` if the route applies only to clients for which a certificate with this policy is
+    /// selected.
     pub is_of_certificate: bool,
     /// Accepted ALPN protocols of the route or its listener, most preferred first. An empty list
     /// disables ALPN.

@@ -24,8 +24,8 @@ pub struct Onward {
 }
 
 impl Onward {
-    /// Returns the name that a server's certificate must have: the configured name, or the host in
-    /// the server's configured address.
+    /// Returns the name that a server's certificate must contain: the configured name, or otherwise
+    /// the host in the server's configured address.
     pub fn name_of(&self, server: &str) -> Option<ServerName<'static>> {
         let written = self.keys.name.as_ref();
         written

@@ -18,7 +18,6 @@ pub const ROOT_FILE: &str = "a file that \"becket secret FILE\" made";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
     pub fault: String,
-    /// Accepted value or remedy.
     pub accepted: String,
 }
 

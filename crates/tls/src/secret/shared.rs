@@ -73,7 +73,6 @@ pub struct NotDerived;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedSecret {
-    /// ID of the secret, equal on all nodes.
     pub id: SecretId,
     pub path: PathBuf,
     /// Key that authenticates nodes, and from which the keys of each pair of nodes are derived. It
@@ -90,7 +89,7 @@ impl TicketRoot {
     /// Derives the secret of an epoch, which may be in the past.
     ///
     /// # Errors
-    /// Fails if the library refuses.
+    /// Fails only if the library rejects the output length, which it does not for 32 bytes.
     pub fn epoch_secret(&self, epoch: Epoch) -> Result<SecretBytes, NotDerived> {
         self.0.derive(&[TICKETS, &epoch.0.to_be_bytes()])
     }
@@ -126,7 +125,7 @@ impl SharedSecret {
     /// Creates a secret from its 32 root bytes.
     ///
     /// # Errors
-    /// Fails if the library refuses.
+    /// Fails only if the library rejects the output length, which it does not for 32 bytes.
     pub fn of_root(root: SecretBytes, path: &Path) -> Result<Self, NotDerived> {
         let replication = root.derive(&[REPLICATION])?;
         Ok(Self {

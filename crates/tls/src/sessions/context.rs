@@ -68,9 +68,10 @@ pub struct ResumptionState {
     /// Name of the session that this handshake stored or found in the session table. It must be
     /// removed if the connection fails (RFC 5246, section 7.2.2).
     pub session: Option<SessionName>,
-    /// The certificate chain of an offered session was verified, successfully or not.
+    /// `true` after the certificate chain of an offered session was checked, even if the check
+    /// failed.
     pub verified: bool,
-    /// A ticket was not created because it would be too long.
+    /// `true` if a ticket was not created because it would be too long.
     pub withheld: bool,
     /// Origin of this handshake if it is full, created on first use.
     fresh: Option<Origin>,
@@ -79,7 +80,6 @@ pub struct ResumptionState {
 /// Verified properties of the certificate chain that the client presented in this handshake.
 #[derive(Debug, Default)]
 pub struct ClientChain {
-    /// Expiry of the client's certificate.
     pub until: Option<UnixSeconds>,
     /// Indices of the certificates on the verified path among the client's intermediate
     /// certificates.
@@ -104,7 +104,7 @@ pub struct ClientSecrets {
     pub handshake: Option<Zeroizing<Vec<u8>>>,
 }
 
-/// Prints no secrets.
+/// Omits all secrets from the output.
 impl fmt::Debug for ClientSecrets {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         out.write_str("ClientSecrets")
@@ -116,7 +116,7 @@ impl fmt::Debug for ClientSecrets {
 pub struct OpenedSession {
     /// The full handshake from which the session descends.
     pub origin: Origin,
-    /// The session was found by ID in the session table. If `false`, it was in a ticket.
+    /// `true` if the session was found by ID in the session table; `false` if it was in a ticket.
     pub by_id: bool,
 }
 
@@ -167,7 +167,6 @@ impl HandshakeContext {
 }
 
 impl ServerCertificate {
-    /// Returns the name or address that selects the certificate.
     pub fn name(&self) -> Option<&str> {
         self.server_name.as_deref().or(self.address.as_deref())
     }
@@ -201,7 +200,7 @@ impl ResumptionState {
             .filter(|origin| origin.0 != 0)
     }
 
-    /// Records whether an offered session or ticket was opened.
+    /// Stores the result for an offered session or ticket: opened, or the reason of the failure.
     pub fn note<T>(
         &mut self,
         result: &Result<T, Resumption>,

@@ -34,7 +34,7 @@ use crate::resumption::Resumption;
 /// The sessions of one policy in a table that all workers share.
 #[derive(Clone, Debug)]
 pub struct Store {
-    /// Table that all workers share. Each call locks one shard.
+    /// Each call locks one shard of the table, which all workers share.
     pub table: Arc<SessionTable>,
     /// Policy whose sessions this store can access.
     pub policy: PolicyTag,
@@ -46,17 +46,15 @@ pub struct Store {
 
 #[derive(Clone, Debug)]
 pub enum StoreKind {
-    /// TLS 1.2 sessions by ID.
     ById {
         lifetime: Duration,
-        /// New sessions are stored. `false` for clients that get a ticket, because they never
+        /// `true` to store new sessions; `false` for clients that get a ticket, because they never
         /// resume by ID.
         stores: bool,
         /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
         /// cluster.
         outbox: Option<Outbox>,
     },
-    /// Sessions that allow early data, each for one resumption.
     Early,
 }
 

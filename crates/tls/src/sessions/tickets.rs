@@ -47,7 +47,7 @@ pub struct EpochSecret {
 }
 
 impl TicketSecrets {
-    /// Compares the secrets by their IDs.
+    /// Compares node, rotation and the IDs of the secrets, but not the secret bytes.
     pub fn same_as(&self, other: &Self) -> bool {
         let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
         self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
@@ -63,7 +63,6 @@ impl fmt::Debug for TicketSecrets {
     }
 }
 
-/// Seals and opens the tickets of one policy for rustls.
 #[derive(Debug)]
 pub struct Ticketer {
     ring: KeyRing<Arc<LessSafeKey>>,
@@ -72,7 +71,6 @@ pub struct Ticketer {
     lifetime: Duration,
     max_age: Duration,
     clients: ReturningClients,
-    /// Maximum size of a ticket in bytes.
     longest: usize,
 }
 

@@ -41,7 +41,8 @@ pub fn run() -> ! {
         eprintln!("{NAME}: {error}");
         1
     });
-    // Runs no destructors, because threads of the module may be inside a call.
+    // Exits without running destructors, because threads of the PKCS#11 module may be inside a
+    // call.
     exit_at_once(code)
 }
 
@@ -87,11 +88,10 @@ fn serve() -> io::Result<u8> {
     Ok(0)
 }
 
-/// Changes to the configured user, drops all privileges of root, and forbids debuggers and core
-/// dumps.
+/// Changes to the configured user, drops all root privileges, and forbids debuggers and core dumps.
 fn secure(setup: &Setup) -> io::Result<()> {
-    // Sets the process name, because the kernel used the name of the executed link. Core dumps are
-    // forbidden later, because that makes root the owner of `/proc/self/comm`.
+    // Sets the process name: after execution, it is the name of the link. Core dumps are forbidden
+    // later, because that makes root the owner of `/proc/self/comm`.
     std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
     if let Some((uid, gid, groups)) = setup.user.clone() {
@@ -107,7 +107,8 @@ fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<(Module, Session), Toke
         return refused("no key".to_owned());
     };
     let module = token.module.display();
-    // The serving process runs as the same user, and must not be able to replace the module.
+    // The module must be writable only by root: otherwise the serving process, which runs as the
+    // same user, could replace it.
     match root_only::is_program(&token.module) {
         Ok(true) => {}
         Ok(false) => {
@@ -121,20 +122,20 @@ fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<(Module, Session), Toke
     Module::open(token, pin)
 }
 
-/// Forbids executing programs and access to other processes. Called before loading a module, which
-/// may use files, threads and sockets.
+/// Forbids executing programs and access to other processes. Files, threads and sockets stay
+/// allowed, because the PKCS#11 module may use them.
 fn confine() -> io::Result<()> {
     file_reach::forbid_programs()?;
     match call_filter::restrict_foreign_code() {
-        // The kernel does not support filters.
+        // Continues without a filter if the kernel does not support filters.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
         done => done,
     }
 }
 
-/// Reads the first line of the PIN file. `given` is the open file if only root can change it;
-/// otherwise the file is opened with the privileges of the user. Returns `None` if no file is
-/// configured.
+/// Reads the first line of the PIN file. `given` is the open file if only root can change this
+/// file; otherwise the file is opened with the privileges of the user. Returns `None` if no PIN
+/// file is configured.
 fn read_pin(given: Option<OwnedFd>, keys: &[KeyUri]) -> io::Result<Option<Zeroizing<Vec<u8>>>> {
     let path = keys.iter().find_map(|key| key.pin_source.as_ref());
     let mut file = match (given, path) {
@@ -154,7 +155,7 @@ fn read_pin(given: Option<OwnedFd>, keys: &[KeyUri]) -> io::Result<Option<Zeroiz
     Ok(Some(pin))
 }
 
-/// Signs requests from the queue in its own session.
+/// Signs requests from the queue in a separate token session.
 fn sign(
     module: &Module,
     socket: &Seqpacket,
@@ -181,7 +182,7 @@ fn answer(
     send(socket, &TokenAnswer::Signed { number, signature })
 }
 
-/// Sends an answer. Waits while the socket is full.
+/// Sends an answer. Blocks while the socket buffer is full.
 fn send(socket: &Seqpacket, answer: &TokenAnswer) -> io::Result<()> {
     let packet = write(answer);
     loop {
@@ -194,5 +195,5 @@ fn send(socket: &Seqpacket, answer: &TokenAnswer) -> io::Result<()> {
 
 /// Maximum length of a PIN in bytes. No token accepts a longer one.
 const LONGEST_PIN: usize = 1024;
-/// Maximum number of queued requests: twice the maximum that a serving process has in flight.
+/// Maximum number of queued requests: twice the limit of requests in flight per serving process.
 const MOST_WAITING: usize = 2048;

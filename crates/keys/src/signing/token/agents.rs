@@ -28,14 +28,14 @@ use super::wire::{Setup, TokenSpec, write};
 pub struct Agents {
     agents: Vec<Agent>,
     user: Option<(u32, u32, Vec<u32>)>,
-    /// Only root can change the configuration, so root opens the PIN files.
+    /// `true` if only root can change the configuration; then root opens the PIN files.
     is_roots: bool,
-    /// Program of an agent; `None` for the running program.
+    /// Program to execute as an agent; `None` for the running program.
     #[serde(skip)]
     program: Option<PathBuf>,
     /// PIDs of killed processes that may still run.
     killed: Vec<u32>,
-    /// Time since the configuration was dropped.
+    /// Time since the configuration that needs the agents was dropped.
     #[serde(skip)]
     unused: Option<Stopwatch>,
 }
@@ -43,18 +43,18 @@ pub struct Agents {
 #[derive(Debug, Serialize, Deserialize)]
 struct Agent {
     token: TokenSpec,
-    /// PID of the process, which may still run.
+    /// PID of the agent; the process may still run.
     pid: Option<u32>,
     #[serde(skip, default = "Stopwatch::start")]
     since: Stopwatch,
-    /// Number of consecutive early failures; the length of `PAUSES_SECONDS` after the token
+    /// Number of consecutive early failures. The length of `PAUSES_SECONDS` means that the token
     /// rejected the PIN.
     failures: usize,
 }
 
 impl Agents {
     /// Starts an agent for each token, as `user` if given. `is_roots` means that only root can
-    /// change the configuration. Returns a socket for each token in order.
+    /// change the configuration. Returns one socket per token, in their order.
     pub fn start(
         tokens: Vec<TokenSpec>,
         user: Option<&UnixIdentity>,
@@ -81,9 +81,8 @@ impl Agents {
         Ok((all, sockets))
     }
 
-    /// Replaces an agent and returns the socket of the new one. Returns `None` during the pause
-    /// after a failure, and after the token rejected the PIN, because another attempt may lock the
-    /// token.
+    /// Replaces an agent and returns its socket. Returns `None` during the pause after a failure,
+    /// and after the token rejected the PIN, because another attempt may lock the token.
     pub fn again(&mut self, index: usize) -> Option<OwnedFd> {
         self.killed.retain(is_running);
         let agent = self.agents.get_mut(index)?;
@@ -139,7 +138,7 @@ impl Agents {
         let pin = keys.iter().find_map(|key| key.pin_source.as_deref());
         let pin = match pin.filter(|_| self.is_roots).map(root_only::open) {
             Some(Ok(Some(RootOnly::File(file)))) => Some(file),
-            // The agent opens the path and reports errors.
+            // The agent opens the PIN file itself, and reports errors.
             _ => None,
         };
         let (here, there) = Seqpacket::pair()?;
@@ -152,7 +151,7 @@ impl Agents {
         let mut command = Command::new(self.program.as_deref().unwrap_or(own));
         command
             .arg0(NAME)
-            // Only for process listings; the agent ignores this argument.
+            // Shows the module in process listings; the agent ignores this argument.
             .args(keys.first().map(|key| &key.token.module))
             .env_remove("NOTIFY_SOCKET")
             .env_remove("SSLKEYLOGFILE")
@@ -165,7 +164,7 @@ impl Agents {
 
 /// Kills a process and returns its PID. Call [`is_running`] until the process has exited.
 fn kill(pid: u32) -> u32 {
-    // Fails only if the process has exited and was reaped.
+    // Fails only if the process has already been reaped.
     let killed = ChildProcess::of(pid).and_then(|process| process.kill());
     killed.ok();
     pid
@@ -176,13 +175,13 @@ fn is_running(pid: &u32) -> bool {
     matches!(ended, Ok(None))
 }
 
-/// Minimum age of an agent in seconds before its replacement, by the number of consecutive early
+/// Minimum age in seconds at which a failed agent is replaced, by the number of consecutive early
 /// failures.
 const PAUSES_SECONDS: [u64; 5] = [0, 1, 2, 5, 10];
-/// A failure after this age is not early.
+/// A failure at a higher age is not early.
 const LONG: Duration = Duration::from_secs(10);
-/// Maximum lifetime of an agent without a configuration. Handshakes of that configuration end
-/// earlier.
+/// Maximum lifetime of an agent after its configuration was dropped. All handshakes of that
+/// configuration end earlier.
 const GRACE: Duration = Duration::from_secs(600);
 
 #[cfg(test)]

@@ -28,11 +28,10 @@ use rustls::{Error, SignatureScheme};
 use super::public::PublicKey;
 use super::wire::{self, LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest};
 
-/// State shared by the thread of a token and the workers.
 #[derive(Debug)]
 pub(super) struct TokenLink {
     pub(super) id: TokenId,
-    /// URIs of the keys, by index.
+    /// URIs of the keys; requests refer to a key by its index.
     pub(super) keys: Vec<String>,
     pub(super) known: Arc<TokenFacts>,
     time_out: Duration,
@@ -40,12 +39,12 @@ pub(super) struct TokenLink {
     state: Mutex<LinkState>,
 }
 
-/// State of a token that is kept across reloads.
+/// State of a token that survives reloads.
 #[derive(Debug, Default)]
 pub(super) struct TokenFacts {
-    /// Keys that have signed a challenge, by URI, with their schemes.
+    /// Public keys and schemes of keys that have signed a challenge, by URI.
     proved: Mutex<BTreeMap<String, (PublicKey, Vec<SignatureScheme>)>>,
-    /// `true` after the log has reported the token as unavailable.
+    /// `true` after the token was logged as unavailable, to log this only once.
     is_away: AtomicBool,
     pub(super) signatures: AtomicU64,
     pub(super) failures: AtomicU64,
@@ -54,25 +53,24 @@ pub(super) struct TokenFacts {
 
 #[derive(Debug)]
 struct LinkState {
-    /// The agent in use, or the reason why there is none.
+    /// The current agent, or the reason why no agent is available.
     agent: Result<Arc<OpenedAgent>, TokenFault>,
-    /// Keys that belong to a certificate, by index.
+    /// Keys that certificates use, by index.
     keys: BTreeMap<usize, KeyProof>,
     pending: BTreeMap<u64, (SignatureReply, Stopwatch)>,
-    /// Passes agents to the thread; `None` before the thread starts.
+    /// Sends new agents to the thread; `None` before the thread starts.
     replacements: Option<Sender<Seqpacket>>,
-    /// The thread waits for a replacement agent.
+    /// `true` while the thread waits for a replacement agent.
     is_lost: bool,
 }
 
 #[derive(Clone, Debug)]
 struct KeyProof {
     public: PublicKey,
-    /// `Ok` if the agent in use can sign with this key, otherwise the reason.
+    /// `Ok` if the current agent can sign with this key, otherwise the reason.
     proved: Result<(), TokenFault>,
 }
 
-/// Callback that receives the answer to a request.
 pub(super) struct SignatureReply(pub(super) Box<dyn FnOnce(Result<Vec<u8>, Error>) + Send>);
 
 impl fmt::Debug for SignatureReply {
@@ -91,7 +89,7 @@ pub struct TokenStatus {
     #[serde(skip_serializing_if = "String::is_empty")]
     pub fault: String,
     pub signatures: u64,
-    /// Signatures that failed or timed out.
+    /// Number of signatures that failed or timed out.
     pub failures: u64,
     pub in_flight: usize,
     pub starts: u64,
@@ -104,7 +102,6 @@ struct OpenedAgent {
 }
 
 impl OpenedAgent {
-    /// Waits until an agent has opened its token.
     fn by(socket: Seqpacket) -> Result<Arc<Self>, TokenFault> {
         match first_answer(&socket)? {
             TokenAnswer::Opened(token) => Ok(Arc::new(Self { socket, token })),
@@ -113,8 +110,8 @@ impl OpenedAgent {
         }
     }
 
-    /// Requests a signature of a challenge to prove that the token has the key. Returns the schemes
-    /// of the key. No other request may be in flight.
+    /// Requests the signature of a challenge to prove possession of the key. Returns the schemes of
+    /// the key. No other request may be in flight.
     fn prove(&self, key: usize, public: &PublicKey) -> Result<Vec<SignatureScheme>, TokenFault> {
         let refused = |why: &str| Err(TokenFault::Refused(why.to_owned()));
         match self.token.faults.get(key) {
@@ -171,9 +168,10 @@ impl TokenLink {
         }
     }
 
-    /// Proves that a key belongs to a certificate, and returns the schemes of the key. Blocks
-    /// before [`Self::serve`]. A key that was proved in an earlier configuration needs no proof
-    /// while its token is unavailable.
+    /// Proves that the token holds the key of a certificate, and returns the schemes of the key.
+    /// Waits for the agent before [`Self::serve`]; later, accepts only keys that were proved
+    /// before. A key that was proved in an earlier configuration also counts as proved while its
+    /// token is unavailable.
     pub(super) fn prove(
         &self,
         key: usize,
@@ -220,8 +218,8 @@ impl TokenLink {
         thread.spawn(move || run(&link, &replacements)).map(drop)
     }
 
-    /// Makes a replacement agent prove all keys. Uses the agent if it can sign with at least one
-    /// key.
+    /// Requires a replacement agent to prove all keys. Uses the agent if it can sign with at least
+    /// one of them.
     fn adopt(&self, agent: Arc<OpenedAgent>) {
         let mut keys = self.lock().keys.clone();
         for (index, key) in &mut keys {
@@ -241,8 +239,8 @@ impl TokenLink {
         self.lock().is_lost
     }
 
-    /// Replaces the agent if the token has none. Otherwise drops the new agent, which was requested
-    /// before a reload.
+    /// Replaces the agent if the token has none. Otherwise drops the new agent: it was requested
+    /// before a reload started another one.
     pub(super) fn replace(&self, socket: Seqpacket) {
         let mut state = self.lock();
         if mem::take(&mut state.is_lost)
@@ -280,7 +278,6 @@ impl TokenLink {
         reply(Err(Error::General("the token did not sign".into())));
     }
 
-    /// Passes an answer to the callback of its request.
     fn take(&self, answer: TokenAnswer) -> Result<(), TokenFault> {
         let TokenAnswer::Signed { number, signature } = answer else {
             return Err(TokenFault::unexpected());
@@ -300,7 +297,7 @@ impl TokenLink {
         }
     }
 
-    /// Drops the agent, and fails all requests in flight.
+    /// Drops the agent. All requests in flight fail with `fault`.
     fn abandon(&self, fault: TokenFault) {
         let mut state = self.lock();
         let keys = state.keys.values_mut();
@@ -344,22 +341,22 @@ impl TokenLink {
     }
 
     fn lock(&self) -> MutexGuard<'_, LinkState> {
-        // The state is valid even after a panic, because requests without an answer time out.
+        // The state is valid even after a panic: requests without an answer time out.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for TokenLink {
     fn drop(&mut self) {
-        // No request can be in flight here, because each request refers to its key and therefore to
-        // the link.
+        // No request is in flight here, because each request holds its key, and the key holds the
+        // link.
         if let Ok(agent) = &self.lock().agent {
             agent.socket.end();
         }
     }
 }
 
-/// Receives the answers of the agent, then of its replacements. Returns `None` after the link was
+/// Receives the answers of the agent and of its replacements. Returns `None` after the link was
 /// dropped.
 fn run(link: &Weak<TokenLink>, replacements: &Receiver<Seqpacket>) -> Option<()> {
     loop {
@@ -424,7 +421,7 @@ impl From<io::Error> for TokenFault {
     }
 }
 
-/// Waits for the first answer, for up to the time limit of a start.
+/// Waits for the first answer of an agent, for at most `STARTS`.
 fn first_answer(socket: &Seqpacket) -> Result<TokenAnswer, TokenFault> {
     if socket.wait(STARTS)? {
         receive(socket, &mut vec![0; LONGEST])
@@ -442,7 +439,7 @@ fn receive(socket: &Seqpacket, room: &mut [u8]) -> Result<TokenAnswer, TokenFaul
 }
 
 /// Time limit for loading a module, logging in, finding a key, and signing once. Network tokens
-/// take seconds.
+/// need seconds.
 const STARTS: Duration = Duration::from_secs(20);
 /// Maximum length of a logged reason in characters.
 const LONGEST_REASON: usize = 300;

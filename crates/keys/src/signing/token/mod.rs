@@ -38,7 +38,7 @@ use self::wire::{TokenFault, TokenSpec};
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     links: Vec<Arc<TokenLink>>,
-    /// Sockets of agents for the next configuration.
+    /// Sockets of the agents for the next configuration, in the order of its tokens.
     given: Arc<Mutex<Vec<OwnedFd>>>,
 }
 
@@ -54,8 +54,8 @@ struct ProvedKey {
 }
 
 impl Tokens {
-    /// Stores the sockets of the agents for the next configuration. `before` contains the tokens of
-    /// the previous configuration.
+    /// Stores the agents' sockets for the next configuration. Keeps the tokens of the previous
+    /// configuration, `before`.
     pub fn adopt(sockets: Vec<OwnedFd>, before: &Self) -> Self {
         Self {
             links: before.links.clone(),
@@ -63,7 +63,8 @@ impl Tokens {
         }
     }
 
-    /// Waits until the agents have opened the tokens of the configuration that is being loaded.
+    /// Opens the tokens of a new configuration. Waits until each agent has opened its token or has
+    /// failed.
     pub fn open(&self, file: &File) -> Self {
         let given = mem::take(&mut *self.given.lock().unwrap_or_else(PoisonError::into_inner));
         let open = |(spec, socket): (TokenSpec, OwnedFd)| {
@@ -110,7 +111,7 @@ impl Tokens {
         self.links.iter().try_for_each(|link| link.serve())
     }
 
-    /// Returns the indices of tokens that need another agent.
+    /// Returns the indices of tokens that need a new agent.
     pub fn lost(&self) -> Vec<usize> {
         let links = self.links.iter().enumerate();
         let lost = links.filter(|(_, link)| link.is_lost());
@@ -129,7 +130,7 @@ impl Tokens {
 }
 
 impl TokenKey {
-    /// Requests a signature without waiting. `reply` may run on another thread.
+    /// Requests a signature without waiting. May call `reply` on another thread.
     pub fn request(
         &self,
         scheme: SignatureScheme,
@@ -158,8 +159,8 @@ impl SigningKey for TokenKey {
     }
 }
 
-/// A signer that blocks on the token, for `becket check`. Workers do not block
-/// (`crates/tls/src/deferred.rs`).
+/// Signer for `becket check` that blocks until the token answers. Workers use a signer that does
+/// not block (`crates/tls/src/deferred.rs`).
 #[derive(Debug)]
 struct WaitingSigner {
     key: TokenKey,
@@ -169,10 +170,11 @@ struct WaitingSigner {
 impl Signer for WaitingSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
         let (sender, answer) = channel();
-        // Cannot fail, because the receiver lives until the answer arrives.
+        // Sending cannot fail, because the receiver lives until the answer arrives.
         let reply = move |signature| drop(sender.send(signature));
         self.key.request(self.scheme, message, reply);
-        // Each request gets an answer within `timeouts.pkcs11`.
+        // Waits for at most `timeouts.pkcs11`, because each request receives an answer within this
+        // time.
         let signature = answer.recv().ok();
         signature.unwrap_or_else(|| Err(Error::General("the token did not sign".into())))
     }

@@ -27,7 +27,7 @@ pub(super) struct Module {
     slot: Slot,
     /// TLS signature schemes that the token supports.
     pub(super) schemes: Vec<u16>,
-    /// Maximum number of sessions besides the first one.
+    /// Maximum number of additional sessions; the first session is not counted.
     pub(super) most_sessions: usize,
 }
 
@@ -38,8 +38,8 @@ impl From<Error> for TokenFault {
 }
 
 impl Module {
-    /// Loads a module, finds the token, and logs in. The login is valid for all sessions until the
-    /// returned session is closed.
+    /// Loads the module, finds the token, and logs in. The login is valid for all sessions until
+    /// the returned session is closed.
     pub(super) fn open(
         id: &TokenId,
         pin: Option<Zeroizing<Vec<u8>>>,
@@ -81,7 +81,7 @@ impl Module {
         Ok((module, first))
     }
 
-    /// Signs in `session`; opens a session if it is `None`.
+    /// Signs in `session`. If `session` is `None`, opens one and stores it for later calls.
     pub(super) fn sign(
         &self,
         session: &mut Option<Session>,
@@ -203,8 +203,8 @@ fn prepared(scheme: SignatureScheme, input: &[u8]) -> Option<(Mechanism<'static>
     })
 }
 
-/// Converts the two halves of an ECDSA signature to a DER sequence of two integers (RFC 3279,
-/// section 2.2.3). Returns `None` unless the length fits P-256 or P-384.
+/// Converts a raw ECDSA signature (`r` and `s` concatenated) to a DER sequence of two integers (RFC
+/// 3279, section 2.2.3). Returns `None` unless the length fits P-256 or P-384.
 fn in_der(signature: &[u8]) -> Option<Vec<u8>> {
     if !matches!(signature.len(), 64 | 96) {
         return None;
@@ -226,8 +226,8 @@ fn shown(error: Error) -> String {
     }
 }
 
-/// Common part of the DigestInfo of all SHA-2 functions, up to the last number of their object
-/// identifiers (RFC 8017, section 9.2, note 1).
+/// DER prefix of the DigestInfo for SHA-2, up to the last number of the object identifier (RFC
+/// 8017, section 9.2, note 1).
 const HASH_FUNCTION: [u8; 12] = [
     0x30, 0x0d, 0x06, 0x09, 0x60, 0x86, 0x48, 0x01, 0x65, 0x03, 0x04, 0x02,
 ];

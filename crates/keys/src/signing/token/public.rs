@@ -42,7 +42,7 @@ impl PublicKey {
         }
     }
 
-    /// Returns the schemes of this key that a token supports, best first.
+    /// Returns the schemes of this key that are in `supported`, best first.
     pub(super) fn schemes(&self, supported: &[u16]) -> Vec<SignatureScheme> {
         let fit = SCHEMES.iter().filter(|(_, kind, _)| *kind == self.kind);
         let schemes = fit.map(|(scheme, ..)| *scheme);
@@ -51,7 +51,6 @@ impl PublicKey {
             .collect()
     }
 
-    /// Returns `true` if `signature` is valid for the message and this key.
     pub(super) fn verifies(
         &self,
         scheme: SignatureScheme,
@@ -65,8 +64,8 @@ impl PublicKey {
     }
 }
 
-/// Returns the digest that a token signs. Returns `None` if the scheme has no separate digest, so
-/// the token signs the message.
+/// Returns the hash function for a scheme whose digest the token signs. Returns `None` if the token
+/// signs the message itself.
 pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static Algorithm> {
     match scheme {
         Scheme::ED25519 => None,

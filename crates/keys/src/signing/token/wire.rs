@@ -21,18 +21,19 @@ use super::public::digest_of;
 /// Maximum length of a packet in bytes.
 pub const LONGEST: usize = 64 * 1024;
 
-/// The configured keys of one token. Requests refer to a key by its index in this list.
+/// The configured keys of one token. A request contains the index of its key in this list.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TokenSpec {
     pub keys: Vec<String>,
-    /// Maximum number of concurrent signatures.
+    /// Maximum number of concurrent signatures on the token.
     pub sessions: u16,
 }
 
-/// First packet, sent by the supervisor. The open PIN file is attached if only root can change it.
+/// First packet, from the supervisor. The open PIN file is attached if only root can change this
+/// file.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Setup {
-    /// User, group and supplementary groups to change to; `None` to keep them.
+    /// User ID, group ID and supplementary groups to change to; `None` keeps them.
     pub user: Option<(u32, u32, Vec<u32>)>,
     pub token: TokenSpec,
 }
@@ -40,11 +41,10 @@ pub struct Setup {
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TokenRequest {
-    /// Request number, repeated in the answer.
+    /// Request number, which the answer repeats.
     pub number: u64,
-    /// Index of the key in [`TokenSpec::keys`].
     pub key: usize,
-    /// TLS `SignatureScheme`.
+    /// Code point of the TLS `SignatureScheme`.
     pub scheme: u16,
     /// Digest of the message, or the message if the scheme has no separate digest.
     pub input: Vec<u8>,
@@ -73,30 +73,29 @@ impl TokenRequest {
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenAnswer {
-    /// First packet: the token is open.
+    /// The token is open. Sent as the first packet.
     Opened(OpenToken),
-    /// First and last packet: the token cannot be used.
+    /// The token cannot be used. Sent as the first packet, after which the agent exits.
     Failed(TokenFault),
     Signed {
         number: u64,
-        /// Signature in TLS format, or the reason why it failed.
         signature: Result<Vec<u8>, TokenFault>,
     },
 }
 
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct OpenToken {
-    /// TLS `SignatureScheme`s that the token supports.
+    /// Code points of the TLS `SignatureScheme`s that the token supports.
     pub schemes: Vec<u16>,
-    /// Reason why each key cannot be used; `None` if the key can be used.
+    /// One entry for each key: `None` if the key can be used, otherwise the reason.
     pub faults: Vec<Option<TokenFault>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum TokenFault {
-    /// The token is unavailable; another agent may succeed.
+    /// The token is unavailable. A new agent may succeed.
     Away(String),
-    /// Configuration and token do not match. Another attempt with the same PIN may lock the token.
+    /// The configuration does not match the token. Repeating a wrong PIN may lock the token.
     Refused(String),
 }
 

@@ -53,15 +53,15 @@ pub(super) struct ServingFiles {
     said: Vec<u8>,
     /// Number of bytes at the start of `said` that were searched for the end of a head.
     searched: usize,
-    /// `said` begins with a complete request line.
+    /// `true` if `said` begins with a complete request line.
     has_line: bool,
     /// Length of the head of the current request.
     head: usize,
     doing: Doing,
     answered: u32,
-    /// The client will send no more data.
+    /// `true` if the client will send no more data.
     ended: bool,
-    /// The connection closes after the current response.
+    /// `true` if the connection closes after the current response.
     is_last: bool,
     record: Option<Box<RequestRecord>>,
 }
@@ -80,9 +80,9 @@ enum Doing {
 struct FileBody {
     file: Arc<OpenFile>,
     rest: Range<u64>,
-    /// Pending read of a reader thread.
+    /// Read in progress on a reader thread.
     asked: Option<Awaited<io::Result<Vec<u8>>>>,
-    /// sendfile(2) does not support this file, so the worker reads it.
+    /// `true` if the worker reads the file, because sendfile(2) does not support it.
     is_read: bool,
 }
 

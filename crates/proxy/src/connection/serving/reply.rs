@@ -20,9 +20,9 @@ pub(super) struct Reply {
     /// Sent range and total size of the file, for partial responses. The range is `None` if the
     /// requested range does not exist in the file.
     pub(super) range: Option<(Option<Range<u64>>, u64)>,
-    /// The client uses HTTP/1.0.
+    /// `true` if the client uses HTTP/1.0.
     pub(super) is_old: bool,
-    /// The client allows a persistent connection.
+    /// `true` if the client allows a persistent connection.
     pub(super) persists: bool,
 }
 

@@ -22,32 +22,31 @@ use super::Tokens;
 use super::link::TokenFacts;
 use super::wire::{LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest, receive, write};
 
-/// Behaviour of an agent after the proof of its key.
+/// Behaviour of a simulated agent after it has proved its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AgentBehaviour {
     Signs,
     Fails,
-    /// Signs different data than requested.
+    /// Signs other data than requested.
     SignsOddly,
     IsSilent,
-    /// Reads no requests until the behaviour changes.
+    /// Reads no requests until its behaviour changes.
     Stands,
     Dies,
     Lies,
     SaysMore,
     Talks,
-    /// The PIN is wrong.
+    /// Reports a wrong PIN.
     Refuses,
-    /// The token is missing.
+    /// Reports that the token is missing.
     IsEmpty,
-    /// The key is missing.
+    /// Reports that the key is missing.
     LacksKey,
 }
 
 pub const FIRST_KEY: &str = "pkcs11:object=a?module-path=/x";
 pub const SECOND_KEY: &str = "pkcs11:object=b?module-path=/x";
 
-/// Runs an agent with one P-256 key.
 pub(super) fn play(socket: &Seqpacket, pair: &KeyPair, way: impl Fn() -> AgentBehaviour) {
     let say = |answer: &TokenAnswer| socket.send(&write(answer), None).ok();
     let open = |fault: Option<&str>| OpenToken {
@@ -104,7 +103,6 @@ fn sign(key: &KeyPair, digest: &[u8]) -> Vec<u8> {
     signed.unwrap().as_ref().to_vec()
 }
 
-/// A simulated token, and the supervisor that starts its agents.
 pub struct Script {
     keys: Vec<KeyPair>,
     way: Mutex<AgentBehaviour>,
@@ -145,7 +143,6 @@ impl Script {
         agents.len()
     }
 
-    /// Starts an agent for a configuration with this key, if the token has the key.
     pub fn start(self: &Arc<Self>, key: usize) -> Vec<OwnedFd> {
         if key >= self.keys.len() {
             return Vec::new();
@@ -158,7 +155,7 @@ impl Script {
         vec![here.into()]
     }
 
-    /// Replaces failed agents, and includes these tokens in [`Self::counts`].
+    /// Replaces failed agents of these tokens, and includes the tokens in [`Self::counts`].
     pub fn supervise(self: &Arc<Self>, tokens: &Tokens, key: usize) {
         let mut known = self.known.lock().unwrap();
         for link in &tokens.links {
@@ -181,7 +178,7 @@ impl Script {
         way
     }
 
-    /// Returns the maximum number of wrong signatures so far.
+    /// Returns the number of wrong signatures that the agents may have made so far.
     pub fn odd(&self) -> u64 {
         self.odd.load(Relaxed)
     }

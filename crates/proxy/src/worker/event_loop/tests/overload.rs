@@ -19,7 +19,6 @@ fn paused_accepting_is_not_counted_as_overload() {
     worker.read_mail();
     let client = TcpStream::connect(web).unwrap();
     (&client).write_all(b"x").unwrap();
-    // Longer than a client may wait under overload.
     let long = LIMIT * 2;
     client.set_read_timeout(Some(long)).unwrap();
     assert!((&client).read(&mut [0]).is_err());
@@ -71,7 +70,6 @@ fn a_silent_token_does_not_shorten_the_backlog() {
 
 #[test]
 fn overload_resets_the_clients_that_cannot_be_served_in_time() {
-    // One client waits longer than `PATIENCE`.
     let late = |worker: &mut Worker| {
         worker
             .newcomers
@@ -106,7 +104,6 @@ fn overload_accepts_clients_without_waking_the_worker() {
     let accepted = |worker: &Worker| worker.counters.accepted.value();
     turn(&mut worker);
     assert!(!is_quiet(&worker));
-    // A client waited in the backlog for a second.
     worker.clocks.now.running += Duration::from_secs(1);
     worker
         .acceptors

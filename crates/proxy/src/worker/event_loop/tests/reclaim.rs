@@ -12,7 +12,6 @@ struct Full {
     server: TcpListener,
 }
 
-/// Much longer than the test takes.
 const AFTER: Duration = Duration::from_secs(3600);
 
 fn full(maxconn: u32, idle_reclaim: Option<Duration>) -> Full {
@@ -71,7 +70,6 @@ impl Full {
         self.turn_until(|it| it.worker.counters.client_bytes_out.value() > before);
     }
 
-    /// Connects a client that must wait for a slot.
     fn come(&mut self) -> TcpStream {
         let client = TcpStream::connect(self.web).unwrap();
         let before = self.state().waiting();
@@ -79,7 +77,6 @@ impl Full {
         client
     }
 
-    /// Connects a client that uses a slot and sends nothing.
     fn come_in(&mut self) -> (TcpStream, TcpStream) {
         let client = TcpStream::connect(self.web).unwrap();
         let before = self.connects();
@@ -87,13 +84,11 @@ impl Full {
         (client, self.server.accept().unwrap().0)
     }
 
-    /// Checks idle connections as if `time` had passed since the last turn.
     fn reclaim_after(&mut self, time: Duration) {
         self.worker.clocks.now.running += time;
         self.worker.reclaim();
     }
 
-    /// Returns the indices of clients whose server connection has ended.
     fn ended(&mut self) -> Vec<usize> {
         let servers = self.served.iter_mut().enumerate();
         let is_over = |server: &mut TcpStream| match server.read(&mut [0]) {
@@ -149,7 +144,7 @@ fn reclaim_is_scheduled_while_a_client_waits() {
 fn reclaim_spares_waiting_stalled_and_silent_connections() {
     let mut full = full(3, Some(AFTER));
     full.ask(0);
-    // More than the client's kernel can buffer.
+    // This response is larger than the receive buffer of the client's kernel.
     let (answer, mut written) = (vec![b'!'; 1_000_000], 0);
     full.turn_until(|it| {
         let server = &mut it.served[1].1;

@@ -32,9 +32,7 @@ fn no_state_remains_after_random_events_during_signatures() {
 /// Replaces the crypto threads: the test signs on its own thread.
 struct Threads {
     signatures: Arc<SigningQueue>,
-    /// Configurations with a slow key, and with a key for batches.
     configs: [Arc<Config>; 2],
-    /// Signing is stalled.
     stands_still: bool,
     _folder: tempfile::TempDir,
 }
@@ -119,7 +117,7 @@ impl Soak<Threads> {
         match self.dice.u8(..8) {
             0 => self.sign(|requests| requests.iter().map(|_| fails()).collect()),
             1 => self.sign(|requests| vec![Ok(vec![7; 70]); requests.len()]),
-            // One wrong signature, and no signature for the other jobs of the batch.
+            // Returns one wrong signature, and no signature for the other jobs of the batch.
             2 => self.sign(|_| vec![Ok(vec![8; 256])]),
             _ => self.sign_well(),
         }

@@ -27,18 +27,15 @@ pub(super) struct Soak<S> {
     pub(super) dice: Rng,
     pub(super) seed: u64,
     pub(super) served: u64,
-    /// Number of clients that received a wrong signature.
     pub(super) deceived: u64,
     pub(super) signer: S,
     pub(super) web: SocketAddr,
-    /// Server that closes every connection.
     server: TcpListener,
 }
 
 pub(super) struct Client {
     tls: ClientConnection,
     socket: TcpStream,
-    /// The signature was wrong or missing.
     was_deceived: bool,
 }
 
@@ -75,7 +72,6 @@ pub(super) fn without_sessions(mut trust: ClientConfig) -> ClientConfig {
 }
 
 impl Client {
-    /// Sends and receives without blocking. Returns `false` if the connection has ended.
     pub(super) fn talk(&mut self) -> bool {
         let later = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
         while self.tls.wants_write() {
@@ -159,7 +155,6 @@ impl<S> Soak<S> {
         }
     }
 
-    /// Advances about half of the clients.
     pub(super) fn talk(&mut self) {
         self.clients.retain_mut(|client| {
             let was_handshaking = client.tls.is_handshaking();

@@ -34,13 +34,11 @@ struct OnToken {
     /// Configurations with three keys: the first and the second key of the token, and a key in a
     /// file.
     texts: [String; 3],
-    /// The worker's configuration, and its index in `texts`.
     running: (Arc<Config>, usize),
     /// A configuration that a thread is preparing, and its index in `texts`.
     reload: Option<(JoinHandle<Option<Arc<Config>>>, usize)>,
-    /// Numbers of rejected and accepted reloads.
+    /// Number of rejected reloads, then of accepted reloads.
     reloads: [u64; 2],
-    /// Clients that sent a partial ClientHello.
     halves: Vec<TcpStream>,
     roots: RootCertStore,
     server: SocketAddr,
@@ -216,7 +214,6 @@ impl Soak<OnToken> {
         assert!(status.len() <= 1 && status.iter().all(|token| token.in_flight == 0));
     }
 
-    /// Checks that clients with a session resume while the token makes no signatures.
     fn sessions_resume(&mut self) {
         let version = *self.dice.choice(&VERSIONS).unwrap();
         let trust = Arc::new(trust(version, &self.signer.roots));
@@ -237,7 +234,6 @@ impl Soak<OnToken> {
         self.signer.resumed += u64::from(resumed);
     }
 
-    /// Loads a configuration with a key on the token, and checks that the token is available.
     fn serve_by_token(&mut self) {
         self.end_reload(true);
         self.prepare(0);
@@ -323,7 +319,6 @@ const NAMES: [&str; 7] = [
     "reloaded",
     "not reloaded",
 ];
-/// All behaviours except signing.
 const WAYS: [AgentBehaviour; 9] = [
     AgentBehaviour::Fails,
     AgentBehaviour::SignsOddly,
