@@ -53,7 +53,6 @@ impl Response {
         self.keep_alive
     }
 
-    /// Returns the number of body bytes received.
     pub fn body(&self) -> u64 {
         self.body
     }
@@ -121,7 +120,8 @@ impl Response {
         }
     }
 
-    /// Stores an incomplete header or line. Fails if it is longer than `limit` bytes.
+    /// Appends incomplete input to `partial` and returns the empty remainder. Fails if `partial`
+    /// exceeds `limit` bytes.
     fn keep<'a>(&mut self, bytes: &[u8], limit: usize) -> Result<&'a [u8], Failure> {
         self.partial.extend_from_slice(bytes);
         if self.partial.len() > limit {

@@ -18,7 +18,7 @@ pub enum Resume {
 }
 
 impl Resume {
-    /// Returns whether handshake number `count` of slot number `slot` should be resumed. Both numbers start at 0.
+    /// Returns `true` if handshake number `count` of slot number `slot` should be resumed. Both numbers start at 0.
     pub fn resumes(self, slot: u64, count: u64) -> bool {
         let due = match self {
             Self::Never => false,

@@ -11,9 +11,7 @@ use crate::failure::Failure;
 pub struct Samples {
     /// Transactions with an intended start within the step.
     pub attempted: u64,
-    /// Attempted transactions that succeeded.
     pub succeeded: u64,
-    /// Attempted transactions that failed, by kind of failure.
     pub failures: BTreeMap<Failure, u64>,
     /// Transactions that succeeded within the step, including transactions that started before it.
     pub completed: u64,

@@ -58,7 +58,6 @@ impl FromStr for Ramp {
 /// Maximum number of steps. Each step has its own histograms in each thread.
 const MOST_STEPS: f64 = 200.0;
 
-/// Period with a constant rate.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Stretch {
     /// Transactions per second, of all threads together.
@@ -73,7 +72,7 @@ pub struct Schedule {
     /// Delay of this thread's starts, as a fraction of the interval between them.
     offset: f64,
     began: Duration,
-    /// Number of starts in the current stretch.
+    /// Number of starts so far in the current stretch.
     made: u64,
 }
 

@@ -24,7 +24,7 @@ use slab::Slab;
 use crate::cli::{Cli, ResponderOptions};
 use crate::{Error, clock, wait};
 
-/// Serves until `stop` is set.
+/// Accepts connections and answers requests until `stop` is set.
 ///
 /// # Errors
 /// [`Error::Plan`] if the address is invalid, [`Error::Os`] if it cannot be bound.
@@ -74,12 +74,12 @@ struct ResponderThread {
     service: Service,
 }
 
-/// State that all connections of a thread share.
 struct Service {
     options: ResponderOptions,
     /// Number of requests in service on all threads.
     in_service: Arc<AtomicUsize>,
-    /// Delayed responses: end of the service time, token and generation of the connection.
+    /// Delayed responses, ordered by the end of their service time. Each entry ends with the token
+    /// and the generation of its connection.
     due: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     input: Vec<u8>,
     /// Constant bytes from which every response body is sent.
@@ -91,7 +91,7 @@ struct Caller {
     generation: u64,
     phase: Phase,
     received: Vec<u8>,
-    /// The connection closes after this response.
+    /// `true` if the connection closes after this response.
     closes: bool,
     /// Response header bytes that have not been sent yet.
     head: Vec<u8>,
@@ -161,7 +161,7 @@ impl ResponderThread {
         Ok(())
     }
 
-    /// Accepts a batch of connections. Returns whether more may be pending.
+    /// Accepts a batch of connections. Returns `true` if more connections may be pending.
     fn accept(&mut self) -> bool {
         for _ in 0..ACCEPTS_PER_TURN {
             match self.listener.accept() {
@@ -251,7 +251,7 @@ fn service_time(options: &ResponderOptions, n: usize) -> Duration {
 
 impl Caller {
     /// Reads requests and sends responses until the socket would block or a service time starts.
-    /// Returns whether the connection stays open.
+    /// Returns `true` if the connection stays open.
     fn attend(&mut self, token: usize, service: &mut Service) -> io::Result<bool> {
         loop {
             match self.phase {
@@ -324,7 +324,7 @@ impl Caller {
         Ok(true)
     }
 
-    /// Sends as much of the response as possible. Returns whether it has been sent completely.
+    /// Sends as much of the response as possible. Returns `true` after the last byte.
     fn answer(&mut self, filler: &[u8]) -> io::Result<bool> {
         while !self.head.is_empty() || self.body_left > 0 {
             let body = usize::try_from(self.body_left).unwrap_or(CHUNK).min(CHUNK);

@@ -20,7 +20,7 @@ pub struct ClientSlot {
     token: Token,
     /// Configuration of the last full handshake. It stores the sessions of that handshake.
     config: Option<Arc<ClientConfig>>,
-    /// Number of this slot among the slots of all threads.
+    /// Index of this slot across all threads. It determines when the slot makes full handshakes.
     position: u64,
     count: u64,
     link: Option<LoadConnection>,
@@ -29,7 +29,7 @@ pub struct ClientSlot {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SlotState {
     Waiting,
-    /// The slot has more to read without waiting.
+    /// The slot may have unread data and must run again before the thread waits.
     Again,
     Ready,
     /// The slot is ready, but the last transaction failed.
@@ -37,7 +37,7 @@ pub enum SlotState {
 }
 
 impl ClientSlot {
-    /// Creates slot number `index` of this thread. `position` is its number among the slots of all threads.
+    /// Creates slot number `index` of this thread. `position` is its index across all threads.
     pub fn new(index: usize, position: usize) -> Self {
         Self {
             token: Token(index),
@@ -48,7 +48,6 @@ impl ClientSlot {
         }
     }
 
-    /// Starts a transaction with the scheduled start `intended`.
     pub fn start(&mut self, intended: Instant, env: &mut Env) -> SlotState {
         let started = clock::now();
         let step = env.timeline.step_of(intended);

@@ -112,7 +112,8 @@ fn latencies(plan: &Plan, samples: &Samples, open: bool) -> Latencies {
     }
 }
 
-/// Returns whether the client was the bottleneck: a thread was never idle, or transactions started late on a busy thread.
+/// Returns `true` if the client was the bottleneck: a thread was never idle, or transactions started late on a busy
+/// thread.
 fn is_bound(generator: &Generator) -> bool {
     let late = generator
         .late_start_p99_us
@@ -120,7 +121,6 @@ fn is_bound(generator: &Generator) -> bool {
     generator.busiest_thread >= BUSY || (late && generator.busiest_thread >= BUSY_AND_LATE)
 }
 
-/// Returns the result as a sentence.
 pub fn verdict(steps: &[LoadStep]) -> String {
     if steps.len() > 1 && steps.iter().any(|step| step.completed > 0) {
         return ramp_verdict(steps);
@@ -164,7 +164,7 @@ pub fn verdict(steps: &[LoadStep]) -> String {
     )
 }
 
-/// Returns the result of a ramp: the highest rate that held, as in published benchmarks of TLS terminators.
+/// Returns the highest rate that the server sustained, as published benchmarks of TLS terminators do.
 fn ramp_verdict(steps: &[LoadStep]) -> String {
     let asked = |step: &LoadStep| show_rate(step.rate_asked_per_s.unwrap_or_default());
     let held = steps
@@ -191,7 +191,7 @@ fn ramp_verdict(steps: &[LoadStep]) -> String {
     }
 }
 
-/// Returns the reason why a step does not hold; `None` if it holds.
+/// Returns the reason why a step did not sustain its requested rate; `None` if it did.
 pub fn shortfall(step: &LoadStep) -> Option<String> {
     let lost = step.failed + step.unfinished;
     let whole = step.latency.from_intended();
@@ -210,8 +210,8 @@ pub fn shortfall(step: &LoadStep) -> Option<String> {
     slow.then(|| format!("only {} succeeded", show_rate(step.rate_succeeded_per_s)))
 }
 
-/// Maximum 99th percentile of latency, in microseconds, at which a rate holds. Published benchmarks used the average
-/// instead.
+/// Latency limit of a sustained rate: the 99th percentile in microseconds must be below it. Published benchmarks used
+/// the average instead.
 const HELD_P99_US: f64 = 100_000.0;
 /// Minimum fraction of the requested rate that must succeed. It is below 1, because some transactions end after their
 /// step.

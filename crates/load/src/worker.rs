@@ -35,7 +35,6 @@ pub struct ThreadTask {
     pub budget: Arc<AtomicU64>,
     /// Set to end the run immediately.
     pub stop: Arc<AtomicBool>,
-    /// Counters for the progress line.
     pub live: Arc<Live>,
 }
 
@@ -58,9 +57,10 @@ pub struct Worker {
     events: Events,
     slots: Vec<ClientSlot>,
     free: Vec<usize>,
-    /// Slots that failed, with the time of their next attempt (closed loop only).
+    /// Slots whose last transaction failed, each with the time of its next attempt (closed loop
+    /// only).
     resting: VecDeque<(Instant, usize)>,
-    /// Slots that have more to read without waiting.
+    /// Slots that may have unread data and must run before the next wait.
     again: Vec<usize>,
     schedule: Option<Schedule>,
     next_sweep: Instant,
@@ -133,7 +133,7 @@ impl Worker {
         self.drain()?;
         let ended = clock::now();
         if self.spent.len() <= self.env.timeline.ends().len().max(1) {
-            // A run that ends by transaction count or by signal has its last boundary here.
+            // If a transaction count or a signal ends the run, the last step boundary is here.
             self.spent.push(cpu::of_own_thread().unwrap_or_default());
         }
         for slot in &mut self.slots {
@@ -193,7 +193,6 @@ impl Worker {
         }
     }
 
-    /// Starts the due transactions of an open loop, as long as slots are free.
     fn start_scheduled(&mut self, now: Instant) {
         self.skip_warm_up(now);
         for _ in 0..STARTS_PER_TURN {
@@ -323,7 +322,7 @@ impl Worker {
         let give_up = end + self.env.plan.options.load.time_out.min(limit) + SWEEP * 2;
         let stopped = self.task.stop.load(Ordering::Relaxed);
         if !stopped {
-            // Fail starts that are more than MISSED late, because a backlog must not start as one burst.
+            // Fail all starts that are overdue by more than MISSED, because a backlog must not start as one burst.
             self.refuse_until(end.checked_sub(MISSED));
         }
         loop {
@@ -368,7 +367,6 @@ impl Worker {
     }
 }
 
-/// Divides `total` evenly among `threads` threads and returns the part of thread number `thread`.
 fn share(total: usize, thread: usize, threads: usize) -> usize {
     total / threads + usize::from(thread < total % threads)
 }

@@ -34,7 +34,8 @@ pub struct AccessRecord {
     pub ja4: Option<Ja4>,
     /// Result of the handshake; `None` if the handshake did not complete.
     pub tls: Option<HandshakeRecord>,
-    /// Unique ID from a received PROXY header, or for a sent one; `None` without such a header.
+    /// Unique ID in the PROXY header received from the client or sent to the server; `None` without
+    /// a PROXY header.
     pub id: Option<Box<[u8]>>,
     /// Configured address of the server to which the connection was relayed.
     pub server: Option<Arc<str>>,
@@ -73,13 +74,13 @@ pub struct HandshakeRecord {
     pub resumed: Option<ResumedBy>,
     /// Subject and serial number of the verified client certificate.
     pub identity: Option<Box<Identity>>,
-    /// Reason why a policy on trial, which rejects no clients, would reject this client.
+    /// Reason for which a policy on trial would reject this client. A policy on trial rejects no
+    /// clients.
     pub would_refuse: Option<&'static str>,
     /// Time from accept until the traffic keys were available.
     pub took: Duration,
 }
 
-/// One HTTP request for a static file.
 #[derive(Clone, Debug)]
 pub struct RequestRecord {
     /// Time when the request header was complete.
@@ -94,11 +95,10 @@ pub struct RequestRecord {
     pub target: Option<Box<str>>,
     /// Status code; empty if the connection ended before the response.
     pub status: &'static str,
-    /// Body bytes sent.
     pub bytes: u64,
-    /// Arrival of the request on the monotonic clock.
+    /// Monotonic time at which the request header was complete.
     pub began: Duration,
-    /// Time from the request to the last byte of the response.
+    /// Time from the complete request header to the last byte of the response.
     pub took: Duration,
 }
 
@@ -259,7 +259,7 @@ impl ResumedBy {
 
 #[derive(Clone, Copy)]
 pub enum Field<'a> {
-    /// Text that is escaped for the text format; JSON needs further escaping.
+    /// Text that already contains the escapes of the text format. JSON output escapes it further.
     Text(&'a dyn Display),
     /// A count, or a time in microseconds.
     Count(u64),
@@ -371,7 +371,6 @@ pub(crate) mod tests {
         }
     }
 
-    /// Returns the record of a connection that sent no TLS.
     fn empty() -> AccessRecord {
         AccessRecord {
             sni: None,

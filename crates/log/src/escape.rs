@@ -18,7 +18,6 @@ pub struct Escaped<'a> {
 }
 
 impl<'a> Escaped<'a> {
-    /// Escapes text or bytes but keeps spaces.
     pub fn new(bytes: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         Self {
             bytes: bytes.as_ref(),

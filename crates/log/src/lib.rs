@@ -87,7 +87,7 @@ pub fn check_level(level: &str) -> Result<(), LogError> {
 }
 
 impl Logging {
-    /// Starts the threads that write the lines. Call it after privileges were dropped.
+    /// Starts the threads that write the lines. Call it after the process drops its privileges.
     ///
     /// # Errors
     /// Fails if no thread can be started.
@@ -142,7 +142,7 @@ impl Drop for Logging {
 /// Writes a line to stderr, or drops it if the write would block. A process that starts or exits
 /// must not wait for a reader.
 pub fn write_to_stderr(line: &str) {
-    // The loss cannot be reported anywhere else.
+    // Ignore a failed write, because it cannot be reported anywhere else.
     let _lost = write_if_ready(io::stderr(), format!("{line}\n").as_bytes());
 }
 

@@ -32,13 +32,12 @@ pub enum Output {
     File {
         path: PathBuf,
         file: File,
-        /// The file is outside the chroot, so its path cannot be opened any more.
+        /// `true` if the file is outside the chroot. Its path then cannot be opened again.
         is_outside: bool,
     },
     Syslog(SyslogDaemon),
 }
 
-/// A syslog daemon, reached over a datagram socket of this host or over UDP.
 #[derive(Debug)]
 pub struct SyslogDaemon {
     address: SyslogAddress,
@@ -50,7 +49,7 @@ pub struct SyslogDaemon {
 pub(super) struct CountedOutput {
     output: Output,
     dropped: Arc<AtomicU64>,
-    /// Dropped lines that were already reported.
+    /// Number of dropped lines that the log already reports.
     reported: u64,
     is_failing: bool,
 }
@@ -65,7 +64,7 @@ impl CountedOutput {
         }
     }
 
-    /// Returns the counter of dropped lines, which the queue before this output increments too.
+    /// Returns the counter of dropped lines. The queue that feeds this output also increments it.
     pub(super) fn dropped(&self) -> Arc<AtomicU64> {
         Arc::clone(&self.dropped)
     }

@@ -43,7 +43,7 @@ struct QueuedLines {
     reopen_at: Option<usize>,
     /// The output; `None` after the writer thread has taken it.
     output: Option<CountedOutput>,
-    /// The thread is writing lines that it took from `text`.
+    /// `true` while the thread writes lines that it took from `text`.
     is_writing: bool,
 }
 
@@ -133,8 +133,8 @@ impl Inner {
         }
     }
 
-    /// Waits for work, moves all lines to `text` and empties the queue. Returns the length of text
-    /// to write before a reopen, if one is requested.
+    /// Waits for work and moves all queued lines to `text`. Returns the number of bytes of `text`
+    /// to write before a requested reopen; `None` without a request.
     fn take(&self, text: &mut Vec<u8>) -> Option<usize> {
         text.clear();
         let mut lines = self.lock();

@@ -79,7 +79,6 @@ impl<K> Default for KeyedRateLimit<K> {
 }
 
 impl<K: Eq + Hash> KeyedRateLimit<K> {
-    /// Applies [`RateLimit::admit`] to the limit of `key`.
     pub fn admit(&mut self, key: K, now: Instant) -> Option<u64> {
         if self.limits.len() >= MOST_KEYS && !self.limits.contains_key(&key) {
             if self.cleanups.admit(now).is_some() {

@@ -28,7 +28,7 @@ pub(super) struct SyslogFormat {
 #[derive(Debug, Default)]
 pub(super) struct MessageForm {
     facility: u8,
-    /// The daemon is on another host, so each message contains a version and a time.
+    /// `true` if the daemon is on another host. Each message then contains a version and a time.
     is_remote: bool,
     /// Text between the priority (or the time) and the line.
     header: String,
@@ -81,7 +81,6 @@ impl MessageForm {
 }
 
 impl SyslogFormat {
-    /// Returns `None` if no syslog daemon is configured.
     pub(super) fn of(log: &Log) -> Option<(Self, LineQueue)> {
         let (form, daemon) = MessageForm::of(log)?;
         let queue = LineQueue::new(daemon);

@@ -41,8 +41,8 @@ impl<'a, L: Lanes> Batch<'a, L> {
         }
     }
 
-    /// Signs each message, which must be below the modulus of its lane. Returns `None` for a signature that
-    /// does not verify.
+    /// Signs each message. A message must be below the modulus of its lane. Returns `None` for a signature that does
+    /// not verify.
     pub(crate) fn sign(
         &mut self,
         messages: &[Natural],
@@ -100,7 +100,6 @@ impl<'a, L: Lanes> Batch<'a, L> {
     }
 }
 
-/// Blinding pairs, one per lane.
 pub(crate) struct Blindings {
     pub(crate) factors: EightNaturals,
     pub(crate) inverses: EightNaturals,
@@ -161,8 +160,8 @@ impl Blindings {
         Ok(())
     }
 
-    /// Squares the pairs and returns them to their keys. Drops each pair that was used
-    /// [`MOST_USES`] times, or whose signature was wrong.
+    /// Squares the pairs and returns them to their keys. Drops a pair after [`MOST_USES`] uses, or
+    /// if its signature did not verify.
     pub(crate) fn give_back<L: Lanes>(
         mut self,
         batch: &mut Batch<'_, L>,

@@ -13,7 +13,6 @@ pub enum Hash {
     Sha512,
 }
 
-/// Padding of a digest to the length of the modulus.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Padding {
     /// EMSA-PKCS1-v1_5.

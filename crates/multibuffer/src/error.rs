@@ -1,9 +1,9 @@
-//! Reasons for refusing a key, and for a missing signature.
+//! Errors of this crate: why a key is rejected, and why a signature is missing.
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {
-    /// AWS-LC rejects the key: it is not an RSA key, or its numbers are inconsistent.
+    /// AWS-LC rejected the key: it is not an RSA key, or its numbers are inconsistent.
     #[error("not an RSA private key")]
     Rejected,
     /// The length of the key or of its primes is not supported.
@@ -18,10 +18,10 @@ pub enum KeyError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The message is not as long as the modulus, or not below it.
+    /// The padded message has the wrong length, or is not below the modulus.
     #[error("the message does not fit the key")]
     Message,
-    /// The computed number is not the signature: a fault of the processor, the memory, or this crate.
+    /// The computed signature does not verify, because of a fault in the processor, the memory or this crate.
     #[error("the computed signature does not verify")]
     Mismatch,
     /// AWS-LC provided no random numbers.

@@ -19,12 +19,12 @@ use becket_sys::lanes::{Lanes, Work};
 use crate::natural::{BLOCK, LIMB_BITS, MASK};
 use crate::vectors::{Eight, EightNaturals, LANES};
 
-/// Entries of a table of powers: one for each value of [`WINDOW`] bits.
+/// Entries per table of powers: one for each value of [`WINDOW`] exponent bits.
 pub(crate) const ENTRIES: usize = 1 << WINDOW;
 /// Bits of the exponent per step. Four divides 52, and a table of 2^4 powers fits into the L1 cache.
 pub(crate) const WINDOW: u32 = 4;
 
-/// Moduli of eight lanes, and for each of them -1 / modulus, modulo 2^52.
+/// Moduli of eight lanes, and the value -1 / modulus, modulo 2^52, of each.
 pub(crate) struct Moduli {
     pub(crate) numbers: EightNaturals,
     pub(crate) minus_inverses: Eight,
@@ -43,7 +43,6 @@ pub(crate) enum KernelStep<'a> {
         y: &'a [Eight],
         columns: &'a mut [Eight],
     },
-    /// `x x` as columns.
     Square {
         x: &'a [Eight],
         columns: &'a mut [Eight],
@@ -317,8 +316,8 @@ fn double<L: Lanes, const COLUMN: usize>(lanes: L, sum: L::Vector, limb: &Eight)
     }
 }
 
-/// Adds multiples of the lowest block of the modulus that clear the ten outgoing columns, carries
-/// the contents of these to the next columns, and stores the factors for the other blocks.
+/// Clears the ten outgoing columns by adding multiples of the lowest block of the modulus. Carries
+/// their contents to the next columns and stores the factors for the other blocks.
 #[inline(always)]
 fn clear_columns<L: Lanes>(
     lanes: L,
@@ -372,8 +371,7 @@ fn start<L: Lanes>(lanes: L, columns: &[Eight], at: usize, is_new: bool) -> [L::
     )
 }
 
-/// Returns the places for ten outgoing columns, and the next ten columns, or zeros if nothing was stored there
-/// yet.
+/// Returns the storage for ten outgoing columns, and the values of the next ten. The values are zero if `is_new`.
 #[inline(always)]
 fn places(
     columns: &mut [Eight],

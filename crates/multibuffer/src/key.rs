@@ -1,4 +1,4 @@
-//! The numbers of a private key that a batch needs.
+//! RSA private keys, stored as the numbers that a batch computes with.
 
 use std::fmt;
 use std::sync::Mutex;
@@ -35,7 +35,8 @@ pub(crate) struct Blinding {
     pub(crate) factor: Natural,
     /// 1 / r
     pub(crate) inverse: Natural,
-    /// Number of uses of the pair, and of the pairs from which it was squared.
+    /// Number of uses since the pair was created from a random number. Squaring the pair does not
+    /// reset it.
     pub(crate) uses: u32,
 }
 

@@ -7,8 +7,8 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 /// Bits of a limb: the instructions multiply numbers of 52 bits.
 pub(crate) const LIMB_BITS: u32 = 52;
-/// Limbs of a block. Ten sums, ten limbs and a factor fit into 32 registers, and ten divides every length in
-/// use.
+/// Limbs per block: ten sums, ten limbs and a factor fit into 32 registers, and every supported length is a multiple of
+/// ten.
 pub(crate) const BLOCK: usize = 10;
 pub(crate) const MASK: u64 = (1 << LIMB_BITS) - 1;
 
@@ -17,7 +17,7 @@ pub(crate) const MASK: u64 = (1 << LIMB_BITS) - 1;
 pub(crate) struct Natural(Vec<u64>);
 
 impl Natural {
-    /// Wraps limbs below 2^52.
+    /// Creates a number from limbs, each below 2^52, lowest first.
     pub(crate) fn new(limbs: Vec<u64>) -> Self {
         Self(limbs)
     }
@@ -36,7 +36,7 @@ impl Natural {
         number
     }
 
-    /// Returns `len` big-endian bytes, into which the number must fit.
+    /// Returns `len` big-endian bytes. The number must fit into them.
     pub(crate) fn to_be(&self, len: usize) -> Vec<u8> {
         let limb = |at: u32| self.0.get(at as usize).copied().unwrap_or(0);
         let byte = |at: u32| {
@@ -59,7 +59,7 @@ impl Natural {
         self.0.iter().rev().lt(other.0.iter().rev())
     }
 
-    /// Returns the number minus two; for an odd prime.
+    /// Subtracts two from an odd prime. The result is the exponent of an inverse modulo this prime.
     pub(crate) fn less_two(&self) -> Self {
         let mut less = self.clone();
         // Two is the initial borrow. If the lowest limb is 1, it borrows from the next limb.
@@ -72,7 +72,6 @@ impl Natural {
         less
     }
 
-    /// Doubles the number modulo `modulus`.
     fn double_below(&mut self, modulus: &Self) {
         let mut carry = 0;
         for limb in &mut self.0 {
@@ -106,8 +105,7 @@ pub(crate) struct Modulus {
 }
 
 impl Modulus {
-    /// Computes the constants by as many doublings as R^2 has bits, which takes a few milliseconds for
-    /// the longest modulus.
+    /// Computes `r_squared` with one doubling per bit of R^2, which takes a few milliseconds for the longest modulus.
     pub(crate) fn new(number: Natural) -> Self {
         let mut r_squared = Natural(vec![0; number.0.len()]);
         r_squared.0[0] = 1;

@@ -1,4 +1,4 @@
-//! Grouping of requests into batches, and selection of the lanes.
+//! Groups requests into batches and selects the implementation of the lanes.
 
 #[cfg(target_arch = "x86_64")]
 use becket_sys::ifma::Ifma;
@@ -45,9 +45,8 @@ impl Multibuffer {
         Self(Processor::Portable)
     }
 
-    /// Returns the result of each request. Requests with keys of equal length are computed together, at most
-    /// eight at a time. A batch takes as long for one request as for eight, so a caller with fewer than six
-    /// requests should sign by other means.
+    /// Returns the result of each request. Computes up to eight requests with keys of equal length together. A batch
+    /// takes as long for one request as for eight, so a caller with fewer than six requests should sign by other means.
     #[must_use]
     pub fn sign(self, requests: &[SignRequest<'_>]) -> Vec<Result<Vec<u8>, Error>> {
         let mut answers = vec![Err(Error::Message); requests.len()];
@@ -99,7 +98,6 @@ pub(crate) fn sign_batch<L: Lanes>(
         .collect()
 }
 
-/// Lengths of the supported moduli in bytes.
 const LENGTHS: [usize; 3] = [256, 384, 512];
 
 #[cfg(test)]

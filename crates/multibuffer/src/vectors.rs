@@ -4,7 +4,7 @@ use zeroize::{Zeroize, ZeroizeOnDrop};
 
 use crate::natural::Natural;
 
-/// Number of signatures that are computed side by side.
+/// Number of signatures computed in parallel.
 pub const LANES: usize = 8;
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Zeroize)]

@@ -52,7 +52,8 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Opens the document root with the permissions of the serving user.
+    /// Opens the document root. Reports an error if the sandbox forbids the folder or this process
+    /// cannot open it.
     fn docroot(&mut self, path: &str, files: Option<&backend::Files>) -> Option<Arc<Docroot>> {
         let files = files?;
         let root = files.root.as_ref().filter(|root| !root.is_empty())?;

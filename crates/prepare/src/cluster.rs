@@ -59,8 +59,8 @@ impl ConfigBuilder<'_> {
         secrets
     }
 
-    /// Returns the user that reads the secrets at reloads. An unknown user is reported at
-    /// `process.user`.
+    /// Returns the user under which a reload reads the secrets. The check of `process.user` reports
+    /// an unknown user.
     fn run_user(&self) -> RunUser {
         let process = &self.file.process;
         let user = process.user.as_deref();
@@ -164,8 +164,8 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Returns why the socket at `listen` cannot reach `peer` and which addresses it accepts; `None` if
-/// it can reach `peer`.
+/// Returns why the socket at `listen` cannot reach `peer`, and a hint for the fix; `None` if it
+/// can.
 fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static str, &'static str)> {
     let Address::Ip(ip, _) = peer else {
         return None;

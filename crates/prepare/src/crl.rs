@@ -29,7 +29,7 @@ pub(super) struct RevocationLists<'a> {
 }
 
 impl ConfigBuilder<'_> {
-    /// Returns all lists, newest first: the verifier uses the first list of an issuer.
+    /// Returns all lists, newest first, because the verifier uses the first list of each issuer.
     pub(super) fn revocation(
         &mut self,
         path: &str,

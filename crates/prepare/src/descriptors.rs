@@ -24,8 +24,8 @@ pub fn fixed(listeners: &[Arc<Listener>], backends: &[Arc<Backend>], workers: us
     ((addresses + open + OF_WORKER) * workers) as u64
 }
 
-/// Returns the number of descriptors for the pipes of all workers. Returns 0 if Becket itself
-/// decrypts the data of every client, because decrypted data cannot be spliced.
+/// Returns the number of descriptors for the pipes of all workers. Returns 0 if Becket decrypts all
+/// connections in user space, because decrypted data cannot be spliced.
 pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: usize) -> u64 {
     let mut routes = listeners.iter().flat_map(|listener| &listener.routes);
     let pass = routes.any(|route| route.policy.is_none());
@@ -37,14 +37,14 @@ pub fn of_pipes(listeners: &[Arc<Listener>], limits: &LimitsSection, workers: us
     }
 }
 
-/// Returns the number of descriptors to reserve for pipes: at most an eighth of `limit` above
-/// [`FEW`].
+/// Returns the number of descriptors to reserve for pipes. It is at most an eighth of the
+/// descriptors above [`FEW`].
 pub fn spared_for_pipes(limit: u64, of_pipes: u64) -> u64 {
     of_pipes.min(limit.saturating_sub(FEW) / 8)
 }
 
-/// Returns the number of pipes per worker: the configured number, unless fewer descriptors are left
-/// after those of all connections.
+/// Returns the number of pipes per worker. The number is below the configured one if the
+/// connections leave too few descriptors.
 pub fn pipes(config: &Config, workers: usize) -> usize {
     let fixed = fixed(&config.listeners, &config.backends, workers);
     let left = rlimit::most_open_files().saturating_sub(needed(config.connections, fixed));
@@ -52,14 +52,13 @@ pub fn pipes(config: &Config, workers: usize) -> usize {
     usize::try_from(asked.min(left)).map_or(0, |all| all / (2 * workers))
 }
 
-/// Returns the number of descriptors for this many connections, including the [`fixed`] ones.
+/// Returns the number of descriptors for `connections` connections, including the [`fixed`] ones.
 pub fn needed(connections: usize, fixed: u64) -> u64 {
     let connections = connections as u64;
     let spare = LEAST_SPARE + connections.div_ceil(PER_SPARE);
     fixed + connections * 2 + spare.min(MOST_SPARE)
 }
 
-/// Returns the maximum number of connections that fit into `limit`.
 pub fn fitting(limit: u64, fixed: u64) -> usize {
     let left = limit.saturating_sub(fixed);
     let many = left.saturating_sub(MOST_SPARE) / 2;
@@ -86,7 +85,7 @@ pub fn raise(config: &Config, workers: usize) -> io::Result<()> {
 /// Hint for error messages: where to raise the limit of open files.
 pub const HOW_TO_RAISE: &str = "LimitNOFILE= in a service, ulimit -Hn in a shell";
 
-/// Descriptors of a worker in addition to its listening sockets and open files.
+/// Descriptors per worker in addition to its listening sockets and open files.
 const OF_WORKER: usize = 8;
 /// Minimum number of spare descriptors: standard streams, the control loop, logs, one page request.
 const LEAST_SPARE: u64 = 16;
@@ -96,7 +95,7 @@ const MOST_SPARE: u64 = 128;
 /// Limit of open files above which descriptors are reserved for pipes. Without pipes, bulk data is
 /// copied.
 const FEW: u64 = 4096;
-/// Number of connections per additional spare descriptor.
+/// Number of connections for which one more spare descriptor is reserved.
 const PER_SPARE: u64 = 8;
 
 #[cfg(test)]

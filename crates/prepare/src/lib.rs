@@ -67,20 +67,19 @@ use becket_tls::config::{Admin, AdminSocket, Config, Listener, worker_count};
 use becket_tls::kernel::cipher_of;
 use becket_tls::trial::Trials;
 
-/// Inputs of a preparation other than the configuration file.
 pub struct Environment<'a> {
-    /// The folder of the file, where relative paths start.
+    /// Folder of the configuration file. Relative paths start at this folder.
     pub base: &'a Path,
     /// Time at which certificates must be valid.
     pub now: UnixTime,
-    /// This host supports IPv6, so `:PORT` means both families.
+    /// `true` if this host supports IPv6. An address `:PORT` then means both families.
     pub ipv6: bool,
-    /// Maximum number of open descriptors of the process.
+    /// Maximum number of open file descriptors of the process.
     pub descriptors: u64,
     pub resolver: HostResolver,
     pub server_names: ServerNames,
     pub files: Files,
-    /// RSA signatures in batches; `None` if the processor does not support them.
+    /// Batch signer for RSA; `None` if the processor does not support it.
     pub multibuffer: Option<Multibuffer>,
     /// Tokens of the running configuration, and agents for the configuration to load.
     pub tokens: Tokens,
@@ -157,8 +156,8 @@ pub fn prepare_reading(
         Some(Err(mut rejected)) => {
             place(&mut rejected.errors);
             place(&mut rejected.warnings);
-            // An invalid value was removed from the file. Reporting the key as missing would be a
-            // second error.
+            // An invalid value was already removed from the file. Do not report its key as missing
+            // as well.
             let news = |problem: &Problem| !places.is_cut(&problem.path);
             errors.extend(rejected.errors.into_iter().filter(news));
             errors.sort_by_key(|problem| problem.line);
@@ -219,7 +218,8 @@ struct ConfigBuilder<'a> {
     loader: Loader,
     report: Report,
     names: HashMap<String, HostAddresses>,
-    /// Addresses in use, with the configuration key of each.
+    /// Addresses to bind so far, each with its configuration key. A new address must not overlap
+    /// with them.
     binds: Vec<(SocketAddr, String)>,
     /// Errors in changed files during a renewal; `None` outside a renewal.
     kept_out: Option<Vec<Problem>>,
@@ -249,14 +249,13 @@ impl<'a> ConfigBuilder<'a> {
 }
 
 impl ConfigBuilder<'_> {
-    /// Returns the batch signer, if batches are configured and supported.
     fn batches(&self) -> Option<Multibuffer> {
         let asks = self.file.process.rsa_batch == RsaBatch::Auto;
         self.environment.multibuffer.filter(|_| asks)
     }
 
-    /// Returns the configured number of connections, or the number that the limit of open files
-    /// allows after the `fixed` descriptors. Reports an error if the limit is too low.
+    /// Returns the configured number of connections. Without one, derives it from the limit of open
+    /// files after the `fixed` descriptors, and reports an error if this limit is too low.
     fn connections(&mut self, fixed: u64, of_pipes: u64) -> usize {
         if let Some(connections) = self.file.limits.connections {
             return connections;
@@ -445,8 +444,8 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// Returns the known addresses of a server or a peer. Names are resolved only with
-    /// [`ServerNames::Now`]; a name that does not resolve is a warning.
+    /// Returns the addresses of a server or a peer. Resolves a host name only with
+    /// [`ServerNames::Now`], and otherwise returns no address for it. A failed lookup is a warning.
     fn known_addresses(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         let is_name = matches!(address, Address::Name(..));
         if is_name && self.environment.server_names == ServerNames::Later {
@@ -491,7 +490,8 @@ impl ConfigBuilder<'_> {
 /// change the user.
 pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
     let process = &config.file.process;
-    // Not checked in a chroot, which has no user database; the supervisor has found the user.
+    // A chroot has no user database, so the user is not checked inside one. The supervisor has
+    // already resolved the user.
     let user = process.user.as_ref().filter(|_| !is_confined)?;
     let root = "a start as root";
     if process.chroot.is_some() {

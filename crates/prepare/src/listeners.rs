@@ -204,8 +204,9 @@ impl ConfigBuilder<'_> {
                 match self.lineage(&place) {
                     Some((chain, key)) => {
                         let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
-                        // The loader may return the object of a configured pair with the same
-                        // files. Its staple and policy do not apply here.
+                        // The loader may return an object that belongs to a configured pair of the
+                        // same files. The staple and policy of that pair do not apply to this
+                        // directory.
                         loaded.unstaple();
                         loaded.policy = None;
                         Some(loaded)
@@ -351,14 +352,16 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Returns `true` if two lists contain the same chains, keys and policies.
+/// Returns `true` if two lists share the same key objects and have equal policies, in the same
+/// order.
 fn are_one(one: &[Loaded], other: &[Loaded]) -> bool {
     let mut pairs = one.iter().zip(other);
     let is_one = |(a, b): (&Loaded, &Loaded)| Arc::ptr_eq(&a.key, &b.key) && a.policy == b.policy;
     one.len() == other.len() && pairs.all(is_one)
 }
 
-/// Returns `true` if a [`signing_key`] of one configuration is valid in the other.
+/// Returns `true` if both configurations have equal options for a [`signing_key`], so that such a
+/// key can be reused.
 fn sign_alike(one: &File, other: &File) -> bool {
     let [one, other] = [one, other].map(|file| {
         let process = &file.process;

@@ -66,8 +66,8 @@ impl ConfigBuilder<'_> {
         })
     }
 
-    /// Returns TLS to servers from the running configuration, if keys and file contents are
-    /// unchanged.
+    /// Returns the matching settings of the running configuration; `None` if the keys, limits, key
+    /// log or file contents differ.
     pub(super) fn running_tls(&self, made: &Onward) -> Option<Onward> {
         let running = self.environment.running?;
         let mut all = running.backends.iter().filter_map(|it| it.tls.as_ref());

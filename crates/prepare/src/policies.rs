@@ -47,8 +47,8 @@ impl ConfigBuilder<'_> {
         same.filter(|_| running.file.limits == self.file.limits)
     }
 
-    /// Builds one policy. Errors start with `path`: the policy's place in the configuration, or that
-    /// of a listener without its own policy.
+    /// Builds one policy. Error messages start with `path`, the configuration path of the policy, or of the listener if
+    /// it has no policy of its own.
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
         let known = self.client_authorities(path, &keys);
         let (pins, roots) = known.unzip();
@@ -88,8 +88,9 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Returns the listed client certificates, if clients are restricted to a list, and the CAs
-    /// that are sent in certificate requests.
+    /// Returns the pinned client certificates and the trust anchors. No certificate is pinned
+    /// unless `client_trust` is `certificates`. Returns `None` if client certificates are off or
+    /// the file is invalid.
     fn client_authorities(
         &mut self,
         path: &str,
@@ -115,8 +116,8 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Returns the configured suites, or all suites in the fastest order for this host, without suites
-/// of disabled versions.
+/// Returns the configured suites, or all suites in the fastest order for this host. Omits the
+/// suites of disabled TLS versions.
 fn suites(policy: &policy::Policy) -> Vec<SupportedCipherSuite> {
     let default = if aes_in_hardware() {
         ["AES-128-GCM", "AES-256-GCM", "CHACHA20-POLY1305"]

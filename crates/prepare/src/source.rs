@@ -34,7 +34,7 @@ enum SourceKind {
 #[derive(Clone, Debug)]
 pub struct ConfigSource {
     kind: SourceKind,
-    /// Absolute path of the folder in which the command was started.
+    /// Absolute path of the folder in which the operator started the command.
     base: PathBuf,
     files: Files,
     /// Token agents for the next configuration to load.
@@ -51,7 +51,6 @@ impl ConfigSource {
         Ok(Self::at(flags, std::env::current_dir()?))
     }
 
-    /// Creates a source from flags whose relative paths start at `base`.
     pub fn at(flags: Flags, base: PathBuf) -> Self {
         Self::of(SourceKind::Flags(Box::new(flags)), base)
     }

@@ -161,7 +161,8 @@ impl Child {
         self.credit = self.credit.saturating_sub(bytes);
     }
 
-    /// Returns `true` if more commands are queued than a correct process can cause.
+    /// Returns `true` if more than [`MOST_COMMANDS`] commands are queued, which a correct process
+    /// cannot cause.
     pub(super) fn has_too_many_commands(&self) -> bool {
         self.outgoing.len() > MOST_COMMANDS
     }

@@ -8,7 +8,7 @@ use crate::labelled;
 
 labelled! {
 pub enum CloseReason {
-    /// Both sides sent their end of data; nothing was lost.
+    /// Client and server both ended their data; nothing was lost.
     Finished = "finished",
     /// The client ended its stream without close_notify; its data may be cut short.
     ClientTruncated = "client-truncated",
@@ -165,7 +165,7 @@ pub enum CloseReason {
 }
 
 impl CloseReason {
-    /// Returns whether a handshake failed because of the client. Health checks, and clients rejected by admission
+    /// Returns `true` if the handshake failed because of the client. Health checks, and clients rejected by admission
     /// control or under overload, do not count.
     pub const fn is_failed_handshake(self) -> bool {
         matches!(
@@ -186,8 +186,8 @@ impl CloseReason {
         )
     }
 
-    /// Returns whether the configuration (certificate, versions or suites) may have caused this
-    /// failure, if the client requested a configured name.
+    /// Returns `true` if the configuration (certificate, versions or suites) may have caused this
+    /// failure, provided that the client requested a configured name.
     pub const fn may_be_our_fault(self) -> bool {
         matches!(
             self,
@@ -199,8 +199,8 @@ impl CloseReason {
         )
     }
 
-    /// Returns whether the end is expected: a peer or an operator ended the connection, or no data
-    /// moved until a timeout.
+    /// Returns `true` if the end is expected: a peer or an operator ended the connection, or no
+    /// data moved until a timeout.
     pub const fn is_expected(self) -> bool {
         matches!(
             self,
@@ -217,7 +217,7 @@ impl CloseReason {
         )
     }
 
-    /// Returns whether a server, or the path to it, is at fault and needs repair.
+    /// Returns `true` if a server, or the path to it, is at fault and needs repair.
     pub const fn is_fault_of_servers(self) -> bool {
         matches!(
             self,

@@ -23,7 +23,6 @@ use std::time::Duration;
 
 use crate::index_queue::IndexQueue;
 
-/// Queue of client numbers, each with its arrival time.
 #[derive(Debug, Default)]
 pub struct FreshQueue {
     waiting: IndexQueue,

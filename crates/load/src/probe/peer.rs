@@ -62,11 +62,11 @@ impl Peer {
     /// Sends close_notify and closes. Some servers invalidate the session of a connection that ends without close_notify.
     pub(super) fn close(mut self, tls: &mut ClientConnection) {
         tls.send_close_notify();
-        // The server may have closed already.
+        // Ignore errors: the server may already have closed the connection.
         flush(tls, &mut self).ok();
     }
 
-    /// Returns the time until the deadline, or `TimedOut` after it.
+    /// Returns the time until the deadline. Fails with `TimedOut` after the deadline.
     fn remaining(&self) -> io::Result<Option<Duration>> {
         let left = self.until.saturating_duration_since(clock::now());
         if left.is_zero() {

@@ -61,5 +61,5 @@ fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     })))
 }
 
-/// File descriptors for polls, standard streams and libraries.
+/// Number of file descriptors reserved for polls, standard streams and libraries.
 const DESCRIPTORS_BESIDE: u64 = 64;

@@ -25,7 +25,6 @@ pub(super) struct Workers {
 
 #[derive(Clone, Debug)]
 pub(super) struct Mark {
-    /// Exact time of the boundary.
     pub(super) at: Instant,
     /// Time at which the main thread read the CPU times, slightly after `at`.
     pub(super) read: Instant,
@@ -121,8 +120,8 @@ impl Workers {
             }
         }
         if marks.len() <= self.timeline.ends().len().max(1) {
-            // A run that ends by transaction count or by signal has its last boundary at the last
-            // transaction's end.
+            // If a transaction count or a signal ends the run, the end of the last transaction is
+            // the last step boundary.
             let ended = harvests.iter().flatten().map(|harvest| harvest.ended).max();
             marks.push(Mark::now(plan, ended.unwrap_or_else(clock::now)));
         }
