@@ -132,7 +132,10 @@ fn accepting_pauses_without_busy_waiting_if_descriptors_run_out() {
         .map(|_| TcpStream::connect(becket.web).unwrap())
         .collect();
     until("the pause is logged", || {
-        becket.log().contains("accepting paused").then_some(())
+        becket
+            .log()
+            .contains("accepting connections paused")
+            .then_some(())
     });
     // Becket has no descriptor left for a status request, so CPU time shows if it spins.
     let before = cpu_ticks(&becket);

@@ -88,7 +88,7 @@ impl Scene {
         }
         stop(self.new);
         signal(parent, Signal::CONT);
-        self.logged("serve command sent to the process", 2);
+        self.logged("sent the command to accept clients", 2);
         if self.step == Step::MadeWay {
             return;
         }

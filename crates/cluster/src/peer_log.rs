@@ -94,7 +94,7 @@ impl PeerLog {
                 lines += 1;
                 let secret = format!("{:08x}", refused.secret.0);
                 let (address, cause) = (refused.address, refused.cause.label());
-                tracing::warn!(name: "peer-rejected", %address, secret, reason = cause, suppressed, "peer rejected: it may not join");
+                tracing::warn!(name: "peer-rejected", %address, secret, reason = cause, suppressed, "peer not admitted to the cluster");
             }
         }
         let refused = status.refused.iter();

@@ -173,7 +173,7 @@ impl SessionSink {
                 name: "peer-policy-unknown",
                 node = node.0,
                 policy = format!("{:016x}", policy.0),
-                "peer sends sessions of an unknown policy"
+                "sessions of a peer dropped: no listener has their TLS policy"
             );
         }
     }

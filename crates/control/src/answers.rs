@@ -214,7 +214,7 @@ impl Responder {
                     Ok(_) => "done",
                     Err(refused) => &refused.error,
                 };
-                tracing::info!(name: "change-ended", by = %asker, path, outcome = %shortened(outcome.as_bytes()), "change over the admin socket ended");
+                tracing::info!(name: "change-ended", by = %asker, path, outcome = %shortened(outcome.as_bytes()), "change requested over the admin socket completed");
                 done
             }
         }

@@ -112,11 +112,11 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
             Some(how)
         }
         Err(error) if error.kind() == io::ErrorKind::Unsupported => {
-            tracing::warn!(name: "sandbox-unsupported", what, "the kernel does not support this part of the sandbox");
+            tracing::warn!(name: "sandbox-unsupported", what, "the kernel does not support this part of the sandbox; the process runs without it");
             None
         }
         Err(error) => {
-            tracing::warn!(name: "sandbox-failed", what, %error, "cannot enter the sandbox");
+            tracing::warn!(name: "sandbox-failed", what, %error, "cannot apply this part of the sandbox; the process runs without it");
             None
         }
     }

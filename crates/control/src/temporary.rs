@@ -20,7 +20,7 @@ pub(super) fn temporary(backends: &[RunningBackend], log_level: Option<&str>) ->
 /// Logs the temporary changes that a reload, an upgrade or a drain discards.
 pub fn log_ended(changes: &[String]) {
     for change in changes {
-        tracing::info!(name: "temporary-change-ended", change, "temporary change ended");
+        tracing::info!(name: "temporary-change-ended", change, "temporary change reverted");
     }
 }
 

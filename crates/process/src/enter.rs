@@ -175,7 +175,7 @@ fn supervise(
     let logging = start_log(seen)?;
     let carried = is_continued.then(Carried::receive).transpose();
     let carried = carried.inspect_err(|error| {
-        tracing::error!(name: "supervisor-state-lost", %error, "cannot read the state that the replaced supervisor program left; starting a new serving process");
+        tracing::error!(name: "supervisor-state-lost", %error, "cannot read the state of the previous supervisor program; starting a new serving process");
     });
     let carried = carried.ok().flatten();
     let user = carried.as_ref().and_then(|carried| carried.user());

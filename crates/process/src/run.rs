@@ -241,7 +241,7 @@ impl Runner {
             Action::Send(process, command) => {
                 self.send(process, &command);
                 if let Command::Serve(_) = command {
-                    tracing::info!(name: "serve-command-sent", process, "serve command sent to the process");
+                    tracing::info!(name: "serve-command-sent", process, "sent the command to accept clients");
                 }
             }
             Action::Yield(process, next) => {

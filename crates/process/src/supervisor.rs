@@ -382,7 +382,7 @@ impl Supervisor {
         (self.failures, self.restart_at) = (0, None);
         self.is_outdated = true;
         self.restarts.upgrades += 1;
-        tracing::info!(name: "upgraded", process = id, "upgraded: the new process serves");
+        tracing::info!(name: "upgraded", process = id, "upgrade complete: the new process serves clients");
         if let Some(ProcessStage::Serving(Serving { id, times, .. })) = self.serving.take() {
             out.push(Action::Send(id, Command::Leave));
             let ends_by = now + times.drain + GRACE;

@@ -97,7 +97,7 @@ impl Pipes {
             Ok(pipe) => pipe,
             Err(error) => {
                 if !self.told.replace(true) {
-                    tracing::warn!(name: "pipes-failed", %error, "cannot create pipes; bulk data is copied");
+                    tracing::warn!(name: "pipes-failed", %error, "cannot create pipes; bulk data is copied instead of spliced");
                 }
                 self.pause.set(PAUSE);
                 return self.refuse(PipeRefusal::Kernel);

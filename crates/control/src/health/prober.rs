@@ -477,7 +477,7 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     if old.len() == new.len() && new.iter().all(|address| old.contains(address)) {
         return;
     }
-    tracing::info!(name: "server-addresses-changed", server = %server.name(), addresses = ?found, "addresses of the name changed");
+    tracing::info!(name: "server-addresses-changed", server = %server.name(), addresses = ?found, "server name resolves to other addresses");
     server.set_addresses(&new);
     // Clients queued for another server may use the new address.
     server.backend().settle();

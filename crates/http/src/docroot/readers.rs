@@ -44,7 +44,7 @@ impl Readers {
         let readers = Arc::clone(self);
         let thread = thread::Builder::new().name("becket-reader".into());
         if let Err(error) = thread.spawn(move || readers.work()) {
-            tracing::error!(name: "file-thread-failed", %error, "cannot start a thread that reads files");
+            tracing::error!(name: "file-thread-failed", %error, "cannot start a thread that reads the files to serve");
             let mut state = self.lock();
             state.threads -= 1;
             // On failure, the job is dropped, which wakes its connection without a result.

@@ -277,7 +277,7 @@ impl Worker {
     fn rest(&mut self, why: &dyn Display) {
         self.acceptors.paused_until = Some(self.clocks.now.running + PAUSE);
         if let Some(suppressed) = self.acceptors.pauses.admit(self.clocks.now.instant) {
-            tracing::error!(name: "accepting-paused", error = %why, suppressed, "accepting paused");
+            tracing::error!(name: "accepting-paused", error = %why, suppressed, "accepting connections paused");
         }
     }
 
