@@ -31,7 +31,6 @@ pub mod negotiated;
 pub mod plan;
 pub mod preface;
 pub mod probe;
-pub mod random;
 pub mod report;
 pub mod response;
 pub mod resume;

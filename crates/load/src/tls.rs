@@ -21,8 +21,8 @@ use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use crate::Error;
 use crate::key_share::Group;
+use crate::negotiated;
 use crate::resume::Resume;
-use crate::{negotiated, random};
 
 /// Options of the TLS client.
 #[derive(Clone, Debug, clap::Args)]
@@ -140,7 +140,6 @@ impl Tls {
         }
         let groups = options.group.iter();
         provider.kx_groups = groups.map(|group| group.of_library()).collect();
-        provider.secure_random = &random::Careless;
         let schemes = by_cost(
             provider
                 .signature_verification_algorithms
