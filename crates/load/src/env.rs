@@ -54,9 +54,9 @@ impl Env {
 
 #[derive(Clone, Debug)]
 pub struct Timeline {
-    begin: Instant,
+    pub begin: Instant,
     /// End times of the steps. Empty for a run with a number of transactions.
-    ends: Vec<Instant>,
+    pub ends: Vec<Instant>,
 }
 
 impl Timeline {
@@ -85,14 +85,6 @@ impl Timeline {
     /// Returns the end of the last step; `None` for a run with a number of transactions.
     pub fn end(&self) -> Option<Instant> {
         self.ends.last().copied()
-    }
-
-    pub fn begin(&self) -> Instant {
-        self.begin
-    }
-
-    pub fn ends(&self) -> &[Instant] {
-        &self.ends
     }
 }
 

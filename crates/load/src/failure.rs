@@ -4,41 +4,57 @@
 //! failures by kind. If the client lacks ports or descriptors, the kind starts with `client:`, so that it is not mistaken for a failure of
 //! the server.
 
-use std::fmt;
 use std::io;
 
+use rustix::io::Errno;
 use rustls::Error as TlsError;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
 #[non_exhaustive]
 pub enum Failure {
+    #[error("refused")]
     Refused,
+    #[error("reset")]
     Reset,
+    #[error("unreachable")]
     Unreachable,
     /// The server sent the fatal alert with this number (RFC 8446, section 6).
+    #[error("alert {0}")]
     Alert(u8),
     /// TLS failed in the client for this reason, without an alert from the server.
+    #[error("tls: {0}")]
     Tls(&'static str),
     /// The transaction timed out during this phase.
+    #[error("time-out: {0}")]
     TimeOut(&'static str),
     /// The server closed the connection before a response began.
+    #[error("closed early")]
     ClosedEarly,
     /// The server closed the connection before the body was complete.
+    #[error("short body")]
     ShortBody,
     /// The body was complete, but had an unexpected length.
+    #[error("wrong body length")]
     WrongBody,
     /// The response was not HTTP/1.
+    #[error("not HTTP/1")]
     BadResponse,
+    #[error("status {0}")]
     Status(u16),
     /// The server selected an ALPN protocol other than HTTP/1.
+    #[error("alpn: not HTTP/1")]
     Alpn,
     /// The client has no free local port for this pair of addresses.
+    #[error("client: no port left")]
     NoPort,
     /// The client has no free file descriptor.
+    #[error("client: no descriptor left")]
     NoDescriptor,
     /// The transaction was due before the end of the run, but all connections or the client's thread were busy.
+    #[error("client: not started in time")]
     NotStarted,
     /// Another operating system error (errno).
+    #[error("os error {0}")]
     Os(i32),
 }
 
@@ -52,9 +68,9 @@ impl Failure {
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::Unreachable,
             io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => Self::NoPort,
             io::ErrorKind::TimedOut => Self::TimeOut("connect"),
-            _ => match error.raw_os_error() {
-                Some(EMFILE | ENFILE) => Self::NoDescriptor,
-                other => Self::Os(other.unwrap_or(0)),
+            _ => match Errno::from_io_error(error) {
+                Some(Errno::MFILE | Errno::NFILE) => Self::NoDescriptor,
+                other => Self::Os(other.map_or(0, Errno::raw_os_error)),
             },
         }
     }
@@ -90,40 +106,13 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Refused => f.write_str("refused"),
-            Self::Reset => f.write_str("reset"),
-            Self::Unreachable => f.write_str("unreachable"),
-            Self::Alert(number) => write!(f, "alert {number}"),
-            Self::Tls(what) => write!(f, "tls: {what}"),
-            Self::TimeOut(phase) => write!(f, "time-out: {phase}"),
-            Self::ClosedEarly => f.write_str("closed early"),
-            Self::ShortBody => f.write_str("short body"),
-            Self::WrongBody => f.write_str("wrong body length"),
-            Self::BadResponse => f.write_str("not HTTP/1"),
-            Self::Status(code) => write!(f, "status {code}"),
-            Self::Alpn => f.write_str("alpn: not HTTP/1"),
-            Self::NoPort => f.write_str("client: no port left"),
-            Self::NoDescriptor => f.write_str("client: no descriptor left"),
-            Self::NotStarted => f.write_str("client: not started in time"),
-            Self::Os(number) => write!(f, "os error {number}"),
-        }
-    }
-}
-
-/// Error number for too many open files in this process; identical on every Linux architecture.
-const EMFILE: i32 = 24;
-const ENFILE: i32 = 23;
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn a_failure_of_the_client_is_named_as_such() {
-        let none_left = Failure::from_io(&io::Error::from_raw_os_error(EMFILE));
+        let none_left = Failure::from_io(&io::Error::from_raw_os_error(24));
         assert_eq!(none_left, Failure::NoDescriptor);
         assert!(none_left.to_string().starts_with("client:"));
         assert!(none_left.hint().is_some());

@@ -16,20 +16,21 @@ pub struct Histogram {
     inner: hdrhistogram::Histogram<u64>,
 }
 
-impl Histogram {
+impl Default for Histogram {
     /// Creates an empty histogram of about 16 KiB. It grows with the largest recorded value.
-    pub fn new() -> Self {
+    fn default() -> Self {
         let Ok(mut inner) = hdrhistogram::Histogram::new(SIGNIFICANT_DIGITS) else {
             unreachable!("three digits are within what hdrhistogram accepts")
         };
         inner.auto(true);
         Self { inner }
     }
+}
 
+impl Histogram {
     /// Records one duration. Takes a few nanoseconds; allocates only when the range grows.
     pub fn record(&mut self, value: Duration) {
-        let nanos = u64::try_from(value.as_nanos()).unwrap_or(u64::MAX);
-        let recorded = self.inner.record(nanos.clamp(1, LARGEST_NANOS));
+        let recorded = self.inner.record(nanos(value));
         debug_assert!(
             recorded.is_ok(),
             "clamped values fit an auto-resizing histogram"
@@ -45,33 +46,15 @@ impl Histogram {
         self.inner.len()
     }
 
-    pub fn is_empty(&self) -> bool {
-        self.count() == 0
-    }
-
-    /// Returns the duration at `quantile` (0.0 to 1.0), rounded up to three significant digits;
-    /// zero for an empty histogram.
-    pub fn quantile(&self, quantile: f64) -> Duration {
-        if self.is_empty() {
-            return Duration::ZERO;
-        }
-        Duration::from_nanos(self.inner.value_at_quantile(quantile))
-    }
-
     /// Returns the number of values from `low` to `high`, both inclusive.
     pub fn count_between(&self, low: Duration, high: Duration) -> u64 {
-        let nanos = |d: Duration| {
-            u64::try_from(d.as_nanos())
-                .unwrap_or(u64::MAX)
-                .min(LARGEST_NANOS)
-        };
         self.inner.count_between(nanos(low), nanos(high))
     }
 
     pub fn summary(&self) -> Summary {
         let us = |nanos: u64| nanos as f64 / 1_000.0;
         let at = |quantile: f64| us(self.inner.value_at_quantile(quantile));
-        if self.is_empty() {
+        if self.count() == 0 {
             return Summary::default();
         }
         Summary {
@@ -99,10 +82,10 @@ impl Histogram {
     }
 }
 
-impl Default for Histogram {
-    fn default() -> Self {
-        Self::new()
-    }
+/// Returns a duration in nanoseconds, clamped to the range of a histogram.
+fn nanos(duration: Duration) -> u64 {
+    let nanos = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);
+    nanos.clamp(1, LARGEST_NANOS)
 }
 
 const SIGNIFICANT_DIGITS: u8 = 3;
@@ -118,7 +101,7 @@ mod tests {
 
     #[test]
     fn percentiles_keep_three_digits() {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         for n in 1..=10_000u64 {
             histogram.record(Duration::from_micros(n));
         }
@@ -131,7 +114,7 @@ mod tests {
 
     #[test]
     fn an_absurd_value_is_clamped_and_counted() {
-        let mut histogram = Histogram::new();
+        let mut histogram = Histogram::default();
         histogram.record(Duration::from_secs(1 << 40));
         histogram.record(Duration::ZERO);
         assert_eq!(histogram.count(), 2);

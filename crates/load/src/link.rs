@@ -33,9 +33,9 @@ use crate::tls::Tls;
 use crate::wire::Wire;
 
 pub struct LoadConnection {
-    wire: Wire,
+    pub wire: Wire,
     tls: Option<ClientConnection>,
-    phase: Phase,
+    pub phase: Phase,
     /// State of the preface; `None` after it is complete, or without a preface.
     preface: Option<PrefaceState>,
     response: Response,
@@ -43,11 +43,11 @@ pub struct LoadConnection {
     asked: Instant,
     /// Time of the first response byte; `None` before it.
     answered: Option<Instant>,
-    times: Times,
+    pub times: Times,
     requests_left: u64,
     /// `true` if the plan requires a resumed handshake.
     resumes: bool,
-    offered: Offered,
+    pub offered: Offered,
     /// `true` if the request was sent as early data.
     early: bool,
     peer_closed: bool,
@@ -144,22 +144,6 @@ impl LoadConnection {
             link.ask(env, times.started)?;
         }
         Ok(link)
-    }
-
-    pub fn offered(&self) -> Offered {
-        self.offered
-    }
-
-    pub fn times(&self) -> Times {
-        self.times
-    }
-
-    pub fn phase(&self) -> Phase {
-        self.phase
-    }
-
-    pub fn socket(&mut self) -> &mut mio::net::TcpStream {
-        &mut self.wire.socket
     }
 
     /// Starts the next transaction on a parked connection.
@@ -461,12 +445,12 @@ impl LoadConnection {
     }
 
     fn on_whole(&mut self, env: &mut Env, now: Instant) -> Result<(), Failure> {
-        let status = self.response.status();
+        let status = self.response.status;
         if !(200..300).contains(&status) {
             return Err(Failure::Status(status));
         }
         let expected = env.plan.options.connection.expect_body;
-        if expected.is_some_and(|expected| expected != self.response.body()) {
+        if expected.is_some_and(|expected| expected != self.response.body) {
             return Err(Failure::WrongBody);
         }
         if let Some(first) = self.answered {
@@ -478,7 +462,7 @@ impl LoadConnection {
         }
         self.succeed(env, now);
         self.requests_left = self.requests_left.saturating_sub(1);
-        if self.requests_left > 0 && self.response.keep_alive() {
+        if self.requests_left > 0 && self.response.keep_alive {
             self.phase = Phase::Parked;
             self.ready = true;
             self.deadline = now + FOREVER;

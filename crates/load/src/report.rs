@@ -10,6 +10,7 @@
 
 use std::collections::BTreeMap;
 
+use becket_stats::units::show_count;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -238,6 +239,13 @@ pub struct Latencies {
 }
 
 impl LoadStep {
+    /// Lists the failures by kind.
+    pub fn failure_kinds(&self) -> String {
+        let kinds = self.failures.iter();
+        let kinds = kinds.map(|(kind, n)| format!("{kind}: {}", show_count(*n)));
+        kinds.collect::<Vec<_>>().join(", ")
+    }
+
     /// Returns the number of transactions that were to begin per second.
     pub fn rate_attempted_per_s(&self) -> f64 {
         self.attempted as f64 / self.seconds.max(1e-9)

@@ -6,18 +6,21 @@
 
 use crate::failure::Failure;
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Response {
     state: ResponseState,
     /// Incomplete response header or chunk line from previous pieces.
     partial: Vec<u8>,
-    status: u16,
-    keep_alive: bool,
-    body: u64,
+    /// Status code; 0 before the response header is complete.
+    pub status: u16,
+    pub keep_alive: bool,
+    /// Received bytes of the body.
+    pub body: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum ResponseState {
+    #[default]
     Head,
     Length(u64),
     ChunkLine,
@@ -28,35 +31,6 @@ enum ResponseState {
 }
 
 impl Response {
-    pub fn new() -> Self {
-        Self {
-            state: ResponseState::Head,
-            partial: Vec::new(),
-            status: 0,
-            keep_alive: true,
-            body: 0,
-        }
-    }
-
-    pub fn restart(&mut self) {
-        self.partial.clear();
-        self.state = ResponseState::Head;
-        (self.status, self.keep_alive, self.body) = (0, true, 0);
-    }
-
-    /// Returns the status code; 0 before the response header is complete.
-    pub fn status(&self) -> u16 {
-        self.status
-    }
-
-    pub fn keep_alive(&self) -> bool {
-        self.keep_alive
-    }
-
-    pub fn body(&self) -> u64 {
-        self.body
-    }
-
     pub fn is_whole(&self) -> bool {
         self.state == ResponseState::Whole
     }
@@ -221,12 +195,6 @@ impl Response {
     }
 }
 
-impl Default for Response {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 fn decimal(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -244,7 +212,7 @@ mod tests {
     use super::*;
 
     fn in_pieces(text: &[u8], size: usize) -> Result<Response, Failure> {
-        let mut response = Response::new();
+        let mut response = Response::default();
         for piece in text.chunks(size) {
             response.feed(piece)?;
         }
@@ -265,7 +233,7 @@ mod tests {
             for size in 1..=text.len() {
                 let response = in_pieces(text, size).unwrap();
                 assert_eq!(
-                    (response.body(), response.keep_alive()),
+                    (response.body, response.keep_alive),
                     (body, keep_alive),
                     "{size}"
                 );

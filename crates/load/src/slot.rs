@@ -74,8 +74,8 @@ impl ClientSlot {
         let Some(link) = &mut self.link else {
             return SlotState::Waiting;
         };
-        let parked = link.phase() == Phase::Parked;
-        let step = link.times().step;
+        let parked = link.phase == Phase::Parked;
+        let step = link.times.step;
         let turn = link.turn(env, hung_up);
         match self.settle(turn, step, env) {
             // The end of a parked connection must not add its slot to the list of free slots a
@@ -89,7 +89,7 @@ impl ClientSlot {
         let Some(link) = self.link.as_ref().filter(|link| link.deadline <= now) else {
             return SlotState::Waiting;
         };
-        let step = link.times().step;
+        let step = link.times.step;
         let turn = link.expire(env).map(|()| Turn::Free);
         self.settle(turn, step, env)
     }
@@ -97,7 +97,7 @@ impl ClientSlot {
     pub fn is_busy(&self) -> bool {
         self.link
             .as_ref()
-            .is_some_and(|link| !matches!(link.phase(), Phase::Parked | Phase::Closing))
+            .is_some_and(|link| !matches!(link.phase, Phase::Parked | Phase::Closing))
     }
 
     fn open(&mut self, times: Times, env: &mut Env) -> Result<Turn, Failure> {
@@ -108,13 +108,15 @@ impl ClientSlot {
             self.config = env.tls.as_ref().map(Tls::config);
         }
         let mut link = self.connect(resumes, times, env)?;
-        if link.offered() == Offered::Id && env.plan.options.tls.resume_kind == ResumeKind::Ticket {
+        if link.offered == Offered::Id && env.plan.options.tls.resume_kind == ResumeKind::Ticket {
             // The session has no ticket, and session IDs are not allowed: make a full handshake.
             self.config = env.tls.as_ref().map(Tls::config);
             link = self.connect(resumes, times, env)?;
         }
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let registered = env.registry.register(link.socket(), self.token, interest);
+        let registered = env
+            .registry
+            .register(&mut link.wire.socket, self.token, interest);
         registered.map_err(|e| Failure::from_io(&e))?;
         self.link.insert(link).turn(env, false)
     }

@@ -26,10 +26,6 @@ impl Sources {
             first => first,
         }
     }
-
-    pub fn count(&self) -> u32 {
-        self.count
-    }
 }
 
 impl FromStr for Sources {
@@ -70,7 +66,7 @@ mod tests {
     #[test]
     fn a_range_is_used_in_rotation() {
         let sources: Sources = "127.0.0.254-127.0.1.1".parse().unwrap();
-        assert_eq!(sources.count(), 4);
+        assert_eq!(sources.count, 4);
         let picked: Vec<String> = (0..5).map(|i| sources.pick(i).to_string()).collect();
         assert_eq!(
             picked,

@@ -132,19 +132,11 @@ pub fn verdict(steps: &[LoadStep]) -> String {
         return "nothing was measured".to_owned();
     };
     if best.completed == 0 {
-        let kinds: Vec<String> = best
-            .failures
-            .iter()
-            .map(|(kind, n)| format!("{kind}: {}", show_count(*n)))
-            .collect();
-        return format!(
-            "no transaction succeeded ({})",
-            if kinds.is_empty() {
-                "none ended in time".to_owned()
-            } else {
-                kinds.join(", ")
-            }
-        );
+        let kinds = match best.failure_kinds() {
+            kinds if kinds.is_empty() => "none ended in time".to_owned(),
+            kinds => kinds,
+        };
+        return format!("no transaction succeeded ({kinds})");
     }
     let rate = show_rate(best.rate_succeeded_per_s);
     if best.generator.bound {

@@ -108,15 +108,7 @@ fn failures(step: &LoadStep) -> String {
     if step.failed == 0 {
         return "0".to_owned();
     }
-    let kinds = step
-        .failures
-        .iter()
-        .map(|(kind, n)| format!("{kind}: {}", show_count(*n)));
-    format!(
-        "{} ({})",
-        show_count(step.failed),
-        kinds.collect::<Vec<_>>().join(", ")
-    )
+    format!("{} ({})", show_count(step.failed), step.failure_kinds())
 }
 
 fn handshakes(rows: &mut Vec<(&str, String)>, h: &Handshakes) {

@@ -4,6 +4,7 @@ use std::io::{self, Write};
 use std::net::{IpAddr, SocketAddr};
 
 use mio::net::TcpStream;
+use rustix::io::Errno;
 use socket2::{Domain, Protocol, Socket, Type};
 
 #[derive(Debug)]
@@ -64,9 +65,7 @@ fn connect_from(target: SocketAddr, source: IpAddr) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(target), kind, Some(Protocol::TCP))?;
     becket_sys::socket::bind_no_port(&socket, source)?;
     match socket.connect(&target.into()) {
-        Err(e) if e.raw_os_error() != Some(EINPROGRESS) => Err(e),
+        Err(e) if Errno::from_io_error(&e) != Some(Errno::INPROGRESS) => Err(e),
         _ => Ok(TcpStream::from_std(socket.into())),
     }
 }
-
-const EINPROGRESS: i32 = 115;

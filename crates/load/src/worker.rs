@@ -79,7 +79,7 @@ impl Worker {
             .registry()
             .try_clone()
             .map_err(|e| Error::os("cannot clone the epoll descriptor", e))?;
-        let steps = task.timeline.ends().len().max(1);
+        let steps = task.timeline.ends.len().max(1);
         let env = Env {
             tls: match plan.server_name {
                 Some(_) => Some(Tls::new(&plan.options.tls)?),
@@ -132,7 +132,7 @@ impl Worker {
         }
         self.drain()?;
         let ended = clock::now();
-        if self.spent.len() <= self.env.timeline.ends().len().max(1) {
+        if self.spent.len() <= self.env.timeline.ends.len().max(1) {
             // If a transaction count or a signal ends the run, the last step boundary is here.
             self.spent.push(cpu::of_own_thread().unwrap_or_default());
         }
@@ -150,8 +150,8 @@ impl Worker {
 
     fn note_spent(&mut self, now: Instant) {
         let timeline = &self.env.timeline;
-        let past = 1 + timeline.ends().iter().filter(|end| **end <= now).count();
-        while now >= timeline.begin() && self.spent.len() < past {
+        let past = 1 + timeline.ends.iter().filter(|end| **end <= now).count();
+        while now >= timeline.begin && self.spent.len() < past {
             self.spent.push(cpu::of_own_thread().unwrap_or_default());
         }
     }
@@ -207,7 +207,7 @@ impl Worker {
 
     /// Drops the overdue starts of the warm-up, because they would delay the starts of the first step.
     fn skip_warm_up(&mut self, now: Instant) {
-        let begin = self.env.timeline.begin();
+        let begin = self.env.timeline.begin;
         while now >= begin && self.next_start().is_some_and(|intended| intended < begin) {
             self.advance();
         }

@@ -42,16 +42,12 @@ impl Interval {
         let logs = pairs.iter().filter(positive).map(|(a, b)| (a / b).ln());
         let of = Moments::of(logs)?;
         let error = (of.variance / of.count).sqrt();
-        Some(Self::around(of.mean, error, of.count - 1.0, confidence))
-    }
-
-    fn around(mean: f64, error: f64, freedom: f64, confidence: f64) -> Self {
-        let reach = student(freedom, confidence) * error;
-        Self {
-            ratio: mean.exp(),
-            low: (mean - reach).exp(),
-            high: (mean + reach).exp(),
-        }
+        let reach = student(of.count - 1.0, confidence) * error;
+        Some(Self {
+            ratio: of.mean.exp(),
+            low: (of.mean - reach).exp(),
+            high: (of.mean + reach).exp(),
+        })
     }
 
     /// Returns this interval with both bounds extended by the factor `1 + share`. `share` is the change of a

@@ -4,10 +4,10 @@
 //! `1M`, `1GiB` (all powers of 1024, as in wrk and nginx); `500`, `5k`, `1.2M` for rates (powers of
 //! 1000). Formatting uses the unit that leaves one to three digits before the decimal point.
 
-use std::fmt;
 use std::time::Duration;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not {accepted}")]
 pub struct UnitError {
     text: String,
     accepted: &'static str,
@@ -21,14 +21,6 @@ impl UnitError {
         }
     }
 }
-
-impl fmt::Display for UnitError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` is not {}", self.text, self.accepted)
-    }
-}
-
-impl std::error::Error for UnitError {}
 
 /// Parses a duration such as `10s`, `500ms` or `2m`; a bare number is in seconds.
 ///
@@ -104,23 +96,17 @@ pub fn show_us(us: f64) -> String {
 
 /// Formats a number of bytes in powers of 1024: `312 B`, `1.0 KiB`, `2.5 GiB`.
 pub fn show_bytes(bytes: f64) -> String {
-    let units = ["B", "KiB", "MiB", "GiB", "TiB"];
-    let mut value = bytes;
-    let mut unit = "B";
-    for name in units {
-        unit = name;
+    if bytes < 1024.0 {
+        return format!("{bytes:.0} B");
+    }
+    let mut value = bytes / 1024.0;
+    for unit in ["KiB", "MiB", "GiB"] {
         if value < 1024.0 {
-            break;
+            return format!("{value:.1} {unit}");
         }
-        if name != "TiB" {
-            value /= 1024.0;
-        }
+        value /= 1024.0;
     }
-    if unit == "B" {
-        format!("{value:.0} B")
-    } else {
-        format!("{value:.1} {unit}")
-    }
+    format!("{value:.1} TiB")
 }
 
 /// Formats a rate with a suitable number of digits: `7.53/s`, `812/s`, `12 345/s`.

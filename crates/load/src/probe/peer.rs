@@ -35,10 +35,8 @@ impl Peer {
     }
 
     pub(super) fn turn(&mut self, tls: &mut ClientConnection) -> Result<(), Failure> {
-        match tls.complete_io(self) {
-            Ok(_) => Ok(()),
-            Err(error) => Err(failure(&error)),
-        }
+        tls.complete_io(self).map_err(|e| failure(&e))?;
+        Ok(())
     }
 
     /// Sends a request and reads until `is_enough` returns `true`, the connection ends, or [`WAIT_FOR_TICKETS`] has passed.

@@ -84,8 +84,8 @@ impl Workers {
         plan: &Plan,
         stop: &AtomicBool,
     ) -> Result<(Vec<Mark>, Vec<Harvest>), Error> {
-        let mut boundaries = vec![self.timeline.begin()];
-        boundaries.extend_from_slice(self.timeline.ends());
+        let mut boundaries = vec![self.timeline.begin];
+        boundaries.extend_from_slice(&self.timeline.ends);
         let mut boundaries = boundaries.into_iter().peekable();
         let mut before = [0; 3];
         let mut tick = self.begin + SECOND;
@@ -119,7 +119,7 @@ impl Workers {
                 }
             }
         }
-        if marks.len() <= self.timeline.ends().len().max(1) {
+        if marks.len() <= self.timeline.ends.len().max(1) {
             // If a transaction count or a signal ends the run, the end of the last transaction is
             // the last step boundary.
             let ended = harvests.iter().flatten().map(|harvest| harvest.ended).max();
