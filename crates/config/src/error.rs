@@ -44,6 +44,11 @@ impl Problem {
         self.value(format!("{:?}", shortened(value)))
     }
 
+    pub fn line(mut self, line: usize) -> Self {
+        self.line = Some(line);
+        self
+    }
+
     /// Adds the invalid value, in the notation of the file.
     pub fn value(mut self, value: impl Into<String>) -> Self {
         self.value = Some(value.into());

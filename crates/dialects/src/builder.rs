@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
 use super::ciphers::{self, CipherChoice, LEAVING, NOTHING_LEFT, TLS13};
-use super::setting::{Remark, Setting, SettingSupport, ValueKind};
+use super::setting::{Remark, Setting, SettingSupport};
 use super::translation::{Translation, name};
 use becket_config::error::{Problem, shortened};
 use becket_config::notation::{Text, meant};
@@ -22,7 +22,6 @@ pub(super) struct TranslationBuilder {
     /// Path of the included file being read; `None` in the main file.
     file: Option<Box<str>>,
     made: Translation,
-    unknown_settings: usize,
     counted: usize,
 }
 
@@ -40,7 +39,7 @@ impl SectionBuilder {
         value: impl Into<Value>,
         origin: impl Into<Option<SettingId>>,
     ) {
-        self.note_origin(key, origin);
+        self.note_origin(key, origin.into());
         self.table.insert(key.to_owned(), value.into());
     }
 
@@ -53,29 +52,40 @@ impl SectionBuilder {
         &mut self,
         key: &str,
         value: impl Into<Value>,
-        origin: impl Into<Option<SettingId>>,
+        origins: impl IntoIterator<Item = SettingId>,
     ) {
         let entry = self.table.entry(key);
         let list = entry.or_insert_with(|| Value::Array(Vec::new()));
         if let Value::Array(list) = list {
             let key = format!("{key}[{}]", list.len());
             list.push(value.into());
-            self.note_origin(&key, origin);
+            self.note_origin(&key, origins);
         }
     }
 
-    /// Records an additional origin of the last element in the list `key`.
-    pub(super) fn add_origin(&mut self, key: &str, origin: SettingId) {
-        let list = self.table.get(key).and_then(Value::as_array);
-        if let Some(last) = list.and_then(|list| list.len().checked_sub(1)) {
-            self.note_origin(&format!("{key}[{last}]"), origin);
-        }
-    }
-
-    fn note_origin(&mut self, key: &str, origin: impl Into<Option<SettingId>>) {
+    fn note_origin(&mut self, key: &str, origins: impl IntoIterator<Item = SettingId>) {
         let path = format!("{}.{key}", self.path);
-        self.origins
-            .extend(origin.into().map(|origin| (path, origin)));
+        let origins = origins.into_iter().map(|origin| (path.clone(), origin));
+        self.origins.extend(origins);
+    }
+
+    /// Starts a subtable, such as `[backend.health]`.
+    pub(super) fn nested(&self, key: &str) -> Self {
+        Self {
+            path: format!("{}.{key}", self.path),
+            table: Table::new(),
+            origins: Vec::new(),
+        }
+    }
+
+    pub(super) fn set_nested(
+        &mut self,
+        key: &str,
+        nested: Self,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        self.set(key, nested.table, origin);
+        self.origins.extend(nested.origins);
     }
 }
 
@@ -242,22 +252,10 @@ impl TranslationBuilder {
                 Some(close) => format!("{fault} (did you mean {close}?)"),
                 None => fault.to_owned(),
             };
-            let problem = Problem {
-                line: Some(line),
-                ..Problem::new(shortened(name), fault)
-            };
+            let problem = Problem::new(shortened(name), fault).line(line);
             self.problem(problem.accepted(accepted));
         }
         found
-    }
-
-    /// Adds a remark about an unknown setting. This is not an error, because stud also ignores
-    /// unknown settings.
-    pub(super) fn unknown(&mut self, name: &str, line: Option<usize>) {
-        if self.unknown_settings < FAULTS {
-            self.unknown_settings += 1;
-            self.note(&UNKNOWN, line, name);
-        }
     }
 
     fn note_origin(&mut self, path: String, origin: Option<SettingId>) {
@@ -299,23 +297,6 @@ impl TranslationBuilder {
         }
     }
 
-    pub(super) fn tls(&self, backend: &SectionBuilder) -> SectionBuilder {
-        SectionBuilder {
-            path: format!("{}.tls", backend.path),
-            table: Table::new(),
-            origins: Vec::new(),
-        }
-    }
-
-    /// Starts a subtable of a backend, such as `[backend.health]`.
-    pub(super) fn nested(&self, backend: &SectionBuilder, key: &str) -> SectionBuilder {
-        SectionBuilder {
-            path: format!("{}.{key}", backend.path),
-            table: Table::new(),
-            origins: Vec::new(),
-        }
-    }
-
     /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`, and records it in the remark of the
     /// setting.
     pub(super) fn set_tls(
@@ -330,27 +311,6 @@ impl TranslationBuilder {
             self.becomes(origin, path);
         }
         tls.set(path.trim_start_matches("backend.tls."), value, origin);
-    }
-
-    pub(super) fn set_table(
-        &self,
-        backend: &mut SectionBuilder,
-        tls: SectionBuilder,
-        origin: impl Into<Option<SettingId>>,
-    ) {
-        backend.set("tls", tls.table, origin);
-        backend.origins.extend(tls.origins);
-    }
-
-    pub(super) fn set_nested(
-        &self,
-        backend: &mut SectionBuilder,
-        key: &str,
-        nested: SectionBuilder,
-        origin: impl Into<Option<SettingId>>,
-    ) {
-        backend.set(key, nested.table, origin);
-        backend.origins.extend(nested.origins);
     }
 
     /// Sets the groups of a policy from OpenSSL's list of curves.
@@ -456,7 +416,6 @@ pub(super) fn address(host: &str, port: &str) -> String {
     }
 }
 
-static UNKNOWN: Setting = Setting::ignored(ValueKind::Text, "unknown key", "not a setting of stud");
 pub(super) const SYSLOG: &str = "/dev/log";
 /// Maximum number of reported errors, as for `becket.toml`.
 const FAULTS: usize = 100;

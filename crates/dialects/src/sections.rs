@@ -51,7 +51,7 @@ impl ListenerPlan {
         let mut section = out.section("listener", &self.name);
         out.used(self.origin);
         for (at, origin) in self.bind {
-            section.push("bind", at, origin);
+            section.push("bind", at, [origin]);
         }
         let (protocol, origin) = self.protocol;
         match protocol {
@@ -68,7 +68,7 @@ impl ListenerPlan {
                 section.set("default-certificate", "first", None);
             }
             for (certificate, origin) in self.certificates {
-                section.push("certificates", certificate, origin);
+                section.push("certificates", certificate, [origin]);
             }
         }
         if let Some(origin) = self.redirect {
@@ -80,7 +80,7 @@ impl ListenerPlan {
         let mut last = None;
         for (route, origin) in self.routes.into_iter().filter(|_| !is_plain) {
             last = route.get("backend").cloned();
-            section.push("route", route, origin);
+            section.push("route", route, [origin]);
         }
         match (self.backend, last) {
             (Some((backend, origin)), _) => section.set("backend", backend, origin),
@@ -159,7 +159,7 @@ pub(super) fn server_tls<'d>(
     (sni, sent): (&str, Option<&Directive>),
     given: impl Iterator<Item = &'d Directive>,
 ) -> SectionBuilder {
-    let mut tls = out.nested(backend, "tls");
+    let mut tls = backend.nested("tls");
     out.used(verify.map(|it| it.origin));
     match name {
         _ if !is_verified => tls.set("verify", "none", verify.map(|it| it.origin)),
@@ -232,7 +232,7 @@ pub(super) fn add_servers(
                 out.used(given.origin);
             }
         }
-        section.push("server", table, server.origin);
+        section.push("server", table, [server.origin]);
     }
 }
 

@@ -17,6 +17,9 @@ use super::setting::ValueKind::{Number, Switch, Text};
 use super::translation::Translation;
 use becket_config::error::Problem;
 
+/// Remark about an unknown setting, which stud ignores as well.
+static UNKNOWN: Setting = Setting::ignored(Text, "unknown key", "not a setting of stud");
+
 /// Settings of stud in page order. Settings that differ from hitch come from `OWN`, all others from
 /// hitch's table.
 pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
@@ -128,10 +131,7 @@ fn line(reader: &mut HitchTranslator, number: usize, line: &str) {
         .find(|c: char| !c.is_ascii_alphanumeric() && c != '-')
         .unwrap_or(key.len())];
     let Some((_, value)) = line.split_once('=') else {
-        let problem = Problem {
-            line: Some(number),
-            ..Problem::new("", "no '=' found").text(line)
-        };
+        let problem = Problem::new("", "no '=' found").line(number).text(line);
         return reader
             .out
             .problem(problem.accepted("KEY = VALUE, or # and a comment"));
@@ -142,7 +142,8 @@ fn line(reader: &mut HitchTranslator, number: usize, line: &str) {
 
 fn take(reader: &mut HitchTranslator, key: &str, line: Option<usize>, value: &str) {
     let Some(setting) = SETTINGS.iter().find(|setting| setting.theirs == key) else {
-        return reader.out.unknown(key, line);
+        reader.out.note(&UNKNOWN, line, key);
+        return;
     };
     let value = match key {
         "frontend" | "backend" | "shared-cache-listen" => {

@@ -33,10 +33,7 @@ pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -
             Ok(words) if reader.out.count(1) => reader.take(index + 1, &words),
             Ok(_) => break,
             Err(fault) => {
-                let problem = Problem {
-                    line: Some(index + 1),
-                    ..Problem::new("", fault).text(line)
-                };
+                let problem = Problem::new("", fault).line(index + 1).text(line);
                 let accepted = "the lines and values that apply, in at most 64 words";
                 reader.out.problem(problem.accepted(accepted));
             }

@@ -9,7 +9,7 @@ use super::reader::{CHECK, HaproxySection, HaproxyTranslator};
 impl HaproxyTranslator<'_> {
     pub(super) fn backend(&mut self, proxy: &HaproxySection, name: &str) {
         let mut section = self.out.section("backend", name);
-        let mut health = self.out.nested(&section, "health");
+        let mut health = section.nested("health");
         self.out.used(proxy.origin);
         let servers = proxy.own.all("server").iter().map(|given| {
             let text = given.word(1);
@@ -23,10 +23,10 @@ impl HaproxyTranslator<'_> {
         apply(&mut self.out, &mut section, "backend.", proxy.each());
         add_servers(&mut self.out, &mut section, &mut health, &servers);
         self.health(&mut health, proxy, first);
-        self.out.set_nested(&mut section, "health", health, None);
+        section.set_nested("health", health, None);
         if let Some(ssl) = find("ssl", first) {
             let tls = self.tls(&section, first);
-            self.out.set_nested(&mut section, "tls", tls, ssl.origin);
+            section.set_nested("tls", tls, ssl.origin);
         }
         self.out.add(section);
     }

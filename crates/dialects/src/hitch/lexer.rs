@@ -145,10 +145,7 @@ fn next_fault(rest: Lexemes<'_, '_>, what: &str, accepted: &str) -> Problem {
 }
 
 fn fault(line: usize, what: &str, shown: &str, accepted: &str) -> Problem {
-    let problem = Problem {
-        line: Some(line),
-        ..Problem::new("", what).text(shown)
-    };
+    let problem = Problem::new("", what).line(line).text(shown);
     problem.accepted(accepted)
 }
 

@@ -78,13 +78,7 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
 
 /// Processes a setting or block of the file.
 fn file(reader: &mut HitchTranslator, given: Assignment) {
-    let is_of_block = |name: &str| {
-        [FRONTEND, CERTIFICATE]
-            .iter()
-            .any(|names| names.contains(&name))
-            && !GLOBAL_TOO.contains(&name)
-    };
-    let Some(setting) = setting(reader, &given, |name| !is_of_block(name)) else {
+    let Some(setting) = setting(reader, &given, |name| !BLOCK_ONLY.contains(&name)) else {
         return;
     };
     match (given.value, setting.theirs) {
@@ -127,7 +121,14 @@ fn certificate(
             reader.take(&mut scope, setting, Some(given.line), &given.value);
         }
     }
-    reader.pem(&scope)
+    let Some((path, at)) = scope.text("cert") else {
+        let accepted = "{ cert = \"site.pem\" }";
+        reader.out.refuse(origin, "without cert", accepted);
+        return None;
+    };
+    let mut entry = CertificateEntry::new(path.to_owned(), at);
+    entry.block = scope;
+    Some(entry)
 }
 
 /// Returns the setting with this name, if it is allowed here.
@@ -145,10 +146,7 @@ fn setting(
     let fault = "unknown, or not allowed here";
     let setting = reader.out.find(known, place, fault, accepted)?;
     if matches!(given.value, Value::Block(_)) && setting.kind != ValueKind::Block {
-        let problem = Problem {
-            line: Some(given.line),
-            ..Problem::new(setting.theirs, "a block")
-        };
+        let problem = Problem::new(setting.theirs, "a block").line(given.line);
         reader.out.problem(problem.accepted("a value"));
         return None;
     }
@@ -180,19 +178,14 @@ const CERTIFICATE: &[&str] = &[
     "client-verify",
     "client-verify-ca",
 ];
-/// Settings that are allowed in a block and outside of all blocks.
-const GLOBAL_TOO: &[&str] = &[
-    "pem-file",
-    "sni-nomatch-abort",
-    "tls",
-    "ssl",
-    "tls-protos",
-    "ciphers",
-    "ciphersuites",
-    "prefer-server-ciphers",
-    "client-verify",
-    "client-verify-ca",
-    "ocsp-verify-staple",
+/// Settings that are allowed only in a block.
+const BLOCK_ONLY: &[&str] = &[
+    "host",
+    "port",
+    "match-global-certs",
+    "cert",
+    "private-key",
+    "ocsp-resp-file",
 ];
 /// Settings that exist only on the command line.
 const OPTION_ONLY: &[&str] = &["client", "dbg-listen"];

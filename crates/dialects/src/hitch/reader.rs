@@ -109,28 +109,6 @@ impl HitchTranslator {
         }
     }
 
-    pub(in super::super) fn pem(&mut self, scope: &Scope) -> Option<CertificateEntry> {
-        let text = |name| scope.text(name).map(|(text, _)| text.to_owned());
-        let (key, ocsp) = (text("private-key"), text("ocsp-resp-file"));
-        let origin = scope.origin?;
-        let Some((path, origin)) = scope.text("cert") else {
-            self.out
-                .refuse(origin, "without cert", "{ cert = \"site.pem\" }");
-            return None;
-        };
-        let mut verify = scope.held.clone();
-        verify.retain(|name, _| POLICY.contains(name));
-        let more = ["private-key", "ocsp-resp-file"].iter();
-        let more = more.filter_map(|name| Some(scope.text(name)?.1));
-        Some(CertificateEntry {
-            key,
-            ocsp,
-            verify,
-            more: more.collect(),
-            ..CertificateEntry::new(path.to_owned(), origin)
-        })
-    }
-
     /// Adds a frontend: `[HOST]:PORT`, optionally with `+CERT`.
     fn endpoint_of_frontend(&mut self, text: &str, origin: SettingId) {
         let (endpoint, certificate) = match text.rsplit_once(']') {
@@ -159,7 +137,6 @@ impl HitchTranslator {
     }
 
     pub(in super::super) fn finish(mut self) -> Translation {
-        self.exclude();
         self.process();
         self.times();
         self.log();
@@ -169,27 +146,6 @@ impl HitchTranslator {
         self.shared_cache(&certificates);
         let is_daemon = self.global.on("daemon").is_some();
         self.out.finish(self.settings, is_daemon)
-    }
-
-    /// Reports settings that cannot be used together.
-    fn exclude(&mut self) {
-        let on = INTRODUCTIONS
-            .iter()
-            .filter_map(|name| Some((self.global.on(name)?, *name)));
-        // In hitch, `write-proxy` is an alias of `write-proxy-v2`.
-        let version = |name: &'static str| match name {
-            "write-proxy" if self.write_proxy == "v1" => "write-proxy-v1",
-            "write-proxy" => "write-proxy-v2",
-            name => name,
-        };
-        let on: Vec<(SettingId, &str)> = on.map(|(origin, name)| (origin, version(name))).collect();
-        if let [(_, first), .., (origin, _)] = on[..]
-            && on.iter().any(|(_, name)| *name != first)
-        {
-            let accepted = "one of write-ip, write-proxy-v1, write-proxy-v2 and proxy-proxy";
-            self.out
-                .refuse(origin, "conflicts with another of these settings", accepted);
-        }
     }
 
     fn process(&mut self) {
@@ -265,13 +221,14 @@ impl HitchTranslator {
 
     fn entry(&self, pem: &CertificateEntry, policy: Option<String>) -> Value {
         let path = self.out.place(&pem.path);
-        if pem.key.is_none() && pem.ocsp.is_none() && policy.is_none() {
+        let [key, ocsp] = FILES.map(|name| pem.block.text(name).map(|(path, _)| path));
+        if key.is_none() && ocsp.is_none() && policy.is_none() {
             return path.into();
         }
         let mut pair = Table::new();
-        let key = self.out.place(pem.key.as_ref().unwrap_or(&pem.path));
+        let key = self.out.place(key.unwrap_or(&pem.path));
         pair.insert("key".to_owned(), key.into());
-        if let Some(ocsp) = &pem.ocsp {
+        if let Some(ocsp) = ocsp {
             pair.insert("ocsp".to_owned(), self.out.place(ocsp).into());
         }
         pair.insert("chain".to_owned(), path.into());
@@ -303,17 +260,7 @@ impl HitchTranslator {
             }
             _ => {}
         }
-        for (name, version) in [
-            ("write-proxy", self.write_proxy),
-            ("write-proxy-v2", "v2"),
-            ("write-proxy-v1", "v1"),
-            ("write-ip", "ip"),
-            ("proxy-proxy", "received"),
-        ] {
-            if let Some(origin) = self.global.on(name) {
-                section.set("proxy-header", version, origin);
-            }
-        }
+        self.proxy_header(&mut section);
         if let Some(origin) = self.global.on("proxy-client-cert") {
             let is_told = ["write-proxy", "write-proxy-v2"]
                 .iter()
@@ -339,6 +286,29 @@ impl HitchTranslator {
             section.set("tls", tls, origin);
         }
         self.out.add(section);
+    }
+
+    /// Sets the header that `write-ip` and similar settings choose. They exclude each other.
+    fn proxy_header(&mut self, section: &mut SectionBuilder) {
+        let mut chosen = None;
+        for (name, version) in [
+            ("write-ip", "ip"),
+            ("write-proxy-v1", "v1"),
+            ("write-proxy-v2", "v2"),
+            ("write-proxy", self.write_proxy),
+            ("proxy-proxy", "received"),
+        ] {
+            let Some(origin) = self.global.on(name) else {
+                continue;
+            };
+            if chosen.is_some_and(|chosen| chosen != version) {
+                let fault = "conflicts with another of these settings";
+                let accepted = "one of write-ip, write-proxy-v1, write-proxy-v2 and proxy-proxy";
+                self.out.refuse(origin, fault, accepted);
+            }
+            chosen = Some(version);
+            section.set("proxy-header", version, origin);
+        }
     }
 
     fn server(&mut self, text: String, origin: SettingId) -> Option<(String, Option<SettingId>)> {
@@ -409,21 +379,14 @@ impl HitchTranslator {
             section.push(
                 "bind",
                 address(host, port),
-                origin.or(of_host).or(bind.origin),
+                origin.or(bind.origin).into_iter().chain(of_host),
             );
-            if let Some(origin) = of_host.filter(|_| origin.is_some()) {
-                section.add_origin("bind", origin);
-            }
         }
         section.set("backend", MAIN, None);
         if let Some(origin) = self.global.on("client") {
             section.set("tls", false, origin);
         } else {
-            let is_own = !scope.certificates.is_empty();
-            let global = scope
-                .switch("match-global-certs")
-                .is_some_and(|(is_on, _)| is_on)
-                || !is_own;
+            let global = scope.on("match-global-certs").is_some() || scope.certificates.is_empty();
             let shared = certificates.iter().filter(|_| global);
             let all: Vec<&CertificateEntry> = shared.chain(&scope.certificates).collect();
             if let ([folder], Some((_, origin))) = (&all[..], self.global.text("pem-dir"))
@@ -435,10 +398,9 @@ impl HitchTranslator {
                 let policy =
                     self.policy_of_certificate(format!("{name}-{}", index + 1), pem, scope);
                 let entry = self.entry(pem, policy);
-                section.push("certificates", entry, Some(pem.origin));
-                for origin in &pem.more {
-                    section.add_origin("certificates", *origin);
-                }
+                let files = FILES.iter().filter_map(|name| pem.block.text(name));
+                let files = files.map(|(_, origin)| origin);
+                section.push("certificates", entry, [pem.origin].into_iter().chain(files));
             }
             if name != MAIN && !POLICY.iter().any(|name| scope.held.contains_key(name)) {
                 section.set("policy", MAIN, None);
@@ -461,12 +423,14 @@ impl HitchTranslator {
         pem: &CertificateEntry,
         scope: &Scope,
     ) -> Option<String> {
-        if pem.verify.is_empty() {
+        let mut verify = pem.block.held.clone();
+        verify.retain(|name, _| POLICY.contains(name));
+        if verify.is_empty() {
             return None;
         }
         let mut own = Scope::default();
         own.held.extend(scope.held.clone());
-        own.held.extend(pem.verify.clone());
+        own.held.extend(verify);
         self.policy(&name, &own);
         Some(name)
     }
@@ -527,6 +491,8 @@ const DEFAULT_PORT: &str = "8443";
 const DEFAULT_BACKEND: &str = "127.0.0.1:8000";
 /// TCP_FASTOPEN queue length of hitch.
 const FAST_OPEN: i64 = 3;
+/// Files of a certificate block, in addition to the chain.
+const FILES: [&str; 2] = ["private-key", "ocsp-resp-file"];
 pub(super) const TLS: &[&str] = &["tls", "ssl", "tls-protos"];
 pub(super) const POLICY: &[&str] = &[
     "tls",
@@ -537,12 +503,4 @@ pub(super) const POLICY: &[&str] = &[
     "ecdh-curve",
     "client-verify",
     "client-verify-ca",
-];
-/// Settings that send client data to the server; at most one of them may be on.
-const INTRODUCTIONS: &[&str] = &[
-    "write-ip",
-    "write-proxy-v1",
-    "write-proxy-v2",
-    "write-proxy",
-    "proxy-proxy",
 ];

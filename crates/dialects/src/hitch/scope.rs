@@ -9,13 +9,9 @@ use super::lexer::Value;
 #[derive(Clone, Debug)]
 pub(in super::super) struct CertificateEntry {
     pub(super) path: String,
-    pub(super) key: Option<String>,
-    pub(super) ocsp: Option<String>,
-    /// Settings for client verification in the block of this certificate.
-    pub(super) verify: SettingValues,
     pub(super) origin: SettingId,
-    /// Settings that name the key and the OCSP response of the certificate.
-    pub(super) more: Vec<SettingId>,
+    /// Settings in the block of this certificate.
+    pub(super) block: Scope,
 }
 
 impl CertificateEntry {
@@ -23,11 +19,8 @@ impl CertificateEntry {
     pub(super) fn new(path: String, origin: SettingId) -> Self {
         Self {
             path,
-            key: None,
-            ocsp: None,
-            verify: SettingValues::new(),
             origin,
-            more: Vec::new(),
+            block: Scope::default(),
         }
     }
 }
@@ -35,7 +28,7 @@ impl CertificateEntry {
 /// Values that passed their checks, by setting name.
 pub(super) type SettingValues = BTreeMap<&'static str, (String, SettingId)>;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(in super::super) struct Scope {
     /// Setting that starts the block; `None` for global settings.
     pub(super) origin: Option<SettingId>,

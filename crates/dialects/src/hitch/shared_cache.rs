@@ -22,7 +22,13 @@ impl HitchTranslator {
         };
         let listen = address(host, port);
         let pem = certificates.last().filter(|pem| !pem.path.contains('*'));
-        let key = pem.map(|pem| self.out.place(pem.key.as_ref().unwrap_or(&pem.path)));
+        let key = pem.map(|pem| {
+            self.out.place(
+                pem.block
+                    .text("private-key")
+                    .map_or(&*pem.path, |(key, _)| key),
+            )
+        });
         let why = match (host.parse::<IpAddr>(), key) {
             _ if self.global.on("client").is_some() => "client mode terminates no TLS",
             (Ok(ip), _) if ip.is_multicast() => "multicast is not supported; name each host",

@@ -135,7 +135,7 @@ impl NginxTranslator<'_> {
                 section.set("trusted-networks", vec!["0.0.0.0/0", "::/0"], None);
             }
             for proxy in proxies.take_while(|_| self.out.count(1)) {
-                section.push("trusted-networks", proxy.text(), proxy.origin);
+                section.push("trusted-networks", proxy.text(), [proxy.origin]);
             }
         }
         self.out.add(section);

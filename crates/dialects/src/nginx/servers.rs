@@ -89,7 +89,7 @@ impl NginxTranslator<'_> {
         };
         let name = self.names.take(host.trim_start_matches('/'), "backend");
         let mut section = self.out.section("backend", &name);
-        let mut health = self.out.nested(&section, "health");
+        let mut health = section.nested("health");
         let at = |text: &str| server_address(text.strip_prefix("unix:").unwrap_or(text), port);
         let servers = pool.map_or(&[][..], |pool| pool.inner.all("server"));
         self.out.count(1 + servers.len()).then_some(())?;
@@ -106,11 +106,11 @@ impl NginxTranslator<'_> {
             health.set("passive-failures", 1, None);
         }
         add_servers(&mut self.out, &mut section, &mut health, &servers);
-        self.out.set_nested(&mut section, "health", health, None);
+        section.set_nested("health", health, None);
         apply(&mut self.out, &mut section, "backend.", each(&scopes));
         if is_tls {
             let tls = self.tls(&section, &scopes, host);
-            self.out.set_nested(&mut section, "tls", tls, pass.origin);
+            section.set_nested("tls", tls, pass.origin);
         }
         self.out.add(section);
         self.backends.insert(kind, name.clone());

@@ -90,10 +90,7 @@ impl Included<'_> {
                     None => {}
                 }
             } else {
-                let problem = Problem {
-                    line: Some(number),
-                    ..Problem::new("", "no '=' found").text(line)
-                };
+                let problem = Problem::new("", "no '=' found").line(number).text(line);
                 reader
                     .out
                     .problem(problem.accepted("NAME = VALUE, [service], or # or ; and a comment"));

@@ -42,10 +42,7 @@ impl StunnelTranslator {
     pub(super) fn begin(&mut self, name: &str, line: usize) {
         let name = name.trim().to_owned();
         if self.services.len() >= MOST_SERVICES {
-            let problem = Problem {
-                line: Some(line),
-                ..Problem::new(name, "too many services")
-            };
+            let problem = Problem::new(name, "too many services").line(line);
             return self
                 .out
                 .problem(problem.accepted(format!("at most {MOST_SERVICES} in a file")));
@@ -181,10 +178,8 @@ impl StunnelTranslator {
                             .all(|(child, ..)| child.text("cert").is_none()) =>
                 {
                     let entry = self.certificate(service, cert);
-                    section.push("certificates", entry, origin);
-                    if let Some((_, origin)) = service.text("key") {
-                        section.add_origin("certificates", origin);
-                    }
+                    let key = service.text("key").map(|(_, origin)| origin);
+                    section.push("certificates", entry, [origin].into_iter().chain(key));
                 }
                 Some(_) => {}
             }
@@ -246,7 +241,7 @@ impl StunnelTranslator {
                     continue;
                 }
             };
-            section.push("bind", at, *origin);
+            section.push("bind", at, [*origin]);
         }
     }
 
@@ -310,7 +305,7 @@ impl StunnelTranslator {
             };
             let mut server = Table::new();
             server.insert("address".to_owned(), at.into());
-            section.push("server", server, *origin);
+            section.push("server", server, [*origin]);
         }
     }
 

@@ -49,7 +49,7 @@ impl StunnelTranslator {
             section.set("client-ca", path, origin);
         }
         for (path, origin) in self.lists(service) {
-            section.push("crl", path, origin);
+            section.push("crl", path, [origin]);
         }
         for (setting, kind) in [
             ("checkHost", "dns"),
@@ -57,14 +57,14 @@ impl StunnelTranslator {
             ("checkEmail", "email"),
         ] {
             for (value, origin) in service.all(setting) {
-                section.push("client-names", format!("{kind}:{value}"), *origin);
+                section.push("client-names", format!("{kind}:{value}"), [*origin]);
             }
         }
         self.out.add(section);
     }
 
     pub(super) fn server_tls(&mut self, section: &mut SectionBuilder, service: &Service) {
-        let mut tls = self.out.tls(section);
+        let mut tls = section.nested("tls");
         match self.verified(service) {
             Verified::No => {
                 let origin = service.on("client");
@@ -123,7 +123,7 @@ impl StunnelTranslator {
         }
         self.strength(service);
         let origin = service.on("client");
-        self.out.set_table(section, tls, origin);
+        section.set_nested("tls", tls, origin);
     }
 
     fn verified_server(&mut self, tls: &mut SectionBuilder, service: &Service, by: SettingId) {
