@@ -145,18 +145,13 @@ pub fn build<'a>(
     Ok(())
 }
 
-/// Returns the changed keys of replication that need a restart. If `cluster.listen` is unchanged, a
-/// new `cluster.node` applies to tickets at once, but to replication only after a restart.
-fn replication(old: &Config, new: &Config) -> Vec<String> {
-    let (Some(was), Some(is)) = (&old.cluster, &new.cluster) else {
-        return Vec::new();
-    };
-    if was.listen.is_none() || was.listen != is.listen {
-        return Vec::new();
-    }
-    let differs = [("cluster.node", was.node != is.node)];
-    let differing = differs.into_iter().filter(|(_, differs)| *differs);
-    differing.map(|(key, _)| key.to_owned()).collect()
+/// Returns `true` if the number of this node changed and the address for replication did not. The
+/// new number then applies to tickets at once, but to replication only after a restart.
+fn is_renumbered(old: &Config, new: &Config) -> bool {
+    let both = old.cluster.as_ref().zip(new.cluster.as_ref());
+    both.is_some_and(|(was, is)| {
+        was.listen.is_some() && was.listen == is.listen && was.node != is.node
+    })
 }
 
 /// Returns the changed keys of a section, except for keys that a reload applies.
@@ -175,11 +170,12 @@ fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<S
 
 /// Returns the changed keys that need a restart.
 pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
-    let admin = [
+    let single = [
         ("admin.address", old.admin.address != new.admin.address),
         ("admin.socket", old.admin.socket != new.admin.socket),
+        ("cluster.node", is_renumbered(old, new)),
     ];
-    let mut keys: Vec<String> = admin
+    let mut keys: Vec<String> = single
         .into_iter()
         .filter(|(_, differs)| *differs)
         .map(|(key, _)| key.to_owned())
@@ -187,7 +183,6 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     keys.extend(changed("log", &old.log, &new.log, &["level"]));
     let (was, is) = (&old.file.process, &new.file.process);
     keys.extend(changed("process", was, is, &["key-log", "watch"]));
-    keys.extend(replication(old, new));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {
             sockets::options(&other.keys) != sockets::options(&listener.keys)
