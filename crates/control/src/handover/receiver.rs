@@ -42,7 +42,6 @@ pub fn start(
         shared: Arc::clone(shared),
         outbox,
         is_cut: false,
-        has_left: false,
         sessions: 0,
         sticks: 0,
         secrets: None,
@@ -82,7 +81,6 @@ struct HandoverReader {
     /// Queue of events for the peers of the cluster.
     outbox: Option<Outbox>,
     is_cut: bool,
-    has_left: bool,
     sessions: u64,
     sticks: usize,
     secrets: Option<Secrets>,
@@ -93,14 +91,6 @@ impl HandoverReader {
     /// Stores the contents of a record. Returns a milestone if the control loop must act on the
     /// record.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
-        let is_late = |record: &Record| match record {
-            Record::Session { .. } | Record::Forgotten(_) => false,
-            Record::Left => self.has_left,
-            _ => true,
-        };
-        if self.is_cut && is_late(&record) {
-            return Err(invalid("a record after the cut"));
-        }
         match record {
             Record::Session {
                 name,
@@ -130,10 +120,7 @@ impl HandoverReader {
                 self.servers.push(server);
             }
             Record::Cut => return Ok(Some(self.cut())),
-            Record::Left => {
-                self.has_left = true;
-                return Ok(Some(Milestone::Left));
-            }
+            Record::Left => return Ok(Some(Milestone::Left)),
         }
         Ok(None)
     }
