@@ -15,13 +15,14 @@
 use std::convert::Infallible;
 use std::future::pending;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use becket_sys::socket_file::SocketFile;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::runtime::Builder;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 use tokio::sync::watch;
@@ -122,38 +123,20 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
     let runtime = runtime.build()?;
     let (door, at_door) = watch::channel(Door::Open);
     let (present, clients) = channel(1);
-    let at_socket = present.clone();
     let thread = thread::Builder::new().name("admin-http".to_owned());
     let answers = Arc::new(answers);
     thread.spawn(move || {
-        let over_tcp = async {
-            let Some(listener) = tcp else {
-                return pending::<io::Result<Infallible>>().await;
-            };
-            let listener = TcpListener::from_std(listener)?;
-            let asker = |_: &_, from: std::net::SocketAddr| PageClient::Network(from.ip());
-            Ok(
-                admin_http::receive(listener, Arc::clone(&answers), asker, OF_A_PAGE, present)
-                    .await,
-            )
-        };
-        let over_socket = async {
-            let Some(listener) = unix else {
-                return pending::<io::Result<Infallible>>().await;
-            };
-            let listener = tokio::net::UnixListener::from_std(listener)?;
-            let asker = |it: &tokio::net::UnixStream, _| PageClient::Local(it.peer_cred().ok());
-            Ok(admin_http::receive(
-                listener,
-                Arc::clone(&answers),
-                asker,
-                OF_AN_UPGRADE,
-                at_socket,
-            )
-            .await)
+        let receive = async move {
+            let tcp = tcp.map(TcpListener::from_std).transpose()?;
+            let unix = unix.map(UnixListener::from_std).transpose()?;
+            let network = |_: &_, from: SocketAddr| PageClient::Network(from.ip());
+            let local = |it: &UnixStream, _| PageClient::Local(it.peer_cred().ok());
+            let (pages, at_tcp) = (Arc::clone(&answers), present.clone());
+            let over_tcp = admin_http::receive(tcp, pages, network, OF_A_PAGE, at_tcp);
+            let over_unix = admin_http::receive(unix, answers, local, OF_AN_UPGRADE, present);
+            Ok::<_, io::Error>(tokio::join!(over_tcp, over_unix))
         };
         runtime.block_on(async {
-            let receive = async { tokio::try_join!(over_tcp, over_socket) };
             if let Err(error) = while_open(at_door, receive).await {
                 tracing::error!(name: "admin-pages-stopped", %error, "admin pages stopped");
             }

@@ -7,6 +7,7 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::pending;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,15 +24,18 @@ use super::answers::Responder;
 use super::api::PageClient;
 use super::page_refusals::PageRefusal;
 
-/// Accepts connections forever. Each connection is closed after `deadline`, and holds a clone of
+/// Accepts connections forever; without a listener, only waits. Each connection is closed after `deadline`, and holds a clone of
 /// `present` until it ends. `client_of` identifies the client of a connection.
 pub(super) async fn receive<L: Listener>(
-    mut listener: L,
+    listener: Option<L>,
     answers: Arc<Responder>,
     client_of: impl Fn(&L::Io, L::Addr) -> PageClient,
     deadline: Duration,
     present: Sender<Infallible>,
 ) -> Infallible {
+    let Some(mut listener) = listener else {
+        return pending().await;
+    };
     let mut held: VecDeque<AbortHandle> = VecDeque::new();
     loop {
         let (stream, from) = Listener::accept(&mut listener).await;
