@@ -2,6 +2,7 @@
 //!
 //! A worker that exits drops the request, which counts as an empty list.
 
+use std::cmp::Reverse;
 use std::collections::HashMap;
 use std::hash::Hash;
 use std::net::SocketAddr;
@@ -199,18 +200,16 @@ fn count<K: Hash + Eq>(sums: &mut HashMap<K, Sum>, key: K, bytes: u64) {
 /// Returns the `limit` rows with the most connections, in descending order.
 fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) -> Vec<TopRow> {
     let mut sums: Vec<(K, Sum)> = sums.into_iter().collect();
-    if sums.len() > limit {
-        sums.select_nth_unstable_by(limit, |a, b| b.1.cmp(&a.1));
-        sums.truncate(limit);
-    }
-    let mut rows: Vec<(Sum, String)> = sums.iter().map(|(key, sum)| (*sum, text(key))).collect();
-    rows.sort_by(|a, b| b.0.cmp(&a.0).then_with(|| a.1.cmp(&b.1)));
-    let row = |((connections, bytes), of)| TopRow {
-        of,
-        connections,
-        bytes,
-    };
-    rows.into_iter().map(row).collect()
+    sums.sort_unstable_by_key(|(_, sum)| Reverse(*sum));
+    sums.truncate(limit);
+    let rows = sums.iter().map(|(key, (connections, bytes))| TopRow {
+        of: text(key),
+        connections: *connections,
+        bytes: *bytes,
+    });
+    let mut rows: Vec<TopRow> = rows.collect();
+    rows.sort_by(|a, b| (b.connections, b.bytes, &a.of).cmp(&(a.connections, a.bytes, &b.of)));
+    rows
 }
 
 /// Reads pages of rows from the workers, up to the limit in `wanted`. Returns `false` if the limit
