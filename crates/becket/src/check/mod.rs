@@ -27,6 +27,7 @@ use serde::Serialize;
 
 use self::connect::Tried;
 use self::self_test::TestedHandshake;
+use crate::status::counted;
 use becket_control::certificates::{CertificateStatus, certificates};
 use becket_keys::files::reason;
 use becket_log::Timestamp;
@@ -37,7 +38,7 @@ use becket_prepare::{ServerNames, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_tls::config::{Backend, Cluster, Config, worker_count};
 
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Findings {
     /// Source of the configuration: its file, or the command line.
@@ -79,9 +80,7 @@ pub fn check(
             origin,
             errors: rejected.errors,
             warnings: rejected.warnings,
-            running: None,
-            handshakes: Vec::new(),
-            connects: Vec::new(),
+            ..Findings::default()
         },
         Ok(prepared) => {
             let mut report = Report::default();
@@ -330,14 +329,12 @@ impl Findings {
         lines.extend(errors);
         let warnings = self.warnings.iter().map(|it| it.labelled("warning: "));
         lines.extend(warnings);
-        let plural = |count| if count == 1 { "" } else { "s" };
-        let verdict = match (self.errors.len(), self.warnings.len()) {
-            (0, 0) => "fine".to_owned(),
-            (errors, warnings) => format!(
-                "{errors} error{}, {warnings} warning{}",
-                plural(errors),
-                plural(warnings)
-            ),
+        let errors = counted(self.errors.len() as u64, "error");
+        let warnings = counted(self.warnings.len() as u64, "warning");
+        let verdict = if self.errors.is_empty() && self.warnings.is_empty() {
+            "fine".to_owned()
+        } else {
+            format!("{errors}, {warnings}")
         };
         lines.push(format!("{}: {verdict}\n", self.origin));
         lines.join("\n")
@@ -367,15 +364,13 @@ mod tests {
         };
         let findings = Findings {
             origin: "becket.toml".into(),
-            errors: Vec::new(),
             warnings: vec![Problem {
                 file: Some("becket.toml".into()),
                 line: Some(3),
                 ..Problem::new("a", "odd")
             }],
-            running: None,
             handshakes: vec![handshake; 30],
-            connects: Vec::new(),
+            ..Findings::default()
         };
         let page = findings.page(false);
         assert!(page.lines().count() <= 12, "{page}");
