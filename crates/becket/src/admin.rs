@@ -16,6 +16,7 @@ use becket_control::status::Status;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use socket2::Socket;
 
 /// Reason why no status is available.
 #[derive(Debug, thiserror::Error)]
@@ -229,27 +230,20 @@ impl Endpoint {
         patience: Duration,
         answer: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let mut say = |mut stream: &mut dyn AdminStream, host: &str| {
-            stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
-            let received = (&mut stream).take(LONGEST_ANSWER).read_to_end(answer);
-            received.map(drop)
-        };
-        match self {
-            Self::Socket(path) => {
-                let mut stream = UnixStream::connect(path)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
-                say(&mut stream, "localhost")
-            }
+        let (mut stream, host) = match self {
+            Self::Socket(path) => (UnixStream::connect(path)?.into(), "localhost".to_owned()),
             Self::Address(address) => {
-                let mut stream = connect(address)?;
-                stream.set_read_timeout(Some(patience))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
+                let stream = connect(address)?;
                 // The server accepts every IP address as `Host`, but not every name.
-                let host = stream.peer_addr()?;
-                say(&mut stream, &host.to_string())
+                let host = stream.peer_addr()?.to_string();
+                (Socket::from(stream), host)
             }
-        }
+        };
+        stream.set_read_timeout(Some(patience))?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
+        stream.take(LONGEST_ANSWER).read_to_end(answer)?;
+        Ok(())
     }
 
     /// Returns `true` if the server certainly did not read the whole request, so that the client
@@ -261,9 +255,6 @@ impl Endpoint {
         matches!(self, Self::Socket(_)) && unread.contains(&error.kind())
     }
 }
-
-trait AdminStream: Read + Write {}
-impl<S: Read + Write> AdminStream for S {}
 
 /// Parses an HTTP answer whose body ends with the connection. Returns `None` if it is not HTTP.
 fn answer(bytes: &[u8]) -> Option<AdminAnswer> {
