@@ -17,7 +17,7 @@ pub(super) fn of_connections(
     match task {
         None => {
             let mut words = filter.fields();
-            words.insert("limit".to_owned(), limit.to_string().into());
+            words.insert("limit".to_owned(), limit.into());
             let path = format!("/connections?{}", query(words));
             shown(ask(place, "GET", &path, None)?, table::connections)
         }

@@ -42,7 +42,7 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
             let (method, body) = change.request();
             let object = ask(place, method, "/servers", Some(&body))?;
             match change {
-                ServerTask::Remove { .. } => shown(object, table::removed_server),
+                ServerTask::Remove(_) => shown(object, table::removed_server),
                 _ => shown(object, table::changed_server),
             }
         }

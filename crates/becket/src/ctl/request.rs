@@ -36,7 +36,10 @@ fn answer<T: DeserializeOwned>(object: Value) -> Result<T, NotDone> {
 pub(super) fn query(words: Map<String, Value>) -> String {
     let mut query = form_urlencoded::Serializer::new(String::new());
     for (field, value) in &words {
-        query.append_pair(field, value.as_str().unwrap_or_default());
+        match value {
+            Value::String(text) => query.append_pair(field, text),
+            other => query.append_pair(field, &other.to_string()),
+        };
     }
     query.finish()
 }

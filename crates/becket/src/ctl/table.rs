@@ -52,12 +52,6 @@ fn cell(value: &Value) -> String {
     }
 }
 
-fn cells(row: &Row, fields: &[&str]) -> Vec<String> {
-    let each = fields.iter();
-    each.map(|field| row.get(*field).map(cell).unwrap_or_default())
-        .collect()
-}
-
 pub(super) fn servers(backends: &Vec<BackendStatus>) -> String {
     let head = [
         "BACKEND/SERVER",
@@ -163,40 +157,26 @@ pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
 
 /// Formats connections. The last line shows whether the list is incomplete.
 pub(super) fn connections(list: &ConnectionList<Row>) -> String {
-    let head = [
-        "ID",
-        "CLIENT",
-        "LISTENER",
-        "SNI",
-        "PHASE",
-        "TLS",
-        "HANDSHAKE",
-        "BACKEND",
-        "SERVER",
-        "SECONDS",
-        "IN",
-        "OUT",
+    let columns = [
+        ("ID", "id"),
+        ("CLIENT", "client"),
+        ("LISTENER", "listener"),
+        ("SNI", "sni"),
+        ("PHASE", "phase"),
+        ("TLS", "version"),
+        ("HANDSHAKE", "handshake"),
+        ("BACKEND", "backend"),
+        ("SERVER", "server"),
+        ("SECONDS", "age_seconds"),
+        ("IN", "client_bytes_in"),
+        ("OUT", "client_bytes_out"),
     ];
-    let fields = [
-        "id",
-        "client",
-        "listener",
-        "sni",
-        "phase",
-        "version",
-        "handshake",
-        "backend",
-        "server",
-        "age_seconds",
-        "client_bytes_in",
-        "client_bytes_out",
-    ];
-    let rows: Vec<_> = list
-        .connections
-        .iter()
-        .map(|it| cells(it, &fields))
-        .collect();
-    let mut text = table(&head, &rows);
+    let rows = list.connections.iter().map(|row| {
+        let cells = columns.iter();
+        let cells = cells.map(|(_, field)| row.get(*field).map(cell).unwrap_or_default());
+        cells.collect()
+    });
+    let mut text = table(&columns.map(|(head, _)| head), &rows.collect::<Vec<_>>());
     if !list.complete {
         text += "more connections are open: raise --limit\n";
     }

@@ -1,6 +1,7 @@
 //! The command line of `becket ctl`.
 
 use clap::{Args, Subcommand};
+use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// Task of `becket ctl`.
@@ -112,11 +113,7 @@ pub enum ServerTask {
     /// Add a server
     Add(AddFlags),
     /// Remove a server; its open connections continue
-    Remove {
-        /// Backend and server, as becket ctl servers shows them
-        #[arg(value_name = "BACKEND/SERVER", value_parser = server_name)]
-        server: ServerPath,
-    },
+    Remove(ServerFlags),
 }
 
 /// Arguments of `becket ctl servers add`.
@@ -185,8 +182,8 @@ pub enum TicketTask {
     Rotate,
 }
 
-/// Selects connections.
-#[derive(Clone, Debug, Default, Args)]
+/// Selects connections. The fields have the names that the admin pages accept.
+#[derive(Clone, Debug, Default, Args, Serialize)]
 pub struct FilterFlags {
     /// Only the connection with this ID
     #[arg(long, value_name = "ID")]
@@ -216,22 +213,11 @@ pub struct FilterFlags {
 
 impl FilterFlags {
     pub(super) fn fields(&self) -> Map<String, Value> {
-        let age = self.age.map(|seconds| seconds.to_string());
-        let fields = [
-            ("id", &self.id),
-            ("client", &self.client),
-            ("listener", &self.listener),
-            ("sni", &self.sni),
-            ("backend", &self.backend),
-            ("server", &self.server),
-            ("phase", &self.phase),
-            ("age", &age),
-        ];
-        let set = fields.into_iter().filter_map(|(field, value)| {
-            let value = value.clone()?;
-            Some((field.to_owned(), Value::String(value)))
-        });
-        set.collect()
+        let Value::Object(mut fields) = json!(self) else {
+            return Map::new();
+        };
+        fields.retain(|_, value| !value.is_null());
+        fields
     }
 }
 
@@ -259,11 +245,11 @@ impl ServerTask {
     fn target(&self) -> &ServerPath {
         match self {
             Self::Add(flags) => &flags.server,
-            Self::Remove { server } => server,
             Self::Ready(flags)
             | Self::Drain(flags)
             | Self::Maintenance(flags)
             | Self::Reset(flags)
+            | Self::Remove(flags)
             | Self::Weight { server: flags, .. }
             | Self::Maxconn { server: flags, .. }
             | Self::Address { server: flags, .. } => &flags.server,
@@ -284,7 +270,7 @@ impl ServerTask {
                 }
                 ("POST", json!({"server": server}))
             }
-            Self::Remove { .. } => ("DELETE", json!({})),
+            Self::Remove(_) => ("DELETE", json!({})),
             Self::Ready(_) => ("PATCH", json!({"mode": "ready"})),
             Self::Drain(_) => ("PATCH", json!({"mode": "drain"})),
             Self::Maintenance(_) => ("PATCH", json!({"mode": "maintenance"})),
