@@ -126,7 +126,7 @@ impl Responder {
     }
 
     pub(super) fn count(&self, refusal: PageRefusal) {
-        self.state.refusals().of(refusal).add(1);
+        self.state.refusals[refusal as usize].add(1);
     }
 
     pub(super) async fn answer(&self, request: Request<Incoming>, asker: PageClient) -> Response {

@@ -18,9 +18,11 @@ use becket_cluster::ClusterStatus;
 use becket_cluster::replica::{DropCause, PeerState, PeerStatus, WarmUp};
 use becket_http::status::StatusCode;
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
+use becket_sys::memory::{ResidentMemory, open_descriptors};
+use becket_sys::{clock, rlimit};
 use prometheus_client::collector::Collector;
 use prometheus_client::encoding::{
-    DescriptorEncoder, EncodeLabelValue, EncodeMetric, MetricEncoder, NoLabelSet, text,
+    DescriptorEncoder, EncodeGaugeValue, EncodeLabelValue, EncodeMetric, NoLabelSet, text,
 };
 use prometheus_client::metrics::MetricType;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -181,12 +183,13 @@ impl Snapshot {
             Cipher::ALL.map(|cipher| {
                 let kernel = self.kernel_tls;
                 let has = kernel.is_some_and(|kernel| kernel.has(version, cipher));
-                ([version.label(), cipher.label()], has)
+                ([version.label(), cipher.label()], u32::from(has))
             })
         });
         families! { page:
             Gauge becket_kernel_tls_supported "1 if the kernel supports this combination and kernel TLS is enabled" [version, cipher] = kernel_tls;
-            Gauge becket_kernel_tls_rekeys "1 if the kernel can replace keys" = self.kernel_tls.is_some_and(|kernel| kernel.rekey);
+            Gauge becket_kernel_tls_rekeys "1 if the kernel can replace keys"
+                = u32::from(self.kernel_tls.is_some_and(|kernel| kernel.rekey));
             Counter becket_kernel_tls_refusals "Times that the kernel did not take over the TLS of a leg" [reason]
                 = KernelTlsRefusal::ALL.iter().map(|&why| ([why.label()], self.sum(|c| &c.kernel_tls_refusals[why as usize])));
         }
@@ -218,11 +221,11 @@ impl Snapshot {
             Counter becket_sandbox_refusals "System calls that the sandbox refused" [call]
                 = process.refused_calls.iter().map(|(call, count)| ([call.as_str()], *count));
             Counter becket_restarts "Serving processes that died and were replaced" = process.restarts;
-            Gauge becket_draining "1 while the process drains" = process.state == ServingState::Draining;
+            Gauge becket_draining "1 while the process drains" = u32::from(process.state == ServingState::Draining);
             Counter becket_log_lines_dropped "Lines of the log that were dropped" = self.status.dropped.log;
             Counter becket_syslog_lines_dropped "Lines of the log that the syslog daemon did not take" = self.status.dropped.syslog;
             Counter becket_access_lines_dropped "Lines of the access log that were dropped" = self.status.dropped.access;
-            Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = ok;
+            Gauge becket_reload_ok "1 if the last reload, or the start, succeeded" = u32::from(ok);
             Gauge becket_reload_timestamp_seconds "Time of the last reload, or of the start" = tried.unix_seconds();
             Counter becket_watch_reloads "Times that changed files were loaded" = changes.watch.renewals;
             Counter becket_watch_failures "Times that a changed file was rejected" = changes.watch.failures;
@@ -233,18 +236,17 @@ impl Snapshot {
                 = [(["passed"], self.cancels.0), (["failed"], self.cancels.1)];
             Gauge process_start_time_seconds "When the process started" = process.started.unix_seconds();
         }
-        let process = &self.usage;
-        if let Some(count) = process.open_descriptors {
+        if let Ok(count) = open_descriptors() {
             families! { page: Gauge process_open_fds "Open file descriptors" = count; }
         }
-        if let Some(most) = process.descriptor_limit {
+        if let Some(most) = rlimit::open_files() {
             families! { page: Gauge process_max_fds "Limit of open file descriptors" = most; }
         }
-        if let Some(bytes) = process.resident_bytes {
+        if let Ok(bytes) = ResidentMemory::open().and_then(|memory| memory.read()) {
             families! { page: Gauge process_resident_memory_bytes "Resident memory" = bytes; }
         }
-        if let Some(seconds) = process.cpu_seconds {
-            families! { page: Counter process_cpu_seconds "User and system time of all threads" = seconds; }
+        families! { page:
+            Counter process_cpu_seconds "User and system time of all threads" = clock::cpu_time().as_secs_f64();
         }
         Ok(())
     }
@@ -342,7 +344,7 @@ impl Snapshot {
             Gauge becket_cluster_peers_configured "Peers of the configuration" = cluster.names.len();
             Gauge becket_cluster_collisions "Node numbers that several processes use" = cluster.replica.collisions.len();
             Gauge becket_cluster_names_unresolved "Names of peers that do not resolve" = lost_names.count();
-            Gauge becket_cluster_synced "1 after the sessions of other nodes were received" = cluster.replica.warm_up == WarmUp::Done;
+            Gauge becket_cluster_synced "1 after the sessions of other nodes were received" = u32::from(cluster.replica.warm_up == WarmUp::Done);
             Gauge becket_cluster_peer_last_received_seconds "Time since the last datagram of a node" [node]
                 = by_node(cluster, |peer| peer.heard_ago.as_secs_f64(), f64::min);
             Gauge becket_cluster_peer_datagrams_lost "Lost datagrams of a node since it became a peer" [node]
@@ -388,11 +390,13 @@ impl MetricsPage<'_> {
         kind: MetricType,
         name: &str,
         help: &str,
-        value: impl Into<MetricValue>,
+        value: impl EncodeGaugeValue,
     ) -> fmt::Result {
         let name = queried_name(kind, name);
         let metric = self.0.encode_descriptor(&name, help, None, kind)?;
-        value.into().encode(metric)
+        // A counter as well is encoded as a gauge, because the library would add `_total` to the
+        // name of a counter.
+        ConstGauge::new(value).encode(metric)
     }
 
     fn each<K: EncodeLabelValue, const N: usize>(
@@ -401,13 +405,13 @@ impl MetricsPage<'_> {
         name: &str,
         help: &str,
         labels: [&'static str; N],
-        values: impl IntoIterator<Item = ([K; N], impl Into<MetricValue>)>,
+        values: impl IntoIterator<Item = ([K; N], impl EncodeGaugeValue)>,
     ) -> fmt::Result {
         let name = queried_name(kind, name);
         let mut metric = self.0.encode_descriptor(&name, help, None, kind)?;
         for (of, value) in values {
             let set: Vec<(&str, K)> = labels.into_iter().zip(of).collect();
-            value.into().encode(metric.encode_family(&set)?)?;
+            ConstGauge::new(value).encode(metric.encode_family(&set)?)?;
         }
         Ok(())
     }
@@ -440,52 +444,6 @@ impl MetricsPage<'_> {
 fn queried_name(kind: MetricType, name: &str) -> String {
     let is_counter = matches!(kind, MetricType::Counter);
     format!("{name}{}", if is_counter { "_total" } else { "" })
-}
-
-/// An integer or a float; both have the same text format.
-enum MetricValue {
-    Whole(u64),
-    Real(f64),
-}
-
-impl MetricValue {
-    /// Encodes the value as a gauge, because the library would add `_total` to a counter's name.
-    fn encode(self, metric: MetricEncoder<'_>) -> fmt::Result {
-        match self {
-            Self::Whole(value) => ConstGauge::new(value).encode(metric),
-            Self::Real(value) => ConstGauge::new(value).encode(metric),
-        }
-    }
-}
-
-impl From<u64> for MetricValue {
-    fn from(value: u64) -> Self {
-        Self::Whole(value)
-    }
-}
-
-impl From<u32> for MetricValue {
-    fn from(value: u32) -> Self {
-        Self::Whole(value.into())
-    }
-}
-
-impl From<usize> for MetricValue {
-    fn from(value: usize) -> Self {
-        Self::Whole(value as u64)
-    }
-}
-
-impl From<bool> for MetricValue {
-    fn from(value: bool) -> Self {
-        Self::Whole(value.into())
-    }
-}
-
-impl From<f64> for MetricValue {
-    fn from(value: f64) -> Self {
-        Self::Real(value)
-    }
 }
 
 fn kind(resumed: bool) -> &'static str {

@@ -24,8 +24,7 @@
 //!   [`exposition`]: `/metrics`; [`status`]: the model of all pages and commands; [`problems`]:
 //!   problems that need an operator; `web` and [`history`]: the page for browsers;
 //!   [`certificates`]: certificates in use;
-//! * [`memory`]: the memory watermark; [`ebb`]: when memory of closed connections is given back;
-//!   [`mod@process`]: CPU time and memory of this process.
+//! * [`memory`]: the memory watermark; [`ebb`]: when memory of closed connections is given back.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -45,7 +44,6 @@ pub mod launch;
 pub mod memory;
 pub mod page_refusals;
 pub mod problems;
-pub mod process;
 pub mod reload;
 pub mod replies;
 pub mod rotation;

@@ -1,7 +1,6 @@
 //! Connections to the admin pages that were not served, by reason.
 
 use becket_proto::labelled;
-use becket_proxy::metrics::Counter;
 
 labelled! {
 pub enum PageRefusal {
@@ -14,14 +13,4 @@ pub enum PageRefusal {
     /// The request is allowed only over the unix socket.
     Forbidden = "forbidden",
 }
-}
-
-/// One counter per [`PageRefusal`]. Only the HTTP thread of the admin pages increments them.
-#[derive(Debug, Default)]
-pub struct PageRefusals([Counter; PageRefusal::ALL.len()]);
-
-impl PageRefusals {
-    pub fn of(&self, refusal: PageRefusal) -> &Counter {
-        &self.0[refusal as usize]
-    }
 }

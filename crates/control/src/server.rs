@@ -284,7 +284,12 @@ impl Control {
     /// Sends the current ticket secrets to the workers, and their status to the admin pages.
     fn use_secrets(&self) {
         self.workers.rotate(self.rotation.secrets());
-        self.state.set_rotation(self.rotation.standing());
+        self.show_rotation();
+    }
+
+    fn show_rotation(&self) {
+        let rotation = self.rotation.standing();
+        self.state.change(|it| it.rotation = rotation);
     }
 
     fn begin_reload(&mut self, given: ProcessResources) {
@@ -292,7 +297,7 @@ impl Control {
             tracing::warn!(name: "reload-skipped", "reload skipped because becket is draining");
             return;
         }
-        self.state.begin_reload();
+        self.state.change(|it| it.changes.reloads.running = true);
         let files = given.files.within(self.sandbox.reach());
         let tokens = Tokens::adopt(given.tokens, &self.state.config().tokens);
         self.config.reloading.begin(ReloadRequest {
@@ -371,7 +376,7 @@ impl Control {
         if let Some(rotation) = rotation {
             let before = std::mem::replace(&mut self.rotation, rotation);
             if Arc::ptr_eq(before.secrets(), self.rotation.secrets()) {
-                self.state.set_rotation(self.rotation.standing());
+                self.show_rotation();
             } else {
                 self.use_secrets();
             }
@@ -401,8 +406,8 @@ impl Control {
         } else {
             tracing::info!(name: "replication-ended", "replication of TLS sessions stopped");
         }
-        self.state
-            .set_node(membership.as_ref().map(Membership::node));
+        let node = membership.as_ref().map(Membership::node);
+        self.state.change(|it| it.node = node);
         self.cluster = membership;
     }
 
@@ -415,7 +420,7 @@ impl Control {
         for table in [&shared.table, &shared.early] {
             table.set_limits(sessions.table_entries, sessions.table_size);
         }
-        self.state.reset_log_level();
+        self.state.change(|it| it.log_level = None);
         if let Err(error) = self.logs.logging.set_level(&config.log.level) {
             tracing::error!(name: "log-level-failed", %error, "cannot change the log level");
         }
@@ -469,7 +474,7 @@ impl Control {
         self.workers.drain(passed_on);
         // Closes the sockets for shared sessions, because the next process binds their addresses. A
         // draining process creates few sessions worth sharing.
-        self.state.set_node(None);
+        self.state.change(|it| it.node = None);
         if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
         }

@@ -15,7 +15,6 @@ use serde_json::{Value, json};
 
 use super::history::{Mark, Moment};
 use super::page_refusals::PageRefusal;
-use super::process::ProcessUsage;
 use super::status::{
     BackendStatus, ClusterReport, ListenerStatus, PolicyStatus, RouteStatus, ServerHealth,
     ServerStatus, Status,
@@ -33,7 +32,6 @@ pub struct Snapshot {
     pub cancels: (u64, u64),
     /// Rejected connections to the admin pages, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],
-    pub usage: ProcessUsage,
     /// Measurements of the last hour, one per interval of about ten seconds.
     pub history: Vec<Moment>,
     pub counters: Vec<Arc<Counters>>,

@@ -7,15 +7,14 @@ use becket_cluster::{ClusterStatus, Node};
 
 use super::certificates::{CertificateStatus, certificates};
 use super::history::{History, Mark};
-use super::page_refusals::{PageRefusal, PageRefusals};
+use super::page_refusals::PageRefusal;
 use super::problems::problems;
-use super::process::ProcessUsage;
-use super::rotation::{Rotation, RotationState};
+use super::rotation::{Due, Rotation};
 use super::snapshot::{self, Snapshot};
 use super::status::{
     AdmissionCounts, ChangeStatus, DroppedLines, HandshakeCounts, LogStatus, Occupancy,
     ProcessStatus, ReloadOutcome, ServingState, SessionStatus, SigningStatus, Status, TicketKeys,
-    TrafficStatus, WatchStatus,
+    TrafficStatus,
 };
 use super::temporary::{RunningBackend, temporary};
 use super::totals::Totals;
@@ -23,6 +22,7 @@ use crate::sandbox::{Sandbox, SandboxStatus};
 use becket_keys::signing::batches::Batches;
 use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
+use becket_proxy::metrics::Counter;
 use becket_proxy::shared::SharedState;
 use becket_sys::clock::Now;
 use becket_sys::process;
@@ -35,7 +35,8 @@ pub struct AdminState {
     main: MainProcess,
     started: Timestamp,
     draining: AtomicBool,
-    refusals: PageRefusals,
+    /// Rejected connections to the admin pages. Only the HTTP thread of the pages counts them.
+    pub(crate) refusals: [Counter; PageRefusal::ALL.len()],
     history: Mutex<History>,
     current: Mutex<Current>,
 }
@@ -48,17 +49,18 @@ pub struct MainProcess {
     pub restarts: Restarts,
 }
 
+/// The parts that change while this process serves.
 #[derive(Clone, Debug)]
-struct Current {
+pub(crate) struct Current {
     config: Arc<Config>,
     certificates: Arc<[CertificateStatus]>,
-    node: Option<Arc<Node>>,
+    pub(crate) node: Option<Arc<Node>>,
     /// `since_reload` contains the handshake counts at the last successful reload; `/status` shows
     /// the difference.
-    changes: ChangeStatus,
-    rotation: RotationState,
+    pub(crate) changes: ChangeStatus,
+    pub(crate) rotation: (TicketKeys, Due),
     /// Log level set by an operator; `None` uses the configured level.
-    log_level: Option<String>,
+    pub(crate) log_level: Option<String>,
 }
 
 impl Current {
@@ -117,7 +119,7 @@ impl AdminState {
             main,
             started,
             draining: AtomicBool::new(false),
-            refusals: PageRefusals::default(),
+            refusals: Default::default(),
             history: Mutex::default(),
             current: Mutex::new(Current {
                 certificates: certificates(&config),
@@ -164,14 +166,6 @@ impl AdminState {
         });
     }
 
-    pub fn set_node(&self, node: Option<Arc<Node>>) {
-        self.change(|current| current.node = node);
-    }
-
-    pub fn begin_reload(&self) {
-        self.change(|current| current.changes.reloads.running = true);
-    }
-
     /// Records the result of a reload. `running` is `true` if another reload has begun.
     pub fn set_reload(&self, reload: ReloadOutcome, running: bool) {
         let handshakes = HandshakeCounts::of(&Totals::of(&self.shared.counters));
@@ -188,18 +182,6 @@ impl AdminState {
         });
     }
 
-    pub fn watch(&self) -> WatchStatus {
-        self.current().changes.watch
-    }
-
-    pub fn set_watch(&self, watch: WatchStatus) {
-        self.change(|current| current.changes.watch = watch);
-    }
-
-    pub fn begin_upgrade(&self) {
-        self.change(|current| current.changes.upgrades.running = true);
-    }
-
     pub fn refuse_upgrade(&self, refused: ReloadOutcome) {
         self.change(|current| {
             let changes = &mut current.changes;
@@ -207,19 +189,6 @@ impl AdminState {
             changes.upgrades.running = false;
             changes.upgrade = Some(refused);
         });
-    }
-
-    pub fn set_rotation(&self, rotation: RotationState) {
-        self.change(|current| current.rotation = rotation);
-    }
-
-    /// Sets the log level; `None` restores the configured level.
-    pub fn set_log_level(&self, level: Option<String>) {
-        self.change(|current| current.log_level = level);
-    }
-
-    pub fn reset_log_level(&self) {
-        self.set_log_level(None);
     }
 
     pub fn temporary(&self) -> Vec<String> {
@@ -232,7 +201,7 @@ impl AdminState {
         self.current().log_status()
     }
 
-    fn change(&self, change: impl FnOnce(&mut Current)) {
+    pub(crate) fn change(&self, change: impl FnOnce(&mut Current)) {
         change(&mut self.current.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
@@ -303,8 +272,7 @@ impl AdminState {
             backends,
             kernel_tls: config.kernel_tls(),
             cancels: shared.cancels.counts(),
-            admin_refused: PageRefusal::ALL.map(|refusal| self.refusals.of(refusal).value()),
-            usage: ProcessUsage::read(),
+            admin_refused: self.refusals.each_ref().map(Counter::value),
             history,
             counters: shared.counters.clone(),
         }
@@ -340,7 +308,7 @@ impl AdminState {
         cluster: Option<&ClusterStatus>,
         now: Now,
     ) -> SessionStatus {
-        let rotation = &current.rotation;
+        let (tickets, due) = &current.rotation;
         SessionStatus {
             table: Occupancy {
                 entries: self.shared.table.len(),
@@ -348,11 +316,8 @@ impl AdminState {
             },
             early_sessions: self.shared.early.len(),
             tickets: TicketKeys {
-                epoch: rotation.epoch,
-                epoch_started: rotation.epoch_started,
-                next_rotation_seconds: rotation.due.after(now).as_secs(),
-                node: rotation.node,
-                secrets: rotation.secrets.clone(),
+                next_rotation_seconds: due.after(now).as_secs(),
+                ..tickets.clone()
             },
             cluster: cluster.and_then(snapshot::cluster),
         }
@@ -365,9 +330,5 @@ impl AdminState {
     /// Returns `true` while the process drains. Takes no lock.
     pub fn is_draining(&self) -> bool {
         self.draining.load(Relaxed)
-    }
-
-    pub fn refusals(&self) -> &PageRefusals {
-        &self.refusals
     }
 }

@@ -218,6 +218,8 @@ pub struct Occupancy {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TicketKeys {
+    /// Number of the epoch whose key seals new tickets. A single host counts epochs from its start;
+    /// all nodes of a cluster count them from 1970.
     pub epoch: u64,
     pub epoch_started: Timestamp,
     pub next_rotation_seconds: u64,

@@ -83,6 +83,12 @@ pub fn since_boot() -> Duration {
     read(libc::CLOCK_BOOTTIME)
 }
 
+/// Returns the user and system time of all threads of this process.
+#[must_use]
+pub fn cpu_time() -> Duration {
+    read(libc::CLOCK_PROCESS_CPUTIME_ID)
+}
+
 pub(crate) fn read(clock: libc::clockid_t) -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,

@@ -18,6 +18,12 @@ pub fn most_open_files() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
 }
 
+/// Returns the soft limit of open descriptors; `None` means no limit.
+#[must_use]
+pub fn open_files() -> Option<u64> {
+    getrlimit(Resource::Nofile).current
+}
+
 /// Raises the maximum number of open descriptors to `wanted`, and returns the resulting maximum.
 ///
 /// Never lowers it. Also raises the hard limit if needed and permitted (`CAP_SYS_RESOURCE`), up to

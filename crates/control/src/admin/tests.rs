@@ -107,7 +107,7 @@ fn only_the_socket_lists_clients_and_changes_something() {
             "{answer}"
         );
     }
-    assert!(state.refusals().of(PageRefusal::Forbidden).value() > 3);
+    assert!(state.refusals[PageRefusal::Forbidden as usize].value() > 3);
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn health_answers_while_pages_are_rendered_and_the_oldest_client_is_closed() {
         .collect();
     let answer = request(address, "GET /healthz");
     assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
-    assert_eq!(state.refusals().of(PageRefusal::Evicted).value(), 1);
+    assert_eq!(state.refusals[PageRefusal::Evicted as usize].value(), 1);
     // Its request was not read, or its answer is not written; it is closed in both cases.
     assert!(matches!(pages[0].read(&mut [0; 1]), Ok(0) | Err(_)));
     drop(gate);

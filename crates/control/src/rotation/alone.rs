@@ -18,9 +18,11 @@ use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, TicketSecrets};
 #[derive(Debug)]
 pub(super) struct Alone {
     /// ID of the secrets, which distinguishes expired tickets from tickets of another becket.
-    id: SecretId,
-    due: Duration,
-    rotations: u64,
+    pub(super) id: SecretId,
+    /// Start of the next epoch, by the monotonic clock.
+    pub(super) due: Duration,
+    /// Number of completed epochs.
+    pub(super) rotations: u64,
 }
 
 impl Alone {
@@ -39,15 +41,6 @@ impl Alone {
             rotations: 0,
         };
         Ok((alone, secrets))
-    }
-
-    /// Adopts the state of the old process.
-    pub(super) fn go_on(&mut self, id: SecretId, rotations: u64, due: Duration) {
-        *self = Self { id, due, rotations };
-    }
-
-    pub(super) fn id(&self) -> SecretId {
-        self.id
     }
 
     /// Begins a new epoch if it is due, and drops the secrets of all epochs before the previous
@@ -72,21 +65,6 @@ impl Alone {
             node: NodeId(0),
             epochs,
         }))
-    }
-
-    /// Makes the next epoch due at the next tick.
-    pub(super) fn hurry(&mut self) {
-        self.due = Duration::ZERO;
-    }
-
-    /// Returns the start of the next epoch, by the monotonic clock.
-    pub(super) fn due(&self) -> Duration {
-        self.due
-    }
-
-    /// Returns the number of completed epochs.
-    pub(super) fn rotations(&self) -> u64 {
-        self.rotations
     }
 }
 
@@ -132,7 +110,7 @@ mod tests {
         let (mut alone, [_, _, third]) = three();
         let starts: Vec<u32> = third.epochs.iter().map(|e| e.id.epoch.0).collect();
         assert_eq!(starts, [7200, 10800]);
-        assert_eq!((alone.due(), alone.rotations()), (4 * HOUR, 2));
+        assert_eq!((alone.due, alone.rotations), (4 * HOUR, 2));
         let early = alone.tick(HOUR, &third, at(3)).expect("random");
         assert!(early.is_none());
     }

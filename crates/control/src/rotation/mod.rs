@@ -23,6 +23,7 @@ use zeroize::Zeroizing;
 
 use self::alone::Alone;
 use self::shared::ClusterRotation;
+use super::status::TicketKeys;
 use becket_log::Timestamp;
 use becket_tls::config::Config;
 use becket_tls::secret::shared::SecretBytes;
@@ -42,23 +43,6 @@ pub struct Rotation {
 enum RotationKind {
     Alone(Alone),
     Shared(ClusterRotation),
-}
-
-/// State of the rotation, for the admin pages.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RotationState {
-    /// Number of the epoch whose key seals new tickets. A single host counts epochs from its start;
-    /// all nodes of a cluster count them from 1970.
-    pub epoch: u64,
-    /// Start of the epoch, by the wall clock.
-    pub epoch_started: Timestamp,
-    /// Start of the next epoch.
-    pub due: Due,
-    /// Number of this node; `None` on a single host.
-    pub node: Option<u16>,
-    /// IDs of the secrets in hex: first the secret that seals tickets, then secrets that only open
-    /// tickets. The ID is random on a single host.
-    pub secrets: Vec<String>,
 }
 
 /// A time by the monotonic clock or the wall clock.
@@ -135,9 +119,9 @@ impl Rotation {
         let epochs = self.current.epochs.iter();
         let secret = |epoch: &EpochSecret| Zeroizing::new(*epoch.secret.expose());
         Some(HandedSecrets {
-            id: alone.id(),
-            rotations: alone.rotations(),
-            due: Due::Mono(alone.due()).after(now),
+            id: alone.id,
+            rotations: alone.rotations,
+            due: Due::Mono(alone.due).after(now),
             epochs: epochs
                 .map(|epoch| (epoch.id.epoch, secret(epoch)))
                 .collect(),
@@ -151,7 +135,11 @@ impl Rotation {
             return false;
         };
         let id = handed.id;
-        alone.go_on(id, handed.rotations, now.mono + handed.due);
+        *alone = Alone {
+            id,
+            due: now.mono + handed.due,
+            rotations: handed.rotations,
+        };
         let epochs = handed
             .epochs
             .into_iter()
@@ -223,7 +211,7 @@ impl Rotation {
     /// As [`Self::tick`].
     pub fn rotate_now(&mut self, period: Duration, now: Now) -> Result<bool, NotRotated> {
         match &mut self.kind {
-            RotationKind::Alone(alone) if now.mono >= self.rest_until => alone.hurry(),
+            RotationKind::Alone(alone) if now.mono >= self.rest_until => alone.due = Duration::ZERO,
             _ => return Ok(false),
         }
         self.tick(period, now)
@@ -233,11 +221,11 @@ impl Rotation {
         &self.current
     }
 
-    /// Returns the state of the rotation, for the admin pages.
-    pub fn standing(&self) -> RotationState {
+    /// Returns the state of the rotation, for the admin pages, and the start of the next epoch.
+    pub fn standing(&self) -> (TicketKeys, Due) {
         let (epoch, due) = match &self.kind {
-            RotationKind::Alone(alone) => (alone.rotations(), Due::Mono(alone.due())),
-            RotationKind::Shared(shared) => (shared.epoch().0.into(), Due::Unix(shared.due())),
+            RotationKind::Alone(alone) => (alone.rotations, Due::Mono(alone.due)),
+            RotationKind::Shared(shared) => (shared.epoch.0.into(), Due::Unix(shared.due())),
         };
         let sealing = self.current.epochs.last();
         let opening = self.current.epochs.iter();
@@ -249,13 +237,14 @@ impl Rotation {
             }
         }
         let started = sealing.map_or(0, |epoch| epoch.id.epoch.0);
-        RotationState {
+        let keys = TicketKeys {
             epoch,
             epoch_started: Timestamp::from_unix(Duration::from_secs(started.into())),
-            due,
+            next_rotation_seconds: 0,
             node: Some(self.current.node.0).filter(|node| *node > 0),
             secrets,
-        }
+        };
+        (keys, due)
     }
 }
 

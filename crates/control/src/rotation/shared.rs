@@ -20,7 +20,8 @@ pub(super) struct ClusterRotation {
     node: NodeId,
     length: EpochLength,
     secrets: Vec<SharedSecret>,
-    epoch: EpochNumber,
+    /// Epoch whose key seals new tickets.
+    pub(super) epoch: EpochNumber,
 }
 
 impl ClusterRotation {
@@ -41,11 +42,6 @@ impl ClusterRotation {
             return Ok(None);
         }
         self.derive(now).map(Some)
-    }
-
-    /// Returns the epoch whose key seals new tickets.
-    pub(super) fn epoch(&self) -> EpochNumber {
-        self.epoch
     }
 
     /// Returns the start of the next epoch, by the wall clock.

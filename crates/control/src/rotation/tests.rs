@@ -161,7 +161,7 @@ fn a_reload_that_changes_nothing_leaves_the_keys_and_another_secret_does_not() {
     let changed = old.reloaded(&both, at(START + 1));
     let changed = changed.expect("secrets").expect("a cluster");
     let ids = [2, 1].map(|number| format!("{:08x}", root(number).id.0));
-    assert_eq!(changed.standing().secrets, ids);
+    assert_eq!(changed.standing().0.secrets, ids);
     let ticket = seal(&ticketer(&old, 1), START);
     let opened = outcome(&ticketer(&changed, 1), &ticket, START + 1);
     assert_eq!(opened, Some(Resumption::Opened));
@@ -175,9 +175,9 @@ fn a_single_host_continues_over_a_reload_and_can_join_and_leave_a_cluster() {
     assert!(next.is_none());
     let joined = alone.reloaded(&config(1, vec![root(1)]), at(START));
     let joined = joined.expect("secrets").expect("a cluster");
-    assert_eq!(joined.standing().node, Some(1));
+    assert_eq!(joined.standing().0.node, Some(1));
     let left = joined.reloaded(&lonely, at(START)).expect("secrets");
-    assert_eq!(left.expect("alone").standing().node, None);
+    assert_eq!(left.expect("alone").standing().0.node, None);
 }
 
 proptest! {
@@ -199,9 +199,9 @@ proptest! {
             prop_assert_eq!(changed, before != epoch);
             before = epoch;
             let standing = real.standing();
-            prop_assert_eq!(standing.epoch, epoch);
-            prop_assert_eq!(standing.epoch_started.unix_seconds(), epoch * HOUR);
-            prop_assert_eq!(standing.due, Due::Unix(Duration::from_secs((epoch + 1) * HOUR)));
+            prop_assert_eq!(standing.0.epoch, epoch);
+            prop_assert_eq!(standing.0.epoch_started.unix_seconds(), epoch * HOUR);
+            prop_assert_eq!(standing.1, Due::Unix(Duration::from_secs((epoch + 1) * HOUR)));
             let starts = real.secrets().epochs.iter().map(|e| u64::from(e.id.epoch.0) / HOUR);
             prop_assert_eq!(starts.collect::<BTreeSet<_>>(), BTreeSet::from_iter(epoch - 1..=epoch + 1));
         }

@@ -106,7 +106,7 @@ impl Control {
                 "error, warn, info, debug, trace, or a list such as \"info,becket_tls=debug\"";
             return Err(Refused::unusable(format!("level: {level:?}"), accepted));
         }
-        self.state.set_log_level(change.level);
+        self.state.change(|it| it.log_level = change.level);
         as_json(&self.state.log_status())
     }
 
@@ -121,7 +121,7 @@ impl Control {
         }
         self.use_secrets();
         as_json(&RotatedTickets {
-            epoch: self.rotation.standing().epoch,
+            epoch: self.rotation.standing().0.epoch,
         })
     }
 

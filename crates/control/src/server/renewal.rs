@@ -116,11 +116,9 @@ impl Control {
                 exchanged.map_err(|error| Problem::new("", error.to_string()))
             }
         };
-        let mut status = self.state.watch();
-        if committed.is_ok() && !taken.is_empty() {
+        let has_renewed = committed.is_ok() && !taken.is_empty();
+        if has_renewed {
             tracing::info!(name: "files-loaded", files = listed(&taken), "changed files loaded");
-            status.renewals += 1;
-            status.time = Some(Timestamp::from_unix(self.state.shared().clock.now().unix));
         }
         rejected.extend(committed.err());
         let before = mem::take(&mut self.config.watching.rejected);
@@ -130,10 +128,17 @@ impl Control {
         for file in mended(&before, &rejected) {
             tracing::info!(name: "file-accepted", "file is valid again and in use: {file}");
         }
-        status.failures += u64::from(!rejected.is_empty());
-        status.rejected = rejected.iter().map(ToString::to_string).collect();
+        let time = Timestamp::from_unix(self.state.shared().clock.now().unix);
+        self.state.change(|it| {
+            let status = &mut it.changes.watch;
+            if has_renewed {
+                status.renewals += 1;
+                status.time = Some(time);
+            }
+            status.failures += u64::from(!rejected.is_empty());
+            status.rejected = rejected.iter().map(ToString::to_string).collect();
+        });
         self.config.watching.rejected = rejected;
-        self.state.set_watch(status);
     }
 }
 

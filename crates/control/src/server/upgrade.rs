@@ -150,7 +150,7 @@ impl Control {
 
     pub(super) fn begin_upgrade(&mut self, mut fds: Vec<OwnedFd>) {
         tracing::info!(name: "upgrade-loading", "upgrade: the new process is loading");
-        self.state.begin_upgrade();
+        self.state.change(|it| it.changes.upgrades.running = true);
         let Some(stream) = fds.pop() else {
             return;
         };
