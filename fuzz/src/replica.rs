@@ -7,9 +7,9 @@
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Boot, DumpSource, JOIN_NONCE_LEN, MAX_DATAGRAM, PeerName, PeerRecord, PeerStick, Replica,
-    ReplicaLimits, Role, SHARE_LEN, SessionRecord, Sink, SinkOutcome, StickCursor, TAG_LEN,
-    Transcript, Vault,
+    Boot, DropCause, DumpSource, JOIN_NONCE_LEN, MAX_DATAGRAM, PeerName, PeerRecord, PeerStick,
+    Replica, ReplicaLimits, Role, SHARE_LEN, SessionRecord, Sink, StickCursor, TAG_LEN, Transcript,
+    Vault,
 };
 use becket_proto::bounded_table::Cursor;
 use becket_proto::ticket::{NodeId, SecretId};
@@ -137,12 +137,12 @@ struct TestSink {
 }
 
 impl Sink for TestSink {
-    fn take(&mut self, _: PeerName, record: PeerRecord<'_>) -> SinkOutcome {
+    fn take(&mut self, _: PeerName, record: PeerRecord<'_>) -> Result<(), DropCause> {
         self.records += 1;
         if let PeerRecord::New(session) | PeerRecord::Sync(session) = record {
             assert!((1..=32).contains(&session.id.len()));
         }
-        SinkOutcome::Taken
+        Ok(())
     }
 }
 

@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use crate::outbox::SessionEvent;
 use crate::replica::{
-    DumpSource, PeerName, PeerRecord, PeerStick, SessionRecord, Sink, SinkOutcome, StickCursor,
+    DropCause, DumpSource, PeerName, PeerRecord, PeerStick, SessionRecord, Sink, StickCursor,
 };
 use crate::settings::Settings;
 use crate::sticks::StickMemory;
@@ -128,17 +128,22 @@ impl SessionSink {
         Some(ttl.min(self.settings.id_lifetime).min(left)).filter(|ttl| !ttl.is_zero())
     }
 
-    fn store(&mut self, from: PeerName, record: &SessionRecord<'_>, replaces: bool) -> SinkOutcome {
+    fn store(
+        &mut self,
+        from: PeerName,
+        record: &SessionRecord<'_>,
+        replaces: bool,
+    ) -> Result<(), DropCause> {
         if !self.settings.policies.contains(&record.policy) {
             self.refuse(from.node, record.policy);
-            return SinkOutcome::UnknownPolicy;
+            return Err(DropCause::UnknownPolicy);
         }
         let Some(ttl) = self.ttl(record.ttl, record.age) else {
-            return SinkOutcome::Unwanted;
+            return Err(DropCause::Unwanted);
         };
         let now = self.now.mono;
         if !replaces && self.holds(record, now) {
-            return SinkOutcome::Unwanted;
+            return Err(DropCause::Unwanted);
         }
         let state = record.state.to_vec();
         let origin = Origin {
@@ -152,10 +157,10 @@ impl SessionSink {
             .insert(record.policy, record.id, session, lives)
             .stored
         {
-            return SinkOutcome::Unwanted;
+            return Err(DropCause::Unwanted);
         }
         self.numbers.stored += 1;
-        SinkOutcome::Taken
+        Ok(())
     }
 
     fn holds(&self, record: &SessionRecord<'_>, now: Duration) -> bool {
@@ -180,30 +185,30 @@ impl SessionSink {
 
     /// Stores a peer's assignment of a client to a server. The origin of the client's session
     /// identifies the client.
-    fn remember(&mut self, stick: PeerStick, late: bool) -> SinkOutcome {
+    fn remember(&mut self, stick: PeerStick, late: bool) -> Result<(), DropCause> {
         let stick = PeerStick {
             life: stick.life.min(self.settings.stick_lifetime),
             ..stick
         };
         if stick.life.is_zero() || !self.sticks.learn_from_peer(&stick, late, self.now.mono) {
-            return SinkOutcome::Unwanted;
+            return Err(DropCause::Unwanted);
         }
         self.numbers.sticks += 1;
-        SinkOutcome::Taken
+        Ok(())
     }
 }
 
 impl Sink for SessionSink {
-    fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> SinkOutcome {
+    fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> Result<(), DropCause> {
         match record {
             PeerRecord::New(session) => self.store(from, &session, true),
             PeerRecord::Sync(session) => self.store(from, &session, false),
             PeerRecord::Del { policy, id } => {
                 if !self.table.remove(policy, id) {
-                    return SinkOutcome::Unwanted;
+                    return Err(DropCause::Unwanted);
                 }
                 self.numbers.ended += 1;
-                SinkOutcome::Taken
+                Ok(())
             }
             PeerRecord::Stick(stick) => self.remember(stick, false),
             PeerRecord::Stuck(stick) => self.remember(stick, true),

@@ -337,7 +337,7 @@ impl Snapshot {
                 = [(["out"], total.sent_bytes), (["in"], total.received_bytes)];
             Counter becket_cluster_records "Records in these datagrams; received ones count if they were used" [direction]
                 = [(["out"], total.sent_records), (["in"], total.received_records)];
-            Counter becket_cluster_datagrams_lost "Datagrams of peers that were lost" = total.lost();
+            Counter becket_cluster_datagrams_lost "Datagrams of peers that were lost" = total.lost;
             Counter becket_cluster_dropped "Datagrams and records that were dropped" [cause]
                 = DropCause::ALL.map(|cause| ([cause.label()], total.drops.of(cause)));
             Gauge becket_cluster_peers "Peers" [state] = states;
@@ -348,7 +348,7 @@ impl Snapshot {
             Gauge becket_cluster_peer_last_received_seconds "Time since the last datagram of a node" [node]
                 = by_node(cluster, |peer| peer.heard_ago.as_secs_f64(), f64::min);
             Gauge becket_cluster_peer_datagrams_lost "Lost datagrams of a node since it became a peer" [node]
-                = by_node(cluster, |peer| peer.traffic.lost(), |a, b| a + b);
+                = by_node(cluster, |peer| peer.traffic.lost, |a, b| a + b);
         }
         Ok(())
     }

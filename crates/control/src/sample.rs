@@ -95,9 +95,10 @@ pub(crate) fn config() -> Config {
     let named = key("example.org");
     let mut web = CertificateMap::new(set(Arc::clone(&named)));
     let exact = NamePattern::Exact("example.org".to_owned());
-    web.insert(exact, named, Offload::Never);
+    web.keys_mut(exact).insert(named, Offload::Never, None);
     let wildcard = NamePattern::Wildcard("example.net".to_owned());
-    web.insert(wildcard, key("*.example.net"), Offload::Never);
+    let other = key("*.example.net");
+    web.keys_mut(wildcard).insert(other, Offload::Never, None);
     let other = CertificateMap::new(set(key("other.example")));
     Config {
         listeners: vec![listener("web", web), listener("other", other)],
@@ -147,7 +148,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
 
 fn set(key: Arc<CertifiedKey>) -> KeySet {
     let mut set = KeySet::default();
-    set.insert(key, Offload::Never);
+    set.insert(key, Offload::Never, None);
     set
 }
 

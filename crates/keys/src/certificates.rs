@@ -41,13 +41,8 @@ impl CertificateMap {
         }
     }
 
-    /// Adds a chain for a name. Replaces and returns the chain with a key of the same kind, if any.
-    pub fn insert(
-        &mut self,
-        name: NamePattern,
-        key: Arc<CertifiedKey>,
-        offload: Offload,
-    ) -> Option<Arc<CertifiedKey>> {
+    /// Returns the keys for a name, to add chains.
+    pub fn keys_mut(&mut self, name: NamePattern) -> &mut KeySet {
         let set = match name {
             NamePattern::Exact(name) => {
                 self.has_addresses |= name.parse::<IpAddr>().is_ok();
@@ -55,18 +50,7 @@ impl CertificateMap {
             }
             NamePattern::Wildcard(suffix) => self.wildcard.entry(suffix),
         };
-        set.or_default().insert(key, offload)
-    }
-
-    /// Sets the policy for clients that request `name`. `None` keeps the current policy.
-    pub fn set_policy(&mut self, name: &NamePattern, policy: Option<&Arc<str>>) {
-        let set = match name {
-            NamePattern::Exact(name) => self.exact.get_mut(name),
-            NamePattern::Wildcard(suffix) => self.wildcard.get_mut(suffix),
-        };
-        if let Some(set) = set {
-            set.set_policy(policy);
-        }
+        set.or_default()
     }
 
     /// Returns the keys for a lower-case server name: an exact match, then a wildcard match.
@@ -156,12 +140,17 @@ struct HeldKey {
 }
 
 impl KeySet {
-    /// Adds a chain. Replaces and returns the chain with a key of the same kind, if any.
+    /// Adds a chain. Replaces and returns the chain with a key of the same kind, if any. Without
+    /// `policy`, clients keep the current policy.
     pub fn insert(
         &mut self,
         key: Arc<CertifiedKey>,
         offload: Offload,
+        policy: Option<&Arc<str>>,
     ) -> Option<Arc<CertifiedKey>> {
+        if policy.is_some() {
+            self.policy = policy.cloned();
+        }
         let kind = key.key.algorithm();
         let leaf = key.cert.first();
         let presented = leaf.map(Presented::of).unwrap_or_default();
@@ -191,12 +180,6 @@ impl KeySet {
         self.keys
             .sort_by_key(|held| preference(held.key.key.algorithm()));
         None
-    }
-
-    pub fn set_policy(&mut self, policy: Option<&Arc<str>>) {
-        if policy.is_some() {
-            self.policy = policy.cloned();
-        }
     }
 
     /// Returns the policy name for clients that receive one of these chains; `None` means the

@@ -316,7 +316,7 @@ mod tests {
             assert!(report.errors.is_empty());
             let has = loaded.key.ocsp.is_some();
             let mut set = KeySet::default();
-            set.insert(Arc::clone(&loaded.key), loaded.offload);
+            set.insert(Arc::clone(&loaded.key), loaded.offload, None);
             let sends = |now| set.sent(0, UnixSeconds(now)).unwrap().ocsp.is_some();
             (
                 report.warnings.len(),

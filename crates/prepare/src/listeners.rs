@@ -21,14 +21,12 @@ use becket_config::key_source::KeySource;
 use becket_config::listener::{self, Certificate, Pair};
 use becket_config::policy;
 use becket_proto::networks::Networks;
-use rustls::sign::CertifiedKey;
 
 use super::ConfigBuilder;
 use becket_keys::certificates::{CertificateMap, KeySet};
 use becket_keys::keys::{Loaded, shown};
 use becket_tls::config::{Listener, Policy, Route};
-use becket_tls::deferred::deferred;
-use becket_tls::metered::metered;
+use becket_tls::served_key::served_key;
 
 impl ConfigBuilder<'_> {
     pub(super) fn listeners(
@@ -153,7 +151,7 @@ impl ConfigBuilder<'_> {
 
     fn signing(&mut self, path: &str, mut loaded: Loaded) -> Loaded {
         if !self.loader.known.contains_key(&loaded.digest) {
-            loaded.key = signing_key(&loaded, self.file);
+            loaded.key = served_key(&loaded, self.file);
         } else if self.kept_out.is_none() {
             self.loader.check_known(path, &loaded, &mut self.report);
         }
@@ -267,12 +265,10 @@ impl ConfigBuilder<'_> {
         let mut default = KeySet::default();
         for one in loaded {
             if one.names.iter().any(|name| names.contains(name)) {
-                default.insert(one.key.clone(), one.offload);
-                default.set_policy(one.policy.as_ref());
+                default.insert(one.key.clone(), one.offload, one.policy.as_ref());
             }
         }
-        default.insert(chosen.key.clone(), chosen.offload);
-        default.set_policy(chosen.policy.as_ref());
+        default.insert(chosen.key.clone(), chosen.offload, chosen.policy.as_ref());
         let mut map = CertificateMap::new(default);
         for one in loaded {
             if one.names.is_empty() && !Arc::ptr_eq(&one.key, &chosen.key) {
@@ -282,8 +278,8 @@ impl ConfigBuilder<'_> {
                 self.report.warn(shown(path, &one.file, fault));
             }
             for name in one.names.iter() {
-                let hidden = map.insert(name.clone(), one.key.clone(), one.offload);
-                map.set_policy(name, one.policy.as_ref());
+                let keys = map.keys_mut(name.clone());
+                let hidden = keys.insert(one.key.clone(), one.offload, one.policy.as_ref());
                 let Some(hidden) = hidden else {
                     continue;
                 };
@@ -369,21 +365,6 @@ fn sign_alike(one: &File, other: &File) -> bool {
         (process.rsa_batch, process.has_crypto_threads(), limits)
     });
     one == other
-}
-
-/// Returns the key of a chain: deferred if crypto threads or a token sign, and metered if
-/// handshakes are limited.
-fn signing_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
-    let key = if file.process.has_crypto_threads() || loaded.token.is_some() {
-        deferred(loaded)
-    } else {
-        Arc::clone(&loaded.key)
-    };
-    if file.admission.limits_handshakes() {
-        metered(&key)
-    } else {
-        key
-    }
 }
 
 /// Files in certbot's `live/NAME/`: the full chain, its key, and the parts of the chain.

@@ -18,7 +18,7 @@
 //! A full handshake needs a token because of its signature; a resumed handshake needs none. A
 //! handshake is certainly full only when rustls requests a signature. At that point, the offered
 //! ticket was not opened, or the session ID was not found, for this policy and name. So the
-//! [`HandshakePermit`] is claimed at that point ([`metered`](crate::metered)), and a client cannot
+//! [`HandshakePermit`] is claimed at that point ([`served_key`](crate::served_key)), and a client cannot
 //! avoid the token with an invalid ticket. A ClientHello that cannot resume is checked earlier
 //! ([`HandshakePermit::look`]): without a token, the handshake ends before the key exchange.
 //!

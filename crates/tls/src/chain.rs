@@ -11,7 +11,6 @@
 //!
 //! Source: RFC 5280 section 6; rustls-webpki 0.103.16, `verify_cert.rs`, `build_chain_inner`.
 
-use std::fmt;
 use std::sync::Arc;
 
 use becket_config::process::LimitsSection;
@@ -23,45 +22,19 @@ use super::engine::Overfull;
 use super::names;
 use crate::scratch::LARGEST_RECORD;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Excess {
-    Bytes {
-        shown: usize,
-        /// `limits.certificate-chain`.
-        most: usize,
-    },
-    Intermediates {
-        shown: usize,
-        /// `limits.chain-intermediates`.
-        most: usize,
-    },
-    /// Too many certificates besides the leaf have the same subject. The value is
-    /// `limits.chain-same-subject`.
+    #[error("the chain has {shown} bytes, limits.certificate-chain is {most}")]
+    Bytes { shown: usize, most: usize },
+    #[error(
+        "the chain has {shown} intermediate certificates, limits.chain-intermediates is {most}"
+    )]
+    Intermediates { shown: usize, most: usize },
+    #[error(
+        "more than {0} intermediate certificates have the same subject (limits.chain-same-subject)"
+    )]
     OneSubject(usize),
 }
-
-impl fmt::Display for Excess {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Bytes { shown, most } => {
-                write!(
-                    out,
-                    "the chain has {shown} bytes, limits.certificate-chain is {most}"
-                )
-            }
-            Self::Intermediates { shown, most } => write!(
-                out,
-                "the chain has {shown} intermediate certificates, limits.chain-intermediates is {most}"
-            ),
-            Self::OneSubject(most) => write!(
-                out,
-                "more than {most} intermediate certificates have the same subject (limits.chain-same-subject)"
-            ),
-        }
-    }
-}
-
-impl std::error::Error for Excess {}
 
 /// Checks the limits on a chain, and parses each certificate once. Returns the intermediates on
 /// possible paths: certificates with the name of the leaf's issuer, then with the names of their

@@ -97,16 +97,9 @@ pub struct Received {
 }
 
 /// Error when an unfinished message or record of the peer exceeds this number of bytes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("more than {0} bytes of an unfinished message")]
 pub struct Overfull(pub usize);
-
-impl fmt::Display for Overfull {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(out, "more than {} bytes of an unfinished message", self.0)
-    }
-}
-
-impl std::error::Error for Overfull {}
 
 impl Engine {
     /// Starts the server side of a handshake. At most `most_held` bytes of an unfinished record or

@@ -119,7 +119,7 @@ impl HelloRouter {
             may_resume: configs.may_resume(hello),
             offer: configs.offer(hello),
             early_data: policy.and_then(|it| it.keys.early_data).unwrap_or(0),
-            asks: configs.verifier().is_some(),
+            asks: policy.is_some_and(|it| it.verifier.is_some()),
             trial,
         })
     }

@@ -13,9 +13,8 @@
 //! * [`policy`]: the digest of a policy, which separates sessions;
 //! * [`verifier`]: client certificates; [`chain`]: limits that are checked first; [`path`]: the
 //!   path that verified a chain; [`server_rules`]: rules for server certificates;
-//! * [`deferred`]: keys whose signatures are made by other threads or tokens;
-//! * [`admission`]: limits on clients; [`metered`]: keys whose signatures cost an admission token,
-//!   if full handshakes are limited;
+//! * [`admission`]: limits on clients; [`served_key`]: keys whose signatures cost an admission
+//!   token, or are made by other threads or PKCS#11 tokens;
 //! * [`engine`]: rustls' unbuffered connections; [`skipping`]: discards rejected early data;
 //!   [`scratch`]: buffers;
 //! * [`sessions`]: sessions by ID, tickets, early data; [`resumption`]: results of resumption;
@@ -46,14 +45,12 @@
 pub mod admission;
 pub mod chain;
 pub mod config;
-pub mod deferred;
 pub mod engine;
 pub mod hello_router;
 pub mod ja4;
 pub mod kernel;
 pub mod key_log;
 pub mod limit_key;
-pub mod metered;
 pub mod names;
 pub mod path;
 pub mod policy;
@@ -61,6 +58,7 @@ pub mod resumption;
 pub mod route_configs;
 pub mod scratch;
 pub mod secret;
+pub mod served_key;
 pub mod server_rules;
 pub mod sessions;
 pub mod side;

@@ -19,8 +19,8 @@ use becket_proto::session::PolicyTag;
 use becket_proto::session_table::SessionTable;
 use rustls::ServerConfig;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::server::ProducesTickets;
 use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
-use rustls::server::{ProducesTickets, danger::ClientCertVerifier};
 use rustls::sign::CertifiedKey;
 
 use super::key_log::LateKeyLog;
@@ -75,7 +75,6 @@ pub struct RouteConfigs {
     early: Option<Store>,
     tls13: bool,
     tls12_tickets: bool,
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
 }
 
 /// Configurations with one ALPN setting, by kind of resumption.
@@ -101,14 +100,13 @@ impl RouteConfigs {
         listener: &Listener,
         parts: &RouteParts,
     ) -> Result<Self, rustls::Error> {
-        let verifier = policy.verifier.clone();
-        let clients = ReturningClients::new(verifier.clone());
+        let clients = ReturningClients::new(policy.verifier.clone());
         let ticketer = Ticketer::new(&parts.secrets, policy.digest, parts.file.session_max_age())
             .ok_or_else(|| rustls::Error::General("no ticket secret".into()))?
             .admitting(clients.clone())
             .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
-        let mut plain = base(policy, &listener.certificates, verifier.clone())?;
+        let mut plain = base(policy, &listener.certificates)?;
         plain.enable_secret_extraction = listener.keys.kernel_tls == KernelTls::Bulk;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
@@ -136,7 +134,6 @@ impl RouteConfigs {
             early,
             tls13: policy.keys.versions.contains(&ServedVersion::Tls13),
             tls12_tickets: parts.file.tls12_tickets(&policy.keys),
-            verifier,
         })
     }
 
@@ -185,11 +182,6 @@ impl RouteConfigs {
             Some(ticket @ [_, ..]) => self.ticketer.recognises(ticket),
             _ => !hello.session_id().is_empty(),
         }
-    }
-
-    /// Returns the verifier of client certificates; `None` if the policy requests none.
-    pub fn verifier(&self) -> Option<&Arc<dyn ClientCertVerifier>> {
-        self.verifier.as_ref()
     }
 }
 
@@ -249,7 +241,6 @@ impl Resuming {
 fn base(
     policy: &Policy,
     certificates: &Arc<CertificateMap>,
-    verifier: Option<Arc<dyn ClientCertVerifier>>,
 ) -> Result<ServerConfig, rustls::Error> {
     let provider = CryptoProvider {
         cipher_suites: policy.suites.clone(),
@@ -258,7 +249,7 @@ fn base(
     };
     let builder = ServerConfig::builder_with_provider(Arc::new(provider))
         .with_protocol_versions(&versions(&policy.keys.versions))?;
-    let builder = match verifier {
+    let builder = match policy.verifier.clone() {
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };

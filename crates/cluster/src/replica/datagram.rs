@@ -49,7 +49,7 @@ pub(super) enum JoinKind {
 
 impl Header {
     /// Decodes the header, and returns it with the offset of the sealed part.
-    pub(super) fn decode(datagram: &[u8]) -> Result<(Self, usize), DropCause> {
+    pub(super) fn decode(datagram: &[u8]) -> Result<Self, DropCause> {
         if datagram.len() > MAX_DATAGRAM {
             return Err(DropCause::Oversized);
         }
@@ -61,20 +61,17 @@ impl Header {
         }
     }
 
-    fn behind_magic(reader: &mut Reader<'_>) -> Option<(Self, usize)> {
+    fn behind_magic(reader: &mut Reader<'_>) -> Option<Self> {
         let to = reader.u32()?;
         if to != 0 {
             let sequence = reader.array().map(u64::from_be_bytes)?;
             let to = PairId(to);
-            return Some((Self::Pair { to, sequence }, HEADER_LEN));
+            return Some(Self::Pair { to, sequence });
         }
         let secret = SecretId(reader.u32()?);
         let to = Some(PairId(reader.u32()?)).filter(|to| to.0 != 0);
         let nonce = reader.array()?;
-        Some((
-            Self::Join { secret, to, nonce },
-            HEADER_LEN + JOIN_NONCE_LEN,
-        ))
+        Some(Self::Join { secret, to, nonce })
     }
 
     /// Returns the associated data of the seal: the first [`HEADER_LEN`] bytes of the datagram.
@@ -172,14 +169,14 @@ mod tests {
             to: PairId(7),
             sequence: 0x0102_0304_0506_0708,
         };
-        assert_eq!(Header::decode(&pair.encode()), Ok((pair, 16)));
+        assert_eq!(Header::decode(&pair.encode()), Ok(pair));
         for to in [None, Some(PairId(9))] {
             let nonce = [5; JOIN_NONCE_LEN];
             let secret = SecretId(0xa0b0_c0d0);
             let header = Header::Join { secret, to, nonce };
             let mut bytes = header.encode().to_vec();
             bytes.extend(nonce);
-            assert_eq!(Header::decode(&bytes), Ok((header, 28)));
+            assert_eq!(Header::decode(&bytes), Ok(header));
         }
     }
 

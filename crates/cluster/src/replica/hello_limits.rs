@@ -46,7 +46,7 @@ impl HelloLimits {
         let refused = known
             .and_then(|at| self.sources.get(at))
             .is_some_and(|source| !source.pace.ready(now));
-        if refused || limits.hellos_per_source == 0 || !(listed || self.all.ready(now)) {
+        if refused || !(listed || self.all.ready(now)) {
             return false;
         }
         if !listed {
@@ -187,14 +187,5 @@ mod tests {
         };
         let all: usize = (0..20).map(|_| admitted(&mut hello_limits)).sum();
         assert_eq!(all, 5 * listed as usize);
-    }
-
-    #[test]
-    fn a_zero_rate_admits_no_source() {
-        let closed = ReplicaLimits {
-            hellos_per_source: 0,
-            ..limits()
-        };
-        assert!(!HelloLimits::new(&closed).admits(address(1), true, &closed, NOW));
     }
 }

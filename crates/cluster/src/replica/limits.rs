@@ -16,8 +16,7 @@ pub struct ReplicaLimits {
     /// Bytes of datagrams sent per second to all peers together. The excess waits in the queues. Joins and
     /// keep-alives are charged but never wait.
     pub bytes_per_second: u64,
-    /// Bytes of dumps sent per second to joining nodes, included in `bytes_per_second`. If 0, dumps
-    /// are empty.
+    /// Bytes of dumps sent per second to joining nodes, included in `bytes_per_second`.
     pub sync_bytes_per_second: u64,
     /// Maximum bytes of records that wait for one peer. Further records are dropped and counted.
     pub queue_bytes: usize,

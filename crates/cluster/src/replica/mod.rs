@@ -61,7 +61,7 @@ use self::pace::{BURST, Pace};
 use self::peer::{KeyedPair, MAX_BOOTS_OF_NODE, ReplicaPeer};
 use self::record::MAX_RECORD;
 pub use self::record::{PeerRecord, PeerStick, ServerTag, SessionRecord};
-pub use self::sink::{DumpSource, Sink, SinkOutcome, StickCursor};
+pub use self::sink::{DumpSource, Sink, StickCursor};
 pub use self::status::{
     DropCause, Drops, PeerState, PeerStatus, PeerTraffic, RefusedJoin, ReplicaStatus,
     UnansweredAddress, WarmUp,

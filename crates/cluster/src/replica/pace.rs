@@ -25,14 +25,14 @@ impl Pace {
         }
     }
 
-    /// Returns whether units may pass now. Always `false` at a rate of 0.
+    /// Returns whether units may pass now.
     pub(super) fn ready(&self, now: Duration) -> bool {
-        self.when().is_some_and(|when| when <= now)
+        self.when() <= now
     }
 
-    /// Returns the time from which units may pass, or `None` at a rate of 0.
-    pub(super) fn when(&self) -> Option<Duration> {
-        (self.per_second > 0).then(|| self.busy_until.saturating_sub(self.burst))
+    /// Returns the time from which units may pass.
+    pub(super) fn when(&self) -> Duration {
+        self.busy_until.saturating_sub(self.burst)
     }
 
     pub(super) fn charge(&mut self, now: Duration, units: u64) {
@@ -69,17 +69,10 @@ mod tests {
     }
 
     #[test]
-    fn a_zero_rate_sends_nothing() {
-        let mut pace = Pace::new(0, Duration::from_secs(1));
-        assert!(!pace.ready(Duration::MAX));
-        pace.charge(Duration::ZERO, u64::MAX);
-    }
-
-    #[test]
     fn a_charge_larger_than_the_burst_delays_the_next() {
         let mut pace = Pace::new(1000, Duration::from_millis(10));
         pace.charge(Duration::ZERO, 500);
         assert!(!pace.ready(Duration::from_millis(489)));
-        assert_eq!(pace.when(), Some(Duration::from_millis(490)));
+        assert_eq!(pace.when(), Duration::from_millis(490));
     }
 }

@@ -93,7 +93,6 @@ pub(super) enum Retired {
 pub(super) struct Dump {
     pub(super) at: DumpWalk,
     pub(super) youngest: Duration,
-    pub(super) records: u32,
 }
 
 /// Position of a dump. Sticks are sent first: they are few, and without them a client with a session would reach the

@@ -4,7 +4,6 @@
 //! many in a datagram as fit, within the limits of datagrams per turn and bytes per second. Records
 //! beyond the limits wait in the queue of their peer.
 
-use std::cell::OnceCell;
 use std::net::SocketAddr;
 use std::ops::Bound;
 use std::time::Duration;
@@ -76,16 +75,14 @@ impl<V: Vault> Replica<V> {
         let pace = self.pace.when();
         let sync = self.sync_pace.when();
         let peers = self.peers.values().flat_map(|peer| {
-            let records = pace.filter(|_| !peer.outbox.is_empty());
-            let dump = peer.dump.map(|_| match sync {
-                Some(sync) => room_for_dump(peer, &self.limits).map(|_| sync),
-                None => Some(Duration::ZERO),
-            });
+            let records = (!peer.outbox.is_empty()).then_some(pace);
+            let dump = peer.dump.and_then(|_| room_for_dump(peer, &self.limits));
+            let dump = dump.map(|_| sync);
             let keep_alive = peer.sending(&self.pairs).filter(|_| peer.is_live());
             let keep_alive = keep_alive
                 .and_then(|id| self.pairs.get(&id))
                 .map(|pair| pair.sent + self.limits.keep_alive);
-            [records, dump.flatten(), keep_alive].into_iter().flatten()
+            [records, dump, keep_alive].into_iter().flatten()
         });
         let pairs = self.pairs.values().filter_map(KeyedPair::due);
         let expires = (!self.pairs.is_empty()).then_some(self.expires);
@@ -190,9 +187,8 @@ impl<V: Vault> Replica<V> {
     ) {
         // Count the sessions at most once, and only for a keep-alive, because counting takes every
         // lock of the session table.
-        let held = OnceCell::new();
         let alive = || Frame::Alive {
-            held: *held.get_or_init(|| source.held()),
+            held: source.held(),
         };
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
         exit.left = self.limits.datagrams_per_turn;
@@ -235,15 +231,12 @@ impl<V: Vault> Replica<V> {
         for peer in self.peers.values_mut() {
             let mut chunks = 0;
             while let Some(dump) = peer.dump {
-                let may = self.limits.sync_bytes_per_second > 0;
-                if may && (chunks >= CHUNKS_PER_TURN || !self.sync_pace.ready(now)) {
+                if chunks >= CHUNKS_PER_TURN || !self.sync_pace.ready(now) {
                     break;
                 }
                 chunks += 1;
-                let room = match room_for_dump(peer, &self.limits) {
-                    _ if !may => 0,
-                    Some(room) => room,
-                    None => break,
+                let Some(room) = room_for_dump(peer, &self.limits) else {
+                    break;
                 };
                 let bytes = dump_chunk(peer, dump, room, source);
                 self.sync_pace.charge(now, bytes + 16 * room as u64);
@@ -252,8 +245,7 @@ impl<V: Vault> Replica<V> {
     }
 }
 
-/// Moves up to `room` records into the queue; if `room` is 0, ends the dump. Returns the number of
-/// bytes moved.
+/// Moves up to `room` records into the queue. Returns the number of bytes moved.
 fn dump_chunk(
     peer: &mut ReplicaPeer,
     mut dump: Dump,
@@ -263,12 +255,11 @@ fn dump_chunk(
     let mut record = [0; MAX_RECORD];
     let before = peer.outbox.len();
     let mut show = |shown: PeerRecord<'_>| match shown.encode(&mut record) {
-        Some(len) if peer.outbox.push(record.get(..len).unwrap_or_default()) => dump.records += 1,
+        Some(len) if peer.outbox.push(record.get(..len).unwrap_or_default()) => {}
         Some(_) => peer.traffic.drops.note(DropCause::QueueFull),
         None => peer.traffic.drops.note(DropCause::TooLarge),
     };
     let next = match dump.at {
-        _ if room == 0 => None,
         DumpWalk::Sticks(from) => {
             let mut show = |stick: PeerStick| show(PeerRecord::Stuck(stick));
             let next = source.visit_sticks(from, dump.youngest, room, &mut show);
@@ -284,8 +275,7 @@ fn dump_chunk(
         dump.at = next;
         peer.dump = Some(dump);
     } else {
-        let records = dump.records;
-        let len = Frame::End { records }.encode(&mut record).unwrap_or(0);
+        let len = Frame::End.encode(&mut record).unwrap_or(0);
         peer.outbox.push(record.get(..len).unwrap_or_default());
         peer.dump = None;
     }

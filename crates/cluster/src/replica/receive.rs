@@ -13,10 +13,9 @@ use super::datagram::{HEADER_LEN, Header, PairId};
 use super::names::PeerName;
 use super::peer::{Dump, DumpWalk, PairStage, ReplicaPeer, Retired};
 use super::record::{Frame, Parsed, PeerRecord};
-use super::sink::{Sink, SinkOutcome, StickCursor};
+use super::sink::{Sink, StickCursor};
 use super::status::{DropCause, PeerTraffic};
 use super::vault::{TAG_LEN, Vault};
-use super::window::Freshness;
 use becket_proto::reader::Reader;
 
 impl<V: Vault> Replica<V> {
@@ -27,7 +26,7 @@ impl<V: Vault> Replica<V> {
         now: Duration,
         sink: &mut impl Sink,
     ) -> Result<(), DropCause> {
-        match Header::decode(datagram)?.0 {
+        match Header::decode(datagram)? {
             Header::Pair { to, sequence } => {
                 let result = self.take_sealed((to, from), sequence, datagram, now);
                 let taken = match result {
@@ -55,11 +54,7 @@ impl<V: Vault> Replica<V> {
         now: Duration,
     ) -> Result<(), DropCause> {
         let pair = self.pairs.get_mut(&to).ok_or(DropCause::UnknownKey)?;
-        match pair.window.judge(sequence) {
-            Freshness::New => {}
-            Freshness::Replayed => return Err(DropCause::Replayed),
-            Freshness::TooOld => return Err(DropCause::TooOld),
-        }
+        pair.window.check(sequence)?;
         let bytes = datagram.len() as u64;
         let (header, sealed) = datagram
             .split_at_mut_checked(HEADER_LEN)
@@ -94,8 +89,8 @@ impl<V: Vault> Replica<V> {
         for traffic in [&mut peer.traffic, &mut self.total] {
             traffic.received += 1;
             traffic.received_bytes += bytes;
-            traffic.missed = traffic.missed.saturating_add(arrival.missed);
-            traffic.late += u64::from(arrival.late);
+            let lost = traffic.lost.saturating_add(arrival.missed);
+            traffic.lost = lost.saturating_sub(arrival.late.into());
         }
         Ok(())
     }
@@ -122,11 +117,7 @@ impl<V: Vault> Replica<V> {
                     if matches!(record, PeerRecord::Sync(_) | PeerRecord::Stuck(_)) {
                         self.warming.received(peer.name, now);
                     }
-                    match sink.take(peer.name, record) {
-                        SinkOutcome::Taken => Ok(()),
-                        SinkOutcome::UnknownPolicy => Err(DropCause::UnknownPolicy),
-                        SinkOutcome::Unwanted => Err(DropCause::Unwanted),
-                    }
+                    sink.take(peer.name, record)
                 }
                 Parsed::Frame(frame) => {
                     match frame {
@@ -139,7 +130,7 @@ impl<V: Vault> Replica<V> {
                                 peer.address = from;
                             }
                         }
-                        Frame::End { .. } => self.warming.ended(peer.name),
+                        Frame::End => self.warming.ended(peer.name),
                         Frame::Bye => left = true,
                         _ => take_frame(peer, frame),
                     }
@@ -197,7 +188,6 @@ fn take_frame(peer: &mut ReplicaPeer, frame: Frame<'_>) {
             peer.dump = Some(Dump {
                 at: DumpWalk::Sticks(StickCursor::default()),
                 youngest: Duration::from_secs(youngest.into()),
-                records: 0,
             });
         }
         _ => {}

@@ -10,8 +10,7 @@
 //! ECHO 5          nonce 16
 //! ALIVE 6         sessions held u32
 //! ASK 7           youngest seconds u32
-//! END 8           records of the dump u32
-//! BYE 10          empty
+//! END 8, BYE 10   empty
 //! ```
 //!
 //! Times are sent as durations in whole seconds, rounded so that no session lives longer by being
@@ -84,10 +83,8 @@ pub(super) enum Frame<'a> {
     Ask {
         youngest: u32,
     },
-    /// The dump is complete, with this number of records.
-    End {
-        records: u32,
-    },
+    /// The dump is complete.
+    End,
     /// The sender exits or leaves the cluster.
     Bye,
 }
@@ -132,7 +129,7 @@ impl<'a> Frame<'a> {
             Self::Echo(nonce) => writer.put(ECHO, nonce)?,
             Self::Alive { held } => writer.put(ALIVE, &held.to_be_bytes())?,
             Self::Ask { youngest } => writer.put(ASK, &youngest.to_be_bytes())?,
-            Self::End { records } => writer.put(END, &records.to_be_bytes())?,
+            Self::End => END,
             Self::Bye => BYE,
         };
         writer.finish(kind)
@@ -151,7 +148,7 @@ impl<'a> Frame<'a> {
             ECHO => body.array().map(Self::Echo),
             ALIVE => body.u32().map(|held| Self::Alive { held }),
             ASK => body.u32().map(|youngest| Self::Ask { youngest }),
-            END => body.u32().map(|records| Self::End { records }),
+            END => Some(Self::End),
             BYE => Some(Self::Bye),
             _ => return Some(Parsed::Unknown),
         };

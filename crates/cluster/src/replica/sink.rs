@@ -7,6 +7,7 @@ use becket_proto::bounded_table::Cursor;
 
 use super::names::PeerName;
 use super::record::{PeerRecord, PeerStick, SessionRecord};
+use super::status::DropCause;
 
 /// Position in a walk over the sticks of all backends. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,16 +19,11 @@ pub struct StickCursor {
 
 pub trait Sink {
     /// Applies a record. Each offered record arrives at most once. Must not block.
-    fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> SinkOutcome;
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum SinkOutcome {
-    Taken,
-    /// This node does not know the session's policy. The record is counted in the peer's drops.
-    UnknownPolicy,
-    /// The record changed nothing, for example because the session has expired.
-    Unwanted,
+    ///
+    /// # Errors
+    /// Fails with [`DropCause::UnknownPolicy`], or with [`DropCause::Unwanted`] if the record
+    /// changed nothing, for example because the session has expired.
+    fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> Result<(), DropCause>;
 }
 
 /// Source of the records for a joining node: the session table, through

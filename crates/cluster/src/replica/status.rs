@@ -2,6 +2,7 @@
 //!
 //! All counters only grow. Each drop is counted under exactly one [`DropCause`].
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,7 +69,7 @@ pub enum DropCause {
 pub struct Drops([u64; DropCause::ALL.len()]);
 
 /// Traffic of one peer, or of all peers together.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerTraffic {
     /// Datagrams sent; totals include joins.
     pub sent: u64,
@@ -79,10 +80,9 @@ pub struct PeerTraffic {
     pub received_bytes: u64,
     /// Received records that were applied.
     pub received_records: u64,
-    /// Datagrams that were still missing when a later one arrived.
-    pub missed: u64,
-    /// Missed datagrams that arrived later. The lost ones are `missed - late`.
-    pub late: u64,
+    /// Datagrams that never arrived.
+    pub lost: u64,
+    #[serde(flatten)]
     pub drops: Drops,
 }
 
@@ -183,50 +183,29 @@ pub struct RefusedJoin {
 }
 
 /// Progress of loading the sessions of the other nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum WarmUp {
     /// A dump of all sessions is not requested yet: no peer is live, or the first has just become
     /// live.
     #[default]
     Waiting,
     /// A peer sends the requested sessions.
-    Receiving { from: NodeId, records: u64 },
+    Receiving,
     /// No more sessions are expected.
     Done,
 }
 
-impl Serialize for WarmUp {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        to.serialize_str(match self {
-            Self::Waiting => "waiting",
-            Self::Receiving { .. } => "receiving",
-            Self::Done => "done",
-        })
-    }
-}
-
-/// Serializes the number of lost datagrams instead of `missed` and `late`. Omits causes whose count is zero.
-impl Serialize for PeerTraffic {
-    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
-        let mut to = to.serialize_struct("PeerTraffic", 10)?;
-        to.serialize_field("sent", &self.sent)?;
-        to.serialize_field("sent_bytes", &self.sent_bytes)?;
-        to.serialize_field("sent_records", &self.sent_records)?;
-        to.serialize_field("received", &self.received)?;
-        to.serialize_field("received_bytes", &self.received_bytes)?;
-        to.serialize_field("received_records", &self.received_records)?;
-        to.serialize_field("lost", &self.lost())?;
-        to.serialize_field("replayed", &self.drops.of(DropCause::Replayed))?;
-        to.serialize_field("dropped", &self.drops.sum())?;
-        to.serialize_field("causes", &self.drops)?;
-        to.end()
-    }
-}
-
+/// Omits causes whose count is zero.
 impl Serialize for Drops {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         let met = self.iter().filter(|(_, count)| *count > 0);
-        to.collect_map(met.map(|(cause, count)| (cause.label(), count)))
+        let causes: BTreeMap<_, _> = met.map(|(cause, count)| (cause.label(), count)).collect();
+        let mut to = to.serialize_struct("Drops", 3)?;
+        to.serialize_field("replayed", &self.of(DropCause::Replayed))?;
+        to.serialize_field("dropped", &self.sum())?;
+        to.serialize_field("causes", &causes)?;
+        to.end()
     }
 }
 
@@ -281,12 +260,5 @@ impl Drops {
 impl Default for Drops {
     fn default() -> Self {
         Self([0; DropCause::ALL.len()])
-    }
-}
-
-impl PeerTraffic {
-    /// Returns the number of the peer's datagrams that never arrived.
-    pub fn lost(&self) -> u64 {
-        self.missed.saturating_sub(self.late)
     }
 }

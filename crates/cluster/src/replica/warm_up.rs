@@ -44,7 +44,6 @@ struct AskedDump {
     wanted: WantedDump,
     /// Time of the request or of the last received record.
     last: Duration,
-    records: u64,
 }
 
 impl Warming {
@@ -91,7 +90,6 @@ impl Warming {
 
     pub(super) fn received(&mut self, from: PeerName, now: Duration) {
         if let Some(asked) = self.asked.as_mut().filter(|asked| asked.peer == from) {
-            asked.records += 1;
             asked.last = now;
         }
     }
@@ -132,10 +130,7 @@ impl Warming {
 
     pub(super) fn status(&self) -> WarmUp {
         match &self.asked {
-            Some(asked) => WarmUp::Receiving {
-                from: asked.peer.node,
-                records: asked.records,
-            },
+            Some(_) => WarmUp::Receiving,
             None if self.wanted.iter().any(|wanted| wanted.peer.is_none()) => WarmUp::Waiting,
             None => WarmUp::Done,
         }
@@ -175,7 +170,6 @@ impl Warming {
             peer: peer.name,
             wanted,
             last: now,
-            records: 0,
         });
     }
 }

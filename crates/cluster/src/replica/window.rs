@@ -5,17 +5,12 @@
 //!
 //! Source: the anti-replay window of RFC 4303 section 3.4.3.
 
+use super::status::DropCause;
+
 pub(super) struct Window {
     highest: u64,
     /// Bit `n % 1024` stands for number `n`, for the last 1024 numbers up to `highest`.
     seen: [u64; WORDS],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Freshness {
-    New,
-    Replayed,
-    TooOld,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,15 +28,15 @@ impl Window {
         Self { highest: 0, seen }
     }
 
-    pub(super) fn judge(&self, number: u64) -> Freshness {
+    pub(super) fn check(&self, number: u64) -> Result<(), DropCause> {
         if number > self.highest {
-            Freshness::New
+            Ok(())
         } else if self.highest - number >= SIZE {
-            Freshness::TooOld
+            Err(DropCause::TooOld)
         } else if self.seen[word(number)] & bit(number) != 0 {
-            Freshness::Replayed
+            Err(DropCause::Replayed)
         } else {
-            Freshness::New
+            Ok(())
         }
     }
 
@@ -86,7 +81,7 @@ mod tests {
 
     #[test]
     fn number_0_is_never_new() {
-        assert_eq!(Window::new().judge(0), Freshness::Replayed);
+        assert_eq!(Window::new().check(0), Err(DropCause::Replayed));
     }
 
     #[test]
@@ -96,20 +91,20 @@ mod tests {
         assert_eq!((first.missed, first.late), (4, false));
         let late = window.mark(2);
         assert_eq!((late.missed, late.late), (0, true));
-        assert_eq!(window.judge(2), Freshness::Replayed);
+        assert_eq!(window.check(2), Err(DropCause::Replayed));
         window.mark(3 + SIZE);
-        assert_eq!(window.judge(3), Freshness::TooOld);
-        assert_eq!(window.judge(4), Freshness::New);
-        assert_eq!(window.judge(5), Freshness::Replayed);
+        assert_eq!(window.check(3), Err(DropCause::TooOld));
+        assert_eq!(window.check(4), Ok(()));
+        assert_eq!(window.check(5), Err(DropCause::Replayed));
     }
 
     #[test]
     fn a_jump_to_the_last_number_is_survived() {
         let mut window = Window::new();
         assert_eq!(window.mark(u64::MAX).missed, u64::MAX - 1);
-        assert_eq!(window.judge(u64::MAX), Freshness::Replayed);
-        assert_eq!(window.judge(u64::MAX - 1), Freshness::New);
-        assert_eq!(window.judge(1), Freshness::TooOld);
+        assert_eq!(window.check(u64::MAX), Err(DropCause::Replayed));
+        assert_eq!(window.check(u64::MAX - 1), Ok(()));
+        assert_eq!(window.check(1), Err(DropCause::TooOld));
     }
 
     proptest! {
@@ -124,14 +119,14 @@ mod tests {
             for (back, distance) in steps {
                 let number = if back { highest.saturating_sub(distance) } else { highest + distance % 40 };
                 let expected = if number + SIZE <= highest {
-                    Freshness::TooOld
+                    Err(DropCause::TooOld)
                 } else if seen.contains(&number) {
-                    Freshness::Replayed
+                    Err(DropCause::Replayed)
                 } else {
-                    Freshness::New
+                    Ok(())
                 };
-                prop_assert_eq!(window.judge(number), expected);
-                if expected == Freshness::New {
+                prop_assert_eq!(window.check(number), expected);
+                if expected == Ok(()) {
                     let arrival = window.mark(number);
                     missed += arrival.missed;
                     late += u64::from(arrival.late);

@@ -12,8 +12,8 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    Boot, DumpSource, PeerName, PeerRecord, PeerState, PeerStick, Replica, ReplicaLimits,
-    ReplicaStatus, ServerTag, SessionRecord, Sink, SinkOutcome, StickCursor,
+    Boot, DropCause, DumpSource, PeerName, PeerRecord, PeerState, PeerStick, Replica,
+    ReplicaLimits, ReplicaStatus, ServerTag, SessionRecord, Sink, StickCursor,
 };
 use becket_proto::bounded_table::Cursor;
 use becket_proto::session::{PolicyTag, Session};
@@ -62,7 +62,7 @@ pub(crate) struct TestSink {
     /// Clients by origin, and the server that each was sent to.
     pub(crate) sticks: BTreeMap<u64, ServerTag>,
     pub(crate) taken: u64,
-    pub(crate) answer: SinkOutcome,
+    pub(crate) answer: Result<(), DropCause>,
     /// The last record that is not a session.
     pub(crate) last: Option<String>,
     /// Minimum number of sessions that it reports.
@@ -470,7 +470,7 @@ impl TestSink {
             news: HashMap::new(),
             sticks: BTreeMap::new(),
             taken: 0,
-            answer: SinkOutcome::Taken,
+            answer: Ok(()),
             last: None,
             claims: 0,
         }
@@ -495,7 +495,7 @@ impl TestSink {
 }
 
 impl Sink for TestSink {
-    fn take(&mut self, _: PeerName, record: PeerRecord<'_>) -> SinkOutcome {
+    fn take(&mut self, _: PeerName, record: PeerRecord<'_>) -> Result<(), DropCause> {
         self.taken += 1;
         let session = match record {
             PeerRecord::New(session) => {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use becket_cluster::replica::{
-    DropCause, PeerRecord, PeerState, PeerStick, ServerTag, SessionRecord, SinkOutcome, WarmUp,
+    DropCause, PeerRecord, PeerState, PeerStick, ServerTag, SessionRecord, WarmUp,
 };
 use becket_proto::ticket::{NodeId, OriginId};
 
@@ -192,11 +192,9 @@ fn an_interrupted_dump_is_requested_from_another_peer() {
     cluster.run(SECOND * 10);
     cluster.restart(1);
     cluster.run(SECOND * 5);
-    let WarmUp::Receiving { from, records } = cluster.status(1).warm_up else {
-        panic!("{:?}", cluster.status(1).warm_up)
-    };
-    assert_eq!(from, cluster.nodes[0].name.node);
-    assert!(records > 0 && cluster.nodes[1].sink.len() < 4000);
+    assert_eq!(cluster.status(1).warm_up, WarmUp::Receiving);
+    assert!(cluster.status(0).peers.iter().any(|peer| peer.dumping));
+    assert!((1..4000).contains(&cluster.nodes[1].sink.len()));
     cluster.kill(0);
     cluster.run(SECOND * 20);
     assert_eq!(cluster.status(1).warm_up, WarmUp::Done);
@@ -331,11 +329,11 @@ fn lost_datagrams_are_counted_from_sequence_gaps() {
     cluster.run(SECOND * 6);
     let peer = &cluster.status(1).peers[0];
     let sent = cluster.status(0).peers[0].traffic;
-    assert_eq!(peer.traffic.lost(), sent.sent - peer.traffic.received);
+    assert_eq!(peer.traffic.lost, sent.sent - peer.traffic.received);
     assert!(
-        (60..140).contains(&peer.traffic.lost()),
+        (60..140).contains(&peer.traffic.lost),
         "{}",
-        peer.traffic.lost()
+        peer.traffic.lost
     );
 }
 
@@ -396,22 +394,10 @@ fn a_dump_respects_its_rate_and_does_not_delay_new_sessions() {
 }
 
 #[test]
-fn a_node_with_dumps_disabled_completes_the_warm_up_at_once() {
-    let mut cluster = Cluster::full(20, 2);
-    cluster.set_limits(0, |limits| limits.sync_bytes_per_second = 0);
-    cluster.run(SECOND * 10);
-    cluster.offer(0);
-    cluster.restart(1);
-    cluster.run(SECOND * 4);
-    assert_eq!(cluster.status(1).warm_up, WarmUp::Done);
-    assert_eq!(cluster.nodes[1].sink.len(), 0);
-}
-
-#[test]
 fn records_rejected_by_the_table_are_counted_per_peer() {
     let mut cluster = Cluster::full(22, 2);
     cluster.run(SECOND * 10);
-    cluster.nodes[1].sink.answer = SinkOutcome::UnknownPolicy;
+    cluster.nodes[1].sink.answer = Err(DropCause::UnknownPolicy);
     let id = [1; 8];
     cluster.nodes[0].replica.offer(&PeerRecord::Del {
         policy: POLICY,

@@ -2,7 +2,7 @@
 //!
 //! An RSA-4096 or P-384 signature takes 10 to 1000 times as long as other steps of a worker.
 //! Therefore a handshake step that needs a signature runs as a coroutine (`becket_sys::coroutine`).
-//! When rustls calls the key (`crates/tls/src/deferred.rs`), the step is suspended and the
+//! When rustls calls the key (`crates/tls/src/served_key.rs`), the step is suspended and the
 //! [`SignatureRequest`] goes to the [`queue::SigningQueue`], which all workers share. A crypto
 //! thread ([`threads`]) signs. Its answer ([`queue::Signed`]) arrives as a message, and the step
 //! continues. [`worker::WorkerSigning`] contains the state of one worker: its stacks, and the

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use aws_lc_rs::constant_time::verify_slices_are_equal;
 use aws_lc_rs::digest::{Context, SHA256};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk, Salt};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use becket_proto::private_key::SecretNumbers;
 use becket_proto::ticket::{Epoch, SecretId};
 use rustls_pki_types::PrivateKeyDer;
@@ -42,7 +42,7 @@ impl SecretBytes {
     pub fn derive(&self, info: &[&[u8]]) -> Result<Self, NotDerived> {
         let mut out = Zeroizing::new([0; 32]);
         Prk::new_less_safe(HKDF_SHA256, self.expose())
-            .expand(info, KeyLength)
+            .expand(info, HKDF_SHA256)
             .and_then(|okm| okm.fill(&mut out[..]))
             .map_err(|_| NotDerived)?;
         Ok(Self(out))
@@ -117,7 +117,7 @@ impl SharedSecret {
         let mut root = Zeroizing::new([0; 32]);
         let extracted = Salt::new(HKDF_SHA256, PRIVATE_KEY).extract(&all);
         let info = [kind];
-        let expanded = extracted.expand(&info, KeyLength).ok()?;
+        let expanded = extracted.expand(&info, HKDF_SHA256).ok()?;
         expanded.fill(&mut root[..]).ok()?;
         Self::of_root(SecretBytes::new(root), path).ok()
     }
@@ -146,14 +146,6 @@ fn id_of(replication: &SecretBytes) -> SecretId {
     let digest = context.finish();
     let first = digest.as_ref().first_chunk::<4>();
     SecretId(u32::from_be_bytes(first.copied().unwrap_or_default()))
-}
-
-struct KeyLength;
-
-impl KeyType for KeyLength {
-    fn len(&self) -> usize {
-        32
-    }
 }
 
 // Labels of the derivations. They are unique, and none is a prefix of another.

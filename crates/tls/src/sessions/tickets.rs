@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, Nonce, UnboundKey};
-use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Salt};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{KeyId, KeyRing, NodeId, Origin, Selection, TicketHeader};
 use rustls::server::ProducesTickets;
@@ -212,14 +212,6 @@ fn length(state: &[u8]) -> usize {
     TicketHeader::LEN + Origin::LEN + state.len() + TAG
 }
 
-struct TicketKeyLength;
-
-impl KeyType for TicketKeyLength {
-    fn len(&self) -> usize {
-        32
-    }
-}
-
 /// Derives a ticket key by HKDF-SHA256 (RFC 5869) from the epoch's secret. The info parameter
 /// consists of the policy digest with its length, and the start of the epoch.
 fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
@@ -229,7 +221,7 @@ fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     let info = [&length[..], policy, &start];
     let mut key = Zeroizing::new([0; 32]);
     extracted
-        .expand(&info, TicketKeyLength)
+        .expand(&info, HKDF_SHA256)
         .and_then(|okm| okm.fill(&mut key[..]))
         .ok()?;
     let key = UnboundKey::new(&AES_256_GCM_SIV, &key[..]).ok()?;

@@ -160,7 +160,7 @@ impl SigningKey for TokenKey {
 }
 
 /// Signer for `becket check` that blocks until the token answers. Workers use a signer that does
-/// not block (`crates/tls/src/deferred.rs`).
+/// not block (`crates/tls/src/served_key.rs`).
 #[derive(Debug)]
 struct WaitingSigner {
     key: TokenKey,

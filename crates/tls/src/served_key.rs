@@ -1,15 +1,20 @@
-//! Private keys whose signatures are made by crypto threads or tokens: see
-//! [`becket_keys::signing`].
+//! Private keys of listeners: their signatures may cost an admission token, and may be made by
+//! crypto threads or PKCS#11 tokens (see [`becket_keys::signing`]).
+//!
+//! rustls requests a signer from a [`SigningKey`] and a signature from the signer, once per full
+//! handshake and never in a resumed handshake. TLS 1.2 signs the key exchange, TLS 1.3 the
+//! transcript (RFC 5246 section 7.4.3, RFC 8446 section 4.4.3). The signature is the expensive part
+//! of a full handshake, so admission is checked at that point. The handshake context that is lent
+//! to this thread (`sessions/context.rs`) contains the permit that takes the admission token.
 //!
 //! rustls requests a signature synchronously. If a worker runs the handshake step as a coroutine,
-//! the request is stored in the handshake context that is lent to this thread
-//! (`sessions/context.rs`), and the coroutine is suspended. When the coroutine resumes, that
-//! context contains the answer. Without a coroutine, as in `becket check`, the key signs at once.
-//! Only keys with a suitable [`Offload`] are wrapped, and only if there are crypto threads. Keys on
-//! tokens are always wrapped.
+//! the request is stored in the handshake context, and the coroutine is suspended. When the
+//! coroutine resumes, that context contains the answer. Without a coroutine, as in `becket check`,
+//! the key signs at once.
 
 use std::sync::Arc;
 
+use becket_config::file::File;
 use becket_multibuffer::PrivateKey;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
 use rustls::sign::{CertifiedKey, Signer, SigningKey};
@@ -20,16 +25,22 @@ use becket_keys::keys::Loaded;
 use becket_keys::signing::token::TokenKey;
 use becket_keys::signing::{Offload, SignatureRequest};
 
-/// Wraps the key of a chain so that it defers its signatures, if its [`Offload`] requires this.
-pub fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
-    if loaded.offload < Offload::Batches {
+/// Returns the key of a chain. It is wrapped if signatures are made elsewhere, which depends on
+/// crypto threads and its [`Offload`], or if full handshakes are limited.
+pub fn served_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
+    let can_defer = file.process.has_crypto_threads() || loaded.token.is_some();
+    let is_deferred = can_defer && loaded.offload >= Offload::Batches;
+    let is_limited = file.admission.limits_handshakes();
+    if !is_deferred && !is_limited {
         return Arc::clone(&loaded.key);
     }
     let chain = CertifiedKey::clone(&loaded.key);
-    let key = DeferredKey {
+    let key = ServedKey {
         key: Arc::clone(&chain.key),
         batch_key: loaded.batch_key.clone(),
         token: loaded.token.clone(),
+        is_deferred,
+        is_limited,
     };
     Arc::new(CertifiedKey {
         key: Arc::new(key),
@@ -38,17 +49,19 @@ pub fn deferred(loaded: &Loaded) -> Arc<CertifiedKey> {
 }
 
 #[derive(Clone, Debug)]
-struct DeferredKey {
+struct ServedKey {
     key: Arc<dyn SigningKey>,
     batch_key: Option<Arc<PrivateKey>>,
     token: Option<TokenKey>,
+    is_deferred: bool,
+    is_limited: bool,
 }
 
-impl SigningKey for DeferredKey {
+impl SigningKey for ServedKey {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         let signer = self.key.choose_scheme(offered)?;
         let key = self.clone();
-        Some(Box::new(DeferredSigner { key, signer }))
+        Some(Box::new(ServedSigner { key, signer }))
     }
 
     fn public_key(&self) -> Option<SubjectPublicKeyInfoDer<'_>> {
@@ -61,14 +74,18 @@ impl SigningKey for DeferredKey {
 }
 
 #[derive(Debug)]
-struct DeferredSigner {
-    key: DeferredKey,
+struct ServedSigner {
+    key: ServedKey,
     signer: Box<dyn Signer>,
 }
 
-impl Signer for DeferredSigner {
+impl Signer for ServedSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        if !becket_sys::coroutine::can_suspend() {
+        if self.key.is_limited {
+            // This error only ends the handshake. The permit stores the close reason.
+            context::pay().map_err(|reason| Error::General(reason.label().to_owned()))?;
+        }
+        if !self.key.is_deferred || !becket_sys::coroutine::can_suspend() {
             return self.signer.sign(message);
         }
         context::with(|handshake| {
