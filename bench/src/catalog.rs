@@ -21,7 +21,6 @@ pub const SUITE: &[(&str, &str)] = suite![
     "object-size",
     "files",
     "latency",
-    "delay",
     "maxconn",
     "maxconn-idle",
     "shared-cache",
@@ -38,7 +37,6 @@ pub const SUITE: &[(&str, &str)] = suite![
     "generator",
     "idle",
     "queued",
-    "scraped",
     "storm",
     "pq",
 ];
@@ -134,7 +132,7 @@ mod tests {
     }
 
     /// Each scenario of the suite with the articles that it cites, in order.
-    const CITED: [(&str, &[&str]); 31] = [
+    const CITED: [(&str, &[&str]); 29] = [
         (
             "classics",
             &[
@@ -159,7 +157,6 @@ mod tests {
         ("object-size", &["haproxy-ssl", "langley"]),
         ("files", &["nginx-ktls"]),
         ("latency", &["bernat-2", "bernat-1"]),
-        ("delay", &["bernat-1"]),
         ("maxconn", &["haproxy-maxconn"]),
         ("maxconn-idle", &["haproxy-maxconn"]),
         ("shared-cache", &["haproxy-shared-cache"]),
@@ -176,7 +173,6 @@ mod tests {
         ("generator", &["tlsnappy"]),
         ("idle", &["langley", "bernat-1"]),
         ("queued", &[]),
-        ("scraped", &[]),
         ("storm", &[]),
         ("pq", &[]),
     ];

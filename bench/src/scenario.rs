@@ -63,8 +63,7 @@ pub enum Measure {
     /// Memory and CPU time of clients in a full queue.
     #[serde(alias = "queued")]
     Queued,
-    /// One load with and without scrapes.
-    #[serde(alias = "scraped")]
+    /// One load with and without scrapes; only in runs of earlier versions.
     Scraped,
     /// Latency of a probe with open connections under a flood of handshakes.
     #[serde(alias = "storm")]
@@ -78,8 +77,7 @@ pub enum Measure {
     /// Resumption after the loss of a node.
     #[serde(alias = "failover")]
     Failover,
-    /// Time to the first and to the last byte over a network with a delay.
-    #[serde(alias = "delay")]
+    /// Time to the first and to the last byte over a network with a delay; only in runs of earlier versions.
     Delay,
 }
 
@@ -159,7 +157,7 @@ pub struct Settings {
     pub suite: String,
     /// Key exchange group: `x25519`, `p256` or `x25519mlkem768`.
     pub group: String,
-    /// Resumption plan as in `becket-load --resume`, or [`EARLY`].
+    /// Resumption plan as in `becket-load --resume`.
     pub resume: String,
     /// Method of resumption as in `becket-load --resume-kind`.
     pub resume_kind: String,
@@ -449,7 +447,7 @@ impl Settings {
         let plan = self.resume.as_str();
         let share = match plan {
             "never" => Some(0.0),
-            "always" | EARLY => Some(1.0),
+            "always" => Some(1.0),
             _ => plan
                 .strip_prefix("every=")
                 .and_then(|n| n.parse::<f64>().ok())
@@ -458,14 +456,12 @@ impl Settings {
         };
         share.ok_or_else(|| {
             Error::Asked(format!(
-                "resume = `{plan}` (accepted: never, always, every=N, early)"
+                "resume = `{plan}` (accepted: never, always, every=N)"
             ))
         })
     }
 }
 
-/// Resumption plan in which every handshake is resumed and the request is sent as early data.
-pub const EARLY: &str = "early";
 /// Prefix of additional columns of becket: other builds or other settings.
 pub const BECKETS: &str = "becket@";
 /// Name of the column of an earlier build of becket.

@@ -47,4 +47,3 @@ pub mod seqpacket;
 pub mod socket;
 pub mod socket_file;
 pub mod tree;
-pub mod tun;
