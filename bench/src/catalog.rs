@@ -21,6 +21,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "object-size",
     "files",
     "latency",
+    "delay",
     "maxconn",
     "maxconn-idle",
     "shared-cache",
@@ -37,6 +38,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "generator",
     "idle",
     "queued",
+    "scraped",
     "storm",
     "pq",
 ];
@@ -132,7 +134,7 @@ mod tests {
     }
 
     /// Each scenario of the suite with the articles that it cites, in order.
-    const CITED: [(&str, &[&str]); 29] = [
+    const CITED: [(&str, &[&str]); 31] = [
         (
             "classics",
             &[
@@ -157,6 +159,7 @@ mod tests {
         ("object-size", &["haproxy-ssl", "langley"]),
         ("files", &["nginx-ktls"]),
         ("latency", &["bernat-2", "bernat-1"]),
+        ("delay", &["bernat-1"]),
         ("maxconn", &["haproxy-maxconn"]),
         ("maxconn-idle", &["haproxy-maxconn"]),
         ("shared-cache", &["haproxy-shared-cache"]),
@@ -173,6 +176,7 @@ mod tests {
         ("generator", &["tlsnappy"]),
         ("idle", &["langley", "bernat-1"]),
         ("queued", &[]),
+        ("scraped", &[]),
         ("storm", &[]),
         ("pq", &[]),
     ];

@@ -206,16 +206,19 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
     }
 }
 
-/// Returns the figures of `delay`, for runs of earlier versions.
+/// Returns the figures of `delay`, starting with the round trips that resumption saves.
 fn delay() -> Vec<Figure> {
     vec![
-        less("first_byte_round_trips", "round trips to the first byte"),
-        less("last_byte_round_trips", "round trips to the last byte"),
-        less("first_byte_p50_us", "time to the first byte (p50)"),
-        less("first_byte_p99_us", "time to the first byte (p99)"),
+        less(
+            figures::ROUND_TRIPS_TO_FIRST,
+            "round trips to the first byte",
+        ),
+        less(figures::ROUND_TRIPS_TO_LAST, "round trips to the last byte"),
+        less(figures::FIRST_P50, "time to the first byte (p50)"),
+        less(figures::FIRST_P99, "time to the first byte (p99)"),
         less(figures::P50, "time to the last byte (p50)"),
         less(figures::P99, "time to the last byte (p99)"),
-        condition("round_trip_us", "round trip of the network"),
+        condition(figures::RTT, "round trip of the network"),
     ]
 }
 
@@ -333,7 +336,8 @@ const QUEUED: &[FigureRow] = &[
     (less, figures::P50, "another listener's median while"),
     (less, figures::P99, "another listener's p99 while"),
 ];
-/// Figures of `scraped`, for runs of earlier versions.
+/// Figures of `scraped`. The deciding figures show the effect of scrapes on clients. The last three show the cost and
+/// the size of the scrapes.
 const SCRAPED: &[FigureRow] = &[
     (decides, figures::CPU, "workers' CPU per transaction"),
     (decides, figures::P50, "transactions' p50"),
@@ -342,10 +346,10 @@ const SCRAPED: &[FigureRow] = &[
     (decides, "probe_p99_us", "probe's p99"),
     (
         less,
-        "other_threads_us_per_s",
+        figures::OTHER_THREADS,
         "CPU of all other threads per second",
     ),
-    (less, "scrape_us", "time to receive all pages"),
+    (less, figures::SCRAPE, "time to receive all pages"),
     (less, figures::SCRAPE_BYTES, "bytes of all pages"),
 ];
 const FAILOVER: &[FigureRow] = &[

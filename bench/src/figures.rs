@@ -75,11 +75,26 @@ pub const AFTER: &str = "capacity_after_share";
 /// Full handshakes per second that the flood of `storm` started.
 pub const FLOOD: &str = "flood_rate_per_s";
 pub const CPU_PER_S: &str = "cpu_us_per_s";
+/// CPU time of all threads except workers, in microseconds per second.
+pub const OTHER_THREADS: &str = "other_threads_us_per_s";
+/// Time from the first request of a scrape to its last response.
+pub const SCRAPE: &str = "scrape_us";
 pub const SCRAPE_BYTES: &str = "scrape_bytes";
 /// Prefix of the figures of the probe, which sends requests on connections that are already open.
 pub const PROBE: &str = "probe_";
 /// Prefix of the figures of the returning client, which reconnects and resumes a session during a flood.
 pub const RETURNING: &str = "returning_";
+
+/// Median time from the start of a transaction to the first byte of the response.
+pub const FIRST_P50: &str = "first_byte_p50_us";
+pub const FIRST_P99: &str = "first_byte_p99_us";
+/// Median time to the first byte, in network round-trip times.
+pub const ROUND_TRIPS_TO_FIRST: &str = "first_byte_round_trips";
+pub const ROUND_TRIPS_TO_LAST: &str = "last_byte_round_trips";
+/// Share of connections whose early data the server accepted, 0 to 1.
+pub const EARLY: &str = "early_data_share";
+/// Round-trip time of the network, measured with datagrams.
+pub const RTT: &str = "round_trip_us";
 
 /// Loads of `latency`: percentages of the server's own capacity, and a rate common to all servers.
 pub const LATENCY_LOADS: &[&str] = &["1", "50", "80", SAME];

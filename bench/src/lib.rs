@@ -37,6 +37,7 @@ pub mod keys;
 pub mod library;
 pub mod load;
 pub mod measure;
+pub mod network;
 pub mod order;
 pub mod others;
 pub mod part;

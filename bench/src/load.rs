@@ -16,7 +16,7 @@ use crate::Error;
 use crate::figures;
 use crate::keys::NAME;
 use crate::result::Sample;
-use crate::scenario::Settings;
+use crate::scenario::{EARLY, Settings};
 
 #[derive(Clone, Debug)]
 pub struct Ask {
@@ -41,7 +41,10 @@ impl Ask {
             ask.add("--suite", &settings.suite);
             ask.add("--group", &groups);
             ask.add("--sni", NAME);
-            ask.add("--resume", &settings.resume);
+            match settings.resume.as_str() {
+                EARLY => ask.args.extend(EARLY_DATA.map(str::to_owned)),
+                plan => ask.add("--resume", plan),
+            }
             ask.add("--resume-kind", &settings.resume_kind);
         }
         if settings.nagle {
@@ -187,6 +190,7 @@ pub fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
+const EARLY_DATA: [&str; 3] = ["--resume", "always", "--early-data"];
 /// Minimum CPU time in seconds. A shorter time is not recorded, because the kernel counts in steps of 10 ms.
 const LEAST_CPU_S: f64 = 0.03;
 /// Minimum body size in bytes for which throughput is recorded.

@@ -121,15 +121,19 @@ impl Process {
         }
         weight
     }
+}
 
-    /// Returns the CPU time of the running threads of the process group, with nanosecond resolution. Excludes threads
-    /// that have ended.
-    pub fn cpu_time(&self) -> Duration {
+impl Process {
+    /// Returns the CPU time of the running threads of the process group whose names satisfy `is_meant`, with nanosecond
+    /// resolution. Excludes threads that have ended.
+    pub fn cpu_time(&self, is_meant: impl Fn(&str) -> bool) -> Duration {
         let tasks = members(self.pid()).into_iter().flat_map(|pid| {
             let tasks = fs::read_dir(format!("/proc/{pid}/task"));
             tasks.into_iter().flatten().flatten()
         });
         let nanos = tasks.filter_map(|task| {
+            let name = fs::read_to_string(task.path().join("comm")).ok()?;
+            is_meant(name.trim_end()).then_some(())?;
             let line = fs::read_to_string(task.path().join("schedstat")).ok()?;
             line.split_ascii_whitespace().next()?.parse::<u64>().ok()
         });

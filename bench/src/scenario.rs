@@ -63,7 +63,8 @@ pub enum Measure {
     /// Memory and CPU time of clients in a full queue.
     #[serde(alias = "queued")]
     Queued,
-    /// One load with and without scrapes; only in runs of earlier versions.
+    /// One load with and without scrapes.
+    #[serde(alias = "scraped")]
     Scraped,
     /// Latency of a probe with open connections under a flood of handshakes.
     #[serde(alias = "storm")]
@@ -77,7 +78,8 @@ pub enum Measure {
     /// Resumption after the loss of a node.
     #[serde(alias = "failover")]
     Failover,
-    /// Time to the first and to the last byte over a network with a delay; only in runs of earlier versions.
+    /// Time to the first and to the last byte over a network with a delay.
+    #[serde(alias = "delay")]
     Delay,
 }
 
@@ -157,7 +159,7 @@ pub struct Settings {
     pub suite: String,
     /// Key exchange group: `x25519`, `p256` or `x25519mlkem768`.
     pub group: String,
-    /// Resumption plan as in `becket-load --resume`.
+    /// Resumption plan as in `becket-load --resume`, or [`EARLY`].
     pub resume: String,
     /// Method of resumption as in `becket-load --resume-kind`.
     pub resume_kind: String,
@@ -447,7 +449,7 @@ impl Settings {
         let plan = self.resume.as_str();
         let share = match plan {
             "never" => Some(0.0),
-            "always" => Some(1.0),
+            "always" | EARLY => Some(1.0),
             _ => plan
                 .strip_prefix("every=")
                 .and_then(|n| n.parse::<f64>().ok())
@@ -456,12 +458,14 @@ impl Settings {
         };
         share.ok_or_else(|| {
             Error::Asked(format!(
-                "resume = `{plan}` (accepted: never, always, every=N)"
+                "resume = `{plan}` (accepted: never, always, every=N, early)"
             ))
         })
     }
 }
 
+/// Resumption plan in which every handshake is resumed and the request is sent as early data.
+pub const EARLY: &str = "early";
 /// Prefix of additional columns of becket: other builds or other settings.
 pub const BECKETS: &str = "becket@";
 /// Name of the column of an earlier build of becket.

@@ -4,6 +4,7 @@ mod burst;
 mod capacities;
 mod capacity;
 mod client;
+mod delay;
 mod failover;
 mod generators;
 mod idle;
@@ -12,6 +13,7 @@ mod marks;
 mod overload;
 pub(crate) mod queued;
 pub(crate) mod rounds;
+pub(crate) mod scraped;
 mod stage;
 mod storm;
 mod transactions;
@@ -32,13 +34,12 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::AddedLatency => latency::run(stage),
         Measure::Idle => idle::run(stage),
         Measure::Queued => queued::run(stage),
+        Measure::Scraped => scraped::run(stage),
         Measure::Storm => storm::run(stage),
         Measure::Burst => burst::run(stage),
         Measure::Generators => generators::run(stage),
         Measure::Failover => failover::run(stage),
-        Measure::Scraped | Measure::Delay => Err(Error::Asked(
-            "only earlier versions of the bench have this measure".to_owned(),
-        )),
+        Measure::Delay => delay::run(stage),
     };
     // If a server has exited, its log explains more than the error of the client.
     if !matches!(measured, Err(Error::Stopped)) {

@@ -13,6 +13,7 @@ use crate::Error;
 use crate::control::Control;
 use crate::floors::Floors;
 use crate::load::{self, Ask};
+use crate::network::Network;
 use crate::order::Effort;
 use crate::others::Others;
 use crate::peer::{Peer, Server, Site};
@@ -27,6 +28,8 @@ pub struct Stage<'a> {
     /// Program and common settings, for a measure that starts its own servers.
     pub farm: Option<(&'a Peer, &'a Site<'a>)>,
     pub floors: Option<Floors>,
+    /// Network between clients and servers, for a measure with a delay.
+    pub network: Option<&'a Network>,
     pub control: &'a mut Control,
     pub others: &'a mut Others,
     pub backend: SocketAddr,

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 
 use super::site::{BACKLOG, SESSIONS, Site};
-use crate::scenario::{Files, Front};
+use crate::scenario::{EARLY, Files, Front};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["run", "--config", file].map(str::to_owned).to_vec()
@@ -95,11 +95,15 @@ fn front(site: &Site<'_>) -> String {
     } else {
         ""
     };
+    let early = match site.settings.resume.as_str() {
+        EARLY => "early-data = \"17KiB\"\n",
+        _ => "",
+    };
     match site.settings.front {
         Front::Passthrough => "mode = \"passthrough\"\n".to_owned(),
         Front::Plain => "tls = false\n".to_owned(),
         Front::Terminate => format!(
-            "{kernel_tls}certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n",
+            "{kernel_tls}certificates = [\"{}\"]\n\n[[policy]]\nname = \"bench\"\nversions = [\"{}\"]\nsuites = [\"{suite}\"]\ngroups = [{groups}]\n{early}",
             site.certificate.display(),
             site.settings.tls,
         ),

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use super::site::{
     BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after,
 };
-use crate::scenario::Front;
+use crate::scenario::{EARLY, Front};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["-db", "-f", file].map(str::to_owned).to_vec()
@@ -23,11 +23,15 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
         Front::Passthrough => format!("bind {} backlog {BACKLOG}\n  {PEEK}", site.address),
         Front::Plain => format!("bind {} backlog {BACKLOG}", site.address),
         Front::Terminate => format!(
-            "bind {} ssl crt {} ssl-min-ver TLSv{tls} ssl-max-ver TLSv{tls} ciphers {old} ciphersuites {new} curves {} backlog {BACKLOG}",
+            "bind {} ssl crt {} ssl-min-ver TLSv{tls} ssl-max-ver TLSv{tls} ciphers {old} ciphersuites {new} curves {} backlog {BACKLOG}{early}",
             site.address,
             site.certificate.display(),
             groups(site.settings),
             tls = site.settings.tls,
+            early = match site.settings.resume.as_str() {
+                EARLY => " allow-0rtt",
+                _ => "",
+            },
         ),
     };
     let server = |(index, address): (usize, &SocketAddr)| {

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use super::site::{
     BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after,
 };
-use crate::scenario::{Files, Front};
+use crate::scenario::{EARLY, Files, Front};
 
 pub(super) fn args(file: &str) -> Vec<String> {
     ["-c", file, "-e", "stderr"].map(str::to_owned).to_vec()
@@ -87,10 +87,14 @@ fn files(site: &Site<'_>, sealed: &str) -> String {
   fastcgi_temp_path {directory}/nginx-c;
   uwsgi_temp_path {directory}/nginx-d;
   scgi_temp_path {directory}/nginx-e;
-  server {{ listen {address}{sealed} backlog={BACKLOG}; root {files};{kernel} }}",
+  server {{ listen {address}{sealed} backlog={BACKLOG}; root {files};{early}{kernel} }}",
         address = site.address,
         directory = site.directory.display(),
         files = site.files().display(),
+        early = match site.settings.resume.as_str() {
+            EARLY if !sealed.is_empty() => " ssl_early_data on;",
+            _ => "",
+        },
         kernel = if site.settings.ktls && !sealed.is_empty() {
             " ssl_conf_command Options KTLS;"
         } else {

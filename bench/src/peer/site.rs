@@ -90,15 +90,14 @@ mod tests {
 
     #[test]
     fn each_of_a_thousand_servers_has_its_own_address() {
-        let found = crate::catalog::find(&["servers".to_owned()]).unwrap();
-        let (_, mut settings) = found[0].cases(false).unwrap().remove(0);
-        settings.servers = 1000;
+        let found = crate::catalog::find(&["scraped".to_owned()]).unwrap();
+        let (_, settings) = &found[0].cases(false).unwrap()[0];
         let address = SocketAddr::from(([127, 0, 0, 1], 7));
         let site = Site {
             address,
             backend: address,
             certificate: Path::new("/c"),
-            settings: &settings,
+            settings,
             directory: Path::new("/d"),
             connections: 1,
             cpus: &[],

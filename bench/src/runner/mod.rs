@@ -13,6 +13,7 @@ use self::parts::{OPEN_LOOP, Parts};
 use crate::control::Control;
 use crate::keys::Keyring;
 use crate::measure::{self, Capacities, Stage};
+use crate::network::{self, Network};
 use crate::order::Order;
 use crate::others::{self, Others};
 use crate::peer::{Peer, Site};
@@ -160,7 +161,18 @@ impl<'a> Runner<'a> {
     ) -> Result<Case, Error> {
         let certificate = self.keys.file(&settings.key)?;
         let Shares { server, client } = self.parts.place.of(settings);
-        let backend = self.parts.backend((scenario.measure, settings), &client)?;
+        let network = match Network::of(scenario.measure, &client) {
+            Ok(network) => network,
+            Err(machine) => {
+                return Ok(self
+                    .parts
+                    .not_measured(scenario, (label, settings), &machine));
+            }
+        };
+        let network = network.as_ref();
+        let backend = network::at_server(network, || {
+            self.parts.backend((scenario.measure, settings), &client)
+        })?;
         let terminator = settings.front == Front::Passthrough;
         let terminator = terminator.then(|| {
             self.parts
@@ -176,8 +188,9 @@ impl<'a> Runner<'a> {
         let (mut servers, reasons) = if is_farm {
             (Vec::new(), Vec::new())
         } else {
-            self.parts
-                .servers(scenario, settings, &certificate, behind)?
+            network::at_server(network, || {
+                self.parts.servers(scenario, settings, &certificate, behind)
+            })?
         };
         // Tables of the articles have no columns for floors.
         let has_floor = scenario.measure == Measure::Transactions
@@ -205,6 +218,7 @@ impl<'a> Runner<'a> {
                 servers: &mut servers,
                 farm: farm.as_ref().map(|peer| (peer, &site)),
                 floors,
+                network,
                 control: &mut self.control,
                 others: &mut self.others,
                 backend: backend.address,

@@ -11,12 +11,13 @@ use crate::figures::{ANSWER, ROUND_TRIP};
 use crate::floors::Floors;
 use crate::kernel;
 use crate::library::Library;
-use crate::measure::queued;
+use crate::measure::{queued, scraped};
+use crate::network;
 use crate::order::Order;
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::{Place, Shares};
 use crate::process::{Launch, Process, free_address};
-use crate::result::{Column, PeerFacts};
+use crate::result::{Case, Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
 /// Programs, CPUs and directory with which a run starts servers.
@@ -46,6 +47,10 @@ impl Parts {
             Measure::Idle | Measure::Queued => {
                 settings.connections.min(self.order.effort.most_idle()) + ROOM
             }
+            Measure::Scraped => {
+                let held = settings.connections.min(self.order.effort.most_idle());
+                held.max(OPEN_LOOP) + ROOM
+            }
             Measure::Capacity => self.order.effort.most_clients().max(OPEN_LOOP) + ROOM,
             _ => settings.connections.max(OPEN_LOOP) + ROOM,
         };
@@ -55,9 +60,13 @@ impl Parts {
                 reasons.push((index, reason));
                 continue;
             }
-            let address = free_address()?;
+            let mut address = free_address()?;
+            if scenario.measure == Measure::Delay {
+                address.set_ip(network::SERVER.into());
+            }
             let extra = match scenario.measure {
                 Measure::Queued => queued::sections(address, backend, certificate),
+                Measure::Scraped => scraped::sections(self.directory.path(), address),
                 _ => String::new(),
             };
             let site = Site {
@@ -88,6 +97,25 @@ impl Parts {
             servers.push(server);
         }
         Ok((servers, reasons))
+    }
+
+    /// Returns a case without figures, whose columns describe the machine that the case requires.
+    pub(super) fn not_measured(
+        &self,
+        scenario: &Scenario,
+        (label, settings): (&str, &Settings),
+        machine: &str,
+    ) -> Case {
+        let peers = self.order.asked(scenario);
+        let columns = peers
+            .iter()
+            .map(|peer| Column::not_measured(&peer.name, machine));
+        Case {
+            label: label.to_owned(),
+            settings: settings.text.clone(),
+            columns: columns.collect(),
+            ..Case::default()
+        }
     }
 
     /// Starts a server, and another node of its cluster on the clients' CPUs.

@@ -47,3 +47,4 @@ pub mod seqpacket;
 pub mod socket;
 pub mod socket_file;
 pub mod tree;
+pub mod tun;

@@ -1,0 +1,72 @@
+//! Measures the user's wait over a network with a delay: the time to the first and the last byte, also in round trips.
+
+use std::time::Duration;
+
+use becket_load::plan::Load;
+
+use super::stage::Stage;
+use super::{rounds, transactions};
+use crate::result::Column;
+use crate::scenario::EARLY;
+use crate::{Error, figures, load};
+
+pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
+    let Some(network) = stage.network else {
+        return Ok(Vec::new());
+    };
+    let mut columns = stage.columns();
+    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+        let round_trip = network.round_trip()?.as_secs_f64() * 1e6;
+        let time = stage.effort.time.max(LEAST);
+        let server = &stage.servers[index];
+        let ask = stage
+            .ask(server.address, None)
+            .flag("--i-own-this-target")
+            .with("-c", stage.settings.connections)
+            .with("--warm-up", WARM_UP);
+        let report = network.at_client(|| ask.run(Load::ClosedFor(time), stage.stop))?;
+        column.negotiated = report.negotiated.clone().or(column.negotiated.take());
+        let mut step = load::only_step(report)?;
+        // The load tool reports waits of about 40 ms as Nagle stalls, but here two round trips take as long.
+        step.findings
+            .retain(|finding| !finding.starts_with("Nagle"));
+        let (first, last) = (&step.latency.answered, &step.latency.whole);
+        let shook = step.handshakes.full + step.handshakes.resumed();
+        let early = load::share(step.handshakes.early_data_accepted, shook);
+        if stage.settings.resume == EARLY && early < 0.5 {
+            let taken = early * 100.0;
+            column.not_available = Some(format!(
+                "accepted the early data of only {taken:.0} % of its clients"
+            ));
+            return Ok(());
+        }
+        for (name, value) in [
+            (figures::ROUND_TRIPS_TO_FIRST, first.p50_us / round_trip),
+            (figures::ROUND_TRIPS_TO_LAST, last.p50_us / round_trip),
+            (figures::FIRST_P50, first.p50_us),
+            (figures::FIRST_P99, first.p99_us),
+            (figures::P50, last.p50_us),
+            (figures::P99, last.p99_us),
+            (figures::RTT, round_trip),
+            (figures::FAILED, load::share(step.failed, step.attempted)),
+            (figures::EARLY, early),
+            (
+                figures::RESUMED,
+                load::share(step.handshakes.resumed(), shook),
+            ),
+        ] {
+            sample.put(name, value);
+        }
+        if network.dropped() > 0 {
+            column.note("the network dropped packets because its queue was full");
+        }
+        transactions::remark(column, &step);
+        Ok(())
+    })?;
+    Ok(columns)
+}
+
+/// Minimum duration of a measurement, for about ten transactions per connection.
+const LEAST: Duration = Duration::from_secs(1);
+/// Warm-up, which covers the first transaction of each connection, because it cannot resume.
+const WARM_UP: &str = "500ms";
