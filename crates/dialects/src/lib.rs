@@ -159,6 +159,8 @@ impl MigrationSource {
     /// size of the text and of the `parts` that it includes.
     pub fn translate(self, text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
         match self {
+            Self::DropIn(Dialect::Stunnel) => stunnel::migrated(text, folder, parts),
+            Self::DropIn(Dialect::Hitch) => hitch::migrated(text, folder),
             Self::DropIn(dialect) => {
                 dialect.translate(&Invocation::of_file(""), text, folder, parts)
             }

@@ -23,6 +23,19 @@ pub(in super::super) enum Value {
     Block(Vec<Assignment>),
 }
 
+impl Assignment {
+    /// Returns the line of the setting; for a block, the line of the last setting in it.
+    pub(super) fn last_line(&self) -> usize {
+        match &self.value {
+            Value::Block(inner) => inner
+                .iter()
+                .map(Self::last_line)
+                .fold(self.line, usize::max),
+            _ => self.line,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Lexeme<'t> {
     /// `=`, `{` or `}`. An empty symbol marks the end of the input.

@@ -76,6 +76,38 @@ pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> 
     reader.finish()
 }
 
+/// Translates a configuration of hitch, and omits frontends with faults, which are reported as
+/// lost. Returns every fault if one is outside of frontends, or if all frontends have faults.
+pub(super) fn migrated(text: &[u8], folder: &Path) -> Translation {
+    let whole = translate(&Invocation::of_file(""), text, folder);
+    let settings = lexer::read(&String::from_utf8_lossy(text)).unwrap_or_default();
+    let mut reader = HitchTranslator::new(folder, "hitch", SETTINGS, "v2");
+    let (mut kept, mut explained) = (0, 0);
+    for given in settings {
+        let is_frontend = given.name.eq_ignore_ascii_case(LEFT_OUT.theirs);
+        let lines = given.line..=given.last_line();
+        let is_of = |it: &&Problem| it.line.is_some_and(|line| lines.contains(&line));
+        let faults = whole.problems.iter().filter(|_| is_frontend).filter(is_of);
+        let faults: Vec<String> = faults.map(Problem::to_string).collect();
+        if faults.is_empty() {
+            kept += usize::from(is_frontend);
+            file(&mut reader, given);
+        } else {
+            explained += faults.len();
+            let origin = reader.out.note(&LEFT_OUT, Some(given.line), "");
+            let why = format!("left out: {}", faults.join("; "));
+            reader.out.lost(origin, why);
+        }
+    }
+    if whole.problems.is_empty() || kept == 0 || explained < whole.problems.len() {
+        return whole;
+    }
+    reader.finish()
+}
+
+/// Setting of the remark about an omitted frontend.
+static LEFT_OUT: Setting = Setting::lost(ValueKind::Block, "frontend", "");
+
 /// Processes a setting or block of the file.
 fn file(reader: &mut HitchTranslator, given: Assignment) {
     let Some(setting) = setting(reader, &given, |name| !BLOCK_ONLY.contains(&name)) else {

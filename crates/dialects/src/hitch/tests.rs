@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use super::super::NO_PARTS;
+use super::super::fixture::{errors, migration, outcome};
 use super::super::migration::migrate;
-use super::super::{Dialect, Invocation, Translation};
+use super::super::{Dialect, Invocation, MigrationSource, SettingSupport, Translation};
 use super::SETTINGS;
 use becket_config::choices::{ClientCertificates, DefaultCertificate};
 use becket_config::file::File;
@@ -315,4 +316,33 @@ fn options_and_file_apply_in_their_order() {
     assert_eq!(file.policy[0].versions.len(), 1);
     let refused = super::command(&["--bogus".to_owned()]).unwrap_err();
     assert!(refused.to_string().contains("'--bogus'"), "{refused}");
+}
+
+#[test]
+fn a_migration_leaves_out_frontends_with_faults() {
+    let text = "\
+pem-file = \"/etc/a.pem\"
+frontend = \"[*]:443\"
+frontend = \"*:444\"
+frontend = {
+    port = \"445\"
+    ciphers = \"RC4\"
+}
+";
+    let source = MigrationSource::DropIn(Dialect::Hitch);
+    let partial = migration(source, text, &[]);
+    let file = File::parse(partial.toml.as_deref().unwrap()).unwrap();
+    assert_eq!((file.listener.len(), file.listener[0].bind.len()), (1, 1));
+    for (line, said) in [
+        (3, "left out: line 3: frontend = \"*:444\": not an address"),
+        (4, "left out: line 6: ciphers = \"RC4\": none"),
+    ] {
+        let (support, why) = outcome(&partial, "frontend", line);
+        assert_eq!(support, SettingSupport::Lost);
+        assert!(why.starts_with(said), "{why}");
+    }
+    let elsewhere = errors(source, &format!("{text}workers = many\n"));
+    assert_eq!(elsewhere.len(), 3, "{elsewhere:?}");
+    let all = errors(source, "pem-file = \"/etc/a.pem\"\nfrontend = \"*:444\"\n");
+    assert_eq!(all.len(), 1, "{all:?}");
 }

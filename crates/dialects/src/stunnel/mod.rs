@@ -3,9 +3,10 @@
 //! A file consists of a global part and `[service]` sections of `name = value` lines. `#` and `;`
 //! begin comments, names are case-insensitive, and the files of a folder may be included. Settings
 //! of the global part are defaults of all services. `table` lists the settings, `service` stores
-//! the settings of one service, `reader` translates them to listeners, policies
+//! the settings of one service, `lines` its lines, `reader` translates them to listeners, policies
 //! and backends, and `tls` translates the TLS settings.
 
+mod lines;
 mod reader;
 mod service;
 mod table;
@@ -15,6 +16,7 @@ mod tls;
 
 use std::path::Path;
 
+use self::lines::LeftOut;
 use self::reader::StunnelTranslator;
 pub(super) use self::table::SETTINGS;
 use super::builder::SettingId;
@@ -39,7 +41,36 @@ pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLin
 
 /// Translates a configuration of stunnel.
 pub(super) fn translate(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
-    let mut reader = StunnelTranslator::new(folder);
+    read(text, folder, parts, LeftOut::new()).0
+}
+
+/// Translates a configuration of stunnel, and omits services with faults, which are reported as
+/// lost. Returns every fault if one is outside of services, or if all services have faults.
+pub(super) fn migrated(text: &[u8], folder: &Path, parts: &dyn IncludedFiles) -> Translation {
+    let (whole, mut left_out) = read(text, folder, parts, LeftOut::new());
+    if left_out.is_empty() {
+        return whole;
+    }
+    for _ in 0..MOST_PASSES {
+        let (rest, faulty) = read(text, folder, parts, left_out.clone());
+        if rest.problems.is_empty() {
+            return rest;
+        }
+        // A service that refers to an omitted service is faulty as well, so the next pass omits it.
+        left_out.extend(faulty);
+    }
+    whole
+}
+
+/// Translates a configuration without the services in `left_out`. Also returns the services with
+/// faults.
+fn read(
+    text: &[u8],
+    folder: &Path,
+    parts: &dyn IncludedFiles,
+    left_out: LeftOut,
+) -> (Translation, LeftOut) {
+    let mut reader = StunnelTranslator::new(folder, left_out);
     let mut included = Included {
         parts,
         depth: 0,
@@ -79,9 +110,14 @@ impl Included<'_> {
                 reader.begin(name, number);
                 continue;
             }
-            if let Some((name, value)) = line.split_once('=') {
-                let value = value.trim_start();
-                match setting(reader, name.trim_end(), number) {
+            let given = line.split_once('=');
+            let given = given.map(|(name, value)| (name.trim_end(), value.trim_start()));
+            let includes = given.is_some_and(|(name, _)| name.eq_ignore_ascii_case(INCLUDE));
+            if !reader.owns(number) && !includes {
+                continue;
+            }
+            if let Some((name, value)) = given {
+                match setting(reader, name, number) {
                     Some(setting) if setting.theirs == INCLUDE => {
                         let origin = reader.out.note(setting, Some(number), value);
                         self.include(value, origin, reader);
@@ -162,5 +198,8 @@ const A_FOLDER: &str = "a folder with parts of the configuration";
 /// Maximum depth, because a folder may include itself.
 const DEEPEST: usize = 8;
 const MOST_ENTRIES: usize = 4096;
+/// Maximum number of passes that omit faulty services. Two suffice unless the file has more faults
+/// than are reported.
+const MOST_PASSES: usize = 4;
 /// Default configuration file on Debian.
 const DEFAULT_FILE: &str = "/etc/stunnel/stunnel.conf";

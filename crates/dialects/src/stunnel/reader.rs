@@ -10,6 +10,7 @@ use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilde
 use super::super::setting::{Setting, SettingSupport, ValueKind};
 use super::super::translation::Translation;
 use super::SETTINGS;
+use super::lines::{LeftOut, LinesOfServices};
 use super::service::{GivenSettings, MOST_VALUES, Service};
 use becket_config::address::SectionName;
 use becket_config::error::Problem;
@@ -22,25 +23,44 @@ pub(super) struct StunnelTranslator {
     /// Defaults for services: the global settings before the first service.
     shared: Option<Rc<GivenSettings>>,
     services: Vec<Service>,
+    left_out: LeftOut,
+    /// Number of services read so far, including services that are not translated.
+    begun: usize,
+    lines: LinesOfServices,
 }
 
 impl StunnelTranslator {
-    pub(super) fn new(folder: &Path) -> Self {
+    pub(super) fn new(folder: &Path, left_out: LeftOut) -> Self {
         Self {
             out: TranslationBuilder::new(folder),
             global: Service::default(),
             shared: None,
             services: Vec::new(),
+            left_out,
+            begun: 0,
+            lines: LinesOfServices::default(),
         }
     }
 
     /// Returns `true` before the first service.
     pub(super) fn is_global(&self) -> bool {
-        self.services.is_empty()
+        self.begun == 0
+    }
+
+    /// Assigns a line to the current service. Returns `true` if the service is translated.
+    pub(super) fn owns(&mut self, line: usize) -> bool {
+        self.lines.add(self.out.file(), line, self.begun);
+        !self.left_out.contains_key(&self.begun)
     }
 
     pub(super) fn begin(&mut self, name: &str, line: usize) {
         let name = name.trim().to_owned();
+        self.begun += 1;
+        self.owns(line);
+        if let Some(why) = self.left_out.get(&self.begun) {
+            let origin = self.out.note(&LEFT_OUT, Some(line), &name);
+            return self.out.lost(origin, format!("left out: {why}"));
+        }
         if self.services.len() >= MOST_SERVICES {
             let problem = Problem::new(name, "too many services").line(line);
             return self
@@ -82,8 +102,8 @@ impl StunnelTranslator {
         }
     }
 
-    /// Translates all services.
-    pub(super) fn finish(mut self) -> Translation {
+    /// Translates all services. Also returns the services that contain errors.
+    pub(super) fn finish(mut self) -> (Translation, LeftOut) {
         let services = std::mem::take(&mut self.services);
         if services.is_empty() {
             let problem = Problem::new("", "no service: inetd mode is not supported");
@@ -141,7 +161,9 @@ impl StunnelTranslator {
         }
         self.times(&services);
         let is_daemon = self.process();
-        self.out.finish(SETTINGS, is_daemon)
+        let translation = self.out.finish(SETTINGS, is_daemon);
+        let faulty = self.lines.faulty(&translation.problems);
+        (translation, faulty)
     }
 
     /// Adds a listener without TLS for a service in client mode.
@@ -558,3 +580,5 @@ const SYSTEM_KEEPALIVE: u32 = 7200;
 
 /// Maximum number of services. Each service becomes a listener, a policy and a backend.
 const MOST_SERVICES: usize = 4096;
+/// Pseudo-setting for remarks about omitted services.
+static LEFT_OUT: Setting = Setting::lost(ValueKind::Text, "section", "");

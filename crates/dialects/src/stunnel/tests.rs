@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use super::super::fixture::migration;
+use super::super::fixture::{errors, migration, outcome};
 use super::super::migration::migrate;
 use super::super::{
     Dialect, DialectCommand, Invocation, MigrationSource, SettingSupport, Translation,
@@ -252,6 +252,39 @@ redirect = 5
 }
 
 const SOURCE: MigrationSource = MigrationSource::DropIn(Dialect::Stunnel);
+
+#[test]
+fn a_migration_leaves_out_services_with_faults() {
+    let text = "\
+cert = a.pem
+[a]
+accept = 1
+connect = 2
+[b]
+accept = 3
+exec = /bin/sh
+[of-b]
+sni = b:b.test
+connect = 4
+";
+    let partial = migration(SOURCE, text, &[]);
+    assert!(partial.has_lost(), "{}", partial.page());
+    let toml = partial.toml.as_deref().unwrap();
+    let file = File::parse(toml).unwrap();
+    let names = file.listener.iter().map(|it| it.name.to_string());
+    assert_eq!(names.collect::<Vec<_>>(), ["a"]);
+    assert_eq!(file.backend.len(), 1);
+    assert!(toml.contains("# Lost, line 5: section = b: left out: line 5: connect: missing"));
+    let (_, why) = outcome(&partial, "section", 5);
+    assert!(why.contains("line 7: exec"), "{why}");
+    let (_, why) = outcome(&partial, "section", 8);
+    assert!(why.contains("no service has this name"), "{why}");
+    // A fault outside of services, and one of all services.
+    let outside = errors(SOURCE, &format!("fips = yes\n{text}"));
+    assert!(outside[0].starts_with("line 1: fips"), "{outside:?}");
+    let all = errors(SOURCE, "[a]\naccept = 1\nexec = /bin/sh\ncert = a.pem\n");
+    assert!(all[0].contains("connect: missing"), "{all:?}");
+}
 
 #[test]
 fn the_report_has_the_key_that_each_value_becomes_and_fits_the_screen() {
