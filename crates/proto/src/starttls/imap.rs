@@ -3,91 +3,65 @@
 //! The capabilities in a server's greeting may offer login without TLS, so they are replaced. A
 //! greeting with PREAUTH is refused, since STARTTLS is not allowed after it.
 
-use super::line::{Lines, command, put};
-use super::progress::{LONGEST_GREETING, Over, Progress};
+use super::line::{behind_capabilities, command, put};
+use super::progress::{Over, Progress};
 
-#[derive(Clone, Debug, Default)]
-pub struct Imap {
-    lines: Lines,
-    greeted: bool,
+/// Handles the greeting, which is one line.
+pub(super) fn greet(line: &[u8], is_last: bool, out: &mut Vec<u8>) -> Result<bool, Over> {
+    let status = line.get(..5).unwrap_or_default().to_ascii_uppercase();
+    if status == b"* BYE" {
+        put(line, out);
+        return Err(Over::Refused);
+    }
+    if status != b"* OK " || !is_last {
+        put(b"* BYE no TLS with this server", out);
+        return Err(Over::BadGreeting);
+    }
+    let text = line.get(5..).unwrap_or_default();
+    put(&[b"* OK ", &with_our_capabilities(text)[..]].concat(), out);
+    Ok(true)
 }
 
-impl Imap {
-    pub(super) fn awaits_greeting(&self) -> bool {
-        !self.greeted
+pub(super) fn answer(line: &[u8], out: &mut Vec<u8>) -> Progress {
+    let (tag, rest) = line
+        .iter()
+        .position(|byte| *byte == b' ')
+        .and_then(|end| line.split_at_checked(end))
+        .unwrap_or((line, &[]));
+    if !is_tag(tag) {
+        put(b"* BAD not a tag", out);
+        return Progress::Talking;
     }
-
-    pub(super) fn handle_server(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Progress {
-        if self.greeted {
-            return Progress::Over(Over::BadGreeting);
+    let mut tagged = |answer: &[u8]| put(&[tag, b" ", answer].concat(), out);
+    let (word, rest) = command(rest);
+    match (&word[..], rest) {
+        (b"STARTTLS", []) => {
+            tagged(b"OK begin TLS");
+            return Progress::Begin;
         }
-        let line = match self.lines.next(&mut bytes, LONGEST_GREETING) {
-            Ok(Some(line)) => line,
-            Ok(None) => return Progress::Talking,
-            Err(()) => return Progress::Over(Over::BadGreeting),
-        };
-        let status = line.get(..5).unwrap_or_default().to_ascii_uppercase();
-        if status == b"* BYE" {
-            put(&line, out);
-            return Progress::Over(Over::Refused);
+        (b"NOOP", []) => tagged(b"OK nothing done"),
+        (b"CAPABILITY", []) => {
+            put(&[b"* CAPABILITY ", CAPABILITIES].concat(), out);
+            put(&[tag, b" OK these"].concat(), out);
         }
-        if status != b"* OK " || !bytes.is_empty() {
-            put(b"* BYE no TLS with this server", out);
-            return Progress::Over(Over::BadGreeting);
+        (b"LOGOUT", []) => {
+            put(b"* BYE", out);
+            put(&[tag, b" OK bye"].concat(), out);
+            return Progress::Over(Over::Quit);
         }
-        let text = line.get(5..).unwrap_or_default();
-        put(&[b"* OK ", &with_our_capabilities(text)[..]].concat(), out);
-        self.greeted = true;
-        Progress::Talking
+        (b"LOGIN" | b"AUTHENTICATE", _) => {
+            tagged(b"NO [PRIVACYREQUIRED] must issue a STARTTLS command first");
+        }
+        _ => tagged(b"BAD not before STARTTLS"),
     }
-
-    pub(super) fn handle_client(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
-        self.lines.each_command(bytes, |line| {
-            let (tag, rest) = line
-                .iter()
-                .position(|byte| *byte == b' ')
-                .and_then(|end| line.split_at_checked(end))
-                .unwrap_or((line, &[]));
-            if !is_tag(tag) {
-                put(b"* BAD not a tag", out);
-                return Progress::Talking;
-            }
-            let mut tagged = |answer: &[u8]| put(&[tag, b" ", answer].concat(), out);
-            let (word, rest) = command(rest);
-            match (&word[..], rest) {
-                (b"STARTTLS", []) => {
-                    tagged(b"OK begin TLS");
-                    return Progress::Begin;
-                }
-                (b"NOOP", []) => tagged(b"OK nothing done"),
-                (b"CAPABILITY", []) => {
-                    put(&[b"* CAPABILITY ", CAPABILITIES].concat(), out);
-                    put(&[tag, b" OK these"].concat(), out);
-                }
-                (b"LOGOUT", []) => {
-                    put(b"* BYE", out);
-                    put(&[tag, b" OK bye"].concat(), out);
-                    return Progress::Over(Over::Quit);
-                }
-                (b"LOGIN" | b"AUTHENTICATE", _) => {
-                    tagged(b"NO [PRIVACYREQUIRED] must issue a STARTTLS command first");
-                }
-                _ => tagged(b"BAD not before STARTTLS"),
-            }
-            Progress::Talking
-        })
-    }
+    Progress::Talking
 }
 
 /// Replaces the capabilities in the greeting, if it lists any.
 fn with_our_capabilities(text: &[u8]) -> Vec<u8> {
-    let code = text.get(..12).unwrap_or_default().to_ascii_uppercase();
-    let end = text.iter().position(|byte| *byte == b']');
-    match end.and_then(|end| text.get(end + 1..)) {
-        Some(rest) if code == b"[CAPABILITY " => {
-            [b"[CAPABILITY ", CAPABILITIES, b"]", rest].concat()
-        }
-        _ => text.to_vec(),
+    match behind_capabilities(text) {
+        Some(rest) => [b"[CAPABILITY ", CAPABILITIES, b"]", rest].concat(),
+        None => text.to_vec(),
     }
 }
 

@@ -76,6 +76,13 @@ pub(super) fn command(line: &[u8]) -> (Vec<u8>, &[u8]) {
     (word.to_ascii_uppercase(), rest.trim_ascii())
 }
 
+/// Returns the text behind the capabilities in an IMAP greeting, if it lists any.
+pub(super) fn behind_capabilities(text: &[u8]) -> Option<&[u8]> {
+    let is_list = text.get(..12)?.eq_ignore_ascii_case(b"[CAPABILITY ");
+    let end = text.iter().position(|byte| *byte == b']')?;
+    text.get(end + 1..).filter(|_| is_list)
+}
+
 /// Appends a line and its line ending. Omits control characters, which could be misread as a line ending.
 pub(super) fn put(line: &[u8], out: &mut Vec<u8>) {
     let printable = line.iter().filter(|byte| **byte >= b' ' && **byte != 0x7f);

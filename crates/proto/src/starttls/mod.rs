@@ -25,74 +25,85 @@ mod progress;
 mod request;
 mod smtp;
 
-use self::imap::Imap;
-use self::pop3::Pop3;
+use self::line::Lines;
 use self::postgresql::Postgresql;
 pub use self::progress::{
     LONGEST_COMMAND, LONGEST_GREETING, MOST_COMMANDS, Over, Progress, Protocol,
 };
 pub use self::request::{Asked, NoTls, TlsRequest};
-use self::smtp::Smtp;
 
 #[derive(Clone, Debug)]
-pub enum Dialog {
-    Smtp(Smtp),
-    Imap(Imap),
-    Pop3(Pop3),
-    Postgresql(Postgresql),
+pub struct Dialog {
+    protocol: Protocol,
+    awaits_greeting: bool,
+    /// Number of bytes received from the server so far.
+    greeting: usize,
+    lines: Lines,
+    /// Server name in the greeting of an SMTP server.
+    host: Vec<u8>,
+    postgresql: Postgresql,
 }
 
 impl Dialog {
     /// Starts a dialog without allocating.
     pub fn new(protocol: Protocol) -> Self {
-        match protocol {
-            Protocol::Smtp => Self::Smtp(Smtp::default()),
-            Protocol::Imap => Self::Imap(Imap::default()),
-            Protocol::Pop3 => Self::Pop3(Pop3::default()),
-            Protocol::Postgresql => Self::Postgresql(Postgresql::default()),
+        Self {
+            protocol,
+            awaits_greeting: !protocol.client_speaks_first(),
+            greeting: 0,
+            lines: Lines::default(),
+            host: Vec::new(),
+            postgresql: Postgresql::default(),
         }
     }
 
     /// Returns whether the server's greeting is incomplete. The caller must not read from the
     /// client until it is complete.
     pub fn awaits_greeting(&self) -> bool {
-        match self {
-            Self::Smtp(dialog) => dialog.awaits_greeting(),
-            Self::Imap(dialog) => dialog.awaits_greeting(),
-            Self::Pop3(dialog) => dialog.awaits_greeting(),
-            Self::Postgresql(_) => false,
-        }
+        self.awaits_greeting
     }
 
     /// Returns whether the client starts TLS at once, according to its first byte. If so, the byte
     /// must be passed to TLS and not to [`Dialog::handle_client`].
     pub fn begins_with_tls(&self, first: u8) -> bool {
-        matches!(self, Self::Postgresql(dialog) if dialog.begins_with_tls(first))
+        self.protocol == Protocol::Postgresql && self.postgresql.begins_with_tls(first)
     }
 
     /// Returns the complete request that ended the dialog with [`Over::Cancel`], at most 268 bytes.
     pub fn cancel_request(&self) -> Option<&[u8]> {
-        match self {
-            Self::Postgresql(dialog) => dialog.cancel_request(),
-            Self::Smtp(_) | Self::Imap(_) | Self::Pop3(_) => None,
-        }
+        self.postgresql.cancel_request()
     }
 
-    pub fn handle_server(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
-        match self {
-            Self::Smtp(dialog) => dialog.handle_server(bytes, out),
-            Self::Imap(dialog) => dialog.handle_server(bytes, out),
-            Self::Pop3(dialog) => dialog.handle_server(bytes, out),
-            Self::Postgresql(_) => Progress::Over(Over::BadGreeting),
+    pub fn handle_server(&mut self, mut bytes: &[u8], out: &mut Vec<u8>) -> Progress {
+        self.greeting += bytes.len();
+        if !self.awaits_greeting || self.greeting > LONGEST_GREETING {
+            return Progress::Over(Over::BadGreeting);
         }
+        while let Ok(Some(line)) = self.lines.next(&mut bytes, LONGEST_GREETING) {
+            let is_last = bytes.is_empty();
+            let is_whole = match self.protocol {
+                Protocol::Smtp => smtp::greet(&line, &mut self.host, out),
+                Protocol::Imap => imap::greet(&line, is_last, out),
+                Protocol::Pop3 => pop3::greet(&line, is_last, out),
+                Protocol::Postgresql => Err(Over::BadGreeting),
+            };
+            match is_whole {
+                Ok(false) => {}
+                Ok(true) if is_last => self.awaits_greeting = false,
+                Ok(true) => return Progress::Over(Over::BadGreeting),
+                Err(over) => return Progress::Over(over),
+            }
+        }
+        Progress::Talking
     }
 
     pub fn handle_client(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Progress {
-        match self {
-            Self::Smtp(dialog) => dialog.handle_client(bytes, out),
-            Self::Imap(dialog) => dialog.handle_client(bytes, out),
-            Self::Pop3(dialog) => dialog.handle_client(bytes, out),
-            Self::Postgresql(dialog) => dialog.handle_client(bytes, out),
+        let (lines, host) = (&mut self.lines, &self.host);
+        match self.protocol {
+            Protocol::Smtp => lines.each_command(bytes, |line| smtp::answer(line, host, out)),
+            Protocol::Imap => lines.each_command(bytes, |line| imap::answer(line, out)),
+            Protocol::Pop3 => lines.each_command(bytes, |line| pop3::answer(line, out)),
+            Protocol::Postgresql => self.postgresql.handle_client(bytes, out),
         }
     }
 }

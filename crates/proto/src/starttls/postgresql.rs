@@ -12,7 +12,7 @@
 use super::progress::{Over, Progress};
 
 #[derive(Clone, Debug, Default)]
-pub struct Postgresql {
+pub(super) struct Postgresql {
     begun: Vec<u8>,
     /// `true` if the client requested GSSAPI encryption, which the dialog declined.
     declined: bool,

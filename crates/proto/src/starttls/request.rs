@@ -11,7 +11,7 @@
 //!
 //! Sources: as for [`super::Dialog`].
 
-use super::line::{Lines, put};
+use super::line::{Lines, behind_capabilities, put};
 use super::progress::{LONGEST_GREETING, Protocol};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -198,12 +198,7 @@ impl TlsRequest {
 /// Removes the capabilities from a greeting, since they are valid only before TLS. The client can
 /// request the new ones after TLS has begun.
 fn without_capabilities(text: &[u8]) -> &[u8] {
-    let code = text.get(..12).unwrap_or_default().to_ascii_uppercase();
-    let end = text.iter().position(|byte| *byte == b']');
-    match end.and_then(|end| text.get(end + 1..)) {
-        Some(rest) if code == b"[CAPABILITY " => rest.trim_ascii_start(),
-        _ => text,
-    }
+    behind_capabilities(text).map_or(text, <[u8]>::trim_ascii_start)
 }
 
 /// Length 8 and the code of an SSLRequest.
