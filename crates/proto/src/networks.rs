@@ -10,7 +10,7 @@
 //! Source: RFC 4632 section 3.1 (IPv4 prefixes), RFC 4291 section 2.3 (IPv6 prefixes).
 
 use std::fmt;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::str::FromStr;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -24,24 +24,16 @@ impl Network {
     /// address family has fewer than `length` bits.
     pub fn around(address: IpAddr, length: u8) -> Option<Self> {
         let address = address.to_canonical();
+        let hosts = host_bits(address, length)?;
         let address = match address {
-            IpAddr::V4(v4) if length <= 32 => IpAddr::V4((v4.to_bits() & mask_v4(length)).into()),
-            IpAddr::V6(v6) if length <= 128 => IpAddr::V6((v6.to_bits() & mask_v6(length)).into()),
-            _ => return None,
+            IpAddr::V4(v4) => IpAddr::V4((v4.to_bits() & !(hosts as u32)).into()),
+            IpAddr::V6(v6) => IpAddr::V6((v6.to_bits() & !hosts).into()),
         };
         Some(Self { address, length })
     }
 
     pub fn contains(&self, address: IpAddr) -> bool {
-        match (self.address, address.to_canonical()) {
-            (IpAddr::V4(own), IpAddr::V4(other)) => {
-                own.to_bits() == other.to_bits() & mask_v4(self.length)
-            }
-            (IpAddr::V6(own), IpAddr::V6(other)) => {
-                own.to_bits() == other.to_bits() & mask_v6(self.length)
-            }
-            _ => false,
-        }
+        Self::around(address, self.length) == Some(*self)
     }
 }
 
@@ -119,9 +111,10 @@ impl FromIterator<Network> for Networks {
     fn from_iter<I: IntoIterator<Item = Network>>(networks: I) -> Self {
         let mut set = Self::default();
         for Network { address, length } in networks {
+            let hosts = host_bits(address, length).unwrap_or(0);
             match address {
-                IpAddr::V4(v4) => set.v4.push(range_v4(v4, length)),
-                IpAddr::V6(v6) => set.v6.push(range_v6(v6, length)),
+                IpAddr::V4(v4) => set.v4.push((v4.to_bits(), v4.to_bits() | hosts as u32)),
+                IpAddr::V6(v6) => set.v6.push((v6.to_bits(), v6.to_bits() | hosts)),
             }
         }
         set.v4 = merged(set.v4, |last| last.checked_add(1));
@@ -130,26 +123,11 @@ impl FromIterator<Network> for Networks {
     }
 }
 
-fn range_v4(address: Ipv4Addr, length: u8) -> (u32, u32) {
-    let first = address.to_bits();
-    (first, first | !mask_v4(length))
-}
-
-fn range_v6(address: Ipv6Addr, length: u8) -> (u128, u128) {
-    let first = address.to_bits();
-    (first, first | !mask_v6(length))
-}
-
-fn mask_v4(length: u8) -> u32 {
-    u32::MAX
-        .checked_shl(32_u32.saturating_sub(length.into()))
-        .unwrap_or(0)
-}
-
-fn mask_v6(length: u8) -> u128 {
-    u128::MAX
-        .checked_shl(128_u32.saturating_sub(length.into()))
-        .unwrap_or(0)
+/// Returns the mask of the bits behind the prefix, or `None` if the address family has fewer than `length` bits.
+fn host_bits(address: IpAddr, length: u8) -> Option<u128> {
+    let width: u32 = if address.is_ipv4() { 32 } else { 128 };
+    let count = width.checked_sub(length.into())?;
+    Some(u128::MAX.checked_shr(128 - count).unwrap_or(0))
 }
 
 /// Sorts ranges and joins overlapping or adjacent ones.
