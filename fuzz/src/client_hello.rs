@@ -108,7 +108,7 @@ fn walk(hello: &ClientHello<'_>) {
     ];
     assert!(numbers.iter().all(|count| count * 2 <= hello.body().len()));
     assert!(hello.alpn().all(|protocol| !protocol.is_empty()));
-    assert!(hello.psk_identities().all(|psk| !psk.identity.is_empty()));
+    assert!(hello.psk_identities().all(|psk| !psk.is_empty()));
     assert!(hello.session_id().len() <= 32 && hello.random().len() == 32);
     assert!(
         hello

@@ -175,7 +175,7 @@ impl RouteConfigs {
                 Some(early) => early.recognises(hello),
                 None => hello
                     .psk_identities()
-                    .any(|psk| self.ticketer.recognises(psk.identity)),
+                    .any(|ticket| self.ticketer.recognises(ticket)),
             };
         }
         match hello.session_ticket() {

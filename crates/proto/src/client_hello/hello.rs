@@ -18,15 +18,6 @@ pub struct ClientHello<'a> {
     fields: Fields,
 }
 
-/// An offer to resume a TLS 1.3 session, RFC 8446 4.2.11.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PskIdentity<'a> {
-    /// The ticket, or the label of an external key; never empty.
-    pub identity: &'a [u8],
-    /// Milliseconds since the ticket was received, plus the ticket's secret offset, modulo 2^32.
-    pub obfuscated_age: u32,
-}
-
 impl<'a> ClientHello<'a> {
     pub(super) fn parse(body: Cow<'a, [u8]>, wire_len: usize) -> Result<Self, Malformed> {
         let fields = Fields::read(&body)?;
@@ -109,14 +100,14 @@ impl<'a> ClientHello<'a> {
         Some(span.of(&self.body))
     }
 
-    /// Iterates over the offered pre-shared keys, which in practice are tickets of TLS 1.3 sessions.
-    pub fn psk_identities(&self) -> impl Iterator<Item = PskIdentity<'_>> {
+    /// Iterates over the identities of the offered pre-shared keys (RFC 8446 4.2.11), which in practice are tickets of
+    /// TLS 1.3 sessions. None is empty.
+    pub fn psk_identities(&self) -> impl Iterator<Item = &[u8]> {
         let mut list = Reader::new(self.at(self.fields.extensions.psk_identities));
         std::iter::from_fn(move || {
-            Some(PskIdentity {
-                identity: list.vec16()?.rest(),
-                obfuscated_age: list.u32()?,
-            })
+            let identity = list.vec16()?.rest();
+            let _obfuscated_age = list.u32()?;
+            Some(identity)
         })
     }
 

@@ -152,8 +152,7 @@ fn resumption_offers_are_read() {
     let by_psk = sample("openssl-tls13-psk");
     let identities: Vec<_> = by_psk.psk_identities().collect();
     assert_eq!(identities.len(), 1);
-    assert!(identities[0].identity.len() > 100);
-    assert_ne!(identities[0].obfuscated_age, 0);
+    assert!(identities[0].len() > 100);
 }
 
 #[test]

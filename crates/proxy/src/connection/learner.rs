@@ -19,8 +19,7 @@ use crate::backend::server_state::ServerState;
 
 /// Returns the [`ServerState::key`] of the server that probably has the session of a client.
 pub(super) fn home(hello: &ClientHello<'_>, pool: &Pool, now: Duration) -> Option<u64> {
-    let psks = hello.psk_identities().map(|psk| psk.identity);
-    let mut tickets = psks.chain(hello.session_ticket());
+    let mut tickets = hello.psk_identities().chain(hello.session_ticket());
     let by_node = tickets.find_map(|ticket| pool.at_node(node_of(ticket)?));
     by_node.or_else(|| {
         let id = hello.session_id();

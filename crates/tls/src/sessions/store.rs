@@ -67,7 +67,7 @@ impl Store {
         // session.
         let find = |id| self.table.get(self.policy, id, Duration::ZERO);
         let mut offered = hello.psk_identities();
-        offered.any(|psk| matches!(find(psk.identity), Lookup::Hit(_)))
+        offered.any(|id| matches!(find(id), Lookup::Hit(_)))
     }
 
     /// Looks up a session with `get` or `take` of the table, and checks that it may resume. Records
