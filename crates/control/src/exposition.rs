@@ -36,8 +36,7 @@ use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::backend_state::BackendState;
 use becket_proxy::backend::server_state::ServerState;
 use becket_proxy::metrics::{
-    AtomicHistogram, BUCKETS, Counter, Counters, HandshakeClass, KernelTlsRefusal, PipeRefusal,
-    Times, bucket_limit,
+    AtomicHistogram, BUCKETS, Counter, Counters, KernelTlsRefusal, PipeRefusal, Times, bucket_limit,
 };
 use becket_tls::resumption::{Offer, Resumption};
 
@@ -113,10 +112,9 @@ impl Snapshot {
             let open = c.accepted.value().saturating_sub(closed);
             ([worker.to_string()], open)
         });
-        let handshakes = HandshakeClass::ALL.map(|class| {
-            let version = if class.tls13 { "1.3" } else { "1.2" };
-            let count = self.sum(|c| &c.handshakes[class.index()]);
-            ([version, kind(class.resumed)], count)
+        let handshakes = [(0, false), (0, true), (1, false), (1, true)].map(|(tls13, resumed)| {
+            let count = self.sum(|c| &c.handshakes[tls13][usize::from(resumed)]);
+            ([["1.2", "1.3"][tls13], kind(resumed)], count)
         });
         let offers = Offer::ALL.iter().flat_map(|&offer| {
             let each = Resumption::ALL.iter();
@@ -206,7 +204,7 @@ impl Snapshot {
         let memory = process.memory.unwrap_or_default();
         families! { page:
             Counter becket_file_requests "Requests for files, and redirected requests, by status" [status]
-                = StatusCode::ALL.iter().map(|&status| ([status.label()], self.sum(|c| &c.file_requests[status as usize])));
+                = StatusCode::ALL.iter().map(|&status| ([status.number()], self.sum(|c| &c.file_requests[status as usize])));
             Gauge becket_build_info "Always 1; the label says what runs" [version] = [([&*process.version], 1_u64)];
             Gauge becket_workers "Worker threads" = process.workers;
             Gauge becket_crypto_threads "Threads that sign for the workers" = process.crypto_threads;
@@ -600,12 +598,7 @@ mod tests {
         workers[0].accepted.add(5);
         workers[1].accepted.add(2);
         workers[1].closed.of(CloseReason::NotTls).add(2);
-        workers[0].handshakes[HandshakeClass {
-            tls13: true,
-            resumed: true,
-        }
-        .index()]
-        .add(3);
+        workers[0].handshakes[1][1].add(3);
         workers[1].handshakes_begun.add(4);
         workers[1].handshakes_ended.add(1);
         let page = page(workers);

@@ -234,7 +234,7 @@ mod tests {
         let mut history = History::default();
         for second in 1..=20 {
             counters[0].accepted.add(1);
-            counters[1].handshakes[0].add(1);
+            counters[1].handshakes[0][0].add(1);
             counters[1].handshake_full.record(Duration::from_millis(1));
             history.tick(&counters, mark, at(second));
         }

@@ -223,9 +223,9 @@ mod tests {
     #[test]
     fn totals_sum_the_workers_and_never_fall_below_zero() {
         let workers: [Arc<Counters>; 2] = Default::default();
-        workers[0].handshakes[0].add(1);
-        workers[1].handshakes[1].add(2);
-        workers[1].handshakes[2].add(4);
+        workers[0].handshakes[0][0].add(1);
+        workers[1].handshakes[0][1].add(2);
+        workers[1].handshakes[1][0].add(4);
         workers[0].handshakes_ended.add(1);
         workers[1].handshakes_ended.add(9);
         for worker in &workers {

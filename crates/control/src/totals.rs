@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::metrics::{Counters, HandshakeClass};
+use becket_proxy::metrics::Counters;
 
 #[derive(Clone, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(default)]
@@ -52,13 +52,9 @@ impl Totals {
             let asked = worker.signatures_begun.value();
             sum.signatures_in_flight += asked.saturating_sub(answered);
             sum.handshakes_failed_by_name += worker.handshakes_failed_by_name.value();
-            for class in HandshakeClass::ALL {
-                let count = worker.handshakes[class.index()].value();
-                if class.resumed {
-                    sum.handshakes_resumed += count;
-                } else {
-                    sum.handshakes_full += count;
-                }
+            for [full, resumed] in &worker.handshakes {
+                sum.handshakes_full += full.value();
+                sum.handshakes_resumed += resumed.value();
             }
             for reason in CloseReason::ALL {
                 let count = worker.closed.of(reason).value();

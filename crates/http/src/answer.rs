@@ -36,8 +36,7 @@ impl Answer<'_> {
 
     fn try_write(&self, out: &mut String) -> std::fmt::Result {
         let Self { status, date, .. } = self;
-        let (number, reason) = (status.label(), status.reason());
-        write!(out, "HTTP/1.1 {number} {reason}\r\nDate: {date}\r\n")?;
+        write!(out, "HTTP/1.1 {}\r\nDate: {date}\r\n", status.label())?;
         for line in self.fields {
             out.push_str(line);
         }
@@ -64,7 +63,7 @@ impl Answer<'_> {
 /// Returns the body of a response without a file: the status code and its reason phrase.
 #[must_use]
 pub fn note(status: StatusCode) -> String {
-    format!("{} {}\n", status.label(), status.reason())
+    format!("{}\n", status.label())
 }
 
 #[cfg(test)]

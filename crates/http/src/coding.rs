@@ -1,30 +1,22 @@
 //! Compressed variants of a file that a client accepts (RFC 9110, section 12.5.3).
 
+use becket_proto::labelled;
+
 use crate::head::Head;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+labelled! {
+/// A coding with its name in header fields. Ordered by the size of the files, smallest first.
 pub enum Coding {
     /// Brotli (RFC 7932).
-    Br,
+    Br = "br",
     /// Zstandard (RFC 8878).
-    Zstd,
+    Zstd = "zstd",
     /// Gzip (RFC 1952).
-    Gzip,
+    Gzip = "gzip",
+}
 }
 
 impl Coding {
-    /// All codings, ordered by the size of their files, smallest first.
-    pub const ALL: [Self; 3] = [Self::Br, Self::Zstd, Self::Gzip];
-
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Br => "br",
-            Self::Zstd => "zstd",
-            Self::Gzip => "gzip",
-        }
-    }
-
     #[must_use]
     pub const fn suffix(self) -> &'static str {
         match self {
@@ -68,7 +60,7 @@ pub fn accepted(head: &Head<'_>) -> Codings {
         let word = word.strip_prefix(b"x-").unwrap_or(&word);
         if let Some(coding) = Coding::ALL
             .into_iter()
-            .find(|one| one.name().as_bytes() == word)
+            .find(|one| one.label().as_bytes() == word)
         {
             codings.set(coding, is_taken);
             named.set(coding, true);
@@ -102,7 +94,7 @@ mod tests {
         let taken = Coding::ALL
             .into_iter()
             .filter(|coding| codings.has(*coding));
-        taken.map(Coding::name).collect::<Vec<_>>().join(" ")
+        taken.map(Coding::label).collect::<Vec<_>>().join(" ")
     }
 
     #[test]

@@ -6,7 +6,7 @@
 
 use crate::status::StatusCode;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct RelativePath {
     /// Path segments joined by slashes, without a slash at either end. Empty for the folder itself.
     pub bytes: Vec<u8>,

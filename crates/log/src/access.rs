@@ -19,6 +19,7 @@ use super::{Escaped, Timestamp};
 use becket_config::choices::LogFormat;
 use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
+use becket_proto::labelled;
 use becket_stats::units::show_bytes;
 use becket_tls::ja4::Ja4;
 
@@ -234,27 +235,17 @@ impl RequestRecord {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+labelled! {
 pub enum ResumedBy {
     /// TLS 1.2 session ID (RFC 5246, section 7.4.1.2).
-    Id,
+    Id = "id",
     /// TLS 1.2 ticket (RFC 5077).
-    Ticket,
+    Ticket = "ticket",
     /// TLS 1.3 pre-shared key (RFC 8446, section 2.2).
-    Psk,
+    Psk = "psk",
     /// TLS 1.3 pre-shared key with early data (section 2.3).
-    Early,
+    Early = "early",
 }
-
-impl ResumedBy {
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Id => "id",
-            Self::Ticket => "ticket",
-            Self::Psk => "psk",
-            Self::Early => "early",
-        }
-    }
 }
 
 #[derive(Clone, Copy)]

@@ -25,6 +25,8 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::labelled;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rules {
     /// Active checks; `None` if only connects count.
@@ -57,27 +59,20 @@ pub struct Passive {
     pub pause: Duration,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+labelled! {
+#[derive(Default, Serialize, Deserialize)]
 pub enum Condition {
     /// Neither checks nor failed connects count, so the server is always used.
     #[default]
-    Unchecked,
+    Unchecked = "unchecked",
     /// Clients are sent to the server. The next outcome puts it in service or out of service.
-    OnTrial,
-    InService,
-    OutOfService,
+    OnTrial = "on-trial",
+    InService = "in-service",
+    OutOfService = "out-of-service",
+}
 }
 
 impl Condition {
-    pub const fn label(self) -> &'static str {
-        match self {
-            Self::Unchecked => "unchecked",
-            Self::OnTrial => "on-trial",
-            Self::InService => "in-service",
-            Self::OutOfService => "out-of-service",
-        }
-    }
-
     pub const fn is_usable(self) -> bool {
         !matches!(self, Self::OutOfService)
     }

@@ -23,16 +23,6 @@ struct Link {
 }
 
 impl IndexQueue {
-    /// Creates an empty queue without allocating.
-    pub fn new() -> Self {
-        Self {
-            links: Vec::new(),
-            first: NONE,
-            last: NONE,
-            len: 0,
-        }
-    }
-
     /// Appends a number, unless it is already queued. Ignores `u32::MAX - 1` and larger numbers.
     pub fn push(&mut self, index: usize) {
         let Some(number) = u32::try_from(index).ok().filter(|number| *number < ABSENT) else {
@@ -106,7 +96,12 @@ impl IndexQueue {
 
 impl Default for IndexQueue {
     fn default() -> Self {
-        Self::new()
+        Self {
+            links: Vec::new(),
+            first: NONE,
+            last: NONE,
+            len: 0,
+        }
     }
 }
 
@@ -165,7 +160,7 @@ mod tests {
     proptest! {
         #[test]
         fn the_index_queue_keeps_the_order_of_a_list(ops in proptest::collection::vec(op(), 1..200)) {
-            let mut queue = IndexQueue::new();
+            let mut queue = IndexQueue::default();
             let mut naive: VecDeque<usize> = VecDeque::new();
             for op in ops {
                 match op {

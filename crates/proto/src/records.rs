@@ -33,10 +33,6 @@ pub struct Allowance {
 }
 
 impl Allowance {
-    pub fn new() -> Self {
-        Self { left: MOST }
-    }
-
     /// Charges for a record of `len` bytes that contains `data` bytes of data. Returns its weight, at least `len`, or
     /// `None` if the allowance is used up.
     pub fn charge(&mut self, len: usize, data: usize) -> Option<usize> {
@@ -52,7 +48,7 @@ impl Allowance {
 
 impl Default for Allowance {
     fn default() -> Self {
-        Self::new()
+        Self { left: MOST }
     }
 }
 
@@ -88,7 +84,7 @@ mod tests {
 
     #[test]
     fn records_without_data_are_limited_and_data_extends_the_limit() {
-        let mut allowance = Allowance::new();
+        let mut allowance = Allowance::default();
         let granted = (0..).find(|_| allowance.charge(26, 0).is_none());
         assert_eq!(granted, Some(256));
         assert!(allowance.charge(26, 0).is_none());
@@ -103,7 +99,7 @@ mod tests {
         fn records_without_data_are_limited_by_the_received_data(
             records in prop::collection::vec((1..=16_640usize, 0..3usize, 0..=16_384usize), 0..400),
         ) {
-            let mut allowance = Allowance::new();
+            let mut allowance = Allowance::default();
             let (mut dataless, mut bytes, mut data) = (0, 0, 0);
             for (len, kind, most) in records {
                 let held = if kind == 0 { most.min(len) } else { 0 };

@@ -22,6 +22,8 @@
 
 use std::time::Duration;
 
+use crate::admission::nanos;
+
 /// Timer wheel with a resolution of one tick. `K` is a small copyable key, e.g. a slab index with its
 /// generation.
 ///
@@ -206,10 +208,6 @@ impl<K: Copy> Timers<K> {
         self.origin
             .saturating_add(Duration::from_nanos(tick.saturating_mul(self.tick_nanos)))
     }
-}
-
-fn nanos(duration: Duration) -> u64 {
-    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Marks the end of a list.

@@ -105,8 +105,8 @@ others {
     file_requests: [Counter; StatusCode::ALL.len()],
     /// Closed connections by reason.
     closed: ByReason,
-    /// Completed handshakes, by [`HandshakeClass`].
-    handshakes: [Counter; HandshakeClass::ALL.len()],
+    /// Completed handshakes: first TLS 1.2, then TLS 1.3; each full, then resumed.
+    handshakes: [[Counter; 2]; 2],
     /// Started handshakes. Handshakes in progress are `begun - ended`.
     handshakes_begun: Counter,
     /// Ended handshakes, successful or not.
@@ -196,33 +196,6 @@ impl ByReason {
 
     pub fn total(&self) -> u64 {
         self.0.iter().map(Counter::value).sum()
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandshakeClass {
-    /// `true` for TLS 1.3, `false` for TLS 1.2.
-    pub tls13: bool,
-    /// `true` for a resumed handshake, `false` for a full one.
-    pub resumed: bool,
-}
-
-impl HandshakeClass {
-    /// All classes, in the order of [`Self::index`].
-    pub const ALL: [Self; 4] = [
-        Self::of(false, false),
-        Self::of(false, true),
-        Self::of(true, false),
-        Self::of(true, true),
-    ];
-
-    const fn of(tls13: bool, resumed: bool) -> Self {
-        Self { tls13, resumed }
-    }
-
-    /// Returns the index into [`Counters::handshakes`].
-    pub const fn index(self) -> usize {
-        (self.tls13 as usize) * 2 + self.resumed as usize
     }
 }
 
@@ -354,12 +327,5 @@ mod tests {
             assert!(i == 0 || us >= bucket_limit(i - 1), "{us} in {i}");
         }
         assert_eq!(bucket(u64::MAX), BUCKETS - 1);
-    }
-
-    #[test]
-    fn handshake_classes_match_their_indexes() {
-        for (i, class) in HandshakeClass::ALL.iter().enumerate() {
-            assert_eq!(class.index(), i);
-        }
     }
 }

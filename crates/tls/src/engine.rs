@@ -126,7 +126,7 @@ impl<C: TlsSide> Engine<C> {
             waits: false,
             most_held,
             traffic: false,
-            allowance: Allowance::new(),
+            allowance: Allowance::default(),
             skipping: None,
             unfinished: None,
             close_notify_sent: false,

@@ -135,7 +135,6 @@ const COLUMNS: [(&str, usize); 10] = [
 mod tests {
     use super::*;
     use becket_proto::close_reason::CloseReason;
-    use becket_proxy::metrics::HandshakeClass;
 
     fn words(line: &str) -> Vec<String> {
         line.split("  ")
@@ -162,18 +161,8 @@ mod tests {
         counters[0].closed.of(CloseReason::Finished).add(986);
         counters[0].closed.of(CloseReason::NotTls).add(4);
         counters[1].closed.of(CloseReason::Finished).add(200);
-        counters[0].handshakes[HandshakeClass {
-            tls13: true,
-            resumed: false,
-        }
-        .index()]
-        .add(99);
-        counters[1].handshakes[HandshakeClass {
-            tls13: false,
-            resumed: true,
-        }
-        .index()]
-        .add(2);
+        counters[0].handshakes[1][0].add(99);
+        counters[1].handshakes[0][1].add(2);
         counters[0].client_bytes_out.add(4 * 1024 * 1024);
         let after = CounterSums::of(&counters);
         let line = words(&line(&before, &after, Duration::from_secs(2)));

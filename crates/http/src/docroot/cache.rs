@@ -92,8 +92,7 @@ mod tests {
 
     fn wanted(name: &str) -> FileKey {
         FileKey {
-            path: name.into(),
-            is_folder: false,
+            path: crate::path::decode(&format!("/{name}")).unwrap(),
             codings: Codings::default(),
         }
     }

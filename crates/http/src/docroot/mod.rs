@@ -42,22 +42,8 @@ pub enum AtPath {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FileKey {
-    /// Percent-decoded path below the folder.
-    pub path: Vec<u8>,
-    /// `true` if the path ends with a slash.
-    pub is_folder: bool,
+    pub path: RelativePath,
     pub codings: Codings,
-}
-
-impl FileKey {
-    pub fn new(path: RelativePath, codings: Codings) -> Self {
-        let RelativePath { bytes, is_folder } = path;
-        Self {
-            path: bytes,
-            is_folder,
-            codings,
-        }
-    }
 }
 
 impl Docroot {
@@ -72,8 +58,12 @@ impl Docroot {
 
     /// Looks up a file. Returns `None` if that would wait for a disk and `waits` is `false`.
     pub fn find(&self, wanted: &FileKey, waits: bool) -> Option<AtPath> {
-        let FileKey { path, codings, .. } = wanted;
-        if !wanted.is_folder {
+        let FileKey { path, codings } = wanted;
+        let RelativePath {
+            bytes: path,
+            is_folder,
+        } = path;
+        if !is_folder {
             return self.best(path, *codings, waits);
         }
         for index in &self.keys.index {
@@ -99,11 +89,13 @@ impl Docroot {
         let mut pages = self.keys.error_page.iter();
         let page = pages.find(|page| {
             page.status
-                .is_some_and(|number| number.to_string() == status.label())
+                .is_some_and(|number| number.to_string() == status.number())
         })?;
         Some(FileKey {
-            path: page.path.clone().into_bytes(),
-            is_folder: false,
+            path: RelativePath {
+                bytes: page.path.clone().into_bytes(),
+                is_folder: false,
+            },
             codings: Codings::default(),
         })
     }

@@ -38,7 +38,7 @@ impl OpenFile {
         let modified = u64::try_from(metadata.mtime()).unwrap_or(0);
         let mut content = format!("Content-Type: {}\r\n", media_type(&path));
         if let Some(coding) = coding {
-            content += &format!("Content-Encoding: {}\r\n", coding.name());
+            content += &format!("Content-Encoding: {}\r\n", coding.label());
         }
         let mut kept = format!("ETag: {etag}\r\nLast-Modified: {}\r\n", date_text(modified));
         let rooted = format!("/{path}");

@@ -7,7 +7,7 @@ use rustls::{HandshakeKind, ProtocolVersion};
 use super::context::Net;
 use super::decision::HelloDecision;
 use super::facts::Agreed;
-use crate::metrics::{Counters, HandshakeClass};
+use crate::metrics::Counters;
 use becket_keys::identity::Identity;
 use becket_log::access::ResumedBy;
 use becket_tls::engine::Engine;
@@ -61,14 +61,10 @@ fn resumed_by<N: Net>(
 }
 
 pub(super) fn count(agreed: &Agreed, counters: &Counters) {
-    let class = HandshakeClass {
-        tls13: agreed.version == Some(ProtocolVersion::TLSv1_3),
-        resumed: agreed.resumed.is_some(),
-    };
-    if let Some(counter) = counters.handshakes.get(class.index()) {
-        counter.add(1);
-    }
-    if class.resumed {
+    let tls13 = agreed.version == Some(ProtocolVersion::TLSv1_3);
+    let resumed = agreed.resumed.is_some();
+    counters.handshakes[usize::from(tls13)][usize::from(resumed)].add(1);
+    if resumed {
         counters.handshake_resumed.record(agreed.took);
     } else {
         counters.handshake_full.record(agreed.took);

@@ -132,7 +132,7 @@ impl<C: TlsSide> KernelRecords<C> {
             kind,
             rekeys: socket.support().rekey && kind.version == TlsVersion::Tls13,
             messages: Messages::default(),
-            allowance: Allowance::new(),
+            allowance: Allowance::default(),
             wear,
             owes_update: false,
             close_notify_sent: false,

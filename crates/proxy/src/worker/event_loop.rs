@@ -218,7 +218,7 @@ impl Worker {
                 handshaking: VecDeque::new(),
                 handshakes: 0,
                 unsigned: Unsigned::default(),
-                without_hello: IndexQueue::new(),
+                without_hello: IndexQueue::default(),
                 shares: Shares::new(),
                 signing,
             },

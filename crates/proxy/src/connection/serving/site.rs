@@ -66,7 +66,8 @@ impl Site {
             (Self::Files(pool), None) => match decode(request.path) {
                 Err(status) => AtPath::Nothing(status),
                 Ok(path) => {
-                    let wanted = FileKey::new(path, accepted(head));
+                    let codings = accepted(head);
+                    let wanted = FileKey { path, codings };
                     let service = pool.files();
                     match service.and_then(|service| service.find(&wanted, now.mono)) {
                         Some(found) => found,

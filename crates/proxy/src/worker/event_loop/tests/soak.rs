@@ -212,7 +212,7 @@ impl<S> Soak<S> {
 
     pub(super) fn resumed(&self) -> u64 {
         let handshakes = &self.worker.counters.handshakes;
-        [1, 3].iter().map(|kind| handshakes[*kind].value()).sum()
+        handshakes.iter().map(|[_, resumed]| resumed.value()).sum()
     }
 
     /// Checks that no connection is left. Abandoned signatures may still be in progress.
