@@ -141,7 +141,7 @@ impl HandoverReader {
         };
         let now = self.shared.clock.mono();
         for stick in sticks {
-            backend.learn_key(stick.client, stick.server, now, stick.remaining);
+            backend.learn(stick.client, stick.server, now, stick.remaining);
         }
         self.sticks += sticks.len();
     }

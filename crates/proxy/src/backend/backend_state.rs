@@ -227,15 +227,10 @@ impl BackendState {
         self.stick.recall(client, now, self.stick_life())
     }
 
-    /// Stores the server of a client in the stick table, for `life` or the configured lifetime,
-    /// whichever is shorter. Returns `true` if the entry is new or has changed.
-    pub fn learn(&self, client: u64, server: &ServerState, now: Duration, life: Duration) -> bool {
-        self.learn_key(client, server.key(), now, life)
-    }
-
-    /// Stores an entry like [`Self::learn`], for a [`ServerState::key`]. This process need not have
-    /// that server in its configuration.
-    pub fn learn_key(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
+    /// Stores the [`ServerState::key`] of a client's server in the stick table, for `life` or the configured lifetime,
+    /// whichever is shorter. The configuration need not contain that server. Returns `true` if the entry is new or has
+    /// changed.
+    pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         self.stick
             .learn(client, server, now, life.min(self.stick_life()))
     }
@@ -245,13 +240,12 @@ impl BackendState {
     pub fn learn_unless_known(
         &self,
         client: u64,
-        server: &ServerState,
+        server: u64,
         now: Duration,
         life: Duration,
     ) -> bool {
         let life = life.min(self.stick_life());
-        self.stick
-            .learn_unless_known(client, server.key(), now, life)
+        self.stick.learn_unless_known(client, server, now, life)
     }
 
     /// Passes stick entries to `show`, as client, server and remaining time. See [`Stick::visit`].

@@ -7,15 +7,15 @@ use std::fmt;
 use std::future::poll_fn;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 use becket_proto::admission::Source;
 use becket_proto::close_reason::CloseReason;
 use becket_proto::fair_queue::FairQueue;
 
-use super::backend_state::{BackendState, Waiter};
-use super::inbox::BackendEvent;
+use super::awaited::Answering;
+use super::backend_state::BackendState;
 use becket_tls::config::Backend;
 
 /// Queue of cancel requests from workers to the control thread, with counts of their results.
@@ -43,42 +43,7 @@ pub struct Cancel {
     pub request: Arc<[u8]>,
     pub backends: CancelTargets,
     /// Must be dropped when the request was sent or has failed.
-    pub completion: CancelCompletion,
-}
-
-/// On drop, ends the wait of the client's connection.
-#[derive(Debug)]
-pub struct CancelCompletion {
-    outcome: Arc<OnceLock<CloseReason>>,
-    waiter: Waiter,
-}
-
-/// Outcome of a cancel request, read by the client's connection.
-#[derive(Debug)]
-pub struct CancelOutcome(Arc<OnceLock<CloseReason>>);
-
-impl CancelCompletion {
-    pub fn new(waiter: Waiter) -> (Self, CancelOutcome) {
-        let outcome = Arc::<OnceLock<_>>::default();
-        let end = CancelOutcome(Arc::clone(&outcome));
-        (Self { outcome, waiter }, end)
-    }
-}
-
-impl Drop for CancelCompletion {
-    fn drop(&mut self) {
-        self.outcome.get_or_init(|| CloseReason::Cancel);
-        let look = BackendEvent::Look(self.waiter.place);
-        self.waiter.inbox.deliver(look);
-    }
-}
-
-impl CancelOutcome {
-    /// Returns the close reason for the client's connection, or `None` while the request is in
-    /// progress.
-    pub fn outcome(&self) -> Option<CloseReason> {
-        self.0.get().copied()
-    }
+    pub completion: Answering<CloseReason>,
 }
 
 impl Default for Cancels {
@@ -104,8 +69,7 @@ impl Cancels {
         let control = queue.control.take();
         drop(queue);
         if let Some(cancel) = refused {
-            let outcome = &cancel.completion.outcome;
-            outcome.get_or_init(|| CloseReason::CancelLimit);
+            cancel.completion.set(CloseReason::CancelLimit);
         }
         if let Some(control) = control {
             control.wake();

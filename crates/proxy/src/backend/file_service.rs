@@ -2,10 +2,12 @@
 
 use std::cell::RefCell;
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
-use super::inbox::{BackendEvent, Inbox};
+use super::awaited::{Answering, Awaited};
+use super::backend_state::Waiter;
+use super::inbox::Inbox;
 use becket_http::docroot::cache::Cache;
 use becket_http::docroot::readers::Readers;
 use becket_http::docroot::{AtPath, Docroot, FileKey, OpenFile};
@@ -16,54 +18,6 @@ pub struct FileService {
     cache: RefCell<Cache>,
     readers: Arc<Readers>,
     inbox: Arc<dyn Inbox>,
-}
-
-/// The pending answer of a reader thread. Dropping it abandons the request.
-#[derive(Debug)]
-pub struct Awaited<T>(Arc<Mutex<ReaderAnswer<T>>>);
-
-#[derive(Debug)]
-pub enum ReaderAnswer<T> {
-    Waiting,
-    Done(T),
-    /// The job failed or was dropped without an answer.
-    Lost,
-}
-
-impl<T> Awaited<T> {
-    pub fn take(&self) -> ReaderAnswer<T> {
-        let mut answer = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::replace(&mut answer, ReaderAnswer::Waiting)
-    }
-}
-
-/// The reader thread's side of an [`Awaited`]. On drop, the worker advances the connection at index
-/// `place`, even without an answer.
-struct Answering<T> {
-    answer: Arc<Mutex<ReaderAnswer<T>>>,
-    inbox: Arc<dyn Inbox>,
-    place: usize,
-}
-
-impl<T> Answering<T> {
-    fn is_wanted(&self) -> bool {
-        Arc::strong_count(&self.answer) > 1
-    }
-
-    fn set(&self, value: ReaderAnswer<T>) {
-        *self.answer.lock().unwrap_or_else(PoisonError::into_inner) = value;
-    }
-}
-
-impl<T> Drop for Answering<T> {
-    fn drop(&mut self) {
-        let mut answer = self.answer.lock().unwrap_or_else(PoisonError::into_inner);
-        if matches!(*answer, ReaderAnswer::Waiting) {
-            *answer = ReaderAnswer::Lost;
-        }
-        drop(answer);
-        self.inbox.deliver(BackendEvent::Look(self.place));
-    }
 }
 
 impl FileService {
@@ -126,17 +80,15 @@ impl FileService {
         place: usize,
         job: impl FnOnce() -> Option<T> + Send + 'static,
     ) -> Awaited<T> {
-        let answer = Arc::new(Mutex::new(ReaderAnswer::Waiting));
-        let told = Answering {
-            answer: Arc::clone(&answer),
-            inbox: Arc::clone(&self.inbox),
-            place,
-        };
+        let inbox = Arc::clone(&self.inbox);
+        let (told, awaited) = Answering::new(Waiter { inbox, place });
         self.readers.run(Box::new(move || {
-            if told.is_wanted() {
-                told.set(job().map_or(ReaderAnswer::Lost, ReaderAnswer::Done));
+            if told.is_wanted()
+                && let Some(answer) = job()
+            {
+                told.set(answer);
             }
         }));
-        Awaited(answer)
+        awaited
     }
 }

@@ -11,6 +11,7 @@
 //!
 //! `becket_proto::balance` contains the balancing algorithms; `connection/connecting.rs` connects.
 
+pub mod awaited;
 pub mod backend_state;
 pub mod cancel;
 pub mod file_service;

@@ -18,11 +18,13 @@ use std::time::Duration;
 use becket_cluster::{Outbox, PeerStick, SessionEvent};
 use becket_config::choices::{Balance, StickBy};
 use becket_proto::balance::{self, Candidate, Wheel};
+use becket_proto::close_reason::CloseReason;
 use becket_proto::queue::Arrival;
 use becket_proto::ticket::{NodeId, OriginId};
 
+use super::awaited::{Answering, Awaited};
 use super::backend_state::{BackendState, Eligible, Pick, QueueFull, Wait, Waiter};
-use super::cancel::{Cancel, CancelCompletion, CancelOutcome, CancelTargets};
+use super::cancel::{Cancel, CancelTargets};
 use super::file_service::FileService;
 use super::inbox::Inbox;
 use super::registry::lone_state;
@@ -178,9 +180,9 @@ impl Pool {
         place: usize,
         request: &[u8],
         backends: &CancelTargets,
-    ) -> (Cancel, CancelOutcome) {
+    ) -> (Cancel, Awaited<CloseReason>) {
         let inbox = Arc::clone(&self.inbox);
-        let (completion, outcome) = CancelCompletion::new(Waiter { inbox, place });
+        let (completion, outcome) = Answering::new(Waiter { inbox, place });
         let cancel = Cancel {
             request: request.into(),
             backends: Arc::clone(backends),
@@ -226,7 +228,7 @@ impl Pool {
             return;
         };
         let life = self.backend.keys.stick_lifetime;
-        let news = self.state.learn(client, server, now, life);
+        let news = self.state.learn(client, server.key(), now, life);
         if news
             && self.backend.keys.stick == StickBy::TlsSession
             && let (Some(outbox), Some(origin)) = (&self.outbox, hint.origin)

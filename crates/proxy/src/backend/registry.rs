@@ -184,11 +184,11 @@ impl StickMemory for Backends {
         let Some(server) = known.servers.get(&stick.server) else {
             return false;
         };
-        let (client, backend) = (stick.origin.0, server.backend());
+        let (client, key, backend) = (stick.origin.0, server.key(), server.backend());
         if late {
-            backend.learn_unless_known(client, server, now, stick.life)
+            backend.learn_unless_known(client, key, now, stick.life)
         } else {
-            backend.learn(client, server, now, stick.life)
+            backend.learn(client, key, now, stick.life)
         }
     }
 

@@ -11,16 +11,16 @@ use becket_proto::half_pipe::HalfPipe;
 
 use super::context::{Context, Net};
 use super::reached::Advance;
-use crate::backend::cancel::CancelOutcome;
+use crate::backend::awaited::{Awaited, AwaitedAnswer};
 use becket_proto::close_reason::CloseReason;
 
 #[derive(Debug)]
 pub(super) struct Cancelling {
-    outcome: CancelOutcome,
+    outcome: Awaited<CloseReason>,
 }
 
 impl Cancelling {
-    pub(super) fn new<N: Net>(outcome: CancelOutcome, cx: &mut Context<'_, '_, N>) -> Self {
+    pub(super) fn new<N: Net>(outcome: Awaited<CloseReason>, cx: &mut Context<'_, '_, N>) -> Self {
         cx.core.deadline = cx.turn.now.running + WAIT;
         Self { outcome }
     }
@@ -29,9 +29,10 @@ impl Cancelling {
         if cx.core.client.ready.failed {
             return Advance::end(CloseReason::Cancel);
         }
-        match self.outcome.outcome() {
-            Some(reason) => Advance::close(reason, HalfPipe::default()),
-            None => Advance::Wait(self),
+        match self.outcome.take() {
+            AwaitedAnswer::Waiting => Advance::Wait(self),
+            AwaitedAnswer::Done(reason) => Advance::close(reason, HalfPipe::default()),
+            AwaitedAnswer::Lost => Advance::close(CloseReason::Cancel, HalfPipe::default()),
         }
     }
 

@@ -28,9 +28,7 @@ impl<N: Net> Connection<N> {
             traffic: self.core.client.traffic,
         }
     }
-}
 
-impl<N: Net> Connection<N> {
     /// Returns `true` if the handshake is incomplete and the client requested a name for which the
     /// listener has a certificate. A client that only scans addresses does not know such a name.
     pub fn asked_for_ours(&self, config: &Config) -> bool {

@@ -145,13 +145,9 @@ fn introduce(header: &ProxyHeader<'_>, whole: Option<&[u8]>, facts: &mut Facts) 
 
 /// Returns `true` if a backend of this listener forwards the received header unchanged.
 fn passes_on(state: &ListenerState) -> bool {
-    let routes = &state.config().routes;
-    let pools = routes
-        .iter()
-        .filter_map(|route| state.pools.get(route.backend));
-    pools
-        .into_iter()
-        .any(|pool| pool.backend().keys.proxy_header == Some(Introduction::Received))
+    let routes = state.config().routes.iter();
+    let mut pools = routes.filter_map(|route| state.pools.get(route.backend));
+    pools.any(|pool| pool.backend().keys.proxy_header == Some(Introduction::Received))
 }
 
 fn refuse<N: Net>(

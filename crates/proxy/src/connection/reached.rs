@@ -12,7 +12,7 @@ use super::handshake_refusal::HandshakeRefusal;
 use super::learner::Learner;
 use super::listener::ListenerState;
 use super::pending::Pending;
-use crate::backend::cancel::CancelOutcome;
+use crate::backend::awaited::Awaited;
 use crate::backend::slot::ServerSlot;
 use crate::pipes::Lent;
 use crate::socket::StreamSocket;
@@ -60,7 +60,7 @@ pub(super) enum Reached<N: Net> {
         Option<&'static [u8]>,
     ),
     /// A PostgreSQL client whose cancel request was queued.
-    Cancel(CancelOutcome),
+    Cancel(Awaited<CloseReason>),
     Joined(Joined<N>),
 }
 

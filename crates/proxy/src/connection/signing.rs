@@ -5,8 +5,6 @@
 //! step is dropped, it is resumed once without an answer, so that it ends with an error. A crypto
 //! thread that has not started the requested signature skips it.
 
-use std::io;
-
 use becket_sys::coroutine::{CoroutineState, Suspended};
 use rustls::Error;
 
@@ -59,7 +57,7 @@ pub(super) fn begin<N: Net>(
     };
     match context::lend(handshake, || signing.run(step)) {
         Ok(progress) => Signature::of(progress, handshake, turn),
-        Err(error) => Signature::without_a_stack(&error),
+        Err(error) => Signature::Failed(format!("cannot allocate a stack: {error}")),
     }
 }
 
@@ -88,10 +86,6 @@ impl Signature {
             asked: signing.ask(turn.place, request),
             answer: None,
         })
-    }
-
-    fn without_a_stack(error: &io::Error) -> Self {
-        Self::Failed(format!("cannot allocate a stack: {error}"))
     }
 }
 

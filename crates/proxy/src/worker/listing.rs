@@ -5,7 +5,7 @@
 //! accept. The time is needed because an index is reused after its connection is closed.
 
 use std::fmt::{self, Display};
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::str::FromStr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -214,7 +214,7 @@ impl ConnectionRow {
         let tls = facts.tls.as_ref();
         Self {
             id,
-            client: SocketAddr::new(canonical(facts.client.ip()), facts.client.port()),
+            client: SocketAddr::new(facts.client.ip().to_canonical(), facts.client.port()),
             listener: Arc::clone(&facts.listener),
             sni: facts.server_name.clone(),
             phase: glance.phase,
@@ -230,10 +230,6 @@ impl ConnectionRow {
             server_bytes_out: facts.server_traffic.sent,
         }
     }
-}
-
-fn canonical(address: IpAddr) -> IpAddr {
-    address.to_canonical()
 }
 
 pub struct ReplySender<T>(Box<dyn FnOnce(T) + Send>);

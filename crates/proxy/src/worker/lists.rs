@@ -1,8 +1,7 @@
 //! Lists a worker's connections, and closes the connections that an operator selects.
 
 use super::event_loop::Worker;
-use super::listing::{ConnectionId, ConnectionRow, Filter, Killing, ListedPage, Listing};
-use super::sweep::SweepCause;
+use super::listing::{ConnectionId, ConnectionRow, Filter, ListedPage, Listing};
 
 impl Worker {
     pub(super) fn list(&self, listing: Listing) {
@@ -28,10 +27,6 @@ impl Worker {
         }
         page.next = (place < end).then_some(place);
         reply.send(page);
-    }
-
-    pub(super) fn kill(&mut self, killing: Killing) {
-        self.sweep(SweepCause::Killed(killing));
     }
 
     pub(super) fn is_meant(&self, place: usize, filter: &Filter) -> bool {

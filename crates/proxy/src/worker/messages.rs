@@ -71,7 +71,7 @@ impl Worker {
                     }
                 }
                 WorkerMessage::List(listing) => self.list(listing),
-                WorkerMessage::Kill(killing) => self.kill(killing),
+                WorkerMessage::Kill(killing) => self.sweep(SweepCause::Killed(killing)),
                 WorkerMessage::EndIdle(idle) => self.end_idle(idle),
                 WorkerMessage::Park(parked) => {
                     self.acceptors.is_parked = true;

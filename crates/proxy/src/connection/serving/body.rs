@@ -14,7 +14,7 @@ use becket_proto::half_pipe::HalfPipe;
 
 use super::super::context::{Context, Net};
 use super::{Doing, FileBody, ServeStep, ServingFiles};
-use crate::backend::file_service::ReaderAnswer;
+use crate::backend::awaited::AwaitedAnswer;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{READ, Scratch};
 
@@ -27,12 +27,12 @@ impl ServingFiles {
     ) -> Result<ServeStep, CloseReason> {
         if let Some(asked) = body.asked.take() {
             match asked.take() {
-                ReaderAnswer::Waiting => {
+                AwaitedAnswer::Waiting => {
                     body.asked = Some(asked);
                     self.doing = Doing::Sending(body);
                     return Ok(ServeStep::Waits);
                 }
-                ReaderAnswer::Done(Ok(bytes)) if !bytes.is_empty() => {
+                AwaitedAnswer::Done(Ok(bytes)) if !bytes.is_empty() => {
                     scratch.plain.push(&bytes);
                     self.pass(body, bytes.len(), cx, scratch)?;
                     return Ok(ServeStep::Moved);

@@ -35,7 +35,8 @@ pub(super) use self::site::Site;
 use super::context::{Context, Net, Side, TICKETS_WAIT};
 use super::half::{Half, Tls};
 use super::reached::{Advance, Reached};
-use crate::backend::file_service::{Awaited, FileService, ReaderAnswer};
+use crate::backend::awaited::{Awaited, AwaitedAnswer};
+use crate::backend::file_service::FileService;
 use crate::pipes::Lent;
 use becket_http::docroot::{AtPath, FileKey, OpenFile};
 use becket_log::access::RequestRecord;
@@ -270,7 +271,7 @@ impl ServingFiles {
         let step = match mem::replace(&mut self.doing, Doing::Hearing) {
             Doing::Hearing => self.hear(cx, scratch),
             Doing::Finding(asked, wanted, reply) => match asked.take() {
-                ReaderAnswer::Waiting => {
+                AwaitedAnswer::Waiting => {
                     self.doing = Doing::Finding(asked, wanted, reply);
                     Ok(ServeStep::Waits)
                 }
@@ -408,14 +409,14 @@ impl ServingFiles {
     /// Continues the response after a reader thread's lookup.
     fn go_on<N: Net>(
         &mut self,
-        outcome: ReaderAnswer<AtPath>,
+        outcome: AwaitedAnswer<AtPath>,
         wanted: &FileKey,
         reply: Option<Reply>,
         cx: &mut Context<'_, '_, N>,
         scratch: &mut Scratch,
     ) -> Result<ServeStep, CloseReason> {
         let found = match (outcome, self.site.service()) {
-            (ReaderAnswer::Done(found), Some(service)) => {
+            (AwaitedAnswer::Done(found), Some(service)) => {
                 service.keep(wanted, found, cx.turn.now.mono)
             }
             _ => AtPath::Nothing(StatusCode::ServiceUnavailable),
@@ -445,7 +446,7 @@ impl ServingFiles {
             !reply.persists || self.answered >= cx.turn.limits.requests || cx.turn.draining;
         cx.turn.counters.file_requests[reply.status as usize].add(1);
         if let Some(record) = &mut self.record {
-            record.status = reply.status.label();
+            record.status = reply.status.number();
         }
         let docroot = self.site.service().map(FileService::docroot);
         let hsts = docroot.and_then(|docroot| docroot.keys.hsts.as_ref());

@@ -28,6 +28,7 @@ use crate::memory::{IdleReclaim, MemoryStatus, Shortage};
 use crate::worker::bound::BoundListener;
 use crate::worker::listing::{Filter, Killing, Listing, ReplySender};
 use crate::worker::mailbox::WorkerMessage;
+use crate::worker::sweep::SweepCause;
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
@@ -459,11 +460,11 @@ fn killed_connections_are_closed_in_parts() {
     let ids = listed(worker, &[]).1;
     let mut kill = |filter: &[(&str, &str)]| {
         let (reply, count) = answered();
-        worker.kill(Killing {
+        worker.sweep(SweepCause::Killed(Killing {
             filter: meant(filter),
             count: 0,
             reply,
-        });
+        }));
         let mut parts = Vec::new();
         loop {
             let before = worker.connections.len();
