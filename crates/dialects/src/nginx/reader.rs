@@ -1,7 +1,7 @@
 //! Parses nginx.conf and its included files, adds a remark for each directive, and translates
 //! global settings.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::iter::Peekable;
 use std::path::{Path, PathBuf};
@@ -236,6 +236,27 @@ impl<'p> NginxTranslator<'p> {
             }
             if let level @ ("error" | "warn" | "debug") = given.word(1) {
                 self.out.put("log.level", level, given.origin);
+            }
+        }
+        let zones = scopes.iter().flat_map(|it| it.all("limit_conn_zone"));
+        let zones = zones.filter(|it| it.text().ends_with("remote_addr"));
+        let zones = zones.filter_map(|it| it.word(1).strip_prefix("zone=")?.split(':').next());
+        let zones: BTreeSet<&str> = zones.collect();
+        let limits = scopes.iter().flat_map(|it| it.all("limit_conn"));
+        let limits: Vec<&Directive> = limits.filter(|it| zones.contains(it.text())).collect();
+        let most = limits
+            .iter()
+            .filter_map(|it| it.word(1).parse::<i64>().ok());
+        // becket limits connections per source for all listeners together, so the limit applies
+        // only if every server sets one.
+        let servers: usize = scopes.iter().map(|it| it.all("server").len()).sum();
+        let is_for_all = limits.len() >= servers;
+        if let Some(most) = most.max().filter(|_| is_for_all) {
+            for given in limits {
+                self.out
+                    .put("admission.connections-per-source", most, given.origin);
+                let why = "one limit for all listeners, the largest";
+                self.out.differs(given.origin, why);
             }
         }
     }

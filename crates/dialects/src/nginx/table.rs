@@ -79,7 +79,7 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Own, "set_real_ip_from", "listener.trusted-networks"),
     Setting::ignored(Own, "real_ip_header", "it is the PROXY header"),
     Setting::ignored(Own, "limit_conn_zone", "admission.connections-per-source has its own table"),
-    Setting::lost(Own, "limit_conn", "connections are limited by address over all listeners: set admission.connections-per-source"),
+    Setting::partly(Own, "limit_conn", "admission.connections-per-source", "connections are limited by address over all listeners: set admission.connections-per-source"),
     Setting::lost(Own, "limit_req|limit_req_zone", "limit handshakes: admission.source-full-handshakes-per-second"),
 
     Setting::same(Own, "proxy_pass", "listener.backend"),

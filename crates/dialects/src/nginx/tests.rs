@@ -138,7 +138,8 @@ fn directives_that_restrict_or_change_requests_are_reported() {
         ("deny all;", "deny", Lost),
         ("auth_basic x;", "auth_basic", Lost),
         ("limit_req zone=a;", "limit_req", Lost),
-        ("limit_conn a 3;", "limit_conn", Lost),
+        ("limit_conn a 3;", "limit_conn", Different),
+        ("limit_conn other 3;", "limit_conn", Lost),
         ("if ($a) { return 403; }", "if", Lost),
         (
             "location /a { proxy_pass http://10.0.0.2:1; }",
