@@ -3,7 +3,7 @@
 //! Two parsers read each hello: the peek chooses the policy, rustls chooses the certificate. The peek must read every hello
 //! that rustls accepts in the same way, or reject it by one of a few intentionally stricter rules.
 
-use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES, Malformed, NotHello, Peek, peek};
+use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES, Malformed, NotHello, peek};
 use rustls::server::{Accepted, Acceptor};
 
 /// Checks one input in four frames: as bytes of a connection, as the body of a hello, as its extensions, as a server name.
@@ -34,7 +34,7 @@ pub fn run(data: &[u8]) -> usize {
 /// Checks one stream. Returns `true` if rustls accepts it.
 fn check(stream: &[u8]) -> bool {
     let answer = peek(stream);
-    if let Peek::Hello(hello) = &answer {
+    if let Ok(Some(hello)) = &answer {
         walk(hello);
         assert!(hello.wire_len() <= stream.len());
         assert_eq!(
@@ -42,12 +42,12 @@ fn check(stream: &[u8]) -> bool {
             answer,
             "reads beyond wire_len"
         );
-        assert_eq!(peek(&stream[..hello.wire_len() - 1]), Peek::Incomplete);
+        assert_eq!(peek(&stream[..hello.wire_len() - 1]), Ok(None));
     }
     for cut in [1, 3, 5, 9, stream.len() / 2, stream.len().saturating_sub(1)] {
         let early = peek(stream.get(..cut).unwrap_or(stream));
         assert!(
-            early == Peek::Incomplete || early == answer,
+            early == Ok(None) || early == answer,
             "{early:?} became {answer:?}"
         );
     }
@@ -138,10 +138,10 @@ fn accept(mut data: &[u8]) -> Option<Accepted> {
 }
 
 /// Compares the peek's answer with a hello that rustls accepted.
-fn compare(answer: &Peek<'_>, accepted: &Accepted) {
+fn compare(answer: &Result<Option<ClientHello<'_>>, NotHello>, accepted: &Accepted) {
     let peeked = match answer {
-        Peek::Hello(hello) => hello,
-        Peek::Refused(not_hello) if is_stricter_by_intent(*not_hello) => return,
+        Ok(Some(hello)) => hello,
+        Err(not_hello) if is_stricter_by_intent(*not_hello) => return,
         other => panic!("rustls accepts it, the peek answers {other:?}"),
     };
     let hello = accepted.client_hello();

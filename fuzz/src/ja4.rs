@@ -1,6 +1,6 @@
 //! JA4 fingerprints of hellos: each is well formed and agrees with its hello.
 
-use becket_proto::client_hello::{Peek, peek};
+use becket_proto::client_hello::peek;
 use becket_tls::ja4::Ja4;
 
 /// Checks one stream. Returns how many fingerprints it has.
@@ -9,7 +9,7 @@ use becket_tls::ja4::Ja4;
 ///
 /// If a fingerprint is malformed or disagrees with the hello.
 pub fn run(data: &[u8]) -> usize {
-    let Peek::Hello(hello) = peek(data) else {
+    let Ok(Some(hello)) = peek(data) else {
         return 0;
     };
     let Some(ja4) = Ja4::of(&hello) else {

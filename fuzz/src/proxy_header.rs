@@ -1,8 +1,6 @@
 //! The PROXY header: decoding, and encoding of decoded headers.
 
-use becket_proto::proxy_header::{
-    Accept, Decoded, Endpoints, Format, MAX_V2_BYTES, ProxyHeader, decode,
-};
+use becket_proto::proxy_header::{Accept, Endpoints, Format, MAX_V2_BYTES, ProxyHeader, decode};
 
 /// Checks one input. Returns the number of accepted formats, out of three, that find a header in it.
 ///
@@ -25,18 +23,18 @@ pub fn run(data: &[u8]) -> usize {
         ] {
             let early = decode(data.get(..cut).unwrap_or(data), accept);
             assert!(
-                early == Decoded::Incomplete || early == answer,
+                early == Ok(None) || early == answer,
                 "{early:?} became {answer:?}"
             );
         }
         match answer {
-            Decoded::Header { header, len } => {
+            Ok(Some((header, len))) => {
                 assert!(len <= data.len() && len <= MAX_V2_BYTES);
                 round_trips(&header);
                 read += 1;
             }
-            Decoded::Incomplete => assert!(data.len() < MAX_V2_BYTES),
-            Decoded::Refused(_) => {}
+            Ok(None) => assert!(data.len() < MAX_V2_BYTES),
+            Err(_) => {}
         }
     }
     read
@@ -61,7 +59,7 @@ fn round_trips(header: &ProxyHeader<'_>) {
 
 fn read_back(bytes: &[u8], accept: Accept) -> ProxyHeader<'_> {
     match decode(bytes, accept) {
-        Decoded::Header { header, len } if len == bytes.len() => header,
+        Ok(Some((header, len))) if len == bytes.len() => header,
         other => panic!("{other:?} from {bytes:?}"),
     }
 }

@@ -316,11 +316,11 @@ fn micros(time: Duration) -> u64 {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use becket_proto::client_hello::{Peek, peek};
+    use becket_proto::client_hello::peek;
 
     fn ja4() -> Ja4 {
         let hello = include_bytes!("../../proto/testdata/client_hello/openssl-tls12.bin");
-        let Peek::Hello(hello) = peek(hello) else {
+        let Ok(Some(hello)) = peek(hello) else {
             panic!("no hello");
         };
         Ja4::of(&hello).unwrap()

@@ -9,10 +9,10 @@
 //! bytes arrive, and no parser panics.
 //!
 //! ```
-//! use becket_proto::client_hello::{Peek, peek};
+//! use becket_proto::client_hello::peek;
 //!
-//! assert!(matches!(peek(&[22, 3, 1]), Peek::Incomplete));
-//! assert!(matches!(peek(b"GET / HTTP/1.1"), Peek::Refused(_)));
+//! assert!(matches!(peek(&[22, 3, 1]), Ok(None)));
+//! assert!(matches!(peek(b"GET / HTTP/1.1"), Err(_)));
 //! ```
 #![forbid(unsafe_code)]
 

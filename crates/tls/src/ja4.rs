@@ -212,7 +212,7 @@ const ALPN: u16 = 16;
 
 #[cfg(test)]
 mod tests {
-    use becket_proto::client_hello::{Peek, peek};
+    use becket_proto::client_hello::peek;
     use proptest::prelude::*;
 
     use super::*;
@@ -252,7 +252,7 @@ mod tests {
     }
 
     fn ja4(record: &[u8]) -> String {
-        let Peek::Hello(hello) = peek(record) else {
+        let Ok(Some(hello)) = peek(record) else {
             panic!("no hello");
         };
         Ja4::of(&hello).unwrap().to_string()
@@ -356,7 +356,7 @@ mod tests {
         let many: Vec<u16> = (0..=MOST as u16).filter(|one| !is_grease(*one)).collect();
         assert!(ja4(&record(0x0303, &many[..150], &[])).starts_with("t12i9900"));
         let long = record(0x0303, &[many.as_slice(), &[1, 2]].concat(), &[]);
-        let Peek::Hello(hello) = peek(&long) else {
+        let Ok(Some(hello)) = peek(&long) else {
             panic!("no hello");
         };
         assert_eq!(Ja4::of(&hello), None);

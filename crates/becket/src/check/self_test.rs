@@ -21,7 +21,7 @@ use becket_config::address::NamePattern;
 use becket_config::choices::ClientCertificates;
 use becket_config::error::{Problem, Report};
 use becket_config::file::File;
-use becket_proto::client_hello::{Peek, peek};
+use becket_proto::client_hello::peek;
 use becket_sys::clock::Now;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{ClientConfig, ClientConnection};
@@ -347,7 +347,7 @@ impl SelfTest<'_> {
         hello: &[u8],
         address: Option<&str>,
     ) -> Result<(ServerConnection, Option<HandshakeContext>), SelfTestError> {
-        let Peek::Hello(hello) = peek(hello) else {
+        let Ok(Some(hello)) = peek(hello) else {
             return unexpected("cannot parse the hello");
         };
         if hello.wire_len() > self.config.file.limits.client_hello {

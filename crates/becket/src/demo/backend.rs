@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use becket_log::Escaped;
-use becket_proto::proxy_header::{Accept, Decoded, Endpoints, ProxyHeader, decode};
+use becket_proto::proxy_header::{Accept, Endpoints, ProxyHeader, decode};
 
 /// Starts the server on a free port of 127.0.0.1, and returns its address. The server runs until
 /// the process exits.
@@ -79,7 +79,7 @@ fn read_header(stream: &mut TcpStream) -> io::Result<String> {
     bytes.resize(16 + usize::from(length), 0);
     stream.read_exact(&mut bytes[16..])?;
     match decode(&bytes, Accept::V2) {
-        Decoded::Header { header, .. } => Ok(facts(&header)),
+        Ok(Some((header, _))) => Ok(facts(&header)),
         _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }

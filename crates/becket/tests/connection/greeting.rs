@@ -10,7 +10,7 @@ use crate::script::stage::Stage;
 use becket_config::process::Admission;
 use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;
-use becket_proto::proxy_header::{Accept, Decoded, Endpoints, Format, ProxyHeader, Tlvs, decode};
+use becket_proto::proxy_header::{Accept, Endpoints, Format, ProxyHeader, Tlvs, decode};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use rustls::version::{TLS12, TLS13};
 
@@ -270,7 +270,7 @@ fn a_plain_listener_expects_the_header() {
     client.write_all(b"and this").unwrap();
     assert!(stage.settle());
     let got = server_got(&mut stage);
-    let Decoded::Header { header, len } = decode(&got, Accept::V2) else {
+    let Ok(Some((header, len))) = decode(&got, Accept::V2) else {
         panic!("not a header");
     };
     assert_eq!(header.endpoints, claimed());

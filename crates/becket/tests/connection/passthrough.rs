@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
-use becket_proto::proxy_header::{Accept, Decoded, decode};
+use becket_proto::proxy_header::{Accept, decode};
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId, TicketHeader, TicketPolicy};
 use rustls::server::ProducesTickets;
 use rustls::version::{TLS12, TLS13};
@@ -163,7 +163,7 @@ fn one_port_can_terminate_one_name_and_pass_another_through() {
         client.talk(&mut stage);
         assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
         let got = stage.net.dialled[0].far.receive_all();
-        let Decoded::Header { header, len } = decode(&got, Accept::Either) else {
+        let Ok(Some((header, len))) = decode(&got, Accept::Either) else {
             panic!("{got:?}");
         };
         assert!(header.tlvs.ssl.is_some(), "becket knows what was agreed on");
@@ -202,7 +202,7 @@ fn the_proxy_header_contains_the_server_name() {
     let mut client = Client::enter(&mut stage, house.listener(0), &config, "a.test");
     client.talk(&mut stage);
     let got = stage.net.dialled[0].far.receive_all();
-    let Decoded::Header { header, len } = decode(&got, Accept::Either) else {
+    let Ok(Some((header, len))) = decode(&got, Accept::Either) else {
         panic!("{got:?}");
     };
     assert_eq!(header.tlvs.authority, Some("a.test"));

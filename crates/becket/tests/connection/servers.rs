@@ -7,7 +7,7 @@ use std::sync::Arc;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
-use becket_proto::proxy_header::{Accept, Decoded, decode};
+use becket_proto::proxy_header::{Accept, decode};
 use rustls::version::{TLS12, TLS13};
 
 use crate::common::{BACKEND, Client, House, house, server_got, server_says};
@@ -105,7 +105,7 @@ fn a_proxy_header_comes_before_everything_else() {
             stage.net.dialled[0].near.establish();
             client.talk(&mut stage);
             let got = server_got(&mut stage);
-            let Decoded::Header { header, len } = decode(&got, Accept::Either) else {
+            let Ok(Some((header, len))) = decode(&got, Accept::Either) else {
                 panic!("{version}: {got:?}");
             };
             let shown = format!("{:?}", header.endpoints);

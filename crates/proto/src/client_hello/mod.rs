@@ -31,31 +31,20 @@ pub use self::parse::MAX_EXTENSIONS;
 pub use self::records::{MAX_HELLO_BYTES, MAX_RECORD_BYTES};
 pub use self::server_name::{MAX_NAME_BYTES, ServerName};
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Peek<'a> {
-    /// The beginning of a ClientHello; more bytes are needed.
-    Incomplete,
-    /// A complete ClientHello. The input may continue after its [`ClientHello::wire_len`] bytes.
-    Hello(ClientHello<'a>),
-    /// The bytes do not begin a ClientHello. More bytes cannot change that.
-    Refused(NotHello),
-}
-
-/// Classifies the first bytes of a connection, given the bytes received so far.
+/// Returns the ClientHello at the start of a connection, given the bytes received so far, or `None` if they are only its
+/// beginning. The input may continue after its [`ClientHello::wire_len`] bytes.
 ///
-/// A result other than [`Peek::Incomplete`] stays the same when more bytes arrive. Costs one pass over
-/// the record headers and one over the hello. Copies, with one allocation, only a complete hello that
-/// is spread over records. Never panics.
-pub fn peek(input: &[u8]) -> Peek<'_> {
-    let assembled = match records::assemble(input) {
-        Ok(Some(assembled)) => assembled,
-        Ok(None) => return Peek::Incomplete,
-        Err(not_hello) => return Peek::Refused(not_hello),
+/// A result other than `None` stays the same when more bytes arrive. Costs one pass over the record headers and one over
+/// the hello. Copies, with one allocation, only a complete hello that is spread over records. Never panics.
+///
+/// # Errors
+/// Fails if the bytes do not begin a ClientHello.
+pub fn peek(input: &[u8]) -> Result<Option<ClientHello<'_>>, NotHello> {
+    let Some(assembled) = records::assemble(input)? else {
+        return Ok(None);
     };
-    match ClientHello::parse(assembled.body, assembled.wire_len) {
-        Ok(hello) => Peek::Hello(hello),
-        Err(malformed) => Peek::Refused(NotHello::Malformed(malformed)),
-    }
+    let hello = ClientHello::parse(assembled.body, assembled.wire_len);
+    hello.map(Some).map_err(NotHello::Malformed)
 }
 
 #[cfg(test)]

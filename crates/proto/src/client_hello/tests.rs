@@ -39,14 +39,14 @@ fn sample(name: &str) -> ClientHello<'static> {
 
 fn hello(bytes: &[u8]) -> ClientHello<'_> {
     match peek(bytes) {
-        Peek::Hello(hello) => hello,
+        Ok(Some(hello)) => hello,
         other => panic!("{other:?}"),
     }
 }
 
 fn malformed(bytes: &[u8]) -> Malformed {
     match peek(bytes) {
-        Peek::Refused(NotHello::Malformed(malformed)) => malformed,
+        Err(NotHello::Malformed(malformed)) => malformed,
         other => panic!("{other:?}"),
     }
 }
@@ -216,11 +216,11 @@ fn other_protocols_are_recognised() {
         (b"\x15\x03\x01\0\x03", NotHello::NotHandshake(21)),
         (b"\x16\x03\x01\0\x30\x02", NotHello::NotClientHello(2)),
     ] {
-        assert_eq!(peek(input), Peek::Refused(expected), "{input:?}");
+        assert_eq!(peek(input), Err(expected), "{input:?}");
         for cut in 0..input.len() {
             let earlier = peek(&input[..cut]);
             assert!(
-                earlier == Peek::Incomplete || earlier == Peek::Refused(expected),
+                earlier == Ok(None) || earlier == Err(expected),
                 "{input:?} at {cut}"
             );
         }
@@ -231,7 +231,7 @@ fn other_protocols_are_recognised() {
 fn broken_records_are_rejected_at_the_first_invalid_byte() {
     assert_eq!(malformed(&[22, 3, 1, 0, 0]), Malformed::EmptyRecord);
     assert_eq!(malformed(&[22, 3, 1, 0x40, 1]), Malformed::OversizedRecord);
-    assert_eq!(peek(&[22, 3, 1, 0x40, 0]), Peek::Incomplete);
+    assert_eq!(peek(&[22, 3, 1, 0x40, 0]), Ok(None));
     assert_eq!(
         malformed(&[22, 3, 1, 0, 9, 1, 1]),
         Malformed::OversizedHello
@@ -338,7 +338,7 @@ proptest! {
         prop_assert_eq!(parts.wire_len(), bytes.len());
         let last = bytes.len() - 1;
         for cut in cuts {
-            prop_assert_eq!(peek(&bytes[..cut.min(last)]), Peek::Incomplete);
+            prop_assert_eq!(peek(&bytes[..cut.min(last)]), Ok(None));
         }
     }
 

@@ -35,22 +35,6 @@ pub enum Accept {
     Either,
 }
 
-/// Classification of the first bytes of a connection for a receiver that expects a header.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "created once per connection and destructured at once"
-)]
-pub enum Decoded<'a> {
-    /// The beginning of a header; more bytes are needed.
-    Incomplete,
-    /// A complete header. The input may continue after it.
-    Header { header: ProxyHeader<'a>, len: usize },
-    /// No acceptable header: the caller must close the connection. More bytes cannot change this
-    /// result.
-    Refused(Refusal),
-}
-
 impl ProxyHeader<'_> {
     /// Appends the header to `out`.
     ///
@@ -71,11 +55,15 @@ impl ProxyHeader<'_> {
     }
 }
 
-/// Reads the header at the start of `input`, given the bytes received so far.
+/// Returns the header at the start of `input` and its length, given the bytes received so far, or `None` if they are only
+/// its beginning. The input may continue after the header.
 ///
-/// A result other than [`Decoded::Incomplete`] stays the same when more bytes arrive; at most
-/// [`MAX_V2_BYTES`] are needed for it. Never allocates, never panics.
-pub fn decode(input: &[u8], accept: Accept) -> Decoded<'_> {
+/// A result other than `None` stays the same when more bytes arrive; at most [`MAX_V2_BYTES`] are needed for it. Never
+/// allocates, never panics.
+///
+/// # Errors
+/// Fails if the bytes begin no acceptable header. The caller must close the connection.
+pub fn decode(input: &[u8], accept: Accept) -> Result<Option<(ProxyHeader<'_>, usize)>, Refusal> {
     let v1 = match accept {
         Accept::V1 | Accept::Either => prefix(input, v1::SIGNATURE),
         Accept::V2 => Prefix::Differs,
@@ -84,16 +72,11 @@ pub fn decode(input: &[u8], accept: Accept) -> Decoded<'_> {
         Accept::V2 | Accept::Either => prefix(input, v2::SIGNATURE),
         Accept::V1 => Prefix::Differs,
     };
-    let decoded = match (v1, v2) {
+    match (v1, v2) {
         (Prefix::Whole, _) => v1::decode(input),
         (_, Prefix::Whole) => v2::decode(input),
         (Prefix::Differs, Prefix::Differs) => Err(Refusal::Signature),
         _ => Ok(None),
-    };
-    match decoded {
-        Ok(Some((header, len))) => Decoded::Header { header, len },
-        Ok(None) => Decoded::Incomplete,
-        Err(refusal) => Decoded::Refused(refusal),
     }
 }
 

@@ -14,14 +14,14 @@ const V2: Format = Format::V2;
 
 fn header(input: &[u8], accept: Accept) -> (ProxyHeader<'_>, usize) {
     match decode(input, accept) {
-        Decoded::Header { header, len } => (header, len),
+        Ok(Some((header, len))) => (header, len),
         other => panic!("{other:?}"),
     }
 }
 
 fn refusal(input: &[u8], accept: Accept) -> Refusal {
     match decode(input, accept) {
-        Decoded::Refused(refusal) => refusal,
+        Err(refusal) => refusal,
         other => panic!("{other:?}"),
     }
 }
@@ -159,7 +159,7 @@ fn a_line_is_limited_to_107_bytes() {
     for cut in 0..line.len() {
         assert_eq!(
             decode(&line.as_bytes()[..cut], Accept::V1),
-            Decoded::Incomplete,
+            Ok(None),
             "at {cut}"
         );
     }
@@ -315,7 +315,7 @@ fn private_tlvs_are_skipped_by_readers() {
         out[16..],
         [0xed, 0, 4, 0, 0, 0x40, 0, 0xec, 0, 3, b't', b'1', b'3']
     );
-    let Decoded::Header { header, len } = decode(&out, Accept::V2) else {
+    let Ok(Some((header, len))) = decode(&out, Accept::V2) else {
         panic!("not a header");
     };
     assert_eq!((header.tlvs, len), (Tlvs::default(), out.len()));
@@ -409,7 +409,7 @@ proptest! {
     ) {
         let mut bytes = encoded(&parts.header(), V2);
         let len = bytes.len();
-        prop_assert_eq!(decode(&bytes[..cut.index(len)], Accept::Either), Decoded::Incomplete);
+        prop_assert_eq!(decode(&bytes[..cut.index(len)], Accept::Either), Ok(None));
         bytes.extend(b"GET /");
         prop_assert_eq!(header(&bytes, Accept::Either), (parts.header(), len));
     }
@@ -423,6 +423,6 @@ proptest! {
             _ => Endpoints::Unknown,
         };
         prop_assert_eq!(header(&bytes, Accept::Either), (plain(expected), bytes.len()));
-        prop_assert_eq!(decode(&bytes[..cut.index(bytes.len())], Accept::V1), Decoded::Incomplete);
+        prop_assert_eq!(decode(&bytes[..cut.index(bytes.len())], Accept::V1), Ok(None));
     }
 }

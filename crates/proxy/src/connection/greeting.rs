@@ -15,7 +15,7 @@ use std::io::ErrorKind;
 use std::rc::Rc;
 
 use becket_config::choices::Introduction;
-use becket_proto::proxy_header::{Accept, Decoded, Endpoints, MAX_V2_BYTES, ProxyHeader, decode};
+use becket_proto::proxy_header::{Accept, Endpoints, MAX_V2_BYTES, ProxyHeader, decode};
 
 use super::context::{Context, Net};
 use super::facts::{Facts, ProxyDetails};
@@ -84,17 +84,17 @@ fn look<N: Net>(
         Err(_) => return Err(quietly(CloseReason::HealthCheck)),
     }
     let (header, len) = match decode(seen.filled(), versions) {
-        Decoded::Header { header, len } => (header, len),
+        Ok(Some((header, len))) => (header, len),
         // Peeked bytes cause no further event. The next byte or the end of the stream causes one.
-        Decoded::Incomplete if cx.core.client.ready.ended => {
+        Ok(None) if cx.core.client.ready.ended => {
             let detail = "the stream ended inside the proxy header".to_owned();
             return Err((CloseReason::ProxyHeader, detail));
         }
-        Decoded::Incomplete => {
+        Ok(None) => {
             cx.core.client.ready.readable = false;
             return Ok(false);
         }
-        Decoded::Refused(refusal) => {
+        Err(refusal) => {
             return Err((CloseReason::ProxyHeader, refusal.to_string()));
         }
     };

@@ -13,7 +13,7 @@ use std::ops::ControlFlow;
 use std::rc::Rc;
 
 use becket_config::choices::ProxyTlv;
-use becket_proto::client_hello::{ClientHello, Malformed, NotHello, Peek, peek};
+use becket_proto::client_hello::{ClientHello, Malformed, NotHello, peek};
 use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
 
 use super::connected::Connected;
@@ -246,14 +246,14 @@ fn needs_ja4<N: Net>(pool: &Pool, cx: &Context<'_, '_, N>) -> bool {
 /// Fails if the data is not a ClientHello, or if it is too long.
 fn look(input: &[u8], limit: usize) -> Result<Option<ClientHello<'_>>, HandshakeRefusal> {
     match peek(input) {
-        Peek::Hello(hello) if hello.wire_len() <= limit => Ok(Some(hello)),
-        Peek::Incomplete if input.len() < limit => Ok(None),
-        Peek::Hello(_) | Peek::Incomplete => {
+        Ok(Some(hello)) if hello.wire_len() <= limit => Ok(Some(hello)),
+        Ok(None) if input.len() < limit => Ok(None),
+        Ok(_) => {
             let detail = format!("larger than the limit of {limit} bytes");
             Err(HandshakeRefusal::new(CloseReason::HelloTooLarge, detail)
                 .answering(&fatal_alert(DECODE_ERROR)))
         }
-        Peek::Refused(other) => {
+        Err(other) => {
             let detail = match other {
                 NotHello::Alert { description, .. } => {
                     format!("the client sent alert {}", names::alert(description.into()))

@@ -2,7 +2,7 @@
 
 use becket_config::notation::Text;
 use becket_config::suites::Suites;
-use becket_proto::client_hello::{Peek, peek};
+use becket_proto::client_hello::peek;
 use rcgen::{CertificateParams, KeyPair, PKCS_ECDSA_P256_SHA256, PKCS_RSA_SHA256};
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::{self, ALL_CIPHER_SUITES};
@@ -28,7 +28,7 @@ const HELLOS: [(&str, &[u8]); 10] = hellos! {
 fn hello(name: &str) -> ClientHello<'static> {
     let (_, bytes) = HELLOS.iter().find(|(known, _)| *known == name).unwrap();
     match peek(bytes) {
-        Peek::Hello(hello) => hello,
+        Ok(Some(hello)) => hello,
         other => panic!("{other:?}"),
     }
 }
