@@ -142,7 +142,8 @@ impl SessionSink {
             return Err(DropCause::Unwanted);
         };
         let now = self.now.mono;
-        if !replaces && self.holds(record, now) {
+        let found = || self.table.get(record.policy, record.id, now);
+        if !replaces && matches!(found(), Lookup::Hit(_)) {
             return Err(DropCause::Unwanted);
         }
         let state = record.state.to_vec();
@@ -161,11 +162,6 @@ impl SessionSink {
         }
         self.numbers.stored += 1;
         Ok(())
-    }
-
-    fn holds(&self, record: &SessionRecord<'_>, now: Duration) -> bool {
-        let found = self.table.get(record.policy, record.id, now);
-        matches!(found, Lookup::Hit(_))
     }
 
     fn refuse(&mut self, node: NodeId, policy: PolicyTag) {

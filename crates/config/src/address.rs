@@ -139,15 +139,6 @@ fn refusal(
     }
 }
 
-impl Default for ServerAddress {
-    fn default() -> Self {
-        Self {
-            text: "".into(),
-            address: Address::Unix(PathBuf::new()),
-        }
-    }
-}
-
 fn fixed(text: &str) -> Result<Address, &'static str> {
     if text.starts_with('/') {
         unix(text)

@@ -10,7 +10,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
-use serde::de::DeserializeOwned;
+use serde::Deserialize;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue, Deserializer};
 
@@ -21,17 +21,12 @@ use crate::hints;
 use crate::notation::{SEPARATOR, Text, meant};
 
 #[derive(Debug)]
-pub struct Reading<F = File> {
+pub struct Reading {
     /// The configuration without its invalid parts; `None` if the text is not TOML.
-    pub file: Option<F>,
+    pub file: Option<File>,
     /// The first syntax error; without one, all unknown keys and invalid values, sorted by line.
     pub problems: Vec<Problem>,
     pub places: KeyLocations,
-}
-
-/// Reads a configuration. Values in `over` take precedence over those in `text`.
-pub fn read(text: &str, over: &toml::Table) -> Reading {
-    read_as(text, over)
 }
 
 impl File {
@@ -49,8 +44,8 @@ impl File {
     }
 }
 
-/// Reads TOML into any type `F`, as [`read`] does for [`File`].
-pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Reading<F> {
+/// Reads a configuration. Values in `over` take precedence over those in `text`.
+pub fn read(text: &str, over: &toml::Table) -> Reading {
     // The spaces shift the offsets of `over` past the end of `text`, so that an offset identifies
     // its source.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
@@ -72,7 +67,7 @@ pub(crate) fn read_as<F: DeserializeOwned>(text: &str, over: &toml::Table) -> Re
             break None;
         };
         let table = Spanned::new(0..0, table.clone());
-        let error = match F::deserialize(Deserializer::from(table)) {
+        let error = match File::deserialize(Deserializer::from(table)) {
             Ok(file) => break Some(file),
             Err(error) => error,
         };

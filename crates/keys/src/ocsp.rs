@@ -167,15 +167,12 @@ fn entry(mut fields: Der<'_>) -> Option<(&[u8], OcspStatus)> {
         Some((TAG_0, next)) => Some(time(Der::new(next).element(GENERALIZED_TIME)?)?),
         _ => None,
     };
-    let is_good = status == GOOD;
-    Some((
-        serial,
-        OcspStatus {
-            is_good,
-            from,
-            until,
-        },
-    ))
+    let status = OcspStatus {
+        is_good: status == GOOD,
+        from,
+        until,
+    };
+    Some((serial, status))
 }
 
 fn time(contents: &[u8]) -> Option<UnixSeconds> {

@@ -47,14 +47,13 @@ use becket_config::file::File;
 use becket_config::key;
 use becket_config::notation::Text;
 use becket_config::process::{Log, LogTarget, SocketPath};
-use becket_config::read::{Reading, read};
+use becket_config::read::Reading;
 use becket_multibuffer::Multibuffer;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::kernel_tls;
 use becket_sys::privileges::effective_user;
 use rustls::SupportedCipherSuite;
 use rustls_pki_types::UnixTime;
-use toml::Table;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use self::names::ServerNames;
@@ -111,18 +110,6 @@ impl<'a> Environment<'a> {
 pub struct Prepared {
     pub config: Config,
     pub warnings: Vec<Problem>,
-}
-
-/// Builds a configuration from the text of a file; values in `over` replace its values. Blocks.
-///
-/// # Errors
-/// Returns all problems, each with its line, key path and value.
-pub fn prepare_text(
-    text: &str,
-    over: &Table,
-    environment: &Environment<'_>,
-) -> Result<Prepared, Rejected> {
-    prepare_reading(read(text, over), environment)
 }
 
 /// Builds a configuration from the parsed text. Blocks.

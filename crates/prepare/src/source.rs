@@ -174,18 +174,15 @@ impl ConfigSource {
             (_, Ok(Some(translation))) => all.for_each(|problem| translation.place(problem)),
             _ => {}
         }
-        self.name_file(&mut report.errors);
-        self.name_file(&mut report.warnings);
+        let all = report.errors.iter_mut().chain(&mut report.warnings);
+        all.for_each(|problem| self.name_file(problem));
     }
 
-    /// Adds the configuration file to problems that do not come from the command line.
-    fn name_file(&self, problems: &mut [Problem]) {
+    /// Adds the configuration file to a problem that does not come from the command line.
+    fn name_file(&self, problem: &mut Problem) {
         let origin = self.origin();
-        let is_of_file = |it: &&mut Problem| it.file.is_none() && !it.path.starts_with("--");
-        if origin != COMMAND_LINE {
-            for problem in problems.iter_mut().filter(is_of_file) {
-                problem.file = Some(origin.as_str().into());
-            }
+        if origin != COMMAND_LINE && problem.file.is_none() && !problem.path.starts_with("--") {
+            problem.file = Some(origin.into());
         }
     }
 
@@ -253,18 +250,11 @@ impl ConfigSource {
             (SourceKind::Flags(flags), _) => self.load_ours(flags, environment),
             (_, translation) => load_foreign(&translation.unwrap_or_default(), environment),
         };
-        match prepared {
-            Ok(mut prepared) => {
-                self.name_file(&mut prepared.warnings);
-                Ok(prepared)
-            }
-            Err(mut rejected) => {
-                self.name_file(&mut rejected.errors);
-                self.name_file(&mut rejected.warnings);
-                rejected.origin = self.origin();
-                Err(rejected)
-            }
-        }
+        let named = placed(prepared, |problem| self.name_file(problem));
+        named.map_err(|rejected| Rejected {
+            origin: self.origin(),
+            ..rejected
+        })
     }
 
     fn load_ours(

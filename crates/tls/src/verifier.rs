@@ -80,8 +80,7 @@ pub fn of_servers(
     if unknown == UnknownStatus::Allow {
         builder = builder.allow_unknown_revocation_status();
     }
-    let verifier: Arc<dyn ServerCertVerifier> = builder.build()?;
-    Ok(verifier)
+    Ok(builder.build()?)
 }
 
 /// Creates the verifier for server certificates whose name is not checked.

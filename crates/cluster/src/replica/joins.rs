@@ -21,7 +21,7 @@ pub(super) struct Joins<S> {
     /// Refused joins from addresses that are not in the list.
     strangers: VecDeque<RefusedJoin>,
     /// Number of entries removed from `strangers` because it was full.
-    left_out: u64,
+    pub(super) left_out: u64,
     /// Time of the next check of the list. A change can make the check due earlier.
     pub(super) look: Option<Duration>,
 }
@@ -132,11 +132,6 @@ impl<S> Joins<S> {
             ..refused.clone()
         });
         all.collect()
-    }
-
-    /// Number of unlisted addresses that were removed to make room.
-    pub(super) fn left_out(&self) -> u64 {
-        self.left_out
     }
 
     /// Returns the time at which a join must be begun, repeated or abandoned.

@@ -185,11 +185,6 @@ impl<V: Vault> Replica<V> {
         self.peers.values().filter(|peer| peer.is_live()).count()
     }
 
-    /// Returns the totals over all peers, including former ones, and over datagrams from unknown senders.
-    pub fn total(&self) -> &PeerTraffic {
-        &self.total
-    }
-
     /// Returns the current status. Walks over all peers and allocates.
     pub fn status(&self, now: Duration) -> ReplicaStatus {
         let pairs = &self.pairs;
@@ -204,7 +199,7 @@ impl<V: Vault> Replica<V> {
             collisions: self.collisions(),
             unanswered: self.joins.unanswered(&self.peers, now),
             refused: self.joins.refused(now),
-            refused_left_out: self.joins.left_out(),
+            refused_left_out: self.joins.left_out,
             warm_up: self.warming.status(),
             total: self.total,
             peers,

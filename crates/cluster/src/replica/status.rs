@@ -90,7 +90,6 @@ pub struct PeerTraffic {
 /// `/status`: fields may be added, but not renamed.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaStatus {
-    #[serde(serialize_with = "node")]
     pub node: NodeId,
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
@@ -101,7 +100,6 @@ pub struct ReplicaStatus {
     pub unanswered: Vec<UnansweredAddress>,
     /// Nodes with two or more live processes, which is a misconfiguration. Includes our own node if another
     /// process uses its number.
-    #[serde(serialize_with = "nodes")]
     pub collisions: Vec<NodeId>,
     /// Refused joins: listed addresses first, followed by a limited number of unlisted addresses,
     /// the latest last.
@@ -119,7 +117,6 @@ pub struct PeerStatus {
     pub address: SocketAddr,
     #[serde(serialize_with = "state")]
     pub state: PeerState,
-    #[serde(serialize_with = "node")]
     pub node: NodeId,
     #[serde(serialize_with = "boot")]
     pub boot: Boot,
@@ -219,14 +216,6 @@ fn cause<S: Serializer>(cause: &DropCause, to: S) -> Result<S::Ok, S::Error> {
 
 fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_f64(time.as_secs_f64())
-}
-
-fn node<S: Serializer>(node: &NodeId, to: S) -> Result<S::Ok, S::Error> {
-    to.serialize_u16(node.0)
-}
-
-fn nodes<S: Serializer>(nodes: &[NodeId], to: S) -> Result<S::Ok, S::Error> {
-    to.collect_seq(nodes.iter().map(|node| node.0))
 }
 
 fn boot<S: Serializer>(boot: &Boot, to: S) -> Result<S::Ok, S::Error> {

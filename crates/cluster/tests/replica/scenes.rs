@@ -451,7 +451,10 @@ fn datagrams_rejected_by_the_socket_are_counted_as_unsent() {
     });
     let later = now + SECOND;
     node.replica.poll(later, &mut node.sink, &mut |_, _| false);
-    assert_eq!(node.replica.total().drops.of(DropCause::Unsent), 1);
+    assert_eq!(
+        node.replica.status(now).total.drops.of(DropCause::Unsent),
+        1
+    );
 }
 
 #[test]
