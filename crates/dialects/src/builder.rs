@@ -135,6 +135,10 @@ impl TranslationBuilder {
         self.amend(origin, SettingSupport::Different, why);
     }
 
+    pub(super) fn ignored(&mut self, origin: SettingId, why: impl Into<String>) {
+        self.amend(origin, SettingSupport::Ignored, why);
+    }
+
     pub(super) fn lost(&mut self, origin: SettingId, why: impl Into<String>) {
         self.amend(origin, SettingSupport::Lost, why);
     }
@@ -233,6 +237,13 @@ impl TranslationBuilder {
     pub(super) fn place(&self, path: &str) -> String {
         // The path is valid UTF-8, so the conversion replaces no bytes.
         self.folder.join(path).to_string_lossy().into_owned()
+    }
+
+    /// Returns a certificate whose key is in another file.
+    pub(super) fn pair(&self, chain: &str, key: &str) -> Table {
+        let pair = [("chain", chain), ("key", key)];
+        let pair = pair.map(|(name, path)| (name.to_owned(), self.place(path).into()));
+        Table::from_iter(pair)
     }
 
     /// Finds a setting by name in the given table. Records a problem if the name is unknown.

@@ -22,7 +22,7 @@ pub(super) enum OptionValue {
     Required,
 }
 
-pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) -> Command {
+pub(super) fn grammar(program: &'static str, options: &[ProgramOption]) -> Command {
     let arguments = options.iter().map(|option| {
         let argument = Arg::new(option.long)
             .long(option.long)
@@ -53,7 +53,7 @@ pub(super) fn grammar(program: &'static str, options: &'static [ProgramOption]) 
 /// Reads options in command-line order, followed by operands. Returns pairs of setting and value.
 pub(super) fn read(
     program: &'static str,
-    options: &'static [ProgramOption],
+    options: &[ProgramOption],
     arguments: &[String],
 ) -> Result<Vec<(&'static str, String)>, clap::Error> {
     let arguments = arguments.iter().map(OsString::from);

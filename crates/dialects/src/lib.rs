@@ -101,8 +101,7 @@ impl Dialect {
     /// The command line is invalid.
     pub fn command(self, arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
         match self {
-            Self::Hitch => hitch::command(arguments),
-            Self::Stud => stud::command(arguments),
+            Self::Hitch | Self::Stud => hitch::command(self.name(), self.settings(), arguments),
             Self::Stunnel => stunnel::command(arguments),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::{Dialect, command_line, hitch, stud};
+use super::{Dialect, command_line, hitch};
 
 pub fn table(dialect: Dialect) -> String {
     let mut page = "| setting | becket key | | difference |\n|---|---|---|---|\n".to_owned();
@@ -23,14 +23,11 @@ pub fn table(dialect: Dialect) -> String {
 }
 
 pub fn help(dialect: Dialect) -> String {
-    let options = match dialect {
-        Dialect::Hitch => hitch::OPTIONS,
-        Dialect::Stud => &stud::OPTIONS,
-        Dialect::Stunnel => {
-            return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket, a drop-in replacement for stunnel. See docs/reference/drop-in.md for differences.\n".to_owned();
-        }
-    };
-    let mut grammar = command_line::grammar(dialect.name(), options);
+    if dialect == Dialect::Stunnel {
+        return "Usage: stunnel [FILE | -fd 0 | -help | -version]\n\nThis is becket, a drop-in replacement for stunnel. See docs/reference/drop-in.md for differences.\n".to_owned();
+    }
+    let options = hitch::options(dialect.settings());
+    let mut grammar = command_line::grammar(dialect.name(), &options);
     grammar.render_help().to_string()
 }
 

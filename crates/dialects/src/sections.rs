@@ -139,7 +139,7 @@ pub(super) fn add_policy(
         }
         if !is_verified && ["policy.client-ca", "policy.crl"].contains(&given.setting.ours) {
             let why = "no client certificate is requested";
-            out.amend(given.origin, SettingSupport::Ignored, why);
+            out.ignored(given.origin, why);
         } else if let Some((key, value)) = given.entry(out, "policy.") {
             section.set(key, value, given.origin);
         }
@@ -170,7 +170,7 @@ pub(super) fn server_tls<'d>(
     for one in given {
         match one.entry(out, "backend.tls.") {
             Some(("ca" | "crl", _)) if !is_verified => {
-                out.amend(one.origin, SettingSupport::Ignored, "nothing is verified");
+                out.ignored(one.origin, "nothing is verified");
             }
             Some((key, value)) => tls.set(key, value, one.origin),
             None => {}

@@ -75,6 +75,9 @@ pub struct Setting {
     /// Explanation of the difference; empty if the effect is the same.
     pub why: &'static str,
     pub(super) kind: ValueKind,
+    /// Short form of the option with the name of the setting, or nothing if the option has only the
+    /// long form. `None` if there is no option.
+    pub(super) option: Option<&'static str>,
 }
 
 impl Setting {
@@ -90,6 +93,15 @@ impl Setting {
             verdict,
             why,
             kind,
+            option: None,
+        }
+    }
+
+    /// Adds an option of the command line.
+    pub(super) const fn option(self, short: &'static str) -> Self {
+        Self {
+            option: Some(short),
+            ..self
         }
     }
 

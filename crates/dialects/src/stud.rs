@@ -7,11 +7,8 @@
 use std::path::Path;
 use std::sync::LazyLock;
 
-use super::command_line::{OptionValue, ProgramOption};
-use super::hitch::{
-    self, CONFIG, DEFAULTS, HELP, HitchTranslator, TEST, VERSION, Value, command_of, option,
-};
-use super::invocation::{CommandLineError, DialectCommand, Invocation, InvocationStep};
+use super::hitch::{self, HitchTranslator, Value};
+use super::invocation::{Invocation, InvocationStep};
 use super::setting::Setting;
 use super::setting::ValueKind::{Number, Switch, Text};
 use super::translation::Translation;
@@ -33,15 +30,6 @@ pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
         .iter()
         .map(|name| own(name).or_else(|| of_hitch(name)));
     found.flatten().copied().collect()
-});
-
-/// Options of stud: the supported options of hitch, and options that hitch lacks.
-pub(super) static OPTIONS: LazyLock<Vec<ProgramOption>> = LazyLock::new(|| {
-    let does = [CONFIG, DEFAULTS, HELP, TEST, VERSION];
-    let known =
-        |option: &&ProgramOption| NAMES.contains(&option.sets) || does.contains(&option.sets);
-    let of_hitch = hitch::OPTIONS.iter().filter(known);
-    of_hitch.chain(OWN_OPTIONS).copied().collect()
 });
 
 const NAMES: &[&str] = &[
@@ -76,32 +64,17 @@ const NAMES: &[&str] = &[
 
 #[rustfmt::skip]
 const OWN: &[Setting] = &[
-    Setting::same(Text, "frontend", "listener.bind"),
+    Setting::same(Text, "frontend", "listener.bind").option("f"),
     Setting::same(Text, "pem-file", "listener.certificates"),
-    Setting::differs(Text, "tls", "policy.versions", "TLS 1.2 and 1.3 are enabled; older versions are not supported"),
-    Setting::differs(Text, "ssl", "policy.versions", "TLS 1.2 and 1.3 are enabled; SSL is not supported"),
-    Setting::refused(Switch, "write-xff", "HTTP is not modified; use write-proxy to send the client's address"),
-    Setting::differs(Switch, "quiet", "log.level", "only errors are logged"),
-    Setting::same(Number, "shared-cache", "sessions.table-entries"),
-    Setting::differs(Text, "shared-cache-listen", "cluster.listen", "sessions are shared with beckets alone; those of stud are not received"),
-    Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, with a secret derived from the key of the last pem-file; none is sent to stud"),
-    Setting::differs(Text, "shared-cache-if", "", "peers are found by their addresses (shared-cache-peer), not by multicast"),
+    Setting::differs(Text, "tls", "policy.versions", "TLS 1.2 and 1.3 are enabled; older versions are not supported").option(""),
+    Setting::differs(Text, "ssl", "policy.versions", "TLS 1.2 and 1.3 are enabled; SSL is not supported").option(""),
+    Setting::refused(Switch, "write-xff", "HTTP is not modified; use write-proxy to send the client's address").option(""),
+    Setting::differs(Switch, "quiet", "log.level", "only errors are logged").option("q"),
+    Setting::same(Number, "shared-cache", "sessions.table-entries").option("C"),
+    Setting::differs(Text, "shared-cache-listen", "cluster.listen", "sessions are shared with beckets alone; those of stud are not received").option("U"),
+    Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, with a secret derived from the key of the last pem-file; none is sent to stud").option("P"),
+    Setting::differs(Text, "shared-cache-if", "", "peers are found by their addresses (shared-cache-peer), not by multicast").option("M"),
 ];
-
-const OWN_OPTIONS: &[ProgramOption] = &[
-    option(
-        "shared-cache",
-        Some('C'),
-        OptionValue::Required,
-        "shared-cache",
-    ),
-    option("session-cache", None, OptionValue::Required, "shared-cache"),
-    option("write-xff", None, OptionValue::Absent, "write-xff"),
-];
-
-pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
-    command_of("stud", &OPTIONS, arguments)
-}
 
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
     let mut reader = HitchTranslator::new(folder, "stud", &SETTINGS, "v1");
@@ -169,7 +142,7 @@ fn bracketed(address: &str) -> String {
 mod tests {
     use super::super::NO_PARTS;
     use super::super::migration::migrate;
-    use super::super::{Dialect, SettingSupport};
+    use super::super::{Dialect, DialectCommand, SettingSupport};
     use super::*;
     use becket_config::file::File;
     use becket_config::read::read;
@@ -258,7 +231,7 @@ unheard-of = 5
     fn peers_are_named_in_the_notations_of_stud() {
         let shared = |line: &str| {
             let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-            let DialectCommand::Run(invocation) = command(&words).unwrap() else {
+            let DialectCommand::Run(invocation) = Dialect::Stud.command(&words).unwrap() else {
                 panic!("{line}");
             };
             let translation =
@@ -334,6 +307,10 @@ unheard-of = 5
         for (found, expected) in found.iter().zip(expected) {
             assert!(found.starts_with(expected), "{found}");
         }
-        assert!(command(&["--write-proxy-v2".to_owned()]).is_err());
+        assert!(
+            Dialect::Stud
+                .command(&["--write-proxy-v2".to_owned()])
+                .is_err()
+        );
     }
 }

@@ -9,7 +9,6 @@ use toml::Value;
 use super::super::builder::{SettingId, TranslationBuilder};
 use super::super::directive::{Directive, Directives, apply, each, find, listen_address};
 use super::super::sections::{BOTH_FAMILIES, ClientProtocol, ListenerPlan, add_policy};
-use super::super::setting::SettingSupport;
 use super::conditions::selected;
 use super::reader::{HaproxySection, HaproxyTranslator};
 use super::table::CRT_LIST_ENTRY;
@@ -114,7 +113,7 @@ impl HaproxyTranslator<'_> {
             };
             if is_hello {
                 let why = "becket reads the whole ClientHello first";
-                self.out.amend(rule.origin, SettingSupport::Ignored, why);
+                self.out.ignored(rule.origin, why);
             } else if redirects(&all) {
                 plan.redirect = Some(rule.origin);
                 self.out.differs(rule.origin, "the status is always 301");

@@ -9,7 +9,7 @@ use super::super::builder::{SettingId, TranslationBuilder};
 use super::super::directive::{
     Directive, Directives, FreeNames, UNKNOWN_DIRECTIVE, apply_once, each, lookup, named, options,
 };
-use super::super::setting::{Setting, SettingSupport, ValueKind};
+use super::super::setting::{Setting, ValueKind};
 use super::super::translation::Translation;
 use super::table::{BIND, DIRECTIVES, SECTIONS, SERVER, TUNE};
 use becket_config::address::SyslogAddress;
@@ -106,7 +106,7 @@ impl<'p> HaproxyTranslator<'p> {
         &mut self,
         (setting, mut name): (&'static Setting, &'static str),
         line: usize,
-        mut words: Vec<String>,
+        words: Vec<String>,
     ) {
         let all = words.join(" ");
         let origin = self.out.note_as((setting, name), line, &all);
@@ -124,10 +124,6 @@ impl<'p> HaproxyTranslator<'p> {
         // All options that select a kind of health check share one name, so that the last one wins.
         if name.starts_with("option ") && (name.ends_with("chk") || name.ends_with("-check")) {
             name = CHECK;
-        }
-        if name == "server-template" && words.len() > 1 {
-            words.remove(1);
-            name = "server";
         }
         let (table, begin) = match name {
             "bind" => (BIND, 1),
@@ -211,7 +207,7 @@ impl<'p> HaproxyTranslator<'p> {
             it.find("disabled").is_some() && it.own.last("enabled").is_none()
         }) {
             let why = "disabled, with all that it has";
-            self.out.amend(off.origin, SettingSupport::Ignored, why);
+            self.out.ignored(off.origin, why);
         }
         self.process(&sections);
         let mut names = FreeNames::default();

@@ -20,26 +20,22 @@ use self::lexer::Assignment;
 pub(super) use self::lexer::Value;
 pub(super) use self::reader::HitchTranslator;
 use self::scope::{CertificateEntry, Scope};
-pub(super) use self::table::{CONFIG, DEFAULTS, HELP, OPTIONS, SETTINGS, TEST, VERSION, option};
-use super::command_line::{self, ProgramOption};
+use self::table::{CONFIG, DEFAULTS, HELP, TEST, VERSION};
+pub(super) use self::table::{SETTINGS, options};
+use super::command_line;
 use super::invocation::{CommandLineError, DialectCommand, Invocation, InvocationStep};
 use super::setting::{Setting, ValueKind};
 use super::translation::Translation;
 use becket_config::error::Problem;
 
-/// Parses a command line of hitch.
-pub(super) fn command(arguments: &[String]) -> Result<DialectCommand, CommandLineError> {
-    command_of("hitch", OPTIONS, arguments)
-}
-
 /// Parses a command line of hitch or stud.
-pub(super) fn command_of(
+pub(super) fn command(
     program: &'static str,
-    options: &'static [ProgramOption],
+    settings: &[Setting],
     arguments: &[String],
 ) -> Result<DialectCommand, CommandLineError> {
     let mut invocation = Invocation::default();
-    for (name, value) in command_line::read(program, options, arguments)? {
+    for (name, value) in command_line::read(program, &options(settings), arguments)? {
         match name {
             VERSION => return Ok(DialectCommand::Version),
             HELP => return Ok(DialectCommand::Help),

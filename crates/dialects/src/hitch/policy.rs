@@ -1,7 +1,6 @@
 //! Translates versions, suites and client certificates of frontends.
 
 use super::super::builder::{SectionBuilder, SettingId};
-use super::super::setting::SettingSupport;
 use super::reader::{HitchTranslator, MAIN, POLICY, TLS};
 use super::scope::{Scope, words};
 
@@ -71,7 +70,7 @@ impl HitchTranslator {
                 old.join(" and "),
                 versions.join(" and ")
             );
-            self.out.amend(origin, SettingSupport::Different, why);
+            self.out.differs(origin, why);
         }
         section.set("versions", versions.clone(), origin);
         versions

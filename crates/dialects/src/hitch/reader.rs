@@ -83,7 +83,7 @@ impl HitchTranslator {
         }
         match (setting.kind, switch(&shown)) {
             (ValueKind::Switch, Some(false)) | (ValueKind::SwitchOff, Some(true)) => {
-                self.out.amend(origin, SettingSupport::Same, "");
+                self.out.same(origin);
             }
             _ if setting.verdict == SettingSupport::Refused => self.out.refuse_setting(origin),
             _ => {}
@@ -225,13 +225,10 @@ impl HitchTranslator {
         if key.is_none() && ocsp.is_none() && policy.is_none() {
             return path.into();
         }
-        let mut pair = Table::new();
-        let key = self.out.place(key.unwrap_or(&pem.path));
-        pair.insert("key".to_owned(), key.into());
+        let mut pair = self.out.pair(&pem.path, key.unwrap_or(&pem.path));
         if let Some(ocsp) = ocsp {
             pair.insert("ocsp".to_owned(), self.out.place(ocsp).into());
         }
-        pair.insert("chain".to_owned(), path.into());
         if let Some(policy) = policy {
             pair.insert("policy".to_owned(), policy.into());
         }
@@ -269,11 +266,7 @@ impl HitchTranslator {
                 let tlvs = vec!["client-certificate-pem"];
                 section.set("proxy-tlvs", tlvs, origin);
             } else {
-                self.out.amend(
-                    origin,
-                    SettingSupport::Ignored,
-                    "no header of version 2 is sent",
-                );
+                self.out.ignored(origin, "no header of version 2 is sent");
             }
         }
         if let Some(origin) = self.global.on("client") {

@@ -3,7 +3,6 @@
 use std::net::IpAddr;
 
 use super::super::builder::{SettingId, address};
-use super::super::setting::SettingSupport;
 use super::reader::{HitchTranslator, endpoint_of};
 use super::scope::CertificateEntry;
 
@@ -43,7 +42,7 @@ impl HitchTranslator {
         };
         self.shares_with_nobody(why);
         let why = format!("sessions are not shared with other hosts: {why}");
-        self.out.amend(origin, SettingSupport::Different, why);
+        self.out.differs(origin, why);
     }
 
     fn share(&mut self, key: &str, (ip, listen, port): (IpAddr, String, &str), origin: SettingId) {
@@ -57,7 +56,7 @@ impl HitchTranslator {
             };
             if host.parse::<IpAddr>().is_ok_and(|ip| ip.is_multicast()) {
                 let why = "sessions are not shared by multicast; name each host";
-                self.out.amend(origin, SettingSupport::Different, why);
+                self.out.differs(origin, why);
                 continue;
             }
             peers.push(address(host, port));
@@ -65,7 +64,7 @@ impl HitchTranslator {
         }
         if peers.is_empty() {
             let why = "no shared-cache-peer names another host";
-            return self.out.amend(origin, SettingSupport::Different, why);
+            return self.out.differs(origin, why);
         }
         self.out.put("cluster.listen", listen, origin);
         self.out.put("cluster.node", i64::from(node_of(ip)), origin);
@@ -76,7 +75,7 @@ impl HitchTranslator {
     fn shares_with_nobody(&mut self, why: &str) {
         for (_, origin) in &self.peers {
             let why = format!("sessions are not shared with other hosts: {why}");
-            self.out.amend(*origin, SettingSupport::Different, why);
+            self.out.differs(*origin, why);
         }
     }
 }

@@ -289,7 +289,7 @@ fn quotes_commas_comments_and_empty_values_are_parsed_as_by_hitch() {
 fn options_and_file_apply_in_their_order() {
     let line = "-u first --workers=2 --config f -q -f [::1]:7 --tls-protos TLSv1.3 a.pem b.pem";
     let words: Vec<String> = line.split_whitespace().map(str::to_owned).collect();
-    let Ok(super::DialectCommand::Run(invocation)) = super::command(&words) else {
+    let Ok(super::DialectCommand::Run(invocation)) = Dialect::Hitch.command(&words) else {
         panic!("not understood");
     };
     let text = b"user = \"second\"\npem-file = \"c.pem\"\nlog-level = 2\n";
@@ -314,7 +314,7 @@ fn options_and_file_apply_in_their_order() {
         ]
     );
     assert_eq!(file.policy[0].versions.len(), 1);
-    let refused = super::command(&["--bogus".to_owned()]).unwrap_err();
+    let refused = Dialect::Hitch.command(&["--bogus".to_owned()]).unwrap_err();
     assert!(refused.to_string().contains("'--bogus'"), "{refused}");
 }
 

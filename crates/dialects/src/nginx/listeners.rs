@@ -294,10 +294,8 @@ impl NginxTranslator<'_> {
                 } else if !self.out.count(1) {
                     return pairs;
                 } else if seen.insert((chain.text(), key.text())) {
-                    let pair = [("chain", chain), ("key", key)];
-                    let file = |it: &Directive| Value::from(self.out.place(it.text()));
-                    let pair = pair.map(|(name, it)| (name.to_owned(), file(it)));
-                    pairs.push((Table::from_iter(pair).into(), chain.origin));
+                    let pair = self.out.pair(chain.text(), key.text());
+                    pairs.push((pair.into(), chain.origin));
                 }
             }
         }

@@ -13,7 +13,6 @@ use super::super::directive::{
     Directive, Directives, FreeNames, MOST_TEXT, UNKNOWN_DIRECTIVE, apply_once, each, find, lookup,
     options,
 };
-use super::super::setting::SettingSupport;
 use super::table::{DIRECTIVES, LISTEN, POOL, POOL_SERVER, ROW, ROWS};
 use becket_config::error::{Problem, reason};
 use becket_config::glob;
@@ -136,7 +135,7 @@ impl<'p> NginxTranslator<'p> {
                 }
                 ("proxy_set_header", header) if PASSED.contains(&header) => {
                     let why = "every byte passes as it is";
-                    self.out.amend(origin, SettingSupport::Ignored, why);
+                    self.out.ignored(origin, why);
                 }
                 _ => {}
             }

@@ -3,8 +3,6 @@
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use toml::{Table, Value};
-
 use super::super::builder::SectionBuilder;
 use super::super::directive::{Directive, Directives, apply, each, find, server_address};
 use super::super::sections::{ANY_NAME, PoolServer, add_servers, server_tls};
@@ -151,10 +149,8 @@ impl NginxTranslator<'_> {
             each(scopes),
         );
         if let (Some(chain), Some(key)) = (chain, key) {
-            let pair = [("chain", chain), ("key", key)];
-            let file = |it: &Directive| Value::from(self.out.place(it.text()));
-            let pair = pair.map(|(key, it)| (key.to_owned(), file(it)));
-            tls.set("client-certificate", Table::from_iter(pair), chain.origin);
+            let pair = self.out.pair(chain.text(), key.text());
+            tls.set("client-certificate", pair, chain.origin);
         }
         tls
     }

@@ -7,14 +7,13 @@ use std::rc::Rc;
 use toml::{Table, Value};
 
 use super::super::builder::{SYSLOG, SectionBuilder, SettingId, TranslationBuilder, address};
+use super::super::directive::FreeNames;
 use super::super::setting::{Setting, SettingSupport, ValueKind};
 use super::super::translation::Translation;
 use super::SETTINGS;
 use super::lines::{LeftOut, LinesOfServices};
 use super::service::{GivenSettings, MOST_VALUES, Service};
-use becket_config::address::SectionName;
 use becket_config::error::Problem;
-use becket_config::notation::Text;
 
 #[derive(Debug)]
 pub(super) struct StunnelTranslator {
@@ -91,7 +90,7 @@ impl StunnelTranslator {
         }
         let is_no = setting.kind == ValueKind::Switch && value.eq_ignore_ascii_case("no");
         if is_no {
-            self.out.amend(origin, SettingSupport::Same, "");
+            self.out.same(origin);
         } else if setting.verdict == SettingSupport::Refused {
             self.out.refuse_setting(origin);
         }
@@ -110,7 +109,9 @@ impl StunnelTranslator {
             self.out
                 .problem(problem.accepted("at least one [service] with accept and connect"));
         }
-        let names = names(&services);
+        let mut free = FreeNames::default();
+        let names = services.iter().map(|it| free.take(&it.name, "service"));
+        let names: Vec<String> = names.collect();
         let named: BTreeMap<&str, usize> = services
             .iter()
             .enumerate()
@@ -138,11 +139,6 @@ impl StunnelTranslator {
                     .refuse(origin, "no service has this name", "SERVICE:PATTERN"),
             }
         }
-        let secondary: BTreeSet<usize> = children
-            .values()
-            .flatten()
-            .map(|(index, _)| *index)
-            .collect();
         for (index, service) in services.iter().enumerate() {
             let name = &names[index];
             self.backend(name, service);
@@ -150,7 +146,7 @@ impl StunnelTranslator {
                 self.plain(name, service);
             } else {
                 self.policy(name, service);
-                if !secondary.contains(&index) {
+                if service.text("sni").is_none() {
                     let children = children.remove(&index).unwrap_or_default();
                     let children = children.iter().map(|(index, pattern)| {
                         (&services[*index], names[*index].as_str(), pattern.as_str())
@@ -220,9 +216,8 @@ impl StunnelTranslator {
             route.insert("names".to_owned(), vec![pattern].into());
         }
         if let (true, Some(origin)) = (pattern.starts_with("*."), origin) {
-            self.out.amend(
+            self.out.differs(
                 origin,
-                SettingSupport::Different,
                 "a wildcard stands for one label; the certificate is chosen by its own names",
             );
         }
@@ -235,12 +230,7 @@ impl StunnelTranslator {
     pub(super) fn certificate(&self, service: &Service, cert: &str) -> Value {
         let cert = self.out.place(cert);
         match service.text("key") {
-            Some((key, _)) if self.out.place(key) != cert => {
-                let mut pair = Table::new();
-                pair.insert("chain".to_owned(), cert.into());
-                pair.insert("key".to_owned(), self.out.place(key).into());
-                pair.into()
-            }
+            Some((key, _)) if self.out.place(key) != cert => self.out.pair(&cert, key).into(),
             _ => cert.into(),
         }
     }
@@ -273,15 +263,8 @@ impl StunnelTranslator {
         service: &Service,
         children: &[(&Service, &str, &str)],
     ) {
-        let Some((protocol, origin)) = service.text("protocol") else {
+        let Some((ours, origin)) = self.protocol(service) else {
             return;
-        };
-        if protocol.eq_ignore_ascii_case("proxy") {
-            return;
-        }
-        let Some(ours) = talk(protocol) else {
-            let accepted = format!("{TALKS}, or proxy");
-            return self.out.refuse(origin, "not supported", accepted);
         };
         if !children.is_empty() {
             return self.out.refuse(
@@ -293,6 +276,24 @@ impl StunnelTranslator {
         section.set("starttls", ours, origin);
         section.set("unknown-names", "default", origin);
         section.set("alpn-mismatch", "continue", origin);
+    }
+
+    /// Returns the STARTTLS protocol of a service. The method `ways` translates `protocol = proxy`.
+    pub(super) fn protocol(&mut self, service: &Service) -> Option<(&'static str, SettingId)> {
+        let (protocol, origin) = service.text("protocol")?;
+        let ours = match protocol.to_ascii_lowercase().as_str() {
+            "smtp" => "smtp",
+            "imap" => "imap",
+            "pop3" => "pop3",
+            "pgsql" => "postgresql",
+            "proxy" => return None,
+            _ => {
+                let accepted = format!("{TALKS}, or proxy in server mode");
+                self.out.refuse(origin, "not supported", accepted);
+                return None;
+            }
+        };
+        Some((ours, origin))
     }
 
     fn backend(&mut self, name: &str, service: &Service) {
@@ -417,9 +418,8 @@ impl StunnelTranslator {
             };
             let most = most.unwrap_or(default);
             for (_, origin) in given.iter().filter(|(value, _)| *value != most) {
-                out.amend(
+                out.differs(
                     *origin,
-                    SettingSupport::Different,
                     format!("all services use the longest value, {most}"),
                 );
             }
@@ -438,9 +438,8 @@ impl StunnelTranslator {
         let (entries, origin) = longest(&mut self.out, "sessionCacheSize", 1000);
         match origin {
             Some(origin) if entries == 0 => {
-                self.out.amend(
+                self.out.differs(
                     origin,
-                    SettingSupport::Different,
                     "an unlimited table is not supported; sessions.table-entries applies",
                 );
             }
@@ -537,32 +536,6 @@ impl StunnelTranslator {
     }
 }
 
-/// Returns section names for services. Prefers the services' own names if they are valid and
-/// unique.
-fn names(services: &[Service]) -> Vec<String> {
-    let mut taken = BTreeSet::new();
-    let named = services.iter().enumerate().map(|(index, service)| {
-        let own = SectionName::parse(&service.name).is_ok() && taken.insert(service.name.clone());
-        if own {
-            service.name.clone()
-        } else {
-            format!("service-{}", index + 1)
-        }
-    });
-    named.collect()
-}
-
-/// Returns becket's name of a STARTTLS protocol.
-pub(super) fn talk(protocol: &str) -> Option<&'static str> {
-    Some(match protocol.to_ascii_lowercase().as_str() {
-        "smtp" => "smtp",
-        "imap" => "imap",
-        "pop3" => "pop3",
-        "pgsql" => "postgresql",
-        _ => return None,
-    })
-}
-
 /// Splits `[HOST:]PORT` into host and port. IPv6 addresses have no brackets in stunnel.
 fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
     let (host, port) = text.rsplit_once(':').unwrap_or((default, text));
@@ -572,7 +545,7 @@ fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
     Some((host.to_owned(), port))
 }
 
-pub(super) const TALKS: &str = "smtp, imap, pop3 or pgsql";
+const TALKS: &str = "smtp, imap, pop3 or pgsql";
 
 /// Default of Linux for the keep-alive idle time in seconds; stunnel uses it if only SO_KEEPALIVE
 /// is set.

@@ -1,8 +1,7 @@
 //! Translates the TLS settings of services: versions, suites, and verification.
 
 use super::super::builder::{SectionBuilder, SettingId};
-use super::super::setting::SettingSupport;
-use super::reader::{StunnelTranslator, TALKS, talk};
+use super::reader::StunnelTranslator;
 use super::service::Service;
 
 enum Verified {
@@ -89,16 +88,9 @@ impl StunnelTranslator {
                 self.verified_server(&mut tls, service, by);
             }
         }
-        if let Some((protocol, origin)) = service.text("protocol") {
-            match talk(protocol) {
-                Some(ours) => {
-                    let key = "backend.tls.starttls";
-                    self.out.set_tls(&mut tls, key, ours, origin);
-                }
-                // Ignored here: the method `ways` translates `protocol = proxy`.
-                None if protocol.eq_ignore_ascii_case("proxy") => {}
-                None => self.out.refuse(origin, "not supported", TALKS),
-            }
+        if let Some((ours, origin)) = self.protocol(service) {
+            let key = "backend.tls.starttls";
+            self.out.set_tls(&mut tls, key, ours, origin);
         }
         if let Some((name, origin)) = service.one("sni") {
             let name = if name.is_empty() { "off" } else { name };
@@ -117,7 +109,7 @@ impl StunnelTranslator {
             if let Some((_, origin)) = service.text(name) {
                 let why =
                     "all suites and groups are offered to servers: ECDHE with AES-GCM or CHACHA20";
-                self.out.amend(origin, SettingSupport::Different, why);
+                self.out.differs(origin, why);
                 self.out.becomes(origin, "");
             }
         }
@@ -168,7 +160,7 @@ impl StunnelTranslator {
                 "1" => Verified::IfThere(origin),
                 "2" => Verified::Always(origin),
                 "3" => {
-                    self.out.amend(origin, SettingSupport::Different, ITSELF);
+                    self.out.differs(origin, ITSELF);
                     Verified::Pinned(origin)
                 }
                 "4" => Verified::Pinned(origin),
@@ -180,7 +172,7 @@ impl StunnelTranslator {
         }
         if let Some(origin) = service.on("verifyPeer") {
             if let Some(origin) = service.on("verifyChain") {
-                self.out.amend(origin, SettingSupport::Different, ITSELF);
+                self.out.differs(origin, ITSELF);
             }
             return Verified::Pinned(origin);
         }
@@ -235,11 +227,8 @@ impl StunnelTranslator {
             "checkEmail",
         ] {
             for (_, origin) in service.all(name) {
-                self.out.amend(
-                    *origin,
-                    SettingSupport::Ignored,
-                    "without verifyChain nothing is verified",
-                );
+                self.out
+                    .ignored(*origin, "without verifyChain nothing is verified");
             }
         }
     }
@@ -271,7 +260,7 @@ impl StunnelTranslator {
                 "{word} is not supported; clients get {}",
                 versions.join(" and ")
             );
-            self.out.amend(origin, SettingSupport::Different, why);
+            self.out.differs(origin, why);
         }
         Some((versions, origin))
     }
@@ -297,14 +286,14 @@ impl StunnelTranslator {
                 "NO_TLSv1.3" => without.push((TLS12 + 1, *origin)),
                 "-NO_SSLv2" | "-NO_SSLv3" | "-NO_TLSv1" | "-NO_TLSv1.1" => {
                     let why = "this version is not supported";
-                    self.out.amend(*origin, SettingSupport::Different, why);
+                    self.out.differs(*origin, why);
                 }
                 option if option.starts_with("NO_") => {
-                    self.out.amend(*origin, SettingSupport::Same, "");
+                    self.out.same(*origin);
                 }
                 _ => {
                     let why = "only for OpenSSL";
-                    self.out.amend(*origin, SettingSupport::Ignored, why);
+                    self.out.ignored(*origin, why);
                     self.out.becomes(*origin, "");
                 }
             }
