@@ -13,7 +13,7 @@ use becket_config::error::Problem;
 use rustls::pki_types::UnixTime;
 use serde::Serialize;
 use serde_json::Value;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::sockets;
 use becket_prepare::Prepared;
@@ -28,7 +28,7 @@ use becket_tls::sessions::tickets::TicketSecrets;
 /// further reload, because each reload reads the current files.
 #[derive(Debug, Default)]
 pub struct Reloading {
-    running: Option<Running>,
+    running: Option<JoinHandle<Reloaded>>,
     again: Option<ReloadRequest>,
 }
 
@@ -44,13 +44,6 @@ pub struct ReloadRequest {
     pub unix: Duration,
     /// Number of reloads requested over the admin pages so far.
     pub asked: u64,
-}
-
-#[derive(Debug)]
-struct Running {
-    asked: u64,
-    sockets: BoundSockets,
-    task: JoinHandle<Result<Prepared, Vec<String>>>,
 }
 
 /// A prepared reload, to be committed or discarded.
@@ -71,14 +64,11 @@ impl Reloading {
             self.again = Some(request);
             return;
         }
-        let asked = request.asked;
-        let sockets = std::mem::take(&mut request.sockets);
-        let task = tokio::task::spawn_blocking(move || prepare(&request));
-        self.running = Some(Running {
-            asked,
-            sockets,
-            task,
-        });
+        self.running = Some(spawn_blocking(move || Reloaded {
+            prepared: prepare(&request),
+            asked: request.asked,
+            sockets: request.sockets,
+        }));
     }
 
     /// Drops all reloads at a drain, because a reload would open closed listeners again. Returns
@@ -94,22 +84,19 @@ impl Reloading {
 
     /// Waits until a reload is prepared; never returns if there is none. Cancel safe.
     pub async fn prepared(&mut self) -> Reloaded {
-        let Some(Running { task, .. }) = &mut self.running else {
+        let Some(task) = &mut self.running else {
             return std::future::pending().await;
         };
         let joined = task.await;
-        let (asked, sockets) = self
-            .running
-            .take()
-            .map_or_else(Default::default, |it| (it.asked, it.sockets));
+        self.running = None;
         if let Some(request) = self.again.take() {
             self.begin(request);
         }
-        Reloaded {
-            asked,
-            sockets,
-            prepared: joined.unwrap_or_else(|error| Err(vec![error.to_string()])),
-        }
+        joined.unwrap_or_else(|error| Reloaded {
+            asked: 0,
+            sockets: BoundSockets::default(),
+            prepared: Err(vec![error.to_string()]),
+        })
     }
 }
 
