@@ -54,8 +54,6 @@ struct ServerWatch {
     /// Reservation of the next free slot, while a due check waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
-    /// Percentage of the configured weight that was last stored in `server`.
-    weight_percent: u8,
 }
 
 /// Host name of a server, which is resolved repeatedly.
@@ -259,7 +257,6 @@ impl ServerWatch {
             check_schedule: Schedule::at(now),
             reservation: None,
             name: Name::of(backend, config, now),
-            weight_percent: 100,
             backend: Arc::clone(backend),
             server,
             rules,
@@ -273,10 +270,7 @@ impl ServerWatch {
                 && before.rules.passive.is_some() == self.rules.passive.is_some()
         };
         match before {
-            Some(before) if alike(&before) => {
-                self.health = before.health;
-                self.weight_percent = before.weight_percent;
-            }
+            Some(before) if alike(&before) => self.health = before.health,
             _ => {
                 self.server.set_failing(false);
                 self.server.set_weight_percent(100);
@@ -391,7 +385,7 @@ impl ServerWatch {
         }
     }
 
-    fn note(&mut self, change: Change, reason: &dyn Display, now: Now) {
+    fn note(&self, change: Change, reason: &dyn Display, now: Now) {
         let failing = !change.to.is_usable();
         let (backend, server) = (&*self.backend.keys.name, self.server.name());
         let (from, to) = (change.from.label(), change.to.label());
@@ -410,12 +404,9 @@ impl ServerWatch {
         self.server.set_failing(failing);
     }
 
-    fn set_weight(&mut self, now: Duration) {
+    fn set_weight(&self, now: Duration) {
         let percent = self.health.weight_percent(&self.rules, now);
-        if percent != self.weight_percent {
-            self.weight_percent = percent;
-            self.server.set_weight_percent(percent.into());
-        }
+        self.server.set_weight_percent(percent.into());
     }
 }
 
