@@ -30,11 +30,9 @@ use prometheus_client::registry::Registry;
 
 use super::page_refusals::PageRefusal;
 use super::snapshot::Snapshot;
-use super::status::ServingState;
+use super::status::{BackendStatus, ServerStatus, ServingState};
 use becket_keys::signing::token::TokenStatus;
 use becket_proto::close_reason::CloseReason;
-use becket_proxy::backend::backend_state::BackendState;
-use becket_proxy::backend::server_state::ServerState;
 use becket_proxy::metrics::{
     AtomicHistogram, BUCKETS, Counter, Counters, KernelTlsRefusal, PipeRefusal, Times, bucket_limit,
 };
@@ -250,37 +248,38 @@ impl Snapshot {
     }
 
     fn backends(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
-        let backends = |number: fn(&BackendState) -> u64| {
-            let states = self.backends.iter().map(|backend| &backend.state);
-            states.map(move |state| ([state.name()], number(state)))
+        let all = &self.status.backends;
+        let backends = |number: fn(&BackendStatus) -> u64| {
+            let each = all.iter();
+            each.map(move |one| ([one.name.as_str()], number(one)))
         };
-        let lists = self.backends.iter().map(|backend| backend.state.servers());
-        let servers: Vec<_> = lists.flat_map(|list| list.to_vec()).collect();
-        let servers = |number: fn(&ServerState) -> u64| {
-            let each = servers.iter();
-            each.map(move |one| ([one.backend().name(), &**one.name()], number(one)))
+        let servers = |number: fn(&ServerStatus) -> u64| {
+            all.iter().flat_map(move |backend| {
+                let each = backend.servers.iter();
+                each.map(move |one| ([backend.name.as_str(), &one.name], number(one)))
+            })
         };
         families! { page:
-            Gauge becket_queue "Connections that wait for a slot of a server" [backend] = backends(|b| b.waiting() as u64);
-            Counter becket_queue_hand_overs "Slots handed to a connection that waited" [backend] = backends(BackendState::hand_overs);
-            Counter becket_idle_reclaims "Idle connections closed for a client that waited for a slot" [backend] = backends(BackendState::idle_reclaims);
-            Gauge becket_stick_entries "Clients whose server is remembered" [backend] = backends(|b| b.sticks() as u64);
+            Gauge becket_queue "Connections that wait for a slot of a server" [backend] = backends(|one| one.waiting as u64);
+            Counter becket_queue_hand_overs "Slots handed to a connection that waited" [backend] = backends(|one| one.hand_overs);
+            Counter becket_idle_reclaims "Idle connections closed for a client that waited for a slot" [backend] = backends(|one| one.idle_reclaims);
+            Gauge becket_stick_entries "Clients whose server is remembered" [backend] = backends(|one| one.stick_entries as u64);
             Gauge becket_server_in_service "1 if the server can get connections" [backend, server]
-                = servers(|one| one.is_in_service().into());
+                = servers(|one| (one.health.state == "passing").into());
             Gauge becket_server_connections "Connections to the server, including pending connects" [backend, server]
-                = servers(|one| one.in_use().into());
+                = servers(|one| one.in_use.into());
             Counter becket_server_connects "Connects to the server that succeeded" [backend, server]
-                = servers(ServerState::connections);
+                = servers(|one| one.connections);
             Counter becket_server_connect_failures "Failed connects to the server" [backend, server]
-                = servers(ServerState::failures);
+                = servers(|one| one.failures);
             Counter becket_server_checks "Completed health checks of the server" [backend, server]
-                = servers(|one| one.watched().checks);
+                = servers(|one| one.health.checks);
             Counter becket_server_check_failures "Failed health checks of the server" [backend, server]
-                = servers(|one| one.watched().check_failures);
+                = servers(|one| one.health.check_failures);
             Counter becket_server_outages "Times that the server went out of service" [backend, server]
-                = servers(|one| one.watched().outages);
+                = servers(|one| one.health.outages);
             Gauge becket_server_dns_stale "1 if the server's name did not resolve when it was last looked up" [backend, server]
-                = servers(|one| one.dns_stale().into());
+                = servers(|one| one.health.dns_stale.into());
         }
         page.histogram(
             "becket_connect_seconds",

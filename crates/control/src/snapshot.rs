@@ -25,7 +25,6 @@ use super::temporary::RunningBackend;
 pub struct Snapshot {
     pub status: Status,
     pub cluster: Option<ClusterStatus>,
-    pub backends: Vec<RunningBackend>,
     /// `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<&'static Support>,
     /// Numbers of PostgreSQL cancel requests: sent to a server, and failed.
@@ -108,24 +107,21 @@ pub fn server(config: &Server, state: &ServerState) -> ServerStatus {
 /// Returns the configured values of keys that an operator has overridden; `None` if there are none.
 fn in_file(config: &Server, settings: &ServerSettings) -> Option<BTreeMap<String, Value>> {
     let (changed, file) = (&settings.overrides, &settings.file);
-    let mut values = BTreeMap::new();
-    let mut add = |key: &str, is_changed: bool, value: Value| {
-        if is_changed {
-            values.insert(key.to_owned(), value);
-        }
-    };
-    add(
-        "mode",
-        changed.mode.is_some(),
-        json!(settings.mode_in_file()),
-    );
-    add("weight", changed.weight.is_some(), json!(file.weight));
-    add("maxconn", changed.maxconn.is_some(), json!(file.maxconn));
-    add(
-        "addresses",
-        changed.addresses.is_some(),
-        json!([config.name]),
-    );
+    let mode = json!(settings.mode_in_file());
+    let values = [
+        ("mode", changed.mode.is_some(), mode),
+        ("weight", changed.weight.is_some(), json!(file.weight)),
+        ("maxconn", changed.maxconn.is_some(), json!(file.maxconn)),
+        (
+            "addresses",
+            changed.addresses.is_some(),
+            json!([config.name]),
+        ),
+    ];
+    let values = values.into_iter().filter(|(_, is_changed, _)| *is_changed);
+    let values: BTreeMap<_, _> = values
+        .map(|(key, _, value)| (key.to_owned(), value))
+        .collect();
     Some(values).filter(|values| !values.is_empty())
 }
 

@@ -269,7 +269,6 @@ impl AdminState {
         Snapshot {
             status,
             cluster,
-            backends,
             kernel_tls: config.kernel_tls(),
             cancels: shared.cancels.counts(),
             admin_refused: self.refusals.each_ref().map(Counter::value),
