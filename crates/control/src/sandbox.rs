@@ -50,13 +50,10 @@ impl Sandbox {
         let mode = config.file.process.sandbox;
         let mut sandbox = Self::default();
         sandbox.status.mode = mode;
-        match mode {
-            SandboxMode::Off => {}
-            SandboxMode::On => {
-                sandbox.confine_files(reach(config, files, folder));
-                let filtered = call_filter::restrict().map(|()| "filtered");
-                sandbox.status.calls = in_force("system calls", filtered);
-            }
+        if mode == SandboxMode::On {
+            sandbox.confine_files(reach(config, files, folder));
+            let filtered = call_filter::restrict().map(|()| "filtered");
+            sandbox.status.calls = in_force("system calls", filtered);
         }
         sandbox
     }
