@@ -3,14 +3,13 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use becket_config::choices::ServerMode;
 use becket_control::replies::TopConnections;
-use becket_control::status::{BackendStatus, ServerStatus, Status};
+use becket_control::status::{ServerStatus, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
 use super::sample::{Sample, TopRefused};
 use crate::admin::NoStatus;
-use crate::status::{escaped, rate};
+use crate::status::rate;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SortBy {
@@ -20,20 +19,12 @@ pub(super) enum SortBy {
     Failures,
 }
 
-#[derive(Debug, PartialEq)]
-pub(super) struct ServerRow {
-    /// `BACKEND/SERVER`.
-    pub(super) name: String,
-    pub(super) mode: &'static str,
-    pub(super) condition: String,
-    /// The server accepts no new clients.
-    pub(super) is_out: bool,
-    pub(super) weight: u32,
-    pub(super) open: u32,
-    pub(super) maxconn: Option<u32>,
+#[derive(Debug)]
+pub(super) struct ServerRow<'a> {
+    pub(super) backend: &'a str,
+    pub(super) server: &'a ServerStatus,
     /// Connections per second; `None` without an earlier sample.
     pub(super) rate: Option<f64>,
-    pub(super) failures: u64,
 }
 
 #[derive(Debug)]
@@ -140,7 +131,7 @@ impl Screen {
         rate(self.status(), &self.before.as_ref()?.status, of)
     }
 
-    pub(super) fn servers(&self) -> Vec<ServerRow> {
+    pub(super) fn servers(&self) -> Vec<ServerRow<'_>> {
         let mut rows = Vec::new();
         for (at, backend) in self.status().backends.iter().enumerate() {
             for (index, server) in backend.servers.iter().enumerate() {
@@ -155,39 +146,26 @@ impl Screen {
                 let before = self.before.as_ref();
                 let was_there = before.is_some_and(|it| find(&it.status).is_some());
                 let rate = was_there.then(|| self.rate_of(|it| find(it).unwrap_or_default()));
-                rows.push(row(backend, server, rate.flatten()));
+                rows.push(ServerRow {
+                    backend: &backend.name,
+                    server,
+                    rate: rate.flatten(),
+                });
             }
         }
         match self.sort {
             SortBy::Name => {}
-            SortBy::Open => rows.sort_by_key(|row| Reverse(row.open)),
+            SortBy::Open => rows.sort_by_key(|row| Reverse(row.server.in_use)),
             SortBy::Rate => {
-                let rate = |row: &ServerRow| row.rate.unwrap_or_default();
+                let rate = |row: &ServerRow<'_>| row.rate.unwrap_or_default();
                 rows.sort_by(|a, b| rate(b).total_cmp(&rate(a)));
             }
-            SortBy::Failures => rows.sort_by_key(|row| Reverse(row.failures)),
+            SortBy::Failures => rows.sort_by_key(|row| Reverse(row.server.failures)),
         }
         if self.is_reversed {
             rows.reverse();
         }
         rows
-    }
-}
-
-fn row(backend: &BackendStatus, server: &ServerStatus, rate: Option<f64>) -> ServerRow {
-    ServerRow {
-        name: format!("{}/{}", escaped(&backend.name), escaped(&server.name)),
-        mode: match (server.mode, server.backup) {
-            (ServerMode::Ready, true) => "backup",
-            (mode, _) => mode.word(),
-        },
-        condition: escaped(server.health.label()),
-        is_out: !server.health.is_usable(),
-        weight: server.weight,
-        open: server.in_use,
-        maxconn: server.maxconn,
-        rate,
-        failures: server.failures,
     }
 }
 
@@ -203,7 +181,7 @@ mod tests {
 
     fn first_names(screen: &Screen) -> Vec<String> {
         let rows = screen.servers().into_iter();
-        rows.map(|row| row.name.replace("app/10.0.0.", ""))
+        rows.map(|row| row.server.name.replace("10.0.0.", ""))
             .collect()
     }
 

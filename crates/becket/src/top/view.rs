@@ -11,6 +11,7 @@ use std::time::Duration;
 use super::sample::TopRefused;
 use super::screen::{Screen, ServerRow, SortBy};
 use crate::status::escaped;
+use becket_config::choices::ServerMode;
 use becket_control::history::Moment;
 use becket_control::replies::TopConnections;
 use becket_control::status::Status;
@@ -121,8 +122,9 @@ fn traffic(screen: &Screen) -> [String; 4] {
 }
 
 fn draw_servers(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
+    let count = screen.servers().len();
+    screen.above = screen.above.min(count.saturating_sub(1));
     let rows = screen.servers();
-    screen.above = screen.above.min(rows.len().saturating_sub(1));
     let columns = server_columns(area.width);
     let head = columns.iter().map(|column| {
         let name = column.name;
@@ -137,9 +139,13 @@ fn draw_servers(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
         0 => Constraint::Fill(1),
         width => Constraint::Length(width),
     });
-    let shown = rows.iter().skip(screen.above).map(|server| {
-        let row = Row::new(columns.iter().map(|column| (column.text)(server)));
-        if server.is_out { row.red() } else { row }
+    let shown = rows.iter().skip(screen.above).map(|one| {
+        let row = Row::new(columns.iter().map(|column| (column.text)(one)));
+        if one.server.health.is_usable() {
+            row
+        } else {
+            row.red()
+        }
     });
     let table = Table::new(shown, widths).header(Row::new(head).style(HEAD));
     frame.render_widget(table, area);
@@ -223,14 +229,14 @@ struct ServerColumn {
     /// Width in characters; 0 for the name column, which fills the remaining width.
     width: u16,
     sort: Option<SortBy>,
-    text: fn(&ServerRow) -> String,
+    text: fn(&ServerRow<'_>) -> String,
 }
 
 const fn column(
     name: &'static str,
     width: u16,
     sort: Option<SortBy>,
-    text: fn(&ServerRow) -> String,
+    text: fn(&ServerRow<'_>) -> String,
 ) -> ServerColumn {
     ServerColumn {
         name,
@@ -242,19 +248,28 @@ const fn column(
 
 static SERVER_COLUMNS: [ServerColumn; 8] = [
     column("BACKEND/SERVER", 0, Some(SortBy::Name), |it| {
-        it.name.clone()
+        format!("{}/{}", escaped(it.backend), escaped(&it.server.name))
     }),
-    column("MODE", 11, None, |it| it.mode.to_owned()),
-    column("CONDITION", 14, None, |it| it.condition.clone()),
-    column("WEIGHT", 6, None, |it| it.weight.to_string()),
-    column("OPEN", 9, Some(SortBy::Open), |it| it.open.to_string()),
+    column("MODE", 11, None, |it| {
+        match (it.server.mode, it.server.backup) {
+            (ServerMode::Ready, true) => "backup".to_owned(),
+            (mode, _) => mode.word().to_owned(),
+        }
+    }),
+    column("CONDITION", 14, None, |it| {
+        escaped(it.server.health.label())
+    }),
+    column("WEIGHT", 6, None, |it| it.server.weight.to_string()),
+    column("OPEN", 9, Some(SortBy::Open), |it| {
+        it.server.in_use.to_string()
+    }),
     column("MAXCONN", 9, None, |it| {
-        it.maxconn
-            .map_or_else(|| "-".to_owned(), |most| most.to_string())
+        let most = it.server.maxconn;
+        most.map_or_else(|| "-".to_owned(), |most| most.to_string())
     }),
     column("RATE", 10, Some(SortBy::Rate), |it| per_second(it.rate)),
     column("FAILURES", 9, Some(SortBy::Failures), |it| {
-        it.failures.to_string()
+        it.server.failures.to_string()
     }),
 ];
 /// Columns that a narrow terminal omits, in the order in which they are dropped: settings first, then counts. With 80
