@@ -34,7 +34,7 @@ pub fn display(counters: Vec<Arc<Counters>>, stop: Receiver<()>) -> io::Result<(
         }
         let (after, now) = (CounterSums::of(&counters), Instant::now());
         if number.is_multiple_of(LINES_PER_HEADING) {
-            writeln!(out, "{}", heading())?;
+            writeln!(out, "{HEADING}")?;
         }
         writeln!(out, "{}", line(&before, &after, now - then))?;
         (before, then) = (after, now);
@@ -76,12 +76,6 @@ impl CounterSums {
     }
 }
 
-fn heading() -> String {
-    let cell = |(name, width): (&str, usize)| format!("{name:>width$}");
-    let (groups, columns) = (GROUPS.map(cell), COLUMNS.map(cell));
-    format!("{}\n{}", groups.join("  "), columns.join("  "))
-}
-
 /// Formats the changes between two readings.
 fn line(before: &CounterSums, after: &CounterSums, elapsed: Duration) -> String {
     let seconds = elapsed.as_secs_f64().max(1e-3);
@@ -103,33 +97,20 @@ fn line(before: &CounterSums, after: &CounterSums, elapsed: Duration) -> String 
         time(0.5),
         time(0.99),
     ];
-    let pad = |(value, (_, width)): (String, (&str, usize))| format!("{value:>width$}");
-    let cells: Vec<_> = values.into_iter().zip(COLUMNS).map(pad).collect();
+    let pad = |(value, width): (String, usize)| format!("{value:>width$}");
+    let cells: Vec<_> = values.into_iter().zip(WIDTHS).map(pad).collect();
     cells.join("  ")
 }
 
 const SECOND: Duration = Duration::from_secs(1);
 /// Number of lines between headings, so that every screen shows the column names.
 const LINES_PER_HEADING: u64 = 20;
-/// Column groups, each with the total width of its columns.
-const GROUPS: [(&str, usize); 4] = [
-    ("connections", 26),
-    ("handshakes", 28),
-    ("bytes of clients", 20),
-    ("handshake time", 18),
-];
-const COLUMNS: [(&str, usize); 10] = [
-    ("new/s", 7),
-    ("open", 6),
-    ("total", 9),
-    ("full/s", 7),
-    ("resumed/s", 9),
-    ("failed/s", 8),
-    ("in/s", 9),
-    ("out/s", 9),
-    ("median", 8),
-    ("p99", 8),
-];
+/// Groups of columns, and columns. [`WIDTHS`] contains the widths of the columns.
+const HEADING: &str = concat!(
+    "               connections                    handshakes      bytes of clients      handshake time\n",
+    "  new/s    open      total   full/s  resumed/s  failed/s       in/s      out/s    median       p99",
+);
+const WIDTHS: [usize; 10] = [7, 6, 9, 7, 9, 8, 9, 9, 8, 8];
 
 #[cfg(test)]
 mod tests {
@@ -179,9 +160,12 @@ mod tests {
 
     #[test]
     fn a_group_heading_is_as_wide_as_its_columns() {
-        let heading = heading();
-        let (groups, columns) = heading.split_once('\n').unwrap();
+        let (groups, columns) = HEADING.split_once('\n').unwrap();
         assert_eq!(groups.len(), columns.len());
+        assert_eq!(
+            columns.len(),
+            WIDTHS.iter().sum::<usize>() + 2 * (WIDTHS.len() - 1)
+        );
         let end = |line: &str, name: &str| line.find(name).map(|at| at + name.len());
         for (group, last) in [("connections", "total"), ("handshakes", "failed/s")] {
             assert_eq!(end(groups, group), end(columns, last));
