@@ -14,24 +14,17 @@ use std::time::Duration;
 
 use becket_sys::process::begin_session;
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum DaemonSide {
-    /// Foreground process: started by the user, exits once the background process is ready.
-    Front,
-    Back,
-}
-
-/// Returns the role of this process. A background process starts a new session, which detaches it
+/// Returns `true` in the background process, after it has started a new session, which detaches it
 /// from the terminal.
 ///
 /// # Errors
 /// setsid(2) failed.
-pub(super) fn begin() -> io::Result<DaemonSide> {
-    if std::env::var_os(IS_BACK).is_none() {
-        return Ok(DaemonSide::Front);
+pub(super) fn is_background() -> io::Result<bool> {
+    let is_background = std::env::var_os(IS_BACK).is_some();
+    if is_background {
+        begin_session()?;
     }
-    begin_session()?;
-    Ok(DaemonSide::Back)
+    Ok(is_background)
 }
 
 /// Starts the background process, and waits until it is ready or has exited.

@@ -17,7 +17,6 @@ use becket_dialects::{Dialect, DialectCommand, Invocation, MigrationSource, page
 use becket_sys::privileges;
 use rustls_pki_types::UnixTime;
 
-use self::background::DaemonSide;
 use crate::check::check;
 use becket_control::launch::launch;
 use becket_control::server::Outcome;
@@ -101,8 +100,7 @@ impl DropInCall {
                 );
                 return Ok(ExitCode::FAILURE);
             }
-            let in_front =
-                translation.is_daemon && !is_test && background::begin()? == DaemonSide::Front;
+            let in_front = translation.is_daemon && !is_test && !background::is_background()?;
             if in_front || is_test || !translation.is_daemon {
                 let origin = source.origin();
                 for remark in translation.remarks(&origin) {
