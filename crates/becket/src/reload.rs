@@ -11,7 +11,7 @@ use std::io;
 use std::thread::sleep;
 use std::time::Duration;
 
-use becket_control::status::{ReloadCounts, ServingState, Status};
+use becket_control::status::{ReloadCounts, ReloadOutcome, ServingState, Status};
 use becket_sys::process::signal_namesake;
 
 use crate::admin::{AdminAddress, NoStatus};
@@ -84,29 +84,16 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
         return Err(NotReloaded::NotSignalled { pid, error });
     }
     let is_upgrade = what == OperatorRequest::Upgrade;
-    let counts = |status: &Status| -> ReloadCounts {
-        let changes = &status.changes;
-        if is_upgrade {
-            changes.upgrades
-        } else {
-            changes.reloads
-        }
-    };
+    let (then, _) = requests(what, &before);
     wait(place, |status| {
-        let (now, then) = (counts(status), counts(&before));
+        let (now, outcome) = requests(what, status);
         let is_same_process = status.process.started == before.process.started;
-        let changes = &status.changes;
         if now.done != then.done && (is_upgrade || is_same_process) {
             Some(Ok(ended(&before.changes.temporary)))
         } else if !is_same_process {
             Some(Err(NotReloaded::Restarted))
         } else if now.refused != then.refused {
-            let outcome = if is_upgrade {
-                &changes.upgrade
-            } else {
-                &changes.reload
-            };
-            let errors = outcome.iter().flat_map(|it| &it.errors);
+            let errors = outcome.into_iter().flat_map(|it| &it.errors);
             let errors = errors.map(|error| escaped(error)).collect();
             Some(Err(NotReloaded::Refused(what, errors)))
         } else if status.process.state == ServingState::Draining && !is_upgrade {
@@ -115,6 +102,15 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
             None
         }
     })?
+}
+
+/// Returns the counts of reloads or of upgrades, and the last outcome.
+fn requests(what: OperatorRequest, status: &Status) -> (ReloadCounts, Option<&ReloadOutcome>) {
+    let changes = &status.changes;
+    match what {
+        OperatorRequest::Upgrade => (changes.upgrades, changes.upgrade.as_ref()),
+        _ => (changes.reloads, changes.reload.as_ref()),
+    }
 }
 
 /// Sends the request over the admin socket, which needs no process ID. Returns `None` if the admin
