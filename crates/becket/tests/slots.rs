@@ -181,7 +181,7 @@ impl<'a> Worker<'a> {
             sides if !self.held.is_empty() => {
                 let at = self.dice(self.held.len() as u64) as usize;
                 let held = self.held.swap_remove(at);
-                let (server, arrival) = (held.slot.server().key(), held.slot.arrival());
+                let (server, arrival) = (held.slot.server().key(), held.slot.arrival);
                 drop(held);
                 if sides == 5 {
                     // That server fails the connection, which then tries another server.

@@ -325,7 +325,10 @@ impl BackendState {
             Pick::Full => None,
         })?;
         self.count(queue);
-        let slot = taken.found.map(|slot| slot.had_since(taken.arrival));
+        let mut slot = taken.found;
+        if let Some(slot) = &mut slot {
+            slot.arrival = taken.arrival;
+        }
         self.hand_overs.fetch_add(slot.is_some().into(), Relaxed);
         let grant = Grant {
             place: taken.item.place,

@@ -22,27 +22,21 @@ use super::server_state::ServerState;
 #[must_use]
 pub struct ServerSlot {
     server: Arc<ServerState>,
-    arrival: Arrival,
+    pub arrival: Arrival,
 }
 
 impl ServerSlot {
     /// Claims a slot. Returns `None` if the server has reached its limit. Checks neither the
     /// server's health nor the queue.
     pub fn claim(server: &Arc<ServerState>) -> Option<Self> {
-        server.take_slot().then(|| Self {
+        server.take_slot().then(|| Self::of(server))
+    }
+
+    fn of(server: &Arc<ServerState>) -> Self {
+        Self {
             server: Arc::clone(server),
             arrival: server.backend().arrival(),
-        })
-    }
-
-    pub(super) fn had_since(self, arrival: Arrival) -> Self {
-        let mut slot = self;
-        slot.arrival = arrival;
-        slot
-    }
-
-    pub fn arrival(&self) -> Arrival {
-        self.arrival
+        }
     }
 
     pub fn server(&self) -> &Arc<ServerState> {
@@ -66,10 +60,7 @@ impl Reservation {
     /// Claims the reserved slot. Returns `None` if `maxconn` connections exist.
     pub fn claim(&self) -> Option<ServerSlot> {
         let server = &self.0;
-        server.take_reserved_slot().then(|| ServerSlot {
-            server: Arc::clone(server),
-            arrival: server.backend().arrival(),
-        })
+        server.take_reserved_slot().then(|| ServerSlot::of(server))
     }
 }
 

@@ -221,21 +221,19 @@ impl<N: Net> Conversing<N> {
     }
 
     fn close(self, over: Over, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
-        let reason = match over {
-            Over::Injected => CloseReason::StarttlsInjected,
-            Over::Broken => CloseReason::NotTls,
-            Over::Quit | Over::Cleartext | Over::Cancel => CloseReason::Cleartext,
-            Over::Refused | Over::BadGreeting => CloseReason::ServerGreeting,
+        let (reason, detail) = match over {
+            Over::Quit => (CloseReason::Cleartext, ""),
+            Over::Cleartext => (CloseReason::Cleartext, "the client continued without TLS"),
+            Over::Cancel => (CloseReason::Cleartext, "cancel request not forwarded"),
+            Over::Injected => (
+                CloseReason::StarttlsInjected,
+                "the client sent data after its request for TLS",
+            ),
+            Over::Broken => (CloseReason::NotTls, "the client violated the protocol"),
+            Over::Refused => (CloseReason::ServerGreeting, "the server refused service"),
+            Over::BadGreeting => (CloseReason::ServerGreeting, "the server sent no greeting"),
         };
         if over != Over::Quit {
-            let detail = match over {
-                Over::Quit | Over::Cleartext => "the client continued without TLS",
-                Over::Injected => "the client sent data after its request for TLS",
-                Over::Broken => "the client violated the protocol",
-                Over::Cancel => "cancel request not forwarded",
-                Over::Refused => "the server refused service",
-                Over::BadGreeting => "the server sent no greeting",
-            };
             cx.note(reason, detail);
         }
         Advance::Reached(Reached::no_handshake_but(reason, self.answer.into(), cx))

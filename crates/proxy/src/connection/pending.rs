@@ -140,7 +140,7 @@ impl Pending {
 
     /// Returns a slot. Stores its arrival, so that the client can queue at its first position.
     fn give_back(&mut self, slot: ServerSlot) {
-        self.arrival.get_or_insert(slot.arrival());
+        self.arrival.get_or_insert(slot.arrival);
     }
 
     /// Records a failed connect to the slot's server, and returns the slot. Returns `true` if

@@ -290,18 +290,14 @@ impl Worker {
             if let Some(acceptor) = self.acceptors.sockets.get_mut(token - FIRST_ACCEPTOR) {
                 acceptor.ready = true;
             }
-        } else {
-            self.note_connection(token, readiness(event));
+            return;
         }
-    }
-
-    fn note_connection(&mut self, token: usize, ready: Ready) {
         let (index, side) = address_of(token);
         // The poll may report an event for a connection that is already closed.
         let Some(entry) = self.connections.get_mut(index) else {
             return;
         };
-        if entry.connection.handle_ready(side, ready) {
+        if entry.connection.handle_ready(side, readiness(event)) {
             self.enqueue(index);
         }
     }

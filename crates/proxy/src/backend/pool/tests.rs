@@ -223,7 +223,7 @@ fn a_redispatched_client_keeps_its_position_and_is_not_rejected() {
         let tried = [keys[fixture.place(&ours)]];
         let newer = fixture.pool.wait(11, &tried, None).unwrap();
         assert!(fixture.pool.wait(12, &[], None).is_err(), "it is full");
-        let arrival = ours.arrival();
+        let arrival = ours.arrival;
         drop(ours);
         let sent_on = fixture.pool.wait(10, &tried, Some(arrival)).unwrap();
         drop(other);
