@@ -28,9 +28,6 @@ pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
     Ok((file, metadata))
 }
 
-/// Flag for open(2) that makes it fail if the last component of the path is a symbolic link.
-pub const NO_LINK: i32 = libc::O_NOFOLLOW;
-
 #[cfg(test)]
 mod tests {
     use rustix::fs::{CWD, FileType, Mode, mknodat};

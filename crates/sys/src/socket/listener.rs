@@ -17,9 +17,11 @@
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
+use nix::sys::socket::setsockopt;
+use nix::sys::socket::sockopt::AttachReusePortCbpf;
 use socket2::{Domain, Protocol, SockRef, Socket, TcpKeepalive, Type};
 
 use super::option::set_int;
@@ -228,22 +230,7 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
         len: 1,
         filter: program.as_mut_ptr(),
     };
-    // SAFETY: the descriptor is borrowed, hence open; the pointer and length describe `program`, whose only
-    // instruction is valid as well. The kernel copies both.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_REUSEPORT_CBPF,
-            (&raw const program).cast(),
-            size_of::<libc::sock_fprog>() as libc::socklen_t,
-        )
-    };
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::last_os_error())
-    }
+    Ok(setsockopt(socket, AttachReusePortCbpf, &program)?)
 }
 
 /// Changes the maximum number of connections that wait to be accepted. Connections in the queue stay. Starts to listen
