@@ -38,7 +38,13 @@ pub(super) fn tls12(string: &str) -> CipherChoice {
     };
     let rules = string.split([':', ',', ' ', ';']);
     let rules = rules.filter(|rule| !rule.is_empty());
-    rules.for_each(|rule| list.apply(rule));
+    // In OpenSSL, an RFC 6460 profile (`SUITEB...`) at the start replaces the whole string.
+    match rules.clone().next() {
+        Some("SUITEB128" | "SUITEB128C2") => list.order = vec![(4, true), (0, true)],
+        Some("SUITEB128ONLY") => list.order = vec![(4, true)],
+        Some("SUITEB192") => list.order = vec![(0, true)],
+        _ => rules.for_each(|rule| list.apply(rule)),
+    }
     let active = list.order.iter().filter(|(_, is_active)| *is_active);
     CipherChoice {
         suites: active.map(|(index, _)| SUITES[*index].iana).collect(),
@@ -181,7 +187,7 @@ mod tests {
     use super::*;
 
     /// Strings with each kind of operator, and strings from real files.
-    const STRINGS: [&str; 24] = [
+    const STRINGS: [&str; 26] = [
         "EECDH+AESGCM:EDH+AESGCM:AES256+EECDH:AES256+EDH",
         "HIGH:!aNULL:!SSLv2:!DH:!kDHEPSK",
         "ECDHE-RSA-AES128-GCM-SHA256:ECDHE-ECDSA-AES256-GCM-SHA384",
@@ -200,6 +206,8 @@ mod tests {
         "aECDSA+AES128+AESGCM",
         "TLSv1.2:!SHA256:!SHA384",
         "kECDHE:!CHACHA20",
+        "SUITEB128",
+        "SUITEB192",
         "FIPS:+aRSA",
         "ECDH+AESGCM, ECDH+AES256 ;!3DES",
         "ALL:!ECDSA:NOSUCH",
@@ -239,6 +247,7 @@ mod tests {
         for (string, more) in [
             ("ECDHE-RSA-AES128-GCM-SHA256", false),
             ("EECDH+AESGCM:ECDHE+CHACHA20", false),
+            ("SUITEB128", false),
             ("HIGH", true),
             ("AES256-SHA", true),
         ] {

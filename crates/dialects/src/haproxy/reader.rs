@@ -106,7 +106,7 @@ impl<'p> HaproxyTranslator<'p> {
         &mut self,
         (setting, mut name): (&'static Setting, &'static str),
         line: usize,
-        words: Vec<String>,
+        mut words: Vec<String>,
     ) {
         let all = words.join(" ");
         let origin = self.out.note_as((setting, name), line, &all);
@@ -124,6 +124,10 @@ impl<'p> HaproxyTranslator<'p> {
         // All options that select a kind of health check share one name, so that the last one wins.
         if name.starts_with("option ") && (name.ends_with("chk") || name.ends_with("-check")) {
             name = CHECK;
+        }
+        if name == "server-template" && words.len() > 1 {
+            words.remove(1);
+            name = "server";
         }
         let (table, begin) = match name {
             "bind" => (BIND, 1),

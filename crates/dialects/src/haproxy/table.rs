@@ -70,7 +70,7 @@ pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::differs(Own, "mode", "", "every byte passes as it is, also HTTP"),
     Setting::same(Own, "bind", "listener.bind"),
     Setting::same(Own, "server", "backend.server"),
-    Setting::lost(Own, "server-template", "write a backend.server for each address"),
+    Setting::partly(Own, "server-template", "backend.server", "one server, whose addresses are tried in order, with one maxconn for all: write a server for each address"),
     Setting::same(Own, "default_backend", "listener.backend"),
     Setting::partly(Own, "use_backend|acl", "listener.route", ROUTES),
     Setting::partly(Own, "redirect|http-request", "listener.redirect", TO_HTTPS),
