@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use becket_load::clock;
 use becket_load::preface::{Flight, Preface};
+use rustls::client::Resumption;
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, crypto::aws_lc_rs, version};
@@ -275,16 +276,11 @@ fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig
 
 fn client_config(settings: &Settings, resumes: bool) -> Result<Arc<ClientConfig>, Error> {
     let tls = load::tls(settings)?;
-    let mut config = Arc::unwrap_or_clone(tls.config());
-    config.resumption = if !resumes {
-        rustls::client::Resumption::disabled()
-    } else if settings.resume_kind == "id" {
-        rustls::client::Resumption::in_memory_sessions(8)
-            .tls12_resumption(rustls::client::Tls12Resumption::SessionIdOnly)
-    } else {
-        rustls::client::Resumption::in_memory_sessions(8)
-    };
-    Ok(Arc::new(config))
+    let mut config = tls.config();
+    if !resumes {
+        Arc::make_mut(&mut config).resumption = Resumption::disabled();
+    }
+    Ok(config)
 }
 
 /// Minimum number of transactions for a median.

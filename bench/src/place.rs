@@ -25,17 +25,14 @@ pub struct Shares {
 impl Place {
     /// Reads the CPUs that the calling thread may use.
     pub fn here() -> Result<Self, Error> {
-        let set = sched_getaffinity(None)
-            .map_err(|e| Error::os("cannot read the CPU affinity", e.into()))?;
+        let cpus = becket_sys::affinity::allowed_cpus()
+            .map_err(|e| Error::os("cannot read the CPU affinity", e))?;
         let mut cores: Vec<Core> = Vec::new();
-        for cpu in (0..CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)) {
+        for cpu in cpus {
             let socket = topology(cpu, "physical_package_id").parse().unwrap_or(0);
             let core = topology(cpu, "core_id").parse().unwrap_or(cpu);
-            let known = cores.iter_mut();
-            match known
-                .into_iter()
-                .find(|c| (c.socket, c.core) == (socket, core))
-            {
+            let is_same = |known: &&mut Core| (known.socket, known.core) == (socket, core);
+            match cores.iter_mut().find(is_same) {
                 Some(known) => known.cpus.push(cpu),
                 None => cores.push(Core {
                     socket,

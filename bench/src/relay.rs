@@ -184,9 +184,7 @@ impl Pair {
         }
         Ok(true)
     }
-}
 
-impl Pair {
     /// Answers the client's flights. Queues bytes after the last flight for the backend.
     fn talk(&mut self, event: &Event, buffer: &mut [u8]) -> io::Result<Talk> {
         if !(event.is_readable() || event.is_read_closed()) {

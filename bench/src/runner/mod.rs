@@ -182,7 +182,6 @@ impl<'a> Runner<'a> {
         let behind = terminator
             .as_ref()
             .map_or(backend.address, |server| server.address);
-        let becket = self.parts.becket().cloned();
         // The failover measure starts new farms in each round.
         let is_farm = scenario.measure == Measure::Failover;
         let (mut servers, reasons) = if is_farm {
@@ -198,7 +197,7 @@ impl<'a> Runner<'a> {
             && !scenario.is_classic();
         let floors = has_floor.then(|| self.parts.floors(settings, &certificate, behind));
         let floors = floors.transpose()?;
-        let farm = becket.filter(|_| is_farm);
+        let farm = self.parts.becket().filter(|_| is_farm);
         let site = Site {
             address: backend.address,
             backend: backend.address,
@@ -216,7 +215,7 @@ impl<'a> Runner<'a> {
                 measure: scenario.measure,
                 settings,
                 servers: &mut servers,
-                farm: farm.as_ref().map(|peer| (peer, &site)),
+                farm: farm.map(|peer| (peer, &site)),
                 floors,
                 network,
                 control: &mut self.control,
