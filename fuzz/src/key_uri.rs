@@ -48,7 +48,7 @@ pub fn run(data: &[u8]) -> usize {
 /// Writes the URI with every byte percent-encoded.
 fn written(uri: &KeyUri) -> String {
     let attributes = uri.token.attributes.iter();
-    let path = attributes.map(|(name, value)| (name.name(), value.as_bytes()));
+    let path = attributes.map(|(name, value)| (name.label(), value.as_bytes()));
     let path = path
         .chain(uri.object.iter().map(|label| ("object", label.as_bytes())))
         .chain(uri.id.iter().map(|id| ("id", &id[..])));

@@ -12,6 +12,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use becket_proto::labelled;
 use percent_encoding::percent_decode_str;
 
 use crate::notation::{Text, ValueError, as_text};
@@ -72,42 +73,24 @@ pub struct TokenId {
     pub attributes: Vec<(Attribute, String)>,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+labelled! {
+#[derive(PartialOrd, Ord)]
 pub enum Attribute {
     /// CK_TOKEN_INFO, label.
-    Token,
+    Token = "token",
     /// CK_TOKEN_INFO, manufacturerID.
-    Manufacturer,
+    Manufacturer = "manufacturer",
     /// CK_TOKEN_INFO, serialNumber.
-    Serial,
+    Serial = "serial",
     /// CK_TOKEN_INFO, model.
-    Model,
+    Model = "model",
     /// CK_SLOT_ID, in decimal digits.
-    SlotId,
+    SlotId = "slot-id",
     /// CK_SLOT_INFO, slotDescription.
-    SlotDescription,
+    SlotDescription = "slot-description",
     /// CK_SLOT_INFO, manufacturerID.
-    SlotManufacturer,
+    SlotManufacturer = "slot-manufacturer",
 }
-
-impl Attribute {
-    const ALL: [(&str, Self); 7] = [
-        ("token", Self::Token),
-        ("manufacturer", Self::Manufacturer),
-        ("serial", Self::Serial),
-        ("model", Self::Model),
-        ("slot-id", Self::SlotId),
-        ("slot-description", Self::SlotDescription),
-        ("slot-manufacturer", Self::SlotManufacturer),
-    ];
-
-    pub fn name(self) -> &'static str {
-        let all = Self::ALL.iter();
-        all.filter(|(_, one)| *one == self)
-            .map(|(name, _)| *name)
-            .next()
-            .unwrap_or_default()
-    }
 }
 
 impl TokenId {
@@ -119,7 +102,7 @@ impl TokenId {
                 name.push(';');
             }
             if *attribute != Attribute::Token {
-                name += attribute.name();
+                name += attribute.label();
                 name.push('=');
             }
             name += value;
@@ -179,13 +162,15 @@ impl KeyUri {
             return Ok(());
         }
         let value = text_of(name, value)?;
-        let known = Attribute::ALL.iter().find(|(known, _)| *known == name);
+        let known = Attribute::ALL
+            .into_iter()
+            .find(|known| known.label() == name);
         match (name, known) {
-            (_, Some((_, attribute))) => {
-                if *attribute == Attribute::SlotId && value.parse::<u64>().is_err() {
+            (_, Some(attribute)) => {
+                if attribute == Attribute::SlotId && value.parse::<u64>().is_err() {
                     return Err("slot-id is not a number".into());
                 }
-                self.token.attributes.push((*attribute, value));
+                self.token.attributes.push((attribute, value));
             }
             ("object", _) => self.object = Some(value),
             ("type", _) if value == "private" => {}

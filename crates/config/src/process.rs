@@ -218,13 +218,7 @@ pub struct Ja4Limits {
 
 /// A JA4 fingerprint, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ja4Text(String);
-
-impl Ja4Text {
-    pub fn as_str(&self) -> &str {
-        &self.0
-    }
-}
+pub struct Ja4Text(pub String);
 
 impl Text for Ja4Text {
     const ACCEPTED: &str = "a JA4 fingerprint such as \"t13d1516h2_8daaf6152771_e5627efa2ab1\"";

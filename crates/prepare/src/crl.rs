@@ -83,19 +83,16 @@ impl ConfigBuilder<'_> {
         list: &CertificateRevocationListDer<'static>,
         asked: &RevocationLists<'_>,
     ) -> Option<i64> {
-        let parsed = facts::revocation_list(list);
-        let usable = verifier::accepts(asked.authorities, list);
-        let (parsed, fault) = match (&parsed, usable) {
-            (Ok(parsed), Ok(())) => (parsed, None),
-            (Ok(parsed), Err(error)) => (parsed, Some(error.to_string())),
-            (Err(error), _) => {
+        let parsed = match facts::revocation_list(list) {
+            Ok(parsed) => parsed,
+            Err(error) => {
                 let fault = format!("not a revocation list: {error}");
                 self.report.error(shown(path, file, fault));
                 return None;
             }
         };
-        if let Some(fault) = fault {
-            let fault = format!("a revocation list that cannot be used: {fault}");
+        if let Err(error) = verifier::accepts(asked.authorities, list) {
+            let fault = format!("a revocation list that cannot be used: {error}");
             let problem = shown(path, file, fault);
             self.report
                 .error(problem.accepted("a complete list of one CA (RFC 5280), not a delta list"));

@@ -247,7 +247,7 @@ impl WorkerAdmission {
             // All ClientHellos without a fingerprint share one key. No real client sends such a
             // ClientHello.
             let ja4 = ja4.map_or_else(String::new, |ja4| ja4.to_string());
-            if self.keys.ja4.refuse.iter().any(|it| it.as_str() == ja4) {
+            if self.keys.ja4.refuse.iter().any(|it| it.0 == ja4) {
                 return Err(CloseReason::Ja4Refused);
             }
             keys.push(LimitKey::Ja4(ja4.into()));

@@ -48,7 +48,7 @@ fn the_default_burst_equals_the_rate_of_one_second() {
     assert_eq!((admission.all(), admission.source()), (all, source));
     let rates = (admission.name().rate, admission.ja4().rate);
     assert_eq!(rates, (rate(20, 40), rate(7, 7)));
-    let refused = admission.ja4.refuse[0].as_str();
+    let refused = admission.ja4.refuse[0].0.as_str();
     assert_eq!(refused, "t13d1516h2_8daaf6152771_e5627efa2ab1");
     assert_eq!(admission.prefixes(), Prefixes { v4: 24, v6: 48 });
     assert!(admission.limits_handshakes());

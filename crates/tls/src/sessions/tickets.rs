@@ -11,7 +11,6 @@
 //! then derive their keys once, between two turns, and build new configurations. Old keys are
 //! dropped with the last handshake that uses them, at most `timeouts.handshake` later.
 
-use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -29,6 +28,7 @@ use crate::secret::shared::SecretBytes;
 
 /// Secrets of all epochs whose tickets are accepted; never empty. `crates/control/src/rotation/`
 /// creates them.
+#[derive(Debug)]
 pub struct TicketSecrets {
     pub rotation: Duration,
     /// Number of this node; 0 without a cluster. Each ticket that this node seals contains the
@@ -40,7 +40,7 @@ pub struct TicketSecrets {
     pub epochs: Vec<EpochSecret>,
 }
 
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct EpochSecret {
     pub id: KeyId,
     pub secret: SecretBytes,
@@ -51,15 +51,6 @@ impl TicketSecrets {
     pub fn same_as(&self, other: &Self) -> bool {
         let ids = |of: &Self| -> Vec<KeyId> { of.epochs.iter().map(|epoch| epoch.id).collect() };
         self.node == other.node && self.rotation == other.rotation && ids(self) == ids(other)
-    }
-}
-
-impl fmt::Debug for TicketSecrets {
-    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ids: Vec<KeyId> = self.epochs.iter().map(|epoch| epoch.id).collect();
-        out.debug_struct("TicketSecrets")
-            .field("epochs", &ids)
-            .finish()
     }
 }
 
