@@ -309,10 +309,6 @@ fn the_test_option_and_the_start_agree() {
             "user = \"root\"\ngroup = \"nogroup\"\n",
             "root keeps its own group",
         ),
-        (
-            "user = \"root\"\nchroot = \"/srv\"\n",
-            "root can escape a chroot",
-        ),
         (&*log, "log-filename"),
     ] {
         place.write("hitch.conf", &format!("{text}{more}"));

@@ -6,7 +6,6 @@
 )]
 
 mod a_browser_shows_the_status;
-mod a_chroot_hides_the_host;
 
 mod a_probe_shows_what_servers_offer;
 mod a_sandbox_confines_what_serves;

@@ -160,7 +160,6 @@ impl File {
                 "process.crypto-threads above 0 with it",
             );
         }
-        self.check_chroot(report);
         let log = &self.log;
         if log.file == LogTarget::Off && log.syslog.is_none() {
             let fault = "the log cannot be off; log.level sets its verbosity";
@@ -300,19 +299,6 @@ impl File {
                     report.refuse(&path, fault, format!("{key} = \"v2\" with it, or \"off\""));
                 }
             }
-        }
-    }
-
-    /// Rejects `process.chroot` without `process.user`, because root can leave a chroot.
-    fn check_chroot(&self, report: &mut Report) {
-        let process = &self.process;
-        let path = key!("process", process.chroot);
-        if process.chroot.is_none() {
-            return;
-        }
-        if process.user.is_none() {
-            let fault = "root can leave a chroot";
-            report.refuse(path, fault, "process.user with it");
         }
     }
 

@@ -436,8 +436,6 @@ pub struct Process {
     pub user: Option<String>,
     /// Group to switch to; absent means the user's group.
     pub group: Option<String>,
-    /// Folder to which chroot(2) confines the serving process.
-    pub chroot: Option<String>,
     /// File for the process ID of the main process.
     pub pid_file: Option<String>,
     /// Allow core dumps, which contain keys.

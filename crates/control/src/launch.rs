@@ -198,7 +198,7 @@ fn confine(
     files: &Files,
     workers: usize,
 ) -> Result<(MemoryWatch, Sandbox), StartError> {
-    check_user(source, config, files.is_confined())?;
+    check_user(source, config)?;
     limit_process(config, workers)?;
     let memory = MemoryWatch::open(config.file.limits.memory);
     let sandbox = Sandbox::enter(config, files, &source.folder());
@@ -372,11 +372,11 @@ fn limit_process(config: &Config, workers: usize) -> Result<(), StartError> {
 }
 
 /// Fails if the process runs as a user other than the configured one.
-fn check_user(source: &ConfigSource, config: &Config, is_confined: bool) -> Result<(), StartError> {
-    if !is_confined && config.file.process.user.is_none() && privileges::is_root() {
+fn check_user(source: &ConfigSource, config: &Config) -> Result<(), StartError> {
+    if config.file.process.user.is_none() && privileges::is_root() {
         tracing::warn!(name: "running-as-root", "running as root; set process.user to drop privileges");
     }
-    let refused = refused_user(config, is_confined);
+    let refused = refused_user(config);
     refused.map_or(Ok(()), |problem| Err(rejected(source, vec![problem])))
 }
 

@@ -23,10 +23,8 @@ pub struct Files {
     /// Callback for each file that this process opens itself.
     reporter: Option<Arc<dyn Fn() + Send + Sync>>,
     opener: Option<Arc<OpenListed>>,
-    is_all: bool,
-    /// Log files that were opened early, because a chroot or a change of user makes their paths
-    /// inaccessible.
-    logs: Arc<BTreeMap<PathBuf, io::Result<File>>>,
+    /// Log files that were opened early, because the change of user makes their paths inaccessible.
+    logs: Arc<BTreeMap<PathBuf, File>>,
     /// Paths that this process has tried to open.
     opened: Arc<Mutex<BTreeSet<PathBuf>>>,
     reach: Option<Arc<Reach>>,
@@ -73,11 +71,10 @@ pub enum FileAt {
 }
 
 impl Files {
-    /// Creates a source from the supervisor's list. With `is_all`, no other path can be opened.
-    pub fn new(listed: BTreeMap<PathBuf, FileAt>, is_all: bool) -> Self {
+    /// Creates a source from the supervisor's list.
+    pub fn new(listed: BTreeMap<PathBuf, FileAt>) -> Self {
         Self {
             listed: Arc::new(listed),
-            is_all,
             ..Self::default()
         }
     }
@@ -92,25 +89,15 @@ impl Files {
         Self { opener, ..self }
     }
 
-    pub fn with_logs(self, logs: BTreeMap<PathBuf, io::Result<File>>) -> Self {
+    pub fn with_logs(self, logs: BTreeMap<PathBuf, File>) -> Self {
         let logs = Arc::new(logs);
         Self { logs, ..self }
     }
 
     /// Returns a log file that was opened earlier. Returns `None` if the file must be opened by
     /// path.
-    ///
-    /// # Errors
-    /// Returns the error of opening the file.
-    pub fn log(&self, path: &Path) -> io::Result<Option<File>> {
-        match self.logs.get(path) {
-            None => Ok(None),
-            Some(Ok(file)) => file.try_clone().map(Some),
-            Some(Err(error)) => Err(match error.raw_os_error() {
-                Some(number) => io::Error::from_raw_os_error(number),
-                None => error.kind().into(),
-            }),
-        }
+    pub fn log(&self, path: &Path) -> Option<&File> {
+        self.logs.get(path)
     }
 
     pub fn within(self, reach: Option<&Arc<Reach>>) -> Self {
@@ -163,24 +150,10 @@ impl Files {
         self.listed.keys().filter(is_closed).cloned().collect()
     }
 
-    /// Returns `true` if this process runs in a chroot, so that it can open only listed paths.
-    pub fn is_confined(&self) -> bool {
-        self.is_all
-    }
-
     /// Returns `true` if this process must open the path itself, because the supervisor did not
     /// list it.
     pub fn is_own(&self, path: &Path) -> bool {
-        !self.is_all && !self.listed.contains_key(path)
-    }
-
-    fn listed(&self, path: &Path) -> io::Result<Option<&FileAt>> {
-        match self.listed.get(path) {
-            None if self.is_all => Err(io::Error::other(
-                "out of reach in process.chroot: root opens only files that no other user can change",
-            )),
-            listed => Ok(listed),
-        }
+        !self.listed.contains_key(path)
     }
 
     /// Opens a regular file for reading from its start, without blocking on a FIFO. Two open copies
@@ -189,7 +162,7 @@ impl Files {
     /// # Errors
     /// Returns the error of a system call; `InvalidInput` if the path is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
-        match self.listed(path)? {
+        match self.listed.get(path) {
             None => self.here(path, regular::open),
             Some(FileAt::Listed(number)) => {
                 let opener = self.opener.as_ref().ok_or(io::ErrorKind::NotFound)?;
@@ -211,7 +184,7 @@ impl Files {
     /// # Errors
     /// Returns the error of a system call.
     pub fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
-        if self.listed(path)?.is_some() {
+        if self.listed.contains_key(path) {
             let mut bytes = Vec::new();
             self.open(path)?.0.read_to_end(&mut bytes)?;
             Ok(bytes)
@@ -221,10 +194,9 @@ impl Files {
     }
 
     pub fn is_folder(&self, path: &Path) -> bool {
-        match self.listed(path) {
-            Ok(None) => path.is_dir(),
-            Ok(Some(listed)) => matches!(listed, FileAt::Folder(_)),
-            Err(_) => false,
+        match self.listed.get(path) {
+            None => path.is_dir(),
+            Some(listed) => matches!(listed, FileAt::Folder(_)),
         }
     }
 
@@ -233,7 +205,7 @@ impl Files {
     /// # Errors
     /// Returns the error of a system call.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        match self.listed(folder)? {
+        match self.listed.get(folder) {
             None => {
                 let entries = self.here(folder, |folder| fs::read_dir(folder))?;
                 let mut paths: Vec<_> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
@@ -374,7 +346,7 @@ mod tests {
             (path.clone(), FileAt::Error(13)),
             (folder.path().to_owned(), FileAt::Folder(vec![path.clone()])),
         ];
-        let files = Files::new(listed.into(), false);
+        let files = Files::new(listed.into());
         let error = files.open(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(files.is_folder(folder.path()) && !files.is_folder(&path));

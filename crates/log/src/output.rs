@@ -4,7 +4,7 @@
 //! A file is opened with the permissions of this process. If the user of the process cannot access
 //! the folder, the file was opened before the change of user. Names of standard streams, such as
 //! `/dev/stderr`, are not opened, because the user may lack permission and a socket cannot be
-//! opened. A log file outside `process.chroot` was opened before the chroot and cannot be reopened.
+//! opened.
 //!
 //! One thread owns an [`Output`] and writes whole lines to it (`queue`, `access_log`). If a reopen
 //! fails, the old file stays in use, so that no line is lost.
@@ -29,12 +29,7 @@ use becket_keys::files::Files;
 pub enum Output {
     Stdout,
     Stderr,
-    File {
-        path: PathBuf,
-        file: File,
-        /// `true` if the file is outside the chroot. Its path then cannot be opened again.
-        is_outside: bool,
-    },
+    File { path: PathBuf, file: File },
     Syslog(SyslogDaemon),
 }
 
@@ -117,13 +112,13 @@ impl Output {
         if let Some(stream) = Self::stream(path) {
             return Ok(stream);
         }
-        let given = files.log(path).map_err(|error| refusal(path, &error))?;
-        let is_outside = given.is_some() && files.is_confined();
-        let file = given.map_or_else(|| append(path), Ok);
+        let file = match files.log(path) {
+            Some(file) => file.try_clone(),
+            None => append(path),
+        };
         Ok(Self::File {
             path: path.to_owned(),
             file: file.map_err(|error| refusal(path, &error))?,
-            is_outside,
         })
     }
 
@@ -157,13 +152,7 @@ impl Output {
     /// Fails if the file cannot be opened; the old file stays in use.
     fn reopen(&mut self) -> io::Result<()> {
         match self {
-            Self::File {
-                is_outside: true, ..
-            } => {
-                let text = "the file is outside process.chroot; rotate it with copytruncate, or restart becket";
-                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
-            }
-            Self::File { path, file, .. } => *file = append(path)?,
+            Self::File { path, file } => *file = append(path)?,
             Self::Stdout | Self::Stderr | Self::Syslog(_) => {}
         }
         Ok(())
@@ -285,7 +274,6 @@ const ENXIO: i32 = 6;
 mod tests {
     use super::*;
     use becket_config::notation::Text as _;
-    use std::collections::BTreeMap;
     use std::fs;
     use std::os::unix::net::UnixDatagram;
 
@@ -302,20 +290,16 @@ mod tests {
     }
 
     #[test]
-    fn an_inherited_log_file_is_kept_and_reopening_it_fails() {
+    fn a_log_file_that_was_opened_before_is_not_opened_by_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let (path, moved) = (dir.path().join("log"), dir.path().join("log.1"));
-        let refused = io::Error::from_raw_os_error(ENXIO);
-        let logs = [(path.clone(), append(&path)), (moved.clone(), Err(refused))];
-        let files = Files::new(BTreeMap::new(), true).with_logs(logs.into());
-        let mut output = Output::open(Some(&path), &files).unwrap();
+        let logs = [(path.clone(), append(&path).unwrap())];
+        let files = Files::default().with_logs(logs.into());
         fs::rename(&path, &moved).unwrap();
-        assert!(output.reopen().is_err());
+        let mut output = Output::open(Some(&path), &files).unwrap();
         output.write_all(b"kept\n").unwrap();
         assert_eq!(fs::read_to_string(&moved).unwrap(), "kept\n");
         assert!(!path.exists());
-        let error = Output::open(Some(&moved), &files).unwrap_err();
-        assert!(error.to_string().contains("needs a reader"), "{error}");
     }
 
     fn daemon(path: &Path) -> SyslogDaemon {

@@ -230,7 +230,6 @@ mod tests {
         let queue = LineQueue::new(Output::File {
             path: "pipe".into(),
             file: pipe,
-            is_outside: false,
         });
         queue.start().unwrap();
         let line = [&[b'x'; 1023][..], b"\n"].concat();

@@ -282,12 +282,7 @@ impl ConfigBuilder<'_> {
 
     /// Checks the output of a log. The folder of a file must exist.
     fn log_target(&mut self, path: &str, target: &LogTarget) -> LogTarget {
-        let target = self.reachable(target.below(self.environment.base));
-        if self.environment.files.is_confined() && target.file().is_some_and(Path::is_absolute) {
-            // The file was opened before the process entered the chroot, so its folder is not
-            // checked.
-            return target;
-        }
+        let target = target.below(self.environment.base);
         let fault = match target.file().map(|file| (file, file.parent())) {
             Some((file, _)) if file.is_dir() => "a directory",
             Some((_, Some(folder))) if !folder.is_dir() => "the folder does not exist",
@@ -297,28 +292,8 @@ impl ConfigBuilder<'_> {
         target
     }
 
-    /// Returns a log output as seen by this process. In a chroot, its path becomes relative to the
-    /// current folder, which is the root.
-    fn reachable(&self, target: LogTarget) -> LogTarget {
-        let (Some(root), Some(file), true) = (
-            &self.file.process.chroot,
-            target.file(),
-            self.environment.files.is_confined(),
-        ) else {
-            return target;
-        };
-        match file.strip_prefix(self.environment.base.join(root)) {
-            Ok(inside) => LogTarget::File(Path::new(".").join(inside)),
-            Err(_) => target,
-        }
-    }
-
     fn check_identity(&mut self) {
         let process = &self.file.process;
-        if self.environment.files.is_confined() {
-            // In a chroot, this process has already changed to the configured user.
-            return;
-        }
         let Some(user) = &process.user else { return };
         let (at, of_group) = (
             key!("process", process.user),
@@ -341,12 +316,6 @@ impl ConfigBuilder<'_> {
                     let fault = "root keeps its own group";
                     self.report
                         .refuse(of_group, fault, "\"root\", or another user");
-                }
-                if process.chroot.is_some() {
-                    let path = key!("process", process.chroot);
-                    let fault = "root can escape a chroot";
-                    self.report
-                        .refuse(path, fault, "a user other than root in process.user");
                 }
             }
         }
@@ -475,22 +444,15 @@ impl ConfigBuilder<'_> {
 
 /// Returns a problem if this process cannot serve as the configured user, because only root can
 /// change the user.
-pub fn refused_user(config: &Config, is_confined: bool) -> Option<Problem> {
+pub fn refused_user(config: &Config) -> Option<Problem> {
     let process = &config.file.process;
-    // A chroot has no user database, so the user is not checked inside one. The supervisor has
-    // already resolved the user.
-    let user = process.user.as_ref().filter(|_| !is_confined)?;
-    let root = "a start as root";
-    if process.chroot.is_some() {
-        let fault = "only root can enter a chroot";
-        return Some(Problem::new(key!("process", process.chroot), fault).accepted(root));
-    }
+    let user = process.user.as_ref()?;
     let fault = match UnixIdentity::find(user, process.group.as_deref()) {
         Ok(identity) if identity.uid == effective_user() => return None,
         Ok(_) => format!("only root can change to user {user}"),
         Err(error) => reason(&error),
     };
-    Some(Problem::new(key!("process", process.user), fault).accepted(root))
+    Some(Problem::new(key!("process", process.user), fault).accepted("a start as root"))
 }
 
 /// Returns `true` if `tracing` accepts `level` as a filter. A single word must be a level, because

@@ -16,7 +16,7 @@ use becket_sys::{privileges, rlimit, root_only};
 use super::carried::Carried;
 use super::child::{self, ListedFiles};
 use super::needs::Needs;
-use super::resources::{FoundConfig, HeldSockets, ResourceOffer, chroot, open_listed, passed};
+use super::resources::{FoundConfig, HeldSockets, ResourceOffer, open_listed, passed};
 use super::run::{Runner, RunnerSettings};
 use crate::link::resources::ProcessResources;
 use crate::link::{self, SupervisorLink};
@@ -122,9 +122,7 @@ fn check(
     let gives =
         |path: &&PathBuf| seen.is_roots && root_only::gives(path, identity).unwrap_or(false);
     let logs = needs.logs.iter().filter(gives).cloned().collect();
-    let chroot = chroot(seen, source);
     let mut offer = ResourceOffer::of_files(source, seen, &needs);
-    offer.listing.is_all = chroot.is_some();
     offer.listing.logs = logs;
     offer.probe(&needs);
     offer.start_agents(seen, &needs, Some(identity), None);
@@ -134,7 +132,6 @@ fn check(
         supervisor: std::process::id(),
         user: Some(RunAs {
             identity: identity.clone(),
-            chroot,
             logs: Vec::new(),
         }),
         restarts: Restarts::default(),

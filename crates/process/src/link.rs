@@ -19,15 +19,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::thread;
 
-use becket_sys::log_file::append;
 use becket_sys::process::die_with_parent;
-use becket_sys::{affinity, privileges, root_only};
+use becket_sys::{privileges, root_only};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 pub use self::opener::{Delivered, Opener};
 use self::opener::{OpenAnswer, receive};
 use self::resources::ProcessResources;
-use crate::protocol::{Command, Event, ProcessStart, Restarts, RunAs};
+use crate::protocol::{Command, Event, Restarts, RunAs};
 
 #[derive(Debug)]
 pub struct SupervisorLink {
@@ -53,7 +52,7 @@ pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
         return Err(io::ErrorKind::InvalidData.into());
     };
     call_by_name();
-    let logs = become_user(&start)?;
+    let logs = become_user(start.user.as_ref())?;
     // Must follow the change of user, which resets this setting.
     die_with_parent(start.supervisor)?;
     let replaced = if start.replaces {
@@ -74,43 +73,19 @@ pub fn begin() -> io::Result<(SupervisorLink, ProcessResources)> {
     Ok((link, given))
 }
 
-type Logs = BTreeMap<PathBuf, io::Result<File>>;
-
-/// Enters the chroot and changes to the user of a start command. Returns log files that were opened
-/// before, because the user cannot open them.
-fn become_user(start: &ProcessStart) -> io::Result<Logs> {
-    let logs = start.user.as_ref().map(open_logs).transpose()?;
-    if let Some(user) = &start.user
-        && let Some(folder) = &user.chroot
-    {
-        // Caches the worker count, because CPU quotas cannot be read inside the chroot.
-        let _count = affinity::worker_count();
-        privileges::enter_root(folder).map_err(|error| {
-            let text = format!("process.chroot = {:?}: {error}", folder.display());
-            io::Error::new(error.kind(), text)
-        })?;
-    }
+/// Changes to the user of a start command. Returns log files that were opened before, because they
+/// may be in root-owned folders that the user cannot access.
+fn become_user(user: Option<&RunAs>) -> io::Result<BTreeMap<PathBuf, File>> {
     privileges::forbid_new_privileges()?;
-    if let Some(user) = &start.user {
-        privileges::drop_to(&user.identity)?;
-    }
-    Ok(logs.unwrap_or_default())
-}
-
-/// Opens the logs that the user cannot open later: logs outside the chroot, and logs in root-owned
-/// folders that the user cannot access.
-fn open_logs(user: &RunAs) -> io::Result<Logs> {
-    let identity = &user.identity;
-    let mut logs = Logs::new();
-    for log in &user.logs {
-        let is_outside = user.chroot.as_ref().is_some_and(|at| !log.starts_with(at));
-        let file = match root_only::open_log(log, identity) {
-            Ok(Some(file)) => Ok(file),
-            _ if is_outside => privileges::with_rights_of(identity, || append(log))?,
-            _ => continue,
-        };
-        logs.insert(log.clone(), file);
-    }
+    let Some(user) = user else {
+        return Ok(BTreeMap::new());
+    };
+    let opened = |log: &PathBuf| {
+        let file = root_only::open_log(log, &user.identity).ok()??;
+        Some((log.clone(), file))
+    };
+    let logs = user.logs.iter().filter_map(opened).collect();
+    privileges::drop_to(&user.identity)?;
     Ok(logs)
 }
 

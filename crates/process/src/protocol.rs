@@ -145,7 +145,6 @@ pub struct ProcessStart {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct RunAs {
     pub identity: UnixIdentity,
-    pub chroot: Option<PathBuf>,
     /// Log files. A log that the user cannot open is opened before the change of user.
     pub logs: Vec<PathBuf>,
 }
@@ -174,8 +173,6 @@ pub struct Resources {
     pub tokens: usize,
     /// Logs that the supervisor would create. Set for a process that only checks.
     pub logs: Vec<PathBuf>,
-    /// `true` if the process runs in a chroot. It must not open files that are not listed.
-    pub is_all: bool,
     /// Number of reloads that the process had requested when this listing was made.
     pub asked: u64,
 }

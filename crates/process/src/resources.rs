@@ -151,7 +151,6 @@ impl IncludedFiles for PartsByRoot {
 pub(super) struct Holdings {
     pub(super) sockets: HeldSockets,
     pub(super) workers: usize,
-    pub(super) chroot: Option<PathBuf>,
     /// Logs that root creates for the user.
     pub(super) logs: Vec<PathBuf>,
     pub(super) watched: Vec<PathBuf>,
@@ -476,11 +475,6 @@ pub(super) fn check_program(program: &Path) -> io::Result<()> {
             "not a program: expected an ELF file or a script with #!",
         )),
     }
-}
-
-pub(super) fn chroot(seen: &FoundConfig, source: &ConfigSource) -> Option<PathBuf> {
-    let folder = seen.file.process.chroot.as_ref()?;
-    Some(source.folder().join(folder))
 }
 
 /// Returns `true` if only root can change the existing part of a path.

@@ -24,8 +24,8 @@ use tokio::time::{Instant, sleep_until};
 use super::child::{Child, ChildEvent, ListedFiles};
 use super::needs::Needs;
 use super::resources::{
-    Configurations, FoundConfig, Holdings, ResourceOffer, check_program, chroot, is_roots,
-    open_listed, times,
+    Configurations, FoundConfig, Holdings, ResourceOffer, check_program, is_roots, open_listed,
+    times,
 };
 use super::supervisor::{Action, Input, ServiceNotice, Supervisor};
 use crate::protocol::{
@@ -196,11 +196,7 @@ impl Runner {
             Input::Event(process, Event::Asked(OperatorRequest::Reload)) if is_serving(process) => {
                 self.asked += 1
             }
-            // A log outside the chroot is never reopened, so it need not exist.
-            Input::Requested(OperatorRequest::Reopen) => {
-                let chroot = self.held.current.chroot.as_ref();
-                self.give_logs(|log| chroot.is_none_or(|at| log.starts_with(at)));
-            }
+            Input::Requested(OperatorRequest::Reopen) => self.give_logs(),
             _ => {}
         }
         let now = self.now();
@@ -291,7 +287,7 @@ impl Runner {
         }
         let (seen, needs) = self.look();
         let times = times(&seen);
-        let (mut offer, mut holdings) = self.offer(&seen, &needs, self.chroot(&seen));
+        let (mut offer, mut holdings) = self.offer(&seen, &needs);
         if !self.held.has_committed {
             // Retries, because a process that lost its supervisor is about to release addresses.
             for _ in 0..TRIES {
@@ -301,7 +297,7 @@ impl Runner {
                 // Closes the sockets of this attempt, so that the next attempt can bind them again.
                 drop((offer, holdings));
                 std::thread::sleep(PAUSE);
-                (offer, holdings) = self.offer(&seen, &needs, self.chroot(&seen));
+                (offer, holdings) = self.offer(&seen, &needs);
             }
         }
         offer.log_holders();
@@ -324,7 +320,6 @@ impl Runner {
             supervisor: std::process::id(),
             user: user.map(|identity| RunAs {
                 identity: identity.clone(),
-                chroot: holdings.chroot.clone(),
                 logs: needs.logs.clone(),
             }),
             restarts,
@@ -371,7 +366,7 @@ impl Runner {
     fn reload(&mut self, process: u32) -> ProcessTimes {
         let (seen, mut needs) = self.look();
         needs.workers = self.held.current.workers;
-        let (mut offer, mut holdings) = self.offer(&seen, &needs, self.held.current.chroot.clone());
+        let (mut offer, mut holdings) = self.offer(&seen, &needs);
         let user = self.setup.identity.as_ref();
         holdings.agents = offer.start_agents(&seen, &needs, user, None);
         offer.listing.asked = self.asked;
@@ -395,7 +390,6 @@ impl Runner {
         }
         let mut offer = ResourceOffer::default();
         offer.list_all(&self.held.current.watched);
-        offer.listing.is_all = self.held.current.chroot.is_some();
         offer.listing.number = self.held.listing_number();
         let listed = ListedFiles::of(&offer.listing);
         if let Some(child) = self.child(process) {
@@ -411,28 +405,16 @@ impl Runner {
         (seen, needs)
     }
 
-    /// Returns the configured chroot; `None` without privileges, because only root can enter it.
-    fn chroot(&self, seen: &FoundConfig) -> Option<PathBuf> {
-        let found = chroot(seen, &self.setup.source);
-        found.filter(|_| self.setup.identity.is_some())
-    }
-
-    fn offer(
-        &mut self,
-        seen: &FoundConfig,
-        needs: &Needs,
-        chroot: Option<PathBuf>,
-    ) -> (ResourceOffer, Holdings) {
+    fn offer(&mut self, seen: &FoundConfig, needs: &Needs) -> (ResourceOffer, Holdings) {
         let logs = if seen.is_roots {
             needs.logs.clone()
         } else {
             Vec::new()
         };
         self.held.current.logs.clone_from(&logs);
-        self.give_logs(|_| true);
+        self.give_logs();
         let mut offer = ResourceOffer::of_files(&self.setup.source, seen, needs);
         offer.listing.number = self.held.listing_number();
-        offer.listing.is_all = chroot.is_some();
         let sockets = offer.bind(needs, &self.held.current.sockets);
         if self.setup.identity.is_some() {
             offer.add_admin_socket(needs, &mut self.admin_socket);
@@ -441,7 +423,6 @@ impl Runner {
         let holdings = Holdings {
             sockets,
             workers: needs.workers,
-            chroot,
             logs,
             watched: watched.cloned().collect(),
             keys: seen.file.process.clone(),
@@ -460,7 +441,6 @@ impl Runner {
     /// Reads the supervisor's settings from the configuration, for a process that already serves.
     pub(super) fn adopt_configuration(&mut self) {
         let (seen, needs) = self.look();
-        self.held.current.chroot = self.chroot(&seen);
         if seen.is_roots {
             self.held.current.logs = needs.logs;
             self.held.current.watched = needs.watched;
@@ -489,11 +469,11 @@ impl Runner {
     }
 
     /// Creates log files for the user in folders that only root can write.
-    fn give_logs(&self, which: impl Fn(&&PathBuf) -> bool) {
+    fn give_logs(&self) {
         let Some(identity) = &self.setup.identity else {
             return;
         };
-        for path in self.held.current.logs.iter().filter(which) {
+        for path in &self.held.current.logs {
             if let Err(error) = root_only::give(path, identity) {
                 tracing::warn!(name: "log-create-failed", path = %path.display(), %error, "cannot create a log file");
             }

@@ -6,7 +6,6 @@
 
 use std::io;
 use std::num::NonZeroUsize;
-use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -40,12 +39,11 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
 /// Returns the number of workers that this process can keep busy: the number of allowed CPUs or the CPU quota rounded
 /// up, whichever is lower.
 ///
-/// Returns 1 if neither can be read. Reads the quota once, since `/proc` may be inaccessible later.
+/// Returns 1 if neither can be read.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     let allowed = allowed_cpus().map_or(1, |cpus| cpus.len());
-    static QUOTA: OnceLock<Option<f64>> = OnceLock::new();
-    workers(allowed, *QUOTA.get_or_init(cpu_quota))
+    workers(allowed, cpu_quota())
 }
 
 fn workers(allowed: usize, quota: Option<f64>) -> NonZeroUsize {

@@ -31,8 +31,6 @@ impl UnixIdentity {
     pub fn find(user: &str, group: Option<&str>) -> io::Result<Self> {
         let gid = group.map(find_group).transpose()?;
         let Some(entry) = find_user(user)? else {
-            // A chroot may lack a user database; the group of root is always 0.
-            let gid = gid.or((number(user) == Some(0)).then_some(0));
             return match (number(user), gid) {
                 (Some(uid), Some(gid)) => Ok(Self {
                     uid,

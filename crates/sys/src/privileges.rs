@@ -4,13 +4,12 @@
 //! but its capability calls do not. So call [`drop_to`] and [`forbid_new_privileges`] before the first thread is
 //! started: later threads inherit the result. An existing thread also changes its user, and loses its capabilities.
 //!
-//! Sources: credentials(7), capabilities(7), prctl(2), chroot(2).
+//! Sources: credentials(7), capabilities(7), prctl(2).
 
 use std::io;
-use std::path::Path;
 
-use nix::unistd::{Gid, Uid, getgroups, setgroups, setresgid, setresuid};
-use rustix::process::{DumpableBehavior, geteuid, getgid, set_dumpable_behavior};
+use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
+use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 use crate::identity::UnixIdentity;
@@ -43,7 +42,8 @@ pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
     refuse_unchanged(identity)?;
     let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     // Groups are set first, because only root can change them.
-    setgroups(&group_ids(identity))?;
+    let groups: Vec<Gid> = identity.groups.iter().copied().map(Gid::from_raw).collect();
+    setgroups(&groups)?;
     setresgid(gid, gid, gid)?;
     setresuid(uid, uid, uid)?;
     let none = CapabilitySet::empty();
@@ -53,44 +53,6 @@ pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
         inheritable: none,
     };
     Ok(set_capabilities(None, sets)?)
-}
-
-/// Runs `act` with the rights of `identity`, then becomes root again with all its rights. Call it as root
-/// before threads are started.
-///
-/// # Errors
-/// As for [`drop_to`]. After an error some of the credentials may have changed: exit.
-pub fn with_rights_of<T>(identity: &UnixIdentity, act: impl FnOnce() -> T) -> io::Result<T> {
-    refuse_unchanged(identity)?;
-    let groups = getgroups()?;
-    become_effective(identity.uid, identity.gid, &group_ids(identity))?;
-    let done = act();
-    // The user is restored first, because only root can restore the groups.
-    setresuid(UNCHANGED_USER, Uid::from_raw(0), UNCHANGED_USER)?;
-    become_effective(0, getgid().as_raw(), &groups)?;
-    Ok(done)
-}
-
-fn become_effective(uid: u32, gid: u32, groups: &[Gid]) -> io::Result<()> {
-    let unchanged = Gid::from_raw(u32::MAX);
-    setgroups(groups)?;
-    setresgid(unchanged, Gid::from_raw(gid), unchanged)?;
-    setresuid(UNCHANGED_USER, Uid::from_raw(uid), UNCHANGED_USER)?;
-    Ok(())
-}
-
-fn group_ids(identity: &UnixIdentity) -> Vec<Gid> {
-    identity.groups.iter().copied().map(Gid::from_raw).collect()
-}
-
-/// Makes `folder` the root of the file system for this process, and changes to it. Only root can do this,
-/// and root can leave it at will, so drop root next.
-///
-/// # Errors
-/// Returns the errors of chroot(2) and chdir(2).
-pub fn enter_root(folder: &Path) -> io::Result<()> {
-    rustix::process::chroot(folder)?;
-    Ok(rustix::process::chdir("/")?)
 }
 
 /// Prevents programs that this process executes from gaining privileges through set-user-ID bits or
@@ -124,8 +86,6 @@ fn refuse_unchanged(identity: &UnixIdentity) -> io::Result<()> {
     }
     Ok(())
 }
-
-const UNCHANGED_USER: Uid = Uid::from_raw(u32::MAX);
 
 #[cfg(test)]
 mod tests {

@@ -58,11 +58,7 @@ impl Tree {
         }
         // The file is opened through the descriptor, because the path may lead to another file now.
         let link = format!("/proc/self/fd/{}", found.as_raw_fd());
-        let file = match rustix::fs::open(link, READ, Mode::empty()) {
-            // A chroot has no /proc, so the path is resolved again.
-            Err(Errno::NOENT) => self.resolve(path, READ, how)?,
-            opened => File::from(opened?),
-        };
+        let file = File::from(rustix::fs::open(link, READ, Mode::empty())?);
         let metadata = file.metadata()?;
         Ok((file, metadata))
     }

@@ -12,7 +12,7 @@ pub mod self_test;
 
 use std::collections::BTreeMap;
 use std::io::ErrorKind;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,9 +95,7 @@ pub fn check(
             report
                 .warnings
                 .extend(taken(&prepared.config, &given.sockets));
-            let is_confined = given.files.is_confined();
-            let refused = refused_user(&prepared.config, is_confined);
-            report.errors.extend(refused);
+            report.errors.extend(refused_user(&prepared.config));
             report
                 .errors
                 .extend(closed_logs(&prepared.config.log, given));
@@ -146,14 +144,11 @@ fn too_few_descriptors(config: &Config) -> Option<Problem> {
     (wanted > most).then_some(problem)
 }
 
-/// Returns a problem for each log file that cannot be opened. Skips files that root opens, and
-/// paths outside a chroot.
+/// Returns a problem for each log file that cannot be opened. Skips files that root opens.
 fn closed_logs(log: &Log, given: &ProcessResources) -> Vec<Problem> {
-    let is_outside = |path: &Path| given.files.is_confined() && path.is_absolute();
     let files = [("log.file", &log.file), ("log.access", &log.access)].into_iter();
     let files = files.filter_map(|(key, target)| Some((key, target.file()?)));
-    let opened =
-        files.filter(|(_, path)| !given.logs.iter().any(|it| it == path) && !is_outside(path));
+    let opened = files.filter(|(_, path)| !given.logs.iter().any(|it| it == path));
     let closed = opened.filter_map(|(key, path)| {
         let error = Output::check(path).err()?;
         Some(Problem::new(key, reason(&error)))

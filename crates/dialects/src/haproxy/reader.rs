@@ -237,7 +237,7 @@ impl<'p> HaproxyTranslator<'p> {
     fn process(&mut self, proxies: &[HaproxySection]) {
         let has_user = self.global.last("user").is_some();
         let is_possible = |given: &&Directive| match given.name {
-            "group" | "chroot" => has_user,
+            "group" => has_user,
             "stats socket" => given.text().starts_with('/'),
             _ => true,
         };

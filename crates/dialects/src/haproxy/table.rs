@@ -41,7 +41,7 @@ pub(super) const SECTIONS: &[Setting] = &[
 pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Text, "user", "process.user"),
     Setting::same(Text, "group", "process.group"),
-    Setting::differs(Path, "chroot", "process.chroot", "files are read outside of it; sockets of servers and of log.syslog, and etc/hosts, etc/passwd and etc/resolv.conf are inside"),
+    Setting::differs(Own, "chroot", "", "process.sandbox confines becket to its configured files instead"),
     Setting::same(Path, "pidfile", "process.pid-file"),
     Setting::same(Number, "nbthread", "process.workers"),
     Setting::same(Number, "maxconn", "limits.connections"),

@@ -160,7 +160,7 @@ impl HitchTranslator {
                 self.out.put_own(text, origin);
             }
         }
-        for name in ["chroot", "pidfile", "log-filename"] {
+        for name in ["pidfile", "log-filename"] {
             if let Some((path, origin)) = self.global.text(name) {
                 self.out.put_own(self.out.place(path), origin);
             }

@@ -275,8 +275,7 @@ fn quotes_commas_comments_and_empty_values_are_parsed_as_by_hitch() {
     let text = "frontend = '[*]:1';\n";
     // An address needs quotes; a word does not.
     assert!(!faults(&translated(text)).is_empty());
-    let text =
-        "user = 'nobody'; group = staff, pem-file = \"/a.pem\"\nkeepalive = 5 # = 6\nchroot = \"\"";
+    let text = "user = 'nobody'; group = staff, pem-file = \"/a.pem\"\nkeepalive = 5 # = 6\npidfile = \"\"";
     let (toml, _) = migrated(text);
     assert!(
         toml.contains("user = \"nobody\"") && toml.contains("group = \"staff\""),

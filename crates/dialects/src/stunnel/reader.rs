@@ -461,10 +461,8 @@ impl StunnelTranslator {
                 self.out.put_own(value, origin);
             }
         }
-        for name in ["chroot", "output"] {
-            if let Some((path, origin)) = global.text(name) {
-                self.out.put_own(self.out.place(path), origin);
-            }
+        if let Some((path, origin)) = global.text("output") {
+            self.out.put_own(self.out.place(path), origin);
         }
         if let Some((path, origin)) = global.text("pid") {
             let path = self.inside(&global, path);

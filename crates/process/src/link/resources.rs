@@ -48,7 +48,7 @@ impl ProcessResources {
                 };
                 (path, at)
             });
-        let files = Files::new(files.collect(), listing.is_all);
+        let files = Files::new(files.collect());
         let (opener, number) = (Arc::clone(opener), listing.number);
         let reporter = Arc::clone(&opener);
         let files = files.reported_by(Arc::new(move || reporter.report_progress()));
