@@ -26,8 +26,8 @@ pub fn of(run: &Run, outcome: &Outcome) -> String {
         .unwrap_or_else(|| "No server could be measured on this machine.".to_owned())
 }
 
-/// Lists at most [`FEW`] verdicts of becket against the best peer and against other builds or settings, inconclusive
-/// ones last. Only counts further verdicts.
+/// Returns a sentence for each verdict on becket, inconclusive ones last. If there are more than [`FEW`] verdicts,
+/// returns one sentence that only counts them.
 fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     let figures = figure::headlines(outcome);
     let each = outcome.cases.iter().flat_map(|case| {
@@ -64,7 +64,6 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     ))
 }
 
-/// Returns one sentence for each combination of figure, verdict and peer.
 fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
     sentences(all.iter().map(|(case, figure, standing)| {
         let (interval, against) = (&standing.interval, &standing.against);
@@ -90,7 +89,7 @@ fn listed(all: &[(&Case, &Figure, Standing)]) -> Option<String> {
     }))
 }
 
-/// Returns a sentence with the best column of each case, for runs that cannot compare becket with a peer.
+/// Returns sentences that name the best server of each case. Used if a run cannot compare becket with a peer.
 fn medians(outcome: &Outcome) -> Option<String> {
     let figure = figure::headlines(outcome).into_iter().next()?;
     sentences(outcome.cases.iter().filter_map(|case| {
@@ -101,7 +100,7 @@ fn medians(outcome: &Outcome) -> Option<String> {
     }))
 }
 
-/// Groups the pairs by their first string and writes one sentence per group.
+/// Writes one sentence for each distinct first string: the string, a colon, and all second strings that belong to it.
 fn sentences(parts: impl Iterator<Item = (String, String)>) -> Option<String> {
     let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
     for (begin, part) in parts {
@@ -160,7 +159,6 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     (!told.is_empty()).then(|| told.join(" "))
 }
 
-/// Formats a setting with its value. A key exchange group is shown as its upper-case name only.
 fn named(setting: &str, value: &str) -> String {
     match setting {
         "group" => value.to_uppercase(),
@@ -168,7 +166,8 @@ fn named(setting: &str, value: &str) -> String {
     }
 }
 
-/// Returns a sentence with the round trips that each kind of resumption saves before the first byte.
+/// Returns a sentence that lists, for each case with resumption, how many round trips to the first byte it saves
+/// compared with a full handshake.
 fn saved(outcome: &Outcome) -> Option<String> {
     let trips = |case: &Case| verdict::subject(case)?.median(figures::ROUND_TRIPS_TO_FIRST);
     let told = outcome.cases.iter().filter_map(|case| {
@@ -176,7 +175,7 @@ fn saved(outcome: &Outcome) -> Option<String> {
         let way = full.insert("resume".to_owned(), "never".to_owned())?;
         let full = outcome.cases.iter().find(|other| other.settings == full)?;
         let saved = trips(full)? - trips(case)?;
-        // Adding 0.0 turns -0.0 into 0.0, which is printed without a sign.
+        // Adding 0.0 turns -0.0 into 0.0, which is formatted without a minus sign.
         let saved = (saved * 10.0).round() / 10.0 + 0.0;
         (way != "never").then(|| format!("{saved:.1}{}", with(case)))
     });
@@ -215,7 +214,7 @@ fn generators(outcome: &Outcome) -> Option<String> {
     (!told.is_empty()).then(|| format!("{answer}: {}.", told.join("; ")))
 }
 
-/// Returns ` with <label>`, or an empty string for a case without a label.
+/// Returns ` with <label>` for a case with a label, otherwise an empty string.
 fn with(case: &Case) -> String {
     match case.label.as_str() {
         "" => String::new(),
@@ -223,7 +222,7 @@ fn with(case: &Case) -> String {
     }
 }
 
-/// Scenarios that measure the cost of a setting, each with the name of that setting.
+/// Pairs of scenario ID and setting. The answer of such a scenario compares the values of the setting.
 const STEPS: &[(&str, &str)] = &[
     ("batches", "rsa-batch"),
     ("cipher", "suite"),

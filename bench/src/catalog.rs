@@ -1,4 +1,4 @@
-//! The built-in scenarios, in the order in which `all` runs them.
+//! Built-in scenarios, in the order in which `becket-bench run all` runs them.
 
 use crate::Error;
 use crate::scenario::Scenario;

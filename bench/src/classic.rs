@@ -1,4 +1,4 @@
-//! Tables of published articles, with today's figures next to the published ones.
+//! Renders tables of published articles with the figures of this run next to the published ones.
 
 use crate::articles::Article;
 use crate::figure;
@@ -7,7 +7,7 @@ use crate::result::{Case, Column, Outcome};
 use crate::scenario::{Scenario, Settings, Source, Today};
 use crate::table::{self, Rows};
 
-/// Renders an article's table with additional columns for today's figures, below the article's name and link.
+/// Renders an article's table below its name and link, with additional columns for the figures of this run.
 pub fn show(scenario: &Scenario, source: &Source, outcome: &Outcome) -> String {
     let mut text = String::new();
     if let Some(article) = Article::find(&source.article) {

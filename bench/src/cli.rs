@@ -20,10 +20,10 @@ pub struct Cli {
     pub command: Command,
 }
 
-/// Subcommands.
+/// Subcommand of `becket-bench`.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List the scenarios with their questions
+    /// List the scenarios and the question that each answers
     List,
     /// Run scenarios and store the result and its report in a directory
     Run(RunArgs),
@@ -35,7 +35,7 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         readme: Option<PathBuf>,
     },
-    /// Processes that the bench starts itself.
+    /// Starts a child process of the bench.
     #[command(subcommand, hide = true)]
     Part(Part),
 }
@@ -57,31 +57,32 @@ pub struct RunArgs {
     /// Use another build of a server: haproxy=/path/to/haproxy; haproxy@awslc=/path adds a second column
     #[arg(long, value_name = "NAME=PATH")]
     pub peer: Vec<String>,
-    /// Also measure an earlier build of becket; same as --peer becket@old=PATH
+    /// Also measure an earlier build of becket (same as --peer becket@old=PATH)
     #[arg(long, value_name = "PATH")]
     pub old: Option<PathBuf>,
     /// Minimum rounds per case [default: 3, quick: 2]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=100))]
     pub rounds: Option<u32>,
-    /// Time per case for additional rounds until becket can be distinguished from the best peer [default: 5m, quick: 0s]
+    /// Maximum time per case for additional rounds, which run until becket differs clearly from the best peer [default:
+    /// 5m, quick: 0s]
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub patience: Option<Duration>,
-    /// Run only cases in which this setting has one of these values: key=rsa2048, or key=p256,rsa2048
+    /// Run only cases in which a setting has one of these values: key=rsa2048, or key=p256,rsa2048
     #[arg(long, value_name = "SETTING=VALUES")]
     pub only: Vec<String>,
-    /// Use the values of a quick run with measurements of full length
+    /// Use as few values per setting as --quick, but measurements of full length
     #[arg(long)]
     pub few: bool,
-    /// List the cases and measure nothing
+    /// List the cases without measuring
     #[arg(long)]
     pub plan: bool,
-    /// Measure even if other processes use the CPUs; the report then has a warning
+    /// Measure even if other processes use the CPUs; the report then contains a warning
     #[arg(long)]
     pub busy_ok: bool,
-    /// Use shorter measurements and fewer values: half an hour for all scenarios
+    /// Use shorter measurements and fewer values; all scenarios take half an hour
     #[arg(long)]
     pub quick: bool,
-    /// Run everything once and as short as possible; the figures are meaningless
+    /// Run every scenario with the shortest possible measurements; the figures are meaningless
     #[arg(long, conflicts_with = "quick", hide = true)]
     pub smoke: bool,
     /// Directory for the result [default: becket-bench/DATE]
@@ -89,7 +90,8 @@ pub struct RunArgs {
     pub out: Option<PathBuf>,
 }
 
-/// Reduces an absolute path, also after `NAME=`, to its file name, so that the command line can be published.
+/// Replaces an absolute path in a command-line argument, also after `NAME=`, with its file name, because the report
+/// shows the command line.
 pub fn without_folder(argument: String) -> String {
     let start = argument.find('=').map_or(0, |at| at + 1);
     let path = Path::new(&argument[start..]);

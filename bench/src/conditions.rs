@@ -52,7 +52,6 @@ pub fn now(place: &Place, open_files: u64) -> Conditions {
     }
 }
 
-/// Returns the state of packet filters: connection tracking, and tables of iptables and nftables.
 fn filters() -> impl Iterator<Item = (String, String)> {
     let or_absent = |text: String| match text.split_whitespace().collect::<Vec<_>>() {
         words if words.is_empty() => "none".to_owned(),
@@ -79,7 +78,8 @@ pub fn load() -> String {
         .join(" ")
 }
 
-/// Raises the limit on open files to the hard limit, but not above `MOST_FILES`. Child processes inherit the limit.
+/// Raises the soft limit on open files to the hard limit, but not above `MOST_FILES`. Child processes inherit the
+/// limit.
 pub fn raise_open_files() -> Result<u64, Error> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(u64::MAX);
@@ -155,9 +155,9 @@ const SETTINGS: &[&str] = &[
     CONGESTION,
     "net.ipv4.tcp_tw_reuse",
 ];
-/// Kernel setting of TCP congestion control. With bbr, TCP is paced even over loopback.
+/// Kernel setting for TCP congestion control. The report shows it because bbr paces TCP even over loopback.
 pub const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
-/// Minimum limit on open files: open loops have up to 4000 connections, and a server needs two descriptors for each.
+/// Minimum limit on open files. An open loop has up to 4000 connections, and a server needs two descriptors for each.
 const LEAST_FILES: u64 = 9_000;
 /// Upper bound for the limit on open files, because some programs allocate a table with one entry per possible
 /// descriptor.

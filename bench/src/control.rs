@@ -1,9 +1,11 @@
-//! The control: a measurement that does not depend on becket or its peers.
+//! Measures the control: a plain TCP relay with its own backend, which does not depend on becket or its peers.
 //!
-//! A plain relay with its own backend is measured under a constant load (closed loop, 50 connections, 1 KiB) in every round of
-//! every case. Its variation from round to round comes from the machine, so no figure of the run can be more precise:
-//! [`movement`] widens every interval. For measures in [`turns`], the control also runs in turns, and the variation between
-//! its odd and even turns counts instead.
+//! The control runs in every round of every case under a constant load (closed loop, 50 connections, 1 KiB). Its
+//! variation between rounds comes from the machine and limits the precision of all figures, so [`movement`] widens
+//! every confidence interval.
+//!
+//! A measure in [`turns`] splits a round into short interleaved measurements. The control then runs in each turn, and
+//! the variation between its odd and even turns is used instead.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -19,15 +21,14 @@ use crate::peer::Server;
 use crate::result::{Run, Sample};
 use crate::turns;
 
-/// Relay and backend of the control. Both processes run until the bench exits.
 #[derive(Debug)]
 pub struct Control {
     relay: Server,
     _backend: Server,
     client: Vec<usize>,
-    /// Samples so far, one per round.
+    /// One sample per completed round.
     pub samples: Vec<Sample>,
-    /// Samples of the turns of the current round.
+    /// One sample per turn of the current round.
     turns: Vec<Sample>,
 }
 
@@ -42,7 +43,7 @@ impl Control {
         }
     }
 
-    /// Measures a round that consists of one turn.
+    /// Measures a round without splitting it into turns.
     pub fn measure(&mut self, time: Duration, stop: &Arc<AtomicBool>) -> Result<(), Error> {
         self.turn(time, stop)?;
         self.end_round();
@@ -81,21 +82,21 @@ impl Control {
     }
 }
 
-/// Returns the values of a figure in order of rounds. Skips samples without this figure.
+/// Returns the values of a figure, one per sample that has it.
 pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
     let values = samples.iter().filter_map(|sample| sample.get(figure));
     values.collect()
 }
 
-/// Returns the relative spread of the control's CPU time from round to round, divided by the square root of `rounds`.
-/// The result is the standard error of a mean over this number of rounds.
+/// Returns the relative spread of the control's CPU time between rounds, divided by the square root of `rounds`. The
+/// result is the standard error of a mean over `rounds` rounds.
 pub fn movement(samples: &[Sample], rounds: usize) -> f64 {
     let spread = ratio::spread(&values(samples, figures::CPU));
     spread / (rounds.max(1) as f64).sqrt()
 }
 
-/// Returns the relative spread of the odd-to-even ratio of the control's turns, divided by the square root of 2 *
-/// `rounds`, because each half has only half of a round's turns. Without turns, returns [`movement`].
+/// Returns the standard error that corresponds to [`movement`], computed from the ratio of odd to even turns. The
+/// divisor is the square root of 2 * `rounds`, because each half has only half of a round's turns.
 pub fn movement_in_turns(samples: &[Sample], rounds: usize) -> f64 {
     let moved = values(samples, figures::MOVED);
     if moved.len() < 2 {

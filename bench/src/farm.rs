@@ -1,4 +1,4 @@
-//! A farm: several becket nodes that serve the same name. The failover measure kills one of them.
+//! Starts a farm: several becket nodes that serve the same host name. The `failover` measure kills one of them.
 //!
 //! With a cluster, the nodes share a secret and replicate TLS 1.2 sessions over UDP on loopback. Without a cluster,
 //! each node is independent. All other settings are equal.
@@ -30,7 +30,7 @@ pub fn start(peer: &Peer, site: &Site<'_>, clustered: bool) -> Result<Vec<Server
     nodes.collect()
 }
 
-/// Creates the cluster secret with the peer's own command, once per run.
+/// Creates the cluster secret with `peer`, unless an earlier case of the run has created it.
 fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
     let file = directory.join("cluster.secret");
     if file.exists() {
@@ -52,7 +52,7 @@ fn secret(peer: &Peer, directory: &Path) -> Result<PathBuf, Error> {
     )))
 }
 
-/// Returns the `[cluster]` section of each node of a new cluster.
+/// Creates a cluster and returns the `[cluster]` configuration section of each node.
 pub fn sections(peer: &Peer, directory: &Path, count: usize) -> Result<Vec<String>, Error> {
     Ok(sections_of(
         &secret(peer, directory)?,

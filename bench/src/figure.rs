@@ -1,5 +1,6 @@
-//! Properties of the figures in reports: heading, unit, whether lower values are better, and use in verdicts. This
-//! module also computes the limit of a case: the CPU time that no server can avoid.
+//! Defines the figures in reports: heading, unit, whether lower values are better, and use in verdicts.
+//!
+//! This module also computes the limit of a case, which is a lower bound for the server CPU time per transaction.
 
 use becket_stats::units::{show_bytes, show_rate, show_us};
 
@@ -17,9 +18,10 @@ pub struct Figure {
     pub name: String,
     pub heading: String,
     pub less_is_better: bool,
-    /// Verdicts compare servers by this figure. An offered load, for example, only describes the measurement.
+    /// `true` if verdicts compare servers by this figure. `false` for a condition of the measurement, such as the
+    /// offered load.
     pub is_contested: bool,
-    /// Rounds are repeated until this figure distinguishes becket from the best peer.
+    /// `true` if rounds are repeated until this figure shows a clear difference between becket and the best peer.
     pub decides: bool,
 }
 
@@ -44,7 +46,6 @@ pub(crate) fn more(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Creates a figure that describes a condition of the measurement, not a result.
 fn condition(name: &str, heading: &str) -> Figure {
     Figure {
         is_contested: false,
@@ -52,7 +53,7 @@ fn condition(name: &str, heading: &str) -> Figure {
     }
 }
 
-/// Creates a figure for which lower values are better and that determines the number of rounds.
+/// Creates a figure for which lower values are better and that has `decides` set.
 fn decides(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -102,7 +103,7 @@ impl Figure {
     }
 }
 
-/// Returns `true` if the client was the bottleneck, so that the capacity is only a lower bound.
+/// Returns `true` if the capacity is only a lower bound because the client was the bottleneck.
 pub fn is_lower_bound(column: &Column) -> bool {
     let bounds = column.median(figures::CAPACITY_BOUND);
     bounds.is_some_and(|bound| bound > 0.0)
@@ -239,7 +240,7 @@ fn overload() -> Vec<Figure> {
     shown
 }
 
-/// Returns all figures for the first load, then all figures for the next load.
+/// Returns the figures of all `rows`, grouped by load.
 fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let mut all = Vec::new();
     for load in loads {
@@ -248,7 +249,7 @@ fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     all
 }
 
-/// Returns the first figure for all loads, then the next figure for all loads.
+/// Returns the figures of all `rows` for each load, grouped by row.
 fn by_row(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
     let rows = rows.iter();
     rows.flat_map(|row| under(loads, std::slice::from_ref(row)))
@@ -336,8 +337,8 @@ const QUEUED: &[FigureRow] = &[
     (less, figures::P50, "another listener's median while"),
     (less, figures::P99, "another listener's p99 while"),
 ];
-/// Figures of `scraped`. The deciding figures show the effect of scrapes on clients. The last three show the cost and
-/// the size of the scrapes.
+/// Figures of the `scraped` measure. The deciding ones show the effect of metrics scrapes on clients; the last three
+/// show the cost and size of the scrapes.
 const SCRAPED: &[FigureRow] = &[
     (decides, figures::CPU, "workers' CPU per transaction"),
     (decides, figures::P50, "transactions' p50"),
@@ -358,7 +359,7 @@ const FAILOVER: &[FigureRow] = &[
 ];
 const CLIENT_BUSY: &str = "CPU use of the client at";
 
-/// Creates a figure for the goodput under a flood, which determines the number of rounds.
+/// Creates a figure for which higher values are better and that has `decides` set.
 fn kept(name: &str, heading: &str) -> Figure {
     Figure {
         decides: true,
@@ -371,7 +372,7 @@ fn kept(name: &str, heading: &str) -> Figure {
 fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     let cpu = |column: &Column| column.at(round, figures::CPU);
     let relays = [RELAY, ROUND_TRIP].map(|name| case.column(name));
-    // Both relays need a figure in this round, so that all limits are from the same rounds.
+    // Return `None` unless all relays of the case have a figure in this round, so that all limits use the same rounds.
     let all = relays.iter().flatten().map(|column| cpu(column));
     let least = all.collect::<Option<Vec<f64>>>()?;
     let relay = match relay {
@@ -381,8 +382,8 @@ fn limit(case: &Case, relay: &str, round: u32) -> Option<f64> {
     Some(relay + cpu(case.column(LIBRARY)?)?)
 }
 
-/// Returns the ratio of the limit to the measured CPU time, as the median over all rounds. Returns `None` for a result
-/// above 1, which disproves the limit; see [`beaten`].
+/// Returns the limit divided by the measured CPU time, as the median over all rounds. Returns `None` for a result above
+/// 1, because the limit is then not a lower bound; see [`beaten`].
 pub fn eta(case: &Case, column: &Column, relay: &str) -> Option<f64> {
     share_of_limit(case, column, relay).filter(|eta| *eta <= 1.0)
 }
@@ -410,8 +411,8 @@ pub fn beaten(case: &Case, column: &Column, relay: &str) -> Option<String> {
     ))
 }
 
-/// Returns a remark that lists the loads at which the client itself added latency: its p99 start delay exceeded a tenth
-/// of the p99 latency, or one of its CPUs was busy for more than 90 % of the time. The backend shares these CPUs.
+/// Returns a remark that lists the loads at which the client added latency. This is the case if its p99 start delay
+/// exceeded a tenth of the p99 latency, or if one of its CPUs was more than 90 % busy.
 pub fn client_was_slow(column: &Column) -> Option<String> {
     let mut loads = LATENCY_LOADS.to_vec();
     loads.extend(

@@ -1,5 +1,7 @@
-//! Names of figures in [`crate::result::Sample`], of loads and phases, and of the floors' columns. Names include the unit, as in the
-//! reports of `becket-load`.
+//! Names of figures in [`crate::result::Sample`], of loads and phases, and of the columns for floors (lower bounds of
+//! the CPU cost).
+//!
+//! The name of a figure includes its unit, as in the reports of `becket-load`.
 
 /// Server CPU time per completed transaction (user and system, all processes).
 pub const CPU: &str = "cpu_us";
@@ -21,7 +23,7 @@ pub const CLIENT_BUSY: &str = "client_busy";
 pub const CLIENT_CPU: &str = "client_cpu_us";
 /// Rate at which the client should start transactions.
 pub const OFFERED: &str = "offered_per_s";
-/// 99th percentile of the client's delay between the intended and the actual start of a transaction in an open loop.
+/// 99th percentile of the start delay: the time from the intended to the actual start of a transaction in an open loop.
 pub const LATE: &str = "late_start_p99_us";
 /// Share of the time in which the busiest of the client's CPUs was busy with any process, 0 to 1.
 pub const CLIENT_CPU_BUSY: &str = "client_cpu_busy_share";
@@ -33,10 +35,10 @@ pub const MB_PER_S: &str = "mb_per_s";
 pub const PSS: &str = "pss_bytes";
 /// Number of turns (short interleaved measurements) in a round.
 pub const TURNS: &str = "turns";
-/// Ratio of the control's CPU time per transaction in odd turns to that in even turns of a round.
+/// CPU time per transaction of the control in the odd turns of a round, divided by that in the even turns.
 pub const MOVED: &str = "cpu_moved_ratio";
 pub const THREADS: &str = "threads";
-/// Growth of the proportional set size per idle connection, bytes.
+/// Growth of the proportional set size in bytes per idle connection.
 pub const PSS_PER_CONNECTION: &str = "pss_per_connection_bytes";
 pub const HELD: &str = "held_connections";
 /// Capacity: the highest confirmed rate with at most 1 failure in 1000 and a p99 below 100 ms.
@@ -47,7 +49,7 @@ pub const CAPACITY_BOUND: &str = "capacity_is_lower_bound";
 pub const WIRE: &str = "wire_bytes";
 /// TLS and HTTP overhead, relative to the size of the body.
 pub const OVERHEAD: &str = "overhead_share";
-/// Highest rate of successful transactions in a ramp.
+/// Highest rate of successful transactions in a ramp, which is an open loop with an increasing rate.
 pub const MARK_MOST: &str = "mark_most_per_s";
 /// Highest ramp rate with a mean latency below 100 ms and at most 1 in 1000 transactions lost.
 pub const MARK_100: &str = "mark_mean_100ms_per_s";
@@ -57,7 +59,8 @@ pub const MARK_500: &str = "mark_mean_500ms_per_s";
 pub const MARK_LOST: &str = "mark_lost_per_s";
 /// Clients served per second under a flood, relative to the mean rate of the closed loops before and after.
 pub const KEPT: &str = "goodput_kept_share";
-/// Seconds from the end of a flood until the server met the capacity criteria again, in steps of a quarter of a second.
+/// Time in seconds from the end of a flood until the server meets the capacity criteria again, measured in intervals of
+/// 250 ms.
 pub const RECOVERY: &str = "recovery_s";
 
 /// Server CPU time per served client under a flood, relative to the closed loops before and after.
@@ -68,16 +71,16 @@ pub const LOOP: &str = "closed_loop_per_s";
 pub const QUEUED_P99: &str = "queued_p99_us";
 /// Share of total CPU time that the kernel spent in softirq.
 pub const SOFTIRQ: &str = "softirq_share";
-/// Number of SYNs and connections that listening sockets dropped.
+/// Number of SYNs and connections that the kernel dropped at listening sockets.
 pub const DROPS: &str = "listen_drops";
 /// Closed-loop rate after the floods, relative to the rate before them.
 pub const AFTER: &str = "capacity_after_share";
-/// Full handshakes per second that the flood of `storm` started.
+/// Rate at which the flood of the `storm` measure starts full handshakes.
 pub const FLOOD: &str = "flood_rate_per_s";
 pub const CPU_PER_S: &str = "cpu_us_per_s";
 /// CPU time of all threads except workers, in microseconds per second.
 pub const OTHER_THREADS: &str = "other_threads_us_per_s";
-/// Time from the first request of a scrape to its last response.
+/// Time from the first request of a metrics scrape to its last response.
 pub const SCRAPE: &str = "scrape_us";
 pub const SCRAPE_BYTES: &str = "scrape_bytes";
 /// Prefix of the figures of the probe, which sends requests on connections that are already open.
@@ -93,33 +96,34 @@ pub const ROUND_TRIPS_TO_FIRST: &str = "first_byte_round_trips";
 pub const ROUND_TRIPS_TO_LAST: &str = "last_byte_round_trips";
 /// Share of connections whose early data the server accepted, 0 to 1.
 pub const EARLY: &str = "early_data_share";
-/// Round-trip time of the network, measured with datagrams.
+/// Round-trip time of the network, measured with UDP datagrams.
 pub const RTT: &str = "round_trip_us";
 
-/// Loads of `latency`: percentages of the server's own capacity, and a rate common to all servers.
+/// Loads of the `latency` measure: percentages of the server's own capacity, and [`SAME`].
 pub const LATENCY_LOADS: &[&str] = &["1", "50", "80", SAME];
-/// Loads of `storm`, in the format of [`LATENCY_LOADS`].
+/// Loads of the `storm` measure, in the format of [`LATENCY_LOADS`].
 pub const STORM_LOADS: &[&str] = &["80", "150", SAME];
-/// Load at one rate common to all servers.
+/// Load with one request rate for all servers.
 pub const SAME: &str = "same";
-/// Floods of `overload`: the percentage of capacity, and the share of the closed-loop rate that becket must keep.
+/// Floods of the `overload` measure: rate as a percentage of the closed-loop rate, and the share of the closed-loop
+/// rate that becket must still serve.
 pub const FLOODS: &[(&str, f64)] = &[("150", 0.97), ("300", 0.95), ("1000", 0.85)];
 
-/// Phase of `failover` before the loss of a node.
+/// Phase of the `failover` measure before a node is killed.
 pub const BEFORE: &str = "before";
 pub const DURING: &str = "during";
 pub const AFTERWARDS: &str = "after";
-/// Phase of `queued` without clients in the queue.
+/// Phase of the `queued` measure in which the queue is empty.
 pub const EMPTY: &str = "empty";
 pub const FULL: &str = "queued";
 
-/// Floor column: plain TCP relay.
+/// Column of a floor: a plain TCP relay.
 pub const RELAY: &str = "relay";
-/// Floor column: plain socket server that responds from memory.
+/// Column of a floor: a plain socket server that responds from memory.
 pub const ANSWER: &str = "answer";
-/// Floor column: relay with the round trips of a TLS handshake.
+/// Column of a floor: a TCP relay that also makes the round trips of a TLS handshake.
 pub const ROUND_TRIP: &str = "round-trip";
-/// Floor column: TLS library in memory.
+/// Column of a floor: the TLS library, measured in memory.
 pub const LIBRARY: &str = "library";
 
 pub fn is_floor(peer: &str) -> bool {

@@ -1,13 +1,14 @@
-//! Floors: lower bounds for the CPU cost of a terminator, measured in the same rounds as the terminators.
+//! Floors: programs without the work of a terminator, measured in the same rounds as the terminators. Their CPU time is
+//! a lower bound for that of a terminator.
 //!
 //! * `relay`: a plain TCP relay without TLS. It copies every byte.
-//! * `round-trip`: a relay that also answers flights of the size of a TLS handshake before it connects to its backend. No terminator can
-//!   make fewer system calls.
+//! * `round-trip`: a relay that also answers messages of the size of TLS handshake flights before it connects to its
+//!   backend. No terminator can make fewer system calls.
 //! * `answer`: a plain socket server that responds from memory. It replaces the relays if files are served.
 //! * `library`: handshakes and records of the TLS library in memory.
 //!
-//! The limit of a case is relay + library, and the true limit is round-trip + library, computed per round: see
-//! [`crate::figure::eta`].
+//! [`crate::figure::eta`] compares a server with the limit of a case in each round. The limit is the sum of `relay` and
+//! `library`; the stricter limit is the sum of `round-trip` and `library`.
 
 use std::time::Duration;
 
@@ -24,7 +25,7 @@ use crate::scenario::Files;
 #[derive(Debug)]
 pub struct Floors {
     pub relays: Vec<Server>,
-    /// Flights that the client sends to the `round-trip` relay before each request.
+    /// Sizes of the handshake flights that the client exchanges with the `round-trip` relay before each request.
     pub preface: Option<Preface>,
     /// TLS library in memory; `None` if it does not support the handshakes of the case.
     pub library: Option<Library>,
@@ -48,7 +49,7 @@ impl Floors {
         Ok(Some(sample))
     }
 
-    /// Returns the columns of a case's relays. `answers` includes the relay that answers handshake flights.
+    /// Returns the names of a case's relays. `answers` adds the `round-trip` relay.
     pub fn names(files: Files, answers: bool) -> &'static [&'static str] {
         match (files, answers) {
             (Files::None, true) => &[RELAY, ROUND_TRIP],

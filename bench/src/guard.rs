@@ -1,8 +1,8 @@
 //! Stops all processes of the bench if the bench itself is killed.
 //!
-//! The guard is a child process that reads a pipe from the bench. Lines on the pipe name the process groups and the directory of the run. When
-//! the bench exits for any reason (an error, a panic or SIGKILL), the kernel closes the pipe. The guard then kills the remaining
-//! groups and removes the directory.
+//! The guard is a child process that reads a pipe from the bench. The bench writes the directory of the run and the IDs
+//! of its process groups into the pipe. The kernel closes the pipe when the bench exits for any reason, including
+//! SIGKILL. The guard then kills the remaining process groups and removes the directory.
 
 use std::collections::BTreeSet;
 use std::io::{self, BufRead, Write};
@@ -25,7 +25,8 @@ pub fn start(directory: &Path) -> Result<(), Error> {
         .args(["part", "guard"])
         .stdin(Stdio::piped())
         .stdout(Stdio::null())
-        // The terminal sends signals to its foreground group; the guard must survive them.
+        // The terminal sends signals to its foreground process group. The guard must survive them, so it has a separate
+        // group.
         .process_group(0)
         .spawn()
         .map_err(failed)?;
@@ -53,7 +54,7 @@ fn tell(line: &str) {
     drop(writeln!(pipe, "{line}"));
 }
 
-/// Runs the guard: reads standard input to its end, then kills the remaining groups and removes the directory.
+/// Reads standard input to its end, then kills the remaining process groups and removes the directory.
 pub fn run() {
     let mut groups = BTreeSet::new();
     let mut directory: Option<PathBuf> = None;
@@ -70,12 +71,11 @@ pub fn run() {
         .into_iter()
         .for_each(|group| kill(group, Signal::KILL));
     if let Some(directory) = directory {
-        // Ignore errors: an orderly exit has removed the directory already.
+        // Ignore errors: the bench removes the directory when it exits normally.
         drop(std::fs::remove_dir_all(directory));
     }
 }
 
-/// Sends a signal to a process group. Does nothing if the group does not exist.
 pub fn kill(group: u32, signal: Signal) {
     let pid = i32::try_from(group).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {

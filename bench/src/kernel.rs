@@ -8,7 +8,7 @@ use becket_sys::kernel_tls::{self, Cipher, TlsVersion};
 
 use crate::scenario::Settings;
 
-/// Kernel counters, either a reading or the difference between two readings.
+/// Values of the counters, or their differences between two readings.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kernel {
     /// Ticks by CPU number: user, nice, system, idle, iowait, irq, softirq, steal (proc(5)).
@@ -18,7 +18,7 @@ pub struct Kernel {
 }
 
 impl Kernel {
-    /// Reads the counters. Unreadable counters are zero.
+    /// Reads all counters. A counter that cannot be read is zero.
     pub fn read() -> Self {
         let text = |path| fs::read_to_string(path).unwrap_or_default();
         Self::parse(&text("/proc/stat"), &text("/proc/net/netstat"))
@@ -26,7 +26,7 @@ impl Kernel {
 
     fn parse(stat: &str, netstat: &str) -> Self {
         let cpus = stat.lines().filter_map(|line| {
-            // The `cpu` line without a number holds the totals. It is skipped because its number cannot be parsed.
+            // Skips the `cpu` line with the totals, because it has no CPU number to parse.
             let (number, rest) = line.strip_prefix("cpu")?.split_once(' ')?;
             let mut ticks = [0; 8];
             for (tick, text) in ticks.iter_mut().zip(rest.split_ascii_whitespace()) {
@@ -58,7 +58,7 @@ impl Kernel {
         sum(|ticks| ticks[6]) / sum(|ticks| ticks.iter().sum())
     }
 
-    /// Returns the busy share, 0 to 1, of the busiest of these CPUs.
+    /// Returns the highest busy share of any of these CPUs, 0 to 1.
     pub fn busiest(&self, cpus: &[usize]) -> f64 {
         let shares = self.of(cpus).map(|ticks| {
             let all = ticks.iter().sum::<u64>() as f64;
@@ -67,8 +67,7 @@ impl Kernel {
         shares.fold(f64::NAN, f64::max)
     }
 
-    /// Returns the user, nice, system and steal time of these CPUs. Steal time belongs to other virtual machines of the
-    /// host.
+    /// Returns the sum of user, nice, system and steal time of these CPUs.
     pub fn worked(&self, cpus: &[usize]) -> Duration {
         let ticks = self.of(cpus).map(|t| t[0] + t[1] + t[2] + t[7]);
         Duration::from_millis(ticks.sum::<u64>() * 10)
@@ -79,8 +78,8 @@ impl Kernel {
     }
 }
 
-/// Returns a description of the required kernel if this machine's kernel TLS does not support the version or suite of a
-/// case.
+/// Returns a description of the required kernel if a case uses kernel TLS and this kernel does not support its TLS
+/// version and cipher suite. Otherwise returns `None`.
 pub fn without_tls(settings: &Settings) -> Option<String> {
     let version = match settings.tls.as_str() {
         "1.2" => TlsVersion::Tls12,
@@ -98,8 +97,8 @@ pub fn without_tls(settings: &Settings) -> Option<String> {
     })
 }
 
-/// Returns the number of connections since boot for which the kernel encrypts sent data (kernel TLS). Returns `None`
-/// without kernel TLS.
+/// Returns the number of connections since boot for which the kernel encrypted sent data. Returns `None` if kernel TLS
+/// is not available.
 pub fn taken_over() -> Option<u64> {
     let text = fs::read_to_string("/proc/net/tls_stat").ok()?;
     let counted = text.lines().filter_map(|line| {

@@ -21,7 +21,7 @@ fn generate(key: &str) -> Result<KeyPair, rcgen::Error> {
     }
 }
 
-/// Certificate files of a run, shared by all peers. Each file contains a chain and its key.
+/// Certificate files of a run, which all peers share. Each file contains a certificate chain and its private key.
 #[derive(Debug)]
 pub struct Keyring {
     directory: PathBuf,
@@ -52,7 +52,7 @@ impl Keyring {
         let certificate = params.self_signed(&pair).map_err(failed)?;
         let text = certificate.pem() + &private_key(key, &pair);
         fs::write(&path, text)
-            // All users can read the file, because some peers read it after they have changed to the user `nobody`.
+            // All users can read the file, because some peers read it after they have switched to the user `nobody`.
             .and_then(|()| fs::set_permissions(&path, fs::Permissions::from_mode(0o644)))
             .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))?;
         Ok(path)
@@ -86,8 +86,8 @@ fn small(path: &Path) -> Result<(), Error> {
         .map_err(failed)
 }
 
-/// Returns the private key as PEM. For Ed25519, rcgen writes PKCS#8 version 2 (RFC 5958), which OpenSSL 3.0 cannot read. This
-/// function writes the same seed as version 1 (RFC 8410, 7).
+/// Returns the private key as PEM. Converts an Ed25519 key from PKCS#8 version 2, which rcgen writes, to version 1,
+/// because OpenSSL 3.0 cannot read version 2.
 fn private_key(key: &str, pair: &KeyPair) -> String {
     let seed = pair
         .serialized_der()
@@ -102,7 +102,7 @@ fn private_key(key: &str, pair: &KeyPair) -> String {
     }
 }
 
-/// Position of the seed in the DER form of an Ed25519 key, the same in versions 1 and 2 of PKCS#8.
+/// Byte range of the seed in the DER form of an Ed25519 key, in PKCS#8 versions 1 and 2.
 const ED25519_SEED: std::ops::Range<usize> = 16..48;
 /// PKCS#8 version 1 header of an Ed25519 key.
 const ED25519_HEAD: &[u8] = &[

@@ -1,14 +1,15 @@
-//! Runs scenarios of `becket-load` against becket and its peers, side by side, and writes a report.
+//! Measures becket and its peers side by side with `becket-load`, and writes a report.
 //!
-//! [`scenario::Scenario`] is a question with a list of cases, and [`catalog`] contains the built-in ones. For each
+//! A [`scenario::Scenario`] is a question with a list of cases; [`catalog`] contains the built-in scenarios. For each
 //! case, [`runner`] starts the [`peer`]s with equal settings on pinned CPUs ([`place`], [`process`]). A [`measure`]
-//! then puts load on them in interleaved rounds until the peers can be distinguished ([`verdict`]). [`control`] and
-//! [`others`] monitor the machine. The result is a [`result::Run`], the input of [`report`] and [`readme`].
-//! [`figure::Figure`] defines the heading, the unit and the better direction of a number.
+//! then puts load on all peers in interleaved rounds until their difference is clear ([`verdict`]). [`control`] and
+//! [`others`] detect disturbances of the machine.
 //!
-//! A run also measures lower bounds: [`relay`] relays bytes without TLS, and [`library`] makes the same handshakes in
-//! memory. If the bench is killed, [`guard`] stops its processes. A run neither passes nor fails: the reader of its
-//! report judges the figures.
+//! The result is a [`result::Run`], from which [`report`] and [`readme`] are written. [`figure::Figure`] defines the
+//! heading, the unit and the better direction of a measured number. A run neither passes nor fails.
+//!
+//! A run also measures lower bounds of the CPU cost: [`relay`] relays bytes without TLS, and [`library`] makes the same
+//! handshakes in memory. [`guard`] stops all child processes if the bench is killed.
 //!
 //! A new scenario is a TOML file. A new peer is a file in `peer/`. A new measure is a file in `measure/`, a variant of
 //! [`scenario::Measure`] and its figures in [`figure`].
@@ -70,7 +71,7 @@ pub enum Error {
     /// A peer is missing or does not start.
     #[error("{0}")]
     Peer(String),
-    /// A peer supports the requested parameters, but negotiated different ones.
+    /// A peer supports the requested TLS parameters, but negotiated different ones.
     #[error("{0}")]
     Unlike(String),
     /// Other processes use the CPUs of the run.

@@ -1,8 +1,10 @@
-//! The floor of the TLS library: the same handshake and the same bytes in memory, on one CPU.
+//! Measures the TLS library without a network: the handshake and the bytes of a case, in memory and on one CPU. The
+//! result is the `library` floor, a lower bound for the CPU time of a terminator.
 //!
-//! Server and client are rustls connections in one thread, and only the server's side is timed. The server uses rustls'
-//! unbuffered API, which encrypts directly from one buffer into another and avoids an additional copy. This module also
-//! determines the sizes of the [`Flight`]s for the `round-trip` relay.
+//! Server and client are rustls connections in one thread, and only the server is timed. The server uses the unbuffered
+//! API of rustls, which encrypts from one buffer directly into another.
+//!
+//! This module also determines the sizes of the handshake [`Flight`]s that the `round-trip` relay exchanges.
 
 use std::io::{Read, Write};
 use std::path::Path;
@@ -26,7 +28,7 @@ use crate::{Error, load, place};
 #[derive(Debug)]
 pub struct Library {
     server: Arc<ServerConfig>,
-    /// Clients for full and for resumed handshakes, each with its share of the handshakes.
+    /// Client configurations for full and for resumed handshakes, each with its share of all handshakes.
     clients: [(f64, Arc<ClientConfig>); 2],
     body: u64,
     cpu: usize,
@@ -46,8 +48,8 @@ impl Library {
         })
     }
 
-    /// Measures the server's CPU time per transaction in microseconds: handshake (full and resumed in the case's
-    /// ratio), request and body. Runs for about `time`.
+    /// Measures the server's CPU time per transaction in microseconds. A transaction is a handshake, a request and a
+    /// body. Runs for about `time`.
     pub fn transaction_us(&self, time: Duration) -> Result<f64, Error> {
         place::on(&[self.cpu], || {
             let mut total = 0.0;
@@ -61,7 +63,7 @@ impl Library {
     fn median_us(&self, client: &Arc<ClientConfig>, time: Duration) -> Result<f64, Error> {
         let end = clock::now() + time;
         let mut times = Vec::new();
-        // The first transaction creates the session that later ones resume.
+        // The first transaction creates the session that later transactions resume.
         one(self.body, &self.server, client)?;
         while times.len() < LEAST || clock::now() < end {
             let spent = one(self.body, &self.server, client)?.spent;
@@ -75,7 +77,8 @@ impl Library {
         let [(_, full), (_, resumed)] = &self.clients;
         let of = |client| {
             let mut flights = one(0, &self.server, client)?.flights;
-            // If the last flight is the server's, the client announces its request with an empty flight.
+            // The relay connects to its backend after a flight without an answer. Add an empty one if the server sent
+            // the last flight of the handshake.
             if flights.last().is_some_and(|last| last.answer > 0) {
                 flights.push(Flight {
                     sent: Flight::HEAD,
@@ -96,7 +99,6 @@ impl Library {
 
 #[derive(Debug, Default)]
 struct Transaction {
-    /// CPU time of the server.
     spent: Duration,
     flights: Vec<Flight>,
 }
@@ -120,7 +122,7 @@ fn one(
         spent: clock::now() - begin,
         ..Transaction::default()
     };
-    // The client may still have to send its Finished after it has its keys.
+    // The client may have its keys before it has sent its Finished message.
     while client.wants_write() || client.is_handshaking() || server.connection.is_handshaking() {
         let last = !client.is_handshaking();
         server.input = said(&mut client)?;
@@ -130,7 +132,7 @@ fn one(
         done.spent += clock::now() - begin;
         let answer = server.filled;
         hear(&mut client, server.output.get(..answer).unwrap_or(&[]))?;
-        // After the client's Finished, TLS 1.3 servers send only tickets, for which clients do not wait.
+        // After the client's Finished, a TLS 1.3 server sends only tickets. Clients do not wait for them.
         let answer = if last { 0 } else { answer };
         done.flights.push(Flight { sent, answer });
     }
@@ -139,7 +141,7 @@ fn one(
         .write_all(&[b'q'; REQUEST])
         .map_err(|e| Error::os("cannot write to the client in memory", e))?;
     server.input = said(&mut client)?;
-    // The cost of a body is proportional to its length, so the time for a large body is extrapolated from a part of it.
+    // Time only a part of a large body and extrapolate, because the cost is proportional to the length.
     let part = body.min(LARGEST);
     let begin = clock::now();
     server.turn(part + HEAD)?;
@@ -156,7 +158,7 @@ fn failed(error: rustls::Error) -> Error {
     Error::Asked(format!("handshake in memory failed: {error}"))
 }
 
-/// Returns the client's pending output.
+/// Returns the TLS bytes that the client has to send.
 fn said(client: &mut ClientConnection) -> Result<Vec<u8>, Error> {
     let mut wire = Vec::new();
     while client.wants_write() {
@@ -174,7 +176,7 @@ fn hear(client: &mut ClientConnection, mut wire: &[u8]) -> Result<(), Error> {
             .map_err(|e| Error::os("cannot write to the client in memory", e))?;
         client.process_new_packets().map_err(failed)?;
     }
-    // A read makes the client process tickets that arrived after the handshake.
+    // The read makes the client process tickets that arrived after the handshake.
     let mut plain = [0; 4096];
     drop(client.reader().read(&mut plain));
     Ok(())
@@ -188,8 +190,8 @@ struct Side {
 }
 
 impl Side {
-    /// Processes the input and writes the server's output, followed by `body` bytes and close_notify if `body` is not zero. Overwrites
-    /// the previous output, as if it had been sent.
+    /// Processes the server's input and writes its output. If `body` is not zero, adds `body` bytes and close_notify.
+    /// Each call overwrites the output of the previous one.
     fn turn(&mut self, mut body: u64) -> Result<(), Error> {
         let Self {
             connection,
@@ -292,9 +294,9 @@ const HEAD: u64 = 80;
 /// Maximum bytes that a terminator reads from its backend per call.
 const CHUNK: usize = 64 * 1024;
 static PLAIN: [u8; CHUNK] = [b'b'; CHUNK];
-/// Size of the output buffer: a chunk with the overhead of its records.
+/// Size of the output buffer in bytes: one chunk plus the overhead of its TLS records.
 const ROOM: usize = CHUNK + 1024;
-/// Maximum bytes of a body that are encrypted. The time for a longer body is extrapolated.
+/// Maximum number of body bytes to encrypt. The time for a longer body is extrapolated.
 const LARGEST: u64 = 1024 * 1024;
 
 #[cfg(test)]

@@ -21,12 +21,13 @@ use crate::scenario::{EARLY, Settings};
 #[derive(Clone, Debug)]
 pub struct Ask {
     args: Vec<String>,
-    /// Flights to exchange before each request, and the resumption plan that selects the full or the resumed handshake.
+    /// Flights that the client exchanges before each request, and the resumption plan that selects those of a full or
+    /// of a resumed handshake.
     preface: Option<(Preface, String)>,
 }
 
 impl Ask {
-    /// Creates the options for a case: version, suite, group, resumption and Nagle's algorithm.
+    /// Creates options for a case: TLS version, cipher suite, group, resumption and Nagle's algorithm.
     pub fn of(settings: &Settings, url: String) -> Self {
         let tls = url.starts_with("https:");
         let mut ask = Self::plain(url);
@@ -77,7 +78,8 @@ impl Ask {
         self
     }
 
-    /// Makes the client exchange flights with the sizes of these handshakes before each request.
+    /// Makes the client exchange bytes in the sizes of handshake flights before each request. `resume` selects the
+    /// flights of the full or of the resumed handshake.
     #[must_use]
     pub fn preface(self, preface: Preface, resume: &str) -> Self {
         Self {
@@ -105,7 +107,7 @@ impl Ask {
                 .map_err(|e: UnitError| Error::Asked(e.to_string()))?;
         }
         if matches!(load, Load::ClosedCount(_)) {
-            // A counted run has no warm-up: all transactions are measured.
+            // A run with a fixed number of transactions measures all of them, without a warm-up.
             plan.warm_up = Duration::ZERO;
         }
         plan.load = load;
@@ -191,7 +193,7 @@ pub fn share(part: u64, whole: u64) -> f64 {
 }
 
 const EARLY_DATA: [&str; 3] = ["--resume", "always", "--early-data"];
-/// Minimum CPU time in seconds. A shorter time is not recorded, because the kernel counts in steps of 10 ms.
+/// Minimum recorded CPU time in seconds. A shorter time is too imprecise, because the kernel counts in ticks of 10 ms.
 const LEAST_CPU_S: f64 = 0.03;
 /// Minimum body size in bytes for which throughput is recorded.
 const BULK: u64 = 16 * 1024;

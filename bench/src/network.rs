@@ -1,8 +1,10 @@
-//! A network with a round-trip time of 20 ms between a client and a server on the same machine.
+//! Creates a network with a round-trip time of 20 ms between a client and a server on the same machine.
 //!
-//! Client and server are network namespaces with a TUN device each. Threads of the bench carry packets from one device to the
-//! other, with a delay of [`ONE_WAY`]. SYN, handshake and slow start therefore behave as over a long distance; a TCP relay would hide this.
-//! The namespaces have no names, and the kernel removes them and the devices when the bench exits for any reason.
+//! Client and server are network namespaces with a TUN device each. Threads of the bench read packets from one device
+//! and write them to the second one after [`ONE_WAY`]. TCP handshakes, TLS handshakes and slow start therefore behave
+//! as over a long distance, which a delay in a TCP relay cannot reproduce.
+//!
+//! The namespaces have no names. The kernel removes them and the devices when the bench exits for any reason.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -23,7 +25,7 @@ use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 use crate::scenario::Measure;
 use crate::{Error, place};
 
-/// Two hosts and the link between them.
+/// Network namespaces of the client and the server, and the delayed link between them.
 #[derive(Debug)]
 pub struct Network {
     server: File,
@@ -31,7 +33,7 @@ pub struct Network {
     line: Arc<Line>,
 }
 
-/// State that the carrier threads share.
+/// State that the threads of the link share.
 #[derive(Debug, Default)]
 struct Line {
     is_over: AtomicBool,
@@ -39,11 +41,12 @@ struct Line {
     dropped: AtomicU64,
 }
 
-/// Packet with the time at which it is delivered.
+/// Packet in transit, with its delivery time.
 type Held = (Instant, Vec<u8>);
 
 impl Network {
-    /// Creates the network if the measure needs one, with carrier threads on these CPUs. The error describes the required machine.
+    /// Creates the network if the measure needs one. The threads of the link run on `cpus`. The error describes what
+    /// the machine must support.
     pub fn of(measure: Measure, cpus: &[usize]) -> Result<Option<Self>, String> {
         if measure != Measure::Delay {
             return Ok(None);
@@ -81,7 +84,7 @@ impl Network {
         within(&self.client, work)
     }
 
-    /// Measures the median round-trip time with datagrams.
+    /// Measures the median round-trip time with UDP datagrams.
     pub fn round_trip(&self) -> Result<Duration, Error> {
         let failed = |e| Error::os("cannot send a datagram to the server and back", e);
         let bind = |address| UdpSocket::bind((address, 0)).map_err(failed);
@@ -106,7 +109,7 @@ impl Network {
     }
 }
 
-/// Repeats a call that a signal interrupted, because the kernel does not restart a receive with a time-out.
+/// Repeats `call` while signals interrupt it, because the kernel does not restart a receive call with a time-out.
 fn uninterrupted<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         match call() {
@@ -146,7 +149,7 @@ fn within<T>(host: &File, work: impl FnOnce() -> Result<T, Error>) -> Result<T, 
     result
 }
 
-/// Creates a host: returns its namespace and the device that carries its packets.
+/// Creates a network namespace with a TUN device, and returns both.
 fn host(address: Ipv4Addr) -> io::Result<(File, File)> {
     let make = move || {
         tun::unshare_network()?;
@@ -173,7 +176,8 @@ fn ip(words: &str) -> io::Result<()> {
     Err(io::Error::other(format!("ip {words}: {}", said.trim())))
 }
 
-/// Carries packets in one direction until the link is closed. One thread receives them and another delivers them after the delay.
+/// Starts two threads that carry packets in one direction until the link is closed. One receives packets, and one
+/// delivers them after the delay.
 fn carry(from: File, to: File, line: &Arc<Line>) {
     let (held, due) = sync_channel(MOST_HELD);
     let line = Arc::clone(line);
@@ -197,7 +201,7 @@ fn take(mut from: File, held: &SyncSender<Held>, line: &Line) {
             }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let mut device = [PollFd::new(&from, PollFlags::IN)];
-                // Signals and time-outs are not failures.
+                // Ignore signals and time-outs, because the loop polls again.
                 poll(&mut device, Some(&LOOK)).ok();
             }
             Err(_) => return,
@@ -215,12 +219,12 @@ fn deliver(mut to: File, due: &Receiver<Held>) {
 
 /// Delay of a packet in each direction.
 const ONE_WAY: Duration = Duration::from_millis(10);
-/// Maximum packets in transit per direction.
+/// Maximum number of packets in transit per direction.
 const MOST_HELD: usize = 16_384;
 const CLIENT: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 pub const SERVER: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);
 const NAMESPACE: &str = "/proc/thread-self/ns/net";
-/// Interval at which carrier threads check if the link is closed.
+/// Interval at which the threads check whether the link is closed.
 const LOOK: Timespec = Timespec {
     tv_sec: 0,
     tv_nsec: 100_000_000,

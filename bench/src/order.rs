@@ -1,4 +1,4 @@
-//! The order of a run: scenarios, peers and effort.
+//! The order of a run, parsed from the command line: scenarios, peers and effort.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,14 +20,14 @@ pub struct Effort {
     pub patience: Duration,
     pub idle: usize,
     pub open_files: u64,
-    /// Use the values of a quick run for each axis.
+    /// `true` to use as few values per setting as a quick run.
     pub few: bool,
     /// Settings that a case must have, each with its accepted values (`--only`).
     pub only: Vec<(String, Vec<String>)>,
 }
 
 impl Effort {
-    /// Returns the default effort, which produces reliable figures.
+    /// Returns the default effort, whose figures are reliable.
     pub fn full() -> Self {
         Self {
             name: "full",
@@ -41,7 +41,7 @@ impl Effort {
         }
     }
 
-    /// Returns the effort for a first look, with measurements too short for reliable figures.
+    /// Returns the effort of `--quick`, whose measurements are too short for reliable figures.
     pub fn quick() -> Self {
         Self {
             name: "quick",
@@ -54,7 +54,7 @@ impl Effort {
         }
     }
 
-    /// Returns the effort for a functional test; the figures are meaningless.
+    /// Returns the effort of `--smoke`, which only tests the bench; the figures are meaningless.
     pub fn smoke() -> Self {
         Self {
             name: "smoke",
@@ -82,13 +82,13 @@ impl Effort {
         Ok(cases)
     }
 
-    /// Returns how many times a case may be checked for clear verdicts.
+    /// Returns the maximum number of times that the verdicts of a case are checked.
     pub fn looks(&self) -> u32 {
         if self.patience.is_zero() { 1 } else { LOOKS }
     }
 
-    /// Returns the closed loop for a measurement. For large bodies, it is a fixed number of whole transactions, because a transaction cut
-    /// at the end of the time would have too much weight.
+    /// Returns the closed loop for a measurement. A load with large bodies has a fixed number of transactions, because
+    /// one transaction cut off at the end would distort the result.
     pub fn closed(&self, body: u64, time: Duration) -> Load {
         match body {
             0..LARGE => Load::ClosedFor(time),
@@ -100,7 +100,7 @@ impl Effort {
         self.idle.min(self.most_clients())
     }
 
-    /// Returns the maximum number of connections. A server needs two descriptors for each.
+    /// Returns the maximum number of client connections. A server needs two descriptors for each.
     pub fn most_clients(&self) -> usize {
         usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX)
     }
@@ -111,15 +111,15 @@ pub struct Order {
     pub scenarios: Vec<Scenario>,
     pub peers: Vec<Peer>,
     pub effort: Effort,
-    /// Run even if other processes use the CPUs.
+    /// `true` to run even if other processes use the CPUs.
     pub busy_ok: bool,
     pub out: PathBuf,
     pub command: Vec<String>,
 }
 
 impl Order {
-    /// Returns the peers to measure in a scenario. Adds becket once more for each column under `beside`, unless a peer
-    /// already has the name of that column.
+    /// Returns the peers to measure in a scenario. Adds a copy of becket for each column in the scenario's `beside`
+    /// section, unless a peer has the name of that column.
     pub fn asked(&self, scenario: &Scenario) -> Vec<Peer> {
         let named = self.peers.iter().filter(|peer| {
             let named = || scenario.peers.iter().any(|name| name == peer.kind.name());
@@ -137,11 +137,10 @@ impl Order {
 
 /// Minimum body size in bytes at which one connection keeps a core busy.
 pub const LARGE: u64 = 64 * 1024 * 1024;
-/// Bytes to transfer per second of measurement, if bodies are large.
+/// Number of bytes to transfer per second of a measurement with large bodies.
 const BYTES_PER_S: f64 = 2.0 * 1024.0 * 1024.0 * 1024.0;
 
-/// Maximum number of checks of a case for clear verdicts. After a check, the number of rounds increases by half: 3, 5,
-/// 8, 12, 18.
+/// Maximum number of checks per case. With the default minimum, they take place after 3, 5, 8, 12 and 18 rounds.
 const LOOKS: u32 = 5;
 
 #[cfg(test)]

@@ -1,12 +1,12 @@
-//! Measures the use of the run's CPUs by other processes.
+//! Measures how much CPU time of the run's CPUs other processes use.
 //!
-//! Two methods each see only a part, so the larger value counts. The first one takes the kernel's counters of the CPUs (`/proc/stat`: user,
-//! nice, system and steal) and subtracts the CPU time of the bench and its children. It includes other containers and the
-//! hypervisor, but the kernel may attribute network work differently in the two sources. The second one sums the CPU time of all other
-//! visible processes.
+//! Two methods are used, and the larger value counts. The first method reads the kernel's counters of the CPUs
+//! (`/proc/stat`: user, nice, system and steal) and subtracts the CPU time of the bench and its children. It includes
+//! other containers and the hypervisor, but the kernel may attribute network work differently in the two sources. The
+//! second method sums the CPU time of all other visible processes.
 //!
-//! A child of a server may outlive the server for a moment, for example a worker of hitch. The bench adopts it ([`adopt`]). Otherwise
-//! its whole CPU time would suddenly count for another process.
+//! A child of a server, such as a worker of hitch, may outlive the server for a moment. The bench adopts it
+//! ([`adopt`]), because its whole CPU time would otherwise count as that of another process.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -16,8 +16,8 @@ use rustix::process::{getpid, set_child_subreaper};
 
 use crate::kernel::Kernel;
 
-/// Makes this process the parent of all its orphaned descendants (prctl(2), PR_SET_CHILD_SUBREAPER). They stay as zombies, a few dozen
-/// per run, so that their CPU times remain readable.
+/// Makes this process the parent of its orphaned descendants (prctl(2), PR_SET_CHILD_SUBREAPER). They remain as
+/// zombies, a few dozen per run, so that their CPU times stay readable.
 ///
 /// # Errors
 /// Fails if the kernel is older than 3.4.
@@ -52,14 +52,15 @@ impl Others {
         }
     }
 
-    /// Records the CPU use since the last reading, unless too few clock ticks have passed for a precise value.
+    /// Measures the CPU use since the last reading and updates the maximum. Does nothing if the reading is too recent
+    /// for a precise value.
     pub fn note(&mut self) {
         if clock::now() - self.last.at >= SHORTEST {
             self.worst = self.share().max(self.worst);
         }
     }
 
-    /// Returns the highest CPU use of other processes that was recorded since the last call.
+    /// Returns the highest CPU use of other processes since the last call.
     pub fn worst(&mut self) -> f64 {
         self.note();
         std::mem::take(&mut self.worst)
@@ -94,9 +95,9 @@ fn between(before: &Reading, after: &Reading, cpus: usize) -> f64 {
     (hidden.max(seen).as_secs_f64() / wall.max(f64::MIN_POSITIVE)).min(1.0)
 }
 
-/// Minimum time between readings. Two CPUs count about fifty ticks in this time.
+/// Minimum time between two readings. Shorter intervals have too few clock ticks for a precise value.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// CPU use of other processes, as a share, above which a run counts as disturbed.
+/// Maximum CPU use of other processes, as a share of all CPUs. A run above it counts as disturbed.
 pub const LIMIT: f64 = 0.05;
 
 #[cfg(test)]

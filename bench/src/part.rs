@@ -10,7 +10,7 @@ use crate::{Error, guard, relay};
 /// Child process of the bench.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Part {
-    /// Stops remaining processes after the bench has exited.
+    /// Kills the remaining processes after the bench has exited.
     Guard,
     /// Relays bytes without TLS.
     Relay {

@@ -1,8 +1,8 @@
-//! Assignment of CPUs to server, client and backend.
+//! Assigns CPUs to server, client and backend.
 //!
-//! With one CPU, all processes share it. With two CPUs, the server uses the first, and client and backend share the
-//! second. With more CPUs, the server uses one core per worker, but at most half of all cores. It uses one CPU of each
-//! core, and the other hyper-threads stay idle unless a case uses them.
+//! With one CPU, all processes share it. With two CPUs, the server uses the first one, and client and backend share the
+//! second one. With more CPUs, the server uses one core per worker, but at most half of all cores. It uses one CPU of
+//! each core; the second hyper-thread of a core stays idle unless a case uses it.
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -59,7 +59,8 @@ impl Place {
         (self.cores.len() / 2).max(1)
     }
 
-    /// Returns a description of the required machine if this machine lacks cores or hyper-threads for a case.
+    /// Returns `None` if this machine has the cores and hyper-threads that a case needs. Otherwise describes the
+    /// required machine.
     pub fn needs(&self, settings: &Settings) -> Option<String> {
         if settings.smt && self.cores.iter().all(|core| core.cpus.len() == 1) {
             return Some("needs cores with two hyper-threads".to_owned());
@@ -83,7 +84,7 @@ impl Place {
         self.shares(1, 1)
     }
 
-    /// Returns the CPUs for a server on up to `cores` cores, with up to `threads` hyper-threads of each.
+    /// Returns the CPUs for a server on at most `cores` cores, with at most `threads` CPUs of each core.
     fn shares(&self, cores: usize, threads: usize) -> Shares {
         let count = cores.clamp(1, self.most_cores());
         let (server, client) = self.cores.split_at(count.min(self.cores.len()));
@@ -108,7 +109,8 @@ fn topology(cpu: usize, name: &str) -> String {
     text.trim().to_owned()
 }
 
-/// Runs `work` with the calling thread pinned to these CPUs. Threads and processes that it starts inherit the pinning.
+/// Runs `work` with the calling thread pinned to these CPUs. Threads and processes that `work` starts inherit the
+/// pinning.
 pub fn on<T>(cpus: &[usize], work: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
     let failed = |e: rustix::io::Errno| Error::os(format!("cannot pin to CPUs {cpus:?}"), e.into());
     let before = sched_getaffinity(None).map_err(failed)?;

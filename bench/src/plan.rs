@@ -1,4 +1,4 @@
-//! The plan of a run: its cases.
+//! Lists the cases of a run without measuring them.
 
 use crate::Error;
 use crate::order::Order;

@@ -1,8 +1,8 @@
-//! Plots of a run, as SVG files next to its report. They are as wide as the screen of a phone.
+//! Draws plots of a run as SVG files, which are stored next to its report. They fit the width of a phone screen.
 //!
-//! A bar is the median of the rounds, with their range as a thin line. The bars of a case are below its label. A ramp
-//! shows attempted, succeeded and failed transactions by requested rate. The server is overloaded where the line of
-//! succeeded transactions leaves the line of attempted ones.
+//! A bar shows the median of the rounds, and a thin line shows their range. The bars of a case are below its label. The
+//! plot of a ramp shows the rates of attempted, succeeded and failed transactions against the requested rate. The
+//! server is overloaded where the rate of succeeded transactions falls below that of attempted ones.
 
 use plotters::coord::Shift;
 use plotters::prelude::*;
@@ -28,7 +28,7 @@ enum Content<'a> {
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Drawn = Result<(), Box<dyn std::error::Error>>;
 
-/// Returns the plots of an outcome: its ramps, and bars of the figures that answer the question.
+/// Returns the plots of a scenario: its ramps, and bar charts of the figures that answer its question.
 pub fn of_outcome(outcome: &Outcome) -> Vec<Plot<'_>> {
     let mut plots = Vec::new();
     for (n, case) in outcome.cases.iter().enumerate() {
@@ -157,7 +157,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
     let right = left.pos(Pos::new(HPos::Right, VPos::Center));
     let bold = ("sans-serif", SMALL, FontStyle::Bold);
     let bold = TextStyle::from(bold).pos(Pos::new(HPos::Left, VPos::Center));
-    // The chart counts rows from the bottom.
+    // The chart numbers rows from the bottom.
     for (row, low) in rows.iter().rev().zip(0_u32..) {
         let (low, middle) = (f64::from(low), f64::from(low) + 0.5);
         // Returns a label drawn `distance` pixels to the right of a point of the chart.
@@ -190,7 +190,7 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
 
 fn draw_ramps(area: &Area<'_>, columns: &[&Column]) -> Drawn {
     let points = || columns.iter().flat_map(|column| &column.curve);
-    // Rates beyond twice the largest capacity appear only in the tables.
+    // Omit rates above twice the largest capacity, which only the tables show.
     let capacities = columns
         .iter()
         .filter_map(|column| column.median(figures::CAPACITY));
@@ -281,7 +281,6 @@ fn colour(peer: &str) -> RGBColor {
 const WIDTH: u32 = 420;
 const TITLE: u32 = 17;
 const SMALL: u32 = 15;
-/// Space for an axis with its title, in pixels.
 const MARGIN: u32 = 40;
 /// Space for the names of bars, in pixels.
 const LABELS: u32 = 165;

@@ -1,4 +1,4 @@
-//! A program that the bench starts pinned to CPUs, with output to a file, and stops on drop.
+//! Starts a program pinned to CPUs with its output in a file, and stops it on drop.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -23,7 +23,7 @@ pub struct Launch {
     pub log: PathBuf,
 }
 
-/// Running program with all processes of its group.
+/// Running program and all processes of its process group.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -110,7 +110,7 @@ impl Process {
         self.child.id()
     }
 
-    /// Reads memory and threads of the process group. Takes several milliseconds for a large process.
+    /// Reads memory and number of threads of the process group. Takes several milliseconds for a large process.
     pub fn weight(&self) -> Weight {
         let mut weight = Weight::default();
         for pid in members(self.pid()) {
@@ -124,7 +124,7 @@ impl Process {
 }
 
 impl Process {
-    /// Returns the CPU time of the running threads of the process group whose names satisfy `is_meant`, with nanosecond
+    /// Returns the CPU time of the threads of the process group whose names satisfy `is_meant`, with nanosecond
     /// resolution. Excludes threads that have ended.
     pub fn cpu_time(&self, is_meant: impl Fn(&str) -> bool) -> Duration {
         let tasks = members(self.pid()).into_iter().flat_map(|pid| {
@@ -156,8 +156,8 @@ impl Drop for Process {
     }
 }
 
-/// Returns a free address of 127.0.0.1 with a port below the range of ephemeral ports (ip_local_port_range). If another
-/// program binds the port first, the server reports the conflict.
+/// Returns a free address of 127.0.0.1, with a port below the range of ephemeral ports (ip_local_port_range). Does not
+/// reserve the port.
 pub fn free_address() -> Result<SocketAddr, Error> {
     let mut tries = 0..PORTS_TRIED;
     loop {

@@ -1,4 +1,5 @@
-//! The table of the README, generated from a stored run between two markers and verified by a test.
+//! Generates the table of the README from a stored run. Two markers in the README enclose the table, and a test
+//! verifies that it is current.
 
 use std::fs;
 use std::path::Path;

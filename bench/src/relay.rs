@@ -1,12 +1,13 @@
-//! The floor: a TCP relay without TLS, with the event loop of an event-driven terminator.
+//! Runs the `relay` and `round-trip` floors: a TCP relay without TLS, whose CPU time is a lower bound for that of an
+//! event-driven terminator.
 //!
-//! It has one thread, registers each socket once (edge-triggered), and reads up to 64 KiB into one buffer. It does not
-//! splice: a terminator must process the bytes, so the relay copies them too. A client is accepted after its first
-//! bytes have arrived (`TCP_DEFER_ACCEPT`). After the server's end of stream and the last byte to the client, both
-//! sockets are closed, as a terminator does after its close_notify.
+//! The relay has one thread, registers each socket once (edge-triggered), and reads up to 64 KiB into one buffer. It
+//! does not splice, because a terminator must process the bytes. It accepts a client after the first bytes have arrived
+//! (`TCP_DEFER_ACCEPT`). It closes both sockets after the server's end of stream and the last byte to the client, as a
+//! terminator does after its close_notify.
 //!
-//! With `answers`, the relay also makes the round trips of TLS: it receives the client's [`Flight`]s, answers each with the requested
-//! number of bytes, and connects to its backend only after the last one.
+//! With `answers`, the relay also makes the round trips of TLS. It receives the client's [`Flight`]s, answers each with
+//! the requested number of bytes, and connects to its backend after the last one.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr};
@@ -56,7 +57,7 @@ struct Relay {
 
 struct Pair {
     client: TcpStream,
-    /// Connection to the backend; `None` while flights are answered.
+    /// Connection to the backend. `None` while the relay still answers flights.
     server: Option<TcpStream>,
     /// Received bytes of an incomplete flight.
     said: Vec<u8>,
@@ -67,13 +68,13 @@ struct Pair {
 /// One direction of a relayed connection.
 #[derive(Default)]
 struct Half {
-    /// Bytes that were read but not sent completely.
+    /// Bytes from the source that must be sent to the destination. The first `sent` bytes are sent already.
     left: Vec<u8>,
     /// Number of bytes of `left` that have been sent.
     sent: usize,
-    /// The source has sent its end of stream.
+    /// `true` if the source has sent its end of stream.
     ended: bool,
-    /// The end of stream has been forwarded to the destination.
+    /// `true` if the end of stream has been forwarded to the destination.
     told: bool,
 }
 
@@ -107,7 +108,7 @@ impl Relay {
                     self.accepting = false;
                     return;
                 }
-                // The client has disconnected already, or no file descriptor is free. The next loop iteration retries.
+                // Retry in the next loop iteration: the client has disconnected, or no file descriptor is free.
                 Err(_) => return,
             }
         }
@@ -185,7 +186,7 @@ impl Pair {
         Ok(true)
     }
 
-    /// Answers the client's flights. Queues bytes after the last flight for the backend.
+    /// Answers the client's flights. Keeps bytes after the last flight for the backend.
     fn talk(&mut self, event: &Event, buffer: &mut [u8]) -> io::Result<Talk> {
         if !(event.is_readable() || event.is_read_closed()) {
             return Ok(Talk::GoesOn);
@@ -226,7 +227,7 @@ impl Pair {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Talk {
     GoesOn,
-    /// The last flight has arrived; connect to the backend.
+    /// The last flight has arrived; the relay must connect to the backend.
     Over,
     Gone,
 }
@@ -243,7 +244,7 @@ impl Half {
         self.ended && self.left.is_empty()
     }
 
-    /// Sends bytes that were read but not sent completely. If all are sent, reads and sends more.
+    /// Sends the bytes in `left`. If all of them are sent, reads and sends more.
     fn flush(&mut self, from: &TcpStream, mut to: &TcpStream, buffer: &mut [u8]) -> io::Result<()> {
         if self.left.is_empty() {
             return Ok(());
@@ -256,8 +257,9 @@ impl Half {
         self.carry(from, to, true, buffer)
     }
 
-    /// Reads and sends until no more bytes are available or the destination is full. A short read means that the socket is empty and that
-    /// another event will follow, unless the end of the stream has been reported already (`to_the_end`).
+    /// Reads and sends until the source has no more bytes or the destination accepts no more. A short read ends the
+    /// loop, because another event follows when bytes arrive. `to_the_end` disables this, because no event follows the
+    /// end of the stream.
     fn carry(
         &mut self,
         mut from: &TcpStream,
@@ -294,7 +296,8 @@ fn sent(result: io::Result<usize>) -> io::Result<usize> {
     }
 }
 
-/// Returns whether an operation should be retried after the next event. A connect in progress reports `NotConnected`.
+/// Returns whether the operation must be retried after the next event. `NotConnected` means that the connect is still
+/// in progress.
 fn is_later(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,4 +1,4 @@
-//! The report of a run: a Markdown document that links to its plots.
+//! Writes the report of a run, which is a Markdown document with links to its plots.
 
 use std::collections::BTreeMap;
 
@@ -117,8 +117,8 @@ fn figures_of(run: &Run, outcome: &Outcome, figure: &Figure) -> String {
     rows.text()
 }
 
-/// Returns a table that compares becket with the best peer and with other builds or settings of becket. Unclear
-/// verdicts are the last rows.
+/// Returns a table of the verdicts on becket, compared with the best peer and with other builds or settings of becket.
+/// Inconclusive verdicts are the last rows.
 fn standings(run: &Run, outcome: &Outcome) -> String {
     let certainty = run.certainty();
     let mut rows = Rows::new([
@@ -150,7 +150,7 @@ fn standings(run: &Run, outcome: &Outcome) -> String {
     rows.text()
 }
 
-/// Returns a table of the negotiated parameters, which shows that the peers are comparable.
+/// Returns a table of the negotiated TLS parameters, from which the reader sees that the peers are comparable.
 fn agreed(outcome: &Outcome) -> String {
     let mut rows = Rows::new([
         "case",
@@ -181,7 +181,7 @@ fn agreed(outcome: &Outcome) -> String {
     rows.text()
 }
 
-/// Returns the section with the published results next to today's.
+/// Returns the section on published articles, with their results next to the figures of this run.
 fn then(scenario: &Scenario, outcome: &Outcome) -> String {
     let then = &scenario.then;
     let mut text = format!("### Then\n\n{}\n", then.text);

@@ -1,4 +1,4 @@
-//! Medians and ranges. A run has few rounds, so reports show only statistics that assume no distribution.
+//! Computes medians and ranges. A run has too few rounds for statistics that assume a distribution.
 
 /// Returns the median, which is the mean of the middle two values for an even count.
 pub fn median(values: &[f64]) -> Option<f64> {
@@ -17,7 +17,7 @@ pub fn range(values: &[f64]) -> Option<(f64, f64)> {
     Some((least, values.iter().copied().reduce(f64::max)?))
 }
 
-/// Returns half the range divided by the median, shown as `±` in tables.
+/// Returns half the range divided by the median. Tables show it after `±`.
 pub fn relative(values: &[f64]) -> Option<f64> {
     let (least, largest) = range(values)?;
     let median = median(values).filter(|m| *m != 0.0)?;

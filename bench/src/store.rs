@@ -1,6 +1,6 @@
-//! Stored runs: a directory with `run.json` and its report.
+//! Stores a run as a directory with `run.json` and its report.
 //!
-//! The file is written after each scenario and marked as complete after the last one.
+//! `run.json` is written after each scenario and marked as complete after the last one.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use crate::Error;
 use crate::result::{Run, SCHEMA_VERSION};
 
-/// Creates the directory and verifies that it is writable.
+/// Creates the directory and checks that it is writable.
 pub fn prepare(directory: &Path) -> Result<(), Error> {
     let failed = |e| Error::os(format!("cannot create {}", directory.display()), e);
     fs::create_dir_all(directory).map_err(failed)?;
@@ -57,7 +57,7 @@ pub fn write(path: &Path, text: &str) -> Result<(), Error> {
     })
 }
 
-/// Serializes a run with one line per column, which keeps the file small and diffs readable.
+/// Serializes a run with one line per column, so that the file is small and its diffs are readable.
 fn json(path: &Path, run: &Run) -> Result<String, Error> {
     let text = serde_json::to_string(run).map_err(|e| Error::Stored {
         path: path.to_owned(),

@@ -1,4 +1,4 @@
-//! Tables and remarks of a report.
+//! Formats the tables and remarks of a report.
 
 use crate::figure::{self, Figure};
 use crate::figures;
@@ -43,12 +43,12 @@ fn line(cells: impl IntoIterator<Item: AsRef<str>>) -> String {
     text + "\n"
 }
 
-/// Returns the name of a column with the version and the TLS library of its program.
+/// Returns the name of a column, followed by the version and the TLS library of its program.
 pub fn column_head(run: &Run, peer: &str) -> String {
-    // The program name of a column such as `becket, cluster` ends at the comma.
+    // The name of a column may have a suffix after a comma, as in `becket, cluster`.
     let program = peer.split(',').next().unwrap_or(peer);
     let known = |name: &str| run.peers.iter().find(|known| known.name == name);
-    // If no program has the name of a column such as `becket@copies`, the name before the `@` is looked up.
+    // A column such as `becket@copies` may have no program of that name. Use the program named before the `@`.
     let own = || known(program.split('@').next().unwrap_or(program));
     let known = known(program).or_else(own);
     match known {
@@ -57,7 +57,7 @@ pub fn column_head(run: &Run, peer: &str) -> String {
     }
 }
 
-/// Returns the heading of a column: a description for a floor, otherwise the name.
+/// Returns the heading of a column: a description of a floor, or the name of a server.
 pub fn heading(peer: &str) -> &str {
     match peer {
         figures::RELAY => "plain TCP relay",
@@ -100,7 +100,8 @@ pub(crate) fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     format!("{mark}{value}{mark}{eta}")
 }
 
-/// Formats the eta of a column (limit / measured CPU time), with the true eta if it was measured.
+/// Formats the eta of a column: the limit of the case divided by the measured CPU time. Adds the value for the stricter
+/// limit if it was measured.
 pub fn etas(case: &Case, column: &Column) -> Option<String> {
     let eta = |relay| figure::eta(case, column, relay).map(|eta| format!("{eta:.2}"));
     let true_eta =
@@ -121,8 +122,8 @@ pub fn value(column: &Column, figure: &Figure) -> Option<String> {
     Some(format!("{least}{}{spread}", figure.show(median)))
 }
 
-/// Returns all remarks, and the reasons for missing figures, each once with its peers and cases. If remarks differ only
-/// in their numbers, lists only the first.
+/// Returns all remarks and the reasons for missing figures. Equal texts become one line that lists their peers and
+/// cases; texts that differ only in their numbers count as equal.
 pub fn notes(outcome: &Outcome) -> Vec<String> {
     let mut remarks: Vec<Remark<'_>> = Vec::new();
     for case in &outcome.cases {
@@ -175,8 +176,8 @@ fn note<'a>(list: &mut Vec<&'a str>, name: &'a str) {
     }
 }
 
-/// Returns a remark without its digits, for comparison. Reasons and lists of loads are returned unchanged, because
-/// their digits distinguish them.
+/// Removes the digits of a remark, so that remarks that differ only in numbers compare as equal. Keeps the digits of
+/// reasons and of lists of loads.
 fn shape(text: &str) -> String {
     if text.starts_with("not ") || text.starts_with(figure::CLIENT_WAS_SLOW) {
         return text.to_owned();

@@ -1,18 +1,20 @@
-//! Rounds in turns: the servers of a case are measured one after another for a quarter of a second each. This repeats
-//! until each server has been measured for a whole round.
+//! Divides a round into turns: the servers of a case are measured in rotation, for a quarter of a second each, until
+//! each has been measured for a whole round.
 //!
-//! The speed of a machine changes within seconds, which could affect one server's round and not the next server's.
-//! Turns are shorter than these changes, so they affect all servers equally, and the ratio of two servers is stable. A
-//! turn begins with new connections, so it must be long compared to a transaction: slow servers have fewer and longer
-//! turns.
+//! The speed of a machine changes within seconds, which could affect only one of two servers measured in sequence.
+//! Turns are shorter than these changes, so the changes affect all servers equally, and the ratio of two servers is
+//! stable.
+//!
+//! A turn begins with new connections, so it must be long compared with a transaction. Rounds with slow servers
+//! therefore have fewer and longer turns.
 
 use std::time::Duration;
 
 use crate::figures;
 use crate::result::Sample;
 
-/// Returns the number of turns for a round of this duration. Each turn must be long enough for `PER_CONNECTION` transactions of the slowest
-/// server on each of the busy connections.
+/// Returns the number of turns for a round of duration `time`. Each turn is long enough for `PER_CONNECTION`
+/// transactions per connection with the slowest server.
 pub fn of_round(time: Duration, slowest_per_s: f64, connections: usize) -> u32 {
     let transactions = time.as_secs_f64() * slowest_per_s;
     let most = (time.as_secs_f64() / SHORTEST.as_secs_f64()).max(1.0);
@@ -20,8 +22,8 @@ pub fn of_round(time: Duration, slowest_per_s: f64, connections: usize) -> u32 {
     turns.clamp(1.0, most) as u32
 }
 
-/// Joins the figures of several turns into the figures of a round. The maximum latency is the largest of the turns; all
-/// other figures are weighted means.
+/// Combines the figures of several turns into those of a round. Takes the largest maximum latency, and a weighted mean
+/// of every other figure.
 pub fn join(round: u32, turns: &[Sample]) -> Option<Sample> {
     let mut joined = Sample {
         round,
@@ -43,7 +45,7 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
     let (mut sum, mut weights) = (0.0, 0.0);
     for turn in turns {
         let of = |name: &str| turn.figures.get(name).copied();
-        // The library in memory has no rate, so all of its turns have the same weight.
+        // The `library` floor has no rate, so all of its turns have equal weight.
         let rate = of(figures::RATE).unwrap_or(1.0);
         let weight = match name {
             figures::RATE | figures::CPUS_USED | figures::CLIENT_BUSY => 1.0,
@@ -59,10 +61,11 @@ fn mean(name: &str, turns: &[Sample]) -> f64 {
     sum / weights.max(f64::MIN_POSITIVE)
 }
 
-/// Minimum duration of a turn: shorter than changes of the machine's speed, and 25 of the kernel's 10 ms ticks.
+/// Minimum duration of a turn. It is shorter than the changes of a machine's speed, and long enough for 25 of the
+/// kernel's ticks of 10 ms.
 const SHORTEST: Duration = Duration::from_millis(250);
-/// Minimum transactions per connection in a turn, so that transactions cut off at its start or end are only about a
-/// tenth.
+/// Minimum number of transactions per connection in a turn. At most about a tenth of them are then cut off at the end
+/// of the turn.
 const PER_CONNECTION: f64 = 10.0;
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
-//! Verdicts on becket and its peers, with their certainty.
+//! Computes verdicts on becket and its peers, with confidence intervals.
 //!
-//! Figures are paired by round. Figures of different runs are not compared, because the speed of a machine changes over time. See
-//! [`becket_stats::ratio`] for the statistics and [`crate::control`] for the control.
+//! Two servers are compared by the ratios of their figures in each round. Figures of different runs are not compared,
+//! because the speed of a machine changes over time. See [`becket_stats::ratio`] for the statistics and
+//! [`crate::control`] for the precision that the machine allows.
 
 use becket_stats::ratio::{Interval, Verdict, level};
 
@@ -13,7 +14,7 @@ use crate::scenario::BECKETS;
 
 #[derive(Clone, Copy, Debug)]
 pub struct Certainty<'a> {
-    /// Maximum number of checks per case. More checks widen the intervals.
+    /// Maximum number of checks per case. A higher number widens the confidence intervals.
     pub looks: u32,
     pub control: &'a [Sample],
 }
@@ -41,7 +42,7 @@ impl Run {
     }
 }
 
-/// Returns the column of the current build of becket, which verdicts compare with the other columns.
+/// Returns the column of the current build of becket, which verdicts compare with all other columns.
 pub fn subject(case: &Case) -> Option<&Column> {
     case.column("becket").filter(|c| !c.samples.is_empty())
 }
@@ -58,9 +59,9 @@ pub fn rival<'a>(case: &'a Case, figure: &Figure) -> Option<&'a Column> {
     figure.best_of(others).map(|(column, _)| column)
 }
 
-/// Returns whether the verdicts of a case are clear, so that it needs no more rounds. Each figure must distinguish
-/// becket from the best peer, and must show whether becket is worse than its other builds and settings by more than
-/// [`TOLERATED`].
+/// Returns whether the verdicts of a case are clear, so that it needs no more rounds. Each figure must show a clear
+/// difference between becket and the best peer. It must also show whether becket is worse than its other builds and
+/// settings by more than [`TOLERATED`].
 pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) -> bool {
     let Some(subject) = subject(case) else {
         return true;
@@ -79,7 +80,8 @@ pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) ->
     deciding.iter().all(decided)
 }
 
-/// Returns whether the first column is better than `times` the second one; `None` if this is unclear.
+/// Returns whether the first column is better than the second one multiplied by `times`. Returns `None` if this is
+/// unclear.
 fn is_better(interval: &Interval, times: f64, figure: &Figure) -> Option<bool> {
     match interval.against(times) {
         Verdict::Unclear => None,
@@ -88,7 +90,7 @@ fn is_better(interval: &Interval, times: f64, figure: &Figure) -> Option<bool> {
     }
 }
 
-/// Returns the ratio at which a figure is worse by [`TOLERATED`].
+/// Returns the ratio of two values of a figure at which the first one is worse by [`TOLERATED`].
 fn worse(figure: &Figure) -> f64 {
     if figure.less_is_better {
         1.0 + TOLERATED
@@ -97,7 +99,7 @@ fn worse(figure: &Figure) -> f64 {
     }
 }
 
-/// Compares becket in a figure with other columns of becket, with its target under a flood, and with the best peer.
+/// Compares a figure of becket with other columns of becket, with its target under a flood, and with the best peer.
 pub fn standings(
     case: &Case,
     figure: &Figure,
@@ -144,16 +146,16 @@ pub fn of_beckets(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec
     beckets(case).filter_map(standing).collect()
 }
 
-/// Compares becket's goodput under a flood with the target share of its closed loop's rate.
+/// Compares becket's goodput under a flood with its target, which is a share of becket's closed-loop rate.
 pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {
-    // The targets apply to full handshakes. With resumption, failed clients also lose their cached sessions.
+    // The targets apply only to full handshakes. With resumption, failed clients also lose their cached sessions.
     if case.settings.get("resume").is_some_and(|it| it != "never") {
         return None;
     }
     let is_of = |percent: &str| figure.name == figures::at(figures::KEPT, percent);
     let (_, mark) = figures::FLOODS.iter().find(|(percent, _)| is_of(percent))?;
     let kept = subject(case)?.values(&figure.name);
-    // Each value is already a ratio to a closed loop of the same round, so the second value of a pair is 1.
+    // The goodput is already relative to a closed loop of the same round, so the second value of each pair is 1.
     let pairs: Vec<(f64, f64)> = kept.into_iter().map(|kept| (kept, 1.0)).collect();
     let interval = Interval::paired(&pairs, level(certainty.looks))?;
     let interval = interval.widened(control::movement(certainty.control, pairs.len()));
@@ -171,7 +173,7 @@ pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option
 #[derive(Clone, Debug, PartialEq)]
 pub struct Standing {
     pub against: String,
-    /// Ratio of becket's figure to the figure of the compared server.
+    /// Becket's figure divided by that of the compared server.
     pub interval: Interval,
     pub word: &'static str,
 }
@@ -190,7 +192,7 @@ pub fn show(interval: &Interval) -> String {
     )
 }
 
-/// Tolerated relative increase of a figure compared with another build.
+/// Maximum tolerated relative increase of a figure compared with another build.
 const TOLERATED: f64 = 0.02;
 
 #[cfg(test)]

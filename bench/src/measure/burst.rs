@@ -1,7 +1,7 @@
-//! Measures a single burst of requests against a backend whose service time grows with concurrency.
+//! Measures a single burst of requests to a backend whose service time increases with its concurrency.
 //!
 //! Idle clients connect before the burst and stay connected until its end. The scenario defines the formula of the
-//! service time, and the runner starts the backend with it.
+//! service time, and the runner starts the backend with this formula.
 
 use std::thread;
 use std::time::Duration;
@@ -32,9 +32,11 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         column.negotiated.clone_from(&report.negotiated);
         let mut step = load::only_step(report)?;
         *sample = load::sample(sample.round, &step, stage.settings.body);
-        // The kernel counts CPU time in ticks of 10 ms, which is too imprecise for a burst of a few hundred requests.
+        // Omit the CPU time: the kernel counts it in ticks of 10 ms, too imprecise for a burst of a few hundred
+        // requests.
         sample.figures.remove(figures::CPU);
-        // The load tool reports waits of about 40 ms as Nagle stalls, but here requests wait for a slot.
+        // Omit the load tool's findings: it reports delays of about 40 ms as Nagle stalls, but here requests wait for a
+        // slot.
         step.findings.clear();
         transactions::remark(column, &step);
         Ok(())

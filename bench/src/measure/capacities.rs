@@ -10,7 +10,7 @@ use crate::result::Point;
 #[derive(Clone, Debug, Default)]
 pub struct Capacity {
     pub rate: f64,
-    /// `rate` is a lower bound because the client was the bottleneck.
+    /// `true` if `rate` is a lower bound because the client was the bottleneck.
     pub bound: bool,
     pub negotiated: Option<Negotiated>,
     pub curve: Vec<Point>,
@@ -20,7 +20,8 @@ pub struct Capacity {
 pub struct Capacities(BTreeMap<(String, BTreeMap<String, String>), Capacity>);
 
 impl Capacities {
-    /// Returns the known capacity of a server. Ignores the limit on full handshakes, which does not change the capacity.
+    /// Returns the known capacity of a server. Ignores the `full-handshakes` setting, which does not change the
+    /// capacity.
     pub fn get(&self, server: &str, settings: &BTreeMap<String, String>) -> Option<Capacity> {
         self.0.get(&key(server, settings)).cloned()
     }
@@ -29,9 +30,10 @@ impl Capacities {
         self.0.insert(key(server, settings), found);
     }
 
-    /// Returns the lowest capacity measured with these settings, or 0. Ignores the settings in `OWN`: if only becket
-    /// supports such a setting, the capacities of the other servers come from the case without it. Excludes stunnel
-    /// unless it is the only server, because its thread model makes it too slow to determine the load of all servers.
+    /// Returns the lowest capacity of any server with these settings, or 0. Ignores the settings in `OWN`, and excludes
+    /// stunnel unless it is the only server.
+    ///
+    /// stunnel uses a thread per connection, so it is too slow to determine the load of all servers.
     pub fn least(&self, settings: &BTreeMap<String, String>) -> f64 {
         let alike = |other: &BTreeMap<String, String>| {
             let own = |(name, _): &(&String, &String)| !OWN.contains(&name.as_str());
@@ -58,7 +60,7 @@ fn key(server: &str, settings: &BTreeMap<String, String>) -> (String, BTreeMap<S
     (server.to_owned(), settings)
 }
 
-/// Settings that only some servers support and that do not change the load of a flood.
+/// Settings that only some servers support. They do not change the rate of a flood.
 const OWN: &[&str] = &["crypto-threads", "full-handshakes"];
 
 #[cfg(test)]

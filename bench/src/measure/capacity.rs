@@ -1,7 +1,8 @@
 //! Measures the capacity: the highest confirmed rate with at most 1 failure in 1000 and a p99 below 100 ms.
 //!
 //! A closed loop estimates the rate. An open loop then increases its rate in steps around this estimate. The highest
-//! step before the first failing one is repeated for a longer time, at lower rates until it meets the criteria.
+//! step before the first failing one is confirmed by a longer measurement. If this measurement fails, it is repeated at
+//! lower rates.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use crate::load::{self, Ask};
 use crate::peer::Server;
 use crate::result::{Point, rounded};
 
-/// Returns the capacity of a server in a case. Measures it on first use.
+/// Returns the capacity of a server in a case, and measures it if it is not known.
 pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error> {
     if let Some(known) = known(stage, index) {
         return Ok(known);
@@ -29,7 +30,7 @@ pub(super) fn of(stage: &mut Stage<'_>, index: usize) -> Result<Capacity, Error>
     Ok(found)
 }
 
-/// Returns the capacity of a server if this run has measured it, regardless of the limit on full handshakes.
+/// Returns the capacity of a server if this run has measured it, with or without a limit on full handshakes.
 pub(super) fn known(stage: &Stage<'_>, index: usize) -> Option<Capacity> {
     stage
         .capacities
@@ -38,7 +39,7 @@ pub(super) fn known(stage: &Stage<'_>, index: usize) -> Option<Capacity> {
 
 /// Returns the rate common to all servers: [`SHARE`] of the lowest capacity.
 pub(super) fn same_for_all(stage: &mut Stage<'_>) -> Result<f64, Error> {
-    // With a limit on full handshakes, the capacity cannot be measured; it is known from the case without a limit.
+    // The capacity cannot be measured with a limit on full handshakes. It is known from the case without a limit.
     if stage.settings.full_handshakes == 0 {
         for index in 0..stage.servers.len() {
             of(stage, index)?;
@@ -85,7 +86,7 @@ fn find(stage: &Stage<'_>, server: &Server) -> Result<Capacity, Error> {
     Ok(capacity)
 }
 
-/// Returns the rate of a load: a percentage of the server's capacity, or the common rate.
+/// Returns the request rate of a load: a percentage of `capacity`, or `same`.
 pub(super) fn rate(load: &str, capacity: f64, same: f64) -> f64 {
     match load.parse::<f64>() {
         Ok(percent) => capacity * percent / 100.0,
@@ -103,7 +104,7 @@ pub(super) fn at_rate(
     load::only_step(climb(ask, stage, &[rate], length)?)
 }
 
-/// Runs an open loop through these rates. Clients time out after two seconds.
+/// Runs an open loop that increases through these rates. Clients time out after two seconds.
 pub(super) fn climb(
     ask: Ask,
     stage: &Stage<'_>,

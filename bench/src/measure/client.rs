@@ -23,7 +23,8 @@ impl Client {
         config: &Arc<ClientConfig>,
     ) -> io::Result<Self> {
         let socket = TcpStream::connect(address)?;
-        // The last handshake message and the request are two writes; the second must not wait for an acknowledgement.
+        // The last handshake message and the request are two writes. The second must not wait for a TCP
+        // acknowledgement.
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(stage.time_out()))?;
         let name = ServerName::try_from(NAME).map_err(io::Error::other)?;
@@ -89,7 +90,7 @@ pub(super) fn hold(
         let mut held = Vec::with_capacity(count);
         for number in 1..=count {
             stage.check_signal()?;
-            // Each client has its own configuration, so that it does not resume the session of another.
+            // Each client has a separate configuration, so that it cannot resume the session of another client.
             let client = Client::open(stage, address, &tls.config()).and_then(|mut client| {
                 begin(&mut client)?;
                 Ok(client)
@@ -110,6 +111,6 @@ fn is_whole(got: &[u8], body: u64) -> bool {
     head.is_some_and(|head| (got.len() - head - 4) as u64 >= body)
 }
 
-/// Connections opened before the measurement. They fill caches and pools, whose memory is not part of the memory per
+/// Number of connections to open before the measurement. They fill caches and pools, which must not count as memory per
 /// connection.
 pub(super) const WARM_UP: usize = 200;

@@ -1,4 +1,4 @@
-//! Measures the user's wait over a network with a delay: the time to the first and the last byte, also in round trips.
+//! Measures the time to the first and to the last byte over a network with a delay, also as a number of round trips.
 
 use std::time::Duration;
 
@@ -27,7 +27,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         let report = network.at_client(|| ask.run(Load::ClosedFor(time), stage.stop))?;
         column.negotiated = report.negotiated.clone().or(column.negotiated.take());
         let mut step = load::only_step(report)?;
-        // The load tool reports waits of about 40 ms as Nagle stalls, but here two round trips take as long.
+        // Omit the load tool's findings on Nagle stalls: it detects them by delays of about 40 ms, which two round
+        // trips also take.
         step.findings
             .retain(|finding| !finding.starts_with("Nagle"));
         let (first, last) = (&step.latency.answered, &step.latency.whole);
@@ -66,7 +67,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Minimum duration of a measurement, for about ten transactions per connection.
+/// Minimum duration of a measurement, which allows about ten transactions per connection.
 const LEAST: Duration = Duration::from_secs(1);
-/// Warm-up, which covers the first transaction of each connection, because it cannot resume.
+/// Warm-up. It includes the first transaction of each connection, which cannot resume a session.
 const WARM_UP: &str = "500ms";

@@ -1,10 +1,11 @@
-//! Measures the loss of a node: how many clients still resume, and what a transaction costs after the loss.
+//! Measures the loss of a node: how many clients still resume, and the CPU time of a transaction after the loss.
 //!
-//! Many clients each create a session at the first node and return to it once. Then the node is killed, and all clients return twice
-//! to the remaining nodes in rotation. Each return is a connection with a handshake that offers the session, one request and
-//! the close. A blocking loop makes all connections: the measure records CPU time and resumptions of the servers, not their speed.
+//! Many clients each create a session at the first node and return to it once. Then the first node is killed, and all
+//! clients return twice to the remaining nodes in rotation. Each return is a connection with a handshake that offers
+//! the session, one request, and the close.
 //!
-//! A pause before the loss lets the replicated sessions arrive, because updates in transit are lost with the node.
+//! One blocking loop makes all connections, so the measure records CPU time and resumptions, but no rate. A pause
+//! before the loss lets the replicated sessions arrive, because updates in transit are lost with the node.
 
 use std::io;
 use std::net::SocketAddr;
@@ -83,14 +84,14 @@ fn one(
     put(figures::AFTERWARDS, &nodes, rest)
 }
 
-/// Combined result of one transaction by each client.
+/// Results of one transaction per client, combined.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
     resumed: usize,
     failed: usize,
 }
 
-/// Makes one transaction per client, with the nodes in rotation.
+/// Makes one transaction per client, distributed over the nodes in rotation.
 fn everybody(stage: &Stage<'_>, clients: &[Visitor], nodes: &[SocketAddr]) -> Result<Seen, Error> {
     place::on(stage.client, || {
         let mut seen = Seen::default();

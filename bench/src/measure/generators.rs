@@ -1,8 +1,8 @@
 //! Compares `becket-load` with other load generators in the same case.
 //!
-//! Columns are generators instead of servers. Each generator puts its load on the first server over TLS, from the client's CPUs. With one
-//! request per connection, they are `ab`, `siege` and, for one connection at a time, `openssl s_time`. With more requests they are
-//! `wrk`, `ab` and `siege` with keep-alive.
+//! A column is a generator instead of a server. Each generator runs on the client's CPUs and puts its load on the first
+//! server over TLS. `ab`, `siege` and, for one connection at a time, `openssl s_time` run if each connection has one
+//! request. `wrk`, `ab` and `siege` with keep-alive run if connections have more requests.
 
 use std::process::{Command, Stdio};
 
@@ -104,7 +104,7 @@ impl Generator {
                 "s_time", "-new", "-tls1_2", "-connect", &address, "-time", &seconds, "-www", &path,
             ],
             Self::Wrk => vec!["-t", &threads, "-c", &connections, "-d", &seconds],
-            // With `-t`, ab stops after 50 000 requests unless `-n` follows.
+            // With `-t`, ab stops after 50 000 requests unless a later `-n` raises the number.
             Self::Ab => vec![
                 "-q",
                 "-t",
@@ -139,13 +139,12 @@ impl Generator {
         let (transactions, seconds) = self.counted(&said).unwrap_or((0.0, took));
         Ok(Some(Done {
             transactions,
-            // s_time reports whole seconds, so use the measured time.
+            // s_time reports whole seconds, so the elapsed time measured here is more precise.
             seconds: if self == Self::STime { took } else { seconds },
             cpu_s,
         }))
     }
 
-    /// Parses transactions and seconds from the output.
     fn counted(self, said: &str) -> Option<(f64, f64)> {
         let number = |text: &str| {
             let text = text.trim_start_matches([' ', '\t', ':', '"']);

@@ -1,5 +1,5 @@
 //! Measures the latency that a server adds compared with direct requests at the same rate. The rates are shares of the
-//! server's own capacity, and one rate common to all servers.
+//! server's own capacity, and one rate that all servers share.
 
 use super::stage::Stage;
 use super::{capacity, rounds, transactions};
@@ -62,5 +62,5 @@ fn at(
     Ok(())
 }
 
-/// Load that needs a longer measurement, because a low rate gives few samples for quantiles.
+/// Load with a low rate, which needs a longer measurement for enough samples.
 const LOWEST: &str = "1";

@@ -1,4 +1,4 @@
-//! Highest rates of a ramp by the criteria of the articles: with a low mean latency, or with few losses.
+//! Finds the highest rates of a ramp that meet the criteria of published articles: a low mean latency, or few losses.
 
 use becket_load::report::LoadStep;
 
@@ -7,8 +7,8 @@ use super::stage::Stage;
 use crate::result::Column;
 use crate::{Error, figures};
 
-/// Runs a ramp around the rate of the closed loops. Adds the highest rate within each criterion to the sample of the
-/// first round.
+/// Runs a ramp around the closed-loop rate. Adds the highest rate that meets each criterion to the sample of the first
+/// round.
 pub(super) fn put(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
     let Some(about) = column.median(figures::RATE) else {
         return Ok(());

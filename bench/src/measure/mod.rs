@@ -41,7 +41,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::Failover => failover::run(stage),
         Measure::Delay => delay::run(stage),
     };
-    // If a server has exited, its log explains more than the error of the client.
+    // If a server has exited, return an error with its log, which explains more than the error of the client.
     if !matches!(measured, Err(Error::Stopped)) {
         stage.check_alive()?;
     }
@@ -118,6 +118,6 @@ fn check_resumed(settings: &Settings, column: &mut Column) -> Result<(), Error> 
     Ok(())
 }
 
-/// Tolerated difference between the actual and the requested share of resumptions. Each client's first handshake is
-/// full, which matters in short runs.
+/// Maximum difference between the actual and the requested share of resumptions. A difference occurs because each
+/// client's first handshake is full.
 const RESUMPTION_TOLERANCE: f64 = 0.03;

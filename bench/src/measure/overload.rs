@@ -1,10 +1,13 @@
-//! Measures floods of several times the capacity: the goodput, the wait of served clients, and the time to recover.
+//! Measures floods of several times the capacity: the goodput, the latency of served clients, and the time to recover.
 //!
-//! Clients give up after [`PATIENCE`], and a flood lasts longer, so a late response is useless. The rate of a flood is a percentage
-//! of the rate of a closed loop just before it. The goodput is relative to the mean rate of the closed loops just before and
-//! after it, because the speed of a machine changes within seconds. Both loops together last as long as the flood, so that both
-//! sides of the ratio have the same precision. The server CPU per served client is also relative to the loops; it stays valid if the
-//! loops did not use the server fully. A flood has no figures if the client missed a part of its rate.
+//! Clients give up after [`PATIENCE`], and a flood lasts longer, so a response after a long wait is useless.
+//!
+//! A closed loop runs just before and just after each flood. The rate of the flood is a percentage of the rate of the
+//! first loop. The goodput and the server CPU per served client are relative to the mean of both loops, because the
+//! speed of a machine changes within seconds. Both loops together last as long as the flood, so that both sides of the
+//! ratio are equally precise.
+//!
+//! A flood has no figures if the client did not reach the intended rate.
 
 use std::time::Duration;
 
@@ -161,9 +164,10 @@ fn flood(
 
 /// Time after which clients give up.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Duration of a flood as a multiple of a measurement: twice the clients' patience in a full run.
+/// Duration of a flood, as a multiple of the usual duration of a measurement. In a full run, a flood lasts twice as
+/// long as the clients wait.
 const LENGTH: u32 = 5;
-/// Minimum achieved share of a flood's intended rate. A flood below it has no figures.
+/// Minimum share of the intended rate that the client must reach. Otherwise the flood has no figures.
 const MISSED: f64 = 0.97;
 /// Number of intervals in which the recovery is measured.
 const QUARTERS: usize = 8;

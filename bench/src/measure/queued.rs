@@ -1,9 +1,12 @@
-//! Measures clients that wait in a queue: memory, CPU time of the idle server, and the effect on other clients.
+//! Measures clients that wait in a queue for a connection slot: memory, CPU time of the idle server, and the effect on
+//! other clients.
 //!
-//! The server has a second listener without a limit, on the same port of the address [`ASIDE`]. One client occupies the
-//! only slot. With an empty queue and again with a full one, the server is first left idle, and then receives requests
-//! through the second listener at a low rate. The first client in the queue sends its request at once and must receive
-//! the response only after the slot is free, which proves that clients really waited.
+//! The server has a second listener without a limit on connections, on the same port of the address [`ASIDE`]. One
+//! client occupies the only slot of the first listener. The measurement has two phases, with an empty and with a full
+//! queue. In each phase the server is first idle, and then receives requests through the second listener at a low rate.
+//!
+//! The first client in the queue sends its request immediately. It must receive the response only after the slot is
+//! free, which proves that the clients waited.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -105,5 +108,5 @@ pub(crate) fn sections(
 const ASIDE: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 /// Transactions per second through the second listener, far below any capacity.
 const RATE: f64 = 200.0;
-/// Multiple of the usual duration. An idle server uses little CPU time, so a short measurement would be imprecise.
+/// Factor for the usual duration. An idle server uses little CPU time, so a short measurement would be imprecise.
 const LONG: u32 = 15;

@@ -1,8 +1,8 @@
 //! Determines how many rounds a case needs.
 //!
-//! After the minimum number of rounds, the case is checked. It ends if all deciding figures distinguish becket from the
-//! best peer, or if its time has expired. Otherwise half as many rounds follow before the next check. Each round begins
-//! with the control.
+//! After the minimum number of rounds, the verdicts are checked. The case ends if every deciding figure shows a clear
+//! difference between becket and the best peer, or if the time of the case has expired. Otherwise half as many rounds
+//! follow before the next check. Each round begins with a measurement of the control.
 
 use std::time::Instant;
 
@@ -18,7 +18,7 @@ use crate::{Error, figure};
 pub(crate) struct Rounds {
     done: u32,
     least: u32,
-    /// Number of rounds before the next check.
+    /// Number of completed rounds at which the next check takes place.
     look_at: u32,
     looks_left: u32,
     begun: Instant,
@@ -51,7 +51,7 @@ impl Rounds {
         if !self.is_next(time_left, || decided(stage, columns)) {
             return Ok(None);
         }
-        // Closed loops run in turns, and each turn already measures the control.
+        // A closed loop runs in turns, and each turn measures the control itself.
         if stage.measure != Measure::Transactions {
             stage.control.measure(stage.effort.time, stage.stop)?;
         }
@@ -59,7 +59,7 @@ impl Rounds {
         Ok(Some(self.done - 1))
     }
 
-    /// Returns whether another round follows. The minimum number of rounds runs regardless of time.
+    /// Returns whether another round follows. `time_left` has no effect before the minimum number of rounds.
     fn is_next(&mut self, time_left: bool, decided: impl FnOnce() -> bool) -> bool {
         if self.done < self.least {
             return true;
@@ -73,8 +73,8 @@ impl Rounds {
     }
 }
 
-/// Measures all columns in rounds, each of which begins with a different column. `measure` fills the sample of the column with the given
-/// index. Samples without figures are dropped.
+/// Measures all columns in rounds. `measure` fills the sample of the column with the given index; samples without
+/// figures are dropped.
 pub(crate) fn each(
     stage: &mut Stage<'_>,
     columns: &mut [Column],

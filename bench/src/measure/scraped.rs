@@ -1,9 +1,11 @@
-//! Measures the cost of monitoring for the data path: the same load with and without scrapes and admin requests.
+//! Measures the effect of monitoring on client traffic: the same load with and without requests to the admin socket.
 //!
-//! Thousands of connections stay open, new ones start at a share of the capacity, and a probe sends requests on its open connections. In
-//! each round the load runs twice: once while the admin socket receives requests every second (metrics, status, all connections, and
-//! a change of a server), and once without these requests. The main CPU figure counts only the worker threads; the CPU time of all other
-//! threads is a separate figure.
+//! Thousands of connections stay open, and new ones start at a share of the capacity. A client called the probe sends
+//! requests on connections that are already open.
+//!
+//! The load runs twice in each round. The admin socket receives requests once a second during one of the two runs:
+//! metrics, status, all connections, and a change of a server. The main CPU figure counts only the worker threads; the
+//! CPU time of all other threads is a separate figure.
 
 use std::io::{self, Read, Write};
 use std::net::SocketAddr;
@@ -67,7 +69,7 @@ impl Loaded<'_> {
     ) -> Result<(), Error> {
         let time = stage.effort.time * LONG;
         let new = stage.ask(self.server.address, None);
-        // The open connections have used up the ports of the first source address.
+        // Use more source addresses, because the open connections have used all ports of the first one.
         let new = new.with("--source", SOURCES);
         let probe = stage.ask(self.server.address, None);
         let probe = probe.with("--keepalive", 1_000_000);
@@ -108,7 +110,7 @@ impl Loaded<'_> {
         Ok(())
     }
 
-    /// Returns the CPU time in microseconds of the workers, and of all other threads including finished ones.
+    /// Returns the CPU time in microseconds of the worker threads, and that of all other threads including ended ones.
     fn used(&self) -> Result<(f64, f64), Error> {
         let worker = |name: &str| {
             let number = name.strip_prefix("becket-");
@@ -141,7 +143,7 @@ impl Loaded<'_> {
         Ok(scrapes)
     }
 
-    /// Requests every page and changes a server. Returns the number of received bytes.
+    /// Requests every admin page and changes a server. Returns the number of received bytes.
     fn ask_all(&self, socket: &Path, backend: SocketAddr, number: usize) -> io::Result<usize> {
         let mut bytes =
             ask(socket, "GET /metrics", "")?.len() + ask(socket, "GET /status", "")?.len();
@@ -200,7 +202,7 @@ fn socket(directory: &Path, address: SocketAddr) -> PathBuf {
     directory.join(format!("admin-{}.sock", address.port()))
 }
 
-/// Returns becket's configuration sections for the admin socket, with an idle time-out that exceeds the duration of a case.
+/// Returns becket's configuration sections for the admin socket. The idle time-out exceeds the duration of a case.
 pub(crate) fn sections(directory: &Path, address: SocketAddr) -> String {
     format!(
         "\n[admin]\nsocket = \"{}\"\n\n[timeouts]\nidle = \"1d\"\n",
@@ -208,14 +210,14 @@ pub(crate) fn sections(directory: &Path, address: SocketAddr) -> String {
     )
 }
 
-/// Suffix of the column without scrapes.
+/// Suffix of the column that is measured without admin requests.
 const ALONE: &str = ", not scraped";
 const EVERY: Duration = Duration::from_secs(1);
 const PATIENCE: Duration = Duration::from_secs(60);
-/// Load as a share of the capacity, which leaves CPU time for the scrapes.
+/// Load as a share of the capacity. The unused CPU time is available for the admin requests.
 const SHARE: f64 = 0.5;
-/// Requests per second that the probe sends.
+/// Rate of the probe in requests per second.
 const PROBES: f64 = 200.0;
 const SOURCES: &str = "127.0.0.2-127.0.0.9";
-/// Multiple of the usual duration, so that each measurement includes several scrapes.
+/// Factor for the usual duration, so that each measurement includes several scrapes.
 pub(crate) const LONG: u32 = 5;

@@ -1,4 +1,4 @@
-//! The running servers of a case, with the settings and tools that a measure needs.
+//! Contains the running servers of a case, and the settings and tools that a measure uses.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -25,10 +25,10 @@ pub struct Stage<'a> {
     pub settings: &'a Settings,
     /// Servers, in the order of the report.
     pub servers: &'a mut [Server],
-    /// Program and common settings, for a measure that starts its own servers.
+    /// Program and settings of the nodes that the `failover` measure starts.
     pub farm: Option<(&'a Peer, &'a Site<'a>)>,
     pub floors: Option<Floors>,
-    /// Network between clients and servers, for a measure with a delay.
+    /// Network with a delay, for the `delay` measure.
     pub network: Option<&'a Network>,
     pub control: &'a mut Control,
     pub others: &'a mut Others,
@@ -37,7 +37,7 @@ pub struct Stage<'a> {
     pub client: &'a [usize],
     pub effort: &'a Effort,
     pub capacities: &'a mut Capacities,
-    /// Becomes `true` when a signal arrives.
+    /// `true` after a signal.
     pub stop: &'a Arc<AtomicBool>,
 }
 
@@ -89,7 +89,7 @@ impl Stage<'_> {
         columns.collect()
     }
 
-    /// Returns the number of connections to hold open: the case's number, or the limit of the effort if it is lower.
+    /// Returns the number of connections to hold open: that of the case, limited by the effort of the run.
     pub fn held(&self) -> usize {
         self.settings.connections.min(self.effort.most_idle())
     }
@@ -101,7 +101,7 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// Returns an error with the log if a server has exited.
+    /// Returns an error with the end of the server's log if a server has exited.
     pub fn check_alive(&mut self) -> Result<(), Error> {
         for server in self.servers.iter_mut() {
             if server.process.has_ended() {

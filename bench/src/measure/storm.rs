@@ -1,9 +1,10 @@
-//! Measures a flood of handshakes and its effect on connected and on returning clients.
+//! Measures how a flood of full handshakes affects two clients: the probe and the returning client.
 //!
 //! The probe keeps its connections open and sends requests at 1 % of the capacity. The returning client opens a new
-//! connection ten times a second and resumes a session that it created before the flood. The flood opens new
-//! connections with full handshakes at 80 % and 150 % of the server's own capacity, and at one rate common to all
-//! servers. Only the latencies of the probe and of the returning client are reported.
+//! connection ten times a second and resumes a session that it created before the flood.
+//!
+//! The flood opens new connections with full handshakes at 80 % and 150 % of the server's own capacity, and at one rate
+//! that all servers share. The report shows the latencies of the probe and of the returning client only.
 
 use std::thread;
 use std::time::Duration;
@@ -23,7 +24,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let mut columns = stage.columns();
     rounds::each(stage, &mut columns, |stage, index, column, sample| {
         let same = capacity::same_for_all(stage)?;
-        // With a limit on full handshakes, the capacity cannot be measured. It is known from the case without a limit.
+        // The capacity cannot be measured with a limit on full handshakes. It is known from the case without a limit.
         let found = match stage.settings.full_handshakes {
             0 => Some(capacity::of(stage, index)?),
             _ => capacity::known(stage, index),
@@ -45,7 +46,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Floods a server at one rate while the probe sends requests at another.
+/// Starts a flood at one rate while the probe sends requests at another rate.
 fn flooded(
     stage: &Stage<'_>,
     index: usize,
@@ -122,6 +123,6 @@ fn returning(
         .one(load, stage.stop)
 }
 
-/// Duration for which the returning client runs before the flood.
+/// Time from the start of the returning client to the start of the flood.
 const BEFORE: Duration = Duration::from_millis(500);
 const RETURNS_PER_S: f64 = 10.0;

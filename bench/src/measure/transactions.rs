@@ -1,4 +1,5 @@
-//! Measures closed loops in turns. The main figure is CPU time per transaction, which is reproducible.
+//! Measures closed loops in turns, which are short measurements of all servers in rotation. The main figure is CPU time
+//! per transaction, because it is reproducible.
 
 use std::time::Duration;
 
@@ -52,8 +53,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Ok(columns)
 }
 
-/// Returns the number of turns per round. Measures each column briefly to find the slowest server; no figure includes
-/// these measurements.
+/// Returns the number of turns per round. Measures each server briefly to find the slowest one and discards these
+/// measurements.
 fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Error> {
     let time = stage.effort.time;
     let most = turns::of_round(time, f64::INFINITY, 1);
@@ -70,7 +71,7 @@ fn turns_of_round(stage: &Stage<'_>, columns: &mut [Column]) -> Result<u32, Erro
     Ok(turns::of_round(time, slowest, connections(stage.settings)))
 }
 
-/// Returns the server of a column, and whether it is a floor.
+/// Returns the server of a column, and `true` if it is a floor.
 fn server<'a>(stage: &'a Stage<'_>, index: usize) -> Option<(&'a Server, bool)> {
     if let Some(server) = stage.servers.get(index) {
         return Some((server, false));
@@ -84,7 +85,7 @@ fn ask(stage: &Stage<'_>, server: &Server, is_floor: bool) -> Ask {
     if !is_floor || stage.settings.front != Front::Terminate {
         let ask = stage.ask(server.address, pid);
         return match &server.companion {
-            // With a separate file server, its CPU time counts as well.
+            // The CPU time of the separate file server counts as well.
             Some(behind) if stage.settings.files == Files::Peer => {
                 ask.with("--pid", behind.process.pid())
             }
@@ -131,8 +132,8 @@ fn one(
     Ok(Some(sample))
 }
 
-/// Counts the bytes of a fixed number of transactions, because a transaction cut off at the end of a round would
-/// distort the TLS overhead.
+/// Counts the bytes of a fixed number of transactions. A transaction cut off at the end of a round would distort the
+/// TLS overhead.
 fn count_bytes(stage: &Stage<'_>, index: usize, column: &mut Column) -> Result<(), Error> {
     let (server, sample) = (server(stage, index), column.samples.first_mut());
     let (Some((server, is_floor)), Some(sample)) = (server, sample) else {

@@ -1,4 +1,4 @@
-//! Configuration of becket.
+//! Generates the configuration of becket.
 
 use std::net::SocketAddr;
 
@@ -110,8 +110,8 @@ fn front(site: &Site<'_>) -> String {
     }
 }
 
-/// Raises the per-source limit on unfinished handshakes to the total limit, because the bench's clients use only a few
-/// addresses. The other peers have no such limit.
+/// Raises the limit on unfinished handshakes per source address to the total limit, because the bench's clients use few
+/// addresses. Peers other than becket have no such limit.
 pub(super) const HALF_OPEN: &str = "half-open-per-source = 10000\n";
 
 pub(super) fn version(said: &str) -> (String, String) {

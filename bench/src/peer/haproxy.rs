@@ -1,4 +1,5 @@
-//! Configuration of HAProxy: TCP mode, or HTTP mode with idle clients as in the article on `maxconn`.
+//! Generates the configuration of HAProxy: TCP mode, or HTTP mode for the article on `maxconn`, in which clients wait
+//! idle.
 //!
 //! The frontend and the backend need different names since HAProxy 3.3.
 

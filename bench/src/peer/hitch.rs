@@ -1,4 +1,5 @@
-//! Configuration of hitch. Debian builds it without its shared session cache, so it resumes by ticket only.
+//! Generates the configuration of hitch. Debian builds hitch without its shared session cache, so it resumes sessions
+//! by ticket only.
 
 use super::site::{BACKLOG, Site, groups, suite_names};
 

@@ -1,8 +1,9 @@
-//! The measured servers: real programs with equal settings.
+//! Defines the measured servers and starts them with equal settings.
 //!
-//! Equal settings are: TLS version, cipher suite, groups, certificate, a session cache of 200 000, a backlog of 4096, the number of
-//! workers, no access log, and one backend over TCP. Every run checks the negotiated parameters. To add a peer, add a
-//! variant of [`Kind`] and a file in this directory.
+//! Equal settings are: TLS version, cipher suite, groups, certificate, a session cache of 200 000 entries, a backlog of
+//! 4096, the number of workers, no access log, and one backend over TCP. Every run checks the negotiated parameters.
+//!
+//! A new peer needs a variant of [`Kind`] and a file in this directory.
 
 mod becket;
 mod haproxy;
@@ -24,7 +25,7 @@ use crate::scenario::OLD;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Column name in reports: the kind, or `KIND@WORD` for another build.
+    /// Name of the column in reports: the kind, or `KIND@WORD` for another build.
     pub name: String,
     pub kind: Kind,
     pub program: PathBuf,
@@ -33,11 +34,8 @@ pub struct Peer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     Becket,
-    /// hitch, the successor of stud.
     Hitch,
-    /// HAProxy in TCP mode.
     Haproxy,
-    /// nginx with its stream module.
     Nginx,
     Stunnel,
 }
@@ -48,7 +46,7 @@ pub struct Server {
     pub address: SocketAddr,
     pub process: Process,
     pub configuration: String,
-    /// Another server that the measured one needs: a cluster node or a file server.
+    /// Second server that the measured one needs: a node of its cluster or a file server.
     pub companion: Option<Box<Self>>,
 }
 
@@ -85,7 +83,8 @@ impl Kind {
 }
 
 impl Peer {
-    /// Finds a peer: at `program` if given, otherwise next to the bench or in the usual directories.
+    /// Finds the program of a peer: `program` if given, otherwise a file in the bench's directory, in `PATH` or in the
+    /// usual directories.
     pub fn find(name: &str, program: Option<PathBuf>) -> Result<Self, Error> {
         let base = name.split('@').next().unwrap_or(name);
         let kind = Kind::ALL.into_iter().find(|kind| kind.name() == base);
@@ -166,7 +165,7 @@ impl Peer {
             Kind::Stunnel => (stunnel::configuration(site), stunnel::args),
         };
         if self.name == OLD {
-            // Old builds of becket may not support this key.
+            // Remove this key, because old builds of becket may not support it.
             configuration = configuration.replace(becket::HALF_OPEN, "");
         }
         let file = site.directory.join(format!("{}.conf", self.name));
@@ -191,11 +190,11 @@ impl Peer {
     }
 }
 
-/// Returns environment variables that hide CPU features from OpenSSL and AWS-LC, and that make OpenSSL accept 1024-bit keys.
+/// Returns environment variables for OpenSSL and AWS-LC. They hide CPU features, and make OpenSSL accept 1024-bit keys.
 ///
-/// See OPENSSL_ia32cap(3). The first word masks CPUID leaf 1, the second one leaf 7, with EDX or EBX in the lower half and ECX in
-/// the upper half. `avx512` hides AVX-512 F, DQ, IFMA, CD, BW, VL, and VAES with VPCLMULQDQ. `aes` hides AES-NI with PCLMULQDQ, and
-/// VAES with VPCLMULQDQ.
+/// See OPENSSL_ia32cap(3) for the format: the first word masks CPUID leaf 1 and the second one leaf 7, with EDX or EBX
+/// in the lower half and ECX in the upper half. `avx512` hides AVX-512 F, DQ, IFMA, CD, BW and VL, and VAES with
+/// VPCLMULQDQ. `aes` hides AES-NI with PCLMULQDQ, and VAES with VPCLMULQDQ.
 fn environment(site: &Site<'_>) -> Result<Vec<(String, String)>, Error> {
     let mask = match site.settings.mask.as_str() {
         "avx512" => Some(":~0x600d0230000"),
@@ -216,7 +215,7 @@ fn environment(site: &Site<'_>) -> Result<Vec<(String, String)>, Error> {
 /// OpenSSL configuration that accepts keys of any size.
 const SMALL_KEYS: &str = "openssl_conf = all\n[all]\nssl_conf = ssl\n[ssl]\nsystem_default = small\n[small]\nCipherString = DEFAULT:@SECLEVEL=0\n";
 
-/// Returns the directories in which programs are searched, starting with the bench's own.
+/// Returns the directories to search for programs, in order: the bench's directory, `PATH`, and the usual directories.
 fn places() -> Vec<PathBuf> {
     let own = std::env::current_exe().ok();
     let own = own.as_deref().and_then(Path::parent);

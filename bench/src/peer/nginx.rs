@@ -1,4 +1,4 @@
-//! Configuration of nginx: the stream module, which relays bytes as the other peers do, or the http module for files.
+//! Generates the configuration of nginx: the stream module to relay bytes, or the http module to serve files.
 
 use std::net::SocketAddr;
 
@@ -74,7 +74,8 @@ events {{ worker_connections {connections}; }}
     )
 }
 
-/// Returns the server section for files, with the settings for speed in nginx's manual: an open file cache and sendfile.
+/// Returns the server section for files. It uses an open file cache and sendfile, as nginx's manual recommends for
+/// speed.
 fn files(site: &Site<'_>, sealed: &str) -> String {
     format!(
         "  access_log off;
@@ -118,7 +119,7 @@ pub(super) fn version(said: &str) -> (String, String) {
     )
 }
 
-/// Returns the path of the dynamic stream module, as in Debian's build. Returns `None` for a build that includes the module.
+/// Returns the path of the stream module if it is a dynamic module, as in Debian's build, otherwise `None`.
 fn module(said: &str) -> Option<String> {
     let option = |name| {
         said.split_ascii_whitespace()

@@ -1,4 +1,4 @@
-//! Settings of a server in one case, and values that several configurations share.
+//! Defines the settings of a server in one case, and values that the configurations of several peers share.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -19,12 +19,12 @@ pub struct Site<'a> {
 }
 
 impl Site<'_> {
-    /// Returns the directory of the files to serve, with one file per body size.
+    /// Returns the directory with the files to serve. It contains one file per body size.
     pub fn files(&self) -> PathBuf {
         self.directory.join("files")
     }
 
-    /// Returns the addresses of all backend servers: loopback addresses on which a single program listens.
+    /// Returns the addresses of all backend servers. A single program listens on all of them.
     pub(super) fn backends(&self) -> Vec<SocketAddr> {
         let byte = |number: usize| u8::try_from(number).unwrap_or(u8::MAX);
         let at = |number| {
@@ -38,7 +38,7 @@ impl Site<'_> {
     }
 }
 
-/// Returns the first `count` words after `begin` in the line that starts with `begin`.
+/// Finds the first line that starts with `begin`, and returns the first `count` words after it.
 pub(super) fn words_after(said: &str, begin: &str, count: usize) -> Option<String> {
     let line = said.lines().find_map(|line| line.strip_prefix(begin))?;
     Some(first_words(line, count))
@@ -71,8 +71,8 @@ pub(super) fn suite_names(suite: &str) -> (&'static str, &'static str) {
     }
 }
 
-/// Returns the groups that every server accepts, in OpenSSL's notation. The client's key share selects one; in TLS 1.2 the list must
-/// include the curve of the certificate.
+/// Returns the groups that every server accepts, in OpenSSL's notation. The client's key share selects one of them. TLS
+/// 1.2 also requires the curve of the certificate in this list.
 pub(super) fn groups(settings: &Settings) -> &'static str {
     match settings.group.as_str() {
         "x25519mlkem768" => "X25519MLKEM768:X25519:P-256:P-384",

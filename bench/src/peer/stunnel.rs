@@ -1,4 +1,5 @@
-//! Configuration of stunnel, which uses a thread per connection and has no setting for workers.
+//! Generates the configuration of stunnel, which uses a thread per connection and has no setting for the number of
+//! workers.
 
 use super::site::{SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
 

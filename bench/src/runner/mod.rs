@@ -1,4 +1,5 @@
-//! Runs an order from start to end: cases in order, start and stop of servers, progress, and the stored file.
+//! Runs an order: measures its cases one after another, starts and stops servers, reports progress, and stores the
+//! result.
 
 mod parts;
 
@@ -191,7 +192,7 @@ impl<'a> Runner<'a> {
                 self.parts.servers(scenario, settings, &certificate, behind)
             })?
         };
-        // Tables of the articles have no columns for floors.
+        // Omit floors for scenarios that repeat an article, because the articles' tables have no columns for them.
         let has_floor = scenario.measure == Measure::Transactions
             && !servers.is_empty()
             && !scenario.is_classic();
@@ -241,7 +242,7 @@ impl<'a> Runner<'a> {
     }
 }
 
-/// Maximum number of repeated measurements of a case that other processes disturbed.
+/// Maximum number of times that a case is repeated because other processes disturbed it.
 const REPEATS: u32 = 2;
 /// Duration for which the CPU use of other processes is measured before a run.
 const LOOK: Duration = Duration::from_secs(1);

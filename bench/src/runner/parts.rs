@@ -1,4 +1,4 @@
-//! Processes of a case: the backend, the servers and the floors.
+//! Starts the processes of a case: the backend, the servers and the floors.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,7 +20,6 @@ use crate::process::{Launch, Process, free_address};
 use crate::result::{Case, Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
-/// Programs, CPUs and directory with which a run starts servers.
 pub(super) struct Parts {
     pub(super) order: Order,
     pub(super) place: Place,
@@ -29,8 +28,8 @@ pub(super) struct Parts {
 }
 
 impl Parts {
-    /// Starts the servers of a case. For a server that cannot be measured, returns its index and a column with the
-    /// reason.
+    /// Starts the servers of a case. The second list contains the servers that cannot be measured, each with its index
+    /// and a column that states the reason.
     #[expect(
         clippy::type_complexity,
         reason = "two lists that are created together and used at once"
@@ -99,7 +98,7 @@ impl Parts {
         Ok((servers, reasons))
     }
 
-    /// Returns a case without figures, whose columns describe the machine that the case requires.
+    /// Returns a case without figures. Its columns state what machine the case requires.
     pub(super) fn not_measured(
         &self,
         scenario: &Scenario,
@@ -118,7 +117,7 @@ impl Parts {
         }
     }
 
-    /// Starts a server, and another node of its cluster on the clients' CPUs.
+    /// Starts a server, and a second node of its cluster on the clients' CPUs.
     fn clustered(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
         let sections = farm::sections(peer, site.directory, 2)?;
         let [first, second] = sections.as_slice() else {
@@ -141,7 +140,7 @@ impl Parts {
         })
     }
 
-    /// Starts a server that cannot serve files, and a file server behind it on the same CPUs.
+    /// Starts a file server, and on the same CPUs a server in front of it that cannot serve files itself.
     fn before_files(&self, peer: &Peer, site: &Site<'_>) -> Result<Server, Error> {
         let nginx = self.program(Kind::Nginx, format!("{}-files", peer.name))?;
         let behind = Settings {
@@ -163,7 +162,7 @@ impl Parts {
         })
     }
 
-    /// Starts becket on the clients' CPUs as the terminator behind servers with passthrough.
+    /// Starts becket on the clients' CPUs. It terminates TLS for servers that pass TLS through.
     pub(super) fn terminator(
         &self,
         settings: &Settings,
@@ -196,15 +195,15 @@ impl Parts {
             .find(|peer| peer.kind == Kind::Becket)
     }
 
-    /// Returns a copy of a peer's program with another name. Searches for an installed program if no peer has this
-    /// kind.
+    /// Returns the program of the peer with this kind under another name. Searches for an installed program if there is
+    /// no such peer.
     fn program(&self, kind: Kind, name: String) -> Result<Peer, Error> {
         let peer = self.order.peers.iter().find(|peer| peer.kind == kind);
         let program = peer.map(|peer| peer.program.clone());
         Ok(Peer::find(kind.name(), program)?.renamed(name))
     }
 
-    /// Returns a column with the reason if a peer cannot be measured in a case.
+    /// Returns `None` if a peer can be measured in a case, otherwise a column that states the reason.
     fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<Column> {
         let library = self
             .peers
@@ -213,7 +212,6 @@ impl Parts {
             .map(|p| p.library.as_str());
         let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
         let lacks = settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old;
-        // OpenSSL introduced the group in version 3.5.
         let lacks = lacks.then(|| format!("{} has no X25519MLKEM768", library.unwrap_or_default()));
         if let Some(reason) = lacks.or_else(|| scenario.reason(peer.kind.name(), settings)) {
             return Some(Column::without(&peer.name, reason));
@@ -230,8 +228,7 @@ impl Parts {
     ) -> Result<Server, Error> {
         let service = match measure {
             Measure::Burst => SERVICE,
-            // The long service time hides the cost of the generators, so that the comparison shows only differences in
-            // counting.
+            // The long service time hides the cost of the generators. The comparison then shows only how they count.
             Measure::Generators if settings.connections == 1 => &["--service-time", "20ms"],
             _ => &[],
         };
@@ -252,7 +249,8 @@ impl Parts {
     ) -> Result<Floors, Error> {
         let cpus = &self.place.one().server;
         let cpu = cpus.first().copied().unwrap_or(0);
-        // The library floor does not support hidden CPU features, RSA-1024, passthrough, or several requests per connection.
+        // The `library` floor supports neither hidden CPU features nor RSA-1024, passthrough, or several requests per
+        // connection.
         let alike = settings.mask == "none"
             && settings.key != "rsa1024"
             && settings.front == Front::Terminate
@@ -335,8 +333,7 @@ fn own(
     })
 }
 
-/// Creates the file that clients request. The file is sparse and uses no disk space. Reads it once, so that it is in
-/// the page cache.
+/// Creates the sparse file that clients request. Reads it once, so that the page cache contains it.
 fn write_file(site: &Site<'_>) -> Result<(), Error> {
     let path = site.files().join(format!("bytes/{}", site.settings.body));
     let failed = |e| Error::os(format!("cannot write {}", path.display()), e);
@@ -356,7 +353,7 @@ fn write_file(site: &Site<'_>) -> Result<(), Error> {
 const SERVICE: &[&str] = &["--service-time", "9ms", "--service-knee", "30"];
 /// Maximum connections of an open loop.
 pub(super) const OPEN_LOOP: usize = 4_000;
-/// Additional connections for the bench itself.
+/// Number of connections to add for the bench itself.
 const ROOM: usize = 300;
 /// OpenSSL versions without X25519MLKEM768, which version 3.5 introduced.
 const OLD_OPENSSL: &[&str] = &[

@@ -1,9 +1,9 @@
-//! Measures the cost of rejecting the worst chain of certificates, for a worker or for the control
-//! thread.
+//! Measures the CPU time for rejecting the certificate chain that is most expensive to verify. A
+//! worker or the control thread spends this time.
 //!
-//! Run with `cargo bench -p becket --bench chains`. webpki makes `MOST_STEPS` steps, compares each
-//! certificate with an authority, and parses the whole chain in each step. `filler` fills the chain
-//! up to the default of `limits.certificate-chain`.
+//! Run with `cargo bench -p becket --bench chains`. webpki makes `MOST_STEPS` steps for this chain,
+//! and each step parses the whole chain. The argument `filler` enlarges the chain up to the default
+//! of `limits.certificate-chain`.
 
 #![expect(clippy::unwrap_used, reason = "a bench fails by panicking")]
 

@@ -1,9 +1,9 @@
-//! Client of the admin pages of a running becket, for `becket status` and every command that
-//! requests or changes something.
+//! Sends requests to the admin address of a running becket, for `becket status` and all commands
+//! that show or change its state.
 //!
-//! The address is an argument, or comes from the configuration file, or is the default socket. Only
-//! the address is used from the file, so the user of the command needs no right to read keys, and
-//! faults elsewhere in the file do not matter.
+//! The address is a command-line argument, or is set in the configuration file, or is the default
+//! socket. Only the address is read from the file, so the user needs no permission to read keys,
+//! and errors elsewhere in the file do not matter.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -110,10 +110,10 @@ impl AdminAnswer {
 }
 
 impl AdminAddress {
-    /// Requests the status. Each step blocks for at most [`PATIENCE`].
+    /// Requests the status. Each connect, write and read blocks for at most [`PATIENCE`].
     ///
     /// # Errors
-    /// The request failed, or the answer is not from a becket.
+    /// Fails if the request fails or if the response is not from becket.
     pub fn status(&self) -> Result<Status, NoStatus> {
         self.status_and_text().map(|(status, _)| status)
     }
@@ -135,7 +135,7 @@ impl AdminAddress {
     /// Sends a request. Blocks as [`Self::status`] does.
     ///
     /// # Errors
-    /// The request failed, or the answer is not HTTP.
+    /// Fails if the request fails or if the response is not HTTP.
     pub fn request(
         &self,
         method: &str,
@@ -182,7 +182,7 @@ impl AdminAddress {
     }
 }
 
-/// The keys of a configuration file that are used here. Other keys may have faults.
+/// Keys of the configuration file that set the admin address. Errors in other keys are ignored.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct AdminKeys {
@@ -203,7 +203,7 @@ fn exchange(at: &Endpoint, method: &str, path: &str, body: &str) -> io::Result<V
         let length = body.len();
         request += &format!("Content-Type: application/json\r\nContent-Length: {length}\r\n");
     }
-    // becket answers a POST only after the reload or upgrade has ended.
+    // becket answers a POST request only after the reload or upgrade has ended.
     let patience = match method {
         "POST" => MOST_PATIENCE,
         _ => PATIENCE,
@@ -247,8 +247,10 @@ impl Endpoint {
     }
 
     /// Returns `true` if the server certainly did not read the whole request, so that the client
-    /// may send it again. The kernel resets a unix connection only if the receiver closes it with
-    /// unread bytes. During an upgrade, the old process closes its socket with requests in the
+    /// can safely send it again. The kernel resets a unix connection only if the receiver closes it
+    /// with unread bytes.
+    ///
+    /// This happens during an upgrade, when the old process closes its socket with requests in the
     /// accept queue.
     fn has_not_read(&self, error: &io::Error) -> bool {
         let unread = [io::ErrorKind::ConnectionReset, io::ErrorKind::BrokenPipe];
@@ -282,9 +284,11 @@ fn connect(address: &str) -> io::Result<TcpStream> {
 pub const USUAL_SOCKET: &str = "/run/becket/admin.sock";
 /// Timeout of the connect, of each write and of each read. A page takes milliseconds.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Read timeout for the outcome of a reload or an upgrade: longer than becket itself waits for it.
+/// Read timeout for the outcome of a reload or an upgrade. It is longer than becket itself waits
+/// for the outcome.
 const MOST_PATIENCE: Duration = Duration::from_secs(75);
-/// Maximum number of tries: an upgrade may interrupt the first one, and another upgrade the second.
+/// Maximum number of attempts. An upgrade may interrupt the first attempt, and another upgrade the
+/// second one.
 const MOST_TRIES: usize = 3;
 /// Maximum length of an answer in bytes. A status with thousands of routes is a few megabytes long.
 const LONGEST_ANSWER: u64 = 64 * 1024 * 1024;

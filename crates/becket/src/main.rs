@@ -37,7 +37,7 @@ use becket_process::{ProcessRole, StartTask, enter};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
-/// Static builds replace musl's allocator, which has one lock for all threads.
+/// Static builds replace the allocator of musl, because it has one lock for all threads.
 #[cfg(target_env = "musl")]
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -205,8 +205,7 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
         file.write_all(toml.as_bytes()).with_context(named)?;
     }
     match (&migration.toml, &flags.out) {
-        // Standard output contains only the converted file, so the report is written to standard
-        // error.
+        // Write the report to standard error, because standard output contains the converted file.
         (Some(toml), None) if !flags.json => {
             eprint!("{report}");
             say(toml)?;

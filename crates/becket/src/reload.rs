@@ -1,11 +1,13 @@
-//! `becket reload` and `becket upgrade`: request a reload or an upgrade from a running becket, and
-//! wait for the outcome.
+//! Implements `becket reload` and `becket upgrade`: requests a reload or an upgrade from a running
+//! becket, and waits for the outcome.
 //!
-//! `/status` names the process to signal and reports the outcome. Another program could serve a
-//! page that names any process, so only a program of this name is signalled ([`signal_namesake`]).
-//! A becket with another name receives the request over its socket. A reload or an upgrade in
-//! progress may have read older files, so this command waits for its end first. After an upgrade
-//! another process answers, and reports the number of upgrades.
+//! The status page `/status` contains the ID of the process to signal and, later, the outcome.
+//! Another program could serve such a page with any process ID, so the command signals only a
+//! process with the name of this program ([`signal_namesake`]). A becket with another name receives
+//! the request over its admin socket.
+//!
+//! A reload or an upgrade in progress may have read older files, so the command waits for its end
+//! first. After an upgrade, the new process answers and reports the number of upgrades.
 
 use std::io;
 use std::thread::sleep;
@@ -36,10 +38,10 @@ pub enum NotReloaded {
     /// becket rejected the new configuration or the new program.
     #[error("{}, nothing changed:\n{}", failure(*.0), .1.join("\n"))]
     Refused(OperatorRequest, Vec<String>),
-    /// The serving process exited; a new one starts with the current configuration.
+    /// The serving process exited, and a new one starts with the current configuration.
     #[error("the serving process exited; a new one starts with the current configuration")]
     Restarted,
-    /// No outcome was reported within [`MOST_TRIES`] polls.
+    /// The outcome is still unknown after [`MOST_TRIES`] polls.
     #[error("no outcome yet; see the log and becket status")]
     Late,
 }
@@ -56,9 +58,9 @@ fn cause(error: &io::Error) -> String {
     }
 }
 
-/// Requests a reload or an upgrade from the becket at `place`. Returns the temporary changes that
-/// the reload or upgrade ended, one per line. Blocks until there is an outcome, or for about
-/// [`MOST_TRIES`] times [`STEP`].
+/// Requests a reload or an upgrade from the becket at `place`, and blocks until the outcome is
+/// known, or for about [`MOST_TRIES`] times [`STEP`]. Returns the temporary changes that no longer
+/// apply, one per line.
 ///
 /// # Errors
 /// becket rejected the request, or its outcome is unknown.
@@ -73,7 +75,7 @@ pub fn ask_for(what: OperatorRequest, place: &AdminAddress) -> Result<String, No
     }
     let pid = before.process.pid;
     if let Err(error) = signal_namesake(pid, signal_for(what)) {
-        // Signalling fails with these errors for a program with another name, or a process in
+        // A signal fails with these errors if the process has another program name or runs in
         // another container.
         let elsewhere = [io::ErrorKind::InvalidInput, io::ErrorKind::NotFound];
         if elsewhere.contains(&error.kind())
@@ -151,7 +153,7 @@ fn wait<T>(place: &AdminAddress, outcome: impl Fn(&Status) -> Option<T>) -> Resu
 }
 
 const STEP: Duration = Duration::from_millis(50);
-/// Maximum number of polls, which take about one minute in total if each response arrives at once.
+/// Maximum number of polls. They take about one minute if each response arrives immediately.
 const MOST_TRIES: usize = 1200;
 
 #[cfg(test)]

@@ -42,8 +42,8 @@ pub fn make(flags: &SecretFlags) -> Result<String, NotMade> {
     let path = &flags.file;
     let root = SecretBytes::draw()?;
     let mut line = base64::encode(root.expose());
-    // `encode` reserves capacity for this byte: a reallocation would leave a copy of the secret in
-    // freed memory.
+    // `encode` has reserved capacity for this byte. A reallocation would leave a copy of the secret
+    // in freed memory.
     line.push('\n');
     let secret = SharedSecret::of_root(root, path)?;
     file::create(path, &line).map_err(|error| match error.kind() {

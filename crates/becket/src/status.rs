@@ -1,4 +1,5 @@
-//! The text of `becket status`: problems, traffic, certificates, listeners, servers, tokens, peers.
+//! Formats the text of `becket status`: problems, traffic, certificates, listeners, servers,
+//! PKCS#11 tokens and peers.
 //!
 //! Rates are differences between two statuses. Control characters are escaped.
 
@@ -59,7 +60,8 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
     }
     match &status.sessions.cluster {
         Some(of) => cluster(&mut page, of),
-        // A draining process has left the cluster, so "off" would be misleading.
+        // A draining process has left the cluster. Omit the line, because "off" would be
+        // misleading.
         None if process.state == ServingState::Draining => {}
         None => page.line("cluster", "off"),
     }
@@ -72,7 +74,7 @@ pub fn ended(changes: &[String]) -> String {
         .collect()
 }
 
-/// Returns the increase of a counter per second between two statuses, measured by becket's clock.
+/// Returns the increase of a counter per second between two statuses, measured with becket's clock.
 pub fn rate(now: &Status, before: &Status, of: impl Fn(&Status) -> u64) -> Option<f64> {
     let seconds = now.process.now.since(before.process.now).as_secs_f64();
     let more = of(now).saturating_sub(of(before));
@@ -125,7 +127,7 @@ fn traffic(page: &mut Page, status: &Status, before: Option<&Status>) {
     }
 }
 
-/// Writes only the certificates that expire first, because a host may have thousands.
+/// Writes only the certificates that expire first, because there may be thousands.
 fn certificates(page: &mut Page, status: &Status) {
     let mut all: Vec<&CertificateStatus> = status.certificates.iter().collect();
     all.sort_by_key(|it| it.not_after);

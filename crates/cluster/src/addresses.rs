@@ -1,7 +1,7 @@
-//! Addresses of peers: configured addresses, and names that are looked up periodically.
+//! Stores the addresses of peers: configured addresses, and names that are looked up periodically.
 //!
-//! A name that stops resolving keeps its last addresses, and the status shows the reason, because a failed resolver
-//! must not split a cluster.
+//! A name that stops resolving keeps its last addresses, because a failed resolver must not split a cluster. The status
+//! shows the reason for the failure.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -20,10 +20,11 @@ pub trait Resolve: fmt::Debug + Send + Sync {
     fn look_up(&self, host: &str) -> Pin<Box<dyn Future<Output = NameLookup> + Send>>;
 
     /// Returns the delay until the next lookup of a name, or `None` if no further lookup is needed.
+    /// `is_known` is `true` if addresses of the name are known.
     fn again(&self, interval: Option<Duration>, is_known: bool) -> Option<Duration>;
 }
 
-/// At least one address, without duplicates, or the reason for the failure.
+/// Result of a lookup: at least one address, without duplicates, or the reason for the failure.
 pub type NameLookup = Result<Arc<[IpAddr]>, String>;
 
 /// Lookups in progress. Each result includes the peer's name.
@@ -33,9 +34,10 @@ pub(crate) type Lookups = JoinSet<(Arc<str>, NameLookup)>;
 pub(crate) struct PeerAddresses {
     resolver: Arc<dyn Resolve>,
     entries: Vec<AddressEntry>,
-    /// Time between two rounds of lookups. If `None`, lookups end once all names are known.
+    /// Time between two rounds of lookups. `None` if lookups end once all names are known.
     interval: Option<Duration>,
-    /// Time of the last round of lookups; `None` if the current configuration had none.
+    /// Time of the last round of lookups. `None` if none has taken place since the configuration
+    /// was loaded.
     looked_up: Option<Duration>,
 }
 
@@ -44,7 +46,7 @@ pub struct ConfiguredPeer {
     pub name: Arc<str>,
     /// Addresses from the last successful lookup.
     pub addresses: Vec<SocketAddr>,
-    /// Number of addresses that exceed the limit and are not used.
+    /// Number of addresses that are not used because they exceed the limit.
     pub ignored: usize,
     pub problem: Option<String>,
 }
@@ -67,8 +69,8 @@ impl PeerAddresses {
         }
     }
 
-    /// Sets the configured peers, and the interval of lookups. A name keeps its addresses until its
-    /// next lookup.
+    /// Sets the configured peers and the interval between lookups. A name keeps its addresses until
+    /// its next lookup.
     pub(crate) fn set(&mut self, peers: &[Peer], interval: Option<Duration>) {
         self.interval = interval;
         self.looked_up = None;
@@ -96,7 +98,8 @@ impl PeerAddresses {
         Some(Arc::clone(&found.name))
     }
 
-    /// Returns the time at which [`Self::look_up`] is due, or `None` if no lookup remains.
+    /// Returns the time at which the caller must call [`Self::look_up`], or `None` if no lookup is
+    /// needed.
     pub(crate) fn due(&self) -> Option<Duration> {
         let mut named = self.entries.iter().filter(|entry| entry.lookup.is_some());
         let first = named.next()?;
@@ -133,7 +136,7 @@ impl PeerAddresses {
         };
         entry.pending = false;
         let Some((_, port)) = entry.lookup else {
-            // The result is ignored, because the peer now has a configured address.
+            // Ignore the result, because the peer now has a configured address.
             return false;
         };
         let peer = &mut entry.peer;
@@ -178,7 +181,7 @@ impl AddressEntry {
 
 impl ConfiguredPeer {
     /// Sets the addresses, and returns whether they changed. Uses the lowest addresses, so that the
-    /// choice is the same each time.
+    /// order of the DNS response does not matter.
     fn take(&mut self, mut addresses: Vec<SocketAddr>) -> bool {
         addresses.sort_unstable();
         addresses.dedup();
@@ -204,8 +207,7 @@ impl ConfiguredPeer {
     }
 }
 
-/// Maximum number of addresses used per name, because every address receives HELLOs until a node
-/// answers.
+/// Maximum number of addresses used per name. Every address receives HELLOs until a node answers.
 const MOST_OF_NAME: usize = 8;
 
 #[cfg(test)]

@@ -1,11 +1,11 @@
-//! The task that communicates with the peers: it receives, sends and sleeps.
+//! Runs the task that exchanges datagrams with the peers.
 //!
-//! Runs on the control thread, like the handling of signals. In one turn it receives at most
-//! [`DATAGRAMS_PER_TURN`], then yields the thread, so that a flood of datagrams delays a reload only by
+//! The task runs on the control thread, which also handles signals and reloads. It receives at most
+//! [`DATAGRAMS_PER_TURN`] datagrams and then yields the thread, so that a flood of datagrams delays a reload only by
 //! milliseconds.
 //!
-//! Processes events of workers as described in [`crate::outbox`]: at once when idle, every
-//! [`BATCH`] when busy.
+//! Workers queue an event for each session that is created or ends ([`crate::outbox`]). The task processes events
+//! immediately if it was idle, and every [`BATCH`] if events arrive continuously.
 
 use std::io;
 use std::net::UdpSocket as StdSocket;
@@ -73,7 +73,7 @@ impl Exchange {
                 },
             };
             if turns.turn(woken, self.clock.now()) {
-                // More work is pending, but other tasks of this thread run first.
+                // Yield before the remaining work, so that other tasks of this thread can run.
                 yield_now().await;
             }
         }
@@ -86,19 +86,19 @@ struct Turns {
     socket: PeerSocket,
     lookups: Lookups,
     buffer: Box<[u8]>,
-    /// Time of the next check for events of workers; `None` if the next event wakes the task.
+    /// Time of the next check for worker events. `None` if the task sleeps until a worker wakes it.
     tell_at: Option<Duration>,
 }
 
 impl Turns {
-    /// Returns the time at which work is due if no datagram or event arrives before.
+    /// Returns the time at which the task must wake up even without a datagram or an event.
     fn deadline(&self) -> Option<Duration> {
         let deadlines = [self.node.lock().next_deadline(), self.tell_at];
         deadlines.into_iter().flatten().min()
     }
 
-    /// Processes the event, and sends due datagrams. Returns whether work is left for the next
-    /// turn.
+    /// Handles the reason for the wakeup, and sends due datagrams. Returns whether work remains for
+    /// the next turn.
     fn turn(&mut self, woken: Woken, now: Now) -> bool {
         let mut node = self.node.lock();
         let mut left = false;
@@ -118,7 +118,7 @@ impl Turns {
         left || node.next_deadline().is_some_and(|at| at <= now.mono)
     }
 
-    /// Sends queued events and a goodbye to the peers.
+    /// Sends queued events to the peers, followed by a goodbye.
     fn leave(&self, now: Now) {
         let mut node = self.node.lock();
         let mut send = |to, datagram: &[u8]| self.socket.send(to, datagram);
@@ -128,7 +128,7 @@ impl Turns {
     }
 }
 
-/// Receives waiting datagrams, up to the limit of a turn. Returns whether the limit was reached.
+/// Receives waiting datagrams, up to the limit of a turn. Returns whether this limit was reached.
 fn receive(node: &mut NodeState, socket: &PeerSocket, buffer: &mut [u8], now: Now) -> bool {
     for _ in 0..DATAGRAMS_PER_TURN {
         match socket.receive(buffer) {
@@ -150,5 +150,5 @@ async fn pass(left: Option<Duration>) {
     }
 }
 
-/// Size of the receive buffer. A datagram that does not fit is longer than any valid one.
+/// Size of the receive buffer in bytes. It is larger than any valid datagram.
 const LARGEST: usize = 2 * MAX_DATAGRAM;

@@ -1,19 +1,19 @@
-//! Replicates TLS 1.2 sessions between hosts, and the assignments of clients to servers.
+//! Replicates TLS 1.2 sessions, and the assignments of clients to servers, between the hosts of a cluster.
 //!
-//! The terminator starts a [`Membership`], passes it new [`Settings`] at a reload, shows its [`ClusterStatus`], and
-//! puts a [`SessionEvent`] into an [`Outbox`] for each session that is created or ends. Sessions of other hosts appear
-//! in its session table. Everything except the outboxes runs on the thread that starts the membership.
+//! The terminator starts a [`Membership`], passes new [`Settings`] to it at a reload, and shows its [`ClusterStatus`].
+//! Workers put a [`SessionEvent`] into an [`Outbox`] for each session that is created or ends. Sessions of other hosts
+//! are added to the session table. Everything except the outboxes runs on the thread that starts the membership.
 //!
 //! ```
 //! use becket_cluster::replica::{MAX_DATAGRAM, ReplicaLimits};
 //! assert!(MAX_DATAGRAM < ReplicaLimits::default().queue_bytes);
 //! ```
 //!
-//! * [`replica`] decides which data to send to which peer, and which data to accept: a pure state machine;
-//! * [`vault`] implements its cryptography, [`socket`] sends and receives UDP, [`exchange`] is the task that receives,
-//!   sends and sleeps;
-//! * [`sink`] connects it to the session table, [`addresses`] looks up the addresses of peers;
-//! * [`node`] owns these parts; [`status`] is shown on pages, [`peer_log`] logs changes;
+//! * [`replica`] is a state machine without I/O that decides what to send to which peer, and what to accept;
+//! * [`vault`] implements its cryptography, [`socket`] sends and receives UDP datagrams, and [`exchange`] is the task
+//!   that runs it;
+//! * [`sink`] connects it to the session table, and [`addresses`] looks up the addresses of peers;
+//! * [`node`] owns these parts, [`status`] describes them for the admin pages, and [`peer_log`] logs changes;
 //! * [`outbox`] transports events from the workers to the task.
 #![forbid(unsafe_code)]
 

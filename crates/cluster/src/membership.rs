@@ -1,4 +1,5 @@
-//! Membership in a cluster: created at launch, started with the control thread, changed by reloads.
+//! Manages this host's membership in a cluster. It is created at launch, starts with the control
+//! thread, and changes with reloads.
 
 use std::net::UdpSocket;
 use std::sync::Arc;
@@ -14,12 +15,12 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub struct Membership {
     node: Arc<Node>,
-    /// Sending ends for events, one per worker.
+    /// Queues for events, one per worker.
     outboxes: Vec<Outbox>,
     reloads: UnboundedSender<Settings>,
-    /// `None` after the start.
+    /// Prepared task. `None` once it runs.
     exchange: Option<Exchange>,
-    /// `None` before the start.
+    /// Running task. `None` before the start.
     task: Option<JoinHandle<()>>,
 }
 
@@ -57,8 +58,8 @@ impl Membership {
         self.outboxes.clone()
     }
 
-    /// Starts to communicate with the peers, as a task of the current runtime. When the membership
-    /// is dropped, the task sends a goodbye, closes its sockets and ends.
+    /// Starts the communication with the peers, as a task of the current runtime. The task sends a
+    /// goodbye, closes its sockets and ends when the membership is dropped.
     pub fn start(&mut self) {
         let Some(exchange) = self.exchange.take() else {
             return;
@@ -81,12 +82,11 @@ impl Membership {
     }
 
     pub fn reload(&self, settings: Settings) {
-        // Sending fails only if the task has ended, which is logged already.
+        // Sending fails only if the task has ended. That is logged already.
         let _ended = self.reloads.send(settings);
     }
 }
 
-/// Maximum number of waiting events per worker. An event takes about 60 bytes. The control thread drains the queues
-/// every few milliseconds, so a queue fills only at millions of handshakes per second, or while the control thread is
-/// blocked.
+/// Maximum number of queued events per worker, each about 60 bytes. The control thread drains the queues every few
+/// milliseconds, so a queue is full only if the control thread is blocked or handshakes exceed millions per second.
 const QUEUED_EVENTS: usize = 16_384;

@@ -1,8 +1,8 @@
-//! This host as a node of its cluster: the state machine of replication with its secrets, the session table
-//! that it fills and reads, and the addresses of peers.
+//! Represents this host as a node of its cluster. A node owns the state machine of replication with its secrets, the
+//! access to the session table, and the addresses of peers.
 //!
-//! Used only on the control thread, so its lock is never contended: the task that communicates with
-//! the peers ([`crate::exchange`]) and the pages that show them take turns.
+//! The node is used only on the control thread, by the task that communicates with the peers ([`crate::exchange`]) and
+//! by the status pages. Its lock is therefore never contended.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -27,9 +27,9 @@ pub struct Node(Mutex<NodeState>);
 /// Resources of this host that replication uses.
 #[derive(Debug)]
 pub struct Host {
-    /// Sessions of all workers.
+    /// Session table that all workers share.
     pub table: Arc<SessionTable>,
-    /// Last server of each client.
+    /// Server to which each client was last assigned.
     pub sticks: Arc<dyn StickMemory>,
     pub resolver: Arc<dyn Resolve>,
     pub clock: Clock,
@@ -77,7 +77,7 @@ impl Node {
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, NodeState> {
-        // Ignores poisoning, because a panic in a status page must not end replication.
+        // Ignore poisoning, because a panic in a status page must not end replication.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -111,8 +111,8 @@ impl NodeState {
         status
     }
 
-    /// Applies reloaded settings. Live pairs stay, unless their secret is no longer accepted. Settings that a
-    /// reload cannot change keep their values.
+    /// Applies reloaded settings, except settings that a reload cannot change. Peers stay connected unless their secret is
+    /// no longer accepted.
     pub(crate) fn reload(&mut self, settings: Settings) {
         let before = &self.settings;
         let settings = Arc::new(Settings {
@@ -140,7 +140,7 @@ impl NodeState {
             .receive(from, datagram, now.mono, &mut self.sink);
     }
 
-    /// Passes waiting worker events to the state machine. Returns whether there were any.
+    /// Passes queued worker events to the state machine. Returns whether there were any.
     pub(crate) fn tell(&mut self, events: &OutboxReader, now: Now) -> bool {
         self.sink.now = now;
         let (sink, replica) = (&mut self.sink, &mut self.replica);
@@ -160,7 +160,7 @@ impl NodeState {
         }
     }
 
-    /// Returns the time at which work is due if no datagram or event arrives before.
+    /// Returns the time at which work is due even if no datagram or event arrives.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
         let deadlines = [self.replica.next_deadline(), self.addresses.due()];
         deadlines.into_iter().flatten().min()

@@ -1,15 +1,13 @@
-//! Transport of new and ended sessions from the workers to the control thread, which sends them to peers.
+//! Transports events about new and ended sessions from the workers to the control thread, which sends them to peers.
 //!
-//! Each worker holds an [`Outbox`], the sending end of its own bounded queue; the control thread holds
-//! [`OutboxReader`] with all receiving ends. A queue contains only the *name* of a session: the state stays
-//! in the table until control sends it. So a handshake costs a copy of 48 bytes, allocates nothing, and no
-//! master secret waits in a queue. A worker never waits: if its queue is full, the event is dropped and
-//! counted.
+//! Each worker has an [`Outbox`], the sending end of a bounded queue. The control thread has an [`OutboxReader`] with
+//! all receiving ends. A queue contains only the *name* of a session; the session state stays in the table until the
+//! control thread sends it. A handshake therefore costs a copy of 48 bytes, allocates nothing, and puts no master
+//! secret into a queue. A worker never waits: if its queue is full, the event is dropped and counted.
 //!
-//! Waking control costs a system call, which handshakes should not pay. So control sleeps only if all queues
-//! are empty, and only the first event after that wakes it. From then on, control checks the queues every
-//! [`BATCH`] until it finds them empty. An idle host is woken once per handshake, a busy one never, and no
-//! event waits longer than [`BATCH`].
+//! A wakeup of the control thread costs a system call. The control thread therefore sleeps only if all queues are
+//! empty, and only the first event after that wakes it. It then checks the queues every [`BATCH`] until they are empty
+//! again. No event waits longer than [`BATCH`].
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
@@ -31,14 +29,13 @@ pub enum SessionEvent {
     Stuck(PeerStick),
 }
 
-/// Sending end of a worker's queue.
 #[derive(Clone, Debug)]
 pub struct Outbox {
     queue: SyncSender<SessionEvent>,
     shared: Arc<OutboxShared>,
 }
 
-/// Receiving ends of the queues of all workers, held by the control thread.
+/// Receiving ends of the queues of all workers.
 #[derive(Debug)]
 pub(crate) struct OutboxReader {
     queues: Vec<Receiver<SessionEvent>>,
@@ -54,14 +51,16 @@ struct OutboxShared {
 }
 
 impl Outbox {
-    /// Queues an event without waiting, or drops and counts it if the queue is full. Makes no system call unless the
-    /// control thread sleeps. After the host has left its cluster, events are neither sent nor counted.
+    /// Queues an event without waiting. If the queue is full, drops and counts the event. Makes a system call only if
+    /// the control thread sleeps.
+    ///
+    /// Discards events without counting them after the host has left its cluster.
     pub fn leave(&self, event: SessionEvent) {
         if let Err(TrySendError::Full(_)) = self.queue.try_send(event) {
             self.shared.untold.fetch_add(1, Relaxed);
         }
         // Pairs with the fence in `drain`: either this thread sees that the control thread sleeps,
-        // or the control thread sees the event. Without both fences, each could miss the other.
+        // or the control thread sees the event. Without the fences, both could miss the change.
         fence(SeqCst);
         if self.shared.asleep.load(Relaxed) && self.shared.asleep.swap(false, SeqCst) {
             self.shared.wakeup.notify_one();
@@ -88,8 +87,8 @@ impl OutboxReader {
         (events, outboxes)
     }
 
-    /// Takes the waiting events, at most the capacity of a queue from each worker, and returns their number. If
-    /// there were none, the next event wakes [`Self::wakeup`].
+    /// Takes the waiting events, at most the capacity of a queue from each worker, and returns their number. If there
+    /// are none, the next event completes [`Self::wakeup`].
     pub(crate) fn drain(&self, mut take: impl FnMut(SessionEvent)) -> usize {
         let taken = self.take_waiting(&mut take);
         if taken > 0 {
@@ -97,7 +96,7 @@ impl OutboxReader {
         }
         self.shared.asleep.store(true, SeqCst);
         fence(SeqCst);
-        // Checks the queues again, because an event that was queued before `asleep` was set has
+        // Check the queues again, because an event that was queued before `asleep` was set has
         // caused no wakeup.
         let taken = self.take_waiting(&mut take);
         if taken > 0 {
@@ -106,8 +105,8 @@ impl OutboxReader {
         taken
     }
 
-    /// Waits for the first event after a drain that found no event. Dropping the future loses
-    /// nothing.
+    /// Waits for the first event after a drain that found none. The future can be dropped without
+    /// losing an event.
     pub(crate) fn wakeup(&self) -> impl Future<Output = ()> + use<> {
         let shared = Arc::clone(&self.shared);
         async move { shared.wakeup.notified().await }
@@ -130,8 +129,8 @@ impl OutboxReader {
     }
 }
 
-/// Time between two drains while events arrive: short compared with a client's round trip, long compared with the cost
-/// of one turn of the control thread.
+/// Time between two drains while events arrive. It is short compared with a client's round-trip time, and long compared
+/// with the CPU time of a drain.
 pub(crate) const BATCH: Duration = Duration::from_millis(4);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Log lines for changes among the peers, one for each change.
+//! Logs changes among the peers, one line for each change: new and lost peers, node numbers that are used twice, and
+//! nodes that try to join with an unknown secret.
 //!
-//! Covers new and lost peers, node numbers that are used twice, and nodes that try to join with an unknown secret.
-//! Checks at most once a second, regardless of the number of datagrams. Lines about unknown addresses are limited to
-//! one per second, because the number of addresses is unlimited.
+//! Checks take place at most once a second, regardless of the number of datagrams. Lines about unknown addresses are
+//! limited to one per second, because the number of addresses is unlimited.
 
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
@@ -18,13 +18,14 @@ pub(crate) struct PeerLog {
     live: BTreeSet<PeerName>,
     collisions: Vec<NodeId>,
     refused: Vec<(SocketAddr, SecretId)>,
-    /// Time from which an unknown address may be logged again. Omitted lines are only counted.
+    /// Earliest time at which an unknown address is logged again. Lines before that time are only
+    /// counted.
     stranger_next: Duration,
     suppressed: u64,
 }
 
 impl PeerLog {
-    /// Returns whether a check is due, at most once a second.
+    /// Returns whether the next check is due. Returns `true` at most once a second.
     pub(crate) fn is_due(&mut self, now: Duration) -> bool {
         let due = now >= self.next;
         if due {

@@ -1,4 +1,4 @@
-//! Configuration of replication, passed at the start and at each reload.
+//! Settings of replication, passed at the start and at each reload.
 
 use std::collections::HashSet;
 use std::net::SocketAddr;
@@ -9,39 +9,41 @@ use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{NodeId, SecretId};
 use zeroize::Zeroizing;
 
-/// All settings. A reload changes all except `node` and `listen`.
+/// All settings of replication. A reload can change all except `node` and `listen`.
 #[derive(Clone, Debug)]
 pub struct Settings {
     pub node: NodeId,
-    /// Joins are sent under the first secret and accepted under any.
+    /// Secrets of the cluster. The node sends joins under the first secret and accepts joins under
+    /// any.
     pub secrets: Vec<Secret>,
     /// Local UDP address for datagrams of peers.
     pub listen: SocketAddr,
     /// Peers, without duplicate names.
     pub peers: Vec<Peer>,
-    /// Interval between lookups of peer names; if `None`, lookups end once all names are resolved.
+    /// Interval between DNS lookups of the peers. If `None`, lookups end when all names are
+    /// resolved.
     pub resolve_interval: Option<Duration>,
-    /// Policies of all routes: sessions of other policies are refused.
+    /// TLS policies of all routes. Sessions with a different policy are refused.
     pub policies: HashSet<PolicyTag>,
     /// Maximum lifetime of a session on this node.
     pub id_lifetime: Duration,
     /// Age since the full handshake after which a session is no longer resumed.
     pub max_age: Duration,
-    /// Maximum time to remember the server of a client.
+    /// Maximum lifetime of a stick (the assignment of a client to a server).
     pub stick_lifetime: Duration,
 }
 
-/// A secret of the cluster. The id is the same on all nodes and changes with the key.
+/// A secret of the cluster. The ID is identical on all nodes and changes with the key.
 #[derive(Clone)]
 pub struct Secret {
     pub id: SecretId,
-    /// Key from which other keys are derived.
+    /// Key from which the join keys and pair keys are derived.
     pub key: Zeroizing<[u8; 32]>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
-    /// Name as configured; a label in status and log.
+    /// Configured name, used in status and log.
     pub name: Arc<str>,
     /// Host name and port to look up; `None` if an IP address is configured.
     pub lookup: Option<(String, u16)>,

@@ -1,9 +1,9 @@
-//! The session table as destination and source of replication.
+//! Connects replication to the session table.
 //!
-//! The configuration of this host limits the trust in a peer's sessions. A session of a policy that
-//! no route here has is refused and counted. No session lives longer than `sessions.id-lifetime`,
-//! or is older than `sessions.max-age`. A dump never replaces existing sessions. The state is not
-//! checked here: if rustls cannot read it at a resumption, the session counts as missing.
+//! The local configuration decides which sessions of a peer are accepted. A session is refused and
+//! counted if no route of this host has its policy. Lifetimes are limited to `sessions.id-lifetime`
+//! and `sessions.max-age`. A dump never replaces existing sessions. The state of a session is not
+//! checked here: if rustls cannot decode it at a resumption, the session counts as missing.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,24 +31,24 @@ pub(crate) struct SessionSink {
     settings: Arc<Settings>,
     pub(crate) now: Now,
     pub(crate) numbers: SinkCounts,
-    /// Refused sessions, by sending node and policy.
+    /// Number of refused sessions by sending node and policy.
     pub(crate) unknown: BTreeMap<(NodeId, PolicyTag), u64>,
 }
 
-/// Counters of sessions sent and received, in addition to those of the state machine.
+/// Counters of sessions and sticks sent to and received from peers.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct SinkCounts {
-    /// New sessions of this host, offered to peers.
+    /// New sessions of this host that were offered to peers.
     pub told: u64,
-    /// Events that were not offered to peers because a worker's queue was full.
+    /// Sessions, ends and sticks not offered to peers because a worker's queue was full.
     pub untold: u64,
-    /// Sessions that ended on this host, reported to peers.
+    /// Sessions of this host that ended with a fatal alert and were reported to peers.
     pub ends_told: u64,
     /// Sessions of peers that were stored in the table.
     pub stored: u64,
-    /// Sessions in the table that a peer reported as ended.
+    /// Sessions removed from the table because a peer reported their end.
     pub ended: u64,
-    /// Assignments of this host's clients to servers, offered to peers.
+    /// Assignments of clients to servers that were offered to peers.
     pub sticks_told: u64,
     /// Assignments of clients to servers that peers sent and this host stored.
     pub sticks: u64,
@@ -71,7 +71,7 @@ impl SessionSink {
         }
     }
 
-    /// Applies reloaded settings. Deletes the counters of policies that are known now.
+    /// Applies reloaded settings. Deletes the counters of policies that are now configured.
     pub(crate) fn reload(&mut self, settings: Arc<Settings>) {
         let known = &settings.policies;
         self.unknown
@@ -79,8 +79,8 @@ impl SessionSink {
         self.settings = settings;
     }
 
-    /// Converts a worker's event to a record and passes it to `offer`. Ignores a session that is no longer in the
-    /// table.
+    /// Converts a worker's event to a record and passes it to `offer`. Ignores a new session that the table no longer
+    /// contains.
     pub(crate) fn tell(&mut self, event: &SessionEvent, offer: impl FnOnce(&PeerRecord<'_>)) {
         match event {
             SessionEvent::Made(name) => {
@@ -122,7 +122,7 @@ impl SessionSink {
         Duration::from_secs(self.now.unix.as_secs().saturating_sub(at.0))
     }
 
-    /// Limits the sender's `ttl` to the settings of this host. Returns `None` if the session has expired.
+    /// Limits a lifetime to the settings of this host. Returns `None` if the session has expired.
     fn ttl(&self, ttl: Duration, age: Duration) -> Option<Duration> {
         let left = self.settings.max_age.checked_sub(age)?;
         Some(ttl.min(self.settings.id_lifetime).min(left)).filter(|ttl| !ttl.is_zero())
@@ -179,8 +179,8 @@ impl SessionSink {
         }
     }
 
-    /// Stores a peer's assignment of a client to a server. The origin of the client's session
-    /// identifies the client.
+    /// Stores a peer's assignment of a client to a server. A `late` assignment comes from a dump
+    /// and never replaces an existing one.
     fn remember(&mut self, stick: PeerStick, late: bool) -> Result<(), DropCause> {
         let stick = PeerStick {
             life: stick.life.min(self.settings.stick_lifetime),
@@ -257,6 +257,5 @@ impl DumpSource for SessionSink {
     }
 }
 
-/// Maximum number of separate counters by node and policy, enough for any plausible
-/// misconfiguration.
+/// Maximum number of entries in `unknown`, enough for any plausible misconfiguration.
 const MOST_UNKNOWN: usize = 64;

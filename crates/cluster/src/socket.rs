@@ -1,7 +1,7 @@
-//! The UDP socket of replication, bound at launch, before privileges are dropped.
+//! The UDP socket of replication, bound at start before privileges are dropped.
 //!
-//! Sending never blocks: a datagram that the kernel does not accept is lost and counted, like one lost in the
-//! network. ICMP errors from other hosts do not reach a socket that is not connected.
+//! Sending never blocks: a datagram that the kernel does not accept is counted as lost. The socket is not connected, so
+//! ICMP errors do not affect it.
 
 use std::io::{self, ErrorKind};
 use std::net::{SocketAddr, UdpSocket as StdSocket};
@@ -15,10 +15,11 @@ use crate::settings::Settings;
 #[derive(Debug)]
 pub(crate) struct PeerSocket {
     socket: UdpSocket,
-    /// Second handle of the socket, for sending. The runtime's handle cannot send before the runtime has polled the
+    /// Second handle of the socket, for sending. The runtime's handle cannot send until the runtime has polled the
     /// socket.
     sender: StdSocket,
-    /// `true` if the socket is bound to `[::]`, so that IPv4 addresses are IPv4-mapped.
+    /// `true` if the socket is bound to `[::]` and therefore uses IPv4-mapped IPv6 addresses for
+    /// IPv4.
     maps_v4: bool,
 }
 
@@ -26,13 +27,13 @@ pub(crate) struct PeerSocket {
 pub(crate) enum SocketRead {
     /// Length in bytes and source address. A datagram longer than the buffer is truncated.
     Datagram(usize, SocketAddr),
-    /// Receiving failed once; the next attempt may succeed.
+    /// Receiving failed once. The caller may try again.
     Noise,
     /// No datagram is queued.
     Silence,
 }
 
-/// Failure to bind a socket, due to the configuration or to a temporary condition.
+/// Error from binding the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBound {
     /// Value of `cluster.listen`.
@@ -41,7 +42,7 @@ pub struct NotBound {
     pub accepted: &'static str,
 }
 
-/// Binds the socket from the settings, or adopts the inherited socket `given`.
+/// Binds the socket to the configured address, or uses the inherited socket `given`.
 ///
 /// # Errors
 /// Fails if the socket cannot be bound.
@@ -64,7 +65,7 @@ pub fn bind(
         },
     })?;
     if let Err(error) = hear_only(&socket, SIGNATURE) {
-        // Without the filter, foreign datagrams only cost time: the state machine drops them.
+        // Without the filter, datagrams of other protocols are dropped later, by the state machine.
         tracing::warn!(name: "socket-filter-failed", %error, "cannot attach the socket filter of the cluster socket");
     }
     tracing::info!(name: "replication-listening", address = %listen, node = settings.node.0, "listening for peers");
@@ -72,10 +73,10 @@ pub fn bind(
 }
 
 impl PeerSocket {
-    /// Registers a bound socket with the current runtime.
+    /// Registers a bound socket with the current async runtime.
     ///
     /// # Errors
-    /// Fails if the runtime cannot watch the socket.
+    /// Fails if the runtime cannot register the socket.
     pub(crate) fn register(bound: StdSocket) -> io::Result<Self> {
         let maps_v4 = matches!(bound.local_addr()?, SocketAddr::V6(v6) if v6.ip().is_unspecified());
         Ok(Self {
@@ -86,7 +87,7 @@ impl PeerSocket {
     }
 
     pub(crate) async fn readable(&self) {
-        // An error is ignored, because the following `receive` returns it as well.
+        // The error is ignored because the next `receive` returns it.
         let _watched = self.socket.readable().await;
     }
 

@@ -1,8 +1,7 @@
 //! Status of the cluster, for `/status` and `/metrics`.
 //!
-//! The serialized names of the fields are the names in the JSON: fields may be added, but not
-//! renamed. Keys, states and session IDs are not included. [`ClusterStatus::faults`] describes
-//! problems that an operator has to solve.
+//! Field names are the names in the JSON, so fields may be added but not renamed. Keys, session
+//! states and session IDs are not included.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -24,14 +23,14 @@ pub struct ClusterStatus {
     /// IDs of the accepted secrets. This node sends its joins under the first one.
     #[serde(serialize_with = "secrets")]
     pub secrets: Vec<SecretId>,
-    /// Problems that an operator has to solve, as text.
+    /// Descriptions of problems that an operator must solve.
     pub faults: Vec<String>,
     pub names: Vec<ConfiguredPeer>,
     pub unknown_policies: Vec<UnknownPolicy>,
     pub sessions: SinkCounts,
 }
 
-/// Sessions refused because this node has no route with their policy.
+/// Number of sessions refused because no route of this node has their policy.
 #[derive(Clone, Debug, Serialize)]
 pub struct UnknownPolicy {
     pub node: u16,
@@ -63,8 +62,7 @@ impl ClusterStatus {
         }
         for refused in &self.replica.refused {
             let unknown = refused.cause == DropCause::UnknownSecret;
-            // Skips solved problems: joins that have stopped, or whose secret this node accepts by
-            // now.
+            // Skip solved problems: the node has stopped joining, or its secret is now accepted.
             if refused.ago >= STILL_TRIES || unknown && self.secrets.contains(&refused.secret) {
                 continue;
             }
@@ -97,7 +95,7 @@ impl UnknownPolicy {
     }
 }
 
-/// Time after the last refused join when a node is considered stopped. A joining node sends a HELLO
+/// Time without a join after which a refused node counts as stopped. A joining node sends a HELLO
 /// at least every 30 seconds.
 const STILL_TRIES: Duration = Duration::from_secs(60);
 

@@ -1,5 +1,5 @@
-//! Synchronization types of the standard library. Models use the types of `shuttle` instead, which
-//! chooses the thread that runs next.
+//! Synchronization types: from the standard library, or from `shuttle` in model tests, which
+//! control the order in which threads run.
 
 #[cfg(all(test, feature = "models"))]
 pub(crate) use shuttle::sync::atomic;

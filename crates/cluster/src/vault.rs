@@ -1,16 +1,17 @@
 //! Cryptography of replication with aws-lc-rs: the vault of [`Replica`](crate::replica).
 //!
-//! * A *join key* per secret: AES-256-GCM-SIV (RFC 8452), since both sides draw random nonces.
-//! * *Pair keys*, one per direction: also AES-256-GCM-SIV, with the sequence as nonce. If a running machine is
-//!   cloned, both copies continue with the same keys and sequences. This reveals only which records of the two
-//!   are equal, whereas GCM would reveal its key. It costs 0.1 us more than GCM for a session, and 0.7 us for a
-//!   full datagram. Pair keys come from the secret, an X25519 agreement (RFC 7748) and the whole transcript by
-//!   HKDF-SHA256 (RFC 5869), so a secret that leaks later does not decrypt recorded datagrams, and an agreement
-//!   without the secret is worthless to an outsider.
+//! * A *join key* is derived from each secret. It is an AES-256-GCM-SIV key (RFC 8452), because both nodes choose
+//!   nonces at random.
+//! * *Pair keys*, one per direction, are AES-256-GCM-SIV keys with the sequence number as nonce. They are derived by
+//!   HKDF-SHA256 (RFC 5869) from the secret, an X25519 agreement (RFC 7748) and the transcript, so a secret that leaks
+//!   later does not decrypt recorded datagrams.
 //!
-//! The library compares in constant time. Shares, agreements and keys are erased on drop: by this module if it
-//! holds the bytes, otherwise by the library. The state machine counts sequences, and guarantees that none is
-//! used twice under one key.
+//! If a running machine is cloned, both copies use the same keys and sequence numbers. With GCM-SIV this reveals only
+//! which records are equal, whereas GCM would reveal its authentication key. GCM-SIV costs 0.1 us more than GCM for a
+//! session, and 0.7 us for a full datagram.
+//!
+//! The library compares tags in constant time. Private keys, agreements and keys are erased on drop, by this module or
+//! by the library. The state machine never uses a sequence number twice under one key.
 
 use crate::replica::{JOIN_NONCE_LEN, Role, SHARE_LEN, TAG_LEN, Transcript, Vault};
 use aws_lc_rs::aead::{
@@ -27,7 +28,7 @@ use crate::settings::Secret;
 pub(crate) struct ClusterVault {
     ids: Vec<SecretId>,
     secrets: Vec<JoinSecret>,
-    /// `true` if the system failed to provide random bytes. Nothing is sealed afterwards, because nonces and shares
+    /// `true` if the system failed to provide random bytes. Nothing is encrypted afterwards, because nonces and keys
     /// could be predictable.
     broken: bool,
 }
@@ -44,8 +45,7 @@ pub(crate) struct PairKeys {
 }
 
 impl ClusterVault {
-    /// Derives a key from each secret. This node joins others with the first key. Returns `None` if
-    /// AWS-LC cannot derive a key.
+    /// Derives a join key from each secret. Returns `None` if AWS-LC cannot derive a key.
     pub(crate) fn new(secrets: &[Secret]) -> Option<Self> {
         let (ids, secrets) = secrets
             .iter()
@@ -113,7 +113,7 @@ impl Vault for ClusterVault {
         let mut material = Zeroizing::new([0; 2 * KEY_LEN]);
         let (known, fresh) = material.split_at_mut(KEY_LEN);
         known.copy_from_slice(&secret.replication[..]);
-        // The library refuses an all-zero result of the agreement (RFC 7748, section 6.1).
+        // The library rejects an agreement of all zeros (RFC 7748, section 6.1).
         agree(ours, theirs, (), |agreed| {
             let agreed = agreed.first_chunk::<KEY_LEN>().ok_or(())?;
             fresh.copy_from_slice(agreed);
@@ -212,8 +212,8 @@ fn open(key: &LessSafeKey, nonce: [u8; AEAD_NONCE_LEN], header: &[u8], sealed: &
     key.open_in_place(nonce, Aad::from(header), sealed).is_ok()
 }
 
-/// Returns the nonce for a sequence number, as in RFC 8446, section 5.3. It has no random part,
-/// since the key is fresh for each pair.
+/// Returns the nonce for a sequence number, as in RFC 8446, section 5.3. A random part is not
+/// needed, because each pair has fresh keys.
 fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
     let mut nonce = [0; AEAD_NONCE_LEN];
     nonce[AEAD_NONCE_LEN - 8..].copy_from_slice(&sequence.to_be_bytes());
@@ -222,8 +222,8 @@ fn nonce_of(sequence: u64) -> [u8; AEAD_NONCE_LEN] {
 
 const KEY_LEN: usize = 32;
 
-// Labels for key derivation. None is a prefix of another, so no two derivations from the same bytes
-// coincide.
+// Labels for key derivation. No label is a prefix of another label, so derivations with different
+// labels give different keys.
 const JOIN: &[u8] = b"becket join 1";
 const PAIR: &[u8] = b"becket pair 2";
 const FROM_INITIATOR: &[u8] = b"becket pair from initiator 2";

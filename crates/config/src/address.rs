@@ -1,8 +1,7 @@
-//! Addresses and names as written, before they are resolved.
+//! Addresses and names as configured, before DNS resolution.
 //!
-//! Server names follow the rules of rustls (letters, digits, hyphens and underscores, labels of at
-//! most 63 characters, RFC 1035 section 2.3.4), so that each configured name can be sent by a
-//! client.
+//! Server names follow the rules of rustls, so that clients can send each configured name: letters,
+//! digits, hyphens and underscores, in labels of at most 63 characters (RFC 1035 section 2.3.4).
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -26,8 +25,8 @@ pub enum Address {
 }
 
 impl Address {
-    /// Returns the addresses to bind or to connect to, and resolves names with `look_up`. Without
-    /// IPv6, [`Self::Any`] expands to the IPv4 wildcard address only. Returns no address for a unix
+    /// Returns the addresses to bind or to connect to. Resolves names with `look_up`. Without IPv6,
+    /// [`Self::Any`] expands to the IPv4 wildcard address only. Returns no address for a unix
     /// socket.
     ///
     /// # Errors
@@ -53,7 +52,7 @@ impl Address {
     }
 
     /// Returns the addresses to bind. `localhost` expands to the loopback addresses. Returns `None`
-    /// for any other name, because names are not resolved here.
+    /// for all other names, which need DNS.
     pub fn to_bind(&self, has_ipv6: bool) -> Option<Vec<SocketAddr>> {
         let loopback = if has_ipv6 {
             &LOOPBACK[..]
@@ -82,7 +81,7 @@ macro_rules! addresses {
         $(#[$doc])*
         #[derive(Clone, Debug, PartialEq, Eq)]
         pub struct $name {
-            /// Address as written, used as a label in metrics and logs.
+            /// Address as configured, used as a label in metrics and logs.
             pub text: Arc<str>,
             pub address: Address,
         }
@@ -113,19 +112,20 @@ addresses! {
         remote(text)
     };
     PeerAddress, "HOST:PORT or [V6]:PORT", remote;
-    /// Address of a syslog daemon. Names are not allowed, because a log must not wait for a
-    /// resolver.
+    /// Address of a syslog daemon. Names are rejected, so that logging never waits for DNS.
     SyslogAddress, "the path of a socket such as /dev/log, IP:PORT or [V6]:PORT", fixed;
-    /// Server address as an IP address or a socket path, which needs no resolver.
+    /// Address of a server that needs no DNS: an IP address or a socket path.
     FixedAddress, "IP:PORT, [V6]:PORT or /unix/path", fixed;
-    /// Address of the admin pages. They have no password, so a wildcard address is rejected.
+    /// Address of the admin pages. Wildcard addresses are rejected, because the pages have no
+    /// password.
     AdminAddress, "HOST:PORT or [V6]:PORT, such as 127.0.0.1:9443", |text| match inet(text)? {
         Address::Any(_) => Err("the admin page has no password, so the address must be explicit"),
         address => Ok(address),
     };
 }
 
-/// Adds the probable address to the error if `text` is only a port number.
+/// Creates the error for an invalid address. If `text` is only a port number, the error suggests an
+/// address with this port.
 fn refusal(
     text: &str,
     fault: &'static str,
@@ -190,12 +190,12 @@ fn inet(text: &str) -> Result<Address, &'static str> {
     Ok(Address::Name(host.to_owned(), port))
 }
 
-/// A server name in a route or a certificate, in lower case.
+/// Server name in a route or a certificate, in lower case.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum NamePattern {
     /// `www.example.org`
     Exact(String),
-    /// `*.example.org`, stored without `*.`; the `*` matches exactly one label.
+    /// `*.example.org`, stored without `*.`. The `*` matches exactly one label.
     Wildcard(String),
 }
 
@@ -224,7 +224,8 @@ impl fmt::Display for NamePattern {
 impl Text for NamePattern {
     const ACCEPTED: &str = "a server name such as www.example.org or *.example.org";
 
-    /// Rejects names that cannot be in a ClientHello: a trailing dot, an IP address, a bare `*`.
+    /// Parses a pattern. Rejects names that no client can send: a trailing dot, an IP address, a
+    /// bare `*`.
     fn parse(text: &str) -> Result<Self, ValueError> {
         let lower = text.to_ascii_lowercase();
         let (name, wildcard) = match lower.strip_prefix("*.") {
@@ -270,8 +271,8 @@ impl Text for HostName {
 }
 
 checked_text! {
-    /// Name of a section, used as a label in metrics and logs. The default is an empty name, which
-    /// is rejected.
+    /// Name of a section, used as a label in metrics and logs. The default, an empty name, is
+    /// invalid.
     SectionName(Arc<str>), "1 to 64 letters, digits, '-', '_' or '.'", "not a usable name", |text| {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
         (1..=64).contains(&text.len()) && text.chars().all(is_plain)

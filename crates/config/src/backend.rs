@@ -1,4 +1,4 @@
-//! `[[backend]]`: a pool of servers, and its health checks.
+//! `[[backend]]`: a pool of servers, or a folder of files.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -18,42 +18,42 @@ section! {
 pub struct Backend {
     /// Unique name, used as a label in metrics and logs.
     pub name: SectionName,
-    /// `[backend.files]`: serves the files of a folder instead of relaying to servers. A string is
-    /// short for a table with only `root`.
+    /// `[backend.files]`: serves the files of a folder instead of connecting to servers. A string
+    /// is short for a table with only `root`.
     #[serde(with = "folder")]
     pub files: Option<Files>,
-    /// Data about the client, sent before all other data on every connection to a server.
+    /// Header with data about the client, sent first on every connection to a server.
     pub proxy_header: Option<Introduction>,
     /// Optional TLVs of a PROXY header of version 2.
     pub proxy_tlvs: Vec<ProxyTlv>,
     /// `[backend.tls]`; without it, connections to servers are plain TCP.
     pub tls: Option<ServerTls>,
     pub balance: Balance,
-    /// Maximum number of connections that wait for a slot; 0 rejects them at once. A million
-    /// waiting connections take at least 400 MB.
+    /// Maximum number of connections that wait for a server with a free slot; 0 rejects them
+    /// immediately. A million waiting connections use at least 400 MB.
     #[serde(with = "Whole::<0, 1_000_000>")]
     pub queue_length: usize = 1024,
-    /// Maximum wait for a slot; absent means `timeouts.connect`.
+    /// Maximum time in the queue for a slot; absent means `timeouts.connect`.
     #[serde(with = "Time::<MILLISECOND, DAY>")]
     pub queue_timeout: Option<Duration>,
-    /// Idle time after which a connection is closed while other connections wait for a slot; absent
-    /// means never.
+    /// Idle time after which a connection may be closed in favour of a connection that waits for a
+    /// slot; absent means never.
     #[serde(with = "TimeOr::<Off, { 100 * MILLISECOND }, DAY>")]
     pub idle_reclaim: Option<Duration>,
-    /// Remove a queued client when the client closes its stream.
+    /// Remove a client from the queue when the client closes its side of the connection.
     pub abort_on_close: bool,
     /// Maximum number of additional servers or addresses to try after a failed connect. Each
     /// attempt may take `timeouts.connect`.
     #[serde(with = "Whole::<0, 100>")]
     pub retries: u32 = 3,
-    /// Behaviour for a server's connections when the server goes out of service.
+    /// Treatment of a server's open connections when the server is marked down.
     pub connections_on_failure: ConnectionsOnFailure,
-    /// Property that identifies returning clients.
+    /// Property by which returning clients are recognized.
     pub stick: StickBy,
     /// Maximum number of remembered clients; 100 million take about 6 GB.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub stick_entries: usize = 100_000,
-    /// Time after which a client that does not return is forgotten.
+    /// Time after which the entry of a client that has not returned expires.
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
     pub stick_lifetime: Duration = Duration::from_secs(30 * 60),
     /// Interval between DNS lookups of server names.
@@ -73,15 +73,16 @@ pub struct Files {
     pub root: Option<String>,
     /// Names of index files, in the order of the search.
     pub index: Vec<String> = vec!["index.html".to_owned()],
-    /// Follow symbolic links, as long as they stay below the folder.
+    /// Follow symbolic links whose target is inside the folder.
     pub symlinks: bool,
-    /// Send `name.br`, `name.zst` or `name.gz` instead of `name` to clients that accept it.
+    /// Send `name.br`, `name.zst` or `name.gz` instead of `name` to clients that accept the
+    /// encoding.
     pub precompressed: bool,
     /// `[[backend.files.cache-control]]`: Cache-Control headers of responses; the first matching
     /// pattern applies.
     pub cache_control: Vec<CacheControl>,
     pub error_page: Vec<ErrorPage>,
-    /// Value of the Strict-Transport-Security header in every response over TLS.
+    /// Value of the Strict-Transport-Security header, sent in every response over TLS.
     pub hsts: Option<FieldValue>,
     /// Maximum number of files that each worker keeps open.
     #[serde(with = "Whole::<0, 1_000_000>")]
@@ -100,7 +101,7 @@ pub struct CacheControl {
 section! {
 pub struct ErrorPage {
     pub status: Option<u16>,
-    /// File that is sent as the body, relative to the folder.
+    /// File sent as the body, relative to the folder.
     pub path: String,
 }
 }
@@ -130,8 +131,8 @@ section! {
 pub struct ServerSection {
     /// Address of the server; required.
     pub address: Option<ServerAddress>,
-    /// Weight relative to the other servers; the range is that of HAProxy. A server with weight 0
-    /// receives only clients that stick to it.
+    /// Weight relative to the backend's other servers, in the range of HAProxy. A server with
+    /// weight 0 receives only clients that stick to it.
     #[serde(with = "Whole::<0, 256>")]
     pub weight: u32 = 1,
     /// Maximum number of connections; absent means no limit.
@@ -141,7 +142,7 @@ pub struct ServerSection {
     pub backup: bool,
     /// Send no connections to the server.
     pub disabled: bool,
-    /// Node number in the server's own tickets, if the server runs becket.
+    /// Node number in the tickets of the server, if the server runs becket.
     #[serde(with = "Whole::<0, 65_535>")]
     pub node: Option<u16>,
 }
@@ -150,20 +151,20 @@ pub struct ServerSection {
 section! {
 pub struct HealthSection {
     pub check: CheckKind,
-    /// Time between two checks.
+    /// Interval between two checks.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub interval: Duration = Duration::from_secs(2),
-    /// Interval while the outcomes contradict the server's state, or before the first outcome.
-    /// Never longer than `interval`.
+    /// Interval before the first result, and while results contradict the server's state. Never
+    /// longer than `interval`.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub fast_interval: Duration = Duration::from_secs(1),
-    /// Timeout of a check for each address of a server.
+    /// Timeout of a check, for each address of the server.
     #[serde(with = "Time::<MILLISECOND, { 10 * MINUTE }>")]
     pub timeout: Duration = Duration::from_secs(2),
-    /// Number of successful checks in a row that return a server to service.
+    /// Number of consecutive successful checks after which a server is marked up.
     #[serde(with = "Whole::<1, 1000>")]
     pub rise: u32 = 2,
-    /// Number of failed checks in a row that take a server out of service.
+    /// Number of consecutive failed checks after which a server is marked down.
     #[serde(with = "Whole::<1, 1000>")]
     pub fall: u32 = 3,
     pub path: RequestPath = RequestPath("/".to_owned()),
@@ -178,11 +179,11 @@ pub struct HealthSection {
     /// Time after a recovery during which the server receives a reduced share of new clients.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub slow_start: Option<Duration>,
-    /// Number of failed connects in a row that take a server out of service; absent means that
+    /// Number of consecutive failed connects after which a server is marked down; absent means that
     /// connects do not count.
     #[serde(with = "Whole::<1, 1000>")]
     pub passive_failures: Option<u32>,
-    /// Time that a server stays out of service after failed connects.
+    /// Time for which failed connects keep a server marked down.
     #[serde(with = "Time::<{ 100 * MILLISECOND }, DAY>")]
     pub passive_pause: Duration = Duration::from_secs(10),
 }
@@ -207,7 +208,7 @@ impl HealthSection {
 }
 
 checked_text! {
-    /// An HTTP field value without line ends.
+    /// Value of an HTTP field, without line breaks.
     FieldValue(String), "visible ASCII and spaces", "not the value of a field", |text| {
         !text.trim().is_empty() && text.bytes().all(|byte| byte == b' ' || byte.is_ascii_graphic())
     };

@@ -1,7 +1,7 @@
-//! Finds contradictions between values that are valid individually: names of missing sections, and
-//! keys that exclude or require each other.
+//! Finds contradictions between keys whose values are individually valid: references to missing
+//! sections, and keys that exclude or require each other.
 //!
-//! Every error is reported with the key path of its field;
+//! Every error contains the key path of its field;
 //! [`KeyLocations::place`](crate::read::KeyLocations::place) adds line and value.
 
 mod backend;
@@ -22,25 +22,25 @@ use crate::policy::Policy;
 use crate::process::LogTarget;
 use crate::read::labels;
 
-/// Path of clients from a listener to a backend: a route, or the listener's own settings.
+/// One outcome of a listener's routing: the backend and the policy that some of its clients get.
 #[derive(Clone, Copy, Debug)]
 pub struct Way<'a> {
-    /// The route and its index; `None` for the listener's own settings.
+    /// The route and its index; `None` if no route matched and the listener's settings apply.
     pub route: Option<(usize, &'a Route)>,
-    /// Index in `certificates` of the entry whose policy applies.
+    /// Index in `certificates` of the entry that sets the policy.
     pub certificate: Option<usize>,
-    /// `true` if TLS is terminated, `false` if it is passed through or not used.
+    /// `true` if TLS is terminated; `false` if TLS is passed through or the clients use none.
     pub ends_tls: bool,
-    /// Policy name: the first one set by the route, the certificate or the listener. Defaults to
-    /// the listener's own name.
+    /// Name of the policy that the route, the certificate or the listener sets, in this order.
+    /// Defaults to the name of the listener.
     pub policy: &'a str,
-    /// Name of the backend; `None` is an error.
+    /// Name of the backend. `None` is a configuration error.
     pub backend: Option<&'a str>,
 }
 
 impl ListenerSection {
-    /// Returns the listener's ways in order of evaluation. The last way accepts every ClientHello.
-    /// Empty if all requests are redirected.
+    /// Returns the listener's ways in order of evaluation. The last way accepts every client. Empty
+    /// if the listener redirects all requests.
     pub fn ways(&self) -> Vec<Way<'_>> {
         if self.redirect.is_some() {
             return Vec::new();
@@ -80,14 +80,14 @@ impl ListenerSection {
         ways
     }
 
-    /// Returns `true` if TLS is terminated for any client, at once or after STARTTLS.
+    /// Returns whether TLS is terminated for any client of the listener.
     pub fn ends_tls(&self) -> bool {
         self.ways().iter().any(|way| way.ends_tls)
     }
 }
 
 impl Route {
-    /// Returns `true` if the route matches only clients that offer one of its ALPN protocols.
+    /// Returns whether the route accepts only clients that offer one of its ALPN protocols.
     pub fn is_for_alpn(&self) -> bool {
         self.alpn.as_ref().is_some_and(|alpn| !alpn.is_empty())
     }
@@ -112,7 +112,7 @@ impl File {
         paths("backend", self.backend.iter().map(|it| &it.name))
     }
 
-    /// Returns the distinct names of the policies that apply to terminated TLS.
+    /// Returns the distinct names of the policies under which TLS is terminated.
     fn policies_in_use(&self) -> Vec<&str> {
         let mut names = Vec::new();
         for way in self.listener.iter().flat_map(ListenerSection::ways) {
@@ -214,7 +214,7 @@ impl File {
             let names = self.policy.iter().map(|policy| &*policy.name);
             let problem = unknown("policy", way.policy, names);
             let path = key!(at, listener.policy);
-            // Several routes may inherit the same unknown policy; the error is reported once.
+            // Report an unknown policy only once if several routes inherit it.
             if !report.errors.iter().any(|known| known.path == path) {
                 report.refuse(path, problem.0, problem.1);
             }
@@ -258,8 +258,8 @@ impl File {
         }
     }
 
-    /// Early data may be a replay. Only a server knows which requests may be repeated, so becket
-    /// must mark early data in a PROXY header of version 2.
+    /// Rejects early data if becket cannot mark it in a PROXY header. Early data may be a replay,
+    /// so the server needs the mark.
     fn check_early_data(&self, report: &mut Report) {
         let mut seen = HashSet::new();
         for listener in &self.listener {
@@ -287,7 +287,7 @@ impl File {
                     report.refuse(&path, fault, accepted);
                 }
                 let backend = way.backend.and_then(|name| self.backend_named(name));
-                // A replayed file request changes nothing, so its early data needs no mark.
+                // Early data for files needs no mark, because a replayed request changes nothing.
                 if let Some(backend) = backend.filter(|backend| backend.files.is_none())
                     && backend.proxy_header != Some(Introduction::V2)
                     && seen.insert((way.policy, way.backend))
@@ -302,8 +302,8 @@ impl File {
         }
     }
 
-    /// Rejects `proxy-header = "received"` in a backend if any listener that uses it accepts no
-    /// PROXY header.
+    /// Rejects `proxy-header = "received"` if a listener that uses the backend accepts no PROXY
+    /// header.
     fn check_received_headers(&self, report: &mut Report) {
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
             let is_there = |way: &Way<'_>| way.backend == Some(&*backend.name);
@@ -321,8 +321,8 @@ impl File {
         }
     }
 
-    /// Rejects `idle-reclaim` if becket cannot distinguish idle connections from connections that
-    /// wait for a response.
+    /// Rejects `idle-reclaim` if becket cannot tell an idle connection from a connection that waits
+    /// for a response.
     fn check_idle_reclaim(&self, report: &mut Report) {
         let listeners: Vec<_> = self.listener.iter().map(|it| (it, it.ways())).collect();
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
@@ -444,7 +444,7 @@ impl File {
     }
 }
 
-/// Checks that becket can parse the HTTP requests to a backend that serves files.
+/// Checks that clients of a backend with files use HTTP/1.1, in a form that becket can parse.
 fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &mut Report) {
     let fault = match listener.speaks() {
         ListenMode::StartTls(_) => "the protocol is not HTTP, and the backend serves files",
@@ -464,7 +464,7 @@ fn check_served(path: &str, listener: &ListenerSection, way: Way<'_>, report: &m
     }
 }
 
-/// Checks that every section of one kind has a unique name.
+/// Checks that the names of all sections of one kind are unique.
 fn check_names<'n>(
     paths: &[String],
     names: impl Iterator<Item = &'n SectionName>,
@@ -481,8 +481,8 @@ fn check_names<'n>(
     }
 }
 
-/// Returns the fault for an unknown name, with a similar name if one exists, and the accepted
-/// names.
+/// Returns the fault for an unknown name and the accepted names. The fault suggests a similar name
+/// if one exists.
 fn unknown<'n>(
     kind: &str,
     name: &str,

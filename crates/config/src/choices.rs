@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// Behaviour for a server name that no certificate covers.
+/// Behaviour for a server name that no certificate contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum UnknownNames {
@@ -10,7 +10,7 @@ pub enum UnknownNames {
     Default,
     /// Reject with the alert `unrecognized_name` (RFC 6066, section 3).
     Refuse,
-    /// Like [`Refuse`](Self::Refuse), and also reject clients without a server name.
+    /// Like [`Refuse`](Self::Refuse), but also reject clients that send no server name.
     Strict,
 }
 
@@ -49,7 +49,7 @@ pub enum Introduction {
     Received,
 }
 
-/// Sandboxing of the process that serves clients.
+/// Sandboxing of the serving process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum SandboxMode {
@@ -67,7 +67,7 @@ pub enum LogFormat {
     Text,
     /// One JSON object per line.
     Json,
-    /// Text, with short access log lines for file requests and failed handshakes.
+    /// Text, with shortened access log lines for file requests and failed handshakes.
     Short,
 }
 
@@ -106,27 +106,27 @@ pub enum Balance {
     RoundRobin,
     /// The server with the fewest connections.
     LeastConnections,
-    /// The less busy of two servers chosen at random.
+    /// The less loaded of two servers chosen at random.
     TwoRandomChoices,
-    /// The first server with a free slot, in the order of the file.
+    /// The first server with a free slot, in the order of the configuration.
     First,
-    /// The server that the client's address hashes to.
+    /// The server selected by a hash of the client's address.
     SourceHash,
-    /// The server that the server name in the ClientHello hashes to.
+    /// The server selected by a hash of the server name in the ClientHello.
     SniHash,
 }
 
-/// Behaviour for a server's connections when the server goes out of service.
+/// Treatment of a server's open connections when the server is marked down.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ConnectionsOnFailure {
-    /// Connections continue.
+    /// Open connections continue until they end.
     #[default]
     Drain,
     Close,
 }
 
-/// Mode of a server, which decides which clients becket sends to it.
+/// Administrative mode of a server, which decides which clients are sent to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerMode {
@@ -149,17 +149,17 @@ impl ServerMode {
     }
 }
 
-/// Connections for which the kernel encrypts and decrypts TLS records.
+/// Connections whose TLS records the kernel encrypts and decrypts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum KernelTls {
     #[default]
     Off,
-    /// Connections that have carried at least `limits.kernel-tls-after` bytes.
+    /// Connections that have transferred at least `limits.kernel-tls-after` bytes.
     Bulk,
 }
 
-/// Property that identifies returning clients, so that they get the same server.
+/// Property by which returning clients are recognized, so that they reach the same server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum StickBy {
@@ -177,9 +177,9 @@ pub enum CheckKind {
     #[default]
     None,
     Connect,
-    /// Connect and complete a TLS handshake.
+    /// Connect and complete a TLS handshake with the server.
     Tls,
-    /// HTTP request; the status of the response determines the outcome.
+    /// Send an HTTP request; the status code of the response decides the result.
     Http,
 }
 
@@ -189,7 +189,7 @@ pub enum CheckKind {
 pub enum Mode {
     #[default]
     Terminate,
-    /// becket parses the ClientHello, and relays all bytes unchanged.
+    /// becket only parses the ClientHello and relays all bytes unchanged.
     Passthrough,
 }
 
@@ -214,7 +214,7 @@ pub enum ProxyTlv {
     ClientCertificate,
     /// The client's certificate in PEM, with hitch's TLV type.
     ClientCertificatePem,
-    /// JA4 fingerprint of the client's hello, with becket's own TLV type.
+    /// JA4 fingerprint of the client's ClientHello, with a TLV type defined by becket.
     Ja4,
 }
 
@@ -231,7 +231,7 @@ pub enum ClientCertificates {
     Required,
 }
 
-/// Meaning of the certificates in `client-ca`.
+/// Role of the certificates in `client-ca`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ClientTrust {
@@ -242,7 +242,7 @@ pub enum ClientTrust {
     Certificates,
 }
 
-/// Certificate for clients that send no name, or a name that no certificate covers.
+/// Certificate for clients that send no server name, or a name that no certificate contains.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum DefaultCertificate {
@@ -257,12 +257,12 @@ pub enum DefaultCertificate {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Verify {
-    /// Chain, validity period and name.
+    /// Certificate chain, validity period and name.
     #[default]
     Full,
-    /// Chain and validity period, but not the name.
+    /// Certificate chain and validity period, but not the name.
     Chain,
-    /// The exact certificate, which must be listed in `ca`, its validity period, and its name if
+    /// The certificate itself, which must be listed in `ca`, its validity period, and its name if
     /// one is configured.
     Pinned,
     None,

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use crate::address::NamePattern;
 use crate::notation::{Text, ValueError, as_text};
 
-/// A name that authorizes a client, written `KIND:NAME`.
+/// A name that a client's certificate must contain, written `KIND:NAME`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientName {
-    /// The whole subject in the form of RFC 4514, as in the access log.
+    /// The whole subject, formatted as in RFC 4514 and in the access log.
     Subject(String),
-    /// The subject's common name; the last one if there are several.
+    /// The common name of the subject; the last one if there are several.
     CommonName(String),
     /// An organizational unit of the subject.
     OrganizationalUnit(String),

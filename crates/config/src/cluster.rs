@@ -1,4 +1,4 @@
-//! `[cluster]`: settings that are shared with other hosts.
+//! `[cluster]`: tickets and sessions that several hosts share.
 
 use std::time::Duration;
 
@@ -23,8 +23,8 @@ pub struct Cluster {
     /// Interval between DNS lookups of the peers' names.
     #[serde(with = "TimeOr::<Off, SECOND, DAY>")]
     pub resolve_interval: Option<Duration> = Some(Duration::from_secs(30)),
-    /// Lifetime of a ticket key, equal on all nodes. A ticket stays valid for up to two such
-    /// lifetimes, so the maximum is half the ticket lifetime of RFC 8446, section 4.6.1.
+    /// Lifetime of a ticket key, equal on all nodes. A ticket is valid for up to two lifetimes, and
+    /// RFC 8446, section 4.6.1, limits it to seven days.
     #[serde(with = "Time::<SECOND, { 84 * HOUR }>")]
     pub rotation: Duration = Duration::from_secs(8 * 3600),
     /// Overrides `sessions.max-age`.

@@ -1,8 +1,8 @@
-//! Problems of a configuration. All are reported, not only the first.
+//! Errors and warnings about a configuration.
 //!
 //! A [`Problem`] is one fault with its key path, line, value as written and accepted values; it
-//! prints as one line. [`Report`] collects errors and warnings while a configuration is prepared;
-//! [`Rejected`] is the result if there was any error.
+//! prints as one line. [`Report`] collects all errors and warnings, not only the first.
+//! [`Rejected`] is returned if there is at least one error.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,7 +12,7 @@ use serde::Serialize;
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Problem {
-    /// Key path, such as `listener[web].bind[1]`, or the command-line flag. Empty if the problem
+    /// Key path, such as `listener[web].bind[1]`, or a command-line flag. Empty if the problem
     /// concerns the whole file.
     pub path: String,
     /// File that contains the problem: the configuration, or a file that it includes.
@@ -20,7 +20,7 @@ pub struct Problem {
     pub file: Option<Box<str>>,
     /// Line in the file, counted from 1; `None` for flags.
     pub line: Option<usize>,
-    /// The value as written, strings in quotes; absent if the key is missing.
+    /// Value as written, strings in quotes; `None` if the key is missing.
     pub value: Option<String>,
     pub fault: String,
     pub accepted: Option<Box<str>>,
@@ -35,7 +35,7 @@ impl Problem {
         }
     }
 
-    /// Returns the sort key of problems: the main file precedes included files.
+    /// Returns the key by which problems are sorted: file, then line. The main file comes first.
     pub fn place(&self) -> (Option<&str>, Option<usize>) {
         (self.file.as_deref(), self.line)
     }
@@ -49,7 +49,7 @@ impl Problem {
         self
     }
 
-    /// Adds the invalid value, in the notation of the file.
+    /// Adds the invalid value as written in the file.
     pub fn value(mut self, value: impl Into<String>) -> Self {
         self.value = Some(value.into());
         self
@@ -60,7 +60,8 @@ impl Problem {
         self
     }
 
-    /// Returns the problem as one line: file and line, a `label` such as `error: `, path, value, fault.
+    /// Returns the problem as one line: file, line, `label` (such as `error: `), key path, value, fault and accepted
+    /// values.
     pub fn labelled(&self, label: &str) -> String {
         let place = match (&self.file, self.line) {
             (Some(file), Some(line)) => format!("{file}:{line}: "),
@@ -79,7 +80,7 @@ impl Problem {
         }
     }
 
-    /// Returns the key and the value of the problem, if known.
+    /// Returns the key path and the value, joined by ` = `; empty if both are unknown.
     pub fn subject(&self) -> String {
         match (self.path.as_str(), &self.value) {
             (path, None) => path.to_owned(),
@@ -95,7 +96,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Fault of a value. Includes the accepted values only if they differ from those of the notation.
+/// Fault of a value. `accepted` is set only if it differs from the accepted values of the notation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ValueError {
     pub(crate) fault: Cow<'static, str>,
@@ -171,8 +172,8 @@ impl Report {
     }
 }
 
-/// Expands to the key path of a section's field: `key!(path, listener.bind)`. The compiler checks
-/// that the field exists.
+/// Expands to the key path of a field: `key!(path, listener.bind)`. The compiler checks that the
+/// field exists.
 #[macro_export]
 macro_rules! key {
     ($path:expr, $section:ident.$field:ident) => {{
@@ -184,7 +185,7 @@ macro_rules! key {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rejected {
-    /// Name of the file, or `command line`; empty if unknown.
+    /// File name of the configuration, or `command line`; empty if unknown.
     pub origin: String,
     /// Errors; at least one.
     pub errors: Vec<Problem>,
@@ -223,9 +224,9 @@ impl fmt::Display for Rejected {
 
 impl std::error::Error for Rejected {}
 
-/// Returns the value, truncated for display and without the PIN of a token's URI.
+/// Returns the value truncated for display. Removes the PIN from a token's URI.
 pub fn shortened(value: &str) -> String {
-    // The value may be a token URI that contains the PIN, and errors are logged.
+    // A token URI may contain the PIN, which must not be logged.
     if let Some((before, _)) = value.split_once("pin-value=") {
         return format!("{before}pin-value=…");
     }
@@ -237,14 +238,14 @@ pub fn shortened(value: &str) -> String {
     short
 }
 
-/// Maximum number of characters: a usual path fits, a pasted key does not.
+/// Maximum number of characters of a value in an error. Longer than a usual path, shorter than a
+/// pasted key.
 const SHOWN_CHARS: usize = 120;
 
-/// Returns the text of a system error without its number.
+/// Returns the text of a system error without its error number.
 pub fn reason(error: &io::Error) -> String {
     let text = error.to_string();
-    // Only system errors are converted to lower case, because other messages may contain paths and
-    // names.
+    // Convert only system errors to lower case, because other messages may contain paths and names.
     match text.split_once(" (os error") {
         Some((text, _)) => text.to_lowercase(),
         None => text,

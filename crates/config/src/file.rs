@@ -1,6 +1,7 @@
-//! The whole file: one field per table. A key is a field of its section's struct, with a default,
-//! and with a notation that parses and checks its value. A test compares
-//! `docs/reference/configuration.md` with these types.
+//! The whole configuration file: one field per table.
+//!
+//! A key is a field of its section's struct, with a default and a notation that parses and checks
+//! the value. A test compares `docs/reference/configuration.md` with these types.
 
 use std::time::Duration;
 
@@ -29,8 +30,7 @@ pub struct File {
 }
 
 impl File {
-    /// Returns the interval of ticket key rotation. A ticket is valid for at least one rotation,
-    /// and at most two.
+    /// Returns the interval of ticket key rotation. A ticket is valid for one to two intervals.
     pub fn ticket_rotation(&self) -> Duration {
         let shared = self.cluster.as_ref().map(|cluster| cluster.rotation);
         let written = shared.or(self.sessions.ticket_rotation);
@@ -43,14 +43,14 @@ impl File {
         shared.or(self.sessions.max_age).unwrap_or(MAX_AGE)
     }
 
-    /// Returns `true` if TLS 1.2 clients receive tickets under this policy. In a cluster, this also
-    /// requires `cluster.tls12-tickets`.
+    /// Returns whether TLS 1.2 clients receive tickets under this policy. A cluster must also set
+    /// `cluster.tls12-tickets`.
     pub fn tls12_tickets(&self, policy: &Policy) -> bool {
         let cluster = self.cluster.as_ref();
         policy.tls12_tickets && cluster.is_none_or(|cluster| cluster.tls12_tickets)
     }
 
-    /// Returns the paths of the keys that enable kernel TLS.
+    /// Returns the key paths of the settings that enable kernel TLS.
     pub fn asks_for_kernel_tls(&self) -> impl Iterator<Item = String> {
         let listeners = self.listener.iter();
         let listeners = listeners.filter(|one| one.kernel_tls == KernelTls::Bulk);
@@ -63,7 +63,8 @@ impl File {
         listeners.chain(backends.map(|one| format!("backend[{}].tls.kernel-tls", one.name)))
     }
 
-    /// Returns every file and folder with certificates, keys, revocation lists or OCSP responses.
+    /// Returns all configured files and folders with certificates, keys, revocation lists or OCSP
+    /// responses.
     pub fn files_of_certificates(&self) -> Vec<&str> {
         let listeners = self.listener.iter();
         let shown = listeners.flat_map(|listener| &listener.certificates);

@@ -1,7 +1,7 @@
 //! Patterns of file names with `*`, `?` and `[a-z]`, as in shells.
 
-/// Splits a path into folder and pattern if its last component contains `*` or `?`. Returns `None`
-/// for other paths.
+/// Splits a path into folder and pattern. Returns `None` if the last component contains neither `*`
+/// nor `?`.
 pub fn split(path: &str) -> Option<(&str, &str)> {
     let (folder, name) = match path.rsplit_once('/') {
         Some(("", name)) => ("/", name),
@@ -11,11 +11,11 @@ pub fn split(path: &str) -> Option<(&str, &str)> {
     name.contains(['*', '?']).then_some((folder, name))
 }
 
-/// Returns `true` if a name matches a pattern. A name that begins with a dot matches only a pattern
-/// that begins with one.
+/// Returns whether `name` matches. A name that begins with a dot matches only a pattern that begins
+/// with a dot.
 pub fn matches(pattern: &str, name: &str) -> bool {
-    // The option of the `glob` crate for leading dots applies to each part of a path: with it, `*`
-    // would not match `/.well-known/`.
+    // The leading-dot option of the `glob` crate is unsuitable, because with it `*` would not match
+    // `/.well-known/`.
     if name.starts_with('.') && !pattern.starts_with('.') {
         return false;
     }

@@ -1,4 +1,4 @@
-//! Hints for text that does not parse, and for keys of other programs.
+//! Hints in error messages: for invalid TOML, and for keys of other programs.
 
 /// Returns becket's setting for a key of nginx, HAProxy or Traefik.
 pub(crate) fn foreign(key: &str) -> Option<&'static str> {
@@ -8,8 +8,7 @@ pub(crate) fn foreign(key: &str) -> Option<&'static str> {
     row.map(|(_, setting)| *setting)
 }
 
-/// Keys of foreign configurations, in lower case without `-` and `_`, with their becket
-/// equivalents.
+/// Keys of other programs, in lower case without `-` and `_`, and the equivalent becket keys.
 const FOREIGN: [(&[&str], &str); 15] = [
     (
         &["sslcertificate", "certfile", "certificate", "cert", "crt"],
@@ -67,7 +66,7 @@ const FOREIGN: [(&[&str], &str); 15] = [
     ),
 ];
 
-/// Returns the innermost unclosed bracket or string before the byte offset `until`, with the offset where it opens.
+/// Returns the innermost bracket or string that is open at the byte offset `until`, and the offset where it begins.
 pub(crate) fn opened(text: &str, until: usize) -> Option<(usize, &'static str)> {
     let mut open = Vec::new();
     let mut at = 0;
@@ -99,8 +98,8 @@ pub(crate) fn opened(text: &str, until: usize) -> Option<(usize, &'static str)> 
     open.pop()
 }
 
-/// Returns the length of the string at the start of `text`, including its quotes. Without a closing
-/// quote the result exceeds the length of `text`.
+/// Returns the length of the string at the start of `text`, including its quotes. Returns more than
+/// the length of `text` if the closing quote is missing.
 fn string_length(text: &[u8], quote: &str) -> usize {
     let mut at = quote.len();
     loop {
@@ -115,7 +114,7 @@ fn string_length(text: &[u8], quote: &str) -> usize {
     }
 }
 
-/// Longer delimiters first, because `"` is a prefix of `"""`.
+/// Longer quotes come first, because `"` is a prefix of `"""`.
 const QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 
 #[cfg(test)]

@@ -1,13 +1,13 @@
-//! Location of a private key: a file, or a token named by a URI of RFC 7512.
+//! Location of a private key: a file, or a PKCS#11 token named by a URI of RFC 7512.
 //!
 //! ```text
 //! pkcs11:token=web;object=site?module-path=/usr/lib/softhsm/libsofthsm2.so&pin-source=/etc/becket/pin
 //! ```
 //!
-//! Attributes before the `?` identify the token and the key on it; attributes after it locate the
-//! token's library and the file with the PIN. Each may be given once. Unknown attributes are
-//! rejected, because a mistyped name would otherwise match more than intended. A PIN in the URI is
-//! rejected, because every reader of the configuration would know it.
+//! Attributes before the `?` identify the token and its key; attributes after it give the token's library and the file
+//! with the PIN. Each attribute may be given once. Unknown attributes are rejected, because a mistyped name would
+//! select more keys than intended. A PIN in the URI is rejected, because the configuration may be readable by other
+//! users.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +21,7 @@ use crate::notation::{Text, ValueError, as_text};
 pub enum KeySource {
     /// Path of a PEM file.
     File(String),
-    /// A token, which signs with the key and never reveals it.
+    /// Key on a token, which signs with the key and never exports it.
     Token(KeyUri),
 }
 
@@ -63,13 +63,13 @@ pub struct KeyUri {
     pub id: Option<Vec<u8>>,
 }
 
-/// A token, and the library that accesses it.
+/// A token, and the PKCS#11 library that accesses it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenId {
-    /// `module-path`: an absolute path.
+    /// `module-path`: absolute path of the library.
     pub module: PathBuf,
-    /// Required attributes of the token and its slot, sorted. Without attributes, the module must
-    /// have only one token.
+    /// Attributes that the token and its slot must have, sorted. If empty, the library must have
+    /// only one token.
     pub attributes: Vec<(Attribute, String)>,
 }
 
@@ -94,7 +94,7 @@ pub enum Attribute {
 }
 
 impl TokenId {
-    /// Returns a human-readable name that distinguishes the token from other tokens of its module.
+    /// Returns a readable name of the token, unique among the tokens of its library.
     pub fn name(&self) -> String {
         let mut name = String::new();
         for (attribute, value) in &self.attributes {
@@ -202,7 +202,7 @@ impl KeyUri {
     }
 }
 
-/// Decodes the attributes of the path or the query. An attribute given twice is an error.
+/// Decodes the attributes before or after the `?`. Rejects duplicates.
 fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, ValueError> {
     let mut found: Vec<(&str, Vec<u8>)> = Vec::new();
     for attribute in part.split(separator).filter(|_| !part.is_empty()) {
@@ -223,7 +223,7 @@ fn attributes(part: &str, separator: char) -> Result<Vec<(&str, Vec<u8>)>, Value
 
 fn text_of(name: &str, value: Vec<u8>) -> Result<String, ValueError> {
     let text = String::from_utf8(value).map_err(|_| format!("{name} is not UTF-8"))?;
-    // A NUL would end the C string for the module, and a line feed would split a log line.
+    // A NUL would end the string passed to the library, and a line feed would split a log line.
     if text.contains(char::is_control) {
         Err(format!("{name} has a control character").into())
     } else {
@@ -231,7 +231,7 @@ fn text_of(name: &str, value: Vec<u8>) -> Result<String, ValueError> {
     }
 }
 
-/// Reads a path or a `file:` URI, RFC 7512, section 2.4. Programs (`|`) are not supported.
+/// Parses a path or a `file:` URI (RFC 7512, section 2.4). Commands (`|`) are not supported.
 fn file_of(value: &str) -> Result<PathBuf, ValueError> {
     let path = match value.strip_prefix("file:") {
         Some(path) => path.strip_prefix("//").unwrap_or(path),
@@ -245,8 +245,7 @@ fn file_of(value: &str) -> Result<PathBuf, ValueError> {
 }
 
 const SCHEME: &str = "pkcs11:";
-/// Maximum length of a URI, which bounds the messages to a token's agent. Attributes of PKCS#11 are
-/// far shorter.
+/// Maximum length of a URI, which limits the size of messages to the process that uses the token.
 const LONGEST: usize = 1024;
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! The configuration of becket: the file format, its values, and its errors.
 //!
-//! This crate owns the sections, the notations of values, the defaults, and the errors that can be
-//! found in the text alone. It opens no file, resolves no name and builds no TLS, so a gateway or a
-//! migration tool can use it without the terminator. `becket_prepare` checks certificates and
+//! This crate defines the sections, the notations of values, the defaults, and all errors that the
+//! text alone can show. It opens no file, resolves no name and creates no TLS context, so gateways
+//! and migration tools can use it without the terminator. `becket_prepare` checks certificates and
 //! addresses.
 //!
 //! Main types: [`file::File`] is the whole file, [`read::Reading`] is the result of reading a text,
@@ -17,7 +17,7 @@
 //! assert_eq!(problems[0].line, Some(2));
 //! ```
 //!
-//! * [`mod@read`]: parses a text and finds every error of its structure and its values;
+//! * [`mod@read`]: parses a text and finds all syntax errors, unknown keys and invalid values;
 //! * [`check`]: finds contradictions between keys.
 //!
 //! Each key is a field in this crate, with its notation and its default, and a row in

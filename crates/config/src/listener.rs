@@ -18,7 +18,7 @@ use crate::notation::{
 use crate::section::section;
 
 section! {
-/// `[[listener]]`: addresses at which clients connect, and the settings for these clients.
+/// `[[listener]]`: addresses at which clients connect, and the settings for their connections.
 pub struct ListenerSection {
     /// Unique name, used as a label in metrics and logs.
     pub name: SectionName,
@@ -26,9 +26,9 @@ pub struct ListenerSection {
     pub tls: bool = true,
     /// Termination or passthrough of TLS, unless a route sets its own mode.
     pub mode: Mode,
-    /// STARTTLS protocol: the application protocol in which clients request TLS.
+    /// Application protocol in which clients request TLS by STARTTLS.
     pub starttls: Option<Protocol>,
-    /// Pass on unencrypted CancelRequests of PostgreSQL; absent means yes.
+    /// Forward unencrypted CancelRequests of PostgreSQL to the server; absent means yes.
     pub cancel_requests: Option<bool>,
     /// Certificates with their keys: bundles, directories, or pairs of chain and key.
     pub certificates: Vec<Certificate>,
@@ -46,12 +46,12 @@ pub struct ListenerSection {
     /// Behaviour for clients that offer no ALPN protocol of this listener; the default depends on
     /// `starttls`.
     pub alpn_mismatch: Option<AlpnMismatch>,
-    /// Behaviour for a name that no certificate covers; the default depends on `starttls`.
+    /// Behaviour for a server name that no certificate contains; the default depends on `starttls`.
     pub unknown_names: Option<UnknownNames>,
-    /// Networks of accepted clients; empty means all.
+    /// Networks from which clients are accepted; empty means all.
     #[serde(with = "list")]
     pub allow: Vec<Network>,
-    /// Networks of rejected clients; takes precedence over `allow`.
+    /// Networks from which clients are rejected; takes precedence over `allow`.
     #[serde(with = "list")]
     pub deny: Vec<Network>,
     /// Accepted versions of the PROXY header at the start of every connection.
@@ -64,8 +64,8 @@ pub struct ListenerSection {
     /// Maximum length of the accept queue; the kernel limits it to net.core.somaxconn.
     #[serde(with = "Whole::<1, 65_535>")]
     pub backlog: u32 = 4096,
-    /// TCP_DEFER_ACCEPT: accept only after the ClientHello has arrived; 0 is off, absent is 10 s if
-    /// clients send first.
+    /// TCP_DEFER_ACCEPT: accept a connection only when the client has sent data. 0 is off; absent
+    /// means 10 s if clients send first.
     #[serde(with = "Time::<0, { 32_767 * SECOND }>")]
     pub defer_accept: Option<Duration>,
     /// TCP_FASTOPEN queue length.
@@ -116,18 +116,18 @@ as_text!(Redirect);
 /// Protocol of a listener's clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ListenMode {
-    /// TLS from the first byte, which is terminated or passed through, depending on the route.
+    /// TLS from the first byte. The route decides whether TLS is terminated or passed through.
     #[default]
     Tls,
-    /// Plain TCP. If the backend uses TLS, this equals stunnel's client mode.
+    /// Plain TCP. With TLS to the servers, this corresponds to stunnel's client mode.
     Plain,
-    /// A STARTTLS protocol: the client requests TLS, which is terminated.
+    /// A STARTTLS protocol. TLS begins at the client's request and is terminated.
     StartTls(Protocol),
 }
 
 impl ListenMode {
-    /// Returns `true` if becket connects to the server before it reads from the client, because the
-    /// server may send first. The server name in the hello arrives too late to select this server.
+    /// Returns whether becket connects to the server before it reads from the client, because the
+    /// server may send first. The server name in the ClientHello then cannot select the server.
     pub fn connects_first(self) -> bool {
         match self {
             Self::Tls => false,
@@ -146,8 +146,8 @@ impl ListenerSection {
         }
     }
 
-    /// Returns the configured behaviour; without one, STARTTLS listeners refuse and other listeners
-    /// continue.
+    /// Returns the configured behaviour. By default, STARTTLS listeners reject the client and all
+    /// other listeners continue without ALPN.
     pub fn alpn_mismatch(&self) -> AlpnMismatch {
         let written = self.alpn_mismatch;
         written.unwrap_or(match self.speaks() {
@@ -156,8 +156,8 @@ impl ListenerSection {
         })
     }
 
-    /// Returns the configured behaviour; without one, STARTTLS listeners refuse and other listeners
-    /// use the default certificate.
+    /// Returns the configured behaviour. By default, STARTTLS listeners reject the client and all
+    /// other listeners use the default certificate.
     pub fn unknown_names(&self) -> UnknownNames {
         let written = self.unknown_names;
         written.unwrap_or(match self.speaks() {
@@ -171,10 +171,11 @@ impl ListenerSection {
         speaks && self.cancel_requests.unwrap_or(true)
     }
 
-    /// Returns the TCP_DEFER_ACCEPT time, for which the kernel holds a connection without data.
+    /// Returns the TCP_DEFER_ACCEPT time, for which the kernel delays accepting a connection
+    /// without data.
     pub fn defers_accept(&self) -> Option<Duration> {
-        // If the server may send first, the client sends nothing yet, so TCP_DEFER_ACCEPT would
-        // only delay the connection.
+        // A client that waits for the server sends nothing, so TCP_DEFER_ACCEPT would only delay
+        // it.
         let default = if self.speaks().connects_first() {
             Duration::ZERO
         } else {
@@ -184,9 +185,9 @@ impl ListenerSection {
         Some(time).filter(|time| !time.is_zero())
     }
 
-    /// Returns the ALPN protocols to negotiate: the configured ones, or otherwise the names that
-    /// clients of the STARTTLS protocol offer. IANA lists these names except Exim's two for SMTP.
-    /// libpq requires `postgresql` for direct TLS.
+    /// Returns the ALPN protocols to negotiate: the configured ones, or by default the names that
+    /// clients of the STARTTLS protocol offer. IANA registers these names, except Exim's two for
+    /// SMTP. libpq requires `postgresql` for direct TLS.
     pub fn protocols(&self) -> Vec<Vec<u8>> {
         let names: &[&[u8]] = match (self.speaks(), &self.alpn[..]) {
             (ListenMode::StartTls(Protocol::Smtp), []) => &[b"smtp", b"esmtp"],
@@ -200,13 +201,13 @@ impl ListenerSection {
 }
 
 section! {
-/// `[[listener.route]]`: rules for some clients of a listener.
+/// `[[listener.route]]`: settings for the clients that match a server name or an ALPN protocol.
 pub struct Route {
-    /// Server names, exact or `*.name`. Empty matches every client, even without a server name.
+    /// Server names, exact or `*.name`. If empty, all clients match, even without a server name.
     pub names: Vec<NamePattern>,
     /// Termination or passthrough of TLS; absent means the listener's mode.
     pub mode: Option<Mode>,
-    /// ALPN protocols; the route accepts only clients that offer one of them.
+    /// ALPN protocols. Only clients that offer one of them match.
     #[serde(with = "maybe_list")]
     pub alpn: Option<Vec<Vec<u8>>>,
     /// Name of a `[[policy]]`.
@@ -219,9 +220,11 @@ pub struct Route {
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(untagged)]
 pub enum Certificate {
-    /// A bundle of chain and key, a directory of bundles, or a certbot directory.
+    /// Path of a bundle (chain and key in one file), a directory of bundles, or a certbot
+    /// directory.
     Path(String),
-    /// A chain and its key, in another file or on a token, with optional OCSP response and policy.
+    /// Separate files for chain and key, with an optional OCSP response and policy. The key may be
+    /// on a token.
     Pair(Pair),
 }
 
@@ -233,14 +236,16 @@ impl Certificate {
         }
     }
 
-    /// Returns the paths of the files of this entry; for a glob pattern, returns its folder.
+    /// Returns the paths of this entry's files. Returns the folder of a glob pattern instead of the
+    /// matching files.
     pub(crate) fn files(&self) -> Vec<&str> {
         match self {
             Self::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
             Self::Pair(pair) => {
                 let key = match &pair.key {
                     Some(KeySource::File(path)) => Some(path.as_str()),
-                    // Only the token's agent reads the file with the PIN.
+                    // A token's PIN file is omitted, because only the process that uses the token
+                    // reads it.
                     Some(KeySource::Token(_)) | None => None,
                 };
                 let files = pair.chain.iter().chain(&pair.ocsp);
@@ -258,7 +263,7 @@ pub struct Pair {
     pub key: Option<KeySource>,
     /// File with the OCSP response in DER to staple.
     pub ocsp: Option<String>,
-    /// Name of the `[[policy]]` for clients that get this certificate.
+    /// Name of the `[[policy]]` for clients to which this certificate is sent.
     pub policy: Option<String>,
 }
 }
@@ -270,7 +275,7 @@ impl<'de> Deserialize<'de> for Certificate {
     }
 }
 
-/// Equal to the default handshake timeout.
+/// Default for TCP_DEFER_ACCEPT; equal to the default handshake timeout.
 const DEFER_ACCEPT: Duration = Duration::from_secs(10);
 /// Port of `https`, RFC 9110, section 4.2.2.
 const HTTPS: u16 = 443;

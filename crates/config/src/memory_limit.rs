@@ -1,11 +1,11 @@
-//! `limits.memory`: a size, or a keyword for no limit or the cgroup's limit.
+//! `limits.memory`: a size, `auto` for the cgroup's limit, or `off`.
 
 use crate::notation::{Bytes, Size, Text, Unit, ValueError, as_text};
 
-/// Memory use above which becket frees memory.
+/// Memory use above which becket closes idle connections.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MemoryLimit {
-    /// The memory limit of the control group (cgroup).
+    /// Use the memory limit of the cgroup.
     #[default]
     Auto,
     Off,

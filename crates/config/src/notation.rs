@@ -1,8 +1,8 @@
-//! Notations of values: each notation reads a value, checks it, and describes accepted values.
+//! Notations of values. A notation parses a value, checks it, and describes the accepted values.
 //!
-//! A field names its notation: `#[serde(with = "Time::<SECOND, DAY>")]`, `#[serde(with = "list")]`.
-//! An invalid value is an error with its fault and the accepted values, which [`read`](crate::read)
-//! completes with line, key path and value.
+//! A field selects its notation with serde: `#[serde(with = "Time::<SECOND, DAY>")]`, `#[serde(with
+//! = "list")]`. The error for an invalid value contains the fault and the accepted values;
+//! [`read`](crate::read) adds line, key path and value.
 
 use std::fmt::{self, Display};
 use std::marker::PhantomData;
@@ -33,8 +33,8 @@ pub(crate) fn refused<E: de::Error>(error: impl Into<ValueError>, accepted: impl
     E::custom(format_args!("{fault}{SEPARATOR}{accepted}"))
 }
 
-/// Reads a string if the notation `is_text`, otherwise a whole number. The visitor calls `parse`,
-/// so that serde adds the location to errors.
+/// Reads a string if `is_text`, otherwise an integer. Calls `parse` inside the visitor, so that
+/// serde adds the location to errors.
 fn scalar<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     (is_text, accepted): (bool, &dyn Display),
@@ -100,11 +100,11 @@ pub(crate) fn text_or_table<'de, D: Deserializer<'de>, T: Deserialize<'de>, R>(
     deserializer.deserialize_any(TextOrTable(accepted, of_text, of_table, PhantomData))
 }
 
-/// Notation of a number in the file: plain, as a duration or as a size.
+/// Notation of a number: a plain number, a duration or a size.
 pub(crate) trait Unit {
-    /// `true` if the number is written as a string rather than as a TOML number.
+    /// `true` if the number is written as a string such as `"10s"`; `false` for a TOML integer.
     const IS_TEXT: bool = true;
-    /// Description of the accepted values; empty if the range suffices.
+    /// Description of the accepted values in errors. If empty, errors show the range.
     const ACCEPTED: &str = "";
     fn parse(text: &str) -> Result<u64, ValueError>;
     fn write(number: u64) -> String;
@@ -112,10 +112,10 @@ pub(crate) trait Unit {
 
 pub(crate) struct Plain;
 
-/// Milliseconds, written as a duration.
+/// Milliseconds, written as a duration such as `"10s"`.
 pub(crate) struct Millis;
 
-/// Bytes, optionally with a binary unit.
+/// Bytes, written as a number or with a unit, such as `"64KiB"`.
 pub(crate) struct Size;
 
 impl Unit for Plain {
@@ -156,7 +156,7 @@ impl Unit for Size {
     }
 }
 
-/// A number between `LEAST` and `MOST`, or the keyword of `W`, which stands for `None`.
+/// A number from `LEAST` to `MOST` in the unit `U`, or the word of `W`, which means `None`.
 pub(crate) struct Number<U, W, const LEAST: u64, const MOST: u64>(U, W);
 
 pub(crate) type Whole<const LEAST: u64, const MOST: u64> = Number<Plain, NoWord, LEAST, MOST>;
@@ -208,7 +208,7 @@ fn or_word<W: Word>(accepted: String) -> String {
     }
 }
 
-/// A word that replaces a number, such as `off`.
+/// A word that is accepted instead of a number, such as `off`.
 pub(crate) trait Word {
     /// The word; `None` if only numbers are accepted.
     const WORD: Option<&str> = None;
@@ -234,12 +234,12 @@ words! {
     System = "system";
 }
 
-/// An integer type, a duration in milliseconds, or an `Option` of either.
+/// A type for numeric values: an integer, a duration in milliseconds, or an `Option` of either.
 pub(crate) trait Count: Sized {
-    /// Returns `None` if the type cannot hold the number.
+    /// Converts a number. Returns `None` if the type cannot represent it.
     fn of(number: u64) -> Option<Self>;
     fn number(&self) -> Option<u64>;
-    /// Returns the value that a word such as `off` stands for, if the type has one.
+    /// Returns the value that a word such as `off` means, or `None` if the type has no such value.
     fn none() -> Option<Self> {
         None
     }
@@ -297,7 +297,7 @@ impl<T: Count> Count for Option<T> {
 
 /// A value that is written as a string.
 pub trait Text: Sized {
-    /// Description of the accepted values in errors.
+    /// Description of the accepted values, for errors.
     const ACCEPTED: &str;
     /// Parses a value.
     ///
@@ -307,7 +307,7 @@ pub trait Text: Sized {
     fn write(&self) -> String;
 }
 
-/// Implements serde for types whose values are strings in the file.
+/// Implements serde for types whose values are written as strings.
 macro_rules! as_text {
     ($($type:ty),*) => {$(
         impl<'de> serde::Deserialize<'de> for $type {
@@ -325,7 +325,7 @@ macro_rules! as_text {
 }
 pub(crate) use as_text;
 
-/// Declares newtypes of a string that must pass a check.
+/// Declares types for strings that must pass a check.
 macro_rules! checked_text {
     ($($(#[$doc:meta])* $name:ident($inner:ty), $accepted:literal, $fault:literal, $fits:expr;)*) => {$(
         $(#[$doc])*
@@ -443,7 +443,7 @@ impl Text for IpAddr {
     }
 }
 
-/// An ALPN protocol name (RFC 7301, section 3.1).
+/// Notation of an ALPN protocol name (RFC 7301, section 3.1).
 impl Text for Vec<u8> {
     const ACCEPTED: &str = "the name of a protocol, such as \"h2\" or \"http/1.1\"";
 
@@ -459,7 +459,8 @@ impl Text for Vec<u8> {
     }
 }
 
-/// Returns the candidate that was probably meant, if a typo explains the difference.
+/// Returns the candidate that is most similar to `text`, or `None` if more than a typo separates
+/// them.
 pub fn meant<'c>(text: &str, among: impl IntoIterator<Item = &'c str>) -> Option<&'c str> {
     let lower = text.to_ascii_lowercase();
     let slips = |one: &str| strsim::osa_distance(&lower, &one.to_ascii_lowercase());

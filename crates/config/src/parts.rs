@@ -1,4 +1,4 @@
-//! Included files of a configuration, as in stunnel.
+//! Access to the files that a configuration includes. Only stunnel configurations include files.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -11,11 +11,10 @@ pub trait IncludedFiles {
     /// Fails if the folder cannot be read.
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>>;
 
-    /// Returns the content of an included file, or `None` if it is not a regular file. A file
-    /// longer than `most` bytes is not read.
+    /// Returns the content of an included file, or `None` if it is not a regular file.
     ///
     /// # Errors
-    /// Fails if the file cannot be read, or is too large.
+    /// Fails if the file cannot be read, or is longer than `most` bytes.
     fn text(&self, path: &Path, most: u64) -> io::Result<Option<Vec<u8>>>;
 }
 

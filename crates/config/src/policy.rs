@@ -1,4 +1,4 @@
-//! `[[policy]]`: TLS parameters for clients; and `[backend.tls]`: TLS parameters for servers.
+//! TLS parameters: `[[policy]]` for clients, `[backend.tls]` for servers.
 
 use std::fmt;
 
@@ -17,13 +17,13 @@ use crate::suites::{KeyExchangeGroup, ServedVersion, Suites};
 
 section! {
 pub struct Policy {
-    /// Unique name, which is part of the digest that separates the sessions of different policies.
+    /// Unique name. Sessions are bound to a policy by a digest that includes the name.
     pub name: SectionName,
     /// TLS versions; at least one.
     pub versions: Vec<ServedVersion> = vec![ServedVersion::Tls12, ServedVersion::Tls13],
-    /// Cipher suites, most preferred first; the default depends on the machine.
+    /// Cipher suites, most preferred first. The default order depends on the CPU.
     pub suites: Option<Vec<Suites>>,
-    /// Accepted key exchange groups; becket follows the client's order of preference.
+    /// Accepted key exchange groups. The client's order of preference applies.
     pub groups: Vec<KeyExchangeGroup> = vec![
         KeyExchangeGroup::X25519MlKem768,
         KeyExchangeGroup::X25519,
@@ -31,11 +31,12 @@ pub struct Policy {
         KeyExchangeGroup::P384,
     ],
     pub client_certificates: ClientCertificates,
-    /// PEM file with the certificates that verify clients.
+    /// PEM file with the certificates against which client certificates are verified.
     pub client_ca: Option<String>,
-    /// Meaning of the certificates in `client-ca`.
+    /// Role of the certificates in `client-ca`.
     pub client_trust: ClientTrust,
-    /// Accepted names: a client's certificate must contain at least one of them. Empty accepts any.
+    /// Names of which a client's certificate must contain at least one. If empty, all names are
+    /// accepted.
     pub client_names: Vec<ClientName>,
     /// Files with certificate revocation lists, PEM or DER.
     pub crl: Vec<String>,
@@ -46,19 +47,18 @@ pub struct Policy {
     pub require_ems: Option<bool>,
     /// Issue tickets to TLS 1.2 clients; otherwise they resume by session ID.
     pub tls12_tickets: bool = true,
-    /// Maximum length of early data (0-RTT) in bytes. The minimum is one full TLS record, which a
-    /// client may send at once. The maximum is 64 KiB, since larger requests gain nothing from
-    /// 0-RTT.
+    /// Maximum length of early data (0-RTT) in bytes, from one full TLS record to 64 KiB. Longer
+    /// requests gain nothing from 0-RTT.
     #[serde(with = "BytesOr::<Off, { 17 << 10 }, { 64 << 10 }>")]
     pub early_data: Option<u32>,
-    /// Stricter settings that are evaluated for each client, but reject none.
+    /// Stricter settings against which clients are only counted, never rejected.
     pub trial: Option<Trial>,
 }
 }
 
 section! {
-/// `[policy.trial]`: settings that differ from the policy. Absent keys default to the policy's
-/// values.
+/// `[policy.trial]`: settings to test before they become part of the policy. Absent keys default to
+/// the policy's values.
 pub struct Trial {
     /// TLS versions; at least one.
     pub versions: Option<Vec<ServedVersion>>,
@@ -81,7 +81,7 @@ impl Policy {
         }
     }
 
-    /// Returns the policy with its trial settings applied, or `None` without a trial.
+    /// Returns the policy with its trial settings applied, or `None` if it has no trial.
     pub fn tried(&self) -> Option<Self> {
         let trial = self.trial.clone()?;
         let certificates = trial.client_certificates;
@@ -111,14 +111,14 @@ pub struct ServerTls {
     pub crl: Vec<String>,
     /// Behaviour for certificates whose issuer has no revocation list.
     pub crl_unknown: UnknownStatus,
-    /// Name to verify; absent means the host of the server's address.
-    pub name: Option<VerifiedName>,
-    /// Server name (SNI) to send; absent means the name to verify, or no SNI if that is an IP
+    /// Name that the server's certificate must contain; absent means the host of the server's
     /// address.
+    pub name: Option<VerifiedName>,
+    /// Server name (SNI) to send; absent means `name`, or no SNI if that is an IP address.
     pub sni: Option<Sni>,
-    /// Chain and key to send to servers that request a certificate.
+    /// Chain and key for servers that request a client certificate.
     pub client_certificate: Option<Certificate>,
-    /// STARTTLS protocol of the servers; if absent, connections begin with TLS.
+    /// STARTTLS protocol of the servers; absent means TLS from the first byte.
     pub starttls: Option<Protocol>,
     /// ALPN protocols to offer.
     pub alpn: ServerAlpn = ServerAlpn::Fixed(Vec::new()),

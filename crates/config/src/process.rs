@@ -1,5 +1,4 @@
-//! Sections with one table each: limits, timeouts, sessions, admission, logs, admin pages and
-//! process.
+//! Sections that exist once: limits, timeouts, sessions, admission, logs, admin pages and process.
 
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
@@ -17,12 +16,11 @@ use crate::notation::{
 use crate::section::section;
 
 section! {
-/// `[limits]`: bounds of resources that peers can consume, and of the work in one turn of the event
-/// loop.
+/// `[limits]`: limits on resources per process and per connection, and on the work in one turn of
+/// the event loop.
 #[derive(Copy)]
 pub struct LimitsSection {
-    /// Maximum number of connections over all workers; absent means as many as file descriptors
-    /// allow.
+    /// Maximum number of connections over all workers; absent means the limit on file descriptors.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub connections: Option<usize>,
     /// Memory use above which idle connections are closed. At higher levels, new clients are first
@@ -31,48 +29,47 @@ pub struct LimitsSection {
     /// Maximum number of unfinished handshakes, over all workers.
     #[serde(with = "Whole::<1, 100_000_000>")]
     pub handshakes: usize = 10_000,
-    /// Maximum length of a ClientHello in bytes, with record headers. curl sends about 600 bytes,
-    /// and 1.8 KB with X25519MLKEM768. rustls accepts no handshake message above 64 KiB.
+    /// Maximum length of a ClientHello in bytes, including record headers. Typical hellos have 600
+    /// to 1800 bytes. rustls accepts at most 64 KiB.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub client_hello: usize = 16 << 10,
-    /// Maximum length of a peer's certificate chain in bytes. One certificate has several hundred
-    /// bytes.
+    /// Maximum length of a peer's certificate chain in bytes.
     #[serde(with = "Bytes::<1024, { 64 << 10 }>")]
     pub certificate_chain: usize = 16 << 10,
-    /// Maximum number of certificates in a chain in addition to the peer's own. webpki checks paths
-    /// of at most six, so a higher limit would have no effect.
+    /// Maximum number of certificates in a chain in addition to the peer's own. webpki verifies at
+    /// most six.
     #[serde(with = "Whole::<1, 6>")]
     pub chain_intermediates: usize = 6,
-    /// Maximum number of intermediate certificates with the same subject. Two are needed if an
-    /// authority has a new key or is cross-signed. More would slow down path building.
+    /// Maximum number of intermediate certificates with one subject. An authority with a new key or
+    /// a cross-signed certificate needs two. More would slow down path building.
     #[serde(with = "Whole::<1, 2>")]
     pub chain_same_subject: usize = 2,
-    /// Maximum number of bytes relayed for one connection and direction per turn. The minimum is
-    /// one TLS record (RFC 8446, section 5.1), because a longer record could never be relayed.
+    /// Maximum number of bytes relayed per connection and direction in one turn. The minimum is one
+    /// TLS record (RFC 8446, section 5.1).
     #[serde(with = "Bytes::<{ 16 << 10 }, { 1 << 30 }>")]
     pub bytes_per_turn: usize = 256 << 10,
-    /// Number of pipes per worker for splice(2); 0 is off. splice(2) copies data within the kernel
-    /// if becket itself encrypts neither side.
+    /// Number of pipes per worker for splice(2), which relays data inside the kernel if becket
+    /// encrypts neither side; 0 is off.
     #[serde(with = "Whole::<0, 100_000>")]
     pub pipes: usize = 64,
-    /// Number of bytes after which the kernel takes over the TLS of a connection, if enabled.
+    /// Number of bytes after which the kernel encrypts and decrypts a connection, if kernel TLS is
+    /// enabled.
     #[serde(with = "Bytes::<0, { 1 << 40 }>")]
     pub kernel_tls_after: usize = 1 << 20,
-    /// Use kernel TLS 1.3 even if the kernel cannot replace keys: a KeyUpdate then ends the
-    /// connection.
+    /// Use kernel TLS 1.3 even if the kernel cannot update keys. A KeyUpdate of the peer then
+    /// closes the connection.
     pub kernel_tls_without_rekey: bool,
-    /// Maximum length of a file request's first line and headers, in bytes.
+    /// Maximum length in bytes of the request line and headers of a request for a file.
     #[serde(with = "Bytes::<512, { 64 << 10 }>")]
     pub request_head: usize = 8 << 10,
-    /// Maximum number of file requests per connection.
+    /// Maximum number of requests for files on one connection.
     #[serde(with = "Whole::<1, 1_000_000_000>")]
     pub requests: u32 = 1000,
 }
 }
 
 section! {
-/// `[timeouts]`: time limits of a connection's phases. The minimum is a millisecond, the resolution
-/// of the timers.
+/// `[timeouts]`: time limits of a connection's phases. The minimum is one millisecond.
 pub struct Timeouts {
     /// Maximum time from accept to the complete ClientHello.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
@@ -92,24 +89,24 @@ pub struct Timeouts {
     /// Maximum time without data after one side has finished sending.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub half_closed: Duration = Duration::from_secs(60),
-    /// Maximum time from the first byte of a file request to the end of its headers.
+    /// Maximum time from the first byte of a request for a file to the end of its headers.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub request: Duration = Duration::from_secs(10),
-    /// Maximum time from a response to the next file request.
+    /// Maximum time from a response to the next request for a file.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub keep_alive: Duration = Duration::from_secs(75),
     /// Maximum time without data in either direction during a drain, unless a response is
     /// outstanding.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain_idle: Duration = Duration::from_secs(5),
-    /// Maximum time for the client to read the last bytes and close.
+    /// Maximum time for the client to close after the last bytes were sent.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub linger: Duration = Duration::from_secs(2),
     /// Maximum time from SIGTERM to the exit of the process.
     #[serde(with = "Time::<MILLISECOND, YEAR>")]
     pub drain: Duration = Duration::from_secs(30),
-    /// Time limit of each phase of an upgrade: the new process first loads everything, then starts
-    /// to serve clients.
+    /// Maximum time for each phase of an upgrade: first the new process loads its files, then it
+    /// starts to accept clients.
     #[serde(with = "Time::<SECOND, { 3600 * SECOND }>")]
     pub upgrade: Duration = Duration::from_secs(20),
 }
@@ -118,11 +115,12 @@ pub struct Timeouts {
 section! {
 /// `[sessions]`: resumption. No ticket is valid for more than seven days (RFC 8446, section 4.6.1).
 pub struct Sessions {
-    /// Maximum number of sessions in memory for TLS 1.2 clients that resume by ID; 0 is off.
+    /// Maximum number of sessions in the table for TLS 1.2 clients that resume by session ID; 0 is
+    /// off.
     #[serde(with = "Whole::<0, 100_000_000>")]
     pub table_entries: usize = 200_000,
-    /// Maximum size of the session table in bytes. The table has 64 shards, and the longest
-    /// certificate chain must fit into each shard.
+    /// Maximum size of the session table in bytes. The minimum depends on `certificate-chain`: a
+    /// session with the longest chain must fit into each of the 64 shards.
     #[serde(with = "Bytes::<{ 8 << 20 }, { 1 << 40 }>")]
     pub table_size: usize = 128 << 20,
     #[serde(with = "Time::<SECOND, { 7 * DAY }>")]
@@ -138,8 +136,8 @@ pub struct Sessions {
 }
 
 section! {
-/// `[admission]`: limits for new clients; an absent limit is off. The highest rate is ten million
-/// per second, one token every 100 ns, which no machine reaches.
+/// `[admission]`: limits on new clients; an absent limit is off. Rates are limited to ten million
+/// per second.
 pub struct Admission {
     /// Maximum number of full handshakes per second of all clients together.
     #[serde(with = "Whole::<1, 10_000_000>")]
@@ -181,7 +179,7 @@ pub struct Admission {
 }
 
 section! {
-/// `[admission.name]`: limits of each server name.
+/// `[admission.name]`: limits for each server name.
 pub struct NameLimits {
     /// Maximum number of open connections to one server name.
     #[serde(with = "Whole::<1, 10_000_000>")]
@@ -192,14 +190,14 @@ pub struct NameLimits {
     /// Maximum burst of full handshakes; absent means `full-handshakes-per-second`.
     #[serde(with = "Whole::<1, 10_000_000>")]
     pub burst: Option<NonZeroU32>,
-    /// Maximum share of a backend's `queue-length` for clients of one server name, in percent.
+    /// Maximum percentage of a backend's `queue-length` that clients of one server name can use.
     #[serde(with = "Whole::<1, 100>")]
     pub queue_share: Option<u32>,
 }
 }
 
 section! {
-/// `[admission.ja4]`: limits of each fingerprint.
+/// `[admission.ja4]`: limits for each JA4 fingerprint.
 pub struct Ja4Limits {
     /// Maximum number of open connections with one fingerprint.
     #[serde(with = "Whole::<1, 10_000_000>")]
@@ -244,7 +242,7 @@ impl Text for Ja4Text {
 as_text!(Ja4Text);
 
 impl Admission {
-    /// Returns the full-handshake limits for all clients together.
+    /// Returns the limits on full handshakes of all clients together.
     pub fn all(&self) -> Share {
         share(
             self.full_handshakes_per_second,
@@ -253,7 +251,7 @@ impl Admission {
         )
     }
 
-    /// Returns the full-handshake limits for each source.
+    /// Returns the limits on full handshakes of one source.
     pub fn source(&self) -> Share {
         share(
             self.source_full_handshakes_per_second,
@@ -262,13 +260,13 @@ impl Admission {
         )
     }
 
-    /// Returns the full-handshake limits for each server name.
+    /// Returns the limits on full handshakes for one server name.
     pub fn name(&self) -> Share {
         let name = &self.name;
         share(name.full_handshakes_per_second, name.burst, None)
     }
 
-    /// Returns the full-handshake limits for each fingerprint.
+    /// Returns the limits on full handshakes with one fingerprint.
     pub fn ja4(&self) -> Share {
         let ja4 = &self.ja4;
         share(ja4.full_handshakes_per_second, ja4.burst, None)
@@ -318,7 +316,7 @@ pub struct Log {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LogTarget {
     Off,
-    /// The daemon of `log.syslog`.
+    /// The syslog daemon configured in `log.syslog`.
     Syslog,
     Stderr,
     /// A file, to which lines are appended.
@@ -333,7 +331,7 @@ impl LogTarget {
         }
     }
 
-    /// Resolves a relative path against `folder`.
+    /// Returns the target with a relative path resolved against `folder`.
     pub fn below(&self, folder: &Path) -> Self {
         match self {
             Self::File(path) => Self::File(folder.join(path)),
@@ -369,16 +367,16 @@ as_text!(LogTarget);
 
 section! {
 pub struct Admin {
-    /// Address of the admin pages; if absent, they have no TCP listener.
+    /// TCP address of the admin pages; absent means none.
     pub address: Option<AdminAddress>,
-    /// Unix socket for the admin pages, and for requests that change state.
+    /// Unix socket for the admin pages and for requests that change state.
     pub socket: Option<SocketPath>,
     pub socket_mode: SocketMode = SocketMode(0o600),
-    /// Owner of the socket's file; absent means the user that creates it.
+    /// Owner of the socket file; absent means the user that creates it.
     pub socket_owner: Option<String>,
-    /// Group of the socket's file; absent means the group of its creator.
+    /// Group of the socket file; absent means the group of the process that creates it.
     pub socket_group: Option<String>,
-    /// Host names accepted in requests, in addition to IP addresses and `localhost`.
+    /// Host names accepted in the Host header, in addition to IP addresses and `localhost`.
     #[serde(with = "list")]
     pub hosts: Vec<HostName>,
 }
@@ -388,8 +386,8 @@ checked_text! {
     /// Path of the admin pages' unix socket. A relative path is resolved against the folder of the
     /// configuration file.
     SocketPath(String), "the path of a socket of at most 100 bytes, such as /run/becket/admin.sock", "not the path of a socket", |text| {
-        // sun_path holds 108 bytes, including the final NUL (unix(7)), and the socket is created
-        // under a longer name.
+        // sun_path holds 108 bytes with the final NUL (unix(7)). The socket is first created under
+        // a temporary, longer name.
         (1..=100).contains(&text.len()) && !text.contains('\0') && !text.ends_with('/')
     };
 }
@@ -417,17 +415,18 @@ impl Text for SocketMode {
 as_text!(SocketMode);
 
 section! {
-/// `[process]`: settings that a reload does not change.
+/// `[process]`: settings that a reload cannot change.
 pub struct Process {
-    /// Worker threads; `auto` means one per usable core.
+    /// Number of worker threads; `auto` means one per usable core.
     #[serde(with = "WholeOr::<Auto, 1, 1024>")]
     pub workers: Option<usize>,
-    /// Threads that sign with slow keys, such as RSA-4096; `auto` means one per worker.
+    /// Number of threads for signatures with slow keys, such as RSA-4096; `auto` means one per
+    /// worker.
     #[serde(with = "WholeOr::<Auto, 0, 1024>")]
     pub crypto_threads: Option<usize>,
     /// Sign with RSA in batches of eight.
     pub rsa_batch: RsaBatch,
-    /// Number of PKCS#11 sessions with each token; a session creates one signature at a time.
+    /// Number of PKCS#11 sessions per token, which limits the number of concurrent signatures.
     #[serde(with = "Whole::<1, 256>")]
     pub pkcs11_sessions: u16 = 8,
     /// Pin each worker to a core.

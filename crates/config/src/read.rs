@@ -1,11 +1,12 @@
-//! Reads TOML into a [`File`], and finds every error of its structure and its values, with line and
-//! key path.
+//! Reads TOML into a [`File`], and reports all syntax errors, unknown keys and invalid values with
+//! line and key path.
 //!
-//! serde stops at the first invalid value. Therefore the text is parsed into a tree with spans.
-//! When serde stops, the error is recorded, the invalid key or element is removed from the tree,
-//! and serde starts again. The cost is the size of the text times the number of errors, which is
-//! bounded. Key paths identify a table of an array by its `name` if that is unique, otherwise by
-//! its index. Values from the command line replace values of the text. No text causes a panic.
+//! serde stops at the first invalid value, so the text is first parsed into a tree. After each
+//! error, the invalid key or list element is removed from the tree and serde starts again. The
+//! number of errors is limited. Values from the command line replace values of the text.
+//!
+//! Key paths identify a table of an array by its `name` if the name is unique, otherwise by its
+//! index.
 
 use std::collections::{HashMap, HashSet};
 use std::ops::Range;
@@ -22,18 +23,18 @@ use crate::notation::{SEPARATOR, Text, meant};
 
 #[derive(Debug)]
 pub struct Reading {
-    /// The configuration without its invalid parts; `None` if the text is not TOML.
+    /// Configuration without its invalid parts; `None` if the text is not valid TOML.
     pub file: Option<File>,
-    /// The first syntax error; without one, all unknown keys and invalid values, sorted by line.
+    /// The first syntax error, or otherwise all unknown keys and invalid values, sorted by line.
     pub problems: Vec<Problem>,
     pub places: KeyLocations,
 }
 
 impl File {
-    /// Parses TOML.
+    /// Parses a configuration.
     ///
     /// # Errors
-    /// Returns the first syntax error, or otherwise every unknown key and every invalid value.
+    /// Returns the first syntax error, or otherwise all unknown keys and invalid values.
     pub fn parse(text: &str) -> Result<Self, Vec<Problem>> {
         let reading = read(text, &toml::Table::new());
         if reading.problems.is_empty() {
@@ -44,10 +45,10 @@ impl File {
     }
 }
 
-/// Reads a configuration. Values in `over` take precedence over those in `text`.
+/// Reads a configuration. Values in `over`, from the command line, replace those in `text`.
 pub fn read(text: &str, over: &toml::Table) -> Reading {
-    // The spaces shift the offsets of `over` past the end of `text`, so that an offset identifies
-    // its source.
+    // The spaces move the offsets of `over` past the end of `text`, so that an offset shows whether
+    // a value comes from `text` or `over`.
     let over = " ".repeat(text.len() + 1) + &over.to_string();
     let (mut root, errors) = DeTable::parse_recoverable(text);
     if let Some(problem) = syntax(text, &errors) {
@@ -95,7 +96,7 @@ pub fn read(text: &str, over: &toml::Table) -> Reading {
     }
 }
 
-/// Describes the first syntax error. Later errors are mostly consequences of the first.
+/// Returns the first syntax error as a problem. Later errors are mostly consequences of the first.
 fn syntax(text: &str, errors: &[toml::de::Error]) -> Option<Problem> {
     let start = |error: &&toml::de::Error| error.span().map_or(usize::MAX, |span| span.start);
     let first = errors.iter().min_by_key(start)?;
@@ -124,7 +125,7 @@ fn line(text: &str, offset: usize) -> usize {
     1 + before.iter().filter(|byte| **byte == b'\n').count()
 }
 
-/// Replaces values of `root` with those of `over`, and adds missing keys.
+/// Adds the values of `over` to `root`, and replaces existing values.
 fn merge<'i>(root: &mut DeTable<'i>, over: DeTable<'i>) {
     for (key, mut value) in over {
         let known = root.get_mut(key.get_ref().as_ref());
@@ -178,7 +179,7 @@ fn describe(message: &str, path: &str) -> Problem {
 
 #[derive(Debug, Default)]
 pub struct KeyLocations {
-    /// Parents precede their children.
+    /// All keys and list elements; parents precede their children.
     all: Vec<KeyLocation>,
     by_path: HashMap<String, usize>,
 }
@@ -186,12 +187,12 @@ pub struct KeyLocations {
 #[derive(Debug)]
 struct KeyLocation {
     path: String,
-    /// `None` for an element of a list.
+    /// Position of the key; `None` for an element of a list.
     key: Option<Range<usize>>,
     value: Range<usize>,
-    /// `None` if the value comes from the command line.
+    /// Line of the value; `None` if the value comes from the command line.
     line: Option<usize>,
-    /// The value as written, if it is short.
+    /// Value as written; `None` if it is too long for an error message.
     shown: Option<String>,
     is_cut: bool,
 }
@@ -212,14 +213,13 @@ impl KeyLocations {
         places
     }
 
-    /// Returns the innermost key or element that contains the start of `span`.
+    /// Returns the index of the innermost key or list element that contains the start of `span`.
     fn locate(&self, span: &Range<usize>) -> Option<usize> {
         let mut best: Option<(usize, usize)> = None;
         for (at, place) in self.all.iter().enumerate() {
             for candidate in place.key.iter().chain([&place.value]) {
                 let hit = candidate.contains(&span.start) || candidate == span;
-                // Among candidates of equal length, the later and deeper one wins: a table and its
-                // only key may start together.
+                // If a table and its only key have the same span, the key is chosen.
                 if hit && best.is_none_or(|(least, _)| candidate.len() <= least) {
                     best = Some((candidate.len(), at));
                 }
@@ -256,15 +256,15 @@ impl KeyLocations {
         };
     }
 
-    /// Returns `true` if the key at this path, an ancestor or a descendant was removed after an
-    /// error.
+    /// Returns whether the key at this path, its parent or one of its children was removed because
+    /// of an error.
     pub fn is_cut(&self, path: &str) -> bool {
         let mut cut = self.all.iter().filter(|place| place.is_cut);
         cut.any(|place| leads_to(path, &place.path) || leads_to(&place.path, path))
     }
 
-    /// Converts a path in the reduced tree to the path in the original text, whose list indices
-    /// include removed elements.
+    /// Converts a path in the reduced tree to the path in the original text, in which removed list
+    /// elements count.
     fn original(&self, path: &str) -> String {
         let Some((list, rest)) = path.rsplit_once('[') else {
             return path.to_owned();
@@ -288,13 +288,13 @@ impl KeyLocations {
     }
 }
 
-/// Returns `true` if `path` equals `other` or is an ancestor of it.
+/// Returns whether `path` is equal to `other` or contains it.
 fn leads_to(path: &str, other: &str) -> bool {
     let rest = other.strip_prefix(path);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
 }
 
-/// Removes the key or list element at `place` from the tree. Returns `false` if it is missing.
+/// Removes the key or list element at `place` from the tree. Returns whether it was present.
 fn cut(value: &mut DeValue<'_>, place: &KeyLocation) -> bool {
     match value {
         DeValue::Table(table) => {
@@ -324,7 +324,7 @@ fn cut(value: &mut DeValue<'_>, place: &KeyLocation) -> bool {
     }
 }
 
-/// Visits every key and every element, parents first.
+/// Collects the locations of all keys and list elements, parents first.
 struct LocationVisitor<'a> {
     all: &'a mut Vec<KeyLocation>,
     text: &'a str,
@@ -384,7 +384,7 @@ impl LocationVisitor<'_> {
     }
 }
 
-/// Returns the labels of an array's elements in key paths: the name if no earlier element has it,
+/// Returns the labels of an array's tables in key paths: the name if no earlier table has it,
 /// otherwise the index.
 pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
     let mut seen = HashSet::new();
@@ -397,7 +397,7 @@ pub fn labels(names: impl Iterator<Item = Option<SectionName>>) -> Vec<String> {
         .collect()
 }
 
-/// Maximum number of reported errors: more than a user corrects at once.
+/// Maximum number of reported errors.
 const FAULTS: usize = 100;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Declares sections: their fields are the keys of the file, each with its default.
+//! Macro that declares a section of the file.
 
-/// Declares a table of the file. Keys are in kebab case, and each is optional: an absent key has
-/// the default after its `=`, or otherwise the default of its type. An unknown key is an error.
+/// Declares a section as a struct whose fields are its keys, in kebab case. An absent key has the
+/// default after `=`, or the default of its type. An unknown key is an error.
 macro_rules! section {
     (
         $(#[$of_section:meta])*

@@ -1,8 +1,7 @@
-//! TLS versions, suites and groups by name. The names of IANA, OpenSSL and becket are accepted.
+//! TLS versions, suites and groups by name. Names of IANA, OpenSSL and becket are accepted.
 //!
-//! Each is printed with a single spelling: IANA's for suites and groups (`TLS_AES_128_GCM_SHA256`,
-//! `secp256r1`), and OpenSSL's for versions (`TLSv1.3`), because IANA assigns versions only
-//! numbers.
+//! Suites and groups are printed with their IANA names (`TLS_AES_128_GCM_SHA256`, `secp256r1`),
+//! versions with their OpenSSL names (`TLSv1.3`), because IANA assigns only numbers to versions.
 
 use crate::notation::{Text, ValueError, as_text, meant};
 
@@ -28,7 +27,7 @@ pub enum KeyExchangeGroup {
     P384 = 0x0018,
 }
 
-/// Cipher suites selected by one name: a single suite, or the three suites with one cipher.
+/// Cipher suites selected by one name: a single suite, or all three suites with one cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Suites(&'static str);
 
@@ -41,7 +40,7 @@ impl Suites {
     }
 }
 
-/// Each suite's number, cipher, IANA name and OpenSSL name.
+/// Number, cipher, IANA name and OpenSSL name of each suite.
 #[rustfmt::skip]
 const SUITES: [(u16, [&str; 3]); 9] = [
     (0x1301, ["AES-128-GCM", "TLS_AES_128_GCM_SHA256", "TLS_AES_128_GCM_SHA256"]),
@@ -95,8 +94,7 @@ pub fn group_name(number: u16) -> Option<&'static str> {
     named.map(|(_, names)| names[0])
 }
 
-/// Finds an entry by name, ignoring case and accepting `_` for `-`. The error suggests a similar
-/// name.
+/// Finds an entry by name. Ignores case and accepts `_` for `-`. The error suggests a similar name.
 fn named<T: Copy>(text: &str, what: &str, all: &[(T, &[&str])]) -> Result<T, ValueError> {
     let plain = |name: &str| name.replace('_', "-").to_ascii_lowercase();
     let written = plain(text);

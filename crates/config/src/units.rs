@@ -9,8 +9,7 @@ pub(crate) const SECOND: u64 = 1000;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const HOUR: u64 = 60 * MINUTE;
 pub(crate) const DAY: u64 = 24 * HOUR;
-/// Maximum of all durations, so that no sum with a clock overflows; no timeout needs more than a
-/// year.
+/// Maximum of all durations, so that adding a duration to a clock never overflows.
 pub(crate) const YEAR: u64 = 365 * DAY;
 
 const UNITS: [(&str, u64); 5] = [
@@ -21,8 +20,8 @@ const UNITS: [(&str, u64); 5] = [
     ("ms", MILLISECOND),
 ];
 
-/// Parses whole numbers with units, largest unit first, such as `10s` or `1m30s`. Each unit appears
-/// at most once.
+/// Parses a duration such as `10s` or `1m30s`: whole numbers with units, largest unit first, each
+/// unit at most once.
 ///
 /// # Errors
 /// Fails if the text is not a duration.
@@ -60,8 +59,8 @@ pub fn duration(text: &str) -> Result<Duration, ValueError> {
     }
 }
 
-/// Formats a duration in the notation of the file. Days are used from two on, because `24h` reads
-/// better than `1d`.
+/// Formats a duration for the configuration file. One day is written `24h`; days are used from
+/// `2d`.
 pub(crate) fn shown(millis: u64) -> String {
     let mut rest = millis;
     let mut text = String::new();
@@ -79,7 +78,7 @@ pub(crate) fn shown(millis: u64) -> String {
     }
 }
 
-/// Splits `text` into a leading number, its unit and the remainder.
+/// Splits `text` into its leading number, the unit, and the text that follows.
 fn step(text: &str) -> Option<(u64, &str, &str)> {
     let end = |text: &str, fits: fn(char) -> bool| text.find(|c| !fits(c)).unwrap_or(text.len());
     let (number, rest) = text.split_at(end(text, |c| c.is_ascii_digit()));

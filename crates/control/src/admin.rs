@@ -1,14 +1,14 @@
-//! The admin pages and changes: `/`, `/metrics`, `/status`, `/healthz`, and all other
-//! [`ROUTES`](super::answers::ROUTES).
+//! The admin pages: `/`, `/metrics`, `/status`, `/healthz`, and all other
+//! [`ROUTES`](super::answers::ROUTES), some of which change the running server.
 //!
-//! Pages are available to every client of the address, which should be on loopback or in a
-//! management network. Lists with clients' data, and changes, are only for users who may open the
-//! unix socket ([`Responder`]); each change is logged with its user.
+//! Every client that can reach the TCP address can read the pages, so the address should be on
+//! loopback or in a management network. Lists with clients' data, and changes, require the unix
+//! socket ([`Responder`]); each change is logged with its user.
 //!
-//! The pages have their own threads. One thread accepts clients, receives their requests
-//! ([`admin_http`]), answers `/healthz` and collects lists; two more create the other pages, from a
-//! [`Snapshot`](super::snapshot::Snapshot) of the server. So a flood of requests delays pages, but
-//! not `/healthz`, signals, reloads or rotation.
+//! The pages have their own threads, so that a flood of requests does not delay `/healthz`,
+//! signals, reloads or key rotation. One thread accepts clients, receives their requests
+//! ([`admin_http`]), answers `/healthz` and collects lists. Two more threads create the remaining
+//! pages from a [`Snapshot`](super::snapshot::Snapshot) of the server.
 //!
 //! [`host`](super::host) checks the host names of requests.
 
@@ -43,9 +43,9 @@ pub struct AdminSockets {
 /// Handle of the threads that serve the admin pages.
 #[derive(Debug)]
 pub struct Pages {
-    /// Starts and stops accepting; dropping the sender closes the pages.
+    /// Sends the accept state to the thread. Dropping the sender closes the sockets.
     door: Option<watch::Sender<Door>>,
-    /// Carries no messages, and closes when all accepted clients have disconnected.
+    /// Channel without messages. It closes when all accepted clients have disconnected.
     clients: Receiver<Infallible>,
 }
 
@@ -54,13 +54,14 @@ pub struct Pages {
 enum Door {
     Open,
     Shut,
-    /// Only clients already in the kernel's accept queues are accepted.
+    /// Only clients that are already in the kernel's accept queues are accepted, before the process
+    /// exits.
     Closing,
 }
 
 impl Pages {
-    /// Starts or stops accepting. Clients that are not accepted stay in the kernel's accept queues,
-    /// until this process or another process with these sockets accepts them.
+    /// Starts or stops accepting. While stopped, clients wait in the kernel's accept queues.
+    /// Another process with these sockets may accept them.
     pub fn let_in(&self, open: bool) {
         if let Some(door) = &self.door {
             door.send_replace(if open { Door::Open } else { Door::Shut });
@@ -72,9 +73,8 @@ impl Pages {
         self.door.take();
     }
 
-    /// Accepts the clients in the kernel's accept queues before the exit, unless another process
-    /// shares the sockets. Waits at most `patience` until every client has received its response or
-    /// timed out.
+    /// Finishes before the process exits: accepts the clients in the kernel's accept queues, unless
+    /// accepting is stopped, and waits up to `patience` for the end of all connections.
     pub async fn finish(mut self, patience: Duration) {
         if let Some(door) = self.door.take() {
             door.send_if_modified(|door| {
@@ -89,10 +89,11 @@ impl Pages {
     }
 }
 
-/// Starts to serve the pages. Changes are sent to `control`, requests for lists to `workers`.
+/// Starts the threads that serve the pages. Sends changes to `control` and requests for lists to
+/// `workers`.
 ///
 /// # Errors
-/// Fails if no thread can be started, or if no descriptor is available for its event loop.
+/// Fails if no thread can be started, or if no descriptor is available for the event loop.
 pub fn start(
     sockets: &AdminSockets,
     state: Arc<AdminState>,
@@ -140,7 +141,7 @@ fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
             if let Err(error) = while_open(at_door, receive).await {
                 tracing::error!(name: "admin-pages-stopped", %error, "admin pages stopped");
             }
-            // Keeps this runtime alive, so that accepted clients still receive their answers.
+            // Keep the runtime running, so that the responses to accepted clients are still sent.
             pending::<()>().await;
         });
     })?;
@@ -175,13 +176,13 @@ async fn while_open<T, E>(
     Ok(())
 }
 
-/// Time limit of a TCP connection. It can only request pages, and a page takes milliseconds.
+/// Time limit of a TCP connection, which can only request pages.
 const OF_A_PAGE: Duration = Duration::from_secs(10);
-/// Time limit of a connection over the unix socket, which may wait for the outcome of an upgrade.
+/// Time limit of a connection over the unix socket, which may wait for the result of an upgrade.
 const OF_AN_UPGRADE: Duration = Duration::from_secs(75);
-/// Maximum time to accept clients that are still in the kernel's queues when the pages are closed.
+/// Maximum time for accepting the clients in the kernel's queues before the process exits.
 const LAST_CALL: Duration = Duration::from_millis(50);
-/// Time limit for the last answers before the exit. Clients that send nothing are closed earlier.
+/// Maximum time for sending the last responses before the process exits.
 pub const LAST_MOMENT: Duration = Duration::from_secs(2);
 #[cfg(test)]
 mod tests;

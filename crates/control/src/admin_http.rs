@@ -1,9 +1,9 @@
-//! Connections of the admin pages: each is accepted at once, so that a health check does not wait
-//! for other requests.
+//! Connections of the admin pages.
 //!
-//! Each socket has at most [`MOST`] connections; another one closes the oldest. A connection
-//! carries one request. Its header must arrive within [`HEADER`], and its answer must be sent
-//! before a deadline. [`Responder`] creates the answers.
+//! Each connection is accepted immediately, so that a health check does not wait for other
+//! requests. Each socket has at most [`MOST`] connections; a further connection closes the oldest.
+//! A connection carries one request. Its header must arrive within [`HEADER`], and the response
+//! must be sent before a deadline. [`Responder`] creates the responses.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -53,7 +53,7 @@ pub(super) async fn receive<L: Listener>(
             drop(present);
         });
         held.push_back(served.abort_handle());
-        // Requests that have already arrived are answered before the next connection is accepted.
+        // Let the connections answer received requests before the next connection is accepted.
         tokio::task::yield_now().await;
     }
 }
@@ -81,11 +81,10 @@ async fn attend(
     }
 }
 
-/// Maximum number of connections of a socket. Scrapers, health probes and browsers need about ten.
-/// Each may hold one page in memory.
+/// Maximum number of connections per socket, each of which may hold one page in memory. Scrapers,
+/// health checks and browsers need about ten.
 pub(super) const MOST: usize = 32;
-/// Time limit for receiving the header, which usually fits into one segment.
+/// Maximum time for receiving the header of a request.
 const HEADER: Duration = Duration::from_secs(1);
-/// Buffer size in bytes for the received header and for the sent page. A browser's header is about
-/// 1 KB.
+/// Size in bytes of a connection's buffers. A browser's header has about 1 KB.
 const BUFFER: usize = 16 * 1024;

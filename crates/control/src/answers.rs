@@ -1,4 +1,4 @@
-//! The routes of the admin pages, and the answer to each request.
+//! The routes of the admin pages, and the response to each request.
 
 use std::fmt;
 use std::sync::Arc;
@@ -105,7 +105,7 @@ pub(super) struct Responder {
     read: fn(&AdminState) -> Snapshot,
     control: Sender<ChangeRequest>,
     workers: Vec<Arc<Mailbox>>,
-    /// Limits the number of pages created concurrently to [`MAKERS`].
+    /// Limits the number of pages that are created at the same time to [`MAKERS`].
     turns: Arc<Semaphore>,
 }
 
@@ -131,8 +131,8 @@ impl Responder {
 
     pub(super) async fn answer(&self, request: Request<Incoming>, asker: PageClient) -> Response {
         let path = request.uri().path();
-        // `/healthz` accepts every host name: load balancers send their own, and the answer reveals
-        // nothing of value to a foreign web site.
+        // `/healthz` accepts every host name, because load balancers send various names and the
+        // response contains no secrets.
         if path != "/healthz"
             && let PageClient::Network(_) = asker
             && let Some(answer) = self.misdirected(&request)
@@ -206,8 +206,8 @@ impl Responder {
                         accepted,
                     )
                 })?;
-                // Logged before the change, because the client may disconnect before the outcome is
-                // known.
+                // The request is logged before the change, because the client may disconnect before
+                // the result is available.
                 tracing::info!(name: "change-requested", by = %asker, path, body = %shortened(&body), "change requested over the admin socket");
                 let done = self.change(action, &body).await;
                 let outcome = match &done {
@@ -242,7 +242,7 @@ impl Responder {
         outcome.await.map_err(|_| gone())?
     }
 
-    /// Returns 200 while serving and 503 while draining, so that a load balancer stops sending
+    /// Returns 200 while serving and 503 while draining, so that load balancers send no new
     /// clients.
     fn health(&self) -> Response {
         if self.state.is_draining() {
@@ -353,8 +353,8 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
 
 /// Number of threads that create pages.
 pub(super) const MAKERS: usize = 2;
-/// Timeout of lists and changes. It exceeds the default timeouts of a reload, of an upgrade, and of
-/// the command `becket reload`.
+/// Timeout of lists and changes. Longer than the default timeouts of a reload and of an upgrade,
+/// and than the timeout of `becket reload`.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
-/// Maximum length of a change's request body in bytes.
+/// Maximum length in bytes of the request body of a change.
 const LONGEST_CHANGE: usize = 64 * 1024;

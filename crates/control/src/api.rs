@@ -1,9 +1,9 @@
-//! Requests to the admin pages, in one table, and the contents of changes.
+//! Table of the requests to the admin pages, and the JSON types of changes.
 //!
-//! Changes and answers are JSON objects. `docs/reference/admin.openapi.json` describes them; a test
-//! compares it with this file. An error answer includes the accepted input ([`Refused`]). Control
-//! carries out changes one at a time (`server/changes.rs`), between two turns of its loop; lists of
-//! connections come from the workers ([`super::connections`]).
+//! `docs/reference/admin.openapi.json` describes requests and responses; a test compares it with
+//! this file. An error response includes the accepted input ([`Refused`]). The control loop
+//! executes changes one at a time (`server/changes.rs`). The workers supply the lists of
+//! connections ([`super::connections`]).
 
 use std::fmt;
 use std::net::IpAddr;
@@ -32,16 +32,16 @@ pub(super) struct AdminRoute {
 
 #[derive(Clone, Copy)]
 pub(super) enum RouteAction {
-    /// Reports whether becket serves clients. Available to every client and under every host name.
+    /// Reports whether becket serves clients. Allowed for every client and every host name.
     Health,
-    /// Creates a page from a snapshot of the running server.
+    /// Creates a page from a snapshot of the server's state.
     Page(fn(Snapshot) -> Response),
     Connections,
     /// Counts connections by source, name and server.
     TopConnections,
     Kill,
     Sources,
-    /// Parses a change, which the control loop executes.
+    /// Parses the request body into a change, which the control loop executes.
     Change(fn(&[u8]) -> Result<OperatorChange, Refused>),
 }
 
@@ -54,7 +54,7 @@ pub enum OperatorChange {
     Log(LogChange),
     RotateTickets,
     ForgetSessions,
-    /// A request that an operator can also send by a signal.
+    /// A request for which a signal exists as well.
     Asked(OperatorRequest),
 }
 
@@ -86,18 +86,18 @@ impl fmt::Display for PageClient {
     }
 }
 
-/// A request without fields.
+/// Body of a request that has no fields.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NoFields {}
 
-/// The change of a field that overrides the configuration file.
+/// Change of a field in a request that overrides the configuration file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum FieldChange<T> {
     /// The field is absent.
     #[default]
     Keep,
-    /// The field is `null`, which restores the value of the file.
+    /// The field is `null`: the value of the configuration file applies again.
     Reset,
     Set(T),
 }
@@ -127,10 +127,10 @@ pub struct ServerChange {
     pub mode: FieldChange<ServerMode>,
     #[serde(default)]
     pub weight: FieldChange<u32>,
-    /// 0 means no limit.
+    /// Maximum number of connections; 0 means no limit.
     #[serde(default)]
     pub maxconn: FieldChange<u32>,
-    /// IP addresses with a port, or paths of unix sockets.
+    /// Addresses of the server: IP addresses with a port, or paths of unix sockets.
     #[serde(default)]
     pub addresses: FieldChange<Vec<String>>,
 }
@@ -173,11 +173,11 @@ impl ServerChange {
 #[serde(deny_unknown_fields)]
 pub struct ServerAddition {
     pub backend: String,
-    /// Settings of the server; the fields are named as in the configuration file.
+    /// Settings of the server to add; the fields are named as in the configuration file.
     pub server: Box<backend::ServerSection>,
 }
 
-/// A server to remove, whether it is configured or was added.
+/// A server to remove: a configured server, or one added through the admin pages.
 #[derive(Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ServerRemoval {
@@ -211,8 +211,8 @@ pub(super) fn parse<'a, T: Deserialize<'a>>(body: &'a [u8]) -> Result<T, Refused
     })
 }
 
-/// Parses the filter that selects the connections to close: fields with strings or numbers, or an
-/// explicit `"all": true`.
+/// Parses the filter for the connections to close: fields with strings or numbers, or `"all":
+/// true`.
 pub(super) fn filter_of(body: &[u8]) -> Result<Filter, Refused> {
     let mut fields: Map<String, Value> = parse(body)?;
     let all = fields.remove("all") == Some(Value::Bool(true));
@@ -273,7 +273,7 @@ impl From<BadField> for Refused {
     }
 }
 
-/// Channel that sends the outcome of a change to its client, unless the client has disconnected.
+/// Channel that sends the result of a change to the client that requested it.
 #[derive(Debug)]
 pub struct ChangeOutcome(pub oneshot::Sender<Result<Value, Refused>>);
 
@@ -282,7 +282,7 @@ impl ChangeOutcome {
         self.0.send(outcome).ok();
     }
 
-    /// Returns `true` if the client no longer waits for the outcome.
+    /// Returns whether the client has disconnected or timed out.
     pub fn is_unwanted(&self) -> bool {
         self.0.is_closed()
     }

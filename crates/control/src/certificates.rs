@@ -1,8 +1,8 @@
-//! Certificates of listeners, and their expiry.
+//! Certificates of all listeners with their expiry, for the admin pages.
 //!
-//! The list is created once per configuration, because it parses every leaf (about 10 us each), and
-//! is kept for the pages. Unlike `prepare`, this module does not check certificates; it leaves out
-//! certificates that cannot be parsed.
+//! The list is created once per configuration, because parsing takes about 10 us per certificate.
+//! Certificates are not checked here, because `prepare` has checked them; certificates that cannot
+//! be parsed are omitted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -20,19 +20,19 @@ use becket_keys::ocsp::OcspStatus;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
-/// A server name of a listener, with its certificate for one key type.
+/// Status of one certificate: a server name of a listener, and one key type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CertificateStatus {
     pub listener: String,
-    /// The server name, `*.example.org` for a wildcard, or [`DEFAULT`].
+    /// Server name, `*.example.org` for a wildcard, or [`DEFAULT`].
     pub name: String,
     /// Key type: `ecdsa`, `rsa`, `ed25519` or `other`.
     pub key: Cow<'static, str>,
     /// Serial number in hexadecimal digits, in the format of OpenSSL.
     pub serial: String,
     pub not_after: Timestamp,
-    /// Time after which the certificate is reported as a problem.
+    /// Time from which the certificate is reported as expiring soon.
     pub renew_by: Timestamp,
     /// Expiry of the certificate's OCSP response.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -40,15 +40,15 @@ pub struct CertificateStatus {
 }
 
 impl CertificateStatus {
-    /// Describes the time until or since the expiry, for display.
+    /// Returns the time until or since the expiry as text.
     pub fn expiry(&self, now: Timestamp) -> String {
         let seconds = |at: Timestamp| at.unix_seconds().cast_signed();
         facts::expiry(seconds(self.not_after) - seconds(now))
     }
 }
 
-/// Returns every certificate of every listener by name, sorted. The default certificate has its own
-/// entry only if no name uses it.
+/// Returns the status of every certificate by listener and name, sorted. The default certificate is
+/// listed separately only if no name uses it.
 pub fn certificates(config: &Config) -> Arc<[CertificateStatus]> {
     let mut list: Vec<_> = config.listeners.iter().flat_map(|l| of(l)).collect();
     list.sort_by(|a, b| (&a.listener, &a.name, &a.key).cmp(&(&b.listener, &b.name, &b.key)));
@@ -117,8 +117,8 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
     }
 }
 
-/// Name of the entry for clients without a server name, or with a name that no certificate covers.
-/// It is not a valid host name.
+/// Entry for clients that send no server name, or a name that no certificate contains. Not a valid
+/// host name.
 pub const DEFAULT: &str = "(default)";
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The interface between the terminator and replication: settings, stick entries, and names.
+//! Connects the terminator to replication: settings, sticks, and names of peers.
 
 use std::io;
 use std::net::UdpSocket;
@@ -17,7 +17,7 @@ use becket_proxy::backend::registry::Backends;
 use becket_proxy::shared::SharedState;
 use becket_tls::config::Config;
 
-/// Returns the settings of replication; `None` if sessions are not replicated.
+/// Returns the settings of replication, or `None` if replication is not configured.
 pub fn settings(config: &Config) -> Option<Settings> {
     let cluster = config.cluster.as_ref()?;
     let routes = config
@@ -51,7 +51,7 @@ pub fn settings(config: &Config) -> Option<Settings> {
     })
 }
 
-/// Returns the socket of replication: `given`, or a newly bound socket. Returns `None` if
+/// Returns the UDP socket of replication: `given`, or a newly bound socket. Returns `None` if
 /// replication is not configured.
 ///
 /// # Errors
@@ -71,7 +71,7 @@ fn problem(of: NotBound) -> Problem {
         .accepted(of.accepted)
 }
 
-/// Returns this host's membership in a cluster; `None` without a socket.
+/// Returns this node's membership in the cluster, or `None` without a socket.
 ///
 /// # Errors
 /// Fails if the system provides no random bytes.
@@ -93,7 +93,8 @@ pub fn membership(
     Membership::new(socket, settings, host).map(Some)
 }
 
-/// Resolves the names of peers, on the same schedule as server names.
+/// Resolves the names of peers, with the resolver and the schedule that are used for names of
+/// servers.
 #[derive(Debug)]
 struct PeerResolver(HostResolver);
 

@@ -1,6 +1,7 @@
-//! Lists of open connections, collected from the workers page by page, and closing of connections.
+//! Lists, counts and closes open connections on request of the admin pages.
 //!
-//! A worker that exits drops the request, which counts as an empty list.
+//! The workers own the connections. Each worker returns its list in parts; a worker that exits
+//! counts as having no connections.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -31,7 +32,7 @@ pub(super) struct ListRequest {
 }
 
 impl ListRequest {
-    /// Parses a query with the fields of a filter and `limit`.
+    /// Parses the query of a request: the fields of a filter, and `limit`.
     pub(super) fn of(query: Vec<(String, String)>, default: usize) -> Result<Self, Refused> {
         let mut wanted = Self {
             filter: Filter::default(),
@@ -54,8 +55,8 @@ fn limit(value: &str) -> Result<usize, Refused> {
     limit.ok_or_else(refused)
 }
 
-/// Returns `answer`, or the error `unknown` if the answer is empty. A removed server is unknown
-/// too, but may still have connections.
+/// Returns `answer`, or the error `unknown` if the answer is empty. A removed server is unknown but
+/// may still have connections, so a non-empty answer takes precedence.
 fn known<T>(answer: T, is_empty: bool, unknown: Option<BadField>) -> Result<T, Refused> {
     match unknown {
         Some(bad) if is_empty => Err(bad.into()),
@@ -63,10 +64,10 @@ fn known<T>(answer: T, is_empty: bool, unknown: Option<BadField>) -> Result<T, R
     }
 }
 
-/// Returns the first matching connections, up to the limit.
+/// Returns the matching connections, up to the limit.
 ///
 /// # Errors
-/// As for [`known`].
+/// Fails if the filter contains an unknown name and no connection matches.
 pub(super) async fn list(
     workers: &[Arc<Mailbox>],
     config: &Config,
@@ -83,8 +84,8 @@ pub(super) async fn list(
     known(list, is_empty, unknown)
 }
 
-/// Returns the tracked sources, names and fingerprints with the limits that they have reached.
-/// Sorted by connections, most first.
+/// Returns the tracked sources, names and fingerprints, most connections first, and the limits that
+/// each has reached.
 pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     let (shared, config) = (state.shared(), state.config());
     let keys = &config.file.admission;
@@ -97,8 +98,8 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
     shared.admission.visit(&rules, now, |holding| {
         tracked += 1;
         held.push(holding);
-        // Drops the entries with the fewest connections early, because the table may have millions
-        // of entries.
+        // Discard the entries with the fewest connections early, because the table may have
+        // millions of entries.
         if held.len() >= 2 * wanted.limit + 1000 {
             held.select_nth_unstable_by(wanted.limit, by_most);
             held.truncate(wanted.limit);
@@ -141,7 +142,7 @@ pub(super) fn sources(state: &AdminState, wanted: ListRequest) -> SourceList {
 /// Counts connections by source, by server name, and by server.
 ///
 /// # Errors
-/// As for [`known`].
+/// Fails if the filter contains an unknown name and no connection matches.
 pub(super) async fn top(
     workers: &[Arc<Mailbox>],
     config: &Config,
@@ -197,7 +198,7 @@ fn count<K: Hash + Eq>(sums: &mut HashMap<K, Sum>, key: K, bytes: u64) {
     *sum = (sum.0 + 1, sum.1 + bytes);
 }
 
-/// Returns the `limit` rows with the most connections, in descending order.
+/// Returns the `limit` rows with the most connections, most first.
 fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) -> Vec<TopRow> {
     let mut sums: Vec<(K, Sum)> = sums.into_iter().collect();
     sums.sort_unstable_by_key(|(_, sum)| Reverse(*sum));
@@ -212,8 +213,8 @@ fn first<K>(sums: HashMap<K, Sum>, limit: usize, text: impl Fn(&K) -> String) ->
     rows
 }
 
-/// Reads pages of rows from the workers, up to the limit in `wanted`. Returns `false` if the limit
-/// was reached before the last worker was done.
+/// Passes the matching connections of all workers to a closure, up to the limit in `wanted`.
+/// Returns whether all connections were visited.
 async fn walk(
     workers: &[Arc<Mailbox>],
     wanted: ListRequest,
@@ -246,15 +247,15 @@ async fn walk(
 
 fn answered<T: Send + 'static>() -> (ReplySender<T>, oneshot::Receiver<T>) {
     let (sender, receiver) = oneshot::channel();
-    // Sending fails only if the request was cancelled.
+    // Sending fails only if the request was cancelled, so the error is ignored.
     let send = |answer| drop(sender.send(answer));
     (ReplySender::new(send), receiver)
 }
 
-/// Closes all connections that match a filter, and returns their number.
+/// Closes all connections that match a filter. Returns their number.
 ///
 /// # Errors
-/// As for [`known`].
+/// Fails if the filter contains an unknown name and no connection matches.
 pub(super) async fn kill(
     workers: &[Arc<Mailbox>],
     config: &Config,
@@ -279,10 +280,10 @@ pub(super) async fn kill(
     known(KilledConnections { killed }, killed == 0, unknown)
 }
 
-/// Maximum number of connections that one request counts; each takes about 100 bytes.
+/// Maximum number of connections counted for one request; each uses about 100 bytes.
 const MOST_COUNTED: usize = 100_000;
 
-/// Maximum number of rows in one answer, which is about five megabytes.
+/// Maximum number of rows in one response, about five megabytes.
 const MOST_ROWS: usize = 10_000;
 
 #[cfg(test)]

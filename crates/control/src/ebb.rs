@@ -1,20 +1,19 @@
-//! Determines when freed memory is returned to the system: after many connections have ended, and
-//! after a configuration was replaced.
+//! Decides when freed memory is returned to the system: after many connections have ended, and
+//! after a replaced configuration was freed.
 //!
-//! The system's allocator keeps freed memory in an arena per worker for the next connections. After
-//! a traffic peak, or a configuration with many certificates, that is most of the process's memory.
-//! Returning it locks one arena after the other while the kernel releases its pages, so it is done
-//! rarely, and on a separate thread. docs/decisions/0009-allocator.md has costs and benefits.
+//! The allocator keeps freed memory in one arena per worker for the next connections. After a
+//! traffic peak, or a configuration with many certificates, this can be most of the process's
+//! memory. Returning it locks each arena while the kernel releases its pages, so a separate thread
+//! does it, at most once a minute. docs/decisions/0009-allocator.md describes costs and benefits.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use becket_tls::config::Config;
 
-/// Determines when freed memory is returned to the system.
 #[derive(Debug, Default)]
 pub struct Ebb {
-    /// Maximum number of connections since memory was last returned.
+    /// Highest number of connections since memory was last returned.
     peak: usize,
     /// Number of connections at the last check.
     before: usize,
@@ -25,14 +24,15 @@ pub struct Ebb {
 }
 
 impl Ebb {
-    /// Records that the configuration `old` was replaced. Workers may still use it.
+    /// Records that the configuration `old` was replaced. Its memory is freed when the last worker
+    /// drops it.
     pub fn replace(&mut self, old: &Arc<Config>) {
         self.replaced = Some(Arc::downgrade(old));
     }
 
-    /// Returns `true` if memory should be returned to the system now, at most once per [`PAUSE`].
-    /// This requires that a replaced configuration was freed, or that the number of connections
-    /// fell by at least half and by at least [`WORTH_IT`], and is no longer falling.
+    /// Returns whether memory should be returned to the system now; at most once per [`PAUSE`]. One
+    /// of two conditions must hold: a replaced configuration was freed, or the number of
+    /// connections has stopped falling after a drop by at least half and by [`WORTH_IT`].
     pub fn has_come(&mut self, connections: usize, now: Duration) -> bool {
         self.peak = self.peak.max(connections);
         let leaving = connections < std::mem::replace(&mut self.before, connections);
@@ -53,9 +53,9 @@ impl Ebb {
     }
 }
 
-/// Minimum number of ended connections before memory is returned: about ten megabytes.
+/// Minimum number of ended connections for which memory is returned. They free about ten megabytes.
 const WORTH_IT: usize = 2000;
-/// Minimum time between two releases of memory.
+/// Minimum interval at which memory is returned.
 const PAUSE: Duration = Duration::from_secs(60);
 
 #[cfg(test)]

@@ -1,15 +1,18 @@
-//! `/metrics`: all metrics in the text format of Prometheus. OpenMetrics names a counter without
-//! `_total` in HELP and TYPE, so readers of the older format, such as promtool, do not find its
-//! help.
+//! `/metrics`: all metrics in the Prometheus text format.
 //!
-//! The page is created from a [`Snapshot`]; counters of workers are summed. Only
-//! `becket_connections` is shown per worker, to reveal the balance between workers. Clients cannot
-//! increase the number of series: labels are names of the configuration, fixed words, and the node
-//! numbers of a limited number of peers that have the cluster's secret. The buckets of histograms
-//! end at powers of two of microseconds, where internal buckets end too, so no value is estimated.
+//! The page is created from a [`Snapshot`], and counters are summed over the workers.
+//! `becket_connections` is also shown per worker, because it shows how evenly the workers are
+//! loaded.
 //!
-//! `docs/reference/metrics.md` has every name with its meaning; a test compares page and text.
-//! Source: Prometheus, "Exposition formats", text-based format 0.0.4.
+//! Clients cannot increase the number of series. Labels are configured names, fixed words, and node
+//! numbers of a limited number of peers. Histogram buckets end at powers of two of microseconds,
+//! which are also limits of the internal buckets, so the counts are exact.
+//!
+//! OpenMetrics is not used: it omits `_total` in HELP and TYPE, so tools for the older format, such
+//! as promtool, do not find the help of counters.
+//!
+//! `docs/reference/metrics.md` describes every metric; a test compares it with the page. Source:
+//! Prometheus, "Exposition formats", text-based format 0.0.4.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -40,7 +43,7 @@ use becket_tls::resumption::{Offer, Resumption};
 
 pub const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Writes the page `/metrics`.
+/// Returns the page `/metrics`.
 ///
 /// # Errors
 /// Fails if a value cannot be formatted, which is a bug in becket.
@@ -52,8 +55,8 @@ pub fn exposition(snapshot: Snapshot) -> Result<String, fmt::Error> {
     Ok(page)
 }
 
-/// Writes metric families to a page. Each argument line lists the kind, the name without `_total`,
-/// the help, the label names if there are any, and the value, or one value per label set.
+/// Writes metric families to a page. Each line contains the kind, the name without `_total`, the
+/// help, the label names if any, and the value, or one value per set of labels.
 macro_rules! families {
     ($page:ident: $($kind:ident $name:ident $help:literal $([$($label:ident),+])? = $values:expr;)+) => {
         $(families!(@one $page $kind $name $help $([$($label),+])? = $values);)+
@@ -105,7 +108,7 @@ impl Snapshot {
     fn connections(&self, page: &mut MetricsPage<'_>) -> fmt::Result {
         let (traffic, sessions) = (&self.status.traffic, &self.status.sessions);
         let open = self.counters.iter().enumerate().map(|(worker, c)| {
-            // Must be read before `accepted`, so that the difference is never negative.
+            // `closed` is read before `accepted`, so that their difference is never negative.
             let closed = c.closed.total();
             let open = c.accepted.value().saturating_sub(closed);
             ([worker.to_string()], open)
@@ -359,8 +362,7 @@ impl Snapshot {
     }
 }
 
-/// Returns one value per node number. `join` combines the values of two processes with the same
-/// number.
+/// Returns one value per node number. `join` combines the values of processes with one node number.
 fn by_node<T: Copy>(
     cluster: &ClusterStatus,
     value: impl Fn(&PeerStatus) -> T,
@@ -413,8 +415,8 @@ impl MetricsPage<'_> {
         Ok(())
     }
 
-    /// Writes a histogram family, with one histogram per value of the label `kind` if it has this
-    /// label.
+    /// Writes a histogram family. If the family has the label `kind`, writes one histogram per
+    /// value of the label.
     fn histogram(
         &mut self,
         name: &str,
@@ -437,7 +439,7 @@ impl MetricsPage<'_> {
     }
 }
 
-/// Returns the name as it appears in queries: the name of a counter ends in `_total`.
+/// Returns the name used in queries, in which a counter ends in `_total`.
 fn queried_name(kind: MetricType, name: &str) -> String {
     let is_counter = matches!(kind, MetricType::Counter);
     format!("{name}{}", if is_counter { "_total" } else { "" })
@@ -447,8 +449,8 @@ fn kind(resumed: bool) -> &'static str {
     if resumed { "resumed" } else { "full" }
 }
 
-/// Merges the internal buckets up to each power of two of microseconds. Returns the upper limit of
-/// each merged bucket in seconds, and its count; the last limit is infinite.
+/// Merges the internal buckets up to each power of two of microseconds. Returns the count of each
+/// merged bucket and its upper limit in seconds, of which the last is infinite.
 fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> = (FIRST_POWER..=LAST_POWER)
         .map(|power| ((1_u64 << power) as f64 / 1e6, 0))
@@ -463,7 +465,7 @@ fn coarse(counts: &[u64; BUCKETS]) -> Vec<(f64, u64)> {
     buckets
 }
 
-/// Exponent of the first bucket's limit: 2^6 us = 64 us. No handshake is faster.
+/// Exponent of the first limit: 2^6 us = 64 us, less than any handshake takes.
 const FIRST_POWER: u32 = 6;
 /// Exponent of the last finite limit: 2^24 us = 16.8 s, more than the default handshake timeout.
 const LAST_POWER: u32 = 24;

@@ -1,9 +1,12 @@
-//! The last hour in memory, for the plots of the status page, and the last minute, for rates in
-//! `/status`.
+//! In-memory history: the last hour for the plots of the status page, and the last minute for the
+//! rates in `/status`.
 //!
-//! Control records a [`Moment`] every ten seconds, with measurements of these ten seconds. 360
-//! moments take about 50 KiB. A [`Mark`] stores the counters at an earlier time; the oldest mark is
-//! about a minute old. Six marks take about 600 bytes per server and per name with handshakes.
+//! Every ten seconds, the control loop records a [`Moment`], the measurements of these ten seconds,
+//! and a [`Mark`], the values of the counters. Rates are computed from the oldest mark, which is
+//! about a minute old.
+//!
+//! The 360 moments of an hour take about 50 KiB. The six marks take about 600 bytes per server and
+//! per name with handshakes.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -22,7 +25,7 @@ use super::temporary::RunningBackend;
 use super::totals::Totals;
 use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
-/// Measurements of an interval of about ten seconds. A quantile is `None` if nothing was measured.
+/// Measurements of an interval of about ten seconds. Quantiles are `None` if nothing was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Moment {
@@ -35,12 +38,12 @@ pub struct Moment {
     pub accepted: u64,
     pub handshakes_full: u64,
     pub handshakes_resumed: u64,
-    /// Handshakes that failed because of the client.
+    /// Number of handshakes that failed because of the client.
     pub handshakes_failed: u64,
     /// Median time of handshakes.
     pub handshake_p50_us: Option<u64>,
     pub handshake_p99_us: Option<u64>,
-    /// Median queue time of connections that waited for a slot.
+    /// Median time in the queue, of the connections that waited for a slot.
     pub queue_p50_us: Option<u64>,
     pub queue_p99_us: Option<u64>,
     /// Median time of successful connects to servers.
@@ -48,11 +51,11 @@ pub struct Moment {
     pub connect_p99_us: Option<u64>,
 }
 
-/// Counts of the last minute, or since the start of the process if that is more recent.
+/// Counts of the last minute, or since the process started if that was less than a minute ago.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct Minute {
-    /// Time that the counts cover, in seconds.
+    /// Length of the interval in which the events were counted.
     pub seconds: f64,
     /// Closed connections by close reason.
     pub closed: BTreeMap<Cow<'static, str>, u64>,
@@ -67,7 +70,7 @@ pub struct ServerCounts {
     pub failures: u64,
 }
 
-/// Counters at one time; all are 0 at the start of the process.
+/// Values of the counters at one time. The mark of the start of the process has only zeros.
 #[derive(Debug, Default)]
 pub struct Mark {
     /// Time since the start of the process.
@@ -92,7 +95,7 @@ impl Mark {
         }
     }
 
-    /// Returns the growth of the counters from this mark to a later mark.
+    /// Returns the increase of the counters between this mark and `later`.
     pub fn minute(&self, later: &Self) -> Minute {
         Minute {
             seconds: later.at.saturating_sub(self.at).as_secs_f64(),
@@ -101,7 +104,7 @@ impl Mark {
         }
     }
 
-    /// Returns the connects to a server since this mark.
+    /// Returns the number of connections to a server, and of failures, since this mark.
     pub fn server(&self, server: &ServerState) -> ServerCounts {
         let before = self.servers.get(&server.tag()).copied().unwrap_or_default();
         ServerCounts {
@@ -114,18 +117,18 @@ impl Mark {
 fn growth<K: Clone + Ord>(before: &BTreeMap<K, u64>, later: &BTreeMap<K, u64>) -> BTreeMap<K, u64> {
     let each = later.iter().map(|(key, count)| {
         let before = before.get(key).copied().unwrap_or(0);
-        // A reload resets the count of a name, so a smaller count has grown from 0.
+        // A reload resets the counter of a name. If the counter has decreased, it has grown from 0.
         (key.clone(), count.checked_sub(before).unwrap_or(*count))
     });
     each.filter(|(_, count)| *count > 0).collect()
 }
 
-/// Moments of the last hour, and marks of the last minute.
+/// Measurements of the last hour, and counters of the last minute.
 #[derive(Debug)]
 pub struct History {
     moments: VecDeque<Moment>,
     marks: VecDeque<Arc<Mark>>,
-    /// Time of the last moment.
+    /// Time at which the newest moment was recorded.
     taken: Duration,
     totals: Totals,
     times: [[u64; BUCKETS]; 3],
@@ -144,7 +147,7 @@ impl Default for History {
 }
 
 impl History {
-    /// Records a moment if ten seconds have passed.
+    /// Records a moment and a mark if ten seconds have passed since the previous ones.
     pub fn tick(
         &mut self,
         counters: &[Arc<Counters>],
@@ -193,7 +196,7 @@ fn push<T>(to: &mut VecDeque<T>, item: T, most: usize) {
     to.push_back(item);
 }
 
-/// Returns the histograms of handshake times, queue times and connect times, over all workers.
+/// Returns the histograms of handshake, queue and connect times, summed over all workers.
 fn times(counters: &[Arc<Counters>]) -> [[u64; BUCKETS]; 3] {
     let each = || counters.iter();
     let handshakes = each().flat_map(|it| [&it.handshake_full, &it.handshake_resumed]);
@@ -205,7 +208,7 @@ fn times(counters: &[Arc<Counters>]) -> [[u64; BUCKETS]; 3] {
 }
 
 const INTERVAL: Duration = Duration::from_secs(10);
-/// Number of moments in an hour.
+/// Maximum number of moments, which cover an hour.
 const MOMENTS: usize = 360;
 /// Number of marks; the oldest mark is 50 to 60 seconds old.
 const MARKS: usize = 6;

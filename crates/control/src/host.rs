@@ -1,12 +1,13 @@
-//! Accepted host names in requests for the admin pages.
+//! Checks the host names in requests for the admin pages, as protection against DNS rebinding.
 //!
-//! The pages have no password. A browser protects them from foreign web sites, because it does not
-//! show one site's content to another. DNS rebinding circumvents this with a site whose own name
-//! resolves to becket's address, but the name is still in the request. So a host must be one that
-//! no foreign site can have: an address, `localhost`, or a name in the configuration.
+//! The pages have no password. A browser does not let a web site read pages of another site. DNS
+//! rebinding circumvents this: the attacker's host name resolves to becket's address, so that the
+//! browser takes becket's pages for the attacker's site. But the request contains the attacker's
+//! host name. Therefore a host is accepted only if it is an IP address, `localhost`, or a
+//! configured name.
 //!
-//! A request without a host is accepted: browsers always send one, and health checks with HTTP/1.0
-//! do not. Source: RFC 9112, section 3.2.
+//! A request without a host is accepted, because browsers always send one, and health checks with
+//! HTTP/1.0 do not. Source: RFC 9112, section 3.2.
 
 use std::net::IpAddr;
 
@@ -14,7 +15,7 @@ use axum::http::uri::Authority;
 use axum::http::{HeaderMap, Uri, header};
 use becket_config::address::HostName;
 
-/// Returns the first host that is not accepted, from the request's `Host` fields or its target.
+/// Returns the first unaccepted host of the request, in its `Host` fields or its target.
 pub(super) fn foreign<'a>(
     uri: &'a Uri,
     headers: &'a HeaderMap,
@@ -33,7 +34,7 @@ fn is_ours(host: &[u8], names: &[HostName]) -> bool {
         return false;
     };
     let name = authority.host();
-    // The field must not contain a user name before the host.
+    // Reject a field with a user name before the host.
     if !host.starts_with(name.as_bytes()) {
         return false;
     }

@@ -1,13 +1,13 @@
-//! The start of a server: all steps that can fail, in an order in which they can be undone.
+//! The start of the serving process: all steps that can fail.
 //!
 //! 1. load and check the configuration;
 //! 2. install the log;
-//! 3. set the limits of the process;
+//! 3. set the resource limits of the process;
 //! 4. enter the sandbox ([`crate::sandbox`]);
 //! 5. bind all sockets that the supervisor has not passed;
 //! 6. start the workers.
 //!
-//! No client is served before the last step, so a failed start has changed nothing. Only the
+//! No client is accepted before the last step, so a failed start has no effect on clients. Only the
 //! supervisor runs as root ([`becket_process`]).
 
 use std::io;
@@ -65,11 +65,11 @@ use becket_proxy::worker::workers::WorkerEnded;
 use becket_proxy::worker::workers::Workers;
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
 
-/// Reason why the server did not start. A failed start leaves no change behind.
+/// Reason why the process did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// The configuration, or an address in it, cannot be used.
+    /// The configuration is invalid, or an address in it cannot be bound.
     #[error("{0}")]
     Rejected(Rejected),
     #[error(transparent)]
@@ -88,8 +88,8 @@ pub enum StartError {
     },
 }
 
-/// Starts the server. Call it before any other thread exists, because the sandbox applies only to
-/// the calling thread and to threads that it starts later.
+/// Starts the serving process. Must be called before any other thread exists, because the sandbox
+/// applies only to the calling thread and to threads that it starts later.
 ///
 /// # Errors
 ///
@@ -102,7 +102,7 @@ pub fn launch(
     let supervisor = link.as_ref().map(|link| Arc::clone(&link.opener));
     let launched = launch_parts(source, given, link);
     if let (Some(supervisor), Err(error)) = (supervisor, &launched) {
-        // Sending fails only if the supervisor has exited, and then the reason is not needed.
+        // Sending fails only if the supervisor has exited; the reason is then not needed.
         let _ended = supervisor.send(&Event::Failed(shortened(error.to_string())));
     }
     launched
@@ -111,7 +111,7 @@ pub fn launch(
 /// Truncates a reason to the maximum length of an event.
 fn shortened(mut reason: String) -> String {
     let end = (0..=reason.len().min(LONGEST_REASON)).rfind(|end| reason.is_char_boundary(*end));
-    // `end` is never `None`, because index 0 is always a boundary.
+    // `end` is always set, because index 0 is a character boundary.
     reason.truncate(end.unwrap_or(0));
     reason
 }
@@ -189,9 +189,9 @@ fn launch_parts(
     Ok(Terminator { runtime, control })
 }
 
-/// Checks the user of this process, sets its limits and enters the sandbox, before sockets are
-/// bound and threads are started. [`MemoryWatch`] opens its files outside the sandbox; the threads
-/// of tokens start inside it.
+/// Checks the user of this process, sets its resource limits and enters the sandbox. Runs before
+/// sockets are bound and threads are started. [`MemoryWatch`] opens its files before the sandbox is
+/// entered; the threads of tokens start inside it.
 fn confine(
     source: &ConfigSource,
     config: &Config,
@@ -215,7 +215,7 @@ fn start_workers(
     ended: UnboundedSender<WorkerEnded>,
 ) -> Result<(Workers, Option<AccessThread>), StartError> {
     let workers = Workers::start(common, sockets, access.as_mut(), move |worker| {
-        // Sending fails only if the control loop has ended, because the process is about to exit.
+        // Sending fails only if the control loop has ended; the process then exits.
         ended.send(worker).ok();
     });
     let workers = workers.map_err(system("cannot start the workers"))?;
@@ -227,7 +227,7 @@ fn start_workers(
 }
 
 /// Starts to receive the state of the old process, if there is one. Under a supervisor, this
-/// process uses no part of a shared limit before it serves clients.
+/// process cannot use shared limits until it serves clients.
 fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handover, StartError> {
     let replaced = link.and_then(|link| {
         SharedLimits::wait(&common.shared);
@@ -240,7 +240,8 @@ fn handover(link: Option<&mut SupervisorLink>, common: &Common) -> Result<Handov
     Ok(Handover::new(before))
 }
 
-/// Starts to receive commands of the supervisor. Without a supervisor, returns a closed channel.
+/// Starts to receive commands from the supervisor. Returns a closed channel if there is no
+/// supervisor.
 fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Delivered>> {
     let Some(link) = link else {
         return Ok(unbounded_channel().1);
@@ -252,7 +253,8 @@ fn commands(link: &Option<SupervisorLink>) -> io::Result<UnboundedReceiver<Deliv
     link.listen()
 }
 
-/// Returns the process that handles signals: the supervisor, if there is one.
+/// Returns the process to which an operator sends signals: the supervisor, or this process if there
+/// is none.
 fn main_process(link: &Option<SupervisorLink>) -> MainProcess {
     let (pid, restarts) = match link {
         Some(link) => (std::os::unix::process::parent_id(), link.restarts),
@@ -300,7 +302,7 @@ fn bind(
             vec![problem.value(address.to_string())]
         })
     });
-    // While the old process serves clients, it uses the path of the admin socket.
+    // The path of the admin socket belongs to the old process while that process serves clients.
     let is_free = given_admin.is_some() || !given.listen_later;
     let unix = config.admin.socket.as_ref().filter(|_| is_free);
     let unix = unix.map(|wanted| {
@@ -350,8 +352,8 @@ fn shared(
     Arc::new(shared)
 }
 
-/// Creates the runtime of the control loop and the receiver of signals, which no longer end the
-/// process. First forbids new privileges for this thread and all later threads.
+/// Creates the runtime of the control loop and the signal handlers. Sets no_new_privs first, so
+/// that it applies to all threads.
 fn runtime() -> io::Result<(Runtime, Signals)> {
     privileges::forbid_new_privileges()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -384,5 +386,5 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |error| StartError::System { what, error }
 }
 
-/// Maximum length in bytes of the reason for a failed start, enough for hundreds of errors.
+/// Maximum length in bytes of the reason for a failed start. Holds hundreds of errors.
 const LONGEST_REASON: usize = 64 * 1024;

@@ -1,9 +1,9 @@
-//! The memory watermark, `limits.memory`: when memory is given back, idle connections are closed
-//! and new clients are rejected.
+//! The memory watermark, `limits.memory`.
 //!
-//! Control measures ten times a second. Above the watermark, it alternates between giving freed
-//! memory back and closing idle connections; above nine eighths of it, new clients are rejected as
-//! well. docs/decisions/0039-memory-has-a-watermark.md explains the measurement.
+//! The control loop measures memory use ten times a second. Above the watermark, it alternates
+//! between two actions: returning freed memory to the system, and closing idle connections. Above
+//! nine eighths of the watermark, new clients are also rejected.
+//! docs/decisions/0039-memory-has-a-watermark.md explains the measurement.
 
 use std::time::Duration;
 
@@ -28,8 +28,8 @@ pub struct MemoryWatch {
 }
 
 impl MemoryWatch {
-    /// Opens the kernel's memory files before the sandbox forbids it, even without a limit, because
-    /// a reload may set one.
+    /// Opens the kernel's memory files, which the sandbox forbids later. Opens them even without a
+    /// limit, because a reload may set one.
     pub fn open(limit: MemoryLimit) -> Self {
         let resident = ResidentMemory::open();
         if let (MemoryLimit::Bytes(_), Err(error)) = (limit, &resident) {
@@ -42,8 +42,8 @@ impl MemoryWatch {
         }
     }
 
-    /// Measures the memory in use, publishes the result for workers and pages, and returns the due
-    /// action.
+    /// Measures memory use, stores the result for the workers and the admin pages, and returns the
+    /// action to take now, if any.
     pub fn check(
         &mut self,
         limit: MemoryLimit,
@@ -73,8 +73,8 @@ impl MemoryWatch {
         relief
     }
 
-    /// Returns the bytes in use and the watermark; `None` if memory is not limited or cannot be
-    /// read.
+    /// Returns memory use and the watermark in bytes, or `None` if memory is not limited or cannot
+    /// be measured.
     fn read(&self, limit: MemoryLimit, connections: usize) -> Option<(u64, u64)> {
         match limit {
             MemoryLimit::Off => None,
@@ -91,17 +91,17 @@ impl MemoryWatch {
     }
 }
 
-/// Selects the next action from the memory in use and the time, without I/O.
+/// Decides on actions from memory use and time, without I/O.
 #[derive(Debug, Default)]
 struct MemoryPolicy {
     shortage: Shortage,
-    /// Number of actions since the shortage began.
+    /// Number of actions since memory use rose above the watermark.
     actions: u32,
     next: Duration,
 }
 
 impl MemoryPolicy {
-    /// Returns the due action for `used` bytes, if any. A watermark of 0 means no limit.
+    /// Returns the action to take now if `used` bytes are in use. A watermark of 0 means no limit.
     fn decide(&mut self, used: u64, watermark: u64, now: Duration) -> Option<Relief> {
         let slack = watermark / SLACK;
         let is_above = |level: Shortage, begins: u64| {
@@ -133,16 +133,16 @@ impl MemoryPolicy {
     }
 }
 
-/// Watermark in percent of the cgroup's memory limit. New clients are rejected at nine eighths of
-/// the watermark, which is 95.6 % of that limit.
+/// Watermark in percent of the cgroup's memory limit. New clients are rejected from 95.6 % of the
+/// limit, which is nine eighths of the watermark.
 const PERCENT_OF_GROUP: u64 = 85;
-/// Hysteresis: a shortage ends only when memory use is below the watermark by 1/32 of the
-/// watermark.
+/// Hysteresis as a divisor: memory use must fall below the watermark by 1/32 of the watermark
+/// before the shortage ends.
 const SLACK: u64 = 32;
-/// Time between two actions, so that each can take effect before the next.
+/// Minimum interval between two actions, so that each can take effect.
 const BETWEEN: Duration = Duration::from_secs(1);
-/// Minimum idle time of the connections that the first action closes. The second action closes
-/// connections that were idle for a quarter of this time, and later actions for a sixteenth.
+/// Minimum idle time of connections that the first close action closes. The second uses a quarter
+/// of this time, later ones a sixteenth.
 const LONGEST_REST: Duration = Duration::from_secs(16);
 
 #[cfg(test)]

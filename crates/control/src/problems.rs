@@ -1,5 +1,5 @@
-//! Problems that need an operator: certificates that expire, failing handshakes, a refused reload,
-//! servers out of service, and other faults. Each is one line of text.
+//! Problems that an operator must solve, each as one line of text: certificates that expire soon,
+//! failing handshakes, a rejected reload, servers out of service, and other faults.
 
 use std::collections::BTreeMap;
 
@@ -11,9 +11,9 @@ use super::status::{BackendStatus, Status};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Clients are still served.
+    /// All clients are served.
     Warning,
-    /// Connections of clients fail, or will fail.
+    /// Some clients are rejected, or will be.
     Failure,
 }
 
@@ -22,7 +22,7 @@ pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     let mut problems = expiring(status);
     let since = &changes.since_reload;
     let (failed, completed) = (since.failed_by_name, since.completed);
-    // Scanners rarely send a configured name, so counts per name exclude most of them.
+    // Count only handshakes with a configured name, because scanners rarely send one.
     if failed >= MANY_FAILED && failed > completed {
         problems.push((Failure, format!(
             "handshakes: {failed} failed and {completed} succeeded since the last reload, of clients that sent a configured name; see the log"
@@ -75,8 +75,8 @@ pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     problems
 }
 
-/// Returns one problem per listener and expiry time, with the names of the certificates that expire
-/// soon.
+/// Returns one problem per listener and expiry time. Each lists the names of the certificates that
+/// expire soon.
 fn expiring(status: &Status) -> Vec<(Severity, String)> {
     let now = status.process.now;
     let mut soon: BTreeMap<(Timestamp, &str), (String, Vec<&str>)> = BTreeMap::new();
@@ -119,10 +119,10 @@ fn out_of_service(backend: &BackendStatus) -> Vec<(Severity, String)> {
     problems
 }
 
-/// Minimum number of failed handshakes that counts as a problem. A few faulty clients, or a scanner
-/// that knows a name, cause fewer.
+/// Minimum number of failed handshakes that counts as a problem. A few broken clients or a scanner
+/// cause fewer.
 const MANY_FAILED: u64 = 10;
-/// Maximum number of names in a problem; a certificate may have hundreds.
+/// Maximum number of names listed in a problem; a certificate may have hundreds.
 const MOST_NAMES: usize = 3;
 
 #[cfg(test)]

@@ -1,9 +1,10 @@
-//! Reload: prepares the new configuration next to the running one, then commits or discards it.
+//! Reload: prepares the new configuration while the current one serves clients, then commits or
+//! discards it.
 //!
-//! Preparing reads every file, keeps unchanged parts of the running configuration, builds every TLS
-//! configuration once and binds every new address. Workers get the new configuration only after all
-//! of that has succeeded. Names of servers and peers are resolved after the commit; known names
-//! keep their addresses. A failed reload changes nothing, and reports all errors.
+//! Preparing reads every file, reuses unchanged parts of the current configuration, builds every
+//! TLS configuration once and binds every new address. The workers receive the new configuration
+//! only if all of this succeeds. Names of servers and peers are resolved after the commit; known
+//! names keep their addresses. A failed reload changes nothing, and reports all errors.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -24,8 +25,8 @@ use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;
 use becket_tls::sessions::tickets::TicketSecrets;
 
-/// The reload in progress, and the next reload. Requests during a reload are combined into one
-/// further reload, because each reload reads the current files.
+/// The running reload and the queued reload. Requests during a reload are combined into one further
+/// reload, which reads the files again.
 #[derive(Debug, Default)]
 pub struct Reloading {
     running: Option<JoinHandle<Reloaded>>,
@@ -35,28 +36,29 @@ pub struct Reloading {
 #[derive(Debug)]
 pub struct ReloadRequest {
     pub source: ConfigSource,
-    /// Sockets that were bound for the reload.
+    /// Sockets that the supervisor bound for this reload.
     pub sockets: BoundSockets,
-    /// The running configuration, whose unchanged parts are reused.
+    /// Current configuration, whose unchanged parts are reused.
     pub running: Arc<Config>,
     pub secrets: Arc<TicketSecrets>,
-    /// Wall-clock time since 1970.
+    /// Wall-clock time, as the duration since 1970.
     pub unix: Duration,
     /// Number of reloads requested over the admin pages so far.
     pub asked: u64,
 }
 
-/// A prepared reload, to be committed or discarded.
+/// Result of preparing a reload. The caller commits or discards it.
 #[derive(Debug)]
 pub struct Reloaded {
-    /// Number of reloads requested over the admin pages before this reload began.
+    /// Number of reloads requested over the admin pages before this one started.
     pub asked: u64,
     pub sockets: BoundSockets,
     pub prepared: Result<Prepared, Vec<String>>,
 }
 
 impl Reloading {
-    /// Starts to prepare a reload on a separate thread, or queues it after the reload in progress.
+    /// Starts to prepare a reload on a separate thread. If a reload is running, queues the request
+    /// instead.
     pub fn begin(&mut self, mut request: ReloadRequest) {
         if self.running.is_some() {
             let before = self.again.take().map_or(0, |before| before.asked);
@@ -71,8 +73,8 @@ impl Reloading {
         }));
     }
 
-    /// Drops all reloads at a drain, because a reload would open closed listeners again. Returns
-    /// `true` if a reload was in progress.
+    /// Discards the running and the queued reload at the start of a drain, because they would open
+    /// listeners again. Returns whether a reload was running.
     pub fn give_up(&mut self) -> bool {
         self.again = None;
         self.running.take().is_some()
@@ -82,7 +84,8 @@ impl Reloading {
         self.running.is_some()
     }
 
-    /// Waits until a reload is prepared; never returns if there is none. Cancel safe.
+    /// Waits until the running reload is prepared. Never returns if no reload is running. Cancel
+    /// safe.
     pub async fn prepared(&mut self) -> Reloaded {
         let Some(task) = &mut self.running else {
             return std::future::pending().await;
@@ -100,7 +103,7 @@ impl Reloading {
     }
 }
 
-/// Loads the configuration, and checks that workers can use it. Blocks.
+/// Loads the configuration, and checks that workers can use it. Blocks the thread.
 fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
     let now = UnixTime::since_unix_epoch(request.unix);
     let prepared = request.source.reload(&request.running, now);
@@ -114,7 +117,7 @@ fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
     Ok(prepared)
 }
 
-/// Builds every TLS configuration of the listeners once, only to find errors.
+/// Builds every TLS configuration of the listeners once to detect errors. Discards the results.
 pub fn build<'a>(
     config: &Config,
     listeners: impl IntoIterator<Item = &'a Arc<Listener>>,
@@ -141,7 +144,7 @@ fn is_renumbered(old: &Config, new: &Config) -> bool {
     })
 }
 
-/// Returns the changed keys of a section, except for keys that a reload applies.
+/// Returns the changed keys of a section, except those in `live`, which a reload applies.
 fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<String> {
     let table = |keys| match serde_json::to_value(keys) {
         Ok(Value::Object(table)) => table,
@@ -155,7 +158,7 @@ fn changed<T: Serialize>(section: &str, was: &T, is: &T, live: &[&str]) -> Vec<S
         .collect()
 }
 
-/// Returns the changed keys that need a restart.
+/// Returns all changed keys that take effect only after a restart.
 pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
     let single = [
         ("admin.address", old.admin.address != new.admin.address),

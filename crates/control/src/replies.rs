@@ -1,4 +1,4 @@
-//! Answers of the admin pages to lists and changes, described in
+//! JSON responses of the admin pages to requests for lists and changes, as described in
 //! `docs/reference/admin.openapi.json`.
 
 use std::borrow::Cow;
@@ -12,7 +12,7 @@ pub struct ConnectionList<Row> {
     pub complete: bool,
 }
 
-/// Connections and bytes by source, server name and server.
+/// Numbers of connections and bytes by source, server name and server.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct TopConnections {
     pub counted: usize,
@@ -30,7 +30,7 @@ pub struct TopRow {
     pub bytes: u64,
 }
 
-/// Sources, server names and JA4 fingerprints that admission control tracks.
+/// Sources, server names and JA4 fingerprints that have an entry in admission control.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceList {
     pub tracked: u64,
@@ -41,9 +41,10 @@ pub struct SourceList {
 
 #[derive(Debug, Serialize, Deserialize)]
 pub struct SourceRow {
-    /// `source`, `name`, `ja4`, or `queue` (clients of one name in a backend's queue).
+    /// Kind of the entry: `source`, `name`, `ja4`, or `queue` (clients of one server name in a
+    /// backend's queue).
     pub kind: Cow<'static, str>,
-    /// Network, name or fingerprint; an empty name stands for all names that are not configured.
+    /// Network, name or fingerprint. An empty name stands for all names that are not configured.
     pub source: Option<String>,
     pub connections: u32,
     pub full_handshakes_in_flight: u32,
@@ -61,7 +62,7 @@ pub struct KilledConnections {
 #[derive(Debug, Serialize, Deserialize)]
 pub struct RemovedServer {
     pub removed: String,
-    /// Open connections to the removed server, which continue.
+    /// Number of open connections to the removed server. They continue.
     pub open: u32,
 }
 
@@ -78,6 +79,6 @@ pub struct ForgottenSessions {
 
 #[derive(Debug, Deserialize)]
 pub struct EndedChanges {
-    /// Temporary changes that the reload, drain or upgrade ended.
+    /// Temporary changes that the reload, drain or upgrade reverted.
     pub ended: Vec<String>,
 }

@@ -1,5 +1,5 @@
-//! A server for tests of the admin pages: two listeners, three certificates, one backend, and a
-//! failed reload.
+//! Test data for the admin pages: a server with two listeners, three certificates, one backend, and
+//! a failed reload.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -47,7 +47,7 @@ pub(super) fn state() -> AdminState {
     state
 }
 
-/// Returns a live peer, and a name that does not resolve.
+/// Returns a cluster status with one live peer, and one peer whose name does not resolve.
 pub(super) fn cluster() -> ClusterStatus {
     let address = SocketAddr::from(([192, 0, 2, 1], 7443));
     ClusterStatus {
@@ -89,8 +89,8 @@ pub(super) fn cluster() -> ClusterStatus {
     }
 }
 
-/// Returns a configuration: `web` has two named certificates, one of them its default; `other` has
-/// only a default.
+/// Returns a configuration with two listeners. `web` has two certificates with names, one of which
+/// is the default; `other` has only a default.
 pub(crate) fn config() -> Config {
     let named = key("example.org");
     let mut web = CertificateMap::new(set(Arc::clone(&named)));

@@ -1,12 +1,14 @@
 //! The sandbox of the serving process, which restricts its files and system calls from the start.
 //!
-//! Landlock ([`becket_sys::file_reach`]) permits the folders of files that the process has opened
-//! itself and of its logs, and the files for lookups of hosts and users. Files opened by a
-//! supervisor need no folder. seccomp ([`becket_sys::call_filter`]) permits the system calls of a
-//! running server. Both last as long as the process, so a reload that names a file outside is
-//! refused ([`Reach`]). Refused calls are counted, and each is logged once.
+//! Landlock ([`becket_sys::file_reach`]) permits access to the folders of the configured files and
+//! logs, and to the files for lookups of hosts and users. Files that the supervisor opens need no
+//! permission. seccomp ([`becket_sys::call_filter`]) permits only the system calls that a running
+//! server needs. Refused calls are counted and logged once.
 //!
-//! The sandbox is best effort: a kernel that lacks one of the two still enforces the other. See
+//! The restrictions cannot be removed later, so a reload that names a file in a different folder is
+//! rejected ([`Reach`]).
+//!
+//! If the kernel supports only one of the two mechanisms, that one is still used. See
 //! `docs/decisions/0037-a-sandbox-that-answers.md`.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,7 +30,7 @@ use becket_tls::config::Config;
 pub struct Sandbox {
     pub status: SandboxStatus,
     reach: Option<Arc<Reach>>,
-    /// Numbers of the refused system calls that have already been logged.
+    /// Numbers of the refused system calls that were already logged.
     said: BTreeSet<usize>,
 }
 
@@ -36,16 +38,16 @@ pub struct Sandbox {
 #[serde(default)]
 pub struct SandboxStatus {
     pub mode: SandboxMode,
-    /// `None` if files are not restricted.
+    /// Description of the file restriction; `None` if files are not restricted.
     pub files: Option<String>,
-    /// `None` if system calls are not filtered.
+    /// Description of the system call filter; `None` if system calls are not filtered.
     pub calls: Option<String>,
 }
 
 impl Sandbox {
-    /// Restricts the calling thread and its future threads, as configured. Relative paths are
-    /// resolved against `folder`; `files` has opened the configured files. The system call filter
-    /// also applies to existing threads.
+    /// Enters the configured sandbox. File restrictions apply to this thread and to threads that it
+    /// starts later; the system call filter applies to all threads. Relative paths are resolved
+    /// against `folder`.
     pub fn enter(config: &Config, files: &Files, folder: &Path) -> Self {
         let mode = config.file.process.sandbox;
         let mut sandbox = Self::default();
@@ -69,12 +71,13 @@ impl Sandbox {
         self.reach = self.status.files.is_some().then(|| Arc::new(reach));
     }
 
-    /// Returns the accessible folders; `None` if files are not restricted.
+    /// Returns the files and folders that the process may access, or `None` if files are not
+    /// restricted.
     pub fn reach(&self) -> Option<&Arc<Reach>> {
         self.reach.as_ref()
     }
 
-    /// Logs refused calls, each once.
+    /// Logs each refused system call the first time that it is refused.
     pub fn tell(&mut self) {
         for number in call_filter::refused().into_keys() {
             if self.said.insert(number) {
@@ -84,7 +87,7 @@ impl Sandbox {
         }
     }
 
-    /// Returns the number of refusals since the start for each refused call.
+    /// Returns how often each system call was refused since the start, by name.
     pub fn refused() -> BTreeMap<String, u64> {
         let refused = call_filter::refused().into_iter();
         refused
@@ -100,7 +103,8 @@ fn call_name(number: usize) -> String {
     }
 }
 
-/// Logs whether a restriction is in force, and returns its description.
+/// Logs whether a restriction was applied. Returns its description, or `None` if it was not
+/// applied.
 fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
     match done {
         Ok(how) => {
@@ -119,8 +123,8 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
     }
 }
 
-/// Returns the files and folders that a newly prepared configuration needs while it runs, and at a
-/// reload.
+/// Returns the files and folders that the configuration needs while it runs and when it is
+/// reloaded.
 fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     let mut reach = Reach::default();
     for path in files
@@ -161,9 +165,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     reach
 }
 
-/// Returns the folders that contain `path` and the target of its links, because either file may be
-/// replaced. Includes `path` if it is a folder. Returns a device, or a file directly below `/`,
-/// instead of its folder.
+/// Returns the folders that must be accessible to open `path`, even after it was replaced: its
+/// parent, and the parent of its target if it is a symbolic link. A folder is itself included. A
+/// device, or a file directly below `/`, is returned instead of its parent.
 fn places(path: &Path) -> Vec<PathBuf> {
     let whole = fs::canonicalize(path).ok();
     let found = whole.as_deref().and_then(|path| fs::metadata(path).ok());
@@ -185,8 +189,8 @@ fn places(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-/// Paths for lookups of hosts and users, and the kernel's files about this process, its cores and
-/// its memory. Files for lookups may be replaced, and their modules are loaded on demand.
+/// Paths that the process needs under every configuration: the files and libraries for lookups of
+/// hosts and users, and the kernel's files about the process, its cores and its memory.
 const FIXED: [&str; 8] = [
     "/etc",
     "/etc/resolv.conf",

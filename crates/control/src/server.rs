@@ -67,15 +67,15 @@ use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
 use becket_tls::config::Config;
 
-/// Reason why the server stopped. The discriminant is the exit code of the process.
+/// Reason why the process stopped serving. The discriminant is its exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Outcome {
-    /// A drain or a stop that an operator requested is complete.
+    /// An operator requested a drain or a stop, which is complete.
     Done = 0,
     /// A worker failed.
     Failed = 1,
-    /// Connections were still open after `timeouts.drain`, and were closed.
+    /// Connections that were still open after `timeouts.drain` were closed.
     DrainDeadline = 3,
 }
 
@@ -93,7 +93,7 @@ impl Terminator {
     /// Serves clients until an operator stops becket or a worker fails.
     pub fn run(self) -> Outcome {
         let outcome = self.runtime.block_on(self.control.run());
-        // Does not wait for a reload that is blocked on a failed disk.
+        // The runtime must not wait for a reload thread that is blocked on a failed disk.
         self.runtime.shutdown_background();
         outcome
     }
@@ -103,7 +103,7 @@ impl Terminator {
 pub struct Control {
     pub state: Arc<AdminState>,
     pub workers: Workers,
-    /// Receives the result of each worker that has exited.
+    /// Receives the result of each worker when it exits.
     pub ended: UnboundedReceiver<WorkerEnded>,
     pub prober: Prober,
     pub rotation: Rotation,
@@ -115,7 +115,7 @@ pub struct Control {
     pub memory: MemoryTasks,
     pub supervision: Supervision,
     pub sandbox: Sandbox,
-    /// Time at which `timeouts.drain` ends; `None` unless this process drains.
+    /// Time at which `timeouts.drain` expires; `None` unless this process is draining.
     pub drain_until: Option<Instant>,
 }
 
@@ -136,9 +136,9 @@ pub struct LogThreads {
 #[derive(Debug)]
 pub struct AdminThreads {
     pub sockets: AdminSockets,
-    /// Threads of the admin pages; `None` until this process serves clients.
+    /// Threads of the admin pages; `None` until this process accepts clients.
     pub pages: Option<Pages>,
-    /// Channel for changes that operators request over the admin pages.
+    /// Channel for the changes that operators request over the admin pages.
     pub changes: (Sender<ChangeRequest>, Receiver<ChangeRequest>),
 }
 
@@ -148,18 +148,18 @@ pub struct MemoryTasks {
     pub ebb: Ebb,
 }
 
-/// Requests of operators: commands from the supervisor, or signals if there is no supervisor.
+/// Sources of operator requests: the supervisor's commands, or signals if there is no supervisor.
 #[derive(Debug)]
 pub struct Supervision {
     pub signals: Signals,
     pub link: Option<SupervisorLink>,
-    /// Commands from the supervisor; the channel is closed if there is no supervisor.
+    /// Commands from the supervisor. The channel is closed if there is no supervisor.
     pub commands: UnboundedReceiver<Delivered>,
 }
 
 impl Control {
     async fn run(mut self) -> Outcome {
-        // Lowers the priority of this thread only: the workers were started earlier.
+        // Lower the priority of this thread only; the workers already run.
         if let Err(error) = priority::give_way(NICENESS) {
             tracing::debug!(%error, "cannot lower the priority of the control thread");
         }
@@ -177,9 +177,9 @@ impl Control {
                 _ = tick.tick() => self.tick(),
                 ended = self.prober.ended() => self.prober.take(ended, self.state.shared().clock.now()),
                 Some(delivered) = self.supervision.commands.recv() => self.obey(delivered).await,
-                // Signals are ignored under a supervisor, which forwards them as commands: a
-                // service manager may signal all processes of a service, and a signal would then
-                // act twice.
+                // Ignore signals under a supervisor, which forwards them as commands. A service
+                // manager may signal all processes of a service, and each request would be executed
+                // twice.
                 request = self.supervision.signals.next(), if self.supervision.link.is_none() => self.carry_out(request).await,
                 Some(asked) = self.admin.changes.1.recv() => self.change(asked).await,
                 step = self.handover.next() => self.advance(step),
@@ -209,7 +209,7 @@ impl Control {
 
     /// Shuts the process down after all workers have exited.
     async fn end(mut self, outcome: Outcome) -> Outcome {
-        // Dropping these channels sends an error to each client that still waits for an outcome.
+        // Dropping these channels returns an error to each client that waits for a result.
         drop((self.admin.changes, self.config.waiting));
         if let Some(cluster) = self.cluster {
             cluster.leave().await;
@@ -384,8 +384,8 @@ impl Control {
         Ok(())
     }
 
-    /// Binds the socket of the cluster and creates the membership; returns `None` if replication is
-    /// not configured.
+    /// Binds the cluster socket and creates the membership, or returns `None` if replication is not
+    /// configured.
     fn membership(
         &self,
         config: &Config,
@@ -398,8 +398,8 @@ impl Control {
         membership.map_err(|error| vec![format!("cluster.listen: {error}")])
     }
 
-    /// Replaces this host's membership in the cluster. The old membership, if there is one,
-    /// notifies its peers that it ends.
+    /// Replaces this node's membership in the cluster. The old membership sends a goodbye to its
+    /// peers when it is dropped.
     fn join(&mut self, mut membership: Option<Membership>) {
         if let Some(cluster) = &mut membership {
             cluster.start();
@@ -411,7 +411,8 @@ impl Control {
         self.cluster = membership;
     }
 
-    /// Replaces the configuration, and applies its table sizes and its log level.
+    /// Makes a prepared configuration the current one, and applies its table sizes and its log
+    /// level.
     fn commit(&mut self, config: Arc<Config>, added: Vec<Vec<BoundListener>>) {
         let adopted = self.state.shared().backends.adopt(&config);
         self.exchange(Arc::clone(&config), &adopted, added);
@@ -426,19 +427,20 @@ impl Control {
         }
     }
 
-    /// Replaces the configuration of control and of the workers. `added` contains each worker's new
-    /// sockets; an empty list adds none.
+    /// Passes the configuration to the control loop and the workers. `added` contains the new
+    /// sockets of each worker; it may be empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
         self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);
-        // Sets the limits of new servers before a worker connects to them.
+        // Set the limits of new servers before a worker connects to them.
         self.settle_limits();
         let cluster = self.cluster.as_ref();
         let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
         self.workers.reload(adopted, added, &outboxes);
     }
 
-    /// Replaces the configuration with an edited one, which needs no new sockets.
+    /// Commits a configuration that an operator's change or a certificate renewal derived from the
+    /// running one. The listening sockets stay the same.
     fn exchange_edited(
         &mut self,
         config: Config,
@@ -472,14 +474,15 @@ impl Control {
         self.state.set_draining();
         self.config.waiting.drains(&temporary);
         self.workers.drain(passed_on);
-        // Closes the sockets for shared sessions, because the next process binds their addresses. A
-        // draining process creates few sessions worth sharing.
+        // Closes the sockets over which cluster nodes share sessions, because the next process
+        // binds their addresses. A draining process creates few new sessions, so these need not be
+        // shared.
         self.state.change(|it| it.node = None);
         if let Some(cluster) = self.cluster.take() {
             cluster.leave().await;
         }
-        // A new becket process can take over the admin address. Until then, this process serves the
-        // pages, which show the progress of the drain.
+        // Permits a new becket process to take over the admin address. Until it does, this process
+        // serves the pages, which show the progress of the drain.
         let tcp = self.admin.sockets.tcp.as_ref();
         let tcp = tcp.filter(|_| !self.handover.is_followed());
         if let Some(Err(error)) = tcp.map(socket::give_way) {
@@ -506,7 +509,6 @@ fn give_back(clock: Clock) {
     }
 }
 
-/// Logs the TLS features of the kernel, if kernel TLS is enabled.
 fn log_kernel_tls(config: &Config) {
     if let Some(support) = config.kernel_tls() {
         tracing::info!(name: "kernel-tls", "kernel TLS: {support}");
@@ -531,12 +533,14 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Niceness of the control thread. On a core shared with a worker, control receives about a quarter
-/// of the CPU time: enough for health checks and key rotation, and a limit for datagram floods.
+/// Niceness of the control thread. If the control thread shares a core with a worker, it receives
+/// about a quarter of the CPU time. This is enough for health checks and key rotation, and a flood
+/// of datagrams to the control thread does not starve the worker.
 const NICENESS: i32 = 5;
 /// Interval of the periodic work, such as session expiry, key rotation and health checks.
 const TICK: Duration = Duration::from_millis(100);
-/// Maximum number of queued changes from the admin pages; each takes microseconds.
+/// Maximum number of changes from the admin pages that wait for the control thread. The control
+/// thread applies a change within microseconds.
 pub const WAITING_CHANGES: usize = 16;
 /// Maximum number of sessions checked for expiry per shard and tick.
 const SWEEP: usize = 64;

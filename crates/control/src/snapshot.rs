@@ -27,7 +27,7 @@ pub struct Snapshot {
     pub cluster: Option<ClusterStatus>,
     /// `None` if kernel TLS is not enabled.
     pub kernel_tls: Option<&'static Support>,
-    /// Numbers of PostgreSQL cancel requests: sent to a server, and failed.
+    /// PostgreSQL cancel requests: the number sent to a server, and the number that failed.
     pub cancels: (u64, u64),
     /// Rejected connections to the admin pages, in the order of [`PageRefusal::ALL`].
     pub admin_refused: [u64; PageRefusal::ALL.len()],

@@ -41,11 +41,12 @@ pub struct AdminState {
     current: Mutex<Current>,
 }
 
-/// The process to signal: the supervisor, or the serving process if there is none.
+/// The process that receives an operator's signals: the supervisor, or this process if there is no
+/// supervisor.
 #[derive(Clone, Copy, Debug)]
 pub struct MainProcess {
     pub pid: u32,
-    /// Numbers of crashes and upgrades before the start of this serving process.
+    /// Numbers of crashes and upgrades under the supervisor before this process started.
     pub restarts: Restarts,
 }
 
@@ -55,8 +56,8 @@ pub(crate) struct Current {
     config: Arc<Config>,
     certificates: Arc<[CertificateStatus]>,
     pub(crate) node: Option<Arc<Node>>,
-    /// `since_reload` contains the handshake counts at the last successful reload; `/status` shows
-    /// the difference.
+    /// Status of reloads, upgrades and temporary changes. `since_reload` contains the handshake
+    /// counts at the last successful reload; `/status` shows the handshakes since then.
     pub(crate) changes: ChangeStatus,
     pub(crate) rotation: (TicketKeys, Due),
     /// Log level set by an operator; `None` uses the configured level.

@@ -337,7 +337,8 @@ pub struct ServerStatus {
     pub maxconn: Option<u32>,
     pub connections: u64,
     pub failures: u64,
-    /// Connection attempts in the last minute; omitted in the response to a change.
+    /// Connection attempts in the last minute. Omitted when an admin request that changes the
+    /// server returns its status.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub minute: Option<ServerCounts>,
     pub node: Option<u16>,

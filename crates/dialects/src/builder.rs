@@ -193,7 +193,8 @@ impl TranslationBuilder {
         self.made.problems.len() >= FAULTS
     }
 
-    /// Overrides a setting's support if the support depends on the value.
+    /// Sets the support of a setting and the explanation. Called if the support depends on the
+    /// setting's value.
     pub(super) fn amend(
         &mut self,
         origin: SettingId,
@@ -274,7 +275,7 @@ impl TranslationBuilder {
         origins.extend(origin.map(|origin| origin.0));
     }
 
-    /// Sets a key of a table that exists once, such as `timeouts.idle`.
+    /// Sets a key of a table that is not in an array of tables, such as `timeouts.idle`.
     pub(super) fn put(
         &mut self,
         path: &str,

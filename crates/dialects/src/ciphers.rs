@@ -68,9 +68,9 @@ pub(super) fn tls13(string: &str) -> CipherChoice {
     chosen
 }
 
-/// Supported suites in order; the flag marks active suites. A removed suite stays in the list,
-/// because OpenSSL places it before never named suites when it is named again. A permanently
-/// removed suite is not in the list.
+/// Supported suites in order. Each suite is an index in `SUITES`, with `true` if the string
+/// currently selects it. A suite removed with `-` stays in the list, because OpenSSL adds it again
+/// before suites that it has never selected. A suite removed with `!` is not in the list.
 struct List {
     order: Vec<(usize, bool)>,
     more: bool,
@@ -112,8 +112,8 @@ impl List {
         let is_strong = |index: usize| SUITES[index].is_strong();
         match command {
             "STRENGTH" => self.order.sort_by_key(|(index, _)| !is_strong(*index)),
-            // These security levels require 192 bits. All supported suites satisfy the lower
-            // levels.
+            // These levels require 192 bits of security, so only suites with this strength are
+            // kept. All supported suites satisfy the lower levels.
             "SECLEVEL=4" | "SECLEVEL=5" => self.order.retain(|(index, _)| is_strong(*index)),
             _ => {}
         }

@@ -17,7 +17,7 @@ pub(super) struct ProgramOption {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OptionValue {
     Absent,
-    /// The value must be joined to the option: `--daemon=on`.
+    /// The value may be omitted. If present, it must be joined to the option: `--daemon=on`.
     Optional,
     Required,
 }

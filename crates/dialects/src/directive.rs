@@ -1,5 +1,6 @@
-//! Directives of HAProxy and nginx, and the translation of directives that need only their table
-//! row.
+//! Directives of HAProxy and nginx, and the translation of simple directives. Each dialect has a
+//! table with a row for each directive. A directive is simple if its row specifies becket's key and
+//! the conversion of the value; the modules of the dialect translate all other directives.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -32,8 +33,8 @@ impl Directive {
         self.word(0)
     }
 
-    /// Converts the value as its table row specifies. Returns `None` after an error, for a
-    /// directive that needs special code, or if no key is needed.
+    /// Converts the value as the directive's table row specifies. Returns `None` after an error, if
+    /// no key is needed, or if a module of the dialect translates the directive.
     fn value(&self, out: &mut TranslationBuilder) -> Option<Value> {
         let text = self.text();
         let value: Option<Value> = match self.setting.kind {
@@ -165,7 +166,8 @@ pub(super) fn each<'d>(scopes: &[&'d Directives]) -> impl Iterator<Item = &'d Di
     all.into_values().filter_map(|given| given.last())
 }
 
-/// Sets the keys below `prefix` for simple directives, which need only their table row.
+/// Sets the keys below `prefix` that the table rows of the directives specify. Skips directives
+/// that need special code.
 pub(super) fn apply<'d>(
     out: &mut TranslationBuilder,
     section: &mut SectionBuilder,

@@ -211,8 +211,8 @@ impl TomlWriter<'_> {
         // Sorted by name, but the name and address of the section come first.
         let mut keys: Vec<(&String, &Value)> = section.iter().collect();
         keys.sort_by_key(|(key, _)| (*key != "name", *key != "bind", *key != "address", *key));
-        // The keys of a section with an origin were configured, so they are not defaults of the
-        // original program.
+        // A section with an origin was configured, so its keys are not defaults of the original
+        // program.
         let is_known = self.translation.origins.contains_key(path);
         for (key, value) in keys {
             let is_table =

@@ -1,4 +1,5 @@
-//! Translation of listeners, policies and backends that HAProxy and nginx share.
+//! Functions that the translations of HAProxy and nginx share: they build listeners, policies and
+//! backends.
 
 use std::collections::BTreeSet;
 
@@ -16,8 +17,8 @@ pub(super) enum ClientProtocol {
     Plain,
 }
 
-/// A `[[listener]]` before the keys of simple directives are added; these need only their table
-/// row.
+/// A `[[listener]]` under construction. Simple directives, which need only their table row, are
+/// added at the end.
 #[derive(Clone, Debug)]
 pub(super) struct ListenerPlan {
     pub(super) name: String,

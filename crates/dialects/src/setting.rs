@@ -37,9 +37,9 @@ impl SettingSupport {
 pub(super) enum ValueKind {
     Text,
     Number,
-    /// Yes or no; the table row describes `yes`.
+    /// Yes or no. The key and the support in the table row apply to the value `yes`.
     Switch,
-    /// Yes or no; the table row describes `no`.
+    /// Yes or no. The key and the support in the table row apply to the value `no`.
     SwitchOff,
     /// One or more words without quotes (hitch's `tls-protos`).
     Words,

@@ -17,8 +17,8 @@ use becket_config::error::Problem;
 /// Remark about an unknown setting, which stud ignores as well.
 static UNKNOWN: Setting = Setting::ignored(Text, "unknown key", "not a setting of stud");
 
-/// Settings of stud in page order. Settings that differ from hitch come from `OWN`, all others from
-/// hitch's table.
+/// Settings of stud, in the order of the documentation page. Settings that differ from hitch come
+/// from `OWN`, all others from hitch's table.
 pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
     let own = |name: &str| OWN.iter().find(|setting| setting.theirs == name);
     let of_hitch = |name: &str| {

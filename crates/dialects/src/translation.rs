@@ -9,7 +9,7 @@ use becket_config::error::Problem;
 
 #[derive(Debug, Default)]
 pub struct Translation {
-    /// The table as in `becket.toml`. Paths are absolute.
+    /// The configuration in the format of `becket.toml`. All paths are absolute.
     pub table: Table,
     pub problems: Vec<Problem>,
     pub report: Vec<Remark>,

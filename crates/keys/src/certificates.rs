@@ -122,7 +122,8 @@ impl CertificateMap {
 /// The chains of one server name, at most one per kind of key.
 #[derive(Clone, Debug, Default)]
 pub struct KeySet {
-    /// Sorted by [`preference`], cheapest first; at most one per signature algorithm.
+    /// At most one chain per signature algorithm, sorted by [`preference`]: algorithms with fast
+    /// signatures first.
     keys: Vec<HeldKey>,
     policy: Option<Arc<str>>,
     /// Number of completed handshakes for this name. Clones share the counter.
@@ -188,7 +189,8 @@ impl KeySet {
         self.policy.as_deref()
     }
 
-    /// Returns the cheapest chain whose key supports an accepted signature scheme.
+    /// Returns the first chain in the order of `preference` whose key supports an accepted
+    /// signature scheme.
     pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
         self.iter()
             .find(|key| key.key.choose_scheme(accepted).is_some())
@@ -201,7 +203,7 @@ impl KeySet {
         each.max().unwrap_or(Offload::Pointless)
     }
 
-    /// Returns all chains, cheapest key first.
+    /// Returns all chains in the order of `preference`, algorithms with fast signatures first.
     pub fn iter(&self) -> impl Iterator<Item = &Arc<CertifiedKey>> {
         self.keys.iter().map(|held| &held.key)
     }
@@ -232,7 +234,8 @@ impl KeySet {
     }
 }
 
-/// Rank of a key's algorithm; 0 for the cheapest signatures.
+/// Returns the rank of an algorithm; 0 is the most preferred. ECDSA and Ed25519 signatures need
+/// less CPU time than RSA signatures.
 fn preference(algorithm: SignatureAlgorithm) -> u8 {
     match algorithm {
         SignatureAlgorithm::ECDSA => 0,

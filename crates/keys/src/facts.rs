@@ -51,8 +51,8 @@ pub fn expiry(left: i64) -> String {
     }
 }
 
-/// Maximum time from a warning to the expiry, in seconds. A warning means that a daily renewal has
-/// failed many times.
+/// Maximum time from the renewal warning to the expiry, in seconds. A certificate this close to its
+/// expiry indicates that automatic renewal has failed repeatedly.
 const TWO_WEEKS: i64 = 14 * 86_400;
 const TWO_DAYS: u64 = 2 * 86_400;
 

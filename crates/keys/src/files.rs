@@ -1,7 +1,7 @@
 //! Opens the files of a configuration, by path or through a supervisor with more privileges.
 //!
-//! A start, a reload and a check read all files through [`Files`]. This process opens a path that
-//! the supervisor did not list, with its own privileges.
+//! All files of a start, a reload or a check for changed certificates are read through [`Files`].
+//! This process opens a path with its own privileges if the supervisor did not list it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;

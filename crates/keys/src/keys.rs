@@ -74,7 +74,7 @@ pub struct Loader {
     pub files: Files,
     pub batches: bool,
     pub tokens: Tokens,
-    /// Chains that need no further loading, by digest; includes chains of the running
+    /// Loaded chains that can be reused, by digest. Includes the chains of the running
     /// configuration.
     pub known: HashMap<[u8; 32], Loaded>,
 }

@@ -12,10 +12,10 @@ use crate::schedule::Ramp;
 use crate::source::Sources;
 use crate::tls::TlsOptions;
 
-/// Generate load on a TLS front end and report what it achieved.
+/// Generate load on a TLS server and report throughput, latency and errors.
 ///
-/// A transaction is: connect, TLS handshake (full or resumed), one HTTP request, the whole response,
-/// close. Without options: 50 connections in a closed loop for 10 seconds, every handshake full.
+/// A transaction is: connect, TLS handshake (full or resumed), one HTTP request, the whole response, close. Without
+/// options: 50 connections in a closed loop for 10 seconds, every handshake full.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "becket-load", version, max_term_width = 100, after_long_help = TEACHING)]
 #[command(args_conflicts_with_subcommands = true, subcommand_negates_reqs = true)]

@@ -1,4 +1,5 @@
-//! State that all slots of one thread share: the plan, scratch buffers and samples.
+//! State that all slots of one thread share: the plan, scratch buffers and samples. A slot makes one connection after
+//! another.
 //!
 //! Each thread owns its `Env`. Only two parts are shared between threads: the plan, which is immutable, and [`Live`],
 //! whose counters this thread writes and the main thread reads once a second.
@@ -21,12 +22,13 @@ pub struct Env {
     pub tls: Option<Tls>,
     pub registry: Registry,
     pub timeline: Timeline,
-    /// Samples of each step. The last entry collects results outside all steps, which are
+    /// Samples by step of the run. The last entry collects samples outside all steps, which are
     /// discarded.
     pub samples: Vec<Samples>,
     pub live: Arc<Live>,
     pub input: Vec<u8>,
-    /// Two requests: the second is for the last request on a connection, the first for all others.
+    /// Encoded requests: the second is sent as the last request of a connection, the first before
+    /// it.
     pub requests: [Vec<u8>; 2],
     /// Number of opened connections, which selects the next source address.
     pub opened: usize,
@@ -55,7 +57,7 @@ impl Env {
 #[derive(Clone, Debug)]
 pub struct Timeline {
     pub begin: Instant,
-    /// End times of the steps. Empty for a run with a number of transactions.
+    /// End times of the steps. Empty if the run ends after a number of transactions instead.
     pub ends: Vec<Instant>,
 }
 
@@ -82,7 +84,8 @@ impl Timeline {
         self.ends.iter().position(|end| at < *end)
     }
 
-    /// Returns the end of the last step; `None` for a run with a number of transactions.
+    /// Returns the end of the last step; `None` if the run ends after a number of transactions
+    /// instead.
     pub fn end(&self) -> Option<Instant> {
         self.ends.last().copied()
     }

@@ -149,7 +149,8 @@ fn most_connections() -> usize {
 }
 
 impl Plan {
-    /// Returns the length of each measured step; empty for a run with a number of transactions.
+    /// Returns the length of each measured step. Empty if the run ends after a number of
+    /// transactions instead.
     pub fn steps(&self) -> Vec<Duration> {
         match &self.load {
             Load::ClosedFor(length) => vec![*length],

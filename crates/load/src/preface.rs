@@ -59,8 +59,8 @@ impl PrefaceState {
         }
     }
 
-    /// Consumes up to `received` bytes of answers and appends the next flights to `to`. Returns `true` with the number
-    /// of consumed bytes if the preface is complete, otherwise `false` with that number.
+    /// Consumes up to `received` bytes of answers, and appends the next flights to `to`. Returns `true` if the preface
+    /// is complete, and the number of consumed bytes.
     pub fn advance(&mut self, received: usize, to: &mut Vec<u8>) -> (bool, usize) {
         let own = received.min(self.awaited);
         self.awaited -= own;

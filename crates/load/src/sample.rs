@@ -32,18 +32,18 @@ pub struct Histograms {
     pub connect: Histogram,
     pub handshake_full: Histogram,
     pub handshake_resumed: Histogram,
-    /// Time from the request to the first byte.
+    /// Time from the sending of the request to the first byte of the response.
     pub first_byte: Histogram,
-    /// Time from the actual start to the first byte.
+    /// Time from the actual start of the transaction to the first byte of the response.
     pub answered: Histogram,
-    /// Time from the server's acknowledgement of the first bytes to the last byte of the response. Measured only with
-    /// one transaction per connection.
+    /// Time from the server's acknowledgement of the connection's first bytes to the last byte of the response.
+    /// Measured only with one transaction per connection.
     pub since_queued: Histogram,
-    /// Time from the actual start to the last byte.
+    /// Time from the actual start of the transaction to the last byte of the response.
     pub whole: Histogram,
-    /// Time from the intended start to the last byte.
+    /// Time from the intended start of the transaction to the last byte of the response.
     pub corrected: Histogram,
-    /// Delay between the intended and the actual start.
+    /// Delay from the intended to the actual start of a transaction.
     pub late: Histogram,
 }
 

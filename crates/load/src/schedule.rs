@@ -10,14 +10,14 @@ use std::time::Duration;
 
 use becket_stats::units::{UnitError, parse_duration, parse_rate};
 
-/// Rising rates in steps of equal size.
+/// Request rates that rise in equal steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ramp {
     from: f64,
     step: f64,
     /// Number of steps after the first one.
     more: u32,
-    /// Duration of each step, if the option specifies it.
+    /// Duration of each step; `None` if the ramp argument contains none.
     pub length: Option<Duration>,
 }
 
@@ -55,7 +55,7 @@ impl FromStr for Ramp {
     }
 }
 
-/// Maximum number of steps. Each step has its own histograms in each thread.
+/// Maximum number of steps. It limits memory, because each thread stores histograms for each step.
 const MOST_STEPS: f64 = 200.0;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -72,7 +72,7 @@ pub struct Schedule {
     /// Delay of this thread's starts, as a fraction of the interval between them.
     offset: f64,
     began: Duration,
-    /// Number of starts so far in the current stretch.
+    /// Number of starts since the current rate began.
     made: u64,
 }
 

@@ -34,7 +34,7 @@ pub fn run(cli: &Cli, stop: &AtomicBool) -> Result<(), Error> {
     let found = address.to_socket_addrs();
     let found = found.map_err(|e| wrong(e.to_string()))?.next();
     let address = found.ok_or_else(|| wrong("no address found".to_owned()))?;
-    // Best effort: a server with few clients does not need more file descriptors.
+    // Ignore a failure, because a server with few clients needs no higher limit.
     becket_sys::rlimit::raise_open_files(DESCRIPTORS).unwrap_or(0);
     let count = cli.load.threads.map_or(1, NonZeroUsize::get);
     let in_service = Arc::new(AtomicUsize::new(0));
@@ -82,7 +82,7 @@ struct Service {
     /// and the generation of its connection.
     due: BinaryHeap<Reverse<(Instant, usize, u64)>>,
     input: Vec<u8>,
-    /// Constant bytes from which every response body is sent.
+    /// Constant bytes that every response body repeats.
     filler: Vec<u8>,
 }
 
@@ -180,7 +180,7 @@ impl ResponderThread {
                     self.turn(token);
                 }
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return false,
-                // The client has disconnected already, or no file descriptor is free: retry in the next turn.
+                // The client has disconnected, or no file descriptor is free. Accept again in the next turn.
                 Err(_) => return true,
             }
         }

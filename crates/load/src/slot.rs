@@ -1,4 +1,5 @@
-//! A slot opens one connection after another and stores sessions and the resumption count between connections.
+//! A client slot opens one connection after another. Between connections it keeps the TLS sessions and the number of
+//! handshakes.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -18,9 +19,11 @@ use crate::wire::Wire;
 
 pub struct ClientSlot {
     token: Token,
-    /// Configuration of the last full handshake. It stores the sessions of that handshake.
+    /// TLS configuration created for the last full handshake. It stores the sessions of that
+    /// handshake.
     config: Option<Arc<ClientConfig>>,
-    /// Index of this slot across all threads. It determines when the slot makes full handshakes.
+    /// Index of this slot across all threads. Slots with different indices make their full
+    /// handshakes at different times.
     position: u64,
     count: u64,
     link: Option<LoadConnection>,
@@ -78,8 +81,8 @@ impl ClientSlot {
         let step = link.times.step;
         let turn = link.turn(env, hung_up);
         match self.settle(turn, step, env) {
-            // The end of a parked connection must not add its slot to the list of free slots a
-            // second time.
+            // A parked connection has already added its slot to the list of free slots. Its end
+            // must not add the slot again.
             SlotState::Ready | SlotState::Failed if parked => SlotState::Waiting,
             outcome => outcome,
         }

@@ -156,7 +156,7 @@ pub fn verdict(steps: &[LoadStep]) -> String {
     )
 }
 
-/// Returns the highest rate that the server sustained, as published benchmarks of TLS terminators do.
+/// Returns the verdict of a run with rising rates: the highest rate that the server sustained.
 fn ramp_verdict(steps: &[LoadStep]) -> String {
     let asked = |step: &LoadStep| show_rate(step.rate_asked_per_s.unwrap_or_default());
     let held = steps
@@ -202,8 +202,7 @@ pub fn shortfall(step: &LoadStep) -> Option<String> {
     slow.then(|| format!("only {} succeeded", show_rate(step.rate_succeeded_per_s)))
 }
 
-/// Latency limit of a sustained rate: the 99th percentile in microseconds must be below it. Published benchmarks used
-/// the average instead.
+/// Latency limit of a sustained rate: the 99th percentile in microseconds must be below it.
 const HELD_P99_US: f64 = 100_000.0;
 /// Minimum fraction of the requested rate that must succeed. It is below 1, because some transactions end after their
 /// step.
@@ -212,9 +211,11 @@ const HELD_SHARE: f64 = 0.97;
 const BUSY: f64 = 0.95;
 /// Number of CPUs in use above which a server counts as busy. A server that only stalls uses less.
 const BUSY_SERVER: f64 = 0.7;
-/// Fraction of busy time above which a thread with late starts is the bottleneck.
+/// Fraction of wall time, running or waiting for a CPU, above which a thread with late starts is
+/// the bottleneck.
 const BUSY_AND_LATE: f64 = 0.80;
-/// Maximum 99th percentile of start delays in microseconds. Transactions start late above it.
+/// Limit for the 99th percentile of start delays in microseconds. Above it, transactions count as
+/// started late.
 const LATE_START_US: f64 = 10_000.0;
 
 #[cfg(test)]

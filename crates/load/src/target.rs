@@ -14,7 +14,7 @@ use crate::Error;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Target {
     pub is_tls: bool,
-    /// Host name or address, without brackets.
+    /// Host name or address; an IPv6 address has no brackets.
     pub host: String,
     pub port: u16,
     /// Path and query, beginning with a slash.

@@ -1,7 +1,6 @@
-//! A report as a page for a terminal: the result first, then the details.
+//! Formats a report as text for a terminal: the result first, then the details.
 //!
-//! Columns are aligned by the width of the text, not by tabs, and nothing is coloured, so that the page can
-//! be pasted anywhere.
+//! Columns are aligned with spaces, not with tabs, and nothing is coloured, so that the text can be pasted anywhere.
 
 use std::fmt::Write;
 

@@ -133,7 +133,8 @@ impl Worker {
         self.drain()?;
         let ended = clock::now();
         if self.spent.len() <= self.env.timeline.ends.len().max(1) {
-            // If a transaction count or a signal ends the run, the last step boundary is here.
+            // A run that a transaction count or a signal ends has no CPU time yet for its last step
+            // boundary.
             self.spent.push(cpu::of_own_thread().unwrap_or_default());
         }
         for slot in &mut self.slots {
@@ -205,7 +206,8 @@ impl Worker {
         }
     }
 
-    /// Drops the overdue starts of the warm-up, because they would delay the starts of the first step.
+    /// Drops the starts that were due during the warm-up but have not happened, because they would delay the first
+    /// step.
     fn skip_warm_up(&mut self, now: Instant) {
         let begin = self.env.timeline.begin;
         while now >= begin && self.next_start().is_some_and(|intended| intended < begin) {

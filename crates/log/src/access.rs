@@ -3,7 +3,7 @@
 //! The worker fills an [`AccessRecord`] when the connection ends, and the thread of
 //! `log::access_log` writes it. [`AccessRecord::fields`] lists the fields of a line for both text
 //! and JSON; a test compares `docs/reference/metrics.md` with this list. Both formats escape bytes
-//! from the peer (server name, protocol). Quotes in JSON and text escape each backslash once more.
+//! from the peer (server name, protocol).
 //!
 //! A text line starts with the time of accept, followed by logfmt pairs separated by spaces. A
 //! missing value is `-`. A JSON line is one object, with `null` for a missing value. The short
@@ -75,8 +75,8 @@ pub struct HandshakeRecord {
     pub resumed: Option<ResumedBy>,
     /// Subject and serial number of the verified client certificate.
     pub identity: Option<Box<Identity>>,
-    /// Reason for which a policy on trial would reject this client. A policy on trial rejects no
-    /// clients.
+    /// Reason why the policy's trial would reject this client; a trial only counts and logs. `None`
+    /// if the trial would accept the client.
     pub would_refuse: Option<&'static str>,
     /// Time from accept until the traffic keys were available.
     pub took: Duration,

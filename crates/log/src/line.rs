@@ -1,7 +1,7 @@
 //! The format of a log line, as text or JSON; `docs/reference/log-lines.md` describes it.
 //!
-//! A line at `info` and above has the name of its event, which stays the same when its words change.
-//! A line at `debug` or `trace` has the path of its Rust module instead.
+//! A line at `info` and above contains the name of its event, which stays the same when the message is reworded. A line
+//! at `debug` or `trace` contains the path of its Rust module instead.
 
 use std::fmt::{self, Debug, Write};
 
@@ -111,7 +111,7 @@ fn colour(level: Level) -> &'static str {
     }
 }
 
-/// Formatted fields of an event, each after a separator. The message comes first.
+/// Text of an event's fields, each after a separator. The message comes first.
 struct FieldText {
     is_json: bool,
     text: String,

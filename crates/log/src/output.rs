@@ -44,7 +44,7 @@ pub struct SyslogDaemon {
 pub(super) struct CountedOutput {
     output: Output,
     dropped: Arc<AtomicU64>,
-    /// Number of dropped lines that the log already reports.
+    /// Number of dropped lines that were already reported in the log.
     reported: u64,
     is_failing: bool,
 }
@@ -158,7 +158,8 @@ impl Output {
         Ok(())
     }
 
-    /// Writes a line unless the write would block. Part of the line may be written on failure.
+    /// Writes a line unless the write would block. After an error, part of the line may have been
+    /// written.
     fn write_if_ready(&mut self, line: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => write_if_ready(io::stdout(), line),
@@ -168,8 +169,8 @@ impl Output {
         }
     }
 
-    /// Writes whole lines, which do not mix with lines of other threads. Some lines may be written
-    /// on failure.
+    /// Writes whole lines, which do not mix with lines of other threads. After an error, some lines
+    /// may have been written.
     fn write_all(&mut self, lines: &[u8]) -> io::Result<()> {
         match self {
             Self::Stdout => {

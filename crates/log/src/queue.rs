@@ -48,7 +48,7 @@ struct QueuedLines {
 }
 
 impl LineQueue {
-    /// Creates a queue that writes each line at once until [`Self::start`] is called.
+    /// Creates a queue. Until [`Self::start`] is called, the caller's thread writes each line.
     pub(super) fn new(output: Output) -> Self {
         let output = CountedOutput::new(output);
         Self(Arc::new(Inner {
@@ -73,8 +73,8 @@ impl LineQueue {
         };
         let inner = Arc::clone(&self.0);
         let thread = thread::Builder::new().name("becket-log".into());
-        // A signal that this thread receives would be lost when the process executes another
-        // program.
+        // Block signals in this thread: a signal that it received would be lost when the process
+        // executes another program.
         without_signals(|| thread.spawn(move || inner.write_all(output)))?.map(drop)
     }
 

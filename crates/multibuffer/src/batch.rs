@@ -1,15 +1,13 @@
-//! A batch from start to end: blinded, raised to the private exponents by the Chinese remainder theorem,
-//! unblinded, verified.
+//! Signs a batch of messages: blinds them, raises them to the private exponents by the Chinese remainder theorem,
+//! unblinds the results and verifies the signatures.
 //!
-//! The base of a private power is blinded: it is multiplied by a random number raised to the public
-//! exponent, and the result is multiplied by the inverse of that random number. A key stores the pairs that
-//! no batch uses, and a pair is squared after each use, as in AWS-LC and OpenSSL. After 32 uses, a pair from
-//! a new random number replaces it. A pair whose signature did not verify is not used again.
+//! Blinding multiplies the message by a random number raised to the public exponent. Unblinding multiplies the result
+//! by the inverse of that random number. Each key stores its unused pairs of these two factors. A pair is squared after
+//! each use, as in AWS-LC and OpenSSL, and is replaced after 32 uses. A pair whose signature did not verify is dropped.
 //!
-//! Unused lanes compute with the first key and zeros. Source: RFC 8017, sections 5.1.2 and 5.2.1; Kocher,
-//! "Timing Attacks on Implementations of Diffie-Hellman, RSA, DSS, and Other Systems" (1996), section 10,
-//! for blinding; Boneh, DeMillo and Lipton, "On the Importance of Checking Cryptographic Protocols for
-//! Faults" (1997), for verification.
+//! Unused lanes compute with the first key and zeros. Source: RFC 8017, sections 5.1.2 and 5.2.1; Kocher, "Timing
+//! Attacks on Implementations of Diffie-Hellman, RSA, DSS, and Other Systems" (1996), section 10, for blinding; Boneh,
+//! DeMillo and Lipton, "On the Importance of Checking Cryptographic Protocols for Faults" (1997), for verification.
 
 use std::sync::PoisonError;
 
@@ -107,7 +105,8 @@ pub(crate) struct Blindings {
 }
 
 impl Blindings {
-    /// Takes stored pairs from the keys of the first `lanes` lanes, and creates missing ones.
+    /// Takes unused blinding pairs from the keys of the first `lanes` lanes, and creates missing
+    /// pairs.
     pub(crate) fn take<L: Lanes>(
         batch: &mut Batch<'_, L>,
         lanes: usize,
@@ -160,8 +159,8 @@ impl Blindings {
         Ok(())
     }
 
-    /// Squares the pairs and returns them to their keys. Drops a pair after [`MOST_USES`] uses, or
-    /// if its signature did not verify.
+    /// Squares the blinding pairs and returns them to their keys. Drops a pair after [`MOST_USES`]
+    /// uses, or if its signature did not verify.
     pub(crate) fn give_back<L: Lanes>(
         mut self,
         batch: &mut Batch<'_, L>,
@@ -198,5 +197,5 @@ fn random_below(key: &PrivateKey) -> Result<Natural, Unspecified> {
     }
 }
 
-/// Maximum uses of a pair, as in AWS-LC (`BN_BLINDING_COUNTER`).
+/// Maximum uses of a blinding pair, as in AWS-LC (`BN_BLINDING_COUNTER`).
 const MOST_USES: u32 = 32;

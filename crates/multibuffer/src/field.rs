@@ -1,8 +1,7 @@
 //! Arithmetic modulo eight moduli of equal length, in Montgomery form.
 //!
-//! In this form, a number `x` is stored as `x R`, where R is 2^52 to the power of the number of limbs, and
-//! every number is below twice its modulus. A [`ModularField`] owns the columns of its products, and erases
-//! them on drop.
+//! In this form, a number `x` is stored as `x R`, where R is 2^52 to the power of the number of limbs, and every number
+//! is below twice its modulus. A [`ModularField`] owns the memory for intermediate products, and erases it on drop.
 
 use becket_sys::lanes::Lanes;
 

@@ -1,18 +1,17 @@
-//! Products, squares and reductions of eight numbers at a time: most of the time of a signature.
+//! Computes products, squares and reductions of eight numbers at a time. A signature spends most of its time here.
 //!
-//! Numbers are divided into blocks of ten limbs. A product of two blocks adds to twenty columns.
-//! Ten of these columns are in registers at any time, and the first operand is in ten more
-//! registers. A row multiplies all ten limbs by one limb of the second operand; then the lowest
-//! column is stored, and the next one loaded. The next block continues with the ten columns that
-//! remain. A column is a plain sum of halves of products, below 2^61 for the longest numbers, and
-//! carries are resolved once, at the end.
+//! Numbers are divided into blocks of ten limbs. The product of two blocks is added to twenty columns: the sums of limb
+//! products with equal weight. Ten columns are in registers at any time, and ten more registers contain the block of
+//! the first operand. A row multiplies all ten limbs by one limb of the second operand; then the lowest column is
+//! stored, and the next one loaded. The next block continues with the ten columns that remain. A column contains low
+//! and high halves of products, and is below 2^61 for the longest numbers. Carries are resolved once, at the end.
 //!
-//! A square computes each product of two different limbs once and doubles it. A reduction is Montgomery's:
-//! column by column, it adds the multiple of the modulus that makes the lowest column divisible by 2^52.
+//! A square computes each product of two different limbs once and doubles it. A reduction is Montgomery's: column by
+//! column, it adds the multiple of the modulus that makes the lowest column divisible by 2^52.
 //!
 //! All code is straight-line over public lengths. Source: Gueron and Krasnov, "Software Implementation of Modular
-//! Exponentiation, Using Advanced Vector Instructions Architectures" (2012); Montgomery, "Modular Multiplication Without
-//! Trial Division" (1985).
+//! Exponentiation, Using Advanced Vector Instructions Architectures" (2012); Montgomery, "Modular Multiplication
+//! Without Trial Division" (1985).
 
 use becket_sys::lanes::{Lanes, Work};
 
@@ -155,7 +154,8 @@ fn reduce<L: Lanes>(lanes: L, columns: &mut [Eight], moduli: &Moduli, into: &mut
     let minus_inverses = lanes.load(&moduli.minus_inverses.0);
     let (blocks, _) = moduli.numbers.0.as_chunks();
     for i in 0..blocks.len() {
-        // The factors overwrite the columns that they clear.
+        // Each block of columns becomes zero. Its storage then holds the factors by which the
+        // modulus was multiplied.
         let (cleared, columns) = columns.as_chunks_mut::<BLOCK>().0[i..].split_at_mut(1);
         let factors = &mut cleared[0];
         let mut sums = load(lanes, factors);
@@ -371,7 +371,8 @@ fn start<L: Lanes>(lanes: L, columns: &[Eight], at: usize, is_new: bool) -> [L::
     )
 }
 
-/// Returns the storage for ten outgoing columns, and the values of the next ten. The values are zero if `is_new`.
+/// Returns the block of columns at `at`, to be overwritten, and the block after it. The second block is zero if
+/// `is_new`.
 #[inline(always)]
 fn places(
     columns: &mut [Eight],

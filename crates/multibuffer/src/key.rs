@@ -25,11 +25,11 @@ pub(crate) struct Prime {
     pub(crate) modulus: Modulus,
     /// The private exponent modulo the prime minus one.
     pub(crate) exponent: Natural,
-    /// The prime minus two: the exponent of an inverse.
+    /// The prime minus two. A number to this power is its inverse modulo the prime.
     pub(crate) less_two: Natural,
 }
 
-/// Blinding pair of a key, from a random number r, in Montgomery form.
+/// Blinding pair: two factors computed from a random number r, in Montgomery form.
 pub(crate) struct Blinding {
     /// r^65537
     pub(crate) factor: Natural,

@@ -1,8 +1,8 @@
 //! The kernel's operations with ordinary integers.
 //!
-//! [`Portable`] computes the same as the instructions in `becket_sys::ifma`, so that every test runs
-//! everywhere. It is for tests only: it is slower than one signature at a time, and a compiler may turn its
-//! masks into branches.
+//! [`Portable`] returns the same results as the instructions in `becket_sys::ifma`, so that tests run on every
+//! processor. It is for tests only: it is slower than signing one message at a time, and a compiler may turn its masks
+//! into branches.
 
 use becket_sys::lanes::{Lanes, Work};
 

@@ -62,7 +62,7 @@ impl Natural {
     /// Subtracts two from an odd prime. The result is the exponent of an inverse modulo this prime.
     pub(crate) fn less_two(&self) -> Self {
         let mut less = self.clone();
-        // Two is the initial borrow. If the lowest limb is 1, it borrows from the next limb.
+        // The subtraction of two starts as a borrow. A lowest limb of 1 borrows from the next limb.
         let mut borrow = 2;
         for limb in &mut less.0 {
             let difference = limb.wrapping_sub(borrow);

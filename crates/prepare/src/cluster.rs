@@ -173,7 +173,7 @@ fn unreachable(peer: &Address, listen: Option<SocketAddr>) -> Option<(&'static s
     if ip.is_multicast() {
         return Some(("a multicast address", "the address of one host"));
     }
-    // The unspecified IPv6 address receives both families.
+    // A socket on the unspecified IPv6 address receives IPv4 datagrams as well.
     let both = |listen: &SocketAddr| listen.is_ipv6() && listen.ip().is_unspecified();
     let listen = listen.filter(|listen| !both(listen))?;
     (listen.is_ipv4() != ip.to_canonical().is_ipv4()).then_some((

@@ -119,8 +119,7 @@ impl ConfigBuilder<'_> {
 impl RevocationLists<'_> {
     /// Returns `true` if a CA has this subject, a DER-encoded name.
     fn issued_by(&self, name: &[u8]) -> bool {
-        // A trust anchor stores only the contents of the SEQUENCE, without its header of up to 6
-        // bytes.
+        // A trust anchor stores the subject without the SEQUENCE header, which has up to 6 bytes.
         let mut anchors = self.authorities.roots.iter();
         anchors
             .any(|anchor| name.ends_with(&anchor.subject) && name.len() <= anchor.subject.len() + 6)

@@ -1,9 +1,10 @@
-//! Number of descriptors that a configuration needs, and number of connections that fit into a
-//! limit.
+//! Computes how many descriptors a configuration needs, and how many connections a descriptor limit
+//! permits.
 //!
 //! A connection takes two descriptors. Listening sockets and the descriptors of each worker do not
-//! depend on the number of connections. Spare descriptors for pages, health checks, lookups and
-//! files read by a reload may be fewer if there are few connections.
+//! depend on the number of connections. A few spare descriptors are reserved for pages, health
+//! checks, lookups and files read by a reload; their number grows with the number of connections,
+//! up to a limit.
 
 use std::io;
 use std::sync::Arc;
@@ -95,7 +96,7 @@ const MOST_SPARE: u64 = 128;
 /// Limit of open files above which descriptors are reserved for pipes. Without pipes, bulk data is
 /// copied.
 const FEW: u64 = 4096;
-/// Number of connections for which one more spare descriptor is reserved.
+/// Number of connections per spare descriptor.
 const PER_SPARE: u64 = 8;
 
 #[cfg(test)]

@@ -80,7 +80,7 @@ pub struct Environment<'a> {
     pub files: Files,
     /// Batch signer for RSA; `None` if the processor does not support it.
     pub multibuffer: Option<Multibuffer>,
-    /// Tokens of the running configuration, and agents for the configuration to load.
+    /// Tokens of the running configuration, and the agent sockets for the configuration to load.
     pub tokens: Tokens,
     pub trials: Trials,
     /// The running configuration. Unchanged chains, policies and CAs are reused from it.
@@ -321,8 +321,8 @@ impl ConfigBuilder<'_> {
         }
     }
 
-    /// Warns about each key that requests kernel TLS, if the kernel does not support it.
-    /// Connections then use TLS in this process.
+    /// Warns about each key that requests kernel TLS if the kernel does not support it. Connections
+    /// then use TLS in user space.
     fn kernel_tls(&mut self, listeners: &[Arc<Listener>]) {
         let bears = self.file.limits.kernel_tls_without_rekey;
         for path in self.file.asks_for_kernel_tls() {

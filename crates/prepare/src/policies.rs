@@ -47,8 +47,8 @@ impl ConfigBuilder<'_> {
         same.filter(|_| running.file.limits == self.file.limits)
     }
 
-    /// Builds one policy. Error messages start with `path`, the configuration path of the policy, or of the listener if
-    /// it has no policy of its own.
+    /// Builds one policy. `path` is the configuration path of the policy, or of the listener if it names no policy.
+    /// Error messages start with `path`.
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
         let known = self.client_authorities(path, &keys);
         let (pins, roots) = known.unzip();

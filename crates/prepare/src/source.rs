@@ -37,7 +37,7 @@ pub struct ConfigSource {
     /// Absolute path of the folder in which the operator started the command.
     base: PathBuf,
     files: Files,
-    /// Token agents for the next configuration to load.
+    /// Sockets of the token agents for the next configuration to load.
     tokens: Tokens,
     trials: Trials,
 }
@@ -315,7 +315,8 @@ fn load_foreign(
     let mut prepared = placed(prepared, |problem| translation.place(problem));
     if !translation.problems.is_empty() {
         let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));
-        // A "missing" value may follow from an invalid setting, which is reported already.
+        // An invalid setting of the other program can also cause a "missing" error. The setting
+        // itself is in `translation.problems`.
         all.errors
             .retain(|problem| !problem.fault.starts_with("missing"));
         all.errors.extend(translation.problems.iter().cloned());

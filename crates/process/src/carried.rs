@@ -171,8 +171,8 @@ impl Carried {
 }
 
 impl Runner {
-    /// Executes the serving process's program in this process once no request is in progress.
-    /// Returns an input if the exec fails.
+    /// Executes the program of the serving process in place, after all requests have ended. Returns
+    /// an input for the supervisor if the exec fails.
     pub(super) async fn become_program(&mut self, signals: &mut Signals) -> Option<Input> {
         if !self.is_replaced || !self.children.iter().all(Child::is_flushed) {
             return None;

@@ -51,7 +51,7 @@ pub(super) struct Child {
     pub(super) listings: [ListedFiles; 2],
 }
 
-/// Paths of a [`Resources`] listing. The process refers to a path by its index.
+/// Paths of a [`Resources`] listing. The process requests a file by its index in this list.
 #[derive(Debug, Default)]
 pub(super) struct ListedFiles {
     pub(super) number: u32,
@@ -129,7 +129,7 @@ impl Child {
         self.outgoing.is_empty()
     }
 
-    /// Sends the part of a command that fits into the socket, and queues the rest.
+    /// Sends the part of a command that fits into the socket, and queues the remaining bytes.
     pub(super) fn send(&mut self, command: &Command, fds: Vec<OwnedFd>) {
         let pushed = serde_json::to_vec(command).map_err(io::Error::from);
         let pushed = pushed.and_then(|text| self.outgoing.push(&text, fds));

@@ -50,7 +50,7 @@ pub enum Command {
     Serve(Counts),
     /// Send state over the attached socket to the process that replaces this process.
     Upgrade,
-    /// Stop accepting, send the rest of the state, and report [`Event::Yielded`]. The arguments are
+    /// Stop accepting, send the remaining state, and report [`Event::Yielded`]. The arguments are
     /// the number of the next process and the addresses of its sockets.
     Yield(u32, Vec<SocketAddr>),
     /// The next process serves: finish the connections and exit.

@@ -162,7 +162,7 @@ pub(super) struct Holdings {
 #[derive(Default)]
 pub(super) struct Configurations {
     pub(super) current: Holdings,
-    /// Configurations that are being loaded, by process.
+    /// Configurations that are being loaded, each with the number of the process that loads it.
     offered: Vec<(u32, Holdings)>,
     /// Token agents of unused configurations, until they have exited.
     pub(super) unused_agents: Vec<Agents>,
@@ -202,7 +202,8 @@ impl Configurations {
         if let Some(holdings) = self.take(process) {
             let mut unused = std::mem::replace(&mut self.current, holdings);
             self.unused_agents.push(unused.agents);
-            // A later configuration may need the passed sockets again.
+            // Keep the sockets that the service manager passed, because a later configuration may
+            // use them again.
             unused
                 .sockets
                 .retain(|(kind, _), _| *kind == SocketKind::Passed);

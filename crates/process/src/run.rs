@@ -172,7 +172,8 @@ impl Runner {
         }
         child.charge(numbers.len() * FILE);
         let mut listings = child.listings.iter();
-        // The paths of an earlier listing are dropped, so each of its files is an error.
+        // The supervisor keeps only the paths of the latest listings. A request for a file of an
+        // earlier listing returns an error.
         let listed = listings.find(|listed| listed.number == listing);
         let (found, fds) = open_listed(listed.map_or(&[], |listed| &listed.paths), numbers);
         let first = numbers.first().copied().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! Signals as operator requests.
+//! Converts signals to operator requests.
 
 use std::io;
 use std::time::Duration;

@@ -1,5 +1,5 @@
-//! The supervisor's decisions, without processes, sockets or clock: [`Supervisor::handle`] takes an
-//! [`Input`] and returns [`Action`]s, which [`run`](super::run) carries out.
+//! The supervisor's decisions, without processes, sockets or clock: [`Supervisor::handle`] takes an [`Input`] and
+//! returns [`Action`]s, which [`run`](super::run) carries out.
 //!
 //! ```text
 //!              start                     Ready ─► Serve, Serving
@@ -13,12 +13,11 @@
 //!                                                                            old: Leave, Draining
 //! ```
 //!
-//! Invariants, checked by the tests: at most one process accepts. While a process serves, and
-//! outside the interval from Yield to Serving, exactly one accepts. Each started process ends. Each
-//! upgrade and reload has one outcome.
+//! Invariants, checked by the tests: at most one process accepts clients. Exactly one accepts while a process serves,
+//! except between Yield and Serving in an upgrade. Each started process ends. Each upgrade and reload has one outcome.
 //!
-//! Processes are not trusted. A process is killed if its report does not fit its stage, and its
-//! stage determines the cleanup.
+//! Processes are not trusted. The supervisor kills a process that sends an event that is unexpected in its stage. The
+//! cleanup after an exit depends on the stage.
 
 mod actions;
 mod events;
@@ -167,7 +166,8 @@ impl Supervisor {
         (self.next.is_none() && serving.reload.is_none()).then_some(serving)
     }
 
-    /// Returns the serving process if it can be replaced. A late reload does not delay an upgrade.
+    /// Returns the serving process if an upgrade may start: no upgrade is in progress, and no
+    /// reload that is still within its deadline.
     fn replaceable(&self) -> Option<&Serving> {
         let serving = self.serves()?;
         let reload = serving.reload.as_ref();
@@ -476,8 +476,8 @@ impl Supervisor {
         };
         let (id, is_renewing, times) = (serving.id, serving.is_renewing, serving.times);
         if self.is_outdated {
-            // Executes the newer program first. The new supervisor then carries out the pending
-            // requests.
+            // Execute the newer program before any reload. The new supervisor then carries out the
+            // pending requests.
             if !is_renewing {
                 out.push(Action::Replace);
             }

@@ -38,12 +38,12 @@ impl Backlog {
         }
     }
 
-    /// Returns whether clients have been left in the accept queue for longer than [`TARGET`].
+    /// Returns `true` if clients have been left in the accept queue for longer than [`TARGET`].
     pub fn is_behind(&self, now: Duration) -> bool {
         self.has_been_behind(now, TARGET)
     }
 
-    /// Returns whether clients have been left in the accept queue for longer than half of
+    /// Returns `true` if clients have been left in the accept queue for longer than half of
     /// [`TARGET`].
     pub fn is_falling_behind(&self, now: Duration) -> bool {
         self.has_been_behind(now, TARGET / 2)
@@ -65,8 +65,8 @@ impl Backlog {
         self.bound
     }
 
-    /// Updates the bound on the accept queue and returns whether it changed. `over` is `true` if
-    /// clients wait too long, in the accept queue or in the worker.
+    /// Updates the bound on the accept queue. Returns `true` if the bound changed. `over` is `true`
+    /// if clients wait too long, in the accept queue or in the worker.
     pub fn poll(&mut self, now: Duration, over: bool) -> bool {
         let counted = now.saturating_sub(self.counted_from);
         if counted < TARGET {

@@ -1,17 +1,16 @@
 //! Load balancing: chooses the server of a backend for a new connection.
 //!
-//! Policy only: for each server the caller passes whether it may be chosen, its weight and its number
-//! of connections, and receives an index. Nothing is allocated or counted. Each choice visits every
-//! server once or twice, which takes a few nanoseconds per server. The caller tracks which servers
-//! are in service and which are full (`crates/proxy/src/backend/`).
+//! For each server, the caller passes its weight, its number of connections, and `true` if the server may be chosen.
+//! The result is the index of a server. This module allocates nothing and counts no connections; the caller tracks
+//! which servers are in service and which are full (`crates/proxy/src/backend/`). Each choice visits every server once
+//! or twice, which takes a few nanoseconds per server.
 //!
-//! Invariants: a server that is not open or has weight 0 is never chosen; if any other server
-//! exists, one is chosen.
+//! Invariants: a server that is not open or has weight 0 is never chosen; if any other server exists, one is chosen.
 //!
 //! Sources: smooth weighted round robin as nginx documents it (`ngx_http_upstream_round_robin`: no bursts towards the
-//! heavy server); M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); D. Thaler and
-//! C. Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with the weights of J. Schindelhauer and
-//! G. Schomaker (2005), for the hashes.
+//! heavy server); M. Mitzenmacher, "The Power of Two Choices in Randomized Load Balancing" (2001); D. Thaler and C.
+//! Ravishankar, "Using Name-Based Mappings to Increase Hit Rates" (1998), with the weights of J. Schindelhauer and G.
+//! Schomaker (2005), for the hashes.
 
 use std::net::IpAddr;
 
@@ -20,7 +19,7 @@ pub struct Candidate {
     /// Number derived from the server's name by [`name_key`], the same in every process.
     pub key: u64,
     pub weight: u32,
-    /// Current connections.
+    /// Number of current connections.
     pub in_use: u32,
     /// `true` if the server may be chosen now: in service, with a free slot, not tried before.
     pub open: bool,
@@ -31,8 +30,8 @@ impl Candidate {
         self.open && self.weight > 0
     }
 
-    /// Returns whether this server would have fewer connections per weight than `other`, if each of them received one
-    /// more connection.
+    /// Returns `true` if this server would have fewer connections per weight than `other`, after each of them received
+    /// one more connection.
     fn is_lighter(&self, other: &Self) -> bool {
         let after = |server: &Self| u64::from(server.in_use) + 1;
         after(self) * u64::from(other.weight) < after(other) * u64::from(self.weight)
@@ -60,7 +59,8 @@ impl Wheel {
         let mut best: Option<(usize, i64)> = None;
         for (index, (owed, candidate)) in self.owed.iter_mut().zip(candidates).enumerate() {
             if !candidate.is_eligible() {
-                // Drops the credit of an unavailable server, so that it is not flooded on its return.
+                // Drop the credit of an unavailable server. Otherwise it would receive a burst of connections on its
+                // return.
                 *owed = 0;
                 continue;
             }

@@ -1,26 +1,25 @@
 //! A table with a bound on its entries and on their bytes, for state that clients and peers create.
 //!
-//! Entries are stored in places, which are the elements of a vector. A list links the places, and a
-//! hash table of place numbers finds them. The hash table costs 5 bytes per entry; a `HashMap`
-//! would store each key twice, since the entry contains it. The caller supplies hash and
-//! comparison. Each place stores 32 bits of the hash, so that neither eviction nor growth hashes
-//! again. [`Order`] selects the entry that is evicted for a new one.
+//! Entries are stored in slots, which are the elements of a vector. A linked list orders the used slots, and a hash
+//! table finds a slot number by its entry's key. This costs 5 bytes per entry; a `HashMap` would store each key twice,
+//! because the entry contains it. The caller supplies hash and comparison. Each slot stores 32 bits of the hash, so
+//! that neither eviction nor growth hashes again. [`Order`] selects the entry that is evicted for a new one.
 //!
-//! Keys come from peers, so the hash must be keyed with a secret. Otherwise a peer could choose keys
-//! that collide and slow the table down.
+//! Keys come from peers, so the hash must be keyed with a secret. Otherwise a peer could choose keys that collide and
+//! slow the table down.
 //!
-//! [`Sharded`] divides a table into shards, each with its own lock. There is no order across
-//! shards: each shard bounds and evicts its own entries.
+//! [`Sharded`] divides a table into shards, each with its own lock. There is no order across shards: each shard bounds
+//! and evicts its own entries.
 //!
-//! Invariants: each place is either in the list and the index, or in the chain of free places;
-//! entries and bytes never exceed the bounds (except with [`Order::Idle`] after the bound was
-//! lowered). A place keeps its number while its entry exists, unless the bound is lowered.
+//! Invariants: each slot is either in the list and the hash table, or in the chain of free slots. Entries and bytes
+//! never exceed the bounds (except with [`Order::Idle`] after the bound was lowered). An entry stays in its slot,
+//! unless the bound is lowered.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
-/// Entry of a table. Free places hold the default value, which must own no memory.
+/// Entry of a table. Free slots hold the default value, which must own no memory.
 pub trait Entry: Default {
     /// Bytes that count against the bound. They must not change while the entry is in the table.
     fn bytes(&self) -> usize {
@@ -48,7 +47,7 @@ pub struct Bounds {
     pub bytes: usize,
 }
 
-/// Place of an entry: an index into the table's vector.
+/// Slot number of an entry: an index into the table's vector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place(u32);
 
@@ -210,7 +209,7 @@ impl<E: Entry> BoundedTable<E> {
         self.bytes
     }
 
-    /// Bytes of the index and of all places, used or free.
+    /// Bytes of the hash table and of all slots, used or free.
     pub fn overhead_bytes(&self) -> usize {
         self.slots.capacity() * size_of::<Slot<E>>() + self.index.allocation_size()
     }
@@ -321,7 +320,7 @@ impl<E: Entry> BoundedTable<E> {
     }
 }
 
-/// A value in parts, each with its own lock. The locks are two cache lines apart, since x86
+/// Shards, each a value with its own lock. The locks are two cache lines apart, because x86
 /// processors fetch cache lines in pairs.
 #[derive(Debug)]
 pub struct Sharded<T>(Box<[Shard<T>]>);
@@ -338,8 +337,8 @@ pub struct Cursor {
 }
 
 impl<T> Sharded<T> {
-    /// Creates `count` parts, rounded up to a power of two. `make` receives the number of the part and
-    /// the number of parts.
+    /// Creates `count` shards, rounded up to a power of two. `make` receives the number of the shard and the number of
+    /// shards.
     pub fn new(count: usize, make: impl Fn(usize, usize) -> T) -> Self {
         let count = count.max(1).next_power_of_two();
         let shards = (0..count).map(|number| Shard(Mutex::new(make(number, count))));
@@ -350,26 +349,26 @@ impl<T> Sharded<T> {
         self.0.len()
     }
 
-    /// Returns the number of the part for a hash, from its upper half. [`BoundedTable`] uses the
+    /// Returns the number of the shard for a hash, from its upper half. [`BoundedTable`] uses the
     /// lower half.
     pub fn number(&self, hash: u64) -> usize {
         (hash >> 32) as usize & (self.0.len() - 1)
     }
 
-    /// Locks the part for a hash.
+    /// Locks the shard for a hash.
     pub fn of(&self, hash: u64) -> MutexGuard<'_, T> {
         self.0[self.number(hash)].lock()
     }
 
-    /// Iterates over all parts, each locked in turn.
+    /// Iterates over all shards, each locked in turn.
     pub fn all(&self) -> impl Iterator<Item = MutexGuard<'_, T>> {
         self.0.iter().map(Shard::lock)
     }
 }
 
 impl<T> Shard<T> {
-    /// Locks the part and ignores poisoning: only a closure passed to a walk can panic under the lock,
-    /// and that closure cannot change the part.
+    /// Locks the shard and ignores poisoning. Only a closure passed to `visit` can panic under the lock, and that
+    /// closure cannot change the shard.
     fn lock(&self) -> MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -394,12 +393,12 @@ impl<E: Entry> Sharded<BoundedTable<E>> {
         (next.shard < self.0.len()).then_some(next)
     }
 
-    /// Number of entries. Takes every lock in turn.
+    /// Returns the number of entries. Takes every lock in turn.
     pub fn len(&self) -> usize {
         self.all().map(|table| table.len()).sum()
     }
 
-    /// Returns whether there are no entries. Takes every lock in turn.
+    /// Returns `true` if there are no entries. Takes every lock in turn.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }

@@ -8,7 +8,7 @@ use crate::labelled;
 
 labelled! {
 pub enum CloseReason {
-    /// Client and server both ended their data; nothing was lost.
+    /// Client and server both ended their streams; no data was lost.
     Finished = "finished",
     /// The client ended its stream without close_notify; its data may be cut short.
     ClientTruncated = "client-truncated",

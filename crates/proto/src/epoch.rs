@@ -1,13 +1,13 @@
 //! Epochs of ticket keys by wall-clock time: the current epoch, its end, and the accepted epochs.
 //!
-//! Nodes of a cluster do not negotiate the epoch: each node reads its own clock. Epochs start at
-//! multiples of their length since 1970, so equal lengths give equal epochs. If the clock of a node
-//! differs by less than one length, its epoch is the previous or the next one of the other nodes,
-//! which they accept as well. This module contains only the arithmetic, with the time as an argument:
-//! `crates/control/src/rotation/` holds the secrets.
+//! Nodes of a cluster do not negotiate the epoch: each node reads its own clock. Epochs start at multiples of their
+//! length since 1970, so nodes with equal lengths and equal clocks have equal epochs. If two clocks differ by less than
+//! one length, the epochs of the two nodes are equal or adjacent. Each node therefore also accepts the previous and the
+//! next epoch. This module contains only the arithmetic, with the time as an argument: `crates/control/src/rotation/`
+//! holds the secrets.
 //!
-//! Invariant: start times never exceed the 32 bits that a ticket has for them (the year 2106). The
-//! last epoch before that does not end.
+//! Invariant: start times never exceed the 32 bits that a ticket has for them (the year 2106). The last epoch before
+//! that does not end.
 
 use std::num::NonZeroU32;
 use std::time::Duration;

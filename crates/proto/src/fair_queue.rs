@@ -1,7 +1,7 @@
-//! A short queue for several sources, in which a busy source cannot block the others.
+//! A short queue for several sources, in which a busy source cannot block other sources.
 //!
-//! When the queue is full, an item of the source with the most items is rejected: its newest one. No source is served
-//! twice in a row while another source waits. Every operation scans the queue, so it is meant for a few dozen items.
+//! A full queue drops the newest item of the source with the most items. No source is served twice in a row while
+//! another source waits. Every operation scans the queue, so it is meant for a few dozen items.
 
 use std::collections::VecDeque;
 

@@ -1,23 +1,24 @@
 //! A queue that serves clients before they give up.
 //!
-//! A client gives up after a few seconds of waiting for a full handshake, and all work for it after
-//! that is wasted. With first in, first out, that happens to most clients once they arrive faster
-//! than they can be served: each client is served when it is about to give up. So this queue
+//! A client gives up after it has waited a few seconds for a full handshake, and later work for it
+//! is wasted. When clients arrive faster than they can be served, a first-in, first-out queue
+//! serves most clients just before they give up. So this queue
 //!
 //! * serves the oldest client first while it has waited for no longer than [`PATIENCE`];
 //! * serves the newest client first after that, so that the served clients are still connected;
 //! * while it serves the newest client first, keeps three new clients for every two served, and
-//!   [`SPARE`] more, since further clients would only wait until they are dropped;
+//!   [`SPARE`] more, because further clients would only wait until they are dropped;
 //! * drops clients that have waited for [`LIMIT`], oldest first, so that they can try another
 //!   server.
 //!
 //! Waiting time is the only criterion, and nothing has to be configured. A burst that can be served
-//! within the limit is served in full. So is a crowd that always reconnects, if serving it once
-//! takes no longer than [`PATIENCE`]. (CoDel, RFC 8289, bounds the time in a queue, not its length;
-//! serving the newest first under overload is Facebook's "adaptive LIFO", Maurer, 2015.)
+//! within the limit is served in full. Clients that all reconnect after being served are also
+//! served in full, if one round takes no longer than [`PATIENCE`]. (CoDel, RFC 8289, bounds the
+//! time in a queue, not its length; serving the newest first under overload is Facebook's "adaptive
+//! LIFO", Maurer, 2015.)
 //!
-//! Owns 24 bytes for each number up to the largest ever queued, and reads no clock. Any
-//! client can leave at any time, in constant time.
+//! The caller identifies a client by an index. The queue owns 24 bytes for each index up to the
+//! largest ever queued, and reads no clock. Any client can leave at any time, in constant time.
 
 use std::time::Duration;
 
@@ -27,13 +28,13 @@ use crate::index_queue::IndexQueue;
 pub struct FreshQueue {
     waiting: IndexQueue,
     arrived: Vec<Duration>,
-    /// Surplus of arrivals, counted in half clients. [`Self::pop_excess`] drops clients while it is
-    /// positive.
+    /// Number of excess clients, in halves: two for each arrival, minus three for each client
+    /// served. [`Self::pop_excess`] drops clients while it is positive.
     excess: i32,
 }
 
 impl FreshQueue {
-    /// Appends a number, unless it is queued already.
+    /// Appends the client with this index, unless it is queued already.
     pub fn push(&mut self, index: usize, arrived: Duration) {
         if self.waiting.contains(index) {
             return;
@@ -125,9 +126,9 @@ impl FreshQueue {
 /// Target for the waiting time; a longer wait means overload. People notice a tenth of a second,
 /// and random arrivals below the capacity cause far shorter waits.
 pub const TARGET: Duration = Duration::from_millis(100);
-/// Waiting time of the oldest client; above it, the newest client is served first. A shorter time
-/// would starve the oldest clients of a crowd that always reconnects, although all could be served
-/// in turn.
+/// Maximum waiting time of the oldest client while the queue serves in order of arrival; above it,
+/// the newest client is served first. With a shorter time, clients that all reconnect at once would
+/// be served newest first, although all could be served in turn.
 pub const PATIENCE: Duration = Duration::from_millis(300);
 /// Number of clients that may arrive at once during overload without a drop.
 pub const SPARE: i32 = 32;

@@ -1,11 +1,11 @@
-//! One direction of a relayed connection: the next step, and the bytes that wait.
+//! One direction of a relayed connection: selects the next step, and stores the bytes that wait to be sent.
 //!
 //! A [`HalfPipe`] joins a *source* to a *sink*. It owns no socket and no cipher: the relay calls [`HalfPipe::next`],
-//! performs that step, and reports the result. Both directions use the same core, for decrypted, encrypted and
-//! unchanged bytes.
+//! performs that step, and reports the result. Both directions use this type, for decrypted, encrypted and unchanged
+//! bytes.
 //!
 //! Waiting bytes are on the heap, or in a kernel pipe (`P`) that was lent to the direction because it carries bulk
-//! data: [`HalfPipe::is_bulk`], [`HalfPipe::lend`], [`HalfPipe::fill`]. The core does not depend on the type of the
+//! data: [`HalfPipe::is_bulk`], [`HalfPipe::lend`], [`HalfPipe::fill`]. The code does not depend on the type of the
 //! pipe.
 //!
 //! Order of use, per turn: report readiness (`handle_readable`, `handle_writable`). Call `next` and perform the
@@ -15,11 +15,11 @@
 //! * back-pressure: the source is not read while bytes wait for the sink;
 //! * order: bytes leave in the order in which they were offered, each once;
 //! * the end of the source reaches the sink once, after the last byte;
-//! * held bytes ([`HalfPipe::hold`]) block nothing: they leave before the next bytes, or with the end;
+//! * held bytes ([`HalfPipe::hold`]) do not stop reading: they leave before the next bytes, or with the end;
 //! * heap memory is owned only while bytes wait, and freed once they are sent;
 //! * bytes wait on the heap or in a pipe, never in both.
 //!
-//! Readiness is edge-triggered: it is remembered until a call reports that it would block.
+//! Readiness is edge-triggered: a direction remembers that a socket is ready until a call on it would block.
 
 use std::{fmt, mem};
 
@@ -41,7 +41,7 @@ pub enum Next {
 /// borrow.
 pub struct HalfPipe<P> {
     waiting: Waiting<P>,
-    /// Recently relayed bytes; halved whenever the source runs dry.
+    /// Number of recently relayed bytes. It is halved whenever the source has no more data.
     run: u32,
     source_readable: bool,
     sink_writable: bool,
@@ -58,7 +58,6 @@ enum Waiting<P> {
     Pipe { pipe: P, filled: usize },
 }
 
-/// Debug output omits the waiting bytes.
 impl<P> fmt::Debug for HalfPipe<P> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         let waiting = match &self.waiting {
@@ -73,8 +72,8 @@ impl<P> fmt::Debug for HalfPipe<P> {
     }
 }
 
-/// A direction without waiting bytes. The sink counts as writable until a call blocks; the source
-/// is not read before it is reported as readable.
+/// An empty direction. The sink counts as writable and the source as not readable, until the relay
+/// reports otherwise.
 impl<P> Default for HalfPipe<P> {
     fn default() -> Self {
         Vec::new().into()
@@ -131,8 +130,7 @@ impl<P> HalfPipe<P> {
         self.run /= 2;
     }
 
-    /// Reports the end of the source. Waiting bytes, and bytes offered in this turn, are the last
-    /// ones.
+    /// Reports the end of the source. The caller may still offer bytes that it has already read.
     pub fn end_source(&mut self) {
         self.source_ended = true;
     }
@@ -142,11 +140,11 @@ impl<P> HalfPipe<P> {
         self.sink_writable = false;
     }
 
-    /// Stores bytes that the sink did not accept, after the bytes that already wait.
+    /// Appends bytes that the sink did not accept to the waiting bytes.
     ///
     /// # Panics
     ///
-    /// Panics if a pipe is lent, since heap bytes cannot be ordered after the pipe's contents.
+    /// Panics if a pipe is lent, because the order of its bytes and the new bytes would be unknown.
     pub fn offer(&mut self, more: &[u8]) {
         debug_assert!(!self.finished, "offered bytes after the end");
         if !more.is_empty() {
@@ -158,8 +156,8 @@ impl<P> HalfPipe<P> {
         }
     }
 
-    /// Stores bytes to be sent together with later bytes or the end of the stream. If other bytes already wait, appends
-    /// to them.
+    /// Stores bytes that must be sent together with the next bytes or with the end of the stream. Appends them to the
+    /// waiting bytes, if there are any.
     pub fn hold(&mut self, bytes: &[u8]) {
         match &self.waiting {
             Waiting::Heap { bytes: others, .. } if others.is_empty() && !bytes.is_empty() => {
@@ -258,8 +256,8 @@ impl<P> HalfPipe<P> {
         self.run = run.min(MOST_RUN);
     }
 
-    /// Returns whether at least `bytes` were relayed recently. The count is halved whenever the
-    /// source runs dry.
+    /// Returns `true` if at least `bytes` were relayed recently. The count is halved whenever a
+    /// read from the source would block.
     pub fn is_bulk(&self, bytes: u32) -> bool {
         self.run >= bytes
     }
@@ -285,8 +283,8 @@ impl<P> HalfPipe<P> {
         self.passed(n);
     }
 
-    /// Takes back the lent pipe and queues `bytes` instead of its contents. Returns `None` if no
-    /// pipe is lent.
+    /// Takes back the lent pipe, and queues `bytes` on the heap as a replacement for its contents.
+    /// Returns `None` if no pipe is lent.
     pub fn take_pipe(&mut self, bytes: Vec<u8>) -> Option<P> {
         match mem::replace(&mut self.waiting, Waiting::none()) {
             Waiting::Pipe { pipe, .. } => {

@@ -28,8 +28,8 @@ pub const LENGTH: usize = 4;
 /// at most 64 KiB.
 pub const LONGEST: usize = 256 * 1024;
 
-/// One piece of state. New variants must be added at the end, since the encoding contains a
-/// variant's index. Debug output omits secrets.
+/// A part of the state of the old process. New variants must be added at the end, because the
+/// encoding contains the index of the variant.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Record {
     Session {
@@ -42,14 +42,14 @@ pub enum Record {
     /// Ticket secrets of a host outside a cluster.
     Secrets(Secrets),
     Server(Server),
-    /// Client-to-server assignments of a backend.
+    /// Stick table entries of a backend.
     Sticks {
         backend: String,
         sticks: Vec<StickEntry>,
     },
     /// The old process has stopped accepting, and has sent all of its state.
     Cut,
-    /// The old process has released its cluster addresses.
+    /// The old process has closed its sockets for cluster messages.
     Left,
 }
 
@@ -74,13 +74,13 @@ pub struct StickEntry {
     pub remaining: Duration,
 }
 
-/// Random ticket secrets and the time of their next change.
+/// Randomly generated ticket secrets and the time until the next rotation.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Secrets {
     pub id: SecretId,
-    /// Number of epochs before the current one.
+    /// Number of rotations so far.
     pub rotations: u64,
-    /// Time until the next epoch.
+    /// Time until the next rotation.
     pub due: Duration,
     /// Epochs and their secrets, at least one; the last one seals new tickets.
     pub epochs: Vec<(Epoch, Zeroizing<[u8; 32]>)>,
@@ -127,7 +127,8 @@ impl Record {
     }
 }
 
-/// Serializes into the caller's vector, so that the caller can erase its secrets.
+/// A postcard output that appends to the caller's vector, so that the caller can erase the secrets
+/// in it.
 struct Append<'a>(&'a mut Vec<u8>);
 
 impl postcard::ser_flavors::Flavor for Append<'_> {

@@ -1,10 +1,10 @@
-//! Health of one server, from checks, from connects and over time.
+//! Health of one server, derived from health checks, failed connects and elapsed time.
 //!
 //! A [`Health`] is the state of one server and uses no sockets: `crates/control/src/health/prober.rs`
 //! runs the checks, counts connects, and reports both here. Call `handle_check` after every check,
-//! `handle_connects` now and then with the number of connects that failed in a row, and `handle_time`
-//! as time passes. Each returns a [`Change`] if the condition changed, to be logged once.
-//! `until_next_check` is the delay before the next check.
+//! `handle_connects` periodically with the number of consecutive failed connects, and `handle_time`
+//! periodically as time passes. Each returns a [`Change`] if the condition changed; log it once.
+//! `until_next_check` returns the delay before the next check.
 //! ```text
 //!              first outcome good                    `fall` bad ones in a row,
 //!  OnTrial ─────────────────────────► InService ─────────────────────────────► OutOfService
@@ -15,8 +15,8 @@
 //!     └────────────────────────────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! A server without any outcome is used, since refusing clients until the first check is done would
-//! make every start of a process an outage. One bad outcome takes it out of service.
+//! A server on trial receives clients. Otherwise every start of a process would refuse clients until the first check is
+//! done. One bad outcome takes a server on trial out of service.
 //!
 //! Invariants: a server in service has had fewer than `fall` bad checks in a row; a server out of
 //! service has had fewer than `rise` good ones.
@@ -31,7 +31,7 @@ use crate::labelled;
 pub struct Rules {
     /// Active checks; `None` if only connects count.
     pub checks: Option<Checks>,
-    /// Failed connects; `None` if they do not count.
+    /// Rules for failed connects; `None` if failed connects are ignored.
     pub passive: Option<Passive>,
     /// Time after a return to service until the server has its full weight; zero disables the ramp.
     pub slow_start: Duration,
@@ -54,15 +54,14 @@ pub struct Checks {
 pub struct Passive {
     /// Number of consecutive failed connects that take a server out of service; at least 1.
     pub failures: u32,
-    /// Time that a server stays out of service if checks are disabled. It then receives clients
-    /// again, on trial.
+    /// Time after which a server without active checks leaves `OutOfService` and enters `OnTrial`.
     pub pause: Duration,
 }
 
 labelled! {
 #[derive(Default, Serialize, Deserialize)]
 pub enum Condition {
-    /// Neither checks nor failed connects count, so the server is always used.
+    /// Checks and failed connects are both disabled, so the server always receives clients.
     #[default]
     Unchecked = "unchecked",
     /// Clients are sent to the server. The next outcome puts it in service or out of service.
@@ -91,10 +90,10 @@ pub struct Known {
     pub condition: Condition,
     /// Number of consecutive checks whose outcomes contradict the condition.
     pub against: u32,
-    /// Remaining pause, after which the server receives clients again, on trial.
+    /// Remaining time until the server enters `OnTrial`; `None` if no pause is running.
     pub paused: Option<Duration>,
-    /// Number of consecutive failed connects when the server went on trial or out of service. Only
-    /// later failures count.
+    /// Number of consecutive failed connects that have already taken effect. Only additional
+    /// failures count.
     pub failures_before: u32,
     /// Time since the server's return to service.
     pub returned: Option<Duration>,
@@ -104,13 +103,13 @@ pub struct Known {
 pub struct Health {
     condition: Condition,
     against: u32,
-    /// End of the pause, after which the server receives clients again, on trial.
+    /// Time at which the pause ends and the server enters `OnTrial`; `None` if no pause is running.
     paused_until: Option<Duration>,
-    /// Number of consecutive failed connects when the server went on trial or out of service. Only
-    /// later failures count.
+    /// Number of consecutive failed connects that have already taken effect. Only additional
+    /// failures count.
     failures_before: u32,
-    /// Clock reading, and the time since the server's return to service at that reading; this time
-    /// is zero unless the old process sent the state.
+    /// A clock reading, and the time that had passed since the return to service at that reading.
+    /// The second value is zero unless the old process sent this state.
     returned: Option<(Duration, Duration)>,
 }
 
@@ -142,8 +141,8 @@ impl Health {
         }
     }
 
-    /// Restores the state that the old process sent. Returns `None` if no outcome under these rules
-    /// could ever change it.
+    /// Restores the state that the old process sent. Returns `None` if, under the new rules, no
+    /// event could ever change this state.
     pub fn of(known: Known, rules: &Rules, now: Duration) -> Option<Self> {
         let enough = rules.checks.map(|checks| match known.condition {
             Condition::InService => checks.fall,
@@ -162,8 +161,8 @@ impl Health {
         };
         ends.then(|| Self {
             condition: known.condition,
-            // The restored count stays below the threshold of the new rules, so only a further
-            // outcome changes the condition.
+            // The count stays below the threshold of the new rules, so that the restored state does
+            // not change before the next check.
             against: known.against.min(enough.unwrap_or(1).saturating_sub(1)),
             paused_until: paused.map(|left| now.saturating_add(left)),
             failures_before: known.failures_before,
@@ -197,8 +196,7 @@ impl Health {
         }
     }
 
-    /// Applies the number of consecutive failed connects over all workers, 0 if the last connect
-    /// succeeded.
+    /// Evaluates the number of consecutive failed connects, counted over all workers.
     pub fn handle_connects(
         &mut self,
         failures: u32,
@@ -217,7 +215,8 @@ impl Health {
             Condition::InService | Condition::OnTrial
                 if failures.saturating_sub(before) >= passive.failures =>
             {
-                // Failures so far do not count again after a check returns the server to service.
+                // A good check may return the server to service. The failures so far must not take
+                // it out of service again.
                 self.failures_before = failures;
                 Some(if checked {
                     self.leave(None)

@@ -30,7 +30,7 @@ impl fmt::Display for Expected {
     }
 }
 
-/// The input is not a status, a class (`2xx`) or a range.
+/// Neither a status, nor a class (`2xx`), nor a range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a status")]
 pub struct NotStatus;

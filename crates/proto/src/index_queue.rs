@@ -1,12 +1,12 @@
-//! A queue of small numbers in order of arrival, from which any number can be removed in constant
+//! A first-in, first-out queue of small numbers, from which any number can be removed in constant
 //! time.
 //!
-//! Numbers are indices of a slab, so an array contains the links between them. Adding or removing a
-//! number neither searches nor allocates. Clients without a complete ClientHello wait in such a
-//! queue; if there are too many, the first one is closed.
+//! The numbers are indices of a slab. They are linked through an array, so adding or removing a
+//! number neither searches nor allocates. A worker uses such a queue for clients without a complete
+//! ClientHello: if there are too many, it closes the first one.
 //!
-//! Owns eight bytes for each number up to the largest ever queued. Invariant: a number is in the
-//! queue once or not at all; if it is added again later, it goes to the end.
+//! The array has eight bytes for each number up to the largest ever queued. Invariant: the queue
+//! contains a number at most once. A number that was removed and is added again goes to the end.
 
 #[derive(Debug)]
 pub struct IndexQueue {
@@ -112,7 +112,7 @@ impl Link {
     };
 }
 
-/// Marks the missing predecessor of the first number and the missing successor of the last one.
+/// Link that means "no predecessor" or "no successor".
 const NONE: u32 = u32::MAX;
 /// Link of a number that is not in the queue.
 const ABSENT: u32 = u32::MAX - 1;

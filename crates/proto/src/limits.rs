@@ -1,20 +1,20 @@
-//! Limits shared by several processes, such as `maxconn` of a server while one process replaces another.
+//! Limits that several processes share, such as `maxconn` of a server while one process replaces another.
 //!
-//! No memory is shared. Each process counts its own connections with a [`SharedCount`]: one atomic operation, bounded
-//! by the process's *share* of the limit. Shares change by messages, which the supervisor relays and records:
+//! Each process has a *share* of every limit, and counts its own connections in a [`SharedCount`] up to that share. The
+//! processes share no memory. Shares change by messages, which the supervisor relays and records:
 //!
-//! * The serving process has the limit minus the shares of the other processes ([`Lender`]).
-//! * A leaving process keeps its connections when it stops accepting. It gives back connections that its clients close,
-//!   and requests more while its clients wait ([`Borrower`]).
-//! * The supervisor keeps a row for each leaving process ([`Ledger`]). A process that starts to serve receives the sum
-//!   of the rows. When a process ends, its row is deleted.
+//! * The serving process has the limit minus the shares of all leaving processes ([`Lender`]).
+//! * A leaving process has stopped accepting, but still has connections. It gives back the share of connections that
+//!   end, and requests more while its clients wait ([`Borrower`]).
+//! * The supervisor keeps a row of shares for each leaving process ([`Ledger`]). A process that starts to serve
+//!   receives the sum of the rows. When a process ends, its row is deleted.
 //!
 //! Invariant: the shares of all processes never add up to more than the limit, since a process lowers its own share
-//! before it sends the message that raises another one. All messages are differences except
-//! [`Wanted`](Lender::set_wanted), so messages may cross on the way.
+//! before it sends the message that raises another share. Every message except [`Wanted`](Lender::set_wanted) is a
+//! difference, so messages may cross on the way.
 //!
-//! Order of use in a turn of the serving process: handle the messages, then call [`Lender::settle`] for each limit. In
-//! a leaving process: call [`Borrower::settle`] for each limit.
+//! In each turn, the serving process handles its messages and then calls [`Lender::settle`] for each limit. A leaving
+//! process calls [`Borrower::settle`] for each limit.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::AtomicU64;
@@ -23,11 +23,11 @@ use std::sync::atomic::Ordering::SeqCst;
 /// Connection counts by limit key.
 pub type Counts = BTreeMap<u64, u32>;
 
-/// Connections in use, and this process's share of the limit.
+/// Number of connections in use, together with this process's share of the limit.
 #[derive(Debug)]
 pub struct SharedCount(AtomicU64);
 
-/// Share of a process that may use the whole limit.
+/// Share of a process that is alone and may use the whole limit.
 pub const UNSHARED: u32 = u32::MAX;
 
 impl Default for SharedCount {
@@ -103,8 +103,8 @@ impl Ledger {
         self.rows.insert(process, held);
     }
 
-    /// Subtracts the connections that a process gave back, at most its share. Returns the amounts
-    /// by which the serving process may raise its own share.
+    /// Lowers the shares of a process by the given amounts, but not below zero. Returns the amounts
+    /// by which the serving process may raise its own shares.
     pub fn release(&mut self, process: u32, released: &Counts) -> Counts {
         let Some(row) = self.rows.get_mut(&process) else {
             return Counts::new();
@@ -124,8 +124,8 @@ impl Ledger {
         passed
     }
 
-    /// Adds a grant to a process's row. Returns `false` if the process has no row, so that the
-    /// grant returns to the serving process.
+    /// Raises the shares of a process by the given amounts. Returns `false` if the process has no
+    /// row; the caller must then return the grant to the serving process.
     pub fn grant(&mut self, process: u32, granted: &Counts) -> bool {
         let Some(row) = self.rows.get_mut(&process) else {
             return false;
@@ -171,7 +171,7 @@ pub struct Lender {
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Grants {
-    /// Process numbers, each with the number of connections added to that process's share.
+    /// Processes, each with the amount by which its share was raised.
     pub granted: Vec<(u32, u32)>,
     pub has_grown: bool,
 }
@@ -194,7 +194,7 @@ impl Lender {
         self.held.retain(|_, held| *held > 0);
     }
 
-    /// Replaces the previous request of a process for further connections.
+    /// Replaces a process's request for additional connections.
     pub fn set_wanted(&mut self, process: u32, wanted: Counts) {
         self.wanted.insert(process, wanted);
         self.wanted.retain(|_, counts| !counts.is_empty());
@@ -206,11 +206,11 @@ impl Lender {
         !self.held.is_empty() || !self.wanted.is_empty()
     }
 
-    /// Sets the serving process's share of one limit, and grants the requests of leaving processes
-    /// as far as possible.
+    /// Sets the serving process's share of one limit, and grants as many requests of leaving
+    /// processes as possible.
     ///
-    /// Clients of the leaving processes came first, so the connections that those processes request
-    /// stay reserved. `most` is the limit; without a limit, every request is granted.
+    /// Requested connections stay reserved for the leaving processes, since their clients came
+    /// first. `most` is the limit; `None` means unlimited, so every request is granted.
     pub fn settle(&mut self, key: u64, most: Option<u32>, count: &SharedCount) -> Grants {
         let held = self.held.get(&key).copied().unwrap_or(0);
         let wanted = self.wanted.values().filter_map(|wanted| wanted.get(&key));
@@ -251,7 +251,7 @@ pub struct Borrower {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settled {
-    /// Number of connections given back; the share is already lower by this number.
+    /// Number of connections by which the share was lowered.
     pub released: u32,
     /// Number of further connections that waiting clients need.
     pub wanted: u32,

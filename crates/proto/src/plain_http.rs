@@ -1,6 +1,6 @@
-//! Clear-text HTTP requests on a TLS port: detection and response.
+//! Detects clear-text HTTP requests on a TLS port, and contains the response to them.
 //!
-//! Reads only the first bytes, borrows them, and does not parse the request.
+//! Looks only at the first bytes and does not parse the request.
 //! Source: RFC 9110 section 9, RFC 9112, RFC 9113 section 3.4.
 
 use crate::reader::{Prefix, prefix};

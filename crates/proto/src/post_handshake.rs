@@ -48,11 +48,12 @@ pub enum Message<'a> {
     Renegotiation,
 }
 
-/// A message that is not allowed here, or is too long.
+/// A message that is not allowed after the handshake, or that is too long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unexpected;
 
-/// Reader of handshake messages. Buffers an incomplete message until the next record.
+/// Reassembles handshake messages from records. Buffers an incomplete message until the next record
+/// arrives.
 #[derive(Debug, Default)]
 pub struct Messages {
     begun: Vec<u8>,
@@ -116,7 +117,8 @@ fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
     Some((*kind, body, behind))
 }
 
-/// Maximum message length in bytes: the maximum record length, which the TLS engine uses as well.
+/// Maximum message length in bytes, equal to the maximum record length and to the limit of the TLS
+/// engine.
 pub const MOST: usize = 16 * 1024;
 // Alert descriptions (RFC 8446, section 6).
 const CLOSE_NOTIFY: u8 = 0;

@@ -1,4 +1,4 @@
-//! The secret numbers of a private key, which are the same in every encoding of a key file.
+//! The secret numbers of a private key, independent of the encoding of the key file.
 //!
 //! Reads PKCS#1 (RFC 8017), SEC1 (RFC 5915) and PKCS#8 (RFC 5208 and 5958), and borrows the
 //! numbers. The crypto provider, not this module, checks that the numbers form a key.

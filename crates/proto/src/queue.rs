@@ -1,12 +1,13 @@
-//! A queue in order of arrival, which a waiter may leave at any time and rejoin at its position.
+//! A first-in, first-out queue, which a waiter may leave at any time and rejoin at its old
+//! position.
 //!
-//! A waiter is not offered servers that it has *tried*, because its connects to them failed. If a
-//! waiter that has tried no server cannot use the available servers, no other such waiter can. So
-//! the search ends at the first waiter if none has tried a server, which is almost always true.
+//! A waiter has *tried* a server if its connect to that server failed; the server is not offered to
+//! it again. All waiters that have tried no server can use the same servers. So a search asks only
+//! the first of them, and usually ends there.
 //!
-//! A waiter that rejoins keeps its [`Arrival`], even if it was served at once the first time.
-//! Waiters may rejoin in any order, so the queue is a tree: the cost of a lookup does not depend on
-//! the position.
+//! An [`Arrival`] is a client's position in the order of first arrivals. A client keeps it when it
+//! rejoins, even if it did not have to wait the first time. The queue is a tree, so that a client
+//! can be inserted at any position at low cost.
 //!
 //! A [`Stay`] identifies one entry in the queue. It becomes invalid when the waiter is served or
 //! leaves.
@@ -31,12 +32,12 @@ struct QueuedItem<T> {
     tried: Box<[u64]>,
 }
 
-/// Position of a waiter's first arrival among all arrivals. Waiters in the queue have even numbers.
-/// A client that was served at once has an odd number, between the waiters before and after it.
+/// Position of a client in the order of first arrivals. Even numbers are for clients that wait, odd
+/// numbers for clients that were served at once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Arrival(pub u64);
 
-/// Identifies one entry in the queue. Stays sort in queue order: by arrival, then by unique number.
+/// Identifies one entry in the queue. The order is by arrival, then by a unique number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Stay {
     arrival: Arrival,
@@ -105,8 +106,8 @@ impl<T> Queue<T> {
 
     /// Removes and returns the longest-waiting waiter for which `find` returns a value.
     ///
-    /// `find` receives the servers that a waiter has tried. It is called once for all waiters that
-    /// have tried none; the search continues past them only if other waiters have tried servers.
+    /// `find` receives the servers that a waiter has tried. It is called only once for all waiters
+    /// that have tried none, since its result is the same for each of them.
     pub fn take_first<S>(
         &mut self,
         mut find: impl FnMut(&[u64]) -> Option<S>,

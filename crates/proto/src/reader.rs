@@ -1,9 +1,9 @@
 //! A bounds-checked cursor over bytes that a peer sent.
 //!
-//! Owns no bytes. Every step returns `None` when too few bytes are left, and nothing here panics. The
-//! codecs of this crate and of replication rely on that: none indexes a slice by a number that a peer
-//! sent. A [`Span`] is a position in the bytes that does not borrow them, for structures that own their
-//! bytes. [`prefix`] compares the start of a stream, received in part, with a fixed token.
+//! Every step returns `None` when too few bytes are left, and nothing in this module panics. The codecs of this crate
+//! and of the replication protocol rely on that: they never index a slice by a number that a peer sent. A [`Span`] is a
+//! range of the bytes that does not borrow them, for structures that own their bytes. [`prefix`] compares the partially
+//! received start of a stream with a fixed token.
 
 #[derive(Clone, Copy, Debug)]
 pub struct Reader<'a> {

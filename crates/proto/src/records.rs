@@ -1,12 +1,12 @@
-//! The cost of TLS records on an established connection, and a bound on records without data.
+//! The cost of TLS records on an established connection, and a limit on records without data.
 //!
-//! Every record costs work. Without data (a KeyUpdate, an alert, a ticket, nothing at all) it costs
-//! more per byte than any other, and a peer can send any number of them. So each record has a weight,
-//! which is charged to the current turn of its connection. Records without data also use up an
-//! [`Allowance`], which data restores: a peer that keeps sending them must send data as well.
+//! Each record has a weight, the estimated cost of processing it, which the caller charges to the current turn of the
+//! connection. Per byte, records without application data (KeyUpdates, alerts, tickets, empty records) cost more than
+//! records with data, and a peer can send any number of them. They therefore also reduce an [`Allowance`], which
+//! records with data restore. When the allowance is used up, the caller closes the connection.
 //!
-//! The TLS engine calls this module for each record, since the engine knows the content. This
-//! module reads only headers and validates none; TLS rejects invalid records. Source: RFC 8446
+//! The TLS engine calls this module for each record, since only the engine knows the content. This
+//! module reads record headers without validating them, since TLS rejects invalid records. Source: RFC 8446
 //! sections 4.6, 5.1 and 6.
 
 /// Returns the length of the first record, header included, or `None` if the record is incomplete.
@@ -25,7 +25,7 @@ pub fn whole(bytes: &[u8]) -> usize {
     end
 }
 
-/// Remaining allowance of a peer for records without data.
+/// Limits the records without data that a peer may send before it must send data.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     /// Total weight of the records without data that the peer may still send.
@@ -58,8 +58,8 @@ pub const HANDSHAKE: u8 = 22;
 pub const APPLICATION_DATA: u8 = 23;
 /// Length of a record header in bytes: type, version and length.
 const HEADER: usize = 5;
-/// Minimum weight of a record with data: the fixed cost of a record equals that of decrypting this
-/// many bytes.
+/// Minimum weight of a record with data. Decrypting 1024 bytes costs about as much as the fixed
+/// work for a record.
 const LEAST: usize = 1024;
 /// Minimum weight of a record without data, above the cost of a KeyUpdate (2.5 µs). A peer that
 /// follows the protocol needs few of them.

@@ -1,14 +1,14 @@
-//! Idle connections: finds the connection that has been idle longest in its group, without a
-//! search.
+//! Finds the connection in a group that has been idle longest, without a search.
 //!
-//! A place (an index of a slab) *rests* in a group since a given time, or is *busy*. If the place
-//! has rested before, each change is a single store, since the order is repaired only when it is
-//! read. So a place may be listed under an earlier time than the true one, but never under a later
-//! one. While the first place of a group has a wrong time, [`RestQueue::longest`] lists it again
-//! under its true time. Each such step repairs one earlier change.
+//! A connection is identified by its *place*, an index of a slab. A place either *rests* (is idle)
+//! in a group since a given time, or is busy. Each group has a list of places, sorted by time. To
+//! keep updates cheap, a place that starts or stops resting normally stays where it is in the list,
+//! and only its true time is stored. So the time in the list may be too early, but never too late.
+//! [`RestQueue::longest`] corrects this: while the first place has a wrong time, it moves that
+//! place to its true position, or removes it if it is busy.
 //!
-//! Owns 40 bytes for each place up to the largest that ever rested, and a tree node for each listed
-//! place. Invariant: a place is listed once or not at all, and every place that rests is listed.
+//! Uses 40 bytes for each place up to the largest that ever rested, and a tree node for each listed
+//! place. Invariant: every resting place is listed exactly once.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -21,7 +21,7 @@ pub struct RestQueue {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Rest {
-    /// Group and time under which the place is listed.
+    /// Group and time of the place's entry in the sorted list, if it has one.
     listed: Option<(usize, Duration)>,
     since: Option<Duration>,
 }

@@ -4,7 +4,7 @@
 
 use crate::der::Der;
 
-/// Numbers of a private key with two primes, big-endian, without leading zeros.
+/// The secret numbers of an RSA key with two primes, big-endian, without leading zeros.
 #[derive(Clone, Copy)]
 pub struct RsaKey<'a> {
     pub modulus: &'a [u8],

@@ -1,11 +1,12 @@
 //! Running time of a loop: a monotonic clock that excludes stalls of the loop's thread.
 //!
-//! A stopped process, a virtual machine without a CPU or a throttled container would make every client look late at
-//! once. Waiting times and deadlines in this clock exclude such stalls.
+//! A stall is time in which the thread could not run, for example because the process was stopped, the virtual machine
+//! had no CPU or the container was throttled. Measured with an ordinary clock, every client would exceed its timeout
+//! after a stall.
 //!
-//! The rule is HAProxy's for a wall clock that jumps (`clock_update_local_date`): a loop knows how long it intended to
-//! sleep, and no step of its work takes longer than [`LONGEST_STEP`]. Time beyond the sum of the two is a stall. A
-//! stall during a long sleep counts as sleep, so the waiting time of a client that arrives during a sleep starts at the
+//! A loop knows how long it intended to sleep, and a step of its work takes at most [`LONGEST_STEP`]. Any time above
+//! the sum of the two counts as a stall, as in HAProxy (`clock_update_local_date`). A stall during a long sleep cannot
+//! be distinguished from the sleep. So the waiting time of a client that arrives during a sleep is measured from the
 //! end of that sleep ([`RunningTime::since`]).
 //!
 //! Reads no clock. The loop calls [`RunningTime::advance`] whenever it reads its clock.
@@ -29,8 +30,8 @@ impl RunningTime {
         }
     }
 
-    /// Advances the clock after a step of work or a sleep of at most `sleep`. `read` is a reading of the monotonic
-    /// clock. Returns the running time.
+    /// Advances the clock after a step of work and a sleep of at most `sleep`, and returns the running time. `read` is
+    /// the current reading of the monotonic clock.
     pub fn advance(&mut self, read: Duration, sleep: Duration) -> Duration {
         let passed = read.saturating_sub(self.read);
         let counted = passed.min(sleep.saturating_add(LONGEST_STEP));
@@ -42,14 +43,13 @@ impl RunningTime {
         self.now
     }
 
-    /// Returns the time since which the loop has run without a sleep or a stall.
+    /// Returns the time at which the latest sleep or stall of the loop ended.
     pub fn since(&self) -> Duration {
         self.since
     }
 }
 
-/// Upper bound of a step between two readings. A longer step, such as building a large configuration,
-/// counts as this much.
+/// Maximum running time of a step. A longer step, for example building a large configuration, counts as this much.
 const LONGEST_STEP: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

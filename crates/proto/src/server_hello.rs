@@ -1,12 +1,12 @@
-//! A peek at the TLS ServerHello in the first bytes from a server: version and session ID.
+//! Parses the TLS ServerHello in the first bytes from a server: version and session ID.
 //!
-//! When becket forwards TLS without terminating it, the session ID shows which server issued it, so that a TLS 1.2
-//! client can resume at that server. [`ServerHello::session_to_learn`] returns only an ID that the server issued. If
-//! the server echoes an ID, the client chose it, and learning it would let clients write to the table; in TLS 1.3 every
-//! ID is an echo (RFC 8446 4.1.3).
+//! When becket passes TLS through without terminating it, the session ID shows which server has a session, so that a
+//! TLS 1.2 client can return to that server and resume. [`ServerHello::session_to_learn`] returns only an ID that the
+//! server created. An ID that merely repeats the client's ID is ignored, since clients could otherwise write any ID to
+//! the table. In TLS 1.3, every ID is such a copy (RFC 8446 4.1.3).
 //!
-//! Reads only the fields it needs and does not validate the other parts of the handshake. A ServerHello above
-//! [`MAX_HELLO_BYTES`], far more than any real one, is ignored.
+//! Parses only these fields and does not validate the remaining handshake. A ServerHello above [`MAX_HELLO_BYTES`], far
+//! more than any real one, is ignored.
 //! Source: RFC 8446 4.1.3 and 5.1; RFC 5246 7.4.1.3.
 
 use crate::reader::Reader;
@@ -16,7 +16,8 @@ pub enum ServerHelloPeek {
     /// The beginning of a ServerHello; more bytes are needed.
     Incomplete,
     Hello(ServerHello),
-    /// Anything else: an alert, or a malformed or oversized message. More bytes cannot change that.
+    /// Not a ServerHello, for example an alert, or a malformed or oversized message. More bytes do
+    /// not change this result.
     Other,
 }
 
@@ -63,10 +64,10 @@ impl ServerHello {
     }
 }
 
-/// Classifies the first bytes from a server, given the bytes received so far.
+/// Parses the bytes received from a server so far.
 ///
-/// A result other than [`ServerHelloPeek::Incomplete`] stays the same when more bytes arrive. Copies
-/// the hello, at most [`MAX_HELLO_BYTES`]. Never panics.
+/// A result other than [`ServerHelloPeek::Incomplete`] stays the same when more bytes arrive. Copies at most
+/// [`MAX_HELLO_BYTES`]. Never panics.
 pub fn peek(input: &[u8]) -> ServerHelloPeek {
     let mut records = Reader::new(input);
     let mut message = Vec::new();
@@ -98,7 +99,7 @@ pub fn peek(input: &[u8]) -> ServerHelloPeek {
         if length == 0 || length > MAX_RECORD_BYTES {
             return ServerHelloPeek::Other;
         }
-        // An incomplete record is enough if it contains the whole ServerHello.
+        // The last record may be incomplete, since the ServerHello may end before the record does.
         let come = records.rest();
         let part = come.get(..length).unwrap_or(come);
         let room = (4 + MAX_HELLO_BYTES).saturating_sub(message.len());
@@ -109,7 +110,7 @@ pub fn peek(input: &[u8]) -> ServerHelloPeek {
     }
 }
 
-/// Returns the body length that the message's header announces.
+/// Returns the body length in the header of a handshake message.
 fn announced(message: &[u8]) -> Option<usize> {
     let mut header = Reader::new(message);
     header.u8()?;

@@ -1,30 +1,32 @@
-//! The client's certificate chain in a session state as encoded by rustls.
+//! The client's certificate chain in a session state that rustls has encoded.
 //!
-//! Finds the chain without verifying it, and removes parts of it, since clients send more
-//! certificates than verification needs. The rest of the state is opaque. States come from tables
-//! and tickets of becket, but also from peers of a cluster, so the parser must not panic on any
-//! input. The encoding is private to rustls and may change with any version; tests that resume with
-//! a client's certificate then fail.
+//! Finds the chain without verifying it, and can remove certificates that a later verification does
+//! not need. The remaining state is opaque. States come from tables and tickets of becket, but also
+//! from peers of a cluster, so the parser must not panic on any input. The encoding is private to
+//! rustls and may change with any version; tests that resume sessions with a client's certificate
+//! then fail.
 //!
 //! Source: rustls 0.23.46, `msgs/persist.rs`, `ServerSessionValue`.
 
 use crate::reader::Reader;
 
-/// Returns the chain, leaf first; empty if the client sent none.
+/// Returns the client's certificate chain, leaf first. The chain is empty if the client sent no
+/// certificate.
 ///
 /// # Errors
 ///
-/// Fails if rustls could not have encoded these bytes.
+/// Fails if the bytes are not a session state of rustls.
 pub fn client_chain(state: &[u8]) -> Result<Vec<&[u8]>, NotAState> {
     let parts = parts(state).ok_or(NotAState)?;
     Ok(parts.chain)
 }
 
-/// Encodes the state with only the certificates at `places` of its chain. Costs a copy.
+/// Returns a copy of the state that contains only the certificates at the indices `places` of the
+/// chain.
 ///
 /// # Errors
 ///
-/// Fails if rustls could not have encoded these bytes, or if the chain lacks one of `places`.
+/// Fails if the bytes are not a session state of rustls, or if an index is out of range.
 pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> {
     let parts = parts(state).ok_or(NotAState)?;
     let kept = places.iter().map(|at| parts.chain.get(*at).copied());

@@ -1,22 +1,21 @@
 //! TLS sessions of one process, by policy and session ID, shared by all workers.
 //!
-//! The table enforces the limits, the expiry and the order of eviction. Sessions are spread over
-//! shards by a seeded hash of the ID; each shard has its own lock, held for one lookup. The table
-//! counts nothing: every call returns what happened, and the caller counts. The store that rustls
-//! calls is in `crates/tls/src/sessions/store.rs`.
+//! Sessions are distributed over shards by a hash of the ID. Each shard has a lock, which is held for one lookup. The
+//! table keeps no statistics: every call returns what happened, and the caller counts. The store that rustls calls is
+//! in `crates/tls/src/sessions/store.rs`.
 //!
-//! Invariants: a session is found only under the policy it was stored with; an expired session is never
-//! returned; a state is erased from memory whenever its entry is removed. The number of entries and the
-//! bytes of their states stay within the limit, in every shard and in total. When a shard is full, its
-//! oldest entries make room, used or not: a TLS 1.2 session has a fixed lifetime, and use does not
-//! extend it.
+//! Invariants:
+//! * A session is found only under the policy with which it was stored, and never after it expired.
+//! * A state is erased from memory when its entry is removed.
+//! * The number of entries and the total size of their states never exceed the limits, in any shard or in total. A full
+//!   shard evicts its oldest entries, even if they were used recently: a TLS 1.2 session has a fixed lifetime, which
+//!   use does not extend.
 //!
-//! At each lookup the ID comes from a peer, so the hash must be keyed with a secret. Otherwise a peer
-//! could choose IDs that collide and slow one shard down. The key is in the `BuildHasher`
-//! (`std::hash::RandomState::new()`).
+//! Peers choose the IDs that are looked up, so the hash must be keyed with a secret. Otherwise a peer could choose IDs
+//! that collide, and so slow one shard down. The key is in the `BuildHasher` (`std::hash::RandomState::new()`).
 //!
-//! Times are durations since an arbitrary origin of the caller's monotonic clock; origins of sessions
-//! are in wall-clock time.
+//! Times are durations since an arbitrary origin of the caller's monotonic clock. Only the origin of a session (the
+//! time of its full handshake) is in wall-clock time.
 //!
 //! Source: RFC 5246 section 7.3 and appendix F.1.4 (TLS 1.2 session ids), RFC 8446 section 4.6.1.
 
@@ -29,11 +28,10 @@ use std::time::Duration;
 use crate::bounded_table::{BoundedTable, Bounds, Cursor, Entry, Order, Sharded, share};
 use crate::session::{PolicyTag, Session, SessionName};
 
-/// Bounded table of sessions for resumption, with expiry. Each call takes the lock of one shard unless
-/// stated otherwise.
+/// Bounded table of sessions for resumption, with expiry. Unless stated otherwise, a call takes the lock of one shard.
 ///
-/// Costs, besides the state itself, at most 300 bytes per entry just after a shard has grown, and half
-/// of that just before. Allocates nothing before its first use.
+/// An entry needs the memory of its session state and up to 300 bytes of overhead. Allocates nothing before the first
+/// insertion.
 pub struct SessionTable<S = RandomState> {
     seed: S,
     shards: Sharded<BoundedTable<Stored>>,
@@ -63,9 +61,9 @@ pub struct Limits {
 }
 
 impl Default for Limits {
-    /// 200 000 sessions are 660 new ones per second for 300 s, with at most 60 MB of overhead. 128 MiB allow 600 bytes
-    /// per state, five times the size without a client certificate. With 64 shards, two of 64 workers rarely need the
-    /// same lock.
+    /// 200 000 entries hold 660 new sessions per second for 300 s, with at most 60 MB of overhead. 128 MiB allow 600
+    /// bytes per state, five times the size of a state without a client certificate. With 64 shards, 64 workers rarely
+    /// wait for the same lock.
     fn default() -> Self {
         Self {
             entries: 200_000,
@@ -82,7 +80,7 @@ pub struct Inserted {
     pub stored: bool,
     /// `true` if a session with the same policy and ID was replaced.
     pub replaced: bool,
-    /// Number of live sessions that were evicted, oldest first.
+    /// Number of unexpired sessions that were evicted.
     pub evicted: usize,
     pub expired: usize,
 }
@@ -139,9 +137,9 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// Sets an observer that receives the name of each session stored or removed from now on. Thus
-    /// a concurrent walk over the table misses no change. Expired and evicted sessions are not
-    /// reported.
+    /// Sets an observer, which receives the name of each session that is stored or removed from
+    /// then on, but not of expired and evicted sessions. It reports the changes that a concurrent
+    /// walk over the table may miss.
     pub fn observe(&self, observer: Option<SessionObserver>) {
         let is_observed = observer.is_some();
         *self.observer.lock().unwrap_or_else(PoisonError::into_inner) = observer;
@@ -159,13 +157,13 @@ impl<S: BuildHasher> SessionTable<S> {
         }
     }
 
-    /// Stores a session until `now + ttl`. Replaces a session with the same policy and ID; if the shard is
-    /// full, evicts its oldest sessions.
+    /// Stores a session until `now + ttl`. Replaces a session with the same policy and ID. If the shard is full, evicts
+    /// its oldest sessions.
     ///
-    /// O(1), plus one step per evicted session. Also checks the four oldest sessions of the shard and
+    /// Takes constant time, plus one step per evicted session. Also checks the four oldest sessions of the shard and
     /// removes the expired ones.
     ///
-    /// A session never outlives its `ttl`; rounded to whole seconds, it lives up to a second less.
+    /// Lifetimes are rounded down to whole seconds, so a session never outlives its `ttl`.
     pub fn insert(&self, policy: PolicyTag, id: &[u8], session: Session, lives: Lives) -> Inserted {
         let Some((hash, name)) = self.key(policy, id) else {
             return Inserted::default();
@@ -322,8 +320,8 @@ impl<S: BuildHasher> SessionTable<S> {
         self.shards.all().for_each(|shard| shard.check_invariants());
     }
 
-    /// Returns hash and name, or `None` if no session can have this ID. Only the ID is hashed, so
-    /// the sessions of all policies under one ID are in the same shard.
+    /// Returns the hash and the name, or `None` if the ID has an invalid length. Only the ID is
+    /// hashed, so the same shard contains all sessions with this ID, whatever their policy.
     fn key(&self, policy: PolicyTag, id: &[u8]) -> Option<(u64, SessionName)> {
         let name = SessionName::new(policy, id)?;
         Some((self.seed.hash_one(id), name))
@@ -352,8 +350,8 @@ fn bounds((entries, bytes): (usize, usize), number: usize, count: usize) -> Boun
     }
 }
 
-/// Number of oldest entries that an insertion checks. More than one, so that expired sessions are
-/// removed faster than new ones arrive, but few, so that an insertion stays O(1).
+/// Number of oldest entries that an insertion checks. With more than one, expired sessions are
+/// removed faster than new ones are added.
 const SWEEP: usize = 4;
 
 const MAX_SHARDS: usize = 1024;

@@ -1,14 +1,13 @@
-//! A guaranteed share of a thread's time for work of lower priority.
+//! Guarantees low-priority work a share of a thread's time.
 //!
-//! A thread has two kinds of work: the *first* has priority, and the *second* runs when no first
-//! work is left. If the first work never ended, the second would never run, so the second has a
-//! guaranteed part of the time. The second kind earns credit while the first kind runs and leaves
-//! work waiting, and spends this credit. A single step may take longer than the credit; the second
-//! kind then pays off its debt before it runs again. In the long run it gets its part, neither less
-//! nor more, whatever its steps cost.
+//! A thread has high-priority work, called *first*, and low-priority work, called *second*. The second kind runs when
+//! no first work waits. It must also progress when first work always waits, so it earns credit while the first kind
+//! runs, and may run while it has credit. A step of the second kind may take longer than the credit; the debt is then
+//! paid off before the next step. In the long run, the second kind gets exactly its share, whatever the cost of its
+//! steps.
 //!
-//! Owns one number and reads no clock. Order of use: call [`TimeShare::pay`] after the first kind has
-//! run; run the second kind if that returned `true`; call [`TimeShare::spend`] with its time.
+//! Reads no clock. Order of use: call [`TimeShare::pay`] after first work; run second work if the result is `true`;
+//! call [`TimeShare::spend`] with the time that it took.
 
 use std::time::Duration;
 
@@ -17,15 +16,14 @@ use std::time::Duration;
 pub struct TimeShare {
     /// Credit in nanoseconds; negative after a step that took longer than the credit.
     credit: i64,
-    /// Divisor: work without priority earns the running time of priority work divided by this
-    /// number.
+    /// Low-priority work earns 1 / `part` of the running time of high-priority work.
     part: i64,
     most: i64,
 }
 
 impl TimeShare {
-    /// Creates a credit of `most`, which is also its maximum. Work of the second kind (without
-    /// priority) earns the running time of the first kind divided by `part`.
+    /// Creates a share of 1 / `part`: low-priority work earns the running time of high-priority
+    /// work divided by `part`. The credit starts at `most`, its maximum.
     pub const fn one_of(part: i64, most: Duration) -> Self {
         let most = most.as_nanos() as i64;
         Self {
@@ -35,19 +33,19 @@ impl TimeShare {
         }
     }
 
-    /// Records that work of the first kind (with priority) took `took`; `waits` is `true` if more
-    /// of it waits. Returns whether work of the second kind may run now.
+    /// Records that high-priority work ran for `took`. `waits` is `true` if more of it waits.
+    /// Returns `true` if low-priority work may run now.
     pub fn pay(&mut self, took: Duration, waits: bool) -> bool {
         let paid = nanos(took) / self.part;
         self.credit = self.credit.saturating_add(paid).min(self.most);
         if !waits {
-            // No priority work waits, so any debt is cancelled.
+            // No high-priority work waits, so low-priority work may run even if it has a debt.
             self.credit = self.credit.max(1);
         }
         self.credit > 0
     }
 
-    /// Records that work of the second kind (without priority) took `took`.
+    /// Records that low-priority work ran for `took`.
     pub fn spend(&mut self, took: Duration) {
         let credit = self.credit.saturating_sub(nanos(took));
         self.credit = credit.max(-nanos(MOST_OWED));
@@ -58,7 +56,8 @@ fn nanos(time: Duration) -> i64 {
     i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
 }
 
-/// Maximum debt, longer than any step: a longer time means a stopped process or a clock that jumped.
+/// Maximum debt. It is longer than any real step: if more time was measured, the process was stopped or the clock
+/// jumped.
 const MOST_OWED: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

@@ -1,16 +1,16 @@
-//! Stick table: the last server of each client, shared by all workers.
+//! Stick table: remembers the server of each client, shared by all workers.
 //!
-//! A client is identified by a number (a hash of its address, or the origin of its session), and a server as well (a
-//! hash of its name). So an entry has the same meaning after a reload and on another host. Entries are spread over
-//! shards by a seeded hash; each shard has its own lock, held for one lookup.
+//! A client is identified by a number: a hash of its address, or the origin of its TLS session. A server is identified
+//! by a hash of its name, so an entry stays valid after a reload and on another host.
 //!
-//! The table is bounded, and entries expire. In contrast to a session, use extends the lifetime of an entry. When a
-//! shard is full, its least recently used entry is evicted. An expired entry is never returned.
+//! Entries are distributed over shards by a keyed hash, because clients choose their addresses. The key is in the
+//! `BuildHasher`. Each shard has a lock, which is held for one lookup.
 //!
-//! The table counts nothing and checks no server: the caller does both.
+//! Each use of an entry extends its lifetime. A full shard evicts its least recently used entry. An expired entry is
+//! never returned. The table keeps no statistics and does not check whether a server is available: the caller does
+//! both.
 //!
-//! Clients choose their addresses, so the hash must be keyed; the key is in the `BuildHasher`. Times are durations
-//! since an arbitrary origin of the caller's monotonic clock.
+//! Times are durations since an arbitrary origin of the caller's monotonic clock.
 
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -63,11 +63,11 @@ impl<S: BuildHasher> Stick<S> {
         Some(known.server)
     }
 
-    /// Stores `server` as the server of `client` for `life` from its last use. Returns whether other nodes should
-    /// receive the entry.
+    /// Stores `server` as the server of `client` until `now + life`. Returns `true` if the entry should be sent to the
+    /// cluster.
     ///
-    /// Returns `true` if the entry is new or has changed, or if the last `true` was more than half a life ago. So no
-    /// other node forgets the client before this one does.
+    /// An entry should be sent if it is new or has changed, or if it was last sent more than half of `life` ago.
+    /// Entries in use therefore do not expire on other nodes.
     pub fn learn(&self, client: u64, server: u64, now: Duration, life: Duration) -> bool {
         let hash = self.seed.hash_one(client);
         let mut shard = self.shards.of(hash);
@@ -86,12 +86,13 @@ impl<S: BuildHasher> Stick<S> {
             *known = StuckClient { news: since, ..new };
             return news;
         }
-        // Checks only two entries per call: over time, this is enough to shrink the table.
+        // Checking two entries for each new one is enough to remove expired entries over time.
         shard.look_over(2, |known| known.expires <= nanos(now));
         shard.insert(hash, new).is_some()
     }
 
-    /// Stores an entry that another node learned some time ago. A known client keeps its server.
+    /// Stores an entry that another node learned earlier, unless the table already has an entry for
+    /// the client.
     pub fn learn_unless_known(
         &self,
         client: u64,

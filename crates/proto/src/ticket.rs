@@ -1,20 +1,21 @@
-//! The clear-text and sealed parts of a session ticket, and the ring of keys that may open it.
+//! Format of session tickets, and the keys that may open a ticket.
 //!
-//! Owns the codec of the ticket's header (sent in clear, authenticated as associated data), the codec of
-//! the context that is sealed before rustls' state, the selection of the key, and the age limit. It
-//! neither seals nor opens: `crates/tls/src/sessions/tickets.rs` has the AEAD and calls this module.
+//! A ticket has a clear-text header, which is authenticated as associated data, and a sealed part. The sealed part
+//! contains the origin of the session and rustls' state. This module encodes and decodes the header and the origin,
+//! selects the key, and checks the age. It neither seals nor opens: `crates/tls/src/sessions/tickets.rs` does, with an
+//! AEAD.
 //!
 //! Layout, integers big-endian:
 //!
 //! ```text
-//! version u8 | secret id u32 | policy tag u32 | epoch start u32 | node u16 | nonce 12 | sealed ( context || state )
+//! version u8 | secret id u32 | policy tag u32 | epoch start u32 | node u16 | nonce 12 | sealed ( origin || state )
 //! origin = id u64 | at u64
 //! ```
 //!
-//! Invariants: a ring belongs to one policy, so none of its keys can open a ticket of another
-//! policy (the fault of CVE-2025-23419). The header identifies its key exactly, so at most one AEAD
-//! open is tried. If no key matches, the cause is counted. Everything in a header is an unverified
-//! claim of the peer until that open succeeds.
+//! Invariants: a key ring belongs to one policy, so none of its keys can open a ticket of another
+//! policy (the fault of CVE-2025-23419). The header identifies the key exactly, so at most one AEAD
+//! operation is tried. If no key matches, `KeyRing::select` returns the cause. The content of a header is unverified
+//! until that operation succeeds.
 //!
 //! Source: RFC 5077 section 4 and RFC 8446 section 4.6.1, which leave the format of a ticket to the server.
 
@@ -23,8 +24,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-/// Keys of one policy: a key that seals and opens, and keys of other secrets or epochs that only
-/// open.
+/// Keys of one policy: the key that seals new tickets, and further keys that only open tickets.
 ///
 /// Moving a value in memory can leave a copy of its bytes behind, so `K` should be a pointer (`Box`, `Arc`) to a key
 /// that erases itself on drop. The ring never clones a key.
@@ -41,7 +41,7 @@ pub struct KeyId {
     pub epoch: Epoch,
 }
 
-/// Result of [`KeyRing::select`]: a key to try, or the reason why there is none. Each has a counter.
+/// Result of [`KeyRing::select`]: the key that may open a ticket, or the reason why there is none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Selection<'a, K> {
@@ -88,9 +88,9 @@ impl<K> KeyRing<K> {
         (self.sealing.id, &self.sealing.key)
     }
 
-    /// Selects the only key that can open the ticket with this header. Costs a walk over a few keys.
+    /// Selects the only key that can open a ticket with this header.
     ///
-    /// Checks version, secret, policy and epoch in this order, so a failed check implies that all earlier checks
+    /// Checks version, secret, policy and epoch in this order, so a returned reason implies that all earlier checks
     /// passed.
     pub fn select(&self, header: &TicketHeader) -> Selection<'_, K> {
         if header.version != TicketHeader::VERSION {
@@ -160,8 +160,8 @@ impl TicketHeader {
 
     /// Splits a ticket into its header and its sealed part. Returns `None` if the ticket is too short.
     ///
-    /// Any 27 bytes decode: [`KeyRing::select`] refuses unknown versions. The associated data for opening are the
-    /// ticket's first [`TicketHeader::LEN`] bytes as received.
+    /// Does not validate the header, which [`KeyRing::select`] checks. The associated data for opening is the ticket's
+    /// first [`TicketHeader::LEN`] bytes.
     pub fn decode(ticket: &[u8]) -> Option<(Self, &[u8])> {
         let (version, rest) = take::<1>(ticket)?;
         let (secret, rest) = take(rest)?;
@@ -183,11 +183,11 @@ impl TicketHeader {
     }
 }
 
-/// Full handshake from which a session descends. Resumed sessions inherit it, and tickets contain
-/// it before rustls' state.
+/// Identity and time of the full handshake from which a session descends. Resumed sessions inherit
+/// it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Origin {
-    /// Shared by all sessions that descend from the handshake.
+    /// Random ID, equal for all sessions that descend from the handshake.
     pub id: OriginId,
     /// Time of the handshake, never of a later ticket.
     pub at: UnixSeconds,
@@ -216,11 +216,12 @@ impl Origin {
         Some((origin, state))
     }
 
-    /// Returns whether a session of this origin is at least `max_age` old at `now`, and so must not be resumed.
+    /// Returns `true` if the full handshake is at least `max_age` ago at `now`, so that the session must not be
+    /// resumed.
     ///
-    /// An origin can be in the future if the clock was set back, or if the clock of the issuing node is ahead. Up to
-    /// `max_age` ahead, it counts as new. Beyond that, the session is refused instead of being kept until the clock
-    /// catches up. So no session outlives twice `max_age`, even with wrong clocks.
+    /// The handshake may appear to be in the future, if a clock was set back or if the clocks of two nodes differ. It
+    /// then counts as new if it is at most `max_age` ahead, and as too old otherwise. So no session is usable for more
+    /// than twice `max_age`, even with wrong clocks.
     pub fn is_too_old(&self, now: UnixSeconds, max_age: Duration) -> bool {
         now.0.abs_diff(self.at.0) >= max_age.as_secs()
     }
@@ -230,7 +231,8 @@ impl Origin {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct SecretId(pub u32);
 
-/// Short name of a policy in a ticket. It selects keys, but proves nothing.
+/// Short name of a policy in a ticket, used to select a key. It is not authenticated before the
+/// ticket is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TicketPolicy(pub u32);
 

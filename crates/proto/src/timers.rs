@@ -1,38 +1,35 @@
 //! A hashed timer wheel for the connections of one worker (Varghese and Lauck, 1987, scheme 6).
 //!
-//! Owns a ring of slots, one per tick, with their entries. An entry that is due later than one turn of
-//! the wheel stays in its slot and is checked once per turn. The wheel does not interpret keys, reads
-//! no clock, and cannot cancel: the worker does. Order of use: `insert` at any time; sleep until
-//! `next_deadline`; then call `poll_expired` with the time until it returns `None`. The caller bounds
-//! how many entries are checked. Other due entries remain for the next round, and `next_deadline`
-//! reports them as due.
+//! The wheel is a ring of slots, one per tick. An entry that is due later than one turn of the wheel stays in its slot
+//! and is checked once per turn. Order of use: call `insert` at any time. Sleep until `next_deadline`. Then call
+//! `poll_expired` until it returns `None`. The caller limits how many entries are checked; `next_deadline` reports the
+//! remaining ones as due.
 //!
-//! Lazy re-arming: a connection's deadline moves with each byte, so moving its timer would cost more
-//! than the timer. The worker only writes the new deadline to the connection. When the entry fires, the
-//! worker compares, and inserts the key again if the connection's deadline is still ahead. A deadline
-//! that moves *nearer* needs a second entry, and the first one fires in vain. Keys must differ for
-//! successive users of a slab place (include a generation).
+//! Entries cannot be cancelled or moved: a connection's deadline changes with each byte, so moving its entry each time
+//! would be too expensive. The worker stores the new deadline in the connection. When the entry fires, the worker
+//! inserts it again if the connection's deadline is still in the future. If a deadline moves nearer, the worker inserts
+//! a second entry and ignores the first one when it fires. Keys must include a generation, so that they differ for
+//! successive users of a slab index.
 //!
-//! Times are durations since an arbitrary origin of the caller's choice.
+//! Times are durations since an arbitrary origin that the caller chooses.
 //!
-//! Invariants: an entry never fires early. If polled in time and to the end, it fires less than one tick
-//! late. An entry inserted with a past deadline fires at the next tick and not in the same round of
-//! polls, so a worker that always re-inserts cannot loop for ever. However far the time jumps, the
-//! walk is one turn of the wheel.
+//! Invariants: an entry never fires early. If the wheel is polled at each `next_deadline`, an entry fires less than one
+//! tick late. An entry with a past deadline fires at the next tick, so a worker that always inserts again cannot loop
+//! forever within one round of polls. After a jump of the clock, at most one turn of the wheel is scanned.
 
 use std::time::Duration;
 
 use crate::admission::nanos;
 
-/// Timer wheel with a resolution of one tick. `K` is a small copyable key, e.g. a slab index with its
-/// generation.
+/// Timer wheel. `K` is a small copyable key, for example a slab index with its generation.
 ///
-/// Memory is `size_of::<K>()` + 16 bytes per entry at the peak, kept for reuse, and 8 KiB for the wheel.
+/// An entry takes `size_of::<K>()` + 16 bytes, and the wheel itself 8 KiB. Freed entries are reused, but their memory
+/// is not released.
 #[derive(Debug)]
 pub struct Timers<K> {
     origin: Duration,
     tick_nanos: u64,
-    /// First tick whose slot was not taken out yet.
+    /// First tick whose slot has not been processed.
     cursor: u64,
     /// First tick after the last poll; no new entry is due before it.
     ahead: u64,
@@ -102,12 +99,11 @@ impl<K: Copy> Timers<K> {
         self.len += 1;
     }
 
-    /// Removes and returns a key whose deadline is not after `now`, in no particular order.
+    /// Removes and returns a key whose deadline is not after `now`. The order of such keys is
+    /// arbitrary.
     ///
-    /// Returns `None` if no such key is left or if `looks` has reached 0; each check of an entry
-    /// lowers `looks` by one. A `now` before that of an earlier call has no effect.
-    ///
-    /// Costs O(1) for each check, and a scan of 16 words for each slot.
+    /// Each check of an entry decrements `looks`. Returns `None` if no such key is left or if
+    /// `looks` has reached 0. A `now` before that of an earlier call has no effect.
     pub fn poll_expired(&mut self, now: Duration, looks: &mut usize) -> Option<K> {
         let now = nanos(now.saturating_sub(self.origin)) / self.tick_nanos;
         self.ahead = self.ahead.max(now + 1);
@@ -132,11 +128,10 @@ impl<K: Copy> Timers<K> {
         None
     }
 
-    /// Returns the time of the next call to [`Self::poll_expired`]: the earliest deadline, rounded
-    /// up to its tick, or an earlier time.
+    /// Returns the time at which the caller must call [`Self::poll_expired`] next: the earliest
+    /// deadline rounded up to a tick, or an earlier time. Returns `None` if there are no entries.
     ///
     /// An entry that is due later than one turn of the wheel wakes the caller once per turn.
-    /// Returns `None` if there are no entries. Costs a scan of 16 words.
     pub fn next_deadline(&self) -> Option<Duration> {
         if self.taken != NONE {
             return Some(self.time(self.cursor.saturating_sub(1)));
@@ -152,7 +147,8 @@ impl<K: Copy> Timers<K> {
         self.len == 0
     }
 
-    /// Takes out the next non-empty slot, up to the tick `now`.
+    /// Removes all entries from the next non-empty slot up to the tick `now`, and stores them in
+    /// `taken`.
     fn take_slot(&mut self, now: u64) -> Option<()> {
         // After a jump of more than a turn, every slot is visited exactly once.
         let turn = self.slots.len() as u64;
@@ -191,7 +187,7 @@ impl<K: Copy> Timers<K> {
         if ahead != 0 {
             return Some(start / 64 * 64 + ahead.trailing_zeros() as usize);
         }
-        // The last step returns to the first word, for its slots before `start`.
+        // The search ends in the word where it began, at the slots before `start`.
         (1..=words)
             .map(|step| (start / 64 + step) % words)
             .find_map(|word| {
@@ -216,8 +212,7 @@ const NONE: usize = usize::MAX;
 /// With ticks of 64 ms a turn is 65 s: most timeouts are shorter, so their entries are checked once.
 const SLOTS: usize = 1024;
 
-/// Resolution of `epoll_wait`. Ticks of at least this length also keep tick numbers far below the
-/// maximum of their type.
+/// Resolution of `epoll_wait`; a shorter tick would have no effect.
 const SHORTEST_TICK: Duration = Duration::from_millis(1);
 
 #[cfg(test)]

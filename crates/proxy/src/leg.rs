@@ -1,9 +1,10 @@
 //! One leg of a connection: a socket, its known readiness, and its byte counts.
 //!
-//! Sockets are registered once, edge-triggered. A short read or write empties or fills the socket
-//! (epoll(7), for streams). So the next byte causes a new event, and no call is needed to find
-//! `EAGAIN`. An end of stream that was already reported is the exception: no event follows, so the
-//! leg stays readable until the end is read.
+//! Sockets are registered once, edge-triggered. A read or write that moves fewer bytes than
+//! requested means that the receive buffer is empty or the send buffer is full (epoll(7), for
+//! streams). So the leg counts as not ready without a further call that returns `EAGAIN`, and the
+//! next byte causes an event. The end of a stream causes only one event, so the leg then stays
+//! readable until the end is read.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -65,8 +66,9 @@ impl<S: StreamSocket> Leg<S> {
         got
     }
 
-    /// Moves up to `most` received bytes into the lent, empty pipe, with one system call. A smaller
-    /// count does not mean that the socket is empty; only [`Got::Nothing`] does.
+    /// Moves up to `most` received bytes into the lent, empty pipe, with one system call. The
+    /// socket is empty only if the result is [`Got::Nothing`], not if fewer bytes than `most` were
+    /// moved.
     ///
     /// # Errors
     ///

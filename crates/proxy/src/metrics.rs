@@ -1,9 +1,9 @@
 //! All counters of becket, with their names in `/metrics`.
 //!
-//! Each worker owns one [`Counters`]. Only that worker writes it, with relaxed loads and stores and
-//! without locked instructions. On a scrape, the reader sums the counters of all workers, and sees
-//! each counter at a recent moment, never torn. Gauges are differences of counters.
-//! `crates/control/src/exposition.rs` formats them.
+//! Each worker owns one [`Counters`], and only that worker writes it. It uses relaxed loads and
+//! stores, which are cheaper than locked instructions. A scrape sums the counters of all workers;
+//! each counter is read atomically, but not all at the same moment. Gauges are differences of
+//! counters. `crates/control/src/exposition.rs` formats them.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
@@ -39,12 +39,12 @@ impl Counter {
 macro_rules! counters {
     (
         plain { $(#[doc = $help:literal] $field:ident = $name:literal,)* }
-        others { $(#[doc = $doc:literal] $other:ident: $kind:ty,)* }
+        others { $($(#[doc = $doc:literal])* $other:ident: $kind:ty,)* }
     ) => {
         #[derive(Debug, Default)]
         pub struct Counters {
             $(#[doc = $help] pub $field: Counter,)*
-            $(#[doc = $doc] pub $other: $kind,)*
+            $($(#[doc = $doc])* pub $other: $kind,)*
         }
 
         impl Counters {
@@ -121,7 +121,8 @@ others {
     early_accepted: Counter,
     /// Handshakes whose early data was announced but not accepted.
     early_rejected: Counter,
-    /// Completed TLS handshakes with servers: full, then resumed.
+    /// Completed TLS handshakes with servers. Index 0 counts full handshakes, index 1 counts
+    /// resumed handshakes.
     server_handshakes: [Counter; 2],
     /// Signatures requested from crypto threads. Unanswered requests are `begun - ended`.
     signatures_begun: Counter,
@@ -129,9 +130,10 @@ others {
     signatures_ended: Counter,
     /// Time from the request of a signature to its start on a crypto thread.
     signature_wait: AtomicHistogram,
-    /// Time of signing on a crypto thread.
+    /// Duration of one signing operation on a crypto thread.
     signature: AtomicHistogram,
-    /// Waiting time for a slot, only of connections that had to queue.
+    /// Time that a connection waited in the queue for a server slot. Connections that got a slot
+    /// without queueing are not counted.
     queue_waited: AtomicHistogram,
     /// Time of successful connects to servers, TLS included.
     connect_time: AtomicHistogram,
@@ -154,8 +156,8 @@ impl Counters {
         }
     }
 
-    /// Counts the result of a signature request. Signatures by tokens are not counted here, because
-    /// tokens have their own counters.
+    /// Counts the result of a signature request. Signatures by tokens are not counted, because
+    /// tokens have separate counters.
     pub fn count_signature(&self, signed: &Signed) {
         if signed.by_token {
             return;
@@ -218,7 +220,7 @@ pub enum PipeRefusal {
 }
 
 labelled! {
-/// Reason why kernel TLS is not used for a leg.
+/// Reason why the kernel does not encrypt and decrypt the records of a TLS connection.
 pub enum KernelTlsRefusal {
     /// The kernel does not support the TLS version, the cipher or KeyUpdates.
     Unsupported = "unsupported",
@@ -311,7 +313,7 @@ pub fn bucket_limit(index: usize) -> u64 {
     ((index % 8 + 9) as u64) << (octave - 3)
 }
 
-/// The last bucket counts all durations of 67 s and more.
+/// Lower limit of the last bucket. This bucket counts all durations of 67 s and more.
 const LIMIT_US: u64 = 1 << 26;
 pub const BUCKETS: usize = 24 * 8;
 

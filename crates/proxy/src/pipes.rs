@@ -1,11 +1,11 @@
-//! Pipes that a worker lends to directions with bulk data, to move bytes from socket to socket
-//! without a copy.
+//! Pipes of a worker. Directions of a connection borrow them to splice bulk data from socket to
+//! socket without a copy.
 //!
-//! A direction without TLS on either leg borrows a pipe after its source has delivered [`BULK`]
+//! A direction without TLS on either side borrows a pipe after its source has delivered [`BULK`]
 //! bytes without running dry. The direction returns the empty pipe when the source runs dry. Bytes
 //! are copied instead if all pipes are lent, if the kernel provides no pipe, or if the kernel
-//! cannot splice these sockets. A pipe that is dropped with bytes in it is closed, and replaced on
-//! demand.
+//! cannot splice these sockets. A pipe that is dropped with bytes in it is closed; a new pipe is
+//! opened when a direction needs one.
 //!
 //! `connection/half.rs` borrows pipes, and [`HalfPipe`](becket_proto::half_pipe::HalfPipe) holds
 //! the lent pipe.
@@ -28,14 +28,14 @@ pub struct Pipes {
     /// Number of bytes after which a direction may borrow a pipe; see [`BULK`].
     bulk: u32,
     counters: Arc<Counters>,
-    /// Number of upcoming requests to reject without a system call, because the kernel has refused
-    /// a pipe.
+    /// Number of future requests for a pipe that are rejected without a system call, because the
+    /// kernel has refused a pipe.
     pause: Cell<u32>,
     /// `true` if the worker has logged that the kernel provides no pipes.
     told: Cell<bool>,
 }
 
-/// A pipe that is lent to one direction until it is returned or dropped.
+/// A pipe that one direction uses until it returns or drops the pipe.
 #[derive(Debug)]
 pub struct Lent {
     pipe: Pipe,
@@ -146,9 +146,8 @@ impl Drop for PipePermit {
 }
 
 /// Number of bytes that a source must deliver without running dry before its direction borrows a
-/// pipe. Splicing 16 KiB at a time costs as much as copying; splicing 64 KiB at a time saves a
-/// fifth. A source that delivers 16 KiB at a time never reaches this value, because its count is
-/// halved each time it runs dry.
+/// pipe. A source that delivers 16 KiB at a time never reaches this number, because its count is
+/// halved each time it runs dry. Splicing 16 KiB at a time is no cheaper than copying.
 pub const BULK: u32 = 32 * 1024;
 /// Maximum size of a pipe in bytes. This is the default of `fs.pipe-max-size`, the limit for
 /// unprivileged processes.

@@ -1,8 +1,7 @@
-//! State shared by workers and the control thread.
+//! State that the workers and the control thread share.
 //!
-//! [`SharedState`] is the state of one process that outlives a configuration. Threads also share
-//! the configuration and objects built with it (keys, tokens, trials, docroots), ticket secrets,
-//! mailboxes, channels of the access log and, in a cluster, outboxes of new sessions.
+//! [`SharedState`] contains the part that does not depend on the configuration and stays when a
+//! reload replaces it.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -24,7 +23,7 @@ use becket_tls::admission::SharedAdmission;
 #[derive(Debug)]
 pub struct SharedState {
     pub workers: usize,
-    /// Clock that defines the origin of all monotonic times.
+    /// Clock from which all monotonic times of the process are read.
     pub clock: Clock,
     /// TLS 1.2 sessions by ID, in shards with one lock each.
     pub table: Arc<SessionTable>,
@@ -36,8 +35,7 @@ pub struct SharedState {
     pub cancels: Arc<Cancels>,
     /// One set of counters per worker. Only that worker writes it.
     pub counters: Vec<Arc<Counters>>,
-    /// Limits on full handshakes and connections per source. A check does one atomic operation or
-    /// locks one shard; without a limit, it does neither.
+    /// Limits on full handshakes and connections per source address.
     pub admission: Arc<SharedAdmission>,
     /// Signature requests for the crypto threads. Its lock is held only to push or pop a request.
     pub signatures: Arc<SigningQueue>,
@@ -48,7 +46,8 @@ pub struct SharedState {
     /// Number of lines that the syslog daemon did not accept.
     pub syslog_lines_dropped: Arc<AtomicU64>,
     pub access_lines_dropped: Arc<AtomicU64>,
-    /// Memory pressure. The control thread writes it; workers read it when they accept a client.
+    /// Current memory pressure, set by the control thread. Workers read it when they accept a
+    /// client.
     pub memory: MemoryState,
     /// Number of open connections, limited by `limits.connections`.
     pub connections: SharedCount,

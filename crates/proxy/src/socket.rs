@@ -1,7 +1,8 @@
-//! Socket traits for connections, implemented by real and by simulated sockets.
+//! Traits for non-blocking sockets, with an implementation for kernel sockets. Tests implement them
+//! for simulated sockets.
 //!
-//! Sockets are non-blocking, and `WouldBlock` is a regular result. Errors are classified once
-//! ([`SocketError`]), so that phases do not depend on error numbers.
+//! [`SocketError`] classifies the errors of a socket, so that the code of a connection does not
+//! depend on error numbers.
 
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
@@ -27,7 +28,7 @@ pub trait StreamSocket {
     fn send(&mut self, bytes: &[u8]) -> io::Result<usize>;
 
     /// Sends like [`Self::send`] with `MSG_MORE`: the kernel may delay the last bytes. The caller
-    /// must send more data at once.
+    /// must send more data immediately afterwards.
     ///
     /// # Errors
     ///
@@ -130,13 +131,14 @@ pub trait KernelTlsSocket: StreamSocket {
     fn has_room(&self) -> bool;
 }
 
-/// Readiness of a socket, accumulated from events until a phase reads it.
+/// Readiness of a socket. Events accumulate here until the connection reads them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
     pub readable: bool,
-    /// Data can be sent, or a connect has finished.
+    /// `true` if data can be sent or a connect has finished.
     pub writable: bool,
-    /// The peer has closed its sending side, so no data follows the received data.
+    /// `true` if the peer has closed its sending side, so that no data follows what has been
+    /// received.
     pub ended: bool,
     pub failed: bool,
 }
@@ -154,8 +156,8 @@ pub enum SocketError {
     Closed,
     /// The peer or the network reset the connection.
     Reset,
-    /// The kernel does not support the operation on this socket or for the next record. Nothing was
-    /// transferred.
+    /// The kernel does not support the operation for this socket or for the next record. No data
+    /// was transferred.
     Refused,
     /// The kernel cannot decrypt a received TLS record.
     Unopened,
@@ -185,25 +187,22 @@ impl From<io::Error> for SocketError {
     }
 }
 
-/// Socket to a client or a server. The socket to a server may be a unix socket in a [`TcpStream`],
-/// because the calls used here work for both. For a unix socket, the calls for the TLS layer,
-/// linger and TCP addresses fail.
+/// Non-blocking stream socket to a client or a server. A unix socket to a server is also stored as
+/// a [`TcpStream`]; the calls for kernel TLS, linger and TCP addresses then fail.
 #[derive(Debug)]
 pub struct KernelSocket {
     pub stream: TcpStream,
     sends: Sends,
 }
 
-/// Number of send calls on a socket. Linux sends the bytes of the first call at once: Nagle's
-/// algorithm (RFC 896) delays small data only while earlier data is unacknowledged. So
-/// `TCP_NODELAY` is set just before the second call. This saves a system call for each server that
-/// gets only one request.
+/// Number of send calls on a socket so far. `TCP_NODELAY` is set just before the second call,
+/// because Nagle's algorithm (RFC 896) never delays the first. This saves a system call on
+/// connections that send only once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Sends {
     Nothing,
     Once,
-    /// The second send call has been made, or `TCP_NODELAY` must not be changed: it is set already
-    /// or not needed.
+    /// `TCP_NODELAY` is set or not needed, so sends are no longer counted.
     Promptly,
 }
 
@@ -287,7 +286,7 @@ impl StreamSocket for KernelSocket {
     }
 
     fn is_acknowledged(&self) -> bool {
-        // This call never fails for a stream socket.
+        // This call never fails for a connected stream socket.
         becket_sys::socket::unsent(&self.stream).is_ok_and(|bytes| bytes == 0)
     }
 }

@@ -1,10 +1,9 @@
-//! Statistics and units for the measurements of the becket tools.
+//! Statistics for measurements, and parsing and formatting of units, for the becket tools.
 //!
-//! [`ratio::Interval`] is the ratio of two series of measurements with its uncertainty. [`units`]
-//! parses and formats quantities.
+//! [`ratio::Interval`] is the ratio of two series of measurements with its confidence interval.
+//! [`units`] parses and formats quantities.
 //!
-//! The crate is pure: it uses no clock, no files and no sockets. Programs pass numbers in and write
-//! strings out.
+//! The crate uses no clock, no files and no sockets.
 //!
 //! ```
 //! use becket_stats::ratio::{Interval, Verdict};

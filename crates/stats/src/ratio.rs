@@ -1,17 +1,15 @@
-//! The ratio of two series of measurements, with its uncertainty.
+//! The ratio of two series of measurements, with a confidence interval.
 //!
-//! Measurements are positive and vary by factors, not by amounts: a slow round changes a figure of
-//! 80 and a figure of 1600 by the same 3 %. All calculations therefore use logarithms, in which a
-//! ratio is a difference. They use Student's t distribution, which is correct for three rounds as
-//! well as for thirty. A bootstrap of three to ten rounds would be overconfident, since it cannot
-//! show a spread that these few rounds did not have.
+//! All calculations use logarithms, because noise changes large and small measurements by the same
+//! factor, not by the same amount. The intervals use Student's t distribution, which is also valid
+//! for three rounds. A bootstrap of so few rounds would be overconfident.
 //!
 //! [`Interval::paired`] compares rounds in which both series were measured one after the other, so
-//! that the machine's influence on both cancels out.
+//! that the influence of the machine cancels out.
 //!
-//! If a comparison is repeated until a difference appears, it finds differences that do not exist:
-//! five checks at 95 % are wrong in 14 of 100 cases. Each check therefore needs a higher confidence
-//! ([`level`]). The total probability of an error is at most the sum over all checks (Bonferroni).
+//! A comparison that is repeated until a difference appears finds differences that do not exist:
+//! five checks at 95 % are wrong in 14 of 100 cases. [`level`] returns the higher confidence that
+//! each check then needs, according to Bonferroni.
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
@@ -50,8 +48,8 @@ impl Interval {
         })
     }
 
-    /// Returns this interval with both bounds extended by the factor `1 + share`. `share` is the change of a
-    /// control measurement whose conditions stayed the same.
+    /// Returns this interval with both bounds extended by the factor `1 + share`. `share` is the relative change
+    /// between two runs of a control measurement under the same conditions.
     #[must_use]
     pub fn widened(self, share: f64) -> Self {
         let by = 1.0 + share.max(0.0);
@@ -62,7 +60,7 @@ impl Interval {
         }
     }
 
-    /// Compares the first series with the second series multiplied by `times`.
+    /// Returns how the first series compares with the second series multiplied by `times`.
     pub fn against(&self, times: f64) -> Verdict {
         match self {
             Self { high, .. } if *high < times => Verdict::Less,
@@ -111,10 +109,11 @@ impl Moments {
     }
 }
 
-/// Returns the half width of the confidence interval of a mean, in standard errors.
+/// Returns the half width of the confidence interval of a mean, in standard errors: the quantile of Student's t
+/// distribution.
 ///
-/// With t = sqrt(freedom) * tan(angle), Student's density is cos(angle)^(freedom - 1) up to a factor. The
-/// result is the angle up to which the area has the share `confidence` of the whole.
+/// With t = sqrt(freedom) * tan(angle), Student's density is proportional to cos(angle)^(freedom - 1). The function
+/// integrates this density until the area is the share `confidence` of the whole.
 fn student(freedom: f64, confidence: f64) -> f64 {
     let step = std::f64::consts::FRAC_PI_2 / f64::from(STEPS);
     let density = |index: u32| (step * f64::from(index)).cos().max(0.0).powf(freedom - 1.0);

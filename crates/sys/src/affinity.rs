@@ -1,8 +1,8 @@
-//! CPUs that this process may use, and pinning a thread to one of them.
+//! Reads the CPUs that this process may use, and pins threads to them.
 //!
-//! The number of workers follows from two limits that containers set independently: the affinity mask
-//! (cpusets, taskset) and the CPU quota of the control group. More workers would only take turns, and a
-//! worker that exhausts the quota stalls its connections until the next period.
+//! Two limits that containers set independently determine the number of workers: the affinity mask (cpusets, taskset)
+//! and the CPU quota of the control group. More workers would only compete for the CPUs. A worker that exhausts the
+//! quota stalls its connections until the next period.
 
 use std::io;
 use std::num::NonZeroUsize;
@@ -47,7 +47,7 @@ pub fn worker_count() -> NonZeroUsize {
 }
 
 fn workers(allowed: usize, quota: Option<f64>) -> NonZeroUsize {
-    // A cast from a float saturates, so a large quota has no effect.
+    // This cast saturates, so a very large quota has no effect.
     let paid_for = quota.map_or(usize::MAX, |cpus| cpus.ceil() as usize);
     NonZeroUsize::new(allowed.min(paid_for)).unwrap_or(NonZeroUsize::MIN)
 }

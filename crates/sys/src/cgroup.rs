@@ -1,10 +1,11 @@
-//! CPU quota and memory of the control group of this process.
+//! CPU quota and memory limit of the control group of this process.
 //!
-//! Version 2 has `cpu.max` ("quota period" or "max period") in each group; version 1 has
-//! `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`. For memory see [`MemoryGroup`]. Limits of
-//! ancestors apply as well, so every directory from the own group up to the mount point is read, and the
-//! smallest limit counts. Mount points come from `mountinfo`, since hybrid set-ups and containers place
-//! them anywhere. A file that cannot be read counts as no limit.
+//! A limit of any ancestor applies as well. So each directory from the group of this process up to the mount point is
+//! read, and the smallest limit is used. A file that cannot be read counts as no limit. Mount points come from
+//! `mountinfo`, because hybrid set-ups and containers mount control groups in different places.
+//!
+//! Version 2 has `cpu.max` ("quota period" or "max period") in each group; version 1 has `cpu.cfs_quota_us` (-1: none)
+//! and `cpu.cfs_period_us`. [`MemoryGroup`] reads the memory limit and usage.
 //!
 //! Sources: cgroups(7), proc(5), and the kernel's `Documentation/admin-guide/cgroup-v2.rst` and `cgroup-v1/memory.rst`.
 
@@ -14,9 +15,9 @@ use std::path::{Path, PathBuf};
 
 use crate::memory::read_again;
 
-/// Returns how many CPUs' worth of time the process may use, such as 1.5, or `None` without a limit.
+/// Returns the CPU quota in CPUs, such as 1.5, or `None` without a limit.
 ///
-/// Reads a few files under `/proc` and `/sys`: meant for start-up and reload.
+/// Reads several files under `/proc` and `/sys`, so call it only at start-up and on a reload.
 #[must_use]
 pub fn cpu_quota() -> Option<f64> {
     let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -28,7 +29,8 @@ pub fn cpu_quota() -> Option<f64> {
         .reduce(f64::min)
 }
 
-/// The control group with the smallest memory limit among the groups of this process.
+/// The control group that limits the memory of this process: the group itself or the ancestor with
+/// the smallest limit.
 #[derive(Debug)]
 pub struct MemoryGroup {
     version: CgroupVersion,
@@ -38,8 +40,8 @@ pub struct MemoryGroup {
 }
 
 impl MemoryGroup {
-    /// Finds the group and opens its files, which stay open so that they can be read in a sandbox. Returns
-    /// the process's own group if none is limited, or `None` if no group counts memory.
+    /// Finds the group with the smallest memory limit and opens its files. They stay open, so that they can be read in
+    /// a sandbox. Returns the group of this process if no group has a limit, or `None` if no group counts memory.
     #[must_use]
     pub fn own() -> Option<Self> {
         let groups = fs::read_to_string("/proc/self/cgroup").ok()?;
@@ -74,12 +76,11 @@ impl MemoryGroup {
         limits.filter(|&bytes: &u64| bytes < 1 << 60).min()
     }
 
-    /// Returns the bytes in use. They include the kernel's structures for sockets, but not memory that the
-    /// kernel can reclaim at once: pages of files and caches.
+    /// Returns the used memory in bytes. It includes the kernel's structures for sockets, but not memory that the
+    /// kernel can reclaim immediately, such as the page cache.
     ///
-    /// Version 1 does not separate the kernel's caches, such as names of files that do not exist,
-    /// from its other structures. With version 1, the structures count as [`CONNECTION`] bytes for
-    /// each of `connections`, up to the total usage.
+    /// With version 1, the kernel's structures cannot be separated from its caches. They are estimated as
+    /// [`CONNECTION`] bytes for each of `connections`, up to the total usage.
     ///
     /// # Errors
     /// Returns the errors of reading the files.
@@ -131,7 +132,7 @@ const CONNECTION: u64 = 8 * 1024;
 #[derive(Debug, PartialEq)]
 struct Hierarchy {
     version: CgroupVersion,
-    /// Path of the group that is mounted, relative to the root of the hierarchy.
+    /// Path of the mounted group within the hierarchy.
     root: PathBuf,
     mount_point: PathBuf,
 }
@@ -164,7 +165,7 @@ impl Hierarchy {
         })
     }
 
-    /// Returns the smallest quota of the own group and its ancestors, in CPUs.
+    /// Returns the smallest CPU quota of the group of this process and its ancestors, in CPUs.
     fn quota(&self, groups: &str) -> Option<f64> {
         let groups = self.groups(groups, "cpu");
         let quotas = groups
@@ -173,13 +174,14 @@ impl Hierarchy {
         quotas.reduce(f64::min)
     }
 
-    /// Returns the directories from the own group, as named in `/proc/self/cgroup`, up to the mount point.
+    /// Returns the directories from the group of this process up to the mount point. `groups` contains the text of
+    /// `/proc/self/cgroup`.
     fn groups(&self, groups: &str, controller: &str) -> Vec<PathBuf> {
         let Some(group) = own_group(groups, self.version, controller) else {
             return Vec::new();
         };
-        // If the group is outside the mounted root (a bind mount, `/..` in a namespace), only the
-        // mount point is visible.
+        // If the group is outside the mounted part of the hierarchy, for example after a bind mount
+        // or in a namespace, only the mount point is visible.
         let below = Path::new(group)
             .strip_prefix(&self.root)
             .unwrap_or(Path::new(""));
@@ -205,7 +207,8 @@ impl CgroupVersion {
     }
 }
 
-/// Returns the path of the own group from `/proc/self/cgroup`. Each line has the form `id:controllers:path`.
+/// Returns the path of the group of this process. `groups` contains the lines of `/proc/self/cgroup`, which have the
+/// form `id:controllers:path`.
 fn own_group<'g>(groups: &'g str, version: CgroupVersion, controller: &str) -> Option<&'g str> {
     groups.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':').skip(1);
@@ -224,7 +227,7 @@ fn divide(quota: &str, period: &str) -> Option<f64> {
     Some(positive(quota)? as f64 / positive(period)? as f64)
 }
 
-/// Undoes the octal escapes of `mountinfo` (`\040` is a space).
+/// Decodes the octal escapes of `mountinfo`, such as `\040` for a space.
 fn unescape(field: &str) -> PathBuf {
     let escapes = [
         (r"\040", " "),

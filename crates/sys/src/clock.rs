@@ -1,14 +1,12 @@
-//! Clocks, read once per turn of an event loop. All code that the loop calls receives [`Now`] as an
-//! argument, so tests can choose the time.
+//! Clocks that an event loop reads once per turn. Code that the loop calls receives the time as an argument ([`Now`]),
+//! so tests can choose the time.
 //!
-//! The monotonic clock continues in suspend, so that keys and sessions do not live longer because
-//! the machine slept. No peer waits during that time, so a loop excludes the time in which it did
-//! not run from [`Now::running`].
+//! The monotonic clock is CLOCK_BOOTTIME, which is never set. It also counts the time in which the machine is
+//! suspended, so that keys and sessions do not live longer after a suspend. [`Now::running`] can exclude the time in
+//! which the loop did not run, because peers did not wait during that time.
 //!
-//! Source: clock_gettime(2), CLOCK_BOOTTIME. Like CLOCK_MONOTONIC, which `std` reads, it is never set, and
-//! a reading is a call into the vDSO. In contrast to CLOCK_MONOTONIC it does not stop in suspend. libc
-//! makes the call, since rustix also looks for getcpu(2) in the vDSO and panics if it is missing, as in
-//! user-mode Linux 7.
+//! A reading is a call into the vDSO. libc makes the call, because rustix also looks for getcpu(2) in the vDSO and
+//! panics if it is missing, as in user-mode Linux 7. Source: clock_gettime(2).
 
 use std::time::{Duration, Instant, SystemTime};
 
@@ -28,7 +26,7 @@ impl Clock {
         }
     }
 
-    /// Reads only the monotonic clock, to measure a part of a turn: one call into the vDSO.
+    /// Reads only the monotonic clock. This needs one call into the vDSO instead of two.
     pub fn mono(&self) -> Duration {
         since_boot().saturating_sub(self.origin)
     }
@@ -49,8 +47,7 @@ impl Clock {
     }
 }
 
-/// Measures durations across turns and threads, with a finer resolution than the time of a turn. Each reading is a call
-/// into the vDSO, so use it for rare events.
+/// Measures durations across turns and threads. Each reading is a call into the vDSO, so use it only for rare events.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch(Instant);
 
@@ -71,7 +68,7 @@ pub struct Now {
     pub mono: Duration,
     /// Monotonic time for waits and deadlines. The loop may exclude periods in which its thread did not run.
     pub running: Duration,
-    /// `mono` as an instant, for code that compares instants with each other.
+    /// `mono` as an `Instant`, for libraries that use this type.
     pub instant: Instant,
     /// Wall-clock time since 1970.
     pub unix: Duration,

@@ -1,15 +1,16 @@
-//! Computations that can be suspended in the middle of foreign code.
+//! Coroutines that can be suspended while foreign code is on their stack.
 //!
-//! A coroutine runs on its own stack until a function far below its body calls [`suspend`].
-//! [`Stacks::run`] then returns to its caller, and [`Suspended::resume`] continues the coroutine
-//! later. The crate `corosensei` switches stacks. This module connects [`suspend`] with the running
-//! coroutine through a thread-local variable, since there is foreign code in between. It also ends
-//! a coroutine whose result is no longer wanted: it resumes the coroutine a last time, [`suspend`]
-//! returns `false`, and the body must return by itself. The stack is not unwound, since unwinding
-//! does not work where a panic aborts.
+//! A coroutine runs on a separate stack until a function that its body calls, directly or through
+//! foreign code, calls [`suspend`]. [`Stacks::run`] then returns to its caller, and
+//! [`Suspended::resume`] continues the coroutine later. The crate `corosensei` switches stacks. A
+//! thread-local variable refers to the running coroutine, because foreign code cannot pass it on.
 //!
-//! A guard page lies below each stack. A used stack is kept for the next coroutine, with the memory
-//! that it has touched.
+//! If the result of a suspended coroutine is no longer needed, it is resumed a last time.
+//! [`suspend`] then returns `false`, and the body must return. The stack is not unwound, because
+//! unwinding is impossible if panics abort.
+//!
+//! A guard page lies below each stack. A used stack is kept for the next coroutine, including the
+//! memory that it has touched.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -20,8 +21,8 @@ use std::rc::Rc;
 use corosensei::stack::DefaultStack;
 use corosensei::{Coroutine, CoroutineResult, Yielder};
 
-/// Stacks of one thread for coroutines. Never frees memory: unused stacks are stored for later
-/// coroutines.
+/// Pool of coroutine stacks for one thread. Unused stacks are kept for later coroutines and never
+/// freed.
 #[derive(Clone)]
 pub struct Stacks {
     free: Rc<RefCell<Vec<DefaultStack>>>,
@@ -91,9 +92,9 @@ pub enum CoroutineState<T: 'static> {
     Suspended(Suspended<T>),
 }
 
-/// A suspended coroutine. Dropping it ends the coroutine: see [`suspend`].
+/// A suspended coroutine. Dropping it resumes the coroutine a last time, so that it can return; see
+/// [`suspend`].
 pub struct Suspended<T: 'static> {
-    /// `None` after [`Suspended::resume`].
     coroutine: Option<Body<T>>,
     stacks: Stacks,
 }
@@ -159,7 +160,8 @@ enum Resumed {
     ToEnd,
 }
 
-/// The coroutine that was running before the current one. On drop, `RUNNING` refers to it again.
+/// The coroutine that was running when the current one was started. On drop, `RUNNING` refers to it
+/// again.
 struct Outer(Option<NonNull<Yielder<Resumed, ()>>>);
 
 impl Drop for Outer {

@@ -1,7 +1,7 @@
-//! CPU time that processes have used so far.
+//! Reads the CPU time that processes have used so far.
 //!
-//! The difference of two readings is the cost of the work in between. On a shared machine, it
-//! varies less than the elapsed time. `/proc` counts ticks of 10 ms. Source: proc(5).
+//! The difference of two readings is the CPU time of the work in between. On a shared machine, it
+//! varies less than the elapsed time. `/proc` counts in ticks of 10 ms. Source: proc(5).
 
 use std::fs;
 use std::io;
@@ -21,8 +21,8 @@ pub fn time_of(pid: u32) -> io::Result<Duration> {
     parse_stat(&stat, clock_ticks_per_second()).ok_or(io::ErrorKind::InvalidData.into())
 }
 
-/// Returns the CPU time of all children that have ended and were waited for, including their own
-/// children, with microsecond resolution.
+/// Returns the CPU time of all child processes that have ended and been waited for, with their
+/// children. The resolution is one microsecond.
 pub fn of_ended_children() -> Duration {
     let Ok(usage) = getrusage(UsageWho::RUSAGE_CHILDREN) else {
         return Duration::ZERO;

@@ -1,11 +1,12 @@
 //! Messages with open descriptors between two processes of one program, over a Unix stream socket.
 //!
-//! A message consists of the length of its text and the number of its descriptors, the text, and
-//! one byte for each batch of descriptors. The descriptors of a batch are sent with its byte
-//! (`SCM_RIGHTS`). [`send`] waits while the socket is full, up to a timeout; [`Outgoing`] does not
-//! wait. A receiver states the maximum length and the maximum number of descriptors.
+//! A message consists of a header with the length of its text and the number of its descriptors,
+//! the text, and one byte for each batch of descriptors. The descriptors of a batch are sent as
+//! ancillary data of its byte (`SCM_RIGHTS`). [`send`] waits while the socket is full, up to a
+//! timeout; [`Outgoing`] does not wait. A receiver sets the maximum length and the maximum number
+//! of descriptors.
 //!
-//! Source: unix(7), cmsg(3).
+//! Sources: unix(7), cmsg(3).
 
 use std::collections::VecDeque;
 use std::fs::File;
@@ -27,8 +28,8 @@ use rustix::net::{
 /// Sends a message with descriptors, and waits while the socket is full. The socket may be non-blocking.
 ///
 /// # Errors
-/// `TimedOut` if the other process has not read the message within `patience`; otherwise the error of sendmsg(2). Part
-/// of the message may have been sent.
+/// `TimedOut` if the receiver has not read the message within `patience`; otherwise the error of sendmsg(2). Part of
+/// the message may have been sent.
 pub fn send(
     stream: &UnixStream,
     text: &[u8],
@@ -49,8 +50,8 @@ pub fn send(
     Ok(())
 }
 
-/// Receives a message on a blocking socket. Returns `None` after the other end was closed. Returns fewer descriptors than were sent if
-/// this process has too many open.
+/// Receives a message on a blocking socket. Returns `None` if the peer has closed the connection. Returns fewer
+/// descriptors than were sent if this process has reached its descriptor limit.
 ///
 /// # Errors
 /// `InvalidData` for more than `most_text` bytes or `most_fds` descriptors.
@@ -77,8 +78,8 @@ pub fn receive(
     Ok(Some((text, fds)))
 }
 
-/// Creates a memory file with these contents. Its descriptor can be sent even if the contents
-/// exceed the socket buffer.
+/// Creates a file in memory with these contents. A process can send its descriptor even if the
+/// contents exceed the socket buffer.
 ///
 /// # Errors
 /// Returns the errors of memfd_create(2) and write(2).
@@ -155,7 +156,7 @@ impl<F: AsFd> Outgoing<F> {
     }
 }
 
-/// Received bytes of messages without descriptors.
+/// Receive buffer for messages without descriptors.
 #[derive(Debug, Default)]
 pub struct Incoming(Vec<u8>);
 

@@ -1,10 +1,8 @@
 //! Listening sockets inherited from a service manager.
 //!
-//! The protocol is that of sd_listen_fds(3): `LISTEN_PID` is the process for which the sockets are meant,
-//! and `LISTEN_FDS` the number of descriptors, which begin at 3. Other programs than systemd support it
-//! (systemfd, s6). Names (`LISTEN_FDNAMES`) do not matter: an address identifies a socket. The
-//! environment is trusted to list descriptors that this process may own, but each of them must be a
-//! listening TCP socket.
+//! The protocol is that of sd_listen_fds(3), which systemd, systemfd and s6 support. `LISTEN_PID` is the process that
+//! receives the sockets. `LISTEN_FDS` is the number of descriptors, which begin at 3. The names in `LISTEN_FDNAMES` are
+//! ignored, because the address identifies a socket. Each descriptor must be a listening TCP socket.
 
 use std::env;
 use std::fs;
@@ -99,7 +97,7 @@ fn is_tcp_listener(socket: BorrowedFd<'_>) -> io::Result<bool> {
 
 /// `SD_LISTEN_FDS_START` of sd_listen_fds(3).
 const FIRST_PASSED: RawFd = 3;
-/// Maximum number of descriptors: more than any service listens on, and far from overflow.
+/// Maximum number of descriptors, far more than any service needs.
 const MOST_PASSED: RawFd = 4096;
 
 #[cfg(test)]

@@ -1,10 +1,11 @@
-//! Restricts the files that this process may open: Landlock.
+//! Restricts the files that this process may open, with Landlock.
 //!
-//! A rule is for a folder with everything below it, or for a file. Files without a rule cannot be opened,
-//! created, removed or executed, and no other process can be signalled, traced, or reached through an
-//! abstract Unix socket. Open files stay open. Walking a path, reading and changing metadata, and
-//! connecting to the path of a Unix socket are not restricted. The restriction cannot be undone, and
-//! later threads and programs inherit it. An older kernel restricts less.
+//! A rule names a directory with all files below it, or one file. Files without a rule cannot be opened, created,
+//! removed or executed. The process cannot signal or trace other processes, or connect to their abstract Unix sockets.
+//! An older kernel restricts less. The restriction cannot be undone, and later threads and programs inherit it.
+//!
+//! These operations are not restricted: using open files, traversing a path, reading and changing metadata, and
+//! connecting to a Unix socket by path.
 //!
 //! Source: landlock(7).
 
@@ -16,14 +17,14 @@ use landlock::{
     Ruleset, RulesetAttr, RulesetCreatedAttr, RulesetStatus, Scope, make_bitflags,
 };
 
-/// Confines the calling thread, and threads that it starts later, to files at or below these paths:
-/// `read` for reading, `write` for reading and writing. Ignores paths that do not exist. Returns the
-/// version of Landlock in force, or `None` if the kernel has none.
+/// Restricts the calling thread, and threads that it starts later, to files at or below these paths: `read` for
+/// reading, `write` for reading and writing. Ignores paths that do not exist. Returns the version of Landlock in force,
+/// or `None` if the kernel has none.
 ///
 /// Call [`forbid_new_privileges`](crate::privileges::forbid_new_privileges) first.
 ///
 /// # Errors
-/// Returns the system's error. Nothing is restricted then.
+/// Returns the error of the failed Landlock call. No restriction is then in force.
 pub fn confine<P: AsRef<Path>>(
     read: impl IntoIterator<Item = P>,
     write: impl IntoIterator<Item = P>,
@@ -53,14 +54,13 @@ pub fn confine<P: AsRef<Path>>(
     })
 }
 
-/// Keeps the calling thread, and threads that it starts later, from executing programs, and from
-/// signalling or tracing processes outside this confinement, as far as the kernel supports that. Access
-/// to files does not change.
+/// Prevents the calling thread, and threads that it starts later, from executing programs, and from signalling or
+/// tracing processes outside this restriction, as far as the kernel supports that. Access to files does not change.
 ///
 /// Call [`forbid_new_privileges`](crate::privileges::forbid_new_privileges) first.
 ///
 /// # Errors
-/// Returns the system's error. Nothing is restricted then.
+/// Returns the error of the failed Landlock call. No restriction is then in force.
 pub fn forbid_programs() -> io::Result<()> {
     Ruleset::default()
         .set_compatibility(CompatLevel::BestEffort)
@@ -82,10 +82,10 @@ fn rule(path: &Path, access: BitFlags<AccessFs>) -> Option<PathBeneath<PathFd>> 
     Some(PathBeneath::new(fd, access))
 }
 
-/// Newest version of Landlock that is requested, from Linux 6.12.
+/// Newest version of Landlock that this code requests; available since Linux 6.12.
 const NEWEST: ABI = ABI::V6;
 const READ: BitFlags<AccessFs> = make_bitflags!(AccessFs::{ReadFile | ReadDir});
-/// Further rights for writing: create, write and remove files and sockets, but no folders, links or
-/// devices.
+/// Rights that writable paths get in addition to reading: write, create and remove files and
+/// sockets. Directories, links and devices cannot be created.
 const WRITE: BitFlags<AccessFs> =
     make_bitflags!(AccessFs::{WriteFile | Truncate | MakeReg | MakeSock | RemoveFile | IoctlDev});

@@ -1,8 +1,8 @@
-//! Users and groups, looked up by name or number in the system's databases.
+//! Looks up users and groups by name or number in the system's databases.
 //!
-//! Lookups go through the C library (getpwnam_r, getgrnam_r, getgrouplist), hence through NSS; with musl,
-//! `/etc/passwd` and `/etc/group`. They may read files or query a directory service, so use them at
-//! start-up only. Module `privileges` applies an identity.
+//! Lookups go through the C library (getpwnam_r, getgrnam_r, getgrouplist) and therefore through NSS. With musl, they
+//! read only `/etc/passwd` and `/etc/group`. They may read files or query a directory service, so use them only at
+//! start-up. Module `privileges` switches the process to an identity.
 
 use std::ffi::CString;
 use std::io;
@@ -72,13 +72,13 @@ fn find_user(user: &str) -> io::Result<Option<User>> {
 
 fn find_group(group: &str) -> io::Result<u32> {
     let named = found(Group::from_name(group))?.map(|entry| entry.gid.as_raw());
-    // A number needs no database entry: the kernel does not require one.
+    // A numeric ID needs no database entry, because the kernel does not require one.
     named
         .or_else(|| number(group))
         .ok_or_else(|| not_found(format!("there is no group {group:?}")))
 }
 
-/// Converts the errors that some databases return for a missing entry to `None`: see getpwnam(3).
+/// Returns `None` for the errors with which some databases report a missing entry; see getpwnam(3).
 fn found<T>(entry: nix::Result<Option<T>>) -> io::Result<Option<T>> {
     match entry {
         Err(Errno::ENOENT | Errno::ESRCH) => Ok(None),

@@ -1,12 +1,10 @@
-//! Products of 52-bit limbs, eight at a time: safe functions for instructions of AVX-512 F and IFMA.
+//! Multiplies 52-bit limbs, eight at a time, with AVX-512 F and IFMA instructions behind safe functions.
 //!
-//! An [`Ifma`] proves that this processor has these instructions: only [`Ifma::detect`] creates
-//! one. Each operation takes an [`Ifma`] and is one or two instructions, without branches or
-//! addresses that depend on the numbers.
+//! An [`Ifma`] proves that this processor has these instructions: only [`Ifma::detect`] creates one. Each operation
+//! takes an [`Ifma`] and is one or two instructions, without branches or addresses that depend on the numbers.
 //!
-//! Operations are inlined as instructions only within [`Lanes::run`], whose function is compiled
-//! for such processors; elsewhere each is a function call. So all callers of operations must be
-//! inlined into that function.
+//! The operations are inlined only within [`Lanes::run`], which compiles its function for such processors. Elsewhere
+//! each operation is a function call. So all callers of operations must be inlined into that function.
 //!
 //! Source: Intel's Intrinsics Guide, VPMADD52LUQ and VPMADD52HUQ.
 
@@ -22,12 +20,12 @@ use crate::lanes::{Lanes, Work};
 #[derive(Clone, Copy, Debug)]
 pub struct Ifma(());
 
-/// Eight 64-bit words in a register.
+/// Eight 64-bit words in one 512-bit register.
 #[derive(Clone, Copy, Debug)]
 pub struct Words(__m512i);
 
 impl Ifma {
-    /// Checks whether the processor has the instructions and the system saves their registers.
+    /// Returns a proof if the processor has the instructions and the system saves their registers.
     #[must_use]
     pub fn detect() -> Option<Self> {
         let found = is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("avx512ifma");

@@ -1,14 +1,15 @@
-//! TLS records that the kernel encrypts and decrypts: `TCP_ULP "tls"`, keys, and records without data.
+//! Moves the encryption and decryption of TLS records into the kernel (kernel TLS, `TCP_ULP "tls"`).
 //!
-//! A socket first gets the kernel's TLS layer ([`attach`]), which changes nothing yet, then a key for each
-//! direction ([`set_key`]). From then on, sending and receiving use plain text. If the next record has no
-//! data (an alert, a handshake message), receive fails with EIO and splice with EINVAL;
-//! [`receive_record`] returns such a record with its type. Only a trial shows all that a kernel supports,
-//! since the module of a cipher may be missing even if TLS itself is available ([`support`]).
+//! [`attach`] adds the kernel's TLS layer to a socket, which has no effect until [`set_key`] sets a key for each
+//! direction. The process then sends and receives plain text. If the next record is not application data (an alert or a
+//! handshake message), receive fails with EIO and splice with EINVAL. [`receive_record`] returns such a record with its
+//! type.
 //!
-//! Handshakes and key derivation are elsewhere: the caller passes in keys, and wipes its own copies.
-//! Sources: `Documentation/networking/tls.rst` and `include/uapi/linux/tls.h` of Linux, RFC 5288,
-//! RFC 7905, RFC 8446 section 5.
+//! [`support`] tests each cipher on a connection, because the kernel module of a cipher may be missing. Handshakes and
+//! key derivation are elsewhere: the caller passes in keys, and wipes its copies.
+//!
+//! Sources: `Documentation/networking/tls.rst` and `include/uapi/linux/tls.h` of Linux, RFC 5288, RFC 7905, RFC 8446
+//! section 5.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -60,9 +61,9 @@ pub struct ReceivedRecord {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Support {
     pub tls: bool,
-    /// A key can be replaced (Linux 6.14), as a KeyUpdate requires.
+    /// `true` if the kernel can replace a key (Linux 6.14), which a KeyUpdate requires.
     pub rekey: bool,
-    /// Supported combinations, by [`TlsVersion`] and [`Cipher`].
+    /// `true` for each supported combination, indexed by [`TlsVersion`] and [`Cipher`].
     pub ciphers: [[bool; Cipher::ALL.len()]; TlsVersion::ALL.len()],
 }
 
@@ -147,7 +148,7 @@ impl Key<'_> {
 }
 
 impl Support {
-    /// Returns whether [`Self::covers`] is `true` for at least one version and cipher.
+    /// Returns `true` if [`Self::covers`] is `true` for at least one version and cipher.
     #[must_use]
     pub fn is_of_use(&self, without_rekey: bool) -> bool {
         let covers =
@@ -160,8 +161,9 @@ impl Support {
         self.ciphers[version as usize][cipher as usize]
     }
 
-    /// Returns whether the kernel can encrypt connections of this kind. TLS 1.3 needs a kernel that
-    /// can replace keys, unless `without_rekey` accepts that a KeyUpdate ends the connection.
+    /// Returns `true` if the kernel can encrypt connections with this version and cipher. TLS 1.3
+    /// needs a kernel that can replace keys, unless `without_rekey` accepts that a KeyUpdate ends
+    /// the connection.
     #[must_use]
     pub fn covers(&self, version: TlsVersion, cipher: Cipher, without_rekey: bool) -> bool {
         let lasts = self.rekey || without_rekey || version == TlsVersion::Tls12;
@@ -201,15 +203,15 @@ pub fn attach(socket: impl AsFd) -> io::Result<()> {
     set(socket, libc::IPPROTO_TCP, libc::TCP_ULP, b"tls")
 }
 
-/// Sets the key for all records from now on. No record may be in progress in that direction.
+/// Sets the key for all later records. No record may be in progress in that direction.
 ///
-/// In TLS 1.2 with GCM, each record carries a nonce, which the kernel increments. Its nonces must
-/// differ from all earlier ones, which are the number of the record XOR the first nonce. So the
-/// kernel's first nonce has the highest bit inverted, and its lower 40 bits are zero.
+/// In TLS 1.2 with GCM, each record carries a nonce, which must never repeat under one key. The nonces before the
+/// handover are the record number XOR the first nonce. So the kernel starts with the highest bit of the first nonce
+/// inverted and the lower 40 bits zero, and increments from there.
 ///
 /// # Errors
-/// `NotFound` if the cipher is not loaded; `ResourceBusy` if there is a key already and the kernel cannot
-/// replace it; `InvalidInput` if the key does not fit the cipher.
+/// `NotFound` if the cipher is not loaded; `ResourceBusy` if there is a key already and the kernel cannot replace it;
+/// `InvalidInput` if the key does not fit the cipher.
 pub fn set_key(socket: impl AsFd, direction: Direction, key: &Key<'_>) -> io::Result<()> {
     let info = key.pack(direction)?;
     let option = match direction {
@@ -249,11 +251,11 @@ pub fn next_record(socket: impl AsFd, cipher: Cipher) -> io::Result<u64> {
     Ok(u64::from_be_bytes(number.try_into().expect("eight bytes")))
 }
 
-/// Receives one record, with or without data, and returns its type. Never blocks.
+/// Receives one record of any type, and returns that type. Never blocks.
 ///
 /// # Errors
-/// `WouldBlock`; EBADMSG for a record that does not decrypt; EKEYEXPIRED after a KeyUpdate, until a new
-/// key is set.
+/// `WouldBlock` if no record has arrived; EBADMSG for a record that cannot be decrypted; EKEYEXPIRED after a KeyUpdate,
+/// until a new key is set.
 pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<ReceivedRecord> {
     let mut control = ControlMessage([0; CONTROL]);
     let mut part = libc::iovec {
@@ -281,7 +283,7 @@ pub fn receive_record(socket: impl AsFd, buffer: &mut [u8]) -> io::Result<Receiv
     Ok(ReceivedRecord { kind, len })
 }
 
-/// Sends one record of a type, completely or not at all. Never blocks, and raises no signal.
+/// Sends one record of type `kind`, completely or not at all. Never blocks, and raises no signal.
 ///
 /// # Errors
 /// `WouldBlock`, or the error of the socket.
@@ -313,18 +315,19 @@ pub fn send_record(socket: impl AsFd, kind: u8, bytes: &[u8]) -> io::Result<()> 
     }
 }
 
-/// Returns whether receive failed because the next record has no data; [`receive_record`] returns it.
+/// Returns `true` if receive failed because the next record is not application data. [`receive_record`] then returns
+/// that record.
 pub fn holds_no_data(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EIO | libc::EKEYEXPIRED))
 }
 
-/// Returns whether a record could not be decrypted or was too long.
+/// Returns `true` if a record could not be decrypted or was too long.
 pub fn does_not_open(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EBADMSG | libc::EMSGSIZE))
 }
 
-/// Returns the TLS features of this kernel, determined once, on loopback with dummy keys. In a
-/// process of root, the first call loads the module `tls`.
+/// Returns the TLS features of this kernel. The first call tests them with dummy keys over
+/// loopback; in a process of root, it also loads the kernel module `tls`.
 pub fn support() -> &'static Support {
     static SUPPORT: OnceLock<Support> = OnceLock::new();
     SUPPORT.get_or_init(probe)
@@ -422,8 +425,8 @@ fn set(socket: impl AsFd, level: i32, option: i32, value: &[u8]) -> io::Result<(
     }
 }
 
-/// Creates the header of a message with one part. Its lengths are cast, since their types differ
-/// between C libraries.
+/// Creates the header of a message with one buffer. The casts are needed because the types of its
+/// lengths differ between C libraries.
 fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr {
     // SAFETY: all fields are integers and pointers, for which zero is valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
@@ -437,14 +440,14 @@ fn message(part: &mut libc::iovec, control: &mut ControlMessage) -> libc::msghdr
 #[repr(align(8))]
 struct ControlMessage([u8; CONTROL]);
 
-/// Buffer for the longest structure with a key that the kernel expects; wiped on drop.
+/// Buffer for the largest key structure of the kernel; wiped on drop.
 type Info = Zeroizing<[u8; Cipher::Aes256Gcm.info_len()]>;
 
 /// Size of a control message in bytes: a header of 16 bytes, and one byte padded to eight.
 const CONTROL: usize = 24;
 /// `TLS_CIPHER_CHACHA20_POLY1305` of linux/tls.h.
 const CHACHA20_POLY1305: u16 = 54;
-/// Read timeout. A record arrives at once over loopback, or never.
+/// Read timeout of the trials in `support`. Over loopback, a record arrives immediately or never.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -3,8 +3,8 @@
 //! [`Lanes`] defines the operations. [`ifma`](crate::ifma) implements them with AVX-512
 //! instructions, and tests implement them with ordinary integers.
 
-/// Operations on eight words at a time. No operation branches on a word or uses a word as an
-/// address.
+/// Operations on eight words at a time, in constant time: no operation branches on a word or uses a
+/// word as an address.
 pub trait Lanes: Copy {
     type Vector: Copy;
 

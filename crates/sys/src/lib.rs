@@ -1,20 +1,19 @@
 //! Safe functions for Linux calls, and for multiplications with AVX-512 instructions.
 //!
-//! This is the only crate of the workspace with `unsafe` code. Every function that calls Linux
-//! takes borrowed or owned descriptors, returns [`std::io::Result`] and does one thing. The caller
-//! reports errors, since it knows the address, the configuration key or the connection. Calls that
-//! `rustix`, `socket2` or `nix` offer safely go through these crates, and all other calls through
-//! `libc`.
+//! This is the only crate of the workspace with `unsafe` code. Every function that calls Linux takes borrowed or owned
+//! descriptors and returns [`std::io::Result`]. The caller reports errors, because only the caller has the address, the
+//! configuration key or the connection. Calls that `rustix`, `socket2` or `nix` offer safely go through these crates;
+//! all other calls go through `libc`.
 //!
-//! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a folder.
+//! Main types: [`clock::Now`] is one reading of the clocks, [`tree::Tree`] opens files below a directory.
 //!
 //! ```
 //! let clock = becket_sys::clock::Clock::start();
 //! assert!(clock.mono() <= clock.mono());
 //! ```
 //!
-//! Linux only. For functions that affect the whole process, the documentation states whether they must
-//! run before threads are started.
+//! Linux only. If a function affects the whole process, its documentation states whether it must run before threads are
+//! started.
 
 pub mod affinity;
 pub mod call_filter;

@@ -1,6 +1,6 @@
-//! Opening a log for appending, with the permissions of the process.
+//! Opens log files for appending, as the user of the process.
 //!
-//! Source: open(2), fifo(7).
+//! Sources: open(2), fifo(7).
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -29,8 +29,8 @@ pub fn append(path: &Path) -> io::Result<File> {
     Ok(file)
 }
 
-/// Writes bytes in pieces that a pipe accepts completely. Writes each piece only if the file is
-/// ready.
+/// Writes bytes in pieces of at most `PIPE_BUF` bytes. Polls before each piece, and writes it only
+/// if the file is ready, so the write does not block.
 ///
 /// # Errors
 /// `WouldBlock` if the file is not ready; otherwise the errors of poll(2) and write(2). Some of the
@@ -50,10 +50,11 @@ pub fn write_if_ready(file: impl AsFd, bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Bytes that a writable pipe accepts at once: pipe(7).
+/// Number of bytes that a writable pipe accepts in one write without blocking; see pipe(7).
 const PIPE_BUF: usize = 4096;
 
-/// Returns whether standard error is the stream in `JOURNAL_STREAM`, which systemd's journal reads.
+/// Returns `true` if standard error is the stream in `JOURNAL_STREAM`, which systemd's journal
+/// reads.
 ///
 /// Source: systemd.exec(5).
 pub fn stderr_is_journal() -> bool {
@@ -61,8 +62,7 @@ pub fn stderr_is_journal() -> bool {
     named.is_ok_and(|named| is_named(io::stderr(), &named))
 }
 
-/// Returns whether the device and inode of a stream match `named`, which has the form
-/// `device:inode`.
+/// Returns `true` if `named` is the `device:inode` of the stream.
 fn is_named(stream: impl AsFd, named: &str) -> bool {
     let Some((device, inode)) = named.split_once(':') else {
         return false;

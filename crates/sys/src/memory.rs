@@ -1,14 +1,14 @@
-//! Descriptors and memory of this process, as the kernel counts them. Also returns freed memory to
-//! the system.
+//! Reads the resident memory and the number of descriptors of this process, and returns freed
+//! memory to the system.
 //!
-//! Source: proc(5), malloc_trim(3).
+//! Sources: proc(5), malloc_trim(3).
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
 
-/// Makes glibc return freed memory to the system; does nothing with other C libraries. Locks one arena
-/// after the other while the kernel releases its pages, so call it rarely, and in its own thread.
+/// Makes glibc return freed memory to the system (malloc_trim). Does nothing with other C libraries. Call it rarely and
+/// in a separate thread, because it locks each arena while the kernel releases its pages.
 pub fn give_back() {
     #[cfg(target_env = "gnu")]
     // SAFETY: takes a number, and any thread may call it at any time (malloc_trim(3)).
@@ -17,16 +17,16 @@ pub fn give_back() {
     }
 }
 
-/// Resident memory of this process: its own and mapped memory. Excludes files that it only reads or
-/// sends, and the kernel's memory for its sockets.
+/// Resident memory of this process, including mapped files. It does not include the page cache or
+/// the kernel's memory for sockets.
 #[derive(Debug)]
 pub struct ResidentMemory(File);
 
 impl ResidentMemory {
-    /// Opens the kernel's file, which stays open so that it can be read in a sandbox.
+    /// Opens the file in `/proc`, which stays open so that it can be read in a sandbox.
     ///
     /// # Errors
-    /// If `/proc` is inaccessible.
+    /// Fails if `/proc` is inaccessible.
     pub fn open() -> io::Result<Self> {
         File::open("/proc/self/statm").map(Self)
     }
@@ -60,8 +60,8 @@ pub(crate) fn read_again(file: &File) -> io::Result<String> {
 /// Returns the number of descriptors that this process has open.
 ///
 /// # Errors
-/// Returns the errors of listing `/proc/self/fd`, also EMFILE, since the listing needs a descriptor
-/// itself.
+/// Returns the errors of listing `/proc/self/fd`, including EMFILE, because the listing needs a
+/// descriptor.
 pub fn open_descriptors() -> io::Result<usize> {
     let listed = fs::read_dir("/proc/self/fd")?.count();
     // The listing's own descriptor is included.

@@ -1,10 +1,9 @@
-//! Status messages to the service manager.
+//! Sends status messages to the service manager.
 //!
-//! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket named in
-//! `NOTIFY_SOCKET`, a path or, after `@`, an abstract name. In addition, `fd:0` means standard
-//! input, through which only the parent process receives the messages. A failure is no reason to
-//! stop: the caller logs the error and continues. The supervisor sends the messages
-//! (`crates/process/src/run.rs`).
+//! The protocol is that of sd_notify(3): datagrams of `KEY=value` lines to the Unix socket in
+//! `NOTIFY_SOCKET`, which is a path or, after `@`, an abstract name. As an extension, `fd:0` means
+//! standard input, through which the parent process receives the messages. The caller logs a
+//! failure and continues.
 
 use std::env;
 use std::ffi::OsStr;
@@ -19,7 +18,7 @@ use crate::clock;
 #[derive(Debug)]
 pub struct Notifier {
     socket: UnixDatagram,
-    /// `None` if the socket is connected.
+    /// Address of the service manager; `None` if the socket is connected.
     address: Option<SocketAddr>,
 }
 

@@ -1,8 +1,8 @@
-//! PID file of this process.
+//! The PID file of this process.
 //!
-//! Root follows no link that another user could have created ([`root_only::folder_of`]). The file is written under a
-//! temporary name and renamed, so no reader sees an incomplete file, and a link at its path is replaced. The folder
-//! stays open, so that the file is removed from the folder to which it was written.
+//! The file is written under a temporary name and renamed, so that no reader sees an incomplete file and a link at its
+//! path is replaced. The directory stays open, so that the file is later removed from the directory to which it was
+//! written. Root follows no link that another user could have created ([`root_only::folder_of`]).
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -44,7 +44,7 @@ impl PidFile {
         let number = std::process::id();
         let mut fresh = name.to_owned();
         fresh.push(format!(".{number}"));
-        // A killed process with the same PID may have left this file.
+        // A previous process with this PID may have been killed and left this file.
         unlinkat(&folder, &fresh, AtFlags::empty()).ok();
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
         let file = openat(&folder, &fresh, flags, Mode::from_raw_mode(0o644))?;
@@ -57,7 +57,7 @@ impl PidFile {
 
 impl Drop for PidFile {
     fn drop(&mut self) {
-        // Fails if the folder and the file were already removed.
+        // Fails if the file was already removed, which is not an error here.
         unlinkat(&self.folder, &self.name, AtFlags::empty()).ok();
     }
 }

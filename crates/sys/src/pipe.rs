@@ -1,8 +1,9 @@
-//! Pipes that carry bytes from one socket to another without a copy into this process: pipe(2) and splice(2).
+//! Pipes that move bytes from one socket to another without a copy into this process: pipe(2) and splice(2).
 //!
-//! A pipe has *places*, one for each memory range that it refers to. Data from a TCP socket fills a place
-//! with one page, a part of one, or several, so a pipe may be full long before it contains as many bytes
-//! as its size. Sources: pipe(7), splice(2), `Documentation/admin-guide/sysctl/fs.rst` of Linux.
+//! A pipe has a fixed number of *slots*, one for each memory range that it refers to. Data from a TCP socket may fill a
+//! slot with only part of a page, so a pipe may be full long before it contains as many bytes as its size.
+//!
+//! Sources: pipe(7), splice(2), `Documentation/admin-guide/sysctl/fs.rst` of Linux.
 
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -19,11 +20,10 @@ pub struct Pipe {
 }
 
 impl Pipe {
-    /// Creates a pipe of `size` bytes. If the system grants less, tries half of it, and so on down to the
-    /// default size.
+    /// Creates a pipe of `size` bytes. If the kernel refuses the size, halves it repeatedly, down to the default size.
     ///
     /// # Errors
-    /// If no descriptors are left; `QuotaExceeded` if the user has reached `fs.pipe-user-pages-soft`, so that the
+    /// Fails if no descriptors are free; `QuotaExceeded` if the user has reached `fs.pipe-user-pages-soft`, so that the
     /// kernel would give this pipe at most two pages.
     pub fn new(size: usize) -> io::Result<Self> {
         let (out, into) = pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
@@ -42,7 +42,7 @@ impl Pipe {
         Ok(pipe)
     }
 
-    /// Returns the size that the kernel granted: 4 KiB per place.
+    /// Returns the size that the kernel granted: 4 KiB per slot.
     ///
     /// # Errors
     /// Returns the errors of fcntl(2); none occurs on a pipe.
@@ -60,14 +60,13 @@ impl Pipe {
         Ok(splice(source, None, &self.into, None, most, NEVER_BLOCK)?)
     }
 
-    /// Moves up to `most` bytes from the pipe to `sink`. `most` must not exceed the contents of the pipe:
-    /// otherwise the kernel may keep the last bytes back, to send them with later ones.
+    /// Moves up to `most` bytes from the pipe to `sink`. `most` must not exceed the contents of the pipe: otherwise the
+    /// kernel may hold back the last bytes until it has more data.
     ///
-    /// If the peer of the sink has closed, SIGPIPE is raised, which Rust's runtime makes the process ignore.
+    /// If the peer of the sink has closed, SIGPIPE is raised. Rust's runtime makes the process ignore this signal.
     ///
     /// # Errors
-    /// `WouldBlock` if `sink` accepts nothing; the error of `sink`; `InvalidInput` if the kernel cannot
-    /// splice to it.
+    /// `WouldBlock` if `sink` accepts no data; the error of `sink`; `InvalidInput` if the kernel cannot splice to it.
     pub fn drain_to(&self, sink: impl AsFd, most: usize) -> io::Result<usize> {
         Ok(splice(&self.out, None, sink, None, most, NEVER_BLOCK)?)
     }
@@ -98,9 +97,9 @@ pub fn user_pages() -> Option<usize> {
     Some(pages.unwrap_or(KERNEL_PAGES)).filter(|pages| *pages > 0)
 }
 
-/// Makes the pipe non-blocking; for a socket, the kernel uses the socket's own mode.
+/// Flags of every splice call. They make the pipe non-blocking; a socket keeps its configured mode.
 const NEVER_BLOCK: SpliceFlags = SpliceFlags::NONBLOCK.union(SpliceFlags::MOVE);
-/// Size of a new pipe in bytes: 16 places of 4 KiB each.
+/// Size of a new pipe in bytes: 16 slots of 4 KiB each.
 pub const DEFAULT_SIZE: usize = 64 * 1024;
 /// The kernel's default limit in pages, for systems without /proc.
 const KERNEL_PAGES: usize = 16 * 1024;

@@ -1,7 +1,7 @@
-//! Finds the process that listens on a TCP address.
+//! Finds the process that listens on a TCP address, for error messages.
 //!
-//! Sources: proc_net(5), proc_pid_fd(5). Without privileges only processes of the same user are
-//! found. The number of descriptors that are read is limited. Meant for error messages.
+//! Sources: proc_net(5), proc_pid_fd(5). Without privileges, only processes of the same user are
+//! found. The number of descriptors that are read is limited.
 
 use std::fs;
 use std::net::{IpAddr, SocketAddr};
@@ -9,8 +9,9 @@ use std::path::Path;
 
 use crate::identity::user_name;
 
-/// Returns the process that listens on an address, such as `nginx (pid 812)`, or its user. Returns
-/// `None` if neither is found. Blocks on files in /proc.
+/// Returns the process that listens on an address, such as `nginx (pid 812)`, or the user of the
+/// socket if the process cannot be found. Returns `None` if neither is found. Blocks on files in
+/// /proc.
 pub fn port_holder(address: SocketAddr) -> Option<String> {
     let tables = ["/proc/net/tcp", "/proc/net/tcp6"].into_iter();
     let mut tables = tables.filter_map(|path| fs::read_to_string(path).ok());
@@ -69,7 +70,7 @@ fn process_with(link: &str) -> Option<String> {
     None
 }
 
-/// State of a listening socket: TCP_LISTEN of tcp_states.h.
+/// Value of the state column for a listening socket (TCP_LISTEN of tcp_states.h).
 const LISTENING: &str = "0A";
 /// Maximum number of descriptors that are read, in all processes together.
 const MOST_DESCRIPTORS: usize = 200_000;

@@ -1,17 +1,18 @@
-//! Priority of threads on a busy core.
+//! Lowers the scheduling priority of threads.
 //!
-//! Source: setpriority(2): on Linux a nice value belongs to a thread, and threads that it starts inherit it. sched(7):
-//! `SCHED_BATCH`.
+//! Sources: setpriority(2), sched(7). On Linux, a nice value belongs to a thread, and threads that it starts inherit
+//! it.
 
 use std::io;
 
 use rustix::process::{getpriority_process, setpriority_process};
 
-/// Lowers the priority of the calling thread, and of threads that it starts later, by `steps` of
-/// nice. On a busy core, each step reduces the CPU time of the thread by about a fifth.
+/// Lowers the priority of the calling thread, and of threads that it starts later, by `steps` nice
+/// levels. On a busy core, each level reduces the CPU time of the thread by about a fifth.
 ///
 /// # Errors
-/// None if the thread may inspect itself: lowering a priority needs no privilege.
+/// Does not fail if the thread may read its priority, because lowering a priority needs no
+/// privilege.
 pub fn give_way(steps: i32) -> io::Result<()> {
     let nice = getpriority_process(None)?.saturating_add(steps);
     Ok(setpriority_process(None, nice.min(NICEST))?)
@@ -21,7 +22,7 @@ pub fn give_way(steps: i32) -> io::Result<()> {
 /// a thread does not preempt other threads when it wakes up. Its nice value stays unchanged.
 ///
 /// # Errors
-/// None: this policy needs no privilege.
+/// Does not fail in practice, because this policy needs no privilege.
 pub fn only_computes() -> io::Result<()> {
     let priority: libc::c_int = 0;
     let (call, policy) = (libc::SYS_sched_setscheduler, libc::SCHED_BATCH);

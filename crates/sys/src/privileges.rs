@@ -24,14 +24,14 @@ pub fn effective_user() -> u32 {
     geteuid().as_raw()
 }
 
-/// Switches to `identity` permanently, without any capability.
+/// Switches to `identity` permanently, and drops all capabilities.
 ///
 /// Call it as root before threads are started. The real, effective and saved IDs change, so this cannot be undone. The
 /// kernel also makes the process non-dumpable.
 ///
 /// # Errors
 /// `InvalidInput` if the identity is root or has an invalid ID; `PermissionDenied` without `CAP_SETUID` and
-/// `CAP_SETGID`. After an error some of the credentials may have changed: exit.
+/// `CAP_SETGID`. After an error, the process must exit, because some credentials may have changed.
 pub fn drop_to(identity: &UnixIdentity) -> io::Result<()> {
     if identity.uid == 0 {
         return Err(io::Error::new(
@@ -66,11 +66,10 @@ pub fn forbid_new_privileges() -> io::Result<()> {
     Ok(set_no_new_privs(true)?)
 }
 
-/// Protects this process against debuggers of the same user and core dumps, until it executes another
-/// program.
+/// Prevents core dumps of this process and access by debuggers of the same user, until it executes another program.
 ///
 /// # Errors
-/// None according to prctl(2).
+/// Returns the error of prctl(2); none is documented.
 pub fn forbid_tracing() -> io::Result<()> {
     Ok(set_dumpable_behavior(DumpableBehavior::NotDumpable)?)
 }

@@ -1,4 +1,4 @@
-//! Other processes, and replacing this process with another program.
+//! Controls other processes, and replaces this process with another program.
 //!
 //! A program that replaces this one can recreate a [`ChildProcess`] from its PID. Sources:
 //! execve(2), waitpid(2), pthread_sigmask(3).
@@ -47,7 +47,7 @@ pub fn exit_at_once(code: u8) -> ! {
 /// Makes the kernel kill this process when the parent's thread that started it ends: prctl(2), PR_SET_PDEATHSIG.
 ///
 /// # Errors
-/// `NotFound` if that thread has already ended, so that a process other than `parent` is the parent now.
+/// `NotFound` if that thread has already ended, so that this process has another parent than `parent`.
 pub fn die_with_parent(parent: u32) -> io::Result<()> {
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if std::os::unix::process::parent_id() == parent {
@@ -57,12 +57,12 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     }
 }
 
-/// Sends a signal to a process with the same name as this one. The name is checked because `pid` may be wrong or from
-/// another PID namespace, and a signal ends most other programs.
+/// Sends a signal to a process with the name of this process. The name is checked because `pid` may be outdated or from
+/// another PID namespace, and the signal would end most other programs.
 ///
 /// # Errors
-/// `InvalidInput` for a process with another name; `NotFound` if no process has this PID; `PermissionDenied` if only
-/// its user, or root, may signal it.
+/// `InvalidInput` for a process with another name; `NotFound` if no process has this PID; `PermissionDenied` if the
+/// process belongs to another user and this process is not root.
 pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
     let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
     let number = number.ok_or(io::ErrorKind::InvalidInput)?;
@@ -86,8 +86,7 @@ pub fn outlive_parent() -> io::Result<()> {
     Ok(set_parent_process_death_signal(None)?)
 }
 
-/// A child of this process that was not waited for yet. Its descriptor (pidfd) becomes readable when it
-/// ends.
+/// A child process that has not been waited for. Its descriptor (pidfd) becomes readable when the child ends.
 #[derive(Debug)]
 pub struct ChildProcess {
     pid: Pid,
@@ -101,7 +100,8 @@ impl AsFd for ChildProcess {
 }
 
 impl ChildProcess {
-    /// Starts a command. It does not inherit the right to bind low ports, unless it runs as root.
+    /// Starts a command. The child does not inherit the capability to bind low ports, unless it
+    /// runs as root.
     pub fn start(command: &mut Command) -> io::Result<Self> {
         let without_low_ports = || {
             Ok(configure_capability_in_ambient_set(
@@ -114,7 +114,8 @@ impl ChildProcess {
         Self::of(command.spawn()?.id())
     }
 
-    /// Creates the handle of a child that the previous program in this process has started.
+    /// Creates the handle of a child that this process started before it replaced its program with
+    /// execve(2).
     ///
     /// # Errors
     /// `InvalidInput` if `pid` is not a valid PID; otherwise the error of pidfd_open(2).
@@ -165,7 +166,8 @@ impl ChildProcess {
     }
 }
 
-/// Blocks signals in the calling thread until [`receive_signals`], also across execve(2).
+/// Blocks signals in the calling thread until [`receive_signals`]. They stay blocked across
+/// execve(2).
 pub fn hold_signals() -> io::Result<()> {
     Ok(SigSet::all().thread_set_mask()?)
 }
@@ -194,9 +196,10 @@ pub fn without_signals<T>(start: impl FnOnce() -> T) -> io::Result<T> {
 }
 
 /// Replaces this process with another program. The program gets the arguments and environment of
-/// this process, one more variable, and `input` as standard input. Children, descriptors without
-/// close-on-exec and the signal mask stay; other threads end. Returns only on failure; standard
-/// input is then `input`, and nothing else has changed.
+/// this process, one additional variable, and `input` as standard input. Child processes,
+/// descriptors without close-on-exec and the signal mask are kept; all other threads end.
+///
+/// Returns only on failure. Standard input is then `input`, and no other state has changed.
 pub fn become_program(program: &Path, variable: (&str, &str), input: impl AsFd) -> io::Error {
     match prepare(program, variable, input) {
         Ok(never) => match never {},

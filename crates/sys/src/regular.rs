@@ -1,18 +1,18 @@
-//! Opening files in folders that another user can write to.
+//! Opens regular files in directories that another user can write to.
 //!
-//! Opening a FIFO waits for its writer, and a device such as `/dev/zero` has no end. Checking before
-//! opening does not help, since the name may lead to another file a moment later. So the file is opened
-//! without waiting, and the opened file is checked.
+//! Opening a FIFO would wait for its writer, and a device such as `/dev/zero` has no end. A check before the open does
+//! not help, because the path may refer to another file afterwards. So the file is opened without waiting, and then its
+//! type is checked.
 //!
-//! Source: open(2), fifo(7).
+//! Sources: open(2), fifo(7).
 
 use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
-/// Opens a regular file for reading, without waiting. Limit reads to the length in the metadata,
-/// which was read after opening.
+/// Opens a regular file for reading, without waiting. Also returns its metadata, read after the
+/// open. Callers must limit reads to the length in the metadata, because the file may grow.
 ///
 /// # Errors
 /// Returns the errors of open(2); `InvalidInput` if it is not a regular file.

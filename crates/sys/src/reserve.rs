@@ -1,8 +1,8 @@
 //! A reserved descriptor, for use when the descriptor limit is reached.
 //!
 //! If accept() fails with EMFILE, the connection stays in the queue and the listener stays readable, so an event loop
-//! would spin. With one descriptor in reserve, the owner releases it, accepts the connection, closes it and restores
-//! the reserve. It can also pause accepting and use the reserve to log that.
+//! would spin. The owner can then release the reserve, accept the connection, close it and restore the reserve. The
+//! owner can also use the reserve to write a log line before it pauses accepting.
 
 use std::io;
 use std::os::fd::OwnedFd;

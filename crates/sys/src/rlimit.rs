@@ -1,7 +1,7 @@
-//! Resource limits: enough descriptors, no core dumps, no swap.
+//! Sets resource limits: raises the descriptor limit, disables core dumps, and locks memory.
 //!
-//! A connection takes two descriptors, so the usual soft limit of 1024 is soon reached. Core dumps would
-//! write private keys and session secrets to disk. Source: setrlimit(2), prctl(2), core(5), mlockall(2).
+//! A connection takes two descriptors, so the usual soft limit of 1024 is too low. Core dumps and swap would write
+//! private keys and session secrets to disk. Sources: setrlimit(2), prctl(2), core(5), mlockall(2).
 
 use std::io;
 
@@ -11,8 +11,7 @@ use rustix::thread::{CapabilitySet, capabilities};
 
 use crate::privileges::forbid_tracing;
 
-/// Returns the number of descriptors that [`raise_open_files`] can reach without further rights: the hard
-/// limit.
+/// Returns the hard limit of open descriptors, which [`raise_open_files`] can reach without privileges.
 #[must_use]
 pub fn most_open_files() -> u64 {
     getrlimit(Resource::Nofile).maximum.unwrap_or(u64::MAX)
@@ -58,14 +57,13 @@ pub fn raise_open_files(wanted: u64) -> io::Result<u64> {
     }
 }
 
-/// Prevents the memory of this process from being written to disk or read by a debugger of the same user.
+/// Disables core dumps, and access to the memory of this process by debuggers of the same user.
 ///
-/// Sets `RLIMIT_CORE` to 0, which children inherit, and clears the dumpable flag, since the limit does not
-/// apply to a core pattern that is a pipe. The files in `/proc/self` then belong to root; the process
-/// itself can still read them.
+/// Sets `RLIMIT_CORE` to 0, which children inherit. Also clears the dumpable flag, because the limit does not apply if
+/// the core pattern is a pipe. The files in `/proc/self` then belong to root; the process itself can still read them.
 ///
 /// # Errors
-/// Returns the errors of setrlimit(2) and prctl(2); neither refuses this.
+/// Returns the errors of setrlimit(2) and prctl(2); none is expected.
 pub fn forbid_core_dumps() -> io::Result<()> {
     setrlimit(
         Resource::Core,
@@ -77,12 +75,12 @@ pub fn forbid_core_dumps() -> io::Result<()> {
     forbid_tracing()
 }
 
-/// Prevents the memory of this process, including later allocations, from being swapped out. A page is
-/// locked once it was touched.
+/// Prevents the memory of this process, including later allocations, from being swapped out. A page is locked when it
+/// is touched.
 ///
 /// # Errors
-/// `PermissionDenied` if the limit of locked memory (`RLIMIT_MEMLOCK`) is finite and cannot be raised: a
-/// later allocation beyond it would end the process. The limit does not apply with `CAP_IPC_LOCK`.
+/// `PermissionDenied` if the limit of locked memory (`RLIMIT_MEMLOCK`) is finite and cannot be raised, because a later
+/// allocation above the limit would fail. The limit does not apply with `CAP_IPC_LOCK`.
 pub fn lock_memory() -> io::Result<()> {
     let limit = getrlimit(Resource::Memlock);
     let none = Rlimit {

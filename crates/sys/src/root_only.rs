@@ -1,12 +1,13 @@
-//! Files whose path only root can change.
+//! Opens files whose path only root can change.
 //!
-//! Before root opens a file for another user, it must know that only root has chosen the file: a user that
-//! can write to a folder on the path can put a link there, and so make root open any file of the host. So
-//! the path is walked component by component. Each folder must belong to root and be writable only for
-//! root, and the kernel follows no link: a link is read and walked like the rest of the path. The path
-//! may lead through a sticky folder such as `/tmp` to a folder of root, which no other user can create or
-//! move there; other contents of a sticky folder are refused. A mode also shows the most that an ACL
-//! allows: acl(5).
+//! A user that can write to a directory on a path can create a link there, and make root open any file of the host. So
+//! before root opens a file for another user, this module walks the path component by component. Each directory must
+//! belong to root and be writable only for root. The kernel follows no link; this module reads each link and checks its
+//! target in the same way.
+//!
+//! A path through a sticky directory such as `/tmp` is accepted if it continues in a directory of root, which another
+//! user cannot create or move there. ACLs need no separate check, because the mode shows the most that an ACL allows
+//! (acl(5)).
 //!
 //! Sources: path_resolution(7), symlink(7), openat(2); CVE-2016-1247 for an attack.
 
@@ -27,15 +28,15 @@ use crate::identity::UnixIdentity;
 #[derive(Debug)]
 pub enum RootOnly {
     File(File),
-    /// A folder, with the names of its entries.
+    /// A directory, with the names of its entries.
     Folder(Vec<OsString>),
 }
 
-/// Opens a file or lists a folder by an absolute path. Returns `None` if a user other than root can change
-/// which file the path leads to.
+/// Opens a file or lists a directory by an absolute path. Returns `None` if a user other than root can change the file
+/// to which the path leads.
 ///
 /// # Errors
-/// Returns the error of a system call; `InvalidInput` for anything but a file or a folder.
+/// Returns the error of the failed system call; `InvalidInput` if the path leads to neither a file nor a directory.
 pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
     let Some((folder, name)) = walk(path)? else {
         return Ok(None);
@@ -52,10 +53,11 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
 }
 
 /// Creates a file that the user owns, or changes the owner of an existing file from root to the user. Does nothing if a
-/// user other than root can change the folder, or if the file belongs to another user.
+/// user other than root can change the directory, or if the file belongs to another user.
 ///
 /// # Errors
-/// Returns the error of a system call; `PermissionDenied` for anything but a regular file with one name.
+/// Returns the error of the failed system call; `PermissionDenied` unless the file is a regular file without further
+/// hard links.
 pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(());
@@ -74,9 +76,8 @@ pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
 }
 
-/// Opens a log that belongs to a user, for appending, in a folder that only root can change; the user
-/// itself may lack access to the folder. Returns `None` in other folders, and if the file is not the
-/// user's or has several names.
+/// Opens a user's log file for appending. The user itself may lack access to the directory. Returns `None` if a user
+/// other than root can change the directory, if the file belongs to another user, or if it has several hard links.
 pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(None);
@@ -89,8 +90,8 @@ pub fn open_log(path: &Path, identity: &UnixIdentity) -> io::Result<Option<File>
     Ok(is_own.then(|| file.into()))
 }
 
-/// Returns `true` if [`give`] would leave a file that the user owns. Accepts a missing file, and a
-/// regular file that belongs to root or to this user.
+/// Returns `true` if [`give`] would make the user the owner of the file, or if the user already
+/// owns it. Accepts a missing file, and a regular file that belongs to root or to this user.
 pub fn gives(path: &Path, identity: &UnixIdentity) -> io::Result<bool> {
     let Some((folder, Some(name))) = walk(path)? else {
         return Ok(false);
@@ -110,7 +111,7 @@ pub fn is_roots(path: &Path) -> io::Result<bool> {
     Ok(walk(path)?.is_some())
 }
 
-/// Returns `true` if only root can change a program: its file or the path to it.
+/// Returns `true` if only root can change a program: both the file and the path to it.
 pub fn is_program(path: &Path) -> io::Result<bool> {
     let Some(RootOnly::File(file)) = open(path)? else {
         return Ok(false);
@@ -120,21 +121,21 @@ pub fn is_program(path: &Path) -> io::Result<bool> {
     Ok(stat.st_uid == 0 && !others)
 }
 
-/// Opens the folder that contains the last name of an absolute path. The folder and the file may belong to
-/// any user. Returns `None` if a user other than root can change the path to the folder.
+/// Opens the parent directory of an absolute path. This directory and the file in it may belong to any user. Returns
+/// `None` if a user other than root can change the path to the directory.
 pub fn folder_of(path: &Path) -> io::Result<Option<OwnedFd>> {
     Ok(walk_to(path, Last::Unseen)?.map(|(folder, _)| folder))
 }
 
-/// Walks a path. Returns its last folder and the last name, which may not exist in that folder. The name is `None` if
-/// the path leads to the folder itself.
+/// Walks a path. Returns the parent directory and the file name, which may not exist there. The name is `None` if the
+/// path leads to the directory itself.
 ///
 /// Returns `None` if a user other than root can change the path.
 fn walk(path: &Path) -> io::Result<Option<(OwnedFd, Option<OsString>)>> {
     walk_to(path, Last::Checked)
 }
 
-/// Selects whether the last name of a path and the folder that contains it are checked.
+/// Selects whether the parent directory of a path and the file name in it are checked.
 #[derive(PartialEq, Eq)]
 enum Last {
     Checked,
@@ -212,7 +213,7 @@ fn list(folder: &OwnedFd) -> io::Result<RootOnly> {
 
 const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
 const FOLDER: OFlags = OFlags::PATH.union(OFlags::DIRECTORY).union(NO_LINK);
-/// Maximum number of steps, including links: the kernel follows 40 links, and a path has 4096 bytes.
+/// Maximum number of path components to walk, including those of links. The kernel limits a path to 4096 bytes.
 const LONGEST: usize = 4096;
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use rustix::net::{
 
 use crate::fd_messages::{receive_some, send_now};
 
-/// One end of a connected pair.
+/// One end of a connected pair of sockets.
 #[derive(Debug)]
 pub struct Seqpacket(OwnedFd);
 
@@ -35,13 +35,13 @@ impl Seqpacket {
     /// Sends a message without waiting. The message must not be empty.
     ///
     /// # Errors
-    /// `WouldBlock` if the socket is full, `BrokenPipe` if the other end is closed.
+    /// `WouldBlock` if the socket is full; `BrokenPipe` if the peer has closed its end.
     pub fn send(&self, message: &[u8], fd: Option<BorrowedFd<'_>>) -> io::Result<()> {
         send_now(&self.0, message, fd.as_slice())?;
         Ok(())
     }
 
-    /// Waits for a message or until the other end is closed. Returns `false` if `patience` expires
+    /// Waits for a message or until the peer closes its end. Returns `false` if `patience` expires
     /// first.
     pub fn wait(&self, patience: Duration) -> io::Result<bool> {
         let time = Timespec::try_from(patience).map_err(|_| io::ErrorKind::InvalidInput)?;
@@ -49,14 +49,14 @@ impl Seqpacket {
         Ok(retry_on_intr(ready)? > 0)
     }
 
-    /// Waits until a message can be sent, or the other end is closed.
+    /// Waits until a message can be sent or the peer closes its end.
     pub fn wait_to_send(&self) -> io::Result<()> {
         retry_on_intr(|| poll(&mut [PollFd::new(&self.0, PollFlags::OUT)], None))?;
         Ok(())
     }
 
     /// Waits for a message. Returns its length, and the descriptor that was sent with it. The
-    /// length is 0 after the other end was closed.
+    /// length is 0 if the peer has closed its end.
     ///
     /// # Errors
     /// `InvalidData` for a message that is longer than `room`.
@@ -69,9 +69,9 @@ impl Seqpacket {
         Ok((received.bytes, fds.pop()))
     }
 
-    /// Closes both ends, and wakes all threads that wait at either of them.
+    /// Shuts down both ends, and wakes all threads that wait at either end.
     pub fn end(&self) {
-        // Fails only if the other end is already closed.
+        // Fails only if the peer has already closed its end.
         shutdown(&self.0, Shutdown::Both).ok();
     }
 }

@@ -1,12 +1,13 @@
 //! A listening Unix socket and its file.
 //!
-//! The file is created under a temporary name, gets its mode and owner there, and is renamed once the
-//! socket listens. So the path always leads to a working socket with the right permissions. No link is
-//! followed. Anything but a socket at the path is kept, and so is a socket with a listener that has not
-//! given way ([`SocketFile::give_way`]).
+//! The file is created under a temporary name, gets its mode and owner, and is renamed when the socket listens. So the
+//! path always leads to a working socket with the configured permissions. Links are not followed.
 //!
-//! Sources: unix(7), path_resolution(7); chmod and chown through `/proc/self/fd` reach the file of an
-//! `O_PATH` descriptor, proc(5).
+//! A file at the path is replaced only if it is a socket without a listener, or a socket whose listener has called
+//! [`SocketFile::give_way`].
+//!
+//! Sources: unix(7), path_resolution(7), and proc(5): chmod and chown through `/proc/self/fd` change the file of an
+//! `O_PATH` descriptor.
 
 use std::fs::{self, File, Metadata, Permissions};
 use std::io;
@@ -27,7 +28,7 @@ pub struct SocketAccess {
     pub group: Option<u32>,
 }
 
-/// A listening Unix socket. Its file is removed on drop, unless another one has replaced it.
+/// A listening Unix socket. Dropping it removes its file, unless another file has replaced it.
 #[derive(Debug)]
 pub struct SocketFile {
     listener: UnixListener,
@@ -71,7 +72,7 @@ impl SocketFile {
     /// `path`.
     ///
     /// # Errors
-    /// Returns the system's error for the path.
+    /// Returns the error of reading the file's metadata.
     pub fn adopt(listener: OwnedFd, path: PathBuf) -> io::Result<Self> {
         let found = fs::symlink_metadata(&path)?;
         Ok(Self {
@@ -89,8 +90,8 @@ impl SocketFile {
         &self.listener
     }
 
-    /// Allows the next process to replace the file while this socket still listens. The sticky bit of the file marks
-    /// this state, because it has no other meaning for a socket.
+    /// Allows the next process to replace the file while this socket still listens. Sets the sticky bit of the file,
+    /// which marks this state and otherwise has no meaning for a socket.
     pub fn give_way(&self) -> io::Result<()> {
         let Some((path, ..)) = self.file.as_ref().filter(|file| is_there(file)) else {
             return Ok(());
@@ -113,7 +114,7 @@ impl From<OwnedFd> for SocketFile {
 impl Drop for SocketFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.as_ref().filter(|file| is_there(file)) {
-            // Fails if the folder and the file were already removed.
+            // Fails if the file was already removed, which is not an error here.
             remove(&file.0).ok();
         }
     }
@@ -156,7 +157,7 @@ fn may_be_replaced(path: &Path) -> io::Result<()> {
 
 fn give(path: &Path, access: &SocketAccess) -> io::Result<Metadata> {
     let (file, path) = open(path)?;
-    // Some sandboxes refuse every chown, even one without effect.
+    // chown is skipped if it would change nothing, because some sandboxes refuse every chown.
     if access.owner.is_some() || access.group.is_some() {
         chown(&path, access.owner, access.group)?;
     }
@@ -179,7 +180,7 @@ fn open(path: &Path) -> io::Result<(File, PathBuf)> {
 
 const SUFFIX: &str = ".new";
 const STICKY: u32 = 0o1000;
-/// Maximum number of connections that wait to be accepted: only one or two tools connect at a time.
+/// Maximum number of connections that wait to be accepted. Few tools connect at a time.
 const BACKLOG: i32 = 64;
 
 #[cfg(test)]

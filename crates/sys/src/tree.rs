@@ -1,10 +1,10 @@
-//! Files below a folder, named by clients: never opens a file outside, and waits for a disk only on
-//! request.
+//! Opens files below a directory by names that clients choose. Never opens a file outside the
+//! directory, and blocks on a disk only if the caller allows it.
 //!
-//! openat2(2) resolves a path without leaving the folder, regardless of links and concurrent
-//! renames. With `RESOLVE_CACHED` it returns `WouldBlock` instead of reading directories from a
-//! disk (Linux 5.12), and preadv2(2) does so with `RWF_NOWAIT` for pages that are not in memory.
-//! The caller then repeats the call in a thread that may wait.
+//! openat2(2) resolves a path without leaving the directory, regardless of links and concurrent
+//! renames. With `RESOLVE_CACHED` (Linux 5.12) it returns `WouldBlock` instead of reading
+//! directories from a disk. With `RWF_NOWAIT`, preadv2(2) returns `WouldBlock` for pages that are
+//! not in memory. The caller then repeats the call on a thread that may block.
 
 use std::fs::{File, Metadata};
 use std::io::{self, IoSliceMut};
@@ -20,18 +20,18 @@ pub struct Tree(OwnedFd);
 
 #[derive(Clone, Copy, Debug)]
 pub struct OpenOptions {
-    /// Follows symbolic links, as long as they stay below the folder.
+    /// Follows symbolic links that stay below the directory.
     pub links: bool,
     /// Allows the call to block on disk I/O.
     pub waits: bool,
 }
 
 impl Tree {
-    /// Opens a folder at any path.
+    /// Opens a directory at any path.
     ///
     /// # Errors
-    /// Returns the errors of open(2), and `Unsupported` on kernels without openat2 (Linux 5.6) or if a sandbox
-    /// forbids it.
+    /// Returns the errors of open(2), and `Unsupported` on kernels without openat2 (Linux 5.6) or if a sandbox forbids
+    /// it.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let folder = rustix::fs::openat(CWD, path, flags, Mode::empty())?;
@@ -43,13 +43,12 @@ impl Tree {
         }
     }
 
-    /// Opens the regular file at a path below the folder for reading, and returns its metadata. Anything else
-    /// is located but not opened, so that a device or the writer of a FIFO is not affected; its descriptor
-    /// can only be closed.
+    /// Opens the regular file at a path below the directory for reading, and returns its metadata. If the path leads to
+    /// another type of file, returns an `O_PATH` descriptor, so that a device or a FIFO is not really opened.
     ///
     /// # Errors
-    /// Returns the errors of openat2(2): `CrossesDevices` if a path leaves the folder, `FilesystemLoop` for a
-    /// link that is not followed, `WouldBlock` if it would have to wait and must not.
+    /// Returns the errors of openat2(2): `CrossesDevices` if a path leaves the directory; `FilesystemLoop` for a link
+    /// that is not followed; `WouldBlock` if the call would block and `how` does not allow that.
     pub fn file(&self, path: &[u8], how: OpenOptions) -> io::Result<(File, Metadata)> {
         let found = self.resolve(path, OFlags::PATH, how)?;
         let metadata = found.metadata()?;
@@ -69,25 +68,26 @@ impl Tree {
         resolve.set(ResolveFlags::NO_SYMLINKS, !how.links);
         resolve.set(ResolveFlags::CACHED, !how.waits);
         match openat2(&self.0, path, flags, Mode::empty(), resolve) {
-            // The kernel does not support RESOLVE_CACHED.
+            // The kernel does not support RESOLVE_CACHED, so only a call that may block can open
+            // the file.
             Err(Errno::INVAL) if !how.waits => Err(io::ErrorKind::WouldBlock.into()),
             opened => Ok(File::from(opened?)),
         }
     }
 }
 
-/// Flags for a file that may be replaced before it is opened: open(2) must not wait for the writer of a FIFO or acquire
-/// a terminal.
+/// Flags for opening a file that may have been replaced meanwhile. With these flags, open(2) does not wait for the
+/// writer of a FIFO and does not acquire a controlling terminal.
 const READ: OFlags = OFlags::RDONLY
     .union(OFlags::NONBLOCK)
     .union(OFlags::NOCTTY)
     .union(OFlags::CLOEXEC);
 
-/// Reads the part of a file at `at` that is in memory. Returns 0 at the end of the file.
+/// Reads file data from offset `at`, as far as it is in memory. Returns 0 at the end of the file.
 ///
 /// # Errors
-/// `WouldBlock` if nothing of it is in memory, or if the file system does not support the check;
-/// otherwise the error of preadv2(2).
+/// `WouldBlock` if the first byte is not in memory, or if the file system does not support the
+/// check; otherwise the error of preadv2(2).
 pub fn read_cached(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize> {
     let into = &mut [IoSliceMut::new(buffer)];
     match preadv2(file, into, at, ReadWriteFlags::NOWAIT) {
@@ -96,15 +96,14 @@ pub fn read_cached(file: &File, buffer: &mut [u8], at: u64) -> io::Result<usize>
     }
 }
 
-/// Returns how many bytes of a file from `at` on are in memory, up to [`MOST_CACHED`]; 0 at the end of the
-/// file.
+/// Returns the number of bytes from offset `at` that are in memory, up to [`MOST_CACHED`]; 0 at the end of the file.
 ///
-/// One system call reads all these bytes into a single page of the stack: only a read shows whether
-/// another read would wait. mincore(2) and cachestat(2) also count pages that are still being read
-/// from the disk, and report nothing about a file that the process may not write.
+/// One preadv2(2) reads all these bytes into a single page, because only a read shows whether a later read would block.
+/// mincore(2) and cachestat(2) also count pages that are still being read from the disk, and do not work for files that
+/// the process may not write.
 ///
 /// # Errors
-/// As for [`read_cached`].
+/// Returns the errors of [`read_cached`].
 pub fn cached(file: &File, at: u64, most: usize) -> io::Result<usize> {
     let mut page = [const { MaybeUninit::<u8>::uninit() }; PAGE];
     let iov_base = page.as_mut_ptr().cast();
@@ -139,8 +138,7 @@ pub fn cached(file: &File, at: u64, most: usize) -> io::Result<usize> {
     }
 }
 
-/// Maximum that [`cached`] returns, in bytes: sending 256 KiB at a time costs no less than sending 128 KiB,
-/// and the socket of a slow client accepts less.
+/// Maximum result of [`cached`], in bytes. Larger sends are no cheaper, and the socket of a slow client accepts less.
 pub const MOST_CACHED: usize = 128 * 1024;
 const PAGE: usize = 4096;
 

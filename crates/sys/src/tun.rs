@@ -1,27 +1,26 @@
-//! A network namespace for one thread, and TUN devices: each read and write is an IP packet.
+//! Creates network namespaces and TUN devices. Each read and write on a TUN device is an IP packet.
 //!
-//! A device exists as long as its descriptor is open, and a namespace as long as a process or a descriptor
-//! refers to it: the kernel removes both with the process that created them. Source:
-//! `Documentation/networking/tuntap.rst` of Linux.
+//! A device exists until its descriptor is closed, and a namespace until no process or descriptor refers to it. So the
+//! kernel removes both when the process that created them ends. Source: `Documentation/networking/tuntap.rst` of Linux.
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 
-/// Moves the calling thread into a new network namespace, which has a loopback device that is down.
+/// Moves the calling thread into a new network namespace. Its only device is loopback, which is
+/// down.
 ///
 /// # Errors
-/// As for unshare(2): `EPERM` without CAP_SYS_ADMIN.
+/// Returns the errors of unshare(2), for example `EPERM` without CAP_SYS_ADMIN.
 pub fn unshare_network() -> io::Result<()> {
     Ok(nix::sched::unshare(nix::sched::CloneFlags::CLONE_NEWNET)?)
 }
 
-/// Creates the TUN device `name` in the network namespace of the calling thread. Reads and writes do not
-/// wait.
+/// Creates the TUN device `name` in the network namespace of the calling thread. Reads and writes do not block.
 ///
 /// # Errors
-/// As for open(2) of `/dev/net/tun` and TUNSETIFF; `InvalidInput` for a name of more than 15 bytes.
+/// Returns the errors of open(2) on `/dev/net/tun` and of TUNSETIFF; `InvalidInput` for a name of more than 15 bytes.
 pub fn open(name: &str) -> io::Result<File> {
     let device = OpenOptions::new()
         .read(true)

@@ -45,7 +45,7 @@ use becket_proto::close_reason::CloseReason;
 #[derive(Debug)]
 pub struct SharedAdmission {
     workers: usize,
-    /// A [`Bucket`] of tokens for full handshakes.
+    /// State of a [`Bucket`] of tokens for full handshakes.
     bucket: AtomicU64,
     /// Number of full handshakes in progress, if they are limited.
     in_flight: AtomicU32,
@@ -163,7 +163,7 @@ fn lock(shard: &Mutex<KeyTable>) -> MutexGuard<'_, KeyTable> {
 pub struct Admitted {
     /// Counts the connection until it closes, if connections per source are limited.
     pub permit: Option<Box<ConnectionPermit>>,
-    /// Counts the handshake until it has traffic keys.
+    /// Counts the handshake as unfinished until the connection has traffic keys.
     pub half_open: Option<Box<HalfOpen>>,
 }
 
@@ -171,7 +171,7 @@ pub struct Admitted {
 pub struct WorkerAdmission {
     shared: Arc<SharedAdmission>,
     keys: Admission,
-    /// Limits on full handshakes, shared by all clients.
+    /// Limits on full handshakes that apply to all clients together.
     all: Share,
     rules: KeyRules,
     /// Number of unfinished handshakes of this worker per source.
@@ -395,8 +395,8 @@ impl WorkerAdmission {
         }
     }
 
-    /// Takes the tokens of a full handshake. A rejected client uses no token of its source, name or
-    /// fingerprint. The exception is a race in which another worker takes the last shared token
+    /// Takes the tokens of a full handshake. Normally a rejected client uses no token of its
+    /// source, name or fingerprint; it does only if another worker takes the last shared token
     /// after the check.
     fn begin(&self, keys: &[LimitKey], now: Duration) -> Result<FullHandshake, CloseReason> {
         let Self { shared, all, .. } = self;
@@ -512,7 +512,6 @@ impl HandshakePermit {
         self.refused().map_or(Ok(()), Err)
     }
 
-    /// Returns the close reason if the permit was refused.
     pub fn refused(&self) -> Option<CloseReason> {
         match self.state {
             PermitState::Refused(reason) => Some(reason),

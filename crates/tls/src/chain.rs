@@ -1,13 +1,13 @@
-//! Limits on the certificate chain of a client or server, checked before a verifier builds paths.
+//! Limits on the certificate chain of a client or server, checked before webpki searches for a
+//! path.
 //!
-//! webpki searches a path from the leaf to a CA depth first, and parses *all* certificates of the
-//! chain again at each step. Its budget counts steps (200 000) and signature checks (100), but not
-//! the parsed certificates. So nine certificates that name each other, with some filler, cost
-//! seconds. This module parses each certificate once, and rejects a chain if such a search could
-//! become long. For an accepted chain, webpki receives only certificates on a possible path from
-//! the leaf. Its search then takes at most [`MOST_STEPS`] steps, and parses all received
-//! certificates once for the leaf and once per step: 39 times, or at most 234 certificates. This
-//! repeated parsing is inherent in webpki's search.
+//! webpki searches depth first from the leaf to a CA, and parses *all* certificates of the chain
+//! again at each step. Its limits on steps (200 000) and signature checks (100) do not bound the
+//! parsing. So a chain of nine large certificates that name each other costs seconds.
+//!
+//! This module parses each certificate once, and rejects a chain if the search could become long.
+//! For an accepted chain, webpki receives only certificates on a possible path from the leaf. Its
+//! search then takes at most [`MOST_STEPS`] steps and parses at most 234 certificates.
 //!
 //! Source: RFC 5280 section 6; rustls-webpki 0.103.16, `verify_cert.rs`, `build_chain_inner`.
 
@@ -36,9 +36,9 @@ pub enum Excess {
     OneSubject(usize),
 }
 
-/// Checks the limits on a chain, and parses each certificate once. Returns the intermediates on
-/// possible paths: certificates with the name of the leaf's issuer, then with the names of their
-/// issuers. Certificates with the same subject keep their order.
+/// Checks the limits on a chain. Returns the intermediate certificates that may be on a path from
+/// the leaf: those with the name of the leaf's issuer, then with the names of their issuers.
+/// Certificates with the same subject keep their order.
 ///
 /// # Errors
 ///
@@ -72,8 +72,7 @@ pub fn usable<'a>(
     Ok(reachable(leaf.issuer(), &parsed))
 }
 
-/// Follows the issuer names from the leaf. The loop ends, because each certificate is found at most
-/// once.
+/// Returns the certificates that can be reached from the leaf by issuer name, each at most once.
 fn reachable<'a>(first: &[u8], parsed: &[EndEntityCert<'a>]) -> Vec<CertificateDer<'a>> {
     let (mut found, mut left): (Vec<_>, Vec<_>) =
         (parsed.iter()).partition(|one| one.subject() == first);
@@ -118,7 +117,7 @@ pub fn is_excess(error: &Error) -> bool {
     }
 }
 
-/// Returns `true` if a certificate was rejected only because it is older than X.509 version 3.
+/// Returns `true` if a certificate was rejected only because its X.509 version is lower than 3.
 pub fn is_of_old_version(error: &Error) -> bool {
     let Error::InvalidCertificate(CertificateError::Other(OtherError(cause))) = error else {
         return false;
@@ -162,7 +161,7 @@ pub fn explain(error: &Error) -> String {
     in_words(error)
 }
 
-/// Formats an error. The text of rustls may end with the name of an enum variant, which is split
+/// Formats an error. If the text of rustls ends with the name of an enum variant, splits that name
 /// into words.
 fn in_words(error: &Error) -> String {
     let text = error.to_string();
@@ -177,7 +176,7 @@ fn in_words(error: &Error) -> String {
 /// Returns `true` if a CA's key is restricted to RSASSA-PSS. Signatures of such a key cannot be
 /// verified.
 pub fn is_useless(authority: &TrustAnchor<'_>) -> bool {
-    // Skips the header of the outer SEQUENCE, which is shorter than 128 bytes.
+    // Skips the two-byte header of the outer SEQUENCE, which is shorter than 128 bytes.
     let algorithm = authority.subject_public_key_info.get(2..);
     algorithm.is_some_and(|algorithm| algorithm.starts_with(&RSASSA_PSS))
 }
@@ -188,9 +187,8 @@ pub fn most_held(most_bytes: usize) -> usize {
     LARGEST_RECORD.max(most_bytes + FRAMING)
 }
 
-/// Maximum number of steps in webpki's search. Three names with two certificates each, with each
-/// certificate at most once on a path, result in 2 + 4 + 8 + 8 + 8 + 8 partial paths. A test checks
-/// this for all chains.
+/// Maximum number of steps in webpki's search. The worst case is three names with two certificates
+/// each, which results in 2 + 4 + 8 + 8 + 8 + 8 partial paths. A test checks this for all chains.
 pub const MOST_STEPS: usize = 38;
 const VERSION_1: &str = "X.509 version 1 is not supported; use a certificate of version 3";
 const PSS_KEY: &str = "keys restricted to RSASSA-PSS are not supported; use an rsaEncryption key, which can sign with PSS, too";

@@ -1,24 +1,24 @@
-//! The unbuffered connections of rustls, for clients and servers, as "bytes in, bytes out".
+//! Wraps the unbuffered connections of rustls, for clients and servers: ciphertext in, plaintext
+//! out, and vice versa.
 //!
-//! Ciphertext and plaintext pass through the worker's scratch buffers. [`Engine::receive`]
-//! processes whole records at the front of its input. The engine stores the remaining bytes (a
-//! partial record or handshake message, of bounded size), and the caller must put these bytes in
-//! front of the next input.
+//! [`Engine::receive`] processes whole records at the front of its input. The engine stores the
+//! remaining bytes (a partial record or handshake message, of bounded size), and the caller must
+//! put these bytes in front of the next input.
 //!
-//! The engine passes records to rustls one at a time, because rustls processes all of its input and
-//! does not report records without data. After the handshake, each record has a weight
+//! The engine passes records to rustls one at a time, because rustls otherwise processes all of its
+//! input and does not report records without data. After the handshake, each record has a weight
 //! (`proto::records`). A call stops at a maximum weight and leaves further records for
 //! [`Engine::resume`].
 //!
-//! Invariant: each call passes to rustls all bytes that rustls has processed and not discarded. Its
-//! deframer stores positions in these bytes, and missing bytes make it index out of bounds.
-//!
-//! Early data (0-RTT) is returned like other data, before the client finishes its handshake. After
-//! early data has arrived, the engine accepts data to send, and stores the state for the remaining
+//! Early data (0-RTT) is returned like other data, before the handshake is complete. After early
+//! data has arrived, the engine accepts data to send, and stores the context of the unfinished
 //! handshake.
 //!
 //! All messages that TLS itself sends (handshake flights, tickets, key updates, alerts) are
 //! appended to `out` in order.
+//!
+//! Invariant: each call passes to rustls all bytes that rustls has processed and not discarded. Its
+//! deframer stores positions in these bytes, and would otherwise index out of bounds.
 
 use std::sync::Arc;
 use std::{fmt, mem};
@@ -51,8 +51,7 @@ pub struct Engine<C = UnbufferedServerConnection> {
     waits: bool,
     /// Maximum size of an unfinished record or message in `held`, in bytes.
     most_held: usize,
-    /// `true` after the handshake has derived traffic keys. Application data may follow, and
-    /// records have a weight.
+    /// `true` after the handshake has derived traffic keys. From then on, records have a weight.
     traffic: bool,
     allowance: Allowance,
     /// Skips rejected early data. Set for a client that announced early data, until it sends other
@@ -68,8 +67,8 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// `true` if the configuration allows extracting the secrets, so that the kernel may encrypt
     /// later.
     movable: bool,
-    /// `true` after a record without data, other than a ticket, has arrived. It may be a KeyUpdate,
-    /// and rustls may delay its answer until there is data to send.
+    /// `true` if rustls may owe the peer the answer to a KeyUpdate, because a record without data
+    /// other than a ticket has arrived. rustls may delay the answer until there is data to send.
     owes: bool,
 }
 
@@ -96,14 +95,14 @@ pub struct Received {
     pub weight: usize,
 }
 
-/// Error when an unfinished message or record of the peer exceeds this number of bytes.
+/// Error: an unfinished message or record of the peer exceeds this number of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("more than {0} bytes of an unfinished message")]
 pub struct Overfull(pub usize);
 
 impl Engine {
-    /// Starts the server side of a handshake. At most `most_held` bytes of an unfinished record or
-    /// message are held during the handshake, and one record afterwards.
+    /// Starts the server side of a handshake. `most_held` is the maximum size of an unfinished
+    /// record or message during the handshake, in bytes.
     ///
     /// # Errors
     ///
@@ -136,8 +135,8 @@ impl<C: TlsSide> Engine<C> {
         }
     }
 
-    /// Prepares for early data of the client, which is discarded if it is rejected. `may_be_taken`
-    /// is `true` if the policy accepts early data.
+    /// Prepares for early data of the client. `may_be_taken` is `true` if the policy accepts early
+    /// data. If it is rejected, the engine discards it.
     pub fn expecting_early_data(mut self, may_be_taken: bool) -> Self {
         self.skipping = Some(Box::new(Skipping::new(may_be_taken)));
         self.most_held = self.most_held.max(LARGEST_RECORD);
@@ -183,7 +182,7 @@ impl<C: TlsSide> Engine<C> {
         Ok(received)
     }
 
-    /// Returns `true` if the handshake is unfinished, even if early data was already relayed.
+    /// Returns `true` if the handshake is unfinished. Early data may already have been relayed.
     pub fn is_unfinished(&self) -> bool {
         self.connection.common().is_handshaking()
     }
@@ -194,7 +193,8 @@ impl<C: TlsSide> Engine<C> {
         self.unfinished = handshake.map(Box::new);
     }
 
-    /// Processes records. Meanwhile, the context of an unfinished handshake is lent to this thread.
+    /// Processes records. During the call, this thread can access the context of an unfinished
+    /// handshake.
     fn process(
         &mut self,
         input: &mut [u8],
@@ -335,8 +335,8 @@ impl<C: TlsSide> Engine<C> {
             }
             consumed += discard;
             if settled {
-                // rustls can already write after its own flight if the client announced early data.
-                // This is not enough to serve the client, because a ClientHello can be replayed.
+                // rustls can already write after its flight if the client announced early data.
+                // That is not enough to serve the client, because the ClientHello may be a replay.
                 let handshaking = self.connection.common().is_handshaking();
                 received.ready = writable && (received.early || !handshaking);
                 if received.ready {
@@ -365,9 +365,8 @@ impl<C: TlsSide> Engine<C> {
                 out.push(&HANDSHAKE_FAILURE);
                 return error;
             }
-            // rustls sends no alert for some errors, and has no function to send an alert. So it is
-            // given an invalid record, for which it sends an alert, encrypted with the current
-            // keys.
+            // rustls sends no alert for some errors, and has no function to send one. An invalid
+            // record makes rustls send an alert, encrypted with the current keys.
             rest.extend(IMPOSSIBLE);
             let UnbufferedStatus { discard, state } = self.connection.process(&mut rest);
             drop(state);
@@ -377,8 +376,8 @@ impl<C: TlsSide> Engine<C> {
         error
     }
 
-    /// Appends the pending output of rustls to `out`. Stops when there is none, because a further
-    /// call would report the error again.
+    /// Appends the pending output of rustls to `out`. Stops when there is no more output, because a
+    /// further call would report the error again.
     fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
         let mut discarded = 0;
         while self.connection.common().wants_write() {
@@ -477,7 +476,7 @@ impl<C: TlsSide> Engine<C> {
         self.movable = false;
     }
 
-    /// Returns `true` if TLS can move to the kernel now: no partial record or message is held,
+    /// Returns `true` if the kernel can take over TLS now: no partial record or message is stored,
     /// rustls has no pending answer, and close_notify was not sent.
     pub fn is_at_rest(&self) -> bool {
         self.traffic
@@ -488,7 +487,7 @@ impl<C: TlsSide> Engine<C> {
             && !self.is_unfinished()
     }
 
-    /// Ends the engine, and returns the secrets for the next record in each direction.
+    /// Consumes the engine, and returns the secrets for the next record in each direction.
     ///
     /// # Errors
     ///
@@ -502,13 +501,15 @@ impl<C: TlsSide> Engine<C> {
         self.connection.common().handshake_kind()
     }
 
-    /// Returns the rustls connection, for reading negotiated parameters and the peer's chain.
+    /// Returns the rustls connection, from which the caller can read negotiated parameters and the
+    /// peer's chain.
     pub fn facts(&self) -> &C {
         &self.connection
     }
 }
 
-/// Returns `true` if the peer sent more records without data than the engine or rustls allows.
+/// Returns `true` if the error means that the peer sent more records without data than the engine
+/// or rustls allows.
 pub fn is_without_data(error: &Error) -> bool {
     matches!(
         error,
@@ -548,7 +549,8 @@ impl From<EncryptError> for Encoding {
     }
 }
 
-/// Appends encoded data to `out`. If the buffer is too small, enlarges it and encodes again.
+/// Encodes data with `encode` and appends the result to `out`. If the buffer is too small, enlarges
+/// it and encodes again.
 fn encode_into<E: Into<Encoding>>(
     out: &mut Buffer,
     mut encode: impl FnMut(&mut [u8]) -> Result<usize, E>,
@@ -567,8 +569,8 @@ fn encode_into<E: Into<Encoding>>(
     Err(Error::EncryptError)
 }
 
-/// Maximum weight of the records that one call processes. Full-sized records of one read do not
-/// exceed it.
+/// Maximum weight of the records that one call processes. It is so large that one read of
+/// full-sized records never exceeds it.
 const MOST_WEIGHT: usize = READ + LARGEST_RECORD;
 /// A fatal handshake_failure alert in plaintext (RFC 8446, section 6.2).
 const HANDSHAKE_FAILURE: [u8; 7] = [21, 3, 3, 0, 2, 2, 40];

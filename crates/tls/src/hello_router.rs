@@ -1,9 +1,8 @@
-//! The TLS side of one listener: chooses a route's configuration for a peeked ClientHello, or
-//! rejects it.
+//! Chooses a route and its TLS configuration for a peeked ClientHello, or rejects the ClientHello.
 //!
-//! Each worker owns its routers, which are rebuilt on a reload and on a rotation of ticket keys. A
-//! choice allocates only the server name in lower case, which the connection stores for the log and
-//! the PROXY header.
+//! Each worker owns one router per listener, which is rebuilt on a reload and on a rotation of
+//! ticket keys. A choice allocates only the server name in lower case, which the connection stores
+//! for the log and the PROXY header.
 
 use std::sync::Arc;
 
@@ -27,7 +26,8 @@ pub struct HelloRouter {
 #[derive(Debug)]
 pub enum Choice {
     Serve(Served),
-    /// The connection is passed through to a server of the route with this index.
+    /// Pass the connection through to a server of the route with this index, without terminating
+    /// TLS.
     Pass(usize),
     Refuse {
         /// AlertDescription (RFC 8446, section 6).
@@ -40,8 +40,8 @@ pub enum Choice {
 pub struct Served {
     pub route: usize,
     pub config: Arc<ServerConfig>,
-    /// `true` if the ClientHello offers a session that may be valid; `false` if the handshake is
-    /// certainly full.
+    /// `true` if the ClientHello offers a session that may be valid. `false` means that a full
+    /// handshake is necessary.
     pub may_resume: bool,
     /// Kind of resumption that the client may use.
     pub offer: Offer,
@@ -71,9 +71,9 @@ impl HelloRouter {
         &self.listener
     }
 
-    /// Chooses the route by ALPN protocols and server name; without a server name, `name` is the
-    /// destination address. For a route that terminates TLS, also chooses the configuration by the
-    /// offered resumption.
+    /// Chooses the route by server name and ALPN protocols. For a route that terminates TLS, also
+    /// chooses the configuration by the offered resumption. If the client sent no server name,
+    /// `name` is the destination address.
     pub fn choose(&self, hello: &ClientHello<'_>, name: Option<&str>) -> Choice {
         let refuse = |alert, reason| Choice::Refuse { alert, reason };
         let Some((index, route)) = self.find(hello, name) else {

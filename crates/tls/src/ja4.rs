@@ -1,14 +1,13 @@
-//! JA4 fingerprints: identify a client's software by its ClientHello.
+//! JA4 fingerprints, which identify a client's software by its ClientHello.
 //!
 //! A fingerprint has three parts. Ten readable characters contain the version, the presence of a
 //! server name, the numbers of suites and extensions, and the first ALPN protocol. Twelve
 //! hexadecimal digits are the hash of the suites, and twelve more are the hash of extensions and
-//! signature schemes. Suites and extensions are sorted first, because some clients shuffle them.
-//! GREASE values are ignored.
+//! signature schemes. Suites and extensions are sorted, because some clients shuffle them. GREASE
+//! values are ignored.
 //!
-//! A client can imitate any fingerprint, so a fingerprint distinguishes honest clients and proves
-//! nothing. Source: FoxIO's technical_details/JA4.md. Only JA4 itself is implemented, which is
-//! under the BSD licence.
+//! A client can imitate any fingerprint, so a fingerprint proves nothing. Source: FoxIO's
+//! technical_details/JA4.md. This module implements only JA4 itself, which has the BSD licence.
 
 use std::fmt::{self, Write};
 
@@ -23,8 +22,7 @@ impl Ja4 {
     /// Computes the fingerprint of a ClientHello. Returns `None` if a list has more than [`MOST`]
     /// entries, which no real client sends.
     ///
-    /// Makes one pass over three lists, two sorts of bounded size, and two hashes. Does not
-    /// allocate.
+    /// Does not allocate.
     pub fn of(hello: &ClientHello<'_>) -> Option<Self> {
         let mut suites = Numbers::gather(hello.cipher_suites())?;
         let mut extensions = Numbers::gather(hello.extension_types())?;
@@ -77,7 +75,7 @@ struct Numbers {
 }
 
 impl Numbers {
-    /// Collects a list. Returns `None` if it has more than [`MOST`] entries.
+    /// Collects a list of numbers. Returns `None` if it has more than [`MOST`] entries.
     fn gather(list: impl Iterator<Item = u16>) -> Option<Self> {
         let mut numbers = Self {
             all: [0; MOST],
@@ -140,7 +138,7 @@ fn is_grease(number: u16) -> bool {
     high == low && low & 0x0f == 0x0a
 }
 
-/// Returns the two characters for the highest offered version.
+/// Returns the two characters of the fingerprint for the highest offered version.
 fn version(hello: &ClientHello<'_>) -> &'static [u8; 2] {
     let offered = hello.supported_versions().filter(|one| !is_grease(*one));
     match offered.max().unwrap_or(hello.legacy_version()) {
@@ -161,8 +159,8 @@ fn two_digits(count: usize) -> [u8; 2] {
     })
 }
 
-/// Returns the first and last character of the first protocol, or of its hexadecimal form if one of
-/// these characters is not alphanumeric.
+/// Returns the first and last character of the first ALPN protocol, or of its hexadecimal form if
+/// one of these characters is not alphanumeric.
 fn protocol(first: Option<&[u8]>) -> [u8; 2] {
     let Some(&[start, ..]) = first else {
         return *b"00";

@@ -1,4 +1,4 @@
-//! Maps TLS suites to the versions and ciphers of kernel TLS.
+//! Maps TLS cipher suites to the versions and ciphers of kernel TLS.
 
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};

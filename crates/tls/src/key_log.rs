@@ -1,7 +1,7 @@
 //! Opens the file of `SSLKEYLOGFILE` when the first secret is written.
 //!
-//! rustls opens the file when its key log is created. At that time becket may still be root, and
-//! root must not open a file whose name comes from the environment.
+//! The key log of rustls opens the file when it is created. At that time becket may still be root,
+//! and root must not open a file whose name comes from the environment.
 
 use std::sync::OnceLock;
 

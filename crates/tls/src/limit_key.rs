@@ -13,8 +13,8 @@ pub enum LimitKey {
     /// Server name from a certificate or a route; empty for all other names and for no name.
     Name(Arc<str>),
     Ja4(Arc<str>),
-    /// Server name and backend in one string. The key counts clients with this name in the queue of
-    /// this backend.
+    /// Server name and backend in one string. Under this key, clients with this name in the queue
+    /// of this backend are counted.
     Queue(Arc<str>),
 }
 
@@ -34,8 +34,8 @@ impl LimitKey {
         }
     }
 
-    /// Returns the close reasons for exceeding the limit of connections and the limit of full
-    /// handshakes, in this order.
+    /// Returns two close reasons: one for exceeding the limit of connections, one for exceeding the
+    /// limit of full handshakes.
     pub(crate) fn refusals(&self) -> (CloseReason, CloseReason) {
         match self {
             Self::Source(_) => (CloseReason::SourceConnections, CloseReason::AdmissionSource),
@@ -60,8 +60,8 @@ pub struct KeyRules(pub(crate) [KeyRule; KINDS]);
 impl KeyRules {
     pub fn new(keys: &Admission) -> Self {
         let rule = |connections, share| KeyRule { connections, share };
-        // `WorkerAdmission::wait` reads the server name from the permit of the connection. So with
-        // `queue-share`, connections are counted by name even if their number is not limited.
+        // `WorkerAdmission::wait` reads the server name from the permit of the connection. So
+        // `queue-share` requires that connections are counted by name, even without a limit.
         let uncounted = keys.name.queue_share.map(|_| u32::MAX);
         Self([
             rule(keys.connections_per_source, keys.source()),

@@ -1,10 +1,11 @@
-//! Finds the verified path from a peer's certificate to a CA among the presented certificates.
+//! Verifies a peer's certificate chain, and returns the path from its certificate to a CA.
 //!
-//! rustls' own client verifier calls webpki in the same way, but does not return the path. becket
-//! needs the path, because sessions store only the leaf and its path
-//! ([`context`](crate::sessions::context)). So this module calls webpki with the options of that
-//! verifier: revocation lists are checked for the whole path, and overdue lists are used as well.
-//! rustls' server verifier requires a name, but with `verify = "chain"` there is none. [`chain`]
+//! rustls' client verifier calls webpki in the same way, but does not return the path. becket needs
+//! the path, because sessions store only the leaf and the certificates on its path
+//! ([`context`](crate::sessions::context)). rustls' server verifier always checks a name, but
+//! `verify = "chain"` must not.
+//!
+//! Revocation lists are checked for the whole path, and overdue lists are still used. [`chain`]
 //! selects the certificates that are passed to webpki.
 //!
 //! Source: RFC 5280 section 6; rustls 0.23.46, `webpki/client_verifier.rs`, and `pki_error` in
@@ -37,7 +38,7 @@ pub struct Paths {
 }
 
 impl Paths {
-    /// Creates a finder for chains within the limits of `most_chain`.
+    /// Creates a verifier for chains within the limits of `most_chain`.
     ///
     /// # Errors
     ///
@@ -65,12 +66,12 @@ impl Paths {
         })
     }
 
-    /// Verifies the leaf. Returns the indices of the certificates on its path among the
-    /// intermediates, starting with the leaf's issuer and without the CA.
+    /// Verifies the leaf. Returns the path as indices into the intermediate certificates, starting
+    /// with the leaf's issuer and without the CA.
     ///
     /// # Errors
     ///
-    /// Returns the reason as a rustls error, so that the right alert is sent.
+    /// Returns the reason as a rustls error, so that rustls sends the matching alert.
     pub fn find(
         &self,
         leaf: &CertificateDer<'_>,
@@ -80,7 +81,8 @@ impl Paths {
         let usable = chain::usable(leaf, intermediates, self.most_chain)?;
         let leaf = EndEntityCert::try_from(leaf).map_err(fault)?;
         let lists: Vec<_> = self.lists.iter().collect();
-        // The builder fails if there is no list. In that case, revocation is not checked.
+        // The builder fails if the list of revocation lists is empty. In that case, revocation is
+        // not checked.
         let revocation = RevocationOptionsBuilder::new(&lists).ok().map(|options| {
             options
                 .with_depth(RevocationCheckDepth::Chain)

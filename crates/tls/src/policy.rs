@@ -1,11 +1,12 @@
 //! The digest of a policy, which separates sessions.
 //!
-//! A session or ticket is bound to the digest of the policy that created it, and no other policy
-//! accepts it. The digest covers the properties that make two sessions exchangeable: the policy's
-//! name, the mode and CAs of client authentication, and the extended master secret. It excludes
-//! properties that may differ between hosts that share sessions: addresses, certificates, ALPN,
-//! revocation lists. The digest prevents a session that was created for a name without client
-//! certificates from being resumed for a name with client certificates (nginx CVE-2025-23419).
+//! A session or ticket is bound to the digest of the policy that created it, and is rejected under
+//! another digest. For example, a session that was created without a client certificate cannot be
+//! resumed for a server name that requires one (nginx CVE-2025-23419).
+//!
+//! The digest covers the policy's name, the mode and CAs of client authentication, and the extended
+//! master secret. It excludes properties that may differ between hosts that share sessions:
+//! addresses, certificates, ALPN, revocation lists.
 
 use becket_config::choices::{ClientCertificates, ClientTrust};
 use becket_config::suites::{KeyExchangeGroup, ServedVersion};
@@ -32,8 +33,8 @@ pub fn digest(
     let authorities = authorities(roots);
     let mut parts: Vec<&[u8]> = vec![b"becket policy 1", name.as_bytes(), mode.as_bytes()];
     if trust == ClientTrust::Certificates {
-        // This part is added only here, so that the digests of policies without it are the same as
-        // in earlier versions.
+        // This part is added only if `client-trust` is `certificates`, so that all other policies
+        // have the same digests as in earlier versions.
         parts.push(b"certificates");
     }
     let ems: &[u8] = if require_ems { b"ems" } else { b"" };
@@ -58,8 +59,8 @@ pub fn authorities(roots: &RootCertStore) -> Vec<[u8; 32]> {
     authorities
 }
 
-/// Computes SHA-256 over the contents of the files that determine which certificates are accepted:
-/// CAs, listed certificates, revocation lists.
+/// Computes SHA-256 over the contents of the files that determine the accepted certificates: CAs,
+/// listed certificates, revocation lists.
 pub fn contents(
     roots: &RootCertStore,
     certificates: &[CertificateDer<'_>],

@@ -1,4 +1,4 @@
-//! Resumption in metrics and the access log: its kind and its result.
+//! Kinds and results of resumption, for metrics and the access log.
 
 use becket_proto::labelled;
 
@@ -17,7 +17,7 @@ pub enum Offer {
 
 labelled! {
 pub enum Resumption {
-    /// The ticket was opened, or the session was found in the table.
+    /// The ticket was decrypted, or the session was found in the table.
     Opened = "opened",
     /// The session is not in the table, or the ticket does not have the format of becket.
     Unknown = "unknown",
@@ -26,13 +26,13 @@ pub enum Resumption {
     /// The full handshake is older than `sessions.max-age`.
     TooOld = "too-old",
     OtherPolicy = "other-policy",
-    /// The seal of the ticket does not verify.
+    /// Decryption of the ticket failed: its authentication tag is invalid.
     BadSeal = "bad-seal",
     /// The ticket was sealed with a secret that this process does not have. The secret may belong
     /// to another cluster or host, or to this host before its last restart.
     UnknownSecret = "unknown-secret",
-    /// The session's client certificate chain is missing or invalid, or another session's chain was
-    /// already verified for this ClientHello.
+    /// The client certificate chain in the session is missing or invalid. Also used if the chain of
+    /// another session was already verified for this ClientHello.
     ClientCertificate = "client-certificate",
 }
 }

@@ -1,13 +1,13 @@
-//! The `ServerConfig`s of one route, which differ only in resumption and ALPN. Their
-//! `ResolvesServerCert` chooses the certificate from [`becket_keys::certificates`].
+//! The `ServerConfig`s of one route, which differ only in resumption and ALPN.
 //!
-//! In rustls, some settings are fixed per configuration but should depend on the ClientHello: the
+//! Some settings of rustls are fixed per configuration but must depend on the ClientHello: the
 //! result of a failed ALPN negotiation, the number of tickets, and ticket or session ID for TLS
 //! 1.2. So each route has several configurations, and the peeked ClientHello selects one
-//! ([`RouteConfigs::pick`]). They have the same certificates, verifier and policy.
+//! ([`RouteConfigs::pick`]). All of them have the same certificates, verifier and policy. Their
+//! `ResolvesServerCert` chooses the certificate from [`becket_keys::certificates`].
 //!
-//! If a policy accepts early data, its configurations have no ticketer. A separate [`Store`]
-//! contains the sessions, and no other session resumes.
+//! If a policy accepts early data, its configurations have no ticketer. Only sessions in a separate
+//! [`Store`] can then be resumed.
 
 use std::sync::Arc;
 
@@ -38,12 +38,13 @@ use becket_keys::certificates::CertificateMap;
 #[derive(Clone, Debug)]
 pub struct RouteParts {
     pub table: Arc<SessionTable>,
-    /// Table of sessions that allow early data, shared by all workers but not with other nodes.
+    /// Table of sessions that allow early data. All workers share it; it is not sent to other
+    /// nodes.
     pub early: Arc<SessionTable>,
     pub secrets: Arc<TicketSecrets>,
     /// Configuration file, which contains the session lifetimes.
     pub file: Arc<File>,
-    /// Secrets are written to the file that `SSLKEYLOGFILE` names.
+    /// `true` to write TLS secrets to the file that `SSLKEYLOGFILE` names.
     pub key_log: bool,
     /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
     /// cluster.
@@ -51,8 +52,8 @@ pub struct RouteParts {
 }
 
 impl RouteParts {
-    /// Returns inputs with new, empty tables, to test a configuration apart from the running
-    /// service.
+    /// Returns inputs with new, empty tables. They are used to test a configuration without an
+    /// effect on the running service.
     pub fn apart(secrets: &Arc<TicketSecrets>, file: &Arc<File>) -> Self {
         let table = || Arc::new(SessionTable::new(Default::default(), Default::default()));
         Self {
@@ -88,11 +89,11 @@ struct Resuming {
 }
 
 impl RouteConfigs {
-    /// Builds the configurations of a route. Derives one ticket key per epoch.
+    /// Builds the configurations of a route. Derives one ticket key for each ticket secret.
     ///
     /// # Errors
     ///
-    /// Fails if suites, groups and versions of the policy do not fit together, if the set of CAs is
+    /// Fails if suites, groups and versions of the policy are incompatible, if the set of CAs is
     /// empty, or if there is no ticket secret.
     pub fn new(
         route: &Route,
@@ -137,7 +138,7 @@ impl RouteConfigs {
         })
     }
 
-    /// Returns the configuration for this ClientHello. `alpn` selects whether to negotiate ALPN.
+    /// Returns the configuration for this ClientHello, with ALPN negotiation if `alpn` is `true`.
     pub fn pick(&self, hello: &ClientHello<'_>, alpn: bool) -> &Arc<ServerConfig> {
         let by_resumption = if alpn {
             &self.with_alpn
@@ -166,7 +167,7 @@ impl RouteConfigs {
     }
 
     /// Returns `true` if the ClientHello offers a session that may be valid: a well-formed ticket
-    /// with a known key, or a TLS 1.2 session ID. `true` is a hint; `false` is definite.
+    /// with a known key, or a TLS 1.2 session ID. `false` means that a full handshake is necessary.
     pub fn may_resume(&self, hello: &ClientHello<'_>) -> bool {
         if self.tls13 && hello.offers_tls13() {
             // In TLS 1.3, the session ID exists only for compatibility with middleboxes (RFC 8446,
@@ -219,9 +220,9 @@ impl Resuming {
         }
     }
 
-    /// Creates TLS 1.3 configurations with sessions that allow early data. rustls sends the table
-    /// keys of these sessions as tickets. becket may send data before the client has finished its
-    /// handshake, so that early data is answered without a further round trip.
+    /// Creates the TLS 1.3 configuration for a policy that accepts early data. rustls then sends
+    /// the table keys of sessions as tickets. becket may send data before the handshake is
+    /// complete, so that the answer to early data needs no further round trip.
     fn early(base: ServerConfig, policy: &Policy, store: &Store) -> Self {
         let mut two_tickets = base;
         two_tickets.session_storage = Arc::new(store.clone());
@@ -260,8 +261,8 @@ fn base(
     Ok(config)
 }
 
-/// Finds the chain for the server name that rustls parsed. Fails if the route was selected by a
-/// different name, because two parsers must not disagree about a ClientHello.
+/// Selects the certificate chain for the server name that rustls parsed. Fails if this name differs
+/// from the peeked name that selected the route.
 #[derive(Debug)]
 struct ChainResolver(Arc<CertificateMap>);
 

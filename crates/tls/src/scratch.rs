@@ -1,8 +1,8 @@
-//! Buffers that a worker lends to the connection that it serves.
+//! Buffers that a worker lends to the connection that it is processing.
 //!
-//! Data stays in these buffers only during one call. A connection copies bytes that are needed
-//! later (a partial record, output that the socket did not accept) to its own heap memory. So ten
-//! thousand idle connections share one set of buffers.
+//! Data stays in these buffers only during one call. If a connection needs bytes later (a partial
+//! record, output that the socket did not accept), it copies them to heap memory. So idle
+//! connections need no buffers.
 
 use std::fmt;
 
@@ -10,18 +10,18 @@ use std::fmt;
 #[derive(Default)]
 pub struct Buffer {
     bytes: Vec<u8>,
-    /// Index in `bytes` at which the buffer starts; see [`Buffer::at`].
+    /// Index in `bytes` at which the contents start; see [`Buffer::at`].
     start: usize,
     filled: usize,
 }
 
 impl Buffer {
-    /// Returns a buffer with room for `capacity` bytes that starts `offset` bytes into a memory
-    /// page.
+    /// Returns a buffer with room for `capacity` bytes that starts `offset` bytes after the start
+    /// of a memory page.
     ///
-    /// On Zen 3 and 4, copying with `rep movsb` is 20 times slower between addresses that differ by
-    /// a few bytes modulo the page size (glibc bug 30994). rustls copies every record to and from
-    /// blocks that start at a page boundary, so these buffers must not start there.
+    /// On Zen 3 and 4, `rep movsb` is 20 times slower between addresses that differ by a few bytes
+    /// modulo the page size (glibc bug 30994). rustls copies every record to and from blocks that
+    /// start at a page boundary, so these buffers must not start there.
     pub fn at(offset: usize, capacity: usize) -> Self {
         let bytes = vec![0; capacity + PAGE];
         let misplaced = bytes.as_ptr().addr() % PAGE;
@@ -94,7 +94,7 @@ impl fmt::Debug for Buffer {
 #[derive(Debug)]
 pub struct Scratch {
     pub sealed_in: Buffer,
-    /// Plaintext in either direction.
+    /// Plaintext, either received or to be sent.
     pub plain: Buffer,
     pub sealed_out: Buffer,
 }
@@ -124,8 +124,8 @@ pub const READ: usize = 64 * 1024;
 /// RFC 5246 section 6.2.3).
 pub const LARGEST_RECORD: usize = 5 + (1 << 14) + 2048;
 const PAGE: usize = 4096;
-/// Offsets of the buffers into a page, far from each other and from the page boundary; see
-/// [`Buffer::at`].
+/// Offsets of the buffers from the start of a page. They are far from each other and from the page
+/// boundary; see [`Buffer::at`].
 const SEALED_IN_OFFSET: usize = 3072;
 const PLAIN_OFFSET: usize = 2048;
 const SEALED_OUT_OFFSET: usize = 1024;

@@ -1,4 +1,4 @@
-//! Rules that a server's certificate must satisfy. A rule checks the configured name, which may
+//! Rules by which server certificates are verified. A rule checks the configured name, which may
 //! differ from the SNI that was sent.
 
 use std::sync::Arc;
@@ -42,8 +42,8 @@ pub enum ServerRule {
         name: ServerName<'static>,
         verifier: Arc<dyn ServerCertVerifier>,
         most_chain: LimitsSection,
-        /// Earliest expiry of the verified certificates, in seconds since 1970; set by the
-        /// verifier.
+        /// Earliest expiry of the certificates on the verified path, in seconds since 1970. The
+        /// verifier sets it.
         until: Arc<AtomicU64>,
     },
 }
@@ -124,7 +124,7 @@ impl ServerCertVerifier for RuleVerifier {
     }
 }
 
-/// Certificates that are trusted without their issuer while they are valid.
+/// Pinned certificates, which are trusted without their issuer while they are valid.
 #[derive(Debug)]
 pub struct Pins(pub Vec<CertificateDer<'static>>);
 

@@ -1,22 +1,19 @@
 //! Discards records with rejected early data before rustls processes them.
 //!
-//! A client sends early data before it knows if the server accepts it. A server that rejects early
-//! data must skip the records that its handshake key does not decrypt (RFC 8446, section 4.2.10).
-//! rustls does this, but it reads skipped records again in every call, reduces its budget each
-//! time, and counts authentication tags as data. So a client within its limit could get an error
-//! about bad records. Bytes that rustls has skipped cannot be removed either, because it stores
-//! their positions as the start of a message.
+//! A server that rejects early data must skip the records that its handshake key does not decrypt
+//! (RFC 8446, section 4.2.10). rustls does this, but it reads skipped records again in every call
+//! and reduces its budget each time. So a client within its limit could get an error. rustls also
+//! stores the positions of skipped bytes, so the caller cannot remove them.
 //!
 //! So this module first tries to decrypt a copy of each record, with the key that rustls derived
-//! ([`ClientSecrets`], from its key log). The client's first record has sequence number 0, so only
-//! the key is needed. Records that do not decrypt are skipped, up to [`MOST`] bytes. The first
-//! record that decrypts ends the skipping. After a HelloRetryRequest, the second ClientHello ends
-//! the skipping. Each record is tried once and counts as at least [`LEAST`] bytes, which bounds the
-//! work.
+//! ([`ClientSecrets`], from its key log). Records that do not decrypt are skipped, up to [`MOST`]
+//! bytes. Skipping ends with the first record that decrypts or, after a HelloRetryRequest, with the
+//! second ClientHello. The client's first record has sequence number 0, so only the key is needed.
+//! Each record is tried once and counts as at least [`LEAST`] bytes, which bounds the work.
 //!
-//! If early data may be accepted and the session was resumed, only rustls knows whether it is
-//! accepted. So a first record that contains early data under its own key is passed to rustls. If
-//! rustls returns no data, it has rejected early data.
+//! If the session was resumed and the policy accepts early data, only rustls decides whether it is
+//! accepted. So the first record that is valid early data is passed to rustls. If rustls returns no
+//! data, it has rejected early data.
 //!
 //! Source: RFC 8446, sections 4.2.10, 5.2, 7.1 and 7.3.
 
@@ -30,11 +27,11 @@ use zeroize::Zeroizing;
 
 use crate::sessions::context::{self, ClientSecrets};
 
-/// Stores a client's traffic secrets in the handshake context that is lent to this thread, if that
-/// client announced early data.
+/// Key log that stores the traffic secrets of a client that announced early data in the handshake
+/// context of this thread.
 #[derive(Debug)]
 pub struct SecretsForSkipping {
-    /// Key log to which the secrets are also passed.
+    /// Another key log to which the secrets are also passed.
     pub next: Arc<dyn KeyLog>,
 }
 
@@ -79,9 +76,9 @@ pub enum Verdict {
     /// The record is early data that rustls may accept. If rustls returns no data, the caller must
     /// call [`Skipping::refuse`] and discard the record.
     Ask,
-    /// The record must be passed to rustls. The next record must be judged again.
+    /// The record must be passed to rustls. The next record must be classified again.
     Pass,
-    /// Skipping has ended. This record and all following records must be passed to rustls.
+    /// Skipping has ended. The caller must pass this record and all following records to rustls.
     Over,
 }
 
@@ -95,11 +92,11 @@ impl Skipping {
         }
     }
 
-    /// Classifies a whole record that rustls has not received.
+    /// Classifies a whole record that has not been passed to rustls.
     ///
     /// # Errors
     ///
-    /// Fails if the client sent more than the limit.
+    /// Fails if the client sent more early data than the limit.
     pub fn judge(&mut self, record: &[u8], common: &CommonState) -> Result<Verdict, Error> {
         let kind = common.handshake_kind();
         let is_retried = kind == Some(HandshakeKind::FullWithHelloRetryRequest);
@@ -131,12 +128,12 @@ impl Skipping {
         Ok(Verdict::Skip)
     }
 
-    /// Counts a skipped record of `len` bytes, after rustls has rejected early data. All further
-    /// early data is skipped.
+    /// Counts a skipped record of `len` bytes after rustls has rejected early data. From then on,
+    /// all early data is skipped.
     ///
     /// # Errors
     ///
-    /// Fails if the client sent more than the limit.
+    /// Fails if the client sent more early data than the limit.
     pub fn refuse(&mut self, len: usize) -> Result<(), Error> {
         self.may_be_taken = false;
         self.skip(len)
@@ -152,7 +149,7 @@ impl Skipping {
     }
 }
 
-/// Derives the key from a secret in the lent handshake context.
+/// Derives the record key from a secret in the handshake context of this thread.
 fn key_of(
     common: &CommonState,
     secret: impl FnOnce(&ClientSecrets) -> &Option<Zeroizing<Vec<u8>>>,
@@ -222,11 +219,11 @@ fn expand(secret: &hkdf::Prk, label: &[u8], out: &mut [u8]) -> Option<()> {
 
 const EARLY: &str = "CLIENT_EARLY_TRAFFIC_SECRET";
 const HANDSHAKE: &str = "CLIENT_HANDSHAKE_TRAFFIC_SECRET";
-/// Maximum number of bytes to skip: the largest possible `early-data`, because the session may come
-/// from a host with another value.
+/// Maximum number of bytes to skip: the largest value that `early-data` accepts, because the
+/// session may come from a host with another setting.
 const MOST: usize = 64 * 1024;
-/// Minimum number of bytes that a record counts for. So at most about 4000 records are tried, which
-/// takes as long as two or three signatures.
+/// Minimum number of bytes that a record counts for. So a client can cause at most about 4000
+/// decryptions, which take as long as two or three signatures.
 const LEAST: usize = 16;
 /// Overhead of a record in bytes: header, content type and tag.
 const OVERHEAD: usize = 5 + 1 + 16;

@@ -1,5 +1,5 @@
-//! Atomic types of the standard library. Models use the types of `shuttle` instead, which controls
-//! the thread schedule.
+//! Atomic types. These are the types of the standard library; in model tests, they are the types of
+//! `shuttle`, which controls the thread schedule.
 
 #[cfg(all(test, feature = "models"))]
 pub(crate) use shuttle::sync::atomic;

@@ -1,14 +1,14 @@
 //! TLS to the servers of one backend, for one worker.
 //!
-//! Each server has its own `ClientConfig`, because each server has its own name to verify and its
-//! own sessions to resume. Workers do not share sessions, so there is no contention for the lock in
-//! rustls' store. A resumption presents no certificate, so sessions expire with the first
-//! certificate of the verified chain. The `ClientConfig` is then replaced by one without sessions.
-//! A reload replaces all `ClientConfig`s.
+//! Each server has a separate `ClientConfig`, because each server has a name to verify and sessions
+//! to resume. Workers do not share sessions, so they do not contend for the lock of rustls' store.
+//! A resumed handshake presents no certificate, so the sessions must not outlive the verified
+//! chain: when its first certificate expires, a new `ClientConfig` without sessions replaces the
+//! old one. A reload replaces all `ClientConfig`s.
 //!
 //! rustls uses one name for SNI and for verification, but becket allows two names. The name for SNI
-//! is passed to rustls, and [`ServerRule::Named`] verifies the other name. An IP address is never
-//! sent (RFC 6066, section 3), so it represents "send no name".
+//! is passed to rustls, and [`ServerRule::Named`] verifies the configured name. rustls sends no SNI
+//! for an IP address (RFC 6066, section 3), so an IP address is passed if no SNI must be sent.
 
 use std::cell::RefCell;
 use std::net::Ipv4Addr;
@@ -32,7 +32,8 @@ use crate::config::{Backend, Onward};
 #[derive(Debug)]
 struct Generation {
     config: Arc<ClientConfig>,
-    /// Earliest expiry of the certificates behind these sessions, in seconds since 1970.
+    /// Earliest expiry of the certificates that were verified for these sessions, in seconds since
+    /// 1970.
     until: Arc<AtomicU64>,
 }
 
@@ -48,7 +49,7 @@ pub struct ServerTls {
 struct ServerTlsConfig {
     server: Arc<str>,
     sessions: RefCell<Generation>,
-    /// Name for SNI if neither the client nor the configuration determines one.
+    /// Name for SNI if neither the client nor the configuration sets one.
     own: ServerName<'static>,
 }
 
@@ -67,14 +68,14 @@ impl ServerTls {
         })
     }
 
-    /// Returns `true` if the client determines the SNI or ALPN sent to servers. A server that
-    /// rejects such a handshake is not necessarily faulty.
+    /// Returns `true` if the SNI or ALPN sent to servers comes from the client. If a server rejects
+    /// such a handshake, the client may have caused this.
     pub fn speaks_for_client(&self) -> bool {
         let keys = self.backend.tls.as_ref().map(|onward| &onward.keys);
         keys.is_some_and(|keys| keys.sni == Some(Sni::Client) || keys.alpn == ServerAlpn::Client)
     }
 
-    /// Returns the STARTTLS protocol of the servers, if they do not start with TLS.
+    /// Returns the STARTTLS protocol of the servers, or `None` if their connections start with TLS.
     pub fn starttls(&self) -> Option<Protocol> {
         starttls(&self.backend)
     }
@@ -97,7 +98,8 @@ impl ServerTls {
             .find(|server_tls| *server_tls.server == *server);
         let onward = self.backend.tls.as_ref();
         let onward = onward.ok_or_else(|| Error::General("a backend without TLS".into()))?;
-        // A reload added this server while the client was waiting, so no session is stored yet.
+        // A reload added this server while the client was waiting, so it has no stored
+        // configuration and no sessions.
         let fresh;
         let server_tls = match known {
             Some(server_tls) => server_tls,
@@ -129,8 +131,8 @@ pub fn starttls(backend: &Backend) -> Option<Protocol> {
     backend.tls.as_ref()?.keys.starttls
 }
 
-/// Returns the TLS configuration and the SNI for a health check, in which no client determines the
-/// name or protocol. `alpn` selects the configured protocols that the check supports.
+/// Returns the TLS configuration and the SNI for a health check. `alpn` selects the configured
+/// protocols that the check supports.
 pub fn for_check(
     onward: &Onward,
     server: &Arc<str>,
@@ -179,7 +181,7 @@ impl Generation {
         config.resumption = Resumption::in_memory_sessions(SESSIONS);
         let name = match onward.keys.verify {
             Verify::Full => name,
-            // `ServerRule::Chain` ignores the name.
+            // `ServerRule::Chain` ignores the name, so any name can be passed.
             Verify::Chain => Some(no_name()),
             Verify::Pinned | Verify::None => None,
         };
@@ -206,6 +208,6 @@ fn no_name() -> ServerName<'static> {
     ServerName::from(Ipv4Addr::UNSPECIFIED)
 }
 
-/// Number of sessions kept per server and worker: 32 names requested by clients, with eight tickets
-/// each.
+/// Number of sessions kept per server and worker. It suffices for 32 server names with eight
+/// tickets each.
 const SESSIONS: usize = 256;

@@ -1,12 +1,12 @@
-//! A policy on trial: counts the clients of a policy that a stricter policy would reject.
+//! Policies on trial: counts the clients that a stricter policy would reject, without rejecting
+//! them.
 //!
-//! A [`TrialPolicy`] evaluates each ClientHello that reaches its policy ([`TrialPolicy::evaluate`])
-//! and rejects no client. The result is stored as [`Evaluated`] and counted after the handshake.
-//! Only then is it known that the policy itself accepts the client, and if the client presented a
-//! certificate.
+//! [`TrialPolicy::evaluate`] evaluates each ClientHello. The result is stored as [`Evaluated`] and
+//! counted after the handshake, because only then is it known that the current policy accepts the
+//! client, and if the client presented a certificate.
 //!
-//! [`Trials`] finds the running trial when a configuration is loaded again, so counters survive a
-//! reload that does not change the policy. In a new process, the counters start at zero.
+//! [`Trials`] finds the running trial of an unchanged policy after a reload, so that its counters
+//! continue. In a new process, the counters start at zero.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -22,12 +22,12 @@ use rustls::SupportedCipherSuite;
 labelled! {
     pub enum TrialResult {
         Passed = "passed",
-        /// Client and trial policy have no TLS version in common.
+        /// The client and the trial policy have no TLS version in common.
         Version = "version",
-        /// Client and trial policy have no suite in common for the version, or none that fits the
+        /// The client and the trial policy have no suite in common that fits the version and the
         /// server's certificate.
         Suite = "suite",
-        /// Client and trial policy have no key exchange group in common.
+        /// The client and the trial policy have no key exchange group in common.
         Group = "group",
         /// The client uses TLS 1.2 without extended master secret.
         Ems = "extended-master-secret",

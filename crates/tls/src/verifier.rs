@@ -1,12 +1,12 @@
 //! Verifiers of client and server certificates.
 //!
 //! webpki verifies chains (RFC 5280), including revocation lists for the whole path. An overdue
-//! list is still used: becket warns the operator, and a client could not fix the problem. For
-//! clients, this module adds the names that a policy accepts, the limits of [`chain`](super::chain)
-//! before webpki runs, and results in the handshake's
-//! [`HandshakeContext`](crate::sessions::context::HandshakeContext). A session expires with the
-//! client's certificate, and stores only the path that verified this certificate
-//! ([`path`](super::path)).
+//! list is still used: becket warns the operator, and a client could not fix the problem.
+//!
+//! The verifier of client certificates also checks the names that a policy accepts and, before
+//! webpki runs, the limits of [`chain`](super::chain). It stores the results in the
+//! [`HandshakeContext`](crate::sessions::context::HandshakeContext): the client certificate's
+//! expiry, which limits the session, and the verified path ([`path`](super::path)).
 
 use std::sync::Arc;
 
@@ -118,15 +118,18 @@ pub fn accepts(
     builder.with_crls([list.clone()]).build().map(drop)
 }
 
-/// Verifies client certificates, and records the verified path in the handshake context.
+/// Verifies client certificates, and stores the verified path in the handshake context of this
+/// thread.
 #[derive(Debug)]
 struct Noting {
-    /// rustls' verifier, for the contents of certificate requests and for signatures.
+    /// Verifier of rustls, which provides the contents of certificate requests and checks
+    /// signatures.
     inner: Arc<dyn ClientCertVerifier>,
     paths: Paths,
-    /// Accepted certificates; `None` to verify a path to a CA instead.
+    /// Pinned certificates. If set, only these are accepted; `None` to verify a path to a CA
+    /// instead.
     pins: Option<Pins>,
-    /// `policy.client-names`.
+    /// Accepted client names, from `policy.client-names`.
     names: Vec<ClientName>,
 }
 

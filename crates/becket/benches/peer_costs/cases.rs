@@ -1,4 +1,5 @@
-//! All measured messages, each with the limit that bounds it.
+//! Sends each kind of message that the bench measures, and names the limit that bounds the number
+//! of such messages.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, UdpSocket};
@@ -86,7 +87,7 @@ impl Cases {
         self.tickets();
     }
 
-    /// Sends session tickets from a server to becket, which is the TLS client.
+    /// Sends session tickets from a server to becket, which is the TLS client of this connection.
     fn tickets(&mut self) {
         let kind = worker("ticket of a server", "256 for each MiB of data");
         let listeners = ["to-tls", "to-tickets"].map(|name| self.places.of(name));
@@ -262,7 +263,7 @@ impl Cases {
         }
     }
 
-    /// Requests files over one connection without TLS, with each coding of `precompressed`. The
+    /// Requests files over one connection without TLS, once for each coding of `precompressed`. The
     /// first request is not counted.
     pub(crate) fn files(&mut self) {
         let to = self.places.of("files");
@@ -329,15 +330,16 @@ fn in_records_of_one_byte(hello: &[u8]) -> Vec<u8> {
     records.collect()
 }
 
-/// Number of additional tickets. The server always sends one, so that each visit resumes.
+/// Number of additional tickets. The server always sends one more, so that each client can resume.
 pub(crate) const TICKETS: usize = 32;
 /// Bytes at the end of a resuming ClientHello: the length of the binder list, the length of its
 /// only binder, and the binder (RFC 8446, section 4.2.11).
 const BINDERS: usize = 2 + 1 + 32;
 /// Length of the ticket age in bytes. It is between the ticket and the binders.
 const AGE: usize = 4;
-/// Requests per connection: fewer than `limits.requests`, and together shorter than one read.
+/// Number of requests per connection. It is below `limits.requests`, and all of them fit into one
+/// read.
 const REQUESTS: usize = 100;
 const BURST: usize = 32;
-/// Datagrams per source address: fewer than becket accepts from one address per second.
+/// Number of datagrams per source address, fewer than becket accepts from one address per second.
 const FROM_ONE: usize = 8;

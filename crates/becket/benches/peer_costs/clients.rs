@@ -1,4 +1,4 @@
-//! TLS clients, and their messages as bytes that can be sent without a TLS client.
+//! Provides TLS clients, and their messages as bytes that can be sent without a TLS client.
 
 use std::fmt;
 use std::io::{Read, Write};
@@ -16,11 +16,11 @@ use rustls::{ClientConfig, ClientConnection, KeyLog, RootCertStore};
 use crate::sealer::Sealer;
 use crate::servers::END;
 
-/// Sends the bytes, waits for an answer if `answered`, closes, and waits until becket closes.
-/// Returns the number of bytes sent.
+/// Connects, sends `bytes`, and waits for an answer if `answered` is `true`. Then ends the stream
+/// and waits until becket closes the connection. Returns the number of bytes sent.
 pub(crate) fn exchange(to: SocketAddr, bytes: &[u8], answered: bool) -> usize {
     let mut stream = connect(to);
-    // becket may reset the connection early, so errors are ignored.
+    // Ignore errors, because becket may reset the connection early.
     let _cut = stream.write_all(bytes);
     if answered {
         let _cut = stream.read(&mut [0]);
@@ -51,8 +51,8 @@ pub(crate) struct Kind {
 }
 
 impl Kind {
-    /// Creates TLS 1.3 clients with AES-128-GCM and this group. Clients with a certificate resume
-    /// no session.
+    /// Creates TLS 1.3 clients with AES-128-GCM and the given key exchange group. Clients with a
+    /// certificate do not resume sessions.
     pub(crate) fn new(
         roots: &RootCertStore,
         group: &'static dyn SupportedKxGroup,
@@ -101,7 +101,8 @@ impl Kind {
         flight
     }
 
-    /// Returns a connection over which one byte was echoed, and a sealer for the next records.
+    /// Returns a connection on which one byte was echoed, and a sealer that encrypts its next
+    /// records.
     pub(crate) fn established(&self, to: SocketAddr) -> (TcpStream, Sealer) {
         let (mut tls, mut stream) = (self.client(), connect(to));
         visit(&mut tls, &mut stream).expect("a handshake");
@@ -112,7 +113,7 @@ impl Kind {
     /// Runs a connection until the server answers or rejects it. Returns the number of bytes sent.
     pub(crate) fn visit(&self, to: SocketAddr) -> usize {
         let mut stream = Counted(connect(to), 0);
-        // becket rejects some of these clients, so errors are ignored.
+        // Ignore errors, because becket rejects some of these clients.
         let _refused = visit(&mut self.client(), &mut stream);
         let _cut = stream.0.shutdown(Shutdown::Write);
         drain(stream.0);
@@ -165,7 +166,7 @@ impl Write for Counted {
     }
 }
 
-/// Stores the traffic secret of the newest client.
+/// Key log that keeps the traffic secret of the newest client.
 #[derive(Default)]
 struct Secrets(Mutex<Vec<u8>>);
 

@@ -1,14 +1,16 @@
-//! Measures the cost of each kind of message from a peer: CPU time per message, per byte, and
-//! relative to a byte of data.
+//! Measures the CPU cost of each kind of message from a peer: per message, per byte, and relative
+//! to a byte of bulk data.
 //!
 //! Run with `cargo bench -p becket --bench peer_costs`; the bench prints the table of
-//! docs/security-analysis.md. Without `--bench`, as in CI, each message is sent once or twice.
+//! docs/security-analysis.md. Without `--bench`, as in CI, it sends each message once or twice.
 //!
-//! The bench starts becket with one worker. The figure is the CPU time of the thread that handles
-//! the message, including system calls, as counted by the scheduler. It therefore excludes clients,
-//! servers and other load of the machine. The cost of a message that begins a connection includes
-//! the whole connection, with accept and close. The cost of a message within a connection is the
-//! difference from connections without it (`meter.rs`). Bytes are TCP or UDP payload.
+//! The bench starts becket with one worker. It reads the CPU time of the threads that handle the
+//! message, as the scheduler counts it, including system calls. The result therefore excludes the
+//! CPU time of clients and servers.
+//!
+//! A message that begins a connection includes the cost of accept and close. The cost of a message
+//! within a connection is the difference from connections without it (`meter.rs`). Bytes are TCP or
+//! UDP payload.
 
 mod cases;
 mod clients;
@@ -37,7 +39,7 @@ fn main() {
     let (rounds, times) = if real { (15, 100) } else { (1, 2) };
     let folder = tempfile::tempdir().expect("a folder");
     let identities = files::write(folder.path());
-    // Start the servers first. Otherwise they could bind ports that are reserved for becket.
+    // Start the servers first, because they could otherwise bind the ports that becket will use.
     let servers = start_servers(&identities.server);
     let places = Places::find();
     let greeting = places.greeting_of_another(folder.path(), servers);
@@ -76,7 +78,7 @@ fn start_servers(tls: &rustls::ServerConfig) -> [SocketAddr; SERVERS] {
     servers
 }
 
-/// Returns the text after `begins` in the first line that starts with it.
+/// Finds the first line that starts with `begins`, and returns the text after it.
 fn line_of(file: &str, begins: &str) -> String {
     let text = fs::read_to_string(file).unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix(begins));

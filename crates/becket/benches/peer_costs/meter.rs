@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::terminator::Terminator;
 
-/// Threads whose CPU time counts.
+/// Threads of becket that handle a message, whose CPU time is measured.
 #[derive(Clone, Copy)]
 pub(crate) enum Who {
     Worker,
@@ -26,7 +26,7 @@ pub(crate) struct Kind {
 
 pub(crate) struct Meter {
     pub(crate) terminator: Terminator,
-    /// Number of rounds; the result is their median.
+    /// Number of rounds. The result is the median of all rounds.
     pub(crate) rounds: usize,
     pub(crate) times: usize,
     rows: Vec<Row>,
@@ -59,8 +59,9 @@ impl Meter {
         self.rows.push(Row::new(kind, found));
     }
 
-    /// Measures the cost per message within one connection, as the difference from a connection
-    /// without messages. `act` sends `messages` messages. The work of `prepare` is not counted.
+    /// Measures the cost per message within a connection: the difference between a connection with
+    /// `messages` messages and one without. `prepare` opens a connection, which is not measured,
+    /// and `act` sends the messages.
     pub(crate) fn within<T>(
         &mut self,
         kind: Kind,
@@ -80,9 +81,10 @@ impl Meter {
         self.rows.push(Row::new(kind, found));
     }
 
-    /// Returns bytes and nanoseconds of CPU time per item.
+    /// Returns the number of bytes and the CPU time in nanoseconds, both as a mean per item of
+    /// `ready`.
     fn round<T>(&self, who: Who, ready: Vec<T>, mut act: impl FnMut(T) -> usize) -> (f64, f64) {
-        // The scheduler updates a thread's time when the thread goes to sleep.
+        // The scheduler updates a thread's CPU time when the thread goes to sleep.
         let time = || {
             thread::sleep(PAUSE);
             self.terminator.time_of(who.threads())
@@ -107,7 +109,7 @@ impl Meter {
             } else {
                 "– | –".to_owned()
             };
-            // Measurement noise can make the difference zero or negative.
+            // The difference can be zero or negative because of measurement noise.
             let micros = if micros > 0.0 {
                 figure(micros)
             } else {

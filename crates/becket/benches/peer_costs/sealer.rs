@@ -1,10 +1,9 @@
-//! Seals TLS 1.3 records that rustls would never send, with AES-128-GCM (RFC 8446, sections 5.2,
+//! Encrypts TLS 1.3 records that rustls would never send, with AES-128-GCM (RFC 8446, sections 5.2,
 //! 7.2 and 7.3).
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::hkdf::{HKDF_SHA256, KeyType, Prk};
 
-/// Encrypts the records of one direction with keys from a traffic secret.
 pub(crate) struct Sealer {
     secret: Vec<u8>,
     key: LessSafeKey,
@@ -13,7 +12,8 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// `sequence` is the number of records sealed with this secret so far.
+    /// Creates a sealer. `sequence` is the number of records that are already encrypted with this
+    /// secret.
     pub(crate) fn new(secret: Vec<u8>, sequence: u64) -> Self {
         let key = UnboundKey::new(&AES_128_GCM, &expand(&secret, "key", 16));
         let mut iv = [0; 12];
@@ -43,7 +43,7 @@ impl Sealer {
         [&header[..], &sealed].concat()
     }
 
-    /// Returns a KeyUpdate, and switches to the next keys.
+    /// Returns an encrypted KeyUpdate message, and switches to the next keys.
     pub(crate) fn update(&mut self, requested: bool) -> Vec<u8> {
         let record = self.seal(HANDSHAKE, &[24, 0, 0, 1, u8::from(requested)]);
         *self = Self::new(expand(&self.secret, "traffic upd", 32), 0);
@@ -51,7 +51,7 @@ impl Sealer {
     }
 }
 
-/// HKDF-Expand-Label without a context (RFC 8446, section 7.1).
+/// Computes HKDF-Expand-Label with an empty context (RFC 8446, section 7.1).
 fn expand(secret: &[u8], label: &str, length: usize) -> Vec<u8> {
     let label = ["tls13 ", label].concat();
     let head = [0, length as u8, label.len() as u8];

@@ -51,7 +51,7 @@ pub(crate) fn tls(config: &ServerConfig, tickets: usize) -> SocketAddr {
     })
 }
 
-/// Counts sent bytes in [`SENT`].
+/// Connection that adds the bytes it sends to [`SENT`].
 struct Counted(TcpStream);
 
 impl Read for Counted {
@@ -90,7 +90,7 @@ fn serve(answer: impl Fn(TcpStream) -> io::Result<()> + Send + Sync + 'static) -
     address
 }
 
-/// Bytes sent by all TLS servers.
+/// Number of bytes that all TLS servers have sent.
 pub(crate) static SENT: AtomicUsize = AtomicUsize::new(0);
 /// Last byte of each client message that the server must answer.
 pub(crate) const END: u8 = b'!';

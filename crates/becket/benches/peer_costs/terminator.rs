@@ -1,4 +1,4 @@
-//! becket with a listener for each kind of peer, and the CPU time of its threads.
+//! Starts becket with a listener for each kind of peer, and reads the CPU time of its threads.
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener, UdpSocket};
@@ -45,8 +45,8 @@ impl Places {
         self.tcp[name]
     }
 
-    /// Starts another node of the cluster, and returns the greeting that this node sends to its
-    /// peer.
+    /// Starts a second node of the cluster, and returns the first datagram that it sends to the
+    /// configured peer.
     pub(crate) fn greeting_of_another(
         &self,
         folder: &Path,
@@ -126,7 +126,8 @@ impl Terminator {
         }
     }
 
-    /// Returns the CPU time of all threads with one of these names, as the scheduler counts it.
+    /// Returns the sum of the CPU times of all threads with these names, as the scheduler counts
+    /// it.
     pub(crate) fn time_of(&self, names: &[&str]) -> Duration {
         self.0.times_of(names).iter().sum()
     }
@@ -154,12 +155,12 @@ pub(crate) fn await_taken(address: SocketAddr) {
 const ANY: &str = "127.0.73.1:0";
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(1);
-/// TOML comment that marks backends with TLS.
+/// TOML comment that marks a listener whose backend uses TLS.
 const TLS: &str = "# with TLS\n";
 /// Number of servers: `app`, `mail`, `tls`, `tickets`, and sixteen that receive CancelRequests.
 pub(crate) const SERVERS: usize = 4 + 16;
 
-/// Listeners for each kind of peer: name, and keys in addition to `name` and `bind`.
+/// Listeners, each with its name and its configuration keys other than `name` and `bind`.
 const LISTENERS: &[(&str, &str)] = &[
     ("web", "certificates = ['p256.pem']\nbackend = 'app'"),
     ("rsa", "certificates = ['rsa.pem']\nbackend = 'app'"),

@@ -4,7 +4,7 @@ use std::fs;
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// Supervisor of becket with its serving process. Both end with the bench.
+/// Supervisor of becket with its serving process. Both exit when the bench ends.
 pub(crate) struct Supervised(Child);
 
 impl Supervised {
@@ -12,8 +12,8 @@ impl Supervised {
         Self(command.spawn().expect("becket starts"))
     }
 
-    /// Returns the CPU time of each thread of the serving process with one of these names, as the
-    /// scheduler counts it.
+    /// Returns the CPU times of the threads of the serving process with these names, as the
+    /// scheduler counts them.
     pub(crate) fn times_of(&self, names: &[&str]) -> Vec<Duration> {
         let serving = serving(self.0.id());
         let tasks = fs::read_dir(format!("/proc/{serving}/task")).expect("its threads");

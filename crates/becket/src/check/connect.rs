@@ -1,10 +1,10 @@
-//! `becket check --connect`: connects to every server as for a client, and resolves the name of
+//! Implements `becket check --connect`, which connects to every server and resolves the name of
 //! every peer.
 //!
-//! A server must accept a connection at one of its addresses. A server with TLS must also prove its
-//! identity, and a server with a health check must pass the check. Failures at some addresses of a
-//! server are a warning; failures at all addresses are an error. The command sends only a PROXY
-//! header (LOCAL), TLS messages and the request of an HTTP check.
+//! A server must accept a connection at one of its addresses. With TLS, it must also present a
+//! certificate that becket accepts. With a health check, it must also pass the check. A failure at
+//! every address of a server is an error; a failure at some addresses is a warning. The command
+//! sends only a PROXY header (LOCAL), TLS messages and the request of an HTTP check.
 //!
 //! At most [`MOST_AT_ONCE`] addresses are tried at a time, each for at most `timeouts.connect`,
 //! [`ALERT_TIMEOUT`] and the time of a health check.
@@ -43,7 +43,7 @@ pub(crate) struct Tried {
 )]
 enum ConnectOutcome {
     Ok {
-        /// Duration of the connect and of the TLS handshake together.
+        /// Total duration of the connect and the TLS handshake.
         milliseconds: f64,
         version: Option<&'static str>,
         certificate: Option<String>,
@@ -55,7 +55,7 @@ enum ConnectOutcome {
     Disabled,
 }
 
-/// Tries all servers, and adds their problems to the report. Blocks.
+/// Tries all servers, and adds failures to the report. Blocks.
 pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -79,8 +79,8 @@ pub(super) fn connect(config: &Config, report: &mut Report) -> Vec<Tried> {
 
 struct ConnectAttempt {
     tried: Tried,
-    /// Checks to run: a connect as for a client, and the backend's health check if it does more
-    /// than connect.
+    /// Checks to run: a connect as for a client, and the backend's health check if that does more
+    /// than connect. `None` if the address is not tried.
     checks: Option<(Check, Option<Check>)>,
 }
 
@@ -164,7 +164,7 @@ async fn run(attempts: Vec<ConnectAttempt>) -> Vec<Tried> {
     tried
 }
 
-/// Reports the failures of each server as one problem.
+/// Reports all failures of a server as one problem.
 fn judge(tried: &[Tried], report: &mut Report) {
     let same =
         |one: &Tried, other: &Tried| (&one.backend, &one.server) == (&other.backend, &other.server);

@@ -156,7 +156,7 @@ fn closed_logs(log: &Log, given: &ProcessResources) -> Vec<Problem> {
     closed.collect()
 }
 
-/// Returns a problem for each listener address that cannot be bound now.
+/// Returns a problem for each listener or admin address that cannot be bound now.
 fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     let listening = config.listeners.iter().flat_map(|listener| {
         let path = format!("listener[{}].bind", listener.keys.name);
@@ -182,7 +182,7 @@ fn taken(config: &Config, sockets: &BoundSockets) -> Vec<Problem> {
     probed.collect()
 }
 
-/// Effective configuration: all keys with their values, and results from files, DNS and the clock.
+/// Effective configuration: every key with its value, and results from files, DNS and the clock.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) struct CheckedConfiguration {

@@ -1,17 +1,17 @@
-//! Makes real handshakes in memory for every configured name, before any client connects.
+//! Makes a handshake in memory for every configured name, before any client connects.
 //!
-//! A rustls client connects to a rustls server that is configured as in a worker: the hello is
-//! peeked, the [`HelloRouter`] chooses the route and its configuration, and sessions use becket's
-//! store and ticketer. For each name of each listener, the test covers every version of the policy
-//! with every kind of key, a second handshake that resumes, and every ALPN protocol of the routes.
-//! The chain must be the configured one, and the client verifies the signature; the test does not
-//! check whether browsers trust the chain.
+//! A rustls client connects to a rustls server that is configured as in a worker: the
+//! [`HelloRouter`] selects a route for the ClientHello, and sessions use becket's store and
+//! ticketer. The test covers every name of each listener: every version of the policy with every
+//! kind of key, a second handshake that resumes, and every ALPN protocol of the routes.
 //!
-//! If client certificates are required, the client has none, and the handshake must fail for that
-//! reason. Servers are not connected; `becket check --connect` does that.
+//! The server must send the configured chain, and the client verifies the signature. The test does
+//! not check whether browsers trust the chain. If client certificates are required, the handshake
+//! must fail because the client has none. The test does not connect to servers; `becket check
+//! --connect` does.
 //!
-//! rustls cannot offer exactly the schemes of one key, so a custom verifier ([`SignatureOnly`])
-//! offers them.
+//! rustls cannot offer exactly the signature schemes of one key, so a custom verifier
+//! ([`SignatureOnly`]) offers them.
 
 use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
@@ -49,7 +49,7 @@ use becket_tls::sessions::context::{self, HandshakeContext};
 #[serde(rename_all = "kebab-case")]
 pub struct TestedHandshake {
     pub listener: String,
-    /// Name as in the certificates; `*` for clients that send no name.
+    /// Name as in the certificates, or `*` for clients that send no name.
     pub name: String,
     pub key: String,
     pub version: &'static str,
@@ -57,9 +57,10 @@ pub struct TestedHandshake {
     pub group: Option<&'static str>,
     pub alpn: Option<String>,
     pub backend: String,
-    /// How the second handshake resumed; `None` if resumption is impossible or was not tested.
+    /// Method by which the second handshake resumed. `None` if resumption is impossible or was not
+    /// tested.
     pub resumes: Option<&'static str>,
-    /// The server rejected the client because it sent no certificate, which the policy requires.
+    /// `true` if the server rejected the client because the policy requires a client certificate.
     pub refused: bool,
 }
 
@@ -171,8 +172,8 @@ impl SelfTest<'_> {
         let name = subject.asks_for.as_deref();
         let mut routes = listener.routes_for(name).map(|(_, route)| route);
         let mut tried: Vec<&[u8]> = Vec::new();
-        // The last route that can match is the first one that accepts every client of this name,
-        // with any ALPN protocols.
+        // Stop at the first route that accepts clients of this name with any ALPN protocols,
+        // because no later route can match.
         let last = loop {
             let Some(route) = routes.next() else {
                 return self.error(subject, "no route accepts this name".to_owned());
@@ -193,8 +194,8 @@ impl SelfTest<'_> {
         }
     }
 
-    /// Tests every kind of key, without ALPN. Only warns if a version has no suite for one of
-    /// several kinds, because clients receive another certificate.
+    /// Tests every kind of key, without ALPN. A failure is only a warning if another key works,
+    /// because clients then receive the certificate of that key.
     fn every_key(
         &mut self,
         subject: &TestedName<'_>,
@@ -253,7 +254,7 @@ impl SelfTest<'_> {
         self.report.error(problem);
     }
 
-    /// Makes one handshake, and a second one if the offer includes resumption.
+    /// Makes one handshake, and a second one that resumes if `offer` requests it.
     fn play(
         &mut self,
         subject: &TestedName<'_>,
@@ -340,8 +341,8 @@ impl SelfTest<'_> {
         Ok((server, by))
     }
 
-    /// Returns the server that a worker would select for this ClientHello, and its handshake
-    /// context.
+    /// Returns the server connection that a worker would create for this ClientHello, and its
+    /// handshake context.
     fn answer(
         &self,
         hello: &[u8],
@@ -435,8 +436,8 @@ fn receive<D: SideData>(peer: &mut ConnectionCommon<D>, mut flight: &[u8]) -> Re
     Ok(())
 }
 
-/// Certificate verifier that offers the schemes of one key, checks signatures, and trusts any
-/// chain.
+/// Certificate verifier that offers the signature schemes of one key, checks signatures, and trusts
+/// any chain.
 #[derive(Debug)]
 struct SignatureOnly {
     provider: Arc<CryptoProvider>,
@@ -491,8 +492,8 @@ impl ServerCertVerifier for SignatureOnly {
     }
 }
 
-/// Accepts the signature if the certificate is older than X.509 version 3, which webpki cannot
-/// parse but becket can serve.
+/// Accepts the signature if webpki could not parse the certificate because it is older than X.509
+/// version 3. becket can serve such certificates.
 fn unless_old(
     verified: Result<HandshakeSignatureValid, Error>,
 ) -> Result<HandshakeSignatureValid, Error> {
@@ -502,7 +503,7 @@ fn unless_old(
     }
 }
 
-/// Returns a name that `pattern` matches, if possible one for which `is_covered` returns `true`.
+/// Returns a name that `pattern` matches, preferably one for which `is_covered` returns `true`.
 fn sample(pattern: &NamePattern, is_covered: impl Fn(&str) -> bool) -> String {
     match pattern {
         NamePattern::Exact(name) => name.clone(),
@@ -534,7 +535,8 @@ fn agreed_text(alpn: Option<&[u8]>) -> Option<String> {
     alpn.map(|protocol| String::from_utf8_lossy(protocol).into_owned())
 }
 
-/// Placeholder for rustls, which requires a name even if the client sends none.
+/// Placeholder name. rustls requires a name even for a client that sends none.
 const NO_NAME: &str = "no-name.invalid";
-/// Maximum number of names to try per wildcard. Certificates rarely contain these generated names.
+/// Maximum number of generated names to try per wildcard. A certificate rarely contains such a
+/// name.
 const MOST_LABELS: usize = 1000;

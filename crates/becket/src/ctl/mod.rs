@@ -1,8 +1,8 @@
-//! `becket ctl`: shows and changes the state of a running becket.
+//! Implements `becket ctl`, which shows and changes the state of a running becket.
 //!
-//! It is a client of the admin pages ([`becket_control::api`]). Each task sends a few requests at
-//! most, and prints the response as a table ([`table`]) or as JSON. Reload, drain and upgrade are
-//! requests as well: the serving process forwards them to its supervisor.
+//! The command is a client of the admin pages ([`becket_control::api`]). Each task sends a few
+//! requests and prints the response as a table ([`table`]) or as JSON. The serving process forwards
+//! requests for a reload, drain or upgrade to its supervisor.
 
 mod connections;
 mod request;
@@ -112,8 +112,8 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
     }
 }
 
-/// Formats the outcome of a reload, drain or upgrade, followed by the temporary changes that it
-/// ended.
+/// Formats the outcome of a reload, drain or upgrade, followed by the temporary changes that no
+/// longer apply.
 fn ending(object: Value, done: &str) -> Result<Printed, NotDone> {
     shown(object, |it: &EndedChanges| {
         format!("{done}\n{}", ended(&it.ended))

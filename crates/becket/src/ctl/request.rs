@@ -16,7 +16,7 @@ pub enum NotDone {
     Refused(String),
 }
 
-/// Response as JSON and as text.
+/// Response of a task, as JSON and as text.
 pub(super) type Printed = (Value, String);
 
 /// Decodes a response, and returns it with the text that `text` formats from it.

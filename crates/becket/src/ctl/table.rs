@@ -101,8 +101,7 @@ fn state(server: &ServerStatus) -> &'static str {
     }
 }
 
-/// Returns the keys of a server that differ from the configuration file, each with its value in the
-/// file.
+/// Returns the changed keys of a server, each with its value in the configuration file.
 fn changes(server: &ServerStatus) -> String {
     let mut changes = Vec::new();
     if server.added {
@@ -208,8 +207,7 @@ pub(super) fn top(top: &TopConnections) -> String {
     text + &format!("{} connections{more}\n", top.counted)
 }
 
-/// Formats the number of handshakes by policy and trial result. Policies without a trial have no
-/// rows.
+/// Formats the number of handshakes by policy and trial result. Omits policies without a trial.
 pub(super) fn trials(trials: &BTreeMap<String, BTreeMap<Cow<'static, str>, u64>>) -> String {
     let rows: Vec<_> = trials
         .iter()

@@ -131,7 +131,7 @@ pub struct AddFlags {
     /// Use the server only if no other server is available
     #[arg(long)]
     pub(super) backup: bool,
-    /// Start without connections, until becket ctl servers ready
+    /// Send no clients to the server until becket ctl servers ready
     #[arg(long)]
     pub(super) disabled: bool,
 }
@@ -155,10 +155,10 @@ fn server_name(text: &str) -> Result<ServerPath, &'static str> {
 /// Task for sessions.
 #[derive(Clone, Debug, Subcommand)]
 pub enum SessionTask {
-    /// Forget all sessions kept by this process
+    /// Delete all sessions that this process stores
     ///
-    /// Clients that resume by ID or with early data make a full handshake. Clients keep tickets
-    /// themselves: run becket ctl tickets rotate twice to invalidate those.
+    /// Clients that resume by ID or with early data then make a full handshake. Clients store
+    /// tickets themselves: run becket ctl tickets rotate twice to invalidate them.
     Forget,
 }
 

@@ -1,8 +1,8 @@
-//! The server behind the demo: a small HTTP/1.1 server on loopback, with one thread per connection.
+//! Implements the backend server of the demo: a small HTTP/1.1 server on loopback, with one thread
+//! per connection.
 //!
-//! `GET /` shows the client's data from the PROXY header; `GET /bytes/N` sends N bytes, for
-//! measurements. A connection begins with a PROXY header of version 2 and carries one request. With
-//! this server, the demo needs no other program.
+//! `GET /` returns the client's data from the PROXY header; `GET /bytes/N` returns N bytes, for
+//! measurements. A connection begins with a PROXY header of version 2 and carries one request.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
@@ -70,8 +70,8 @@ fn answer(mut stream: TcpStream) -> io::Result<()> {
     Ok(())
 }
 
-/// Reads exactly one PROXY header. The last two of its first 16 bytes are the length of the
-/// remaining header.
+/// Reads exactly one PROXY header. The last two of its first 16 bytes contain the number of bytes
+/// that follow them.
 fn read_header(stream: &mut TcpStream) -> io::Result<String> {
     let mut bytes = vec![0; 16];
     stream.read_exact(&mut bytes)?;
@@ -122,6 +122,6 @@ fn page(facts: &str, host: &str) -> String {
 
 /// Read timeout of a connection.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// Pause after a failed accept, for instance because no file descriptors are left.
+/// Pause after a failed accept, for example because no file descriptor is free.
 const PAUSE: Duration = Duration::from_millis(10);
 const HEAD_LIMIT: u64 = 64 * 1024;

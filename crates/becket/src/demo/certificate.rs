@@ -1,10 +1,13 @@
-//! A generated certificate for localhost that is kept between starts.
+//! Generates a certificate for localhost and keeps it for later starts of the demo.
 //!
-//! The certificate is ECDSA P-256, self-signed, for `localhost`, `127.0.0.1` and `::1`, and valid
-//! for [`LIFETIME`]. It is generated again if less than [`RENEWAL`] is left, or if the files cannot
-//! be read, do not match, or are readable by other users. Only the user may enter the folder of the
-//! two files: the certificate for clients to trust, and the bundle of certificate and key (mode
-//! 0600) for becket. A lock file prevents two demos that start together from mixing their files.
+//! The certificate is self-signed with an ECDSA P-256 key, for `localhost`, `127.0.0.1` and `::1`,
+//! and valid for [`LIFETIME`]. It is stored in two files: the certificate for clients to trust, and
+//! the bundle of certificate and key (mode 0600) for becket. Only the user can access the folder
+//! that contains them.
+//!
+//! A new certificate is generated if the stored one is valid for less than [`RENEWAL`], or if the
+//! files cannot be read, do not match, or are readable by other users. A lock file prevents two
+//! demos from writing the files at the same time.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io::{self, Write};
@@ -16,7 +19,7 @@ use rcgen::{CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair, K
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CertificateFiles {
-    /// Certificate without its key, so it is not secret.
+    /// File with the certificate only. It contains no secret.
     pub(super) certificate: PathBuf,
     pub(super) bundle: PathBuf,
 }
@@ -45,8 +48,8 @@ pub(super) fn ensure(folder: &Path, now: SystemTime) -> io::Result<CertificateFi
     Ok(files)
 }
 
-/// Returns the user's state folder. Ignores relative paths, as the XDG Base Directory Specification
-/// requires.
+/// Returns the user's state folder (XDG Base Directory Specification). Ignores relative paths, as
+/// the specification requires.
 pub(super) fn state_folder() -> Option<PathBuf> {
     let absolute =
         |name| Some(PathBuf::from(std::env::var_os(name)?)).filter(|it| it.is_absolute());
@@ -103,7 +106,7 @@ const NAMES: [&str; 3] = ["localhost", "127.0.0.1", "::1"];
 const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 /// Browsers accept up to 398 days.
 const LIFETIME: Duration = Duration::from_secs(365 * 24 * 60 * 60);
-/// Minimum remaining lifetime of a stored certificate, because a demo does not run longer.
+/// Minimum remaining lifetime of a stored certificate. It is longer than any demo runs.
 const RENEWAL: Duration = Duration::from_secs(7 * 24 * 60 * 60);
 
 #[cfg(test)]

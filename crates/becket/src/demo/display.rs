@@ -1,8 +1,7 @@
-//! Output of the demo: one line per second about becket's traffic, and a summary at the end.
+//! Prints the demo's output: one line per second about becket's traffic, and a summary at the end.
 //!
-//! [`CounterSums`] sums the workers' counters at one moment; a line shows the difference between
-//! two readings. Handshake times cover only the last second, from the difference of the histograms.
-//! Only [`display`] has side effects: it waits and prints.
+//! [`CounterSums`] contains the sums of the workers' counters at one time. A line shows the
+//! difference between two such readings. Handshake times cover only the last second.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -15,11 +14,11 @@ use becket_control::totals::Totals;
 use becket_control::web::span;
 use becket_proxy::metrics::{AtomicHistogram, BUCKETS, Counters, quantile};
 
-/// Prints one line per second until `stop` receives a message or its sender is dropped, and then a
-/// summary.
+/// Prints one line per second until `stop` receives a message or its sender is dropped. Then prints
+/// a summary.
 ///
 /// # Errors
-/// Standard output is closed.
+/// Fails if standard output is closed.
 #[expect(
     clippy::disallowed_methods,
     reason = "a thread of its own that only waits and prints"
@@ -103,7 +102,7 @@ fn line(before: &CounterSums, after: &CounterSums, elapsed: Duration) -> String 
 }
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Number of lines between headings, so that every screen shows the column names.
+/// Number of lines between two headings, so that the column names are always visible on the screen.
 const LINES_PER_HEADING: u64 = 20;
 /// Groups of columns, and columns. [`WIDTHS`] contains the widths of the columns.
 const HEADING: &str = concat!(

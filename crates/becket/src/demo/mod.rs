@@ -1,9 +1,8 @@
-//! `becket demo`: a terminator to try without any setup.
+//! Implements `becket demo`, which runs a TLS terminator without any setup.
 //!
-//! [`prepare`] provides what a real deployment has already: a certificate ([`certificate`]), a
-//! server to relay to ([`backend`]) and free ports. [`Demo::flags`] returns the equivalent flags of
-//! `becket run`, and [`display()`] prints the traffic. `becket files` ([`folder`]) uses the same
-//! certificate.
+//! [`prepare`] creates a certificate ([`certificate`]), starts a backend server ([`backend`]) and
+//! finds free ports. [`Demo::flags`] returns the equivalent flags of `becket run`, and
+//! [`display()`] prints the traffic. `becket files` ([`folder`]) uses the same certificate.
 
 mod backend;
 mod certificate;
@@ -23,11 +22,11 @@ use tempfile::TempDir;
 
 #[derive(Debug)]
 pub struct Demo {
-    /// Address to listen on; it was free when it was probed.
+    /// Address to listen on. The port was free when `prepare` probed it.
     listen: SocketAddr,
-    /// Preferred port. The demo listens on it unless it is in use.
+    /// Preferred port. The demo uses another port if it is in use.
     wanted: u16,
-    /// Address of the status page; it was free when it was probed.
+    /// Address of the status page. The port was free when `prepare` probed it.
     admin: SocketAddr,
     backend: SocketAddr,
     files: CertificateFiles,
@@ -71,9 +70,8 @@ pub fn prepare(port: Option<u16>, now: SystemTime) -> Result<Demo, DemoError> {
 }
 
 impl Demo {
-    /// Returns the equivalent flags of `becket run`: addresses, certificate, backend and PROXY
-    /// header. Only warnings are logged, because the display shows the traffic. The warning about
-    /// running as root is suppressed.
+    /// Returns the equivalent flags of `becket run`. Only warnings are logged, because the display
+    /// shows the traffic, and the warning about running as root is suppressed.
     pub fn flags(&self) -> Flags {
         Flags {
             service: ServiceFlags {
@@ -123,7 +121,7 @@ impl Demo {
     }
 }
 
-/// Returns the certificate in the user's state folder, or in a temporary folder if the state folder
+/// Returns the certificate in the user's state folder. Uses a temporary folder if the state folder
 /// is missing or not writable.
 fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     if let Some(Ok(files)) = state_folder().map(|folder| ensure(&folder, now)) {
@@ -134,8 +132,8 @@ fn made(now: SystemTime) -> io::Result<(CertificateFiles, Option<TempDir>)> {
     Ok((files, Some(temporary)))
 }
 
-/// Returns the first free loopback address with one of these ports. The probe sets no SO_REUSEPORT,
-/// so a port that another becket uses is not free.
+/// Returns the first loopback address whose port is free. The probe does not set SO_REUSEPORT, so a
+/// port that another becket uses is not free.
 fn free(ports: impl IntoIterator<Item = u16>) -> io::Result<SocketAddr> {
     let mut refusal = io::ErrorKind::AddrInUse.into();
     for port in ports {
@@ -147,7 +145,8 @@ fn free(ports: impl IntoIterator<Item = u16>) -> io::Result<SocketAddr> {
     Err(refusal)
 }
 
-/// Returns the command of the load generator: the program next to becket, or `cargo run`.
+/// Returns the command that starts the load generator: the program in becket's directory, or `cargo
+/// run`.
 fn load_command(program: &Path) -> String {
     let load = program.with_file_name("becket-load");
     if program.components().count() == 1 || load.exists() {
@@ -168,7 +167,7 @@ fn quoted(path: &Path) -> String {
 
 const FIRST_PORT: u16 = 8443;
 const FIRST_ADMIN: u16 = 9443;
-/// Number of additional ports to try.
+/// Number of ports to try after the default port.
 const MORE_PORTS: u16 = 99;
 
 #[cfg(test)]

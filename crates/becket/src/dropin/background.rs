@@ -1,8 +1,10 @@
-//! Moves to the background after the service is ready, so that start scripts can wait for it.
+//! Moves the program to the background after the service is ready, so that start scripts can wait
+//! for it.
 //!
-//! The foreground process starts this program again and waits until that process reports readiness,
-//! as to a service manager. It forwards the standard error of the background process until then,
-//! and nothing reads it afterwards.
+//! The foreground process starts this program a second time, as the background process. It waits
+//! until the background process reports readiness through `NOTIFY_SOCKET`, as it would to systemd.
+//! Until then, the foreground process forwards the standard error of the background process; later
+//! output is discarded.
 
 use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
@@ -32,7 +34,7 @@ pub(super) fn is_background() -> io::Result<bool> {
 /// # Errors
 /// A system call failed.
 pub(super) fn detach() -> io::Result<ExitCode> {
-    // An unnamed socket prevents other processes from reporting readiness.
+    // The socket has no name, so no other process can send a readiness message.
     let (socket, there) = UnixDatagram::pair()?;
     socket.set_read_timeout(Some(STEP))?;
     let mut own = std::env::args_os();
@@ -67,7 +69,7 @@ pub(super) fn detach() -> io::Result<ExitCode> {
 fn pass(mut said: impl Read) {
     let mut bytes = [0; 4096];
     while let Ok(length @ 1..) = said.read(&mut bytes) {
-        // Ignore errors, because the caller may have closed this standard error.
+        // Ignore errors, because the user may have closed standard error.
         io::stderr().write_all(&bytes[..length]).ok();
     }
 }

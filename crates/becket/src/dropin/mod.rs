@@ -1,8 +1,8 @@
-//! Drop-in replacement for hitch, stud and stunnel: becket runs under their names, with their
-//! command lines and files.
+//! Implements the drop-in replacement for hitch, stud and stunnel: becket runs under their names,
+//! with their command lines and configuration files.
 //!
 //! [`becket_dialects`] translates their settings into becket's configuration. This module
-//! implements their exit codes, their test option and the background process.
+//! implements their exit codes, their configuration test and the background process.
 
 mod background;
 
@@ -29,14 +29,14 @@ use becket_process::{ProcessRole, StartTask, continues, enter};
 #[derive(Debug)]
 pub struct DropInCall {
     dialect: Dialect,
-    /// Name of the invoked program, for messages.
+    /// Name of the replaced program, for messages.
     name: String,
     arguments: Vec<String>,
 }
 
 impl DropInCall {
-    /// Returns the invocation if this process replaces another program: a link named `hitch`, for
-    /// example, or `becket hitch`.
+    /// Returns the invocation if this process replaces another program: it was started through a
+    /// link named `hitch`, for example, or as `becket hitch`.
     pub fn of(mut arguments: impl Iterator<Item = OsString>) -> Option<Self> {
         let own = arguments.next()?;
         let own = Path::new(&own).file_name()?.to_string_lossy().into_owned();
@@ -53,7 +53,7 @@ impl DropInCall {
         })
     }
 
-    /// Runs the program until it ends. The caller must not have started threads.
+    /// Runs the program until it ends. Call it before any thread is started.
     ///
     /// # Errors
     /// A system call failed.
@@ -119,7 +119,8 @@ impl DropInCall {
             ProcessRole::Serves(given, link) => (given, link),
         };
         match launch(source, *given, link).map(|server| server.run()) {
-            // A shutdown with open connections counts as success in these programs.
+            // Exit with success even if connections were still open at the drain deadline, as these
+            // programs do.
             Ok(Outcome::Done | Outcome::DrainDeadline) => Ok(ExitCode::SUCCESS),
             Ok(Outcome::Failed) => Ok(ExitCode::FAILURE),
             Err(error) => {
@@ -129,8 +130,8 @@ impl DropInCall {
         }
     }
 
-    /// Checks the configuration like `becket check`. On success, the last line printed is the
-    /// success message of the replaced program.
+    /// Checks the configuration as `becket check` does. On success, prints the success message of
+    /// the replaced program as the last line.
     fn test(&self, source: &ConfigSource) -> io::Result<ExitCode> {
         let mut given = match enter(source, StartTask::Check)? {
             ProcessRole::Ended(code) => return Ok(code),
@@ -150,7 +151,7 @@ impl DropInCall {
     }
 }
 
-/// Prints one line per problem, with the file and the line. Returns the exit code.
+/// Prints one line per problem, with file and line number. Returns the exit code.
 fn say(rejected: &Rejected) -> ExitCode {
     for warning in &rejected.warnings {
         eprintln!("{}", warning.labelled("warning: "));

@@ -1,8 +1,9 @@
-//! `becket top`: a running becket, live in a terminal.
+//! Implements `becket top`, which shows a running becket live in a terminal.
 //!
-//! A thread requests `/status` and `/connections/top`, and sends the answers as a
-//! [`sample::Sample`]. The [`screen`] keeps two samples and the choices made with keys; [`view`]
-//! draws it. The terminal is restored at the end, whether by a key, a signal, an error or a panic.
+//! A thread requests `/status` and `/connections/top`, and sends the responses as a
+//! [`sample::Sample`]. The [`screen`] stores the last two samples and the user's choices, such as
+//! the sort order; [`view`] draws it. The terminal is restored after a key, a signal, an error or a
+//! panic ends the program.
 
 mod sample;
 mod screen;
@@ -27,7 +28,7 @@ use crate::admin::{AdminAddress, NoStatus};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NotShown {
-    /// Standard output is a file or a pipe.
+    /// Standard output is not a terminal.
     #[error("standard output is not a terminal; use becket status instead")]
     NoTerminal,
     #[error(transparent)]
@@ -36,8 +37,8 @@ pub enum NotShown {
     Terminal(#[from] io::Error),
 }
 
-/// Shows the becket at `place`, refreshed at each interval `every`, until a key or a signal ends
-/// the program.
+/// Shows the becket at `place` until a key or a signal ends the program. `every` is the refresh
+/// interval.
 ///
 /// # Errors
 /// Standard output is not a terminal, the first request receives no response, or the terminal
@@ -52,14 +53,14 @@ pub fn run(place: &AdminAddress, every: Duration) -> Result<(), NotShown> {
         flag::register(signal, Arc::clone(&ended))?;
     }
     let samples = ask_again(place.clone(), every);
-    // Also installs a panic hook that restores the terminal.
+    // `try_init` also installs a panic hook that restores the terminal.
     let mut terminal = ratatui::try_init()?;
     let shown = show(&mut terminal, Screen::new(first), &samples, &ended);
     ratatui::try_restore()?;
     Ok(shown?)
 }
 
-/// Takes samples on a separate thread, so that the screen never waits for an answer.
+/// Requests samples on a separate thread, so that the screen never waits for a response.
 fn ask_again(place: AdminAddress, every: Duration) -> Receiver<Result<Sample, NoStatus>> {
     let (sender, samples) = sync_channel(1);
     thread::spawn(move || {
@@ -94,7 +95,7 @@ fn show(
     Ok(())
 }
 
-/// Maximum wait for a key between checks for signals and samples.
+/// Maximum time to wait for a key before the loop checks for signals and samples.
 const STEP: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

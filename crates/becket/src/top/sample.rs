@@ -1,4 +1,4 @@
-//! Admin responses of a becket, requested at one moment.
+//! Responses of the admin pages, requested at the same time.
 
 use becket_control::replies::TopConnections;
 use becket_control::status::Status;
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::admin::{AdminAddress, NoStatus};
 
-/// Error response of an admin address that does not support `/connections/top`.
+/// Error response of a becket without the page `/connections/top`.
 #[derive(Clone, Debug, Deserialize)]
 pub(super) struct TopRefused {
     pub(super) error: String,
@@ -15,7 +15,7 @@ pub(super) struct TopRefused {
 #[derive(Clone, Debug)]
 pub(super) struct Sample {
     pub(super) status: Status,
-    /// Sources and names with the most connections, or the reason why they are not available.
+    /// Sources and names with the most connections, or the reason why these are not available.
     pub(super) most: Result<TopConnections, TopRefused>,
 }
 
@@ -32,5 +32,6 @@ impl Sample {
     }
 }
 
-/// Maximum number of sources and of names to request: more than a screen has lines.
+/// Maximum number of sources and of names to request. It exceeds the number of lines of most
+/// screens.
 const MOST_ROWS: usize = 50;

@@ -1,4 +1,5 @@
-//! State of the screen: two samples, their differences, and the choices made with keys.
+//! State of the screen: the last two samples, their differences, and the user's choices, such as
+//! the sort order.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -37,7 +38,7 @@ pub(super) struct Screen {
     pub(super) sort: SortBy,
     pub(super) is_reversed: bool,
     pub(super) is_paused: bool,
-    /// Number of servers that are scrolled off at the top.
+    /// Number of servers above the visible part of the list.
     pub(super) above: usize,
 }
 
@@ -68,7 +69,8 @@ impl Screen {
             }
         };
         self.fault = None;
-        // The counters of a new process start at zero, so rates need two samples of one process.
+        // A new process starts its counters at zero, so both samples must come from the same
+        // process.
         let is_same = sample.status.process.started == self.now.status.process.started;
         let before = std::mem::replace(&mut self.now, sample);
         self.before = Some(before).filter(|_| is_same);
@@ -107,7 +109,7 @@ impl Screen {
         false
     }
 
-    /// Sorts by a column; pressing its key again reverses the order.
+    /// Sorts by a column. Reverses the order if the list is already sorted by this column.
     fn sort_by(&mut self, sort: SortBy) {
         self.is_reversed = self.sort == sort && !self.is_reversed;
         self.sort = sort;
@@ -169,9 +171,9 @@ impl Screen {
     }
 }
 
-/// Maximum number of samples in the plot: more than most terminals have columns.
+/// Maximum number of samples in the plot. It exceeds the width of most terminals.
 const MOST_MOMENTS: usize = 300;
-/// Rows that a page key scrolls.
+/// Number of rows that a page key scrolls.
 const A_PAGE: usize = 10;
 
 #[cfg(test)]

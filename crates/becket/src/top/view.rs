@@ -151,7 +151,7 @@ fn draw_servers(frame: &mut Frame<'_>, screen: &mut Screen, area: Rect) {
     frame.render_widget(table, area);
 }
 
-/// Returns the columns that fit if the name column has at least [`NAME_WIDTH`].
+/// Returns the columns that fit, with at least [`NAME_WIDTH`] characters for the name column.
 fn server_columns(width: u16) -> Vec<&'static ServerColumn> {
     let mut columns: Vec<_> = SERVER_COLUMNS.iter().collect();
     for dropped in LEAST_USEFUL {
@@ -226,7 +226,7 @@ fn bytes_per_second(rate: Option<f64>) -> String {
 
 struct ServerColumn {
     name: &'static str,
-    /// Width in characters; 0 for the name column, which fills the remaining width.
+    /// Width in characters, or 0 for the name column, which fills the available width.
     width: u16,
     sort: Option<SortBy>,
     text: fn(&ServerRow<'_>) -> String,
@@ -272,16 +272,16 @@ static SERVER_COLUMNS: [ServerColumn; 8] = [
         it.server.failures.to_string()
     }),
 ];
-/// Columns that a narrow terminal omits, in the order in which they are dropped: settings first, then counts. With 80
-/// columns, the first two are dropped.
+/// Columns that a narrow terminal omits, the first one first. A terminal of 80 characters omits two of them.
 const LEAST_USEFUL: [&str; 6] = ["WEIGHT", "MAXCONN", "MODE", "FAILURES", "RATE", "OPEN"];
-/// Minimum width of the name column. A short backend name and an IPv4 address with a port fit.
+/// Minimum width of the name column in characters. A short backend name and an IPv4 address with a
+/// port fit.
 const NAME_WIDTH: u16 = 20;
-/// Width of the scale, equal to the first column of the lines above it.
+/// Width of the scale in characters. It equals the first column of the lines above the plot.
 const SCALE_WIDTH: u16 = 13;
-/// Minimum width of a terminal that shows close reasons.
+/// Minimum width in characters of a terminal that shows close reasons.
 const CLOSED_SINCE: u16 = 120;
-/// Maximum number of problems shown; further problems are only counted.
+/// Maximum number of problems shown. Further problems are only counted.
 const MOST_PROBLEMS: usize = 3;
 const HEAD: Style = Style::new().bold().underlined();
 

@@ -1,6 +1,7 @@
-//! Datagram headers, and the plaintext of a join.
+//! Encodes and decodes datagram headers, and the plaintext of a join. A join is a message with
+//! which two nodes agree on keys.
 //!
-//! A header is unverified until the datagram decrypts; it only selects the key to try.
+//! A header is not authenticated until the datagram is decrypted. It only selects the key to try.
 
 use super::names::{Boot, PeerName};
 use super::status::DropCause;
@@ -8,8 +9,8 @@ use super::vault::{JOIN_NONCE_LEN, NONCE_LEN, SHARE_LEN};
 use becket_proto::reader::Reader;
 use becket_proto::ticket::{NodeId, SecretId};
 
-/// Key ID that a node chooses for the datagrams that it receives, for a pair or a join in progress.
-/// Random and never 0.
+/// ID of the key for datagrams to a node. The node chooses it for each pair and for each join in
+/// progress. Random and never 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct PairId(pub(super) u32);
 
@@ -22,18 +23,18 @@ pub(super) enum Header {
     },
     Join {
         secret: SecretId,
-        /// In a WELCOME, the ID of the HELLO that it answers.
+        /// ID of the HELLO that a WELCOME answers. `None` in a HELLO.
         to: Option<PairId>,
         nonce: [u8; JOIN_NONCE_LEN],
     },
 }
 
-/// Message between nodes that share no keys yet.
+/// Message of a join, sent between nodes that share no keys yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Join {
     pub(super) kind: JoinKind,
     pub(super) from: PeerName,
-    /// ID that the receiver puts into datagrams to the sender.
+    /// ID that the receiver must put into datagrams to the sender.
     pub(super) id: PairId,
     pub(super) nonce: [u8; NONCE_LEN],
     /// Nonce of the HELLO that a WELCOME answers.
@@ -92,7 +93,8 @@ impl Header {
 }
 
 impl Join {
-    /// Bytes of an encoded join. All kinds have the same length, so an answer is never longer than its request.
+    /// Length of an encoded join in bytes. All kinds have the same length, so that an answer is never longer than its
+    /// request.
     pub(super) const LEN: usize = 1 + 2 + 8 + 4 + 2 * NONCE_LEN + SHARE_LEN;
 
     pub(super) fn encode(&self) -> [u8; Self::LEN] {
@@ -131,18 +133,17 @@ impl Join {
     }
 }
 
-/// Bytes before the sealed part of a pair's datagram.
+/// Length in bytes of the header in a datagram of a pair. The encrypted part follows it.
 pub(super) const HEADER_LEN: usize = 16;
 
-/// Maximum datagram length in bytes. It fits any path with an MTU of 1500, with room for tunnel
-/// headers.
+/// Maximum length of a datagram in bytes. It fits an MTU of 1500 with room for tunnel headers.
 pub const MAX_DATAGRAM: usize = 1400;
 
-/// Signature at the start of every datagram, in all versions including future ones. Datagrams without it can be dropped
-/// without decryption.
+/// First bytes of every datagram, in all versions including future ones. A datagram without them is dropped before
+/// decryption.
 pub const SIGNATURE: [u8; 3] = *b"BKT";
 
-/// Signature and version.
+/// Signature and version, which begin every datagram.
 const MAGIC: [u8; 4] = *b"BKT2";
 
 #[cfg(test)]

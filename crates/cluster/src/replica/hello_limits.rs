@@ -1,8 +1,8 @@
-//! Rate limits for HELLOs: a flood is rejected before the cost of an AEAD open and an X25519 agreement.
+//! Limits the rate of HELLOs, so that a flood is rejected before the cost of decryption and of an X25519 key agreement.
 //!
-//! Each source address has a rate. All addresses outside the list of peers also share one rate, so that a flood from
-//! forged addresses does not block listed peers. The number of sources is limited: a new source replaces the source
-//! that has been idle longest, and only an admitted HELLO adds a source.
+//! Each source address has a rate limit. All addresses outside the list of peers also share one limit, so that a flood
+//! from forged addresses does not block listed peers. The number of recorded sources is limited: a new source replaces
+//! the one that has been idle longest, and only an admitted HELLO adds a source.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -37,7 +37,8 @@ impl HelloLimits {
         limits: &ReplicaLimits,
         now: Duration,
     ) -> bool {
-        // A host in the same network as a listed peer must not be able to exhaust the peer's rate.
+        // Use the full address of a listed peer, because a host in its network must not exhaust its
+        // rate.
         let prefix = if listed { from } else { prefix(from) };
         let known = self
             .sources
@@ -90,11 +91,11 @@ fn prefix(address: IpAddr) -> IpAddr {
     }
 }
 
-/// Maximum number of sources. It exceeds the number of listed addresses, so that HELLOs with forged listed addresses do
-/// not evict each other, but permits a linear search for each HELLO.
+/// Maximum number of recorded sources. It exceeds the number of listed addresses, so that HELLOs with listed addresses
+/// do not evict each other, and is small enough for a linear search per HELLO.
 const SOURCES: usize = 512;
 
-/// Burst of the rates. A starting node receives HELLOs from each of its peers, possibly from
+/// Burst of the rate limits. A starting node receives HELLOs from each of its peers, possibly from
 /// several addresses.
 const BURST: Duration = Duration::from_secs(1);
 

@@ -1,11 +1,12 @@
-//! Joins of two nodes: HELLO, WELCOME and the echo.
+//! Implements the join, in which two nodes agree on keys. A HELLO starts a join, a WELCOME answers it, and an echo of
+//! the WELCOME's nonce completes it.
 //!
 //! [`joins`](super::joins) contains the joins that this node began, until they are answered. A join that this node
-//! answered is a pair in the candidate stage. Only its echo turns the candidate into a peer, so a replayed HELLO costs
-//! one key agreement, is rate-limited, and changes nothing.
+//! answered is a pair (of keys with one peer) in the candidate stage. Only the echo turns a candidate into a peer. A
+//! replayed HELLO therefore costs one key agreement, is rate-limited, and changes nothing.
 //!
-//! No key is derived twice: a WELCOME uses up the nonce and the share of its HELLO. A repeated HELLO receives the same
-//! WELCOME while its candidate exists, and a new one afterwards.
+//! No key is derived twice: a WELCOME uses up the nonce and the key share of its HELLO. A repeated HELLO receives the
+//! same WELCOME while its candidate exists, and a new one afterwards.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -29,7 +30,8 @@ struct OpenedJoin {
 }
 
 impl<V: Vault> Replica<V> {
-    /// Checks the listed addresses, begins missing joins, and abandons expired ones.
+    /// Begins the joins that are missing, to listed addresses and to peers whose keys must be
+    /// replaced. Abandons expired joins.
     pub(super) fn plan_joins(&mut self, now: Duration) {
         let before = self.joins.begun.len();
         self.joins.begun.retain(|_, begun| begun.ends > now);
@@ -96,7 +98,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Decrypts and answers a join datagram, if the rate limits admit it.
+    /// Decrypts a join datagram and handles its message. Rejects a HELLO that exceeds the rate
+    /// limits before decryption.
     pub(super) fn take_join(
         &mut self,
         from: SocketAddr,
@@ -142,8 +145,8 @@ impl<V: Vault> Replica<V> {
 
     fn take_opened(&mut self, opened: &OpenedJoin, now: Duration) -> Result<(), DropCause> {
         if opened.join.from == self.name {
-            // The datagram is our own: the listed address is ours, or a host reflects our
-            // datagrams.
+            // This node sent the datagram. The listed address is that of this node, or a host
+            // reflects datagrams.
             self.joins.came_back(opened.join.id, now + REST);
             return Err(DropCause::Own);
         }
@@ -163,7 +166,7 @@ impl<V: Vault> Replica<V> {
                 PairStage::Candidate { due, .. } => {
                     *due = true;
                     // One of the two HELLOs is a replay from another address. Both addresses receive the WELCOME, and
-                    // the echo shows which one is right.
+                    // only the genuine sender can answer with an echo.
                     pair.address = opened.from;
                     Ok(())
                 }
@@ -192,7 +195,8 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Drops the oldest candidate if this peer, or all peers together, have too many.
+    /// Drops the oldest candidate if this peer has too many candidates, or if all peers together
+    /// have too many.
     fn make_room_for_candidate(&mut self, name: PeerName) {
         for (limit, of_peer) in [(MAX_CANDIDATES_OF_PEER, true), (MAX_CANDIDATES, false)] {
             let candidates = self
@@ -230,8 +234,8 @@ impl<V: Vault> Replica<V> {
             responder: party(welcome.from, welcome.nonce, welcome.share),
         };
         let keys = self.vault.agree(&begun.ours, &transcript, Role::Initiator);
-        // Remove the join even after a failure, because its nonce and share must not be used for a
-        // second key.
+        // Remove the join even after a failure, because its nonce and key share must not be used
+        // for a second key.
         self.joins.begun.remove(&to);
         let Some(keys) = keys else {
             self.joins.rest(target, now + REST);
@@ -252,7 +256,8 @@ impl<V: Vault> Replica<V> {
         completed
     }
 
-    /// Creates a peer that has echoed our nonce, or adds the new pair to an existing peer.
+    /// Creates a peer from a pair whose sender has echoed this node's nonce, or adds the pair to an
+    /// existing peer.
     pub(super) fn complete(
         &mut self,
         id: PairId,
@@ -285,7 +290,7 @@ impl<V: Vault> Replica<V> {
         if !known {
             self.warming.joined(name, before, now);
         } else if dialled.is_none() {
-            // The peer joins again because it considered this node dead, or because the secret
+            // The peer joins again because it considered this node dead or because the secret
             // changed.
             self.warming.missed(name, peer.heard, now);
         }
@@ -304,14 +309,14 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Returns the time of the last datagram from any other process of this peer's node.
+    /// Returns the time of the last datagram from another process of the same node.
     fn process_before(&self, name: PeerName) -> Option<Duration> {
         let of_node = self.peers.values();
         let of_node = of_node.filter(|peer| peer.name.node == name.node && peer.name != name);
         of_node.map(|peer| peer.heard).max()
     }
 
-    /// Returns whether the limit on live peers admits this process. Other processes of its node do not count.
+    /// Returns whether the limit on live peers admits this process. Does not count other processes of the same node.
     pub(super) fn has_place(&self, name: PeerName) -> bool {
         if self.peers.get(&name).is_some_and(ReplicaPeer::is_live) {
             return true;
@@ -321,8 +326,8 @@ impl<V: Vault> Replica<V> {
         others.count() < self.limits.peers
     }
 
-    /// Removes the longest-silent process of a node that has too many, so that a node that restarts
-    /// continually does not exhaust memory.
+    /// Removes the process that has been silent longest if a node has too many processes. Otherwise
+    /// a node that restarts continually would exhaust memory.
     fn forget_oldest_boot(&mut self, name: PeerName) {
         let of_node = self
             .peers
@@ -335,8 +340,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Removes the longest-silent retired peer if there are too many peers, so that a node that
-    /// returns under new numbers does not exhaust memory.
+    /// Removes the retired peer that has been silent longest if there are too many peers. Otherwise
+    /// a node that returns under new numbers would exhaust memory.
     fn forget_a_retired(&mut self) {
         if self.peers.len() < self.limits.peers * MAX_BOOTS_OF_NODE {
             return;
@@ -347,8 +352,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Retires the other processes of a node, which the new process replaces. If a retired process
-    /// joins again or sends a datagram later, both processes are live.
+    /// Retires all other processes of the node. A retired process becomes live again if it joins or
+    /// sends a datagram later.
     fn replace_others(&mut self, name: PeerName, now: Duration) {
         for peer in self.peers.values_mut() {
             if peer.name.node == name.node && peer.name != name && peer.is_live() {
@@ -386,20 +391,20 @@ fn party(name: PeerName, nonce: [u8; NONCE_LEN], share: [u8; SHARE_LEN]) -> Part
     }
 }
 
-/// Time after which an unanswered HELLO gets a new nonce and share.
+/// Maximum age of an unanswered join. The next HELLO then has a new nonce and key share.
 const BEGUN_LIFE: Duration = Duration::from_secs(60);
 
-/// Pause of joins to this node's own address, or to an address where a join cannot succeed.
+/// Time without joins to an address if it belongs to this node or if a join to it cannot succeed.
 const REST: Duration = Duration::from_secs(30);
 
-/// Maximum time between the answer to a HELLO and its echo.
+/// Maximum time from the WELCOME to its echo.
 pub(super) const CANDIDATE_LIFE: Duration = Duration::from_secs(10);
 
-/// Maximum number of candidates of one peer: more than one, so that a recorded HELLO does not
-/// displace the genuine one.
+/// Maximum number of candidates per peer. It exceeds 1 so that a replayed HELLO does not displace
+/// the genuine one.
 const MAX_CANDIDATES_OF_PEER: usize = 4;
 const MAX_CANDIDATES: usize = 64;
 
-/// Maximum number of pairs of one peer: two nodes that join each other simultaneously create two,
-/// and a change of secrets creates two more.
+/// Maximum number of pairs per peer. Two nodes that join each other simultaneously create two
+/// pairs, and a change of secrets creates two more.
 const MAX_PAIRS_OF_PEER: usize = 4;

@@ -1,7 +1,8 @@
-//! The list of addresses, the joins that this node began with them, and a record of refused joins.
+//! Stores the list of configured addresses, the joins that this node began, and the refused joins.
 //!
-//! Determines which address receives the next HELLO, and when; [`join`](super::join) generates nonces and sends. Every
-//! collection here is bounded: the list by its limit, joins by the list and the peers, refusals by a constant.
+//! This module determines which address receives the next HELLO, and when; [`join`](super::join) sends it. Every
+//! collection is bounded: the list by its limit, the joins by the list and the peers, and the refused joins by a
+//! constant.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
@@ -22,14 +23,14 @@ pub(super) struct Joins<S> {
     strangers: VecDeque<RefusedJoin>,
     /// Number of entries removed from `strangers` because it was full.
     pub(super) left_out: u64,
-    /// Time of the next check of the list. A change can make the check due earlier.
+    /// Time of the next check for missing joins. `None` if no check is planned.
     pub(super) look: Option<Duration>,
 }
 
 pub(super) struct ListedAddress {
     pub(super) address: SocketAddr,
-    /// Time before which no HELLO is sent, because the address is this node's own, or a join cannot
-    /// succeed.
+    /// Time before which no HELLO is sent, because the address belongs to this node or a join to it
+    /// cannot succeed.
     pub(super) rest: Duration,
     own: bool,
     hellos: u32,
@@ -52,7 +53,7 @@ pub(super) struct BegunJoin<S> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
     Listed,
-    /// The pair's secret is no longer the first one, or its keys are too old.
+    /// The keys of the pair are too old, or its secret is not the first one.
     Stale,
 }
 
@@ -67,7 +68,7 @@ impl<S> Joins<S> {
         }
     }
 
-    /// Replaces the list. Returns the number of addresses beyond the limit.
+    /// Replaces the list. Returns the number of addresses that exceed `limit` and are ignored.
     pub(super) fn set_list(&mut self, addresses: &[SocketAddr], limit: usize) -> usize {
         let mut listed: Vec<ListedAddress> = Vec::new();
         let mut dropped = 0;
@@ -97,7 +98,7 @@ impl<S> Joins<S> {
         dropped
     }
 
-    /// Begins all joins again with another secret.
+    /// Abandons all joins, so that they begin again with another secret.
     pub(super) fn restart(&mut self) {
         self.begun.clear();
         self.look_at(Duration::ZERO);
@@ -134,13 +135,13 @@ impl<S> Joins<S> {
         all.collect()
     }
 
-    /// Returns the time at which a join must be begun, repeated or abandoned.
+    /// Returns the time at which the caller must begin, repeat or abandon a join.
     pub(super) fn when(&self) -> Option<Duration> {
         let begun = self.begun.values().map(|begun| begun.next);
         self.look.into_iter().chain(begun).min()
     }
 
-    /// Counts a sent HELLO, and schedules the next one.
+    /// Records that a HELLO was sent, and schedules the next one.
     pub(super) fn said_hello(&mut self, id: PairId, now: Duration) {
         let Some(begun) = self.begun.get_mut(&id) else {
             return;
@@ -153,7 +154,7 @@ impl<S> Joins<S> {
         }
     }
 
-    /// Ends the joins to an address where a peer answered or is reachable.
+    /// Ends the joins to an address, because a peer answered or is reachable there.
     pub(super) fn answered(&mut self, address: SocketAddr) {
         self.begun.retain(|_, begun| begun.target != address);
         if let Some(known) = self
@@ -187,15 +188,17 @@ impl<S> Joins<S> {
         self.listed.iter().any(|known| known.address == address)
     }
 
-    /// Pauses joins at a listed address, since they cannot succeed now.
+    /// Pauses joins to a listed address until a given time, because they cannot succeed now.
     pub(super) fn rest(&mut self, address: SocketAddr, until: Duration) {
         self.begun.retain(|_, begun| begun.target != address);
         self.set_rest(address, until, false);
     }
 
-    /// Marks the target of a HELLO that came back as this node's own address, until another node
-    /// answers from it. Joins continue at a low rate, so a host that reflects HELLOs cannot prevent
-    /// a join unless it also suppresses the WELCOME.
+    /// Handles a HELLO that returned to this node: marks its target as this node's own address,
+    /// until another node answers from it.
+    ///
+    /// Joins to this address continue at a low rate. A host that reflects HELLOs therefore cannot
+    /// prevent a join unless it also suppresses the WELCOME.
     pub(super) fn came_back(&mut self, id: PairId, until: Duration) {
         let Some(begun) = self.begun.get_mut(&id) else {
             return;
@@ -214,8 +217,7 @@ impl<S> Joins<S> {
         self.look_at(until);
     }
 
-    /// Records a refused join by its address. A listed address has its own entry, which unlisted addresses cannot
-    /// displace.
+    /// Records a refused join under its address. Unlisted addresses cannot displace the entry of a listed one.
     pub(super) fn refuse(&mut self, mut refused: RefusedJoin) {
         let mut listed = self.listed.iter_mut();
         if let Some(known) = listed.find(|known| known.address == refused.address) {
@@ -235,8 +237,8 @@ impl<S> Joins<S> {
         self.strangers.push_back(refused);
     }
 
-    /// Removes an unlisted address: one that has stopped trying, otherwise the one with the fewest tries. Each forged
-    /// address tries once, but a misconfigured node tries repeatedly.
+    /// Removes an unlisted address from the record: one that has stopped trying, otherwise the one with the fewest
+    /// attempts. A forged address appears once, but a misconfigured node tries repeatedly.
     fn leave_out_a_stranger(&mut self, now: Duration) {
         let worth = |known: &RefusedJoin| (known.last + STILL_TRIES > now, known.count, known.last);
         let strangers = self.strangers.iter().enumerate();
@@ -265,7 +267,7 @@ pub(super) fn is_answered(peers: &BTreeMap<PeerName, ReplicaPeer>, address: Sock
     live.any(|peer| peer.answers_at(address))
 }
 
-/// Delay before the first repetition of a HELLO. The delay doubles each time, up to
+/// Delay before the first repetition of a HELLO. Each repetition doubles the delay, up to
 /// `HELLO_AGAIN_AT_MOST`.
 pub(super) const HELLO_AGAIN: Duration = Duration::from_millis(500);
 pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
@@ -273,6 +275,6 @@ pub(super) const HELLO_AGAIN_AT_MOST: Duration = Duration::from_secs(5);
 /// Maximum number of unlisted addresses whose refused joins are recorded.
 const MAX_STRANGERS: usize = 16;
 
-/// Time since the last refused join after which a node no longer counts as trying. A node that
-/// wants to join sends a HELLO every few seconds, and pauses for at most half a minute.
+/// Time since its last refused join after which an address no longer counts as trying. It exceeds
+/// the interval between the HELLOs of a node that wants to join.
 const STILL_TRIES: Duration = Duration::from_secs(60);

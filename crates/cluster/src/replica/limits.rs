@@ -1,8 +1,9 @@
-//! Limits on the cost of replication, which a peer, a flood or a large table could otherwise raise.
+//! Limits the CPU time, memory and bandwidth that a peer, a flood or a large session table can
+//! cost.
 
 use std::time::Duration;
 
-/// Limits of a [`Replica`](super::Replica). Each has a counter for the drops that it causes.
+/// Limits of a [`Replica`](super::Replica). Drops caused by a limit are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReplicaLimits {
     /// Maximum number of addresses in the list of peers. Additional addresses are ignored and
@@ -10,26 +11,27 @@ pub struct ReplicaLimits {
     pub addresses: usize,
     /// Maximum number of live peers. Each peer has its own queue.
     pub peers: usize,
-    /// Maximum number of datagrams that one [`poll`](super::Replica::poll) sends. The caller should receive no more
-    /// than this number between two polls.
+    /// Maximum number of datagrams that one [`poll`](super::Replica::poll) sends. The caller should receive at most
+    /// this number of datagrams between two polls.
     pub datagrams_per_turn: usize,
-    /// Bytes of datagrams sent per second to all peers together. The excess waits in the queues. Joins and
-    /// keep-alives are charged but never wait.
+    /// Maximum number of bytes sent per second to all peers together. Records wait in the queues until they fit. Joins
+    /// and keep-alives count but never wait.
     pub bytes_per_second: u64,
     /// Bytes of dumps sent per second to joining nodes, included in `bytes_per_second`.
     pub sync_bytes_per_second: u64,
-    /// Maximum bytes of records that wait for one peer. Further records are dropped and counted.
+    /// Maximum number of bytes in the queue of one peer. Further records are dropped and counted.
     pub queue_bytes: usize,
-    /// HELLOs decrypted per second from all unlisted addresses together.
+    /// Maximum number of HELLOs decrypted per second from all unlisted addresses together.
     pub hellos_per_second: u32,
-    /// HELLOs decrypted per second from one address (IPv6: one /64), listed or not.
+    /// Maximum number of HELLOs decrypted per second from one address (IPv6: one /64), listed or
+    /// not.
     pub hellos_per_source: u32,
-    /// Time without a sent datagram after which a peer receives a keep-alive.
+    /// Time since the last datagram to a peer after which it receives a keep-alive.
     pub keep_alive: Duration,
-    /// Silence after which a peer is considered dead.
+    /// Time since the last datagram from a peer after which it counts as dead.
     pub dead_after: Duration,
-    /// Age at which a new join replaces a pair and its keys are erased. An attacker that reads this
-    /// node's memory can decrypt only the traffic recorded within this time. The default is many
+    /// Age of a pair's keys at which a new join replaces and erases them. An attacker that reads
+    /// this node's memory can decrypt only traffic recorded within this time. The default is many
     /// times [`dead_after`](Self::dead_after).
     pub rejoin_after: Duration,
 }
@@ -43,7 +45,8 @@ impl Default for ReplicaLimits {
             peers: 64,
             datagrams_per_turn: DATAGRAMS_PER_TURN,
             bytes_per_second: 32 * 1024 * 1024,
-            // A quarter of `bytes_per_second`: new sessions have priority over dumps.
+            // This is a quarter of `bytes_per_second`, because new sessions have priority over
+            // dumps.
             sync_bytes_per_second: 8 * 1024 * 1024,
             queue_bytes: 256 * 1024,
             hellos_per_second: 32,
@@ -55,6 +58,6 @@ impl Default for ReplicaLimits {
     }
 }
 
-/// Maximum number of datagrams to receive or send before other work runs. At a few microseconds each, a flood delays
-/// that work by a millisecond.
+/// Maximum number of datagrams that are received or sent in one turn, so that a flood delays other work by about a
+/// millisecond.
 pub const DATAGRAMS_PER_TURN: usize = 256;

@@ -1,28 +1,29 @@
-//! Replicates TLS 1.2 sessions between this node and the other nodes of its cluster.
+//! Replicates TLS 1.2 sessions between the nodes of a cluster.
 //!
-//! A state machine without sockets, clocks, randomness or cryptography of its own: datagrams and the time are
-//! input, datagrams and records are output, and a [`Vault`] encrypts and decrypts. Other modules of this crate
-//! own the socket, the session table and the vault.
+//! This module is a state machine without I/O. The caller passes in received datagrams, new records and the time. The
+//! state machine returns datagrams to send and records to apply. A [`Vault`] does the cryptography and supplies random
+//! bytes.
 //!
-//! **Join.** The node sends a HELLO to each listed address, and repeats it until there is an answer. WELCOME
-//! echoes the nonce of the HELLO; the first datagram under the new keys echoes the nonce of the WELCOME
-//! (ECHO). Only an echo creates or replaces a peer: recorded datagrams can do neither.
+//! A *node* is one host of the cluster, a *peer* is a process of another node, and a *pair* holds the keys of one join
+//! with a peer.
 //!
-//! **Datagrams** have at most [`MAX_DATAGRAM`] bytes, integers big-endian. The first 16 bytes are associated
-//! data of the seal:
+//! **Join.** The node sends a HELLO to each listed address, and repeats it until the address answers with a WELCOME.
+//! The WELCOME echoes the nonce of the HELLO; the first datagram under the new keys echoes the nonce of the WELCOME
+//! (ECHO). Only an echo creates or replaces a peer, so replayed datagrams do neither.
+//!
+//! **Datagrams** have at most [`MAX_DATAGRAM`] bytes, integers big-endian. The header is the associated data of the
+//! seal:
 //!
 //! ```text
 //! of a pair   "BKT2" | key id u32, not 0 | sequence u64          | sealed ( records )
 //! of a join   "BKT2" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
 //! ```
 //!
-//! Each node draws the ids of the keys under which it receives, so the id in a datagram selects the
-//! one key to try: at most one AEAD open per datagram, and none for a datagram of an unknown pair
-//! or join.
+//! Each node chooses the ids of its receiving keys, so the id in the header selects one key. A datagram costs at most
+//! one AEAD open, and none if its pair or join is unknown.
 //!
-//! **Order of calls** in each turn: [`receive`](Replica::receive) for each datagram,
-//! [`offer`](Replica::offer) for each record, then [`poll`](Replica::poll) once, then sleep until
-//! [`next_deadline`](Replica::next_deadline) at the latest.
+//! **Order of calls** in each turn: [`receive`](Replica::receive) for each datagram, [`offer`](Replica::offer) for each
+//! record, then [`poll`](Replica::poll) once, then sleep until [`next_deadline`](Replica::next_deadline) at the latest.
 //!
 //! Times are durations since an arbitrary origin of the caller's monotonic clock.
 
@@ -86,14 +87,13 @@ pub struct Replica<V: Vault> {
     warming: Warming,
     /// Time of the next check for silent peers.
     expires: Duration,
-    /// Peer at which the rate limit stopped the last turn. The next turn begins with it.
+    /// Peer at which the previous turn reached the rate limit. The next turn starts with this peer.
     served: Option<PeerName>,
     total: PeerTraffic,
 }
 
 impl<V: Vault> Replica<V> {
-    /// Creates a node without peers. `boot` must be random. Later allocations are for joins and peers, bounded by
-    /// `limits`.
+    /// Creates a node without peers. `boot` must be random. Allocates later only for joins and peers, within `limits`.
     pub fn new(node: NodeId, boot: Boot, limits: ReplicaLimits, vault: V) -> Self {
         Self {
             name: PeerName { node, boot },
@@ -112,11 +112,11 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Sets the list of addresses to join. Can be called again at any time, e.g. when names resolve to other
-    /// addresses. Live peers stay. The list may contain our own address, which is detected.
+    /// Sets the list of addresses to join. Can be called again at any time, e.g. when DNS returns other addresses. Live
+    /// peers stay connected. The list may contain an address of this node, which is detected.
     ///
-    /// IPv4-mapped IPv6 addresses are converted to IPv4, here and in [`receive`](Self::receive), so `send` of
-    /// [`poll`](Self::poll) receives IPv4.
+    /// Converts IPv4-mapped IPv6 addresses to IPv4, as [`receive`](Self::receive) does, so [`poll`](Self::poll) sends
+    /// to IPv4 addresses.
     pub fn set_peers(&mut self, addresses: &[SocketAddr]) {
         let dropped = self.joins.set_list(addresses, self.limits.addresses);
         for _ in 0..dropped {
@@ -124,8 +124,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Replaces the vault when secrets change. Pairs under a removed secret end immediately. Pairs under any secret
-    /// other than the new first one stay until they are joined again under the first.
+    /// Replaces the vault when secrets change. Removes all pairs under a removed secret. Pairs under an accepted secret
+    /// that is not the first remain until a new join under the first secret replaces them.
     pub fn set_vault(&mut self, vault: V) {
         self.vault = vault;
         let secrets = self.vault.secrets();
@@ -146,11 +146,11 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Decrypts a datagram, and passes its records to `sink`. Overwrites the bytes, so that no
-    /// secret stays in them.
+    /// Decrypts a datagram, and passes its records to `sink`. Overwrites `datagram`, so that no
+    /// secret remains in it.
     ///
-    /// Costs one lookup and at most one AEAD open, and an X25519 agreement for an admitted HELLO or
-    /// for an answer to a HELLO of this node. Allocates only for joins. Counts every drop.
+    /// Costs one lookup and at most one AEAD open; an admitted HELLO or a WELCOME also costs an
+    /// X25519 agreement. Allocates only for joins. Counts every drop.
     pub fn receive(
         &mut self,
         from: SocketAddr,
@@ -180,7 +180,6 @@ impl<V: Vault> Replica<V> {
         encoded.zeroize();
     }
 
-    /// Returns the number of live peers, to which records are sent.
     pub fn live(&self) -> usize {
         self.peers.values().filter(|peer| peer.is_live()).count()
     }
@@ -236,7 +235,7 @@ impl<V: Vault> Replica<V> {
         self.joins.check_invariants(&self.limits);
     }
 
-    /// Returns the nodes that have more than one live process, including ours.
+    /// Returns the nodes that run more than one live process. Can include this node.
     fn collisions(&self) -> Vec<NodeId> {
         let live = self.peers.values().filter(|peer| peer.is_live());
         let mut nodes: Vec<NodeId> = live.map(|peer| peer.name.node).collect();

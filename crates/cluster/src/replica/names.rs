@@ -1,4 +1,4 @@
-//! Names of processes, and a canonical form of addresses.
+//! Identities of nodes and processes, and a canonical form of addresses.
 
 use std::net::SocketAddr;
 

@@ -1,7 +1,7 @@
-//! Encoded records that wait for one peer: a byte queue that never grows and leaves no secrets behind.
+//! Send queue of one peer: a byte ring of encoded records.
 //!
-//! Owns one allocation, made when the peer becomes live. Erases the bytes of each record that is
-//! sent or dropped. Parses only the length of a record.
+//! The ring is allocated once, when the peer becomes live, and never grows. Each record is overwritten with zeros when
+//! it is sent or dropped.
 
 use std::collections::VecDeque;
 
@@ -58,14 +58,14 @@ impl SendQueue {
         (len, records)
     }
 
-    /// Returns the length of the record at `at`, including its head.
+    /// Returns the length of the record at offset `at`, including its header.
     fn next_len(&self, at: usize) -> Option<usize> {
         let high = *self.bytes.get(at + 1)?;
         let low = *self.bytes.get(at + 2)?;
         Some(3 + usize::from(u16::from_be_bytes([high, low])))
     }
 
-    /// Drops and erases all waiting records.
+    /// Drops all queued records and overwrites them with zeros.
     pub(super) fn clear(&mut self) {
         let (front, back) = self.bytes.as_mut_slices();
         front.zeroize();

@@ -1,14 +1,14 @@
-//! A rate with a burst, in integers: the generic cell rate algorithm.
+//! Rate limiter with a burst: the generic cell rate algorithm in integers.
 //!
-//! A [`Pace`] stores no tokens, but the time at which all charges so far are paid off at this rate.
-//! A charge may exceed the burst; the next charge then waits.
+//! A [`Pace`] stores the time until which its charges use up the rate. A charge may exceed the
+//! burst; the next charge then waits longer.
 //!
 //! Source: ITU-T I.371, the virtual scheduling form.
 
 use std::time::Duration;
 
-/// Limits units to `per_second` per second. A burst may contain as many units as the rate permits
-/// in the time `burst`.
+/// Limits units, such as bytes, to `per_second`. A burst is limited to the units of the duration
+/// `burst` at this rate.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Pace {
     per_second: u64,
@@ -46,8 +46,8 @@ impl Pace {
 
 const NANOS: u64 = 1_000_000_000;
 
-/// Duration of a burst. It is longer than the interval at which worker events are collected, so that a steady load does
-/// not wait.
+/// Duration of a burst. Longer than the interval at which worker events are collected, so that a steady load is not
+/// delayed.
 pub(super) const BURST: Duration = Duration::from_millis(50);
 
 #[cfg(test)]

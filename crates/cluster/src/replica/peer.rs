@@ -1,8 +1,8 @@
 //! State of a peer and of its pairs.
 //!
-//! A *peer* is a process of another node. A *pair* is one join with it: keys, sequences and replay window. A
-//! peer can have several pairs, if both nodes joined at the same moment or a secret was rotated. Each side
-//! sends under the newest pair that the other side is known to have, and receives under all of them.
+//! A *peer* is a process of another node. A *pair* is the state of one join with a peer: keys, sequence numbers and
+//! replay window. A peer has several pairs after both nodes joined at the same time or after a secret was rotated. Each
+//! node sends under the newest confirmed pair, and receives under all pairs.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -31,39 +31,42 @@ pub(super) struct KeyedPair<K> {
     pub(super) hello: [u8; NONCE_LEN],
     /// Nonce of the WELCOME, which the sender of the HELLO must echo.
     pub(super) welcome: [u8; NONCE_LEN],
-    /// Sequence number of the last sealed datagram. A number is never reused.
+    /// Sequence number of the last datagram sent under these keys. Never reused, because the nonce
+    /// is made from it.
     pub(super) sequence: u64,
     pub(super) window: Window,
     pub(super) made: Duration,
     pub(super) heard: Duration,
     pub(super) sent: Duration,
-    /// The peer waits for a confirmation of its echo.
+    /// `true` if a datagram must be sent to confirm the peer's echo.
     pub(super) reply_due: bool,
-    /// The secret of the join is no longer the first, so the pair must be joined again.
+    /// `true` if the pair's secret is no longer the first in the list, so that a new join must
+    /// replace the pair.
     pub(super) stale: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum PairStage {
-    /// This node answered a HELLO, which may be a replay. Only an echo turns the candidate into a
-    /// peer.
+    /// This node has answered a HELLO with a WELCOME. The HELLO may be a replay, so no peer exists
+    /// until the WELCOME is echoed.
     Candidate {
-        /// Our key share, for repeated WELCOMEs.
+        /// X25519 public key of this node, for repeated WELCOMEs.
         share: [u8; SHARE_LEN],
-        /// A WELCOME must be sent, for the first time or because the HELLO was repeated.
+        /// `true` if a WELCOME must be sent, for the first time or because the HELLO was repeated.
         due: bool,
     },
-    /// Our HELLO was answered, but our echo is not confirmed yet. Every datagram begins with the echo.
+    /// A WELCOME has answered this node's HELLO, but the peer has not confirmed the echo. Every datagram begins with
+    /// the echo.
     Echoing,
-    /// Each side knows that the other side has the keys.
+    /// Both nodes have proved that they have the keys.
     Confirmed,
 }
 
-/// A process of another node that has echoed our nonce.
+/// A process of another node that has echoed a nonce of this node.
 pub(super) struct ReplicaPeer {
     pub(super) name: PeerName,
     pub(super) address: SocketAddr,
-    /// Listed addresses at which the peer was reached, newest last.
+    /// Addresses from the list at which the peer answered, newest last.
     pub(super) reached_by: Vec<SocketAddr>,
     /// Pairs with the peer, newest last.
     pub(super) pairs: Vec<PairId>,
@@ -72,30 +75,30 @@ pub(super) struct ReplicaPeer {
     /// Reason why this node no longer sends to the peer.
     pub(super) retired: Option<Retired>,
     pub(super) outbox: SendQueue,
-    /// Number of sessions that the peer reported.
+    /// Number of sessions in the peer's table, as last reported by the peer.
     pub(super) held: Option<u32>,
     pub(super) dump: Option<Dump>,
     pub(super) traffic: PeerTraffic,
 }
 
-/// Reason why this node no longer sends to a peer. Datagrams that still arrive from the peer are
-/// accepted.
+/// Reason why this node no longer sends to a peer. Datagrams from the peer are still accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retired {
-    /// Another process of the node replaced the peer at this time.
+    /// Another process of the same node replaced the peer at this time.
     Replaced(Duration),
     /// The peer sent a goodbye.
     Left,
 }
 
-/// Transfer of our sessions and sticks to one peer.
+/// Progress of sending this node's sessions and sticks (assignments of clients to servers) to a
+/// peer.
 #[derive(Clone, Copy)]
 pub(super) struct Dump {
     pub(super) at: DumpWalk,
     pub(super) youngest: Duration,
 }
 
-/// Position of a dump. Sticks are sent first: they are few, and without them a client with a session would reach the
+/// Position of a dump. Sticks are sent before sessions, because a client that resumes without its stick reaches the
 /// wrong server.
 #[derive(Clone, Copy)]
 pub(super) enum DumpWalk {
@@ -135,14 +138,14 @@ impl<K> KeyedPair<K> {
         matches!(self.stage, PairStage::Candidate { .. })
     }
 
-    /// Returns whether the pair must be joined again: its secret is no longer the first, or its
-    /// keys are old. New keys limit the traffic that stolen keys can decrypt.
+    /// Returns whether a new join must replace the pair, because its secret is no longer the first
+    /// or its keys are too old.
     pub(super) fn is_to_be_replaced(&self, limits: &ReplicaLimits, now: Duration) -> bool {
         self.stale || now >= self.made.saturating_add(limits.rejoin_after)
     }
 
-    /// Returns when a datagram of this pair is due: our echo, a WELCOME, or the confirmation of an
-    /// echo.
+    /// Returns when the pair must send an echo, a WELCOME or the confirmation of an echo, or `None`
+    /// if none is needed.
     pub(super) fn due(&self) -> Option<Duration> {
         match self.stage {
             PairStage::Candidate { due, .. } => due.then_some(Duration::ZERO),
@@ -179,15 +182,15 @@ impl ReplicaPeer {
         self.retired.is_none()
     }
 
-    /// Records the arrival time of a genuine datagram. Ignores datagrams of a peer that has left,
-    /// so that the peer expires.
+    /// Records the arrival time of an authenticated datagram. Ignores a peer that has sent a
+    /// goodbye, so that the peer expires.
     pub(super) fn hear(&mut self, now: Duration) {
         if !self.has_left() {
             self.heard = now;
         }
     }
 
-    /// Returns whether the peer sent a goodbye. The node's next process is a different peer.
+    /// Returns whether the peer sent a goodbye.
     pub(super) fn has_left(&self) -> bool {
         self.retired == Some(Retired::Left)
     }
@@ -205,27 +208,27 @@ impl ReplicaPeer {
         self.address = address;
     }
 
-    /// Stops sending to this peer, because another process replaced it or because it has ended.
+    /// Stops sending to this peer. Discards its queue and its dump.
     pub(super) fn retire(&mut self, why: Retired) {
         self.retired = Some(why);
         self.outbox = SendQueue::new(0);
         self.dump = None;
     }
 
-    /// Returns whether the peer was replaced so long ago that a datagram received now proves that
-    /// it is still alive.
+    /// Returns whether a datagram that is received now proves that the replaced peer is still
+    /// running.
     pub(super) fn outlived_its_replacement(&self, now: Duration) -> bool {
         matches!(self.retired, Some(Retired::Replaced(since)) if now >= since + REPLACED_GRACE)
     }
 
-    /// Makes the peer live again, alongside the process that replaced it.
+    /// Resumes sending to a retired peer, in addition to the process that replaced it.
     pub(super) fn revive(&mut self, limits: &ReplicaLimits) {
         if self.retired.take().is_some() {
             self.outbox = SendQueue::new(limits.queue_bytes);
         }
     }
 
-    /// Returns the pair for sending: the newest one that the peer is known to have, otherwise the newest.
+    /// Returns the pair to send under: the newest confirmed pair, or the newest pair if none is confirmed.
     pub(super) fn sending<K>(&self, pairs: &BTreeMap<PairId, KeyedPair<K>>) -> Option<PairId> {
         let confirmed = |id: &&PairId| {
             pairs
@@ -262,16 +265,16 @@ impl ReplicaPeer {
     }
 }
 
-/// Maximum number of listed addresses stored for one peer: more than a host has under one name.
+/// Maximum number of listed addresses stored for one peer. A host name rarely has more.
 const MAX_ADDRESSES_OF_PEER: usize = 8;
 
-/// Grace period for late datagrams of a replaced process. A datagram that arrives later proves that the process is
-/// still alive.
+/// Time during which late datagrams of a replaced process are expected. A later datagram proves that the process is
+/// still running.
 const REPLACED_GRACE: Duration = Duration::from_secs(5);
 
-/// Time after which an unconfirmed echo is repeated.
+/// Interval at which an unconfirmed echo is repeated.
 const ECHO_AGAIN: Duration = Duration::from_millis(500);
 
-/// Maximum number of processes of one node from which datagrams are accepted. More than two mean a
-/// misconfiguration.
+/// Maximum number of processes per node from which datagrams are accepted. A correctly configured
+/// node has at most two, during a restart.
 pub(super) const MAX_BOOTS_OF_NODE: usize = 4;

@@ -1,8 +1,8 @@
-//! Output: joins, echoes, keep-alives, records and dumps, in this order and within the limits.
+//! Sends joins, echoes, keep-alives, records and dumps, in this order.
 //!
-//! Joins, echoes and keep-alives are few and are always sent. Records are sent at the next poll, as
-//! many in a datagram as fit, within the limits of datagrams per turn and bytes per second. Records
-//! beyond the limits wait in the queue of their peer.
+//! Joins, echoes and keep-alives are never delayed. Records share datagrams and are sent at the
+//! next poll, up to the limits on datagrams per turn and bytes per second. Further records wait in
+//! the queue of their peer.
 
 use std::net::SocketAddr;
 use std::ops::Bound;
@@ -30,17 +30,16 @@ struct Exit<'a, V, F> {
     total: &'a mut PeerTraffic,
     send: &'a mut F,
     now: Duration,
-    /// Number of datagrams that this turn may still use for records.
+    /// Number of datagrams with records that may still be sent in this turn.
     left: usize,
     draft: [u8; MAX_DATAGRAM],
 }
 
 impl<V: Vault> Replica<V> {
-    /// Does all work that is due: begins and repeats joins, removes silent peers, sends echoes, keep-alives,
-    /// records and dumps.
+    /// Does all work that is due: removes silent peers, and sends joins, echoes, keep-alives, records and dumps.
     ///
-    /// `send` returns whether the socket accepted the datagram; otherwise the datagram is lost and counted. Costs
-    /// a walk over the peers, and one AEAD seal per datagram.
+    /// `send` returns whether the socket accepted the datagram; a rejected datagram is lost and counted. Visits all
+    /// peers, and seals each datagram once.
     pub fn poll(
         &mut self,
         now: Duration,
@@ -57,8 +56,8 @@ impl<V: Vault> Replica<V> {
         self.send_pairs(now, source, send);
     }
 
-    /// Sends a goodbye to every live peer, so that peers need not detect the end by silence. The
-    /// caller must drop the node afterwards.
+    /// Sends a goodbye to every live peer, so that the peers need not wait until this node counts
+    /// as silent. The caller must drop the `Replica` afterwards.
     pub fn leave(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
         for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
@@ -69,8 +68,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Returns when [`poll`](Self::poll) has work, unless a datagram or a record arrives earlier. A
-    /// past time means at once.
+    /// Returns the latest time of the next [`poll`](Self::poll) if no datagram and no record
+    /// arrives earlier. The time may be in the past.
     pub fn next_deadline(&self) -> Option<Duration> {
         let pace = self.pace.when();
         let sync = self.sync_pace.when();
@@ -90,7 +89,7 @@ impl<V: Vault> Replica<V> {
         peers.chain(pairs).chain(others.into_iter().flatten()).min()
     }
 
-    /// Removes candidates without an echo, silent peers, and unused pairs.
+    /// Removes candidates without an echo, silent peers and silent pairs.
     fn expire(&mut self, now: Duration) {
         self.expires = now + EXPIRE_AGAIN;
         let dead_after = self.limits.dead_after;
@@ -120,8 +119,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Removes a peer. Records when a live peer was last heard, so that this node can request a
-    /// dump when the peer returns.
+    /// Removes a peer. Stores when a live peer was last heard, so that this node can request a dump
+    /// when the peer returns.
     pub(super) fn depart(&mut self, name: PeerName) {
         let Some(peer) = self.peers.remove(&name) else {
             return;
@@ -177,8 +176,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Sends the due datagrams of all pairs, beginning with the peer at which the last turn
-    /// stopped.
+    /// Sends the due datagrams of all pairs. Starts with the peer at which the previous turn
+    /// reached the limit.
     fn send_pairs(
         &mut self,
         now: Duration,
@@ -225,8 +224,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Moves sessions and sticks into the queues of peers that requested a dump, at the permitted
-    /// rate.
+    /// Encodes sessions and sticks into the queues of the peers that requested a dump, within the
+    /// dump rate limit.
     fn dump(&mut self, now: Duration, source: &mut impl DumpSource) {
         for peer in self.peers.values_mut() {
             let mut chunks = 0;
@@ -283,12 +282,12 @@ fn dump_chunk(
     (peer.outbox.len() - before) as u64
 }
 
-/// Returns the number of dump records that a queue can hold. Dumps leave half of the queue to new
-/// sessions.
+/// Returns the number of dump records that fit into the peer's queue. Half of the queue is reserved
+/// for new sessions.
 fn room_for_dump(peer: &ReplicaPeer, limits: &ReplicaLimits) -> Option<usize> {
     let half = limits.queue_bytes / 2;
     let room = peer.outbox.room().checked_sub(half)?;
-    // One record is reserved for the end of the dump.
+    // Reserve space for the record that ends the dump.
     let records = (room / MAX_RECORD).saturating_sub(1).min(CHUNK);
     (records > 0).then_some(records)
 }
@@ -337,7 +336,8 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         self.pair(pair, traffic, |text| (frame.encode(text).unwrap_or(0), 0));
     }
 
-    /// Sends the queued records of a peer, within the limits. Returns whether the queue is empty.
+    /// Sends the queued records of a peer, within the limits. Returns whether the queue was
+    /// emptied.
     fn records(&mut self, pair: &mut KeyedPair<V::Keys>, peer: &mut ReplicaPeer) -> bool {
         while !peer.outbox.is_empty() {
             if self.left == 0 || !self.pace.ready(self.now) {
@@ -350,8 +350,8 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
         true
     }
 
-    /// Seals and sends one datagram of a pair. `fill` writes the records and returns their length in bytes and their
-    /// number.
+    /// Seals and sends one datagram of a pair. `fill` writes the records into the buffer and returns the number of
+    /// bytes and of records.
     fn pair(
         &mut self,
         pair: &mut KeyedPair<V::Keys>,
@@ -419,6 +419,6 @@ impl<'a, V: Vault, F: FnMut(SocketAddr, &[u8]) -> bool> Exit<'a, V, F> {
 
 const EXPIRE_AGAIN: Duration = Duration::from_secs(1);
 
-/// Maximum number of table slots that a dump visits each time it locks a shard.
+/// Maximum number of sessions or sticks that a dump reads in one call.
 const CHUNK: usize = 64;
 const CHUNKS_PER_TURN: usize = 16;

@@ -1,7 +1,7 @@
-//! Datagrams of a pair: replay window, seal, echo, records.
+//! Receives the datagrams of a pair.
 //!
-//! Checks are ordered by cost: first the key id must be known and the sequence new; only then is the datagram
-//! decrypted, once. Before that, nothing is trusted, and only counters change.
+//! The checks are ordered by cost: the key id must be known and the sequence number must be new before the datagram is
+//! decrypted. Until a datagram is decrypted, it changes nothing except counters.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -45,7 +45,8 @@ impl<V: Vault> Replica<V> {
         }
     }
 
-    /// Decrypts a datagram in place, and updates its pair and peer before its records are parsed.
+    /// Decrypts a datagram in place, and updates the state of its pair and peer. Does not parse its
+    /// records.
     fn take_sealed(
         &mut self,
         (to, from): (PairId, SocketAddr),
@@ -95,8 +96,8 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Applies the records of a decrypted datagram. Stops at a truncated record; the records before
-    /// it are applied.
+    /// Applies the records of a decrypted datagram. Stops at a truncated record, after the previous
+    /// records have been applied.
     fn take_text(
         &mut self,
         (to, from): (PairId, SocketAddr),
@@ -124,8 +125,8 @@ impl<V: Vault> Replica<V> {
                         Frame::Echo(nonce) => {
                             pair.reply_due = true;
                             if nonce == pair.welcome {
-                                // The echo proves the address of its sender; a HELLO can claim any
-                                // address.
+                                // An echo proves that the peer receives datagrams at this address.
+                                // A HELLO can come from a forged address.
                                 pair.address = from;
                                 peer.address = from;
                             }
@@ -147,8 +148,8 @@ impl<V: Vault> Replica<V> {
         Ok(())
     }
 
-    /// Retires a peer that sent a goodbye under this pair: this node sends nothing more to the
-    /// peer, and no longer counts it towards the limit of peers.
+    /// Handles a goodbye: this node stops sending to the peer, and no longer counts it towards the
+    /// limit on peers.
     fn farewell(&mut self, id: PairId) {
         let Some(pair) = self.pairs.get_mut(&id) else {
             return;
@@ -161,8 +162,7 @@ impl<V: Vault> Replica<V> {
         }
         self.pairs
             .retain(|other, pair| *other == id || pair.peer != name);
-        // The node's next process will have the same address, so a join with it may begin
-        // immediately.
+        // Join the address again immediately, because the node's next process will use it.
         self.joins.look_at(Duration::ZERO);
     }
 
@@ -174,7 +174,6 @@ impl<V: Vault> Replica<V> {
     }
 }
 
-/// Returns the plaintext of a datagram that was decrypted in place.
 fn text(datagram: &[u8]) -> &[u8] {
     let end = datagram.len().saturating_sub(TAG_LEN);
     datagram.get(HEADER_LEN..end).unwrap_or_default()

@@ -35,7 +35,7 @@ pub enum PeerRecord<'a> {
         id: &'a [u8],
     },
     Stick(PeerStick),
-    /// Session in a dump for a joining node. Never replaces a session that the receiver already has.
+    /// Session in a dump for a joining node. Never replaces a session in the receiver's table.
     Sync(SessionRecord<'a>),
     /// Assignment of a client to a server, in a dump for a joining node.
     Stuck(PeerStick),
@@ -44,14 +44,14 @@ pub enum PeerRecord<'a> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SessionRecord<'a> {
     pub policy: PolicyTag,
-    /// ID, 1 to 32 bytes.
+    /// Session ID, 1 to 32 bytes.
     pub id: &'a [u8],
     pub ttl: Duration,
     /// Time since the session's full handshake.
     pub age: Duration,
-    /// Identifies the full handshake from which the session descends.
+    /// Identifies the full handshake that created the session or the session that it resumed.
     pub origin: OriginId,
-    /// rustls' encoding of the session. Contains a master secret; debug output omits it.
+    /// Session as encoded by rustls. Contains a master secret, so debug output omits it.
     pub state: &'a [u8],
 }
 
@@ -61,11 +61,11 @@ pub struct PeerStick {
     /// Origin of the client's sessions, which identifies the client.
     pub origin: OriginId,
     pub server: ServerTag,
-    /// Time for which the assignment is remembered.
+    /// Remaining time for which the assignment is valid.
     pub life: Duration,
 }
 
-/// Hash of the names of backend and server, identical on all nodes.
+/// Hash of the backend's name and the server's name, identical on all nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ServerTag(pub u64);
 
@@ -73,13 +73,13 @@ pub struct ServerTag(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Frame<'a> {
     Record(PeerRecord<'a>),
-    /// Echoes the nonce of the peer's WELCOME, which proves that this node has read it.
+    /// Echoes the nonce of the peer's WELCOME, to prove that this node received it.
     Echo([u8; NONCE_LEN]),
-    /// Keep-alive, with the number of sessions held.
+    /// Keep-alive, with the number of sessions in the sender's table.
     Alive {
         held: u32,
     },
-    /// Requests all sessions whose full handshake was within this many seconds.
+    /// Requests all sessions whose full handshake is at most `youngest` seconds old.
     Ask {
         youngest: u32,
     },
@@ -104,8 +104,8 @@ impl<'a> PeerRecord<'a> {
         Frame::Record(*self).encode(out)
     }
 
-    /// Decodes the record at the start of `text` and returns it with its encoded length. Returns `None` if it is
-    /// truncated, malformed, or of another kind.
+    /// Decodes the record at the start of `text`. Returns the record and its encoded length, or `None` if it is
+    /// truncated, malformed, or a message that maintains a pair.
     pub fn decode(text: &'a [u8]) -> Option<(Self, usize)> {
         let mut reader = Reader::new(text);
         match Frame::next(&mut reader)? {
@@ -135,7 +135,7 @@ impl<'a> Frame<'a> {
         writer.finish(kind)
     }
 
-    /// Reads one record. Returns `None` if it is truncated, because the next record cannot be located.
+    /// Reads one record. Returns `None` if the record is truncated.
     pub(super) fn next(reader: &mut Reader<'a>) -> Option<Parsed<'a>> {
         let kind = reader.u8()?;
         let mut body = reader.vec16()?;
@@ -212,7 +212,8 @@ fn seconds(body: &mut Reader<'_>) -> Option<Duration> {
     Some(Duration::from_secs(body.u32()?.into()))
 }
 
-/// Writes one record to `out`. `at` is the write position, which starts after the record's header.
+/// Writes one record to `out`. `at` is the next write position; the record's header is written
+/// last.
 struct RecordWriter<'a> {
     out: &'a mut [u8],
     at: usize,
@@ -292,7 +293,7 @@ fn ceiling(time: Duration) -> u32 {
 /// Maximum plaintext of a datagram in bytes, without header and tag.
 pub(super) const MAX_TEXT: usize = MAX_DATAGRAM - HEADER_LEN - TAG_LEN;
 
-/// Maximum length of a record in bytes, which leaves space for an echo in the same datagram.
+/// Maximum length of a record in bytes. A record of this length and an echo fit into one datagram.
 pub(super) const MAX_RECORD: usize = MAX_TEXT - (3 + NONCE_LEN);
 
 const NEW: u8 = 1;

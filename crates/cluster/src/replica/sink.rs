@@ -1,5 +1,6 @@
-//! Interfaces to the session table and to the memory of sticks (assignments of clients to servers): a
-//! destination for records of peers, and a source for dumps.
+//! Interfaces to the session table and to the table of sticks (assignments of clients to servers).
+//!
+//! `Sink` applies the records of peers. `DumpSource` supplies the records of a dump.
 
 use std::time::Duration;
 
@@ -18,7 +19,7 @@ pub struct StickCursor {
 }
 
 pub trait Sink {
-    /// Applies a record. Each offered record arrives at most once. Must not block.
+    /// Applies a record. Must not block.
     ///
     /// # Errors
     /// Fails with [`DropCause::UnknownPolicy`], or with [`DropCause::Unwanted`] if the record
@@ -26,15 +27,15 @@ pub trait Sink {
     fn take(&mut self, from: PeerName, record: PeerRecord<'_>) -> Result<(), DropCause>;
 }
 
-/// Source of the records for a joining node: the session table, through
+/// Source of the records of a dump: sessions, through
 /// [`SessionTable::visit`](becket_proto::session_table::SessionTable::visit), and sticks, through
 /// [`Stick::visit`](becket_proto::stick::Stick::visit).
 pub trait DumpSource {
     /// Calls `show` with at most `at_most` sessions, starting at `from`. Returns the position to
     /// continue from, or `None` at the end.
     ///
-    /// Sessions older than `youngest` (the time since their full handshake) may be omitted. Shown
-    /// sessions are sent as [`PeerRecord::Sync`].
+    /// Sessions whose full handshake is older than `youngest` may be omitted. The sessions are sent
+    /// as [`PeerRecord::Sync`].
     fn visit(
         &mut self,
         from: Cursor,
@@ -43,8 +44,8 @@ pub trait DumpSource {
         show: &mut dyn FnMut(SessionRecord<'_>),
     ) -> Option<Cursor>;
 
-    /// Calls `show` with the sticks of clients that were last sent to a server within `youngest`,
-    /// like [`visit`](Self::visit). Shown sticks are sent as [`PeerRecord::Stuck`].
+    /// Calls `show` with at most `at_most` sticks that were used within `youngest`, like
+    /// [`visit`](Self::visit). The sticks are sent as [`PeerRecord::Stuck`].
     fn visit_sticks(
         &mut self,
         from: StickCursor,
@@ -53,7 +54,7 @@ pub trait DumpSource {
         show: &mut dyn FnMut(PeerStick),
     ) -> Option<StickCursor>;
 
-    /// Returns the number of sessions in the table. A joining node requests its dump from the peer
-    /// with the most sessions. Called at most once per poll.
+    /// Returns the number of sessions in the table, from which joining nodes choose the peer that
+    /// sends the dump. Called at most once per poll.
     fn held(&self) -> u32;
 }

@@ -1,6 +1,6 @@
-//! Counters and peers of replication, for `/status`, metrics and the log.
+//! Counters and state of replication, for `/status`, metrics and the log.
 //!
-//! All counters only grow. Each drop is counted under exactly one [`DropCause`].
+//! Counters never decrease. Each drop is counted under exactly one [`DropCause`].
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -17,7 +17,7 @@ use super::names::Boot;
 labelled! {
 /// Reason for dropping a datagram, or a record in it.
 pub enum DropCause {
-    /// A datagram that does not begin with our signature, or is too short.
+    /// A datagram that is too short or does not begin with the protocol's signature.
     Garbage = "garbage",
     Oversized = "oversized",
     /// A datagram of an unsupported version.
@@ -37,26 +37,26 @@ pub enum DropCause {
     BadJoin = "bad-join",
     /// A HELLO over the rate limit of its source or of all sources.
     HelloLimited = "hello-limited",
-    /// A join that came back to its sender.
+    /// A join datagram that this node sent itself.
     Own = "own",
-    /// A WELCOME that echoes a nonce other than ours.
+    /// A WELCOME that does not echo the nonce of this node's HELLO.
     WrongNonce = "wrong-nonce",
-    /// A first datagram of a pair that does not echo our nonce.
+    /// A first datagram of a pair that does not echo the nonce of this node's WELCOME.
     NotEchoed = "not-echoed",
     /// A join or peer rejected because the peer limit was reached.
     TooManyPeers = "too-many-peers",
-    /// A decrypted datagram whose content is not in the format of this version.
+    /// A datagram that was decrypted, but whose content is invalid.
     Malformed = "malformed",
-    /// A record of an unknown kind; skipped.
+    /// A skipped record of an unknown kind.
     UnknownKind = "unknown-kind",
     UnknownPolicy = "unknown-policy",
-    /// A record that the receiver did not need.
+    /// A valid record that changed nothing, e.g. an expired session.
     Unwanted = "unwanted",
-    /// An offered record that does not fit into a datagram.
+    /// A new record that does not fit into a datagram.
     TooLarge = "too-large",
-    /// An offered record for which a peer's queue had no room.
+    /// A new record that does not fit into the queue of a peer.
     QueueFull = "queue-full",
-    /// A sealed datagram that the socket did not accept.
+    /// A datagram that the socket did not accept.
     Unsent = "unsent",
     /// The vault failed to create a key or to seal a datagram.
     VaultFailed = "vault-failed",
@@ -71,11 +71,11 @@ pub struct Drops([u64; DropCause::ALL.len()]);
 /// Traffic of one peer, or of all peers together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PeerTraffic {
-    /// Datagrams sent; totals include joins.
+    /// Number of datagrams sent. Includes joins only in the totals over all peers.
     pub sent: u64,
     pub sent_bytes: u64,
     pub sent_records: u64,
-    /// Genuine datagrams received, without duplicates.
+    /// Number of authenticated datagrams received, without duplicates.
     pub received: u64,
     pub received_bytes: u64,
     /// Received records that were applied.
@@ -86,8 +86,7 @@ pub struct PeerTraffic {
     pub drops: Drops,
 }
 
-/// Current status, as [`Replica::status`](super::Replica::status) returns it. Its serialized form is a part of
-/// `/status`: fields may be added, but not renamed.
+/// Current state of replication. Serialized in `/status`: fields may be added but not renamed.
 #[derive(Clone, Debug, Serialize)]
 pub struct ReplicaStatus {
     pub node: NodeId,
@@ -98,21 +97,21 @@ pub struct ReplicaStatus {
     pub peers: Vec<PeerStatus>,
     /// Listed addresses that have not answered yet.
     pub unanswered: Vec<UnansweredAddress>,
-    /// Nodes with two or more live processes, which is a misconfiguration. Includes our own node if another
-    /// process uses its number.
+    /// Nodes that run two or more live processes, which is a misconfiguration. Includes this node if another process
+    /// uses its number.
     pub collisions: Vec<NodeId>,
-    /// Refused joins: listed addresses first, followed by a limited number of unlisted addresses,
-    /// the latest last.
+    /// Sources of refused joins: listed addresses first, then a limited number of unlisted
+    /// addresses, latest last.
     pub refused: Vec<RefusedJoin>,
-    /// Number of unlisted addresses removed from `refused` to make room.
+    /// Number of unlisted addresses removed from `refused` because of its size limit.
     pub refused_left_out: u64,
-    /// Traffic of all current and former peers, and datagrams that belong to no peer.
+    /// Traffic of all current and former peers, including datagrams from unknown senders.
     pub total: PeerTraffic,
 }
 
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerStatus {
-    /// Name in the configuration; set by the caller.
+    /// Configured name of the peer; set by the caller of `Replica::status`.
     pub name: Option<Arc<str>>,
     pub address: SocketAddr,
     #[serde(serialize_with = "state")]
@@ -144,7 +143,7 @@ pub enum PeerState {
     /// Another process of the same node has replaced this peer. Its datagrams are still accepted,
     /// but nothing is sent to it.
     Replaced = "replaced",
-    /// The peer sent a goodbye. It is shown for as long as a silent peer would be.
+    /// The peer sent a goodbye. It remains in the status until the timeout for silent peers.
     Left = "left",
 }
 }
@@ -152,9 +151,9 @@ pub enum PeerState {
 #[derive(Clone, Debug, Serialize)]
 pub struct UnansweredAddress {
     pub address: SocketAddr,
-    /// Name in the configuration; set by the caller.
+    /// Configured name of the peer at this address; set by the caller of `Replica::status`.
     pub name: Option<Arc<str>>,
-    /// `true` if the address belongs to this node: a datagram sent to it came back.
+    /// `true` if the address belongs to this node, because a HELLO sent to it came back.
     pub own: bool,
     /// Number of HELLOs sent to the address since its last answer.
     pub hellos: u32,
@@ -164,14 +163,14 @@ pub struct UnansweredAddress {
 pub struct RefusedJoin {
     /// Source address, which can be forged.
     pub address: SocketAddr,
-    /// Name in the configuration; set by the caller.
+    /// Configured name of the peer at this address; set by the caller of `Replica::status`.
     pub name: Option<Arc<str>>,
     /// Cause of the last refusal: [`DropCause::UnknownSecret`] or [`DropCause::BadJoin`].
     #[serde(serialize_with = "cause")]
     pub cause: DropCause,
     #[serde(serialize_with = "secret")]
     pub secret: SecretId,
-    /// Time since the last join.
+    /// Time since the last refused join.
     #[serde(rename = "seconds_ago", serialize_with = "seconds")]
     pub ago: Duration,
     #[serde(skip)]
@@ -179,17 +178,17 @@ pub struct RefusedJoin {
     pub count: u64,
 }
 
-/// Progress of loading the sessions of the other nodes.
+/// Progress of requesting the sessions of the cluster.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum WarmUp {
-    /// A dump of all sessions is not requested yet: no peer is live, or the first has just become
-    /// live.
+    /// The dump of all sessions has not been requested, because no peer is live or the first peer
+    /// has only just become live.
     #[default]
     Waiting,
     /// A peer sends the requested sessions.
     Receiving,
-    /// No more sessions are expected.
+    /// The dump of all sessions has ended, and no other dump is running.
     Done,
 }
 

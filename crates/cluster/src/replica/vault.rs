@@ -1,23 +1,24 @@
-//! Interface to the cryptography, and the values on which two nodes agree before they derive keys.
+//! Interface to the cryptography, and the transcript from which two nodes derive keys.
 //!
-//! The state machine selects keys, counts sequences and decides which datagrams to decrypt. A [`Vault`] holds
-//! the secrets, draws random bytes, and seals and opens. The terminator implements it with aws-lc-rs, tests
-//! with a toy.
+//! A [`Vault`] holds the secrets, generates random bytes, encrypts and decrypts. The terminator implements it with
+//! aws-lc-rs, tests with a toy cipher.
 //!
-//! There are two kinds of keys. A *join key* is derived from a configured secret and seals the few datagrams
-//! of a join, under random nonces, so it should be AES-256-GCM-SIV. *Pair keys*, one per direction, are
-//! derived from the secret, an X25519 agreement and the whole [`Transcript`]; they seal everything else, with
-//! the sequence as nonce. Both nodes contribute a share and a nonce that are fresh for each join, so no pair
-//! key is ever derived twice, and a secret that leaks later does not decrypt recorded datagrams.
+//! There are two kinds of keys. A *join key* is derived from a configured secret and seals the datagrams of a join
+//! under random nonces, so its cipher should be AES-256-GCM-SIV. *Pair keys*, one per direction, are derived from the
+//! secret, an X25519 agreement and the whole [`Transcript`]; they seal all other datagrams, with the sequence number as
+//! nonce.
+//!
+//! Both nodes contribute a fresh share and nonce to each join. No pair key is therefore derived twice, and a secret
+//! that leaks later does not decrypt recorded datagrams.
 
 use super::names::Boot;
 use becket_proto::ticket::{NodeId, SecretId};
 
 /// Cryptography of one node. No call may block.
 pub trait Vault {
-    /// Our half of an X25519 agreement; erased on drop.
+    /// Private key of an X25519 agreement; erased on drop.
     type Share;
-    /// Two keys of a pair, one per direction; erased on drop.
+    /// Keys of a pair, one per direction; erased on drop.
     type Keys;
 
     /// Fills `out` with random bytes that a peer cannot predict.
@@ -29,8 +30,8 @@ pub trait Vault {
     /// Creates a private key for a key agreement, and the public share to send. Returns `None` on failure.
     fn share(&mut self) -> Option<(Self::Share, [u8; SHARE_LEN])>;
 
-    /// Derives the keys of a pair from the transcript's secret, the X25519 agreement with the peer's share, and
-    /// [`Transcript::encode`]. Returns `None` if the secret is unknown or the agreement yields all zeros.
+    /// Derives the keys of a pair from the transcript and the X25519 agreement with the peer's share. Returns `None` if
+    /// the secret is unknown or the agreement yields all zeros.
     fn agree(
         &mut self,
         ours: &Self::Share,
@@ -57,8 +58,8 @@ pub trait Vault {
         sealed: &mut [u8],
     ) -> bool;
 
-    /// Seals `text` in place under the sending key of a pair and returns the tag; `header` is associated data. The
-    /// nonce is made from the sequence, which never repeats for a pair.
+    /// Seals `text` in place under the sending key of a pair and returns the tag; `header` is associated data.
+    /// `sequence` is the nonce and must not repeat for a pair.
     fn seal(
         &mut self,
         keys: &mut Self::Keys,
@@ -78,7 +79,7 @@ pub trait Vault {
     ) -> bool;
 }
 
-/// Values that both nodes know after HELLO and WELCOME, identical byte for byte.
+/// Values of a join from which both nodes derive the keys. Identical on both nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transcript {
     pub secret: SecretId,
@@ -99,8 +100,7 @@ pub struct Party {
     pub share: [u8; SHARE_LEN],
 }
 
-/// Role of this node in a [`Transcript`]. The initiator's sending key is the responder's opening
-/// key.
+/// Role of this node in a join. Selects the key for sending and the key for receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     Initiator,
@@ -110,7 +110,7 @@ pub enum Role {
 impl Transcript {
     pub const LEN: usize = 4 + 2 * Party::LEN;
 
-    /// Encodes the transcript: every field has a fixed length, so no two transcripts have the same encoding.
+    /// Encodes the transcript with fields of fixed length, so that different transcripts have different encodings.
     pub fn encode(&self) -> [u8; Self::LEN] {
         let mut out = [0; Self::LEN];
         out[..4].copy_from_slice(&self.secret.0.to_be_bytes());
@@ -150,7 +150,7 @@ pub(super) fn random<V: Vault, const N: usize>(vault: &mut V) -> [u8; N] {
 pub const TAG_LEN: usize = 16;
 /// Length of a join datagram's random nonce in bytes.
 pub const JOIN_NONCE_LEN: usize = 12;
-/// Length of the nonce that a peer must echo, in bytes.
+/// Length in bytes of a nonce in HELLO or WELCOME, which the peer must echo.
 pub const NONCE_LEN: usize = 16;
 pub const SHARE_LEN: usize = 32;
 

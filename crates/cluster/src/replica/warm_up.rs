@@ -1,14 +1,13 @@
-//! Requests dumps of the other nodes' sessions, one at a time, so that the traffic stays within the
-//! rate of one peer.
+//! Requests dumps from peers: transfers of the sessions that this node does not have.
 //!
-//! * A node that has just started requests all sessions from the peer that holds the most.
-//! * If a peer was lost for a while and both processes survived, its dump covers the sessions
-//!   created during that time.
-//! * If a peer's process is replaced, the new process sends a dump of its recent sessions, since it
-//!   sent nothing to this node before it became a peer.
+//! * A node that has just started requests all sessions from the live peer that holds the most.
+//! * If a peer was silent for a while, the dump covers the sessions created during that time.
+//! * If a new process replaces a peer, the dump covers the time since the previous process was last
+//!   heard.
 //!
-//! An incomplete dump is requested again a few times; a dump of all sessions is requested from
-//! another peer if possible. Single records lost during a dump are not requested again.
+//! Only one dump runs at a time, which limits the traffic. An incomplete dump is requested again a
+//! few times; a dump of all sessions is requested from another peer if possible. Single records
+//! lost during a dump are not requested again.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, VecDeque};
@@ -19,19 +18,19 @@ use super::peer::ReplicaPeer;
 use super::record::Frame;
 use super::status::WarmUp;
 
-/// Dumps that this node still has to request.
+/// Dump requests of this node: queued, running and to be queued when a peer returns.
 pub(super) struct Warming {
     wanted: VecDeque<WantedDump>,
     asked: Option<AskedDump>,
-    /// Time when the first peer became live.
+    /// Time at which the first peer became live.
     first_live: Option<Duration>,
-    /// Peers that went silent, and when they were last heard.
+    /// Removed peers, each with the time at which it was last heard.
     departed: VecDeque<(PeerName, Duration)>,
 }
 
 #[derive(Clone)]
 struct WantedDump {
-    /// Peer to request the dump from. `None` requests all sessions from any peer.
+    /// Peer that must send the dump. `None` means any peer.
     peer: Option<PeerName>,
     /// Maximum age of the requested sessions in seconds.
     youngest: u32,
@@ -42,7 +41,7 @@ struct WantedDump {
 struct AskedDump {
     peer: PeerName,
     wanted: WantedDump,
-    /// Time of the request or of the last received record.
+    /// Time of the request, or of the last record received since then.
     last: Duration,
 }
 
@@ -56,8 +55,8 @@ impl Warming {
         }
     }
 
-    /// Handles a peer that became live. Queues a dump request if another process of its node was
-    /// last heard at `before`, or if the peer was silent for a while.
+    /// Handles a peer that became live. Queues a dump request if the peer was silent for a while,
+    /// or if its node's previous process was last heard at `before`.
     pub(super) fn joined(&mut self, peer: PeerName, before: Option<Duration>, now: Duration) {
         self.first_live.get_or_insert(now);
         let departed = self.departed.iter().position(|(name, _)| *name == peer);
@@ -67,8 +66,8 @@ impl Warming {
         }
     }
 
-    /// Queues a dump request to a peer that was unreachable, in either direction, since `heard`.
-    /// Later sessions may be missing on this node.
+    /// Queues a request for the sessions that the peer has created since `heard`, the time of its
+    /// last datagram.
     pub(super) fn missed(&mut self, peer: PeerName, heard: Duration, now: Duration) {
         self.wanted.retain(|wanted| wanted.peer != Some(peer));
         if self.wanted.len() < MAX_REMEMBERED {
@@ -111,8 +110,8 @@ impl Warming {
         }
     }
 
-    /// Returns the time of the next call of [`advance`](Self::advance), or `None` if no dump is
-    /// pending.
+    /// Returns the time at which the caller must call [`advance`](Self::advance), or `None` if no
+    /// dump is queued or running.
     pub(super) fn when(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         if let Some(asked) = &self.asked {
             let here = peers.contains_key(&asked.peer);
@@ -136,8 +135,8 @@ impl Warming {
         }
     }
 
-    /// Returns the time at which to choose the peer for a dump of all sessions. The delay lets
-    /// other peers, which may hold more sessions, become live and report their numbers.
+    /// Returns the time at which to choose the peer for a dump of all sessions. Until then, more
+    /// peers can join and report their numbers of sessions.
     fn when_to_choose(&self, peers: &BTreeMap<PeerName, ReplicaPeer>) -> Option<Duration> {
         let mut live = peers.values().filter(|peer| peer.is_live()).peekable();
         live.peek()?;
@@ -159,7 +158,7 @@ impl Warming {
                 (Reverse(times.count()), peer.held)
             }),
         };
-        // A peer that is not live is in `departed`. The dump is requested when it returns.
+        // If the peer is not live, the dump is requested when the peer returns.
         let Some(peer) = peer else { return };
         let mut frame = [0; 16];
         let youngest = wanted.youngest;
@@ -175,14 +174,13 @@ impl Warming {
 }
 
 impl AskedDump {
-    /// Returns `true` if no more records are expected, because the peer has left or is silent.
+    /// Returns whether the dump has failed, because the peer has left or sends no more records.
     fn is_over(&self, peers: &BTreeMap<PeerName, ReplicaPeer>, now: Duration) -> bool {
         let here = peers.get(&self.peer).is_some_and(ReplicaPeer::is_live);
         !here || now >= self.last + QUIET
     }
 
-    /// Returns the dump for another request after its end did not arrive, or `None` after too many
-    /// attempts.
+    /// Returns the request to repeat after a failed dump, or `None` after too many attempts.
     fn again(self) -> Option<WantedDump> {
         let mut again = self.wanted;
         again.tried.push(self.peer);
@@ -196,14 +194,15 @@ const EVERYTHING: WantedDump = WantedDump {
     tried: Vec::new(),
 };
 
-/// Time to wait for more peers after the first one becomes live.
+/// Time to wait for further peers after the first peer has become live.
 const GRACE: Duration = Duration::from_secs(1);
 
-/// Silence after which a dump counts as failed. Longer than the default keep-alive interval.
+/// Time without a record after which a dump counts as failed. Longer than the default keep-alive
+/// interval.
 const QUIET: Duration = Duration::from_secs(6);
 
-/// Added to the maximum age of the requested sessions, to include sessions that were in flight when
-/// the peer was last heard.
+/// Added to the maximum age of the requested sessions, to include sessions in flight when the peer
+/// was last heard.
 const MARGIN: Duration = Duration::from_secs(6);
 
 const MAX_TIMES: usize = 4;

@@ -1,7 +1,7 @@
-//! Accepts each received sequence number of a pair once, even if the network duplicates or reorders datagrams.
+//! Replay window of a pair: accepts each sequence number once, even if the network duplicates or reorders datagrams.
 //!
-//! Remembers the last 1024 numbers as bits in a ring. Older numbers are refused, since they may be duplicates. Also
-//! reports skipped numbers, from which losses are counted.
+//! The window stores the last 1024 numbers as bits in a ring. Older numbers are rejected, because they may be
+//! duplicates. The window also reports skipped numbers, from which lost datagrams are counted.
 //!
 //! Source: the anti-replay window of RFC 4303 section 3.4.3.
 
@@ -9,15 +9,15 @@ use super::status::DropCause;
 
 pub(super) struct Window {
     highest: u64,
-    /// Bit `n % 1024` stands for number `n`, for the last 1024 numbers up to `highest`.
+    /// Bits of the 1024 numbers up to `highest`; number `n` has bit `n % 1024`.
     seen: [u64; WORDS],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ReceivedSequence {
-    /// Numbers skipped between the previous highest number and this one.
+    /// Number of sequence numbers skipped by this datagram.
     pub(super) missed: u64,
-    /// `true` if the number had been counted as missed.
+    /// `true` if the datagram was counted as missed earlier.
     pub(super) late: bool,
 }
 
@@ -40,8 +40,8 @@ impl Window {
         }
     }
 
-    /// Marks a number as received. The caller must have checked that the number is new and that its
-    /// datagram is genuine.
+    /// Marks a number as received. The caller must have checked the number with `judge` and
+    /// decrypted the datagram.
     pub(super) fn mark(&mut self, number: u64) -> ReceivedSequence {
         let ahead = number.saturating_sub(self.highest);
         if ahead >= SIZE {

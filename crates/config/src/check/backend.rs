@@ -131,7 +131,7 @@ impl Backend {
                 }
             }
             if matches!(pair.key, Some(KeySource::Token(_))) {
-                // The worker itself signs handshakes with servers, so a slow token would block it.
+                // The worker signs handshakes with servers itself, so a slow token would block it.
                 let fault = "keys on tokens sign for listeners only";
                 report.refuse(key!(path, pair.key), fault, "a PEM file");
             }
@@ -185,12 +185,11 @@ fn is_file_name(name: &str) -> bool {
     !name.is_empty() && !name.starts_with('.') && !name.contains('\0')
 }
 
-/// Error statuses for which a page may be configured. The connection may continue after such a
-/// response, so the client reads the body.
+/// Status codes for which an error page may be configured.
 const PAGES: [u16; 7] = [403, 404, 405, 412, 416, 500, 503];
 
 impl Pair {
-    /// Reports a missing chain or key.
+    /// Reports a missing chain or a missing key.
     pub fn check(&self, path: &str, report: &mut Report) {
         for (is_missing, path) in [
             (self.chain.is_none(), key!(path, self.chain)),

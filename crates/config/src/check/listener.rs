@@ -60,7 +60,7 @@ impl ListenerSection {
         self.check_policies_of_certificates(path, speaks, report);
     }
 
-    /// Rejects policies in `certificates` if the listener's routes select the policy.
+    /// Rejects policies in `certificates` on a listener with routes or STARTTLS.
     fn check_policies_of_certificates(&self, path: &str, speaks: ListenMode, report: &mut Report) {
         if self.route.is_empty() && speaks == ListenMode::Tls {
             return;
@@ -181,7 +181,7 @@ impl Policy {
             let accepted = "client-trust = \"authorities\", the default, with it";
             report.refuse(key!(path, self.crl), fault, accepted);
         }
-        // These keys restrict clients, so without client certificates they would have no effect.
+        // These keys have no effect unless client certificates are requested.
         let locks = [
             (self.client_ca.is_some(), key!(path, self.client_ca)),
             (!self.client_names.is_empty(), key!(path, self.client_names)),

@@ -1,15 +1,20 @@
-//! Transfer of state from a serving process to its replacement, over a socket pair.
+//! Transfer of state from the serving process to its replacement during an upgrade, over a socket
+//! pair.
 //!
-//! An upgrade passes three things: this state (sessions, ticket secrets, health of servers, stick
-//! entries); listening sockets and counts of shared limits, by the commands and events of
-//! [`becket_process::protocol`]; and, if the supervisor replaces its own program, the supervisor's
-//! state with its descriptors, listed in `crates/process/src/carried.rs`.
+//! The state consists of sessions, ticket secrets, health of servers, and stick entries. Listening
+//! sockets and the counts of shared limits are passed separately, in commands and events of
+//! [`becket_process::protocol`]. If the supervisor replaces its own program, it passes its state as
+//! listed in `crates/process/src/carried.rs`.
 //!
-//! The old process has a [`sender::Sender`], the new process a [`receiver`]. The old process copies
-//! sessions and stick entries while it serves, and then sends each new session. After it has
-//! stopped accepting, it sends changed stick entries, the health of servers, ticket secrets, and a
-//! record that marks the cut. The new process serves after the cut. Sessions of the old process's
-//! last handshakes follow the cut. [`becket_proto::handover`] defines the format.
+//! The old process has a [`sender::Sender`], the new process a [`receiver`].
+//! [`becket_proto::handover`] defines the format. The transfer has these steps:
+//!
+//! 1. The old process copies sessions and stick entries while it serves clients, and sends each new
+//!    session.
+//! 2. It stops accepting, and sends changed stick entries, the health of servers, ticket secrets,
+//!    and a record called the cut.
+//! 3. After the cut the new process accepts clients. The old process sends the sessions of its last
+//!    handshakes.
 
 pub mod receiver;
 pub mod sender;

@@ -1,7 +1,6 @@
-//! Receiving end of a handover: a thread of the new process that receives the old process's state.
+//! Receives the state of the old process in a thread of the new process.
 //!
-//! If the stream ends early, the new process serves clients with the state received so far: an old
-//! process that died has nothing more to send, and state of another version cannot be read.
+//! If the stream ends early, the new process serves clients with the state received so far.
 
 use std::io::{self, Read};
 use std::os::unix::net::UnixStream;
@@ -16,19 +15,18 @@ use zeroize::Zeroizing;
 
 use becket_proxy::shared::SharedState;
 
-/// A record on which the control loop must act. The channel of milestones closes when the stream
-/// ends.
+/// A received record on which the control loop must act. The channel closes when the stream ends.
 #[derive(Debug)]
 pub enum Milestone {
     /// The old process has stopped accepting. Contains its last ticket secrets and the health of
     /// its servers.
     Cut(Option<Secrets>, Vec<Server>),
-    /// The old process has closed its sockets for the cluster.
+    /// The old process has closed its cluster socket.
     Left,
 }
 
-/// Starts the receiving thread. It sends sessions of the old process's last handshakes to the
-/// cluster, through `outbox`, because the old process leaves the cluster.
+/// Starts the receiving thread. After the cut, the thread also sends the old process's session
+/// events to the peers, through `outbox`.
 ///
 /// # Errors
 /// Fails if no thread can be started.
@@ -78,7 +76,7 @@ fn receive(
 
 struct HandoverReader {
     shared: Arc<SharedState>,
-    /// Queue of events for the peers of the cluster.
+    /// Queue of session events for the peers; `None` without a cluster.
     outbox: Option<Outbox>,
     is_cut: bool,
     sessions: u64,
@@ -125,16 +123,16 @@ impl HandoverReader {
         Ok(None)
     }
 
-    /// Sends session events of the old process's last connections to the peers. Before the cut, the
-    /// old process sends its events itself.
+    /// Sends a session event of the old process to the peers, if the event follows the cut. The old
+    /// process sends earlier events itself.
     fn pass_to_cluster(&self, event: SessionEvent) {
         if let Some(outbox) = self.outbox.as_ref().filter(|_| self.is_cut) {
             outbox.leave(event);
         }
     }
 
-    /// Stores stick entries, if their backend is configured here. The servers of the entries need
-    /// not exist yet.
+    /// Stores stick entries if their backend is configured. Their servers need not be configured
+    /// yet.
     fn learn(&mut self, backend: &str, sticks: &[StickEntry]) {
         let Some(backend) = self.shared.backends.by_name(backend) else {
             return;
@@ -160,7 +158,7 @@ impl HandoverReader {
     }
 }
 
-/// Returns the next record of a known kind; `None` at the end of the stream.
+/// Returns the next record of a known kind, or `None` at the end of the stream.
 fn next_record(mut stream: &UnixStream) -> io::Result<Option<Record>> {
     loop {
         let mut head = [0; LENGTH];
@@ -183,5 +181,5 @@ fn invalid(what: &'static str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what)
 }
 
-/// Maximum number of server records stored until the cut; each takes at most a few KiB.
+/// Maximum number of server records stored until the cut. Each uses at most a few KiB.
 const MOST_SERVERS: usize = 100_000;

@@ -1,10 +1,11 @@
-//! Sending end of a handover: a thread of the old process that sends existing and new state.
+//! Sends the state of the old process in a thread of that process.
 //!
-//! Sessions by ID and stick entries are copied once. Sessions that are created or removed in the
-//! meantime follow at once, and entries used in the meantime follow before the cut. Sessions that
-//! allow early data are not sent, because each may be used only once, in the process that created
-//! it. If the new process does not read, writes block until the upgrade ends, and further sessions
-//! are dropped while [`MOST_WAITING`] are queued.
+//! Sessions in the table and stick entries are copied once. Changes during the copy are sent as
+//! well: sessions immediately, stick entries before the cut. Sessions that allow early data are not
+//! sent, because each may be used only once, by the process that created it.
+//!
+//! If the new process does not read, writes block until the upgrade ends. At most [`MOST_WAITING`]
+//! sessions are queued; further sessions are dropped.
 
 use std::io::{self, Write};
 use std::net::Shutdown;
@@ -37,7 +38,7 @@ enum Item {
     /// The process has stopped accepting. Contains its last ticket secrets and the health of its
     /// servers.
     Cut(Option<Secrets>, Vec<Server>),
-    /// The process has closed its sockets for the cluster.
+    /// The process has closed its cluster socket.
     Left,
 }
 
@@ -76,26 +77,26 @@ impl Sender {
         })
     }
 
-    /// Sends the last state of this process, and the cut. Must be called after all workers have
-    /// stopped accepting.
+    /// Sends the final state of this process, followed by the cut. Must be called after all workers
+    /// have stopped accepting.
     pub fn cut(&self, secrets: Option<Secrets>, servers: Vec<Server>) {
         self.leave(Item::Cut(secrets, servers));
     }
 
-    /// Reports to the new process that this process has closed its sockets for the cluster.
+    /// Reports to the new process that this process has closed its cluster socket.
     pub fn left(&self) {
         self.leave(Item::Left);
     }
 
     fn leave(&self, item: Item) {
-        // Sending fails only if the thread has exited. The thread has already logged the reason.
+        // Sending fails only if the thread has exited after logging an error.
         let _ended = self.items.send(item);
     }
 
-    /// Stops sending after a failed upgrade.
+    /// Stops sending because the upgrade failed.
     pub fn give_up(self) {
         self.shared.table.observe(None);
-        // Unblocks a pending write of the thread.
+        // Unblock a pending write of the thread.
         let _closed_already = self.stream.shutdown(Shutdown::Both);
     }
 }
@@ -152,7 +153,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Sends all stick entries, or only entries used since `since`.
+    /// Sends all stick entries, or only those used after `since`.
     fn copy_sticks(&mut self, since: Option<Duration>) -> io::Result<()> {
         for backend in self.shared.backends.all() {
             let life = backend.stick_life();
@@ -161,8 +162,8 @@ impl Writer {
                 let now = self.shared.clock.mono();
                 let mut sticks = Vec::with_capacity(AT_ONCE);
                 next = backend.visit_sticks(from, now, AT_ONCE, |client, server, remaining| {
-                    // Each use restarts the lifetime of an entry, so the remaining lifetime shows
-                    // the time of its last use.
+                    // Each use restarts the lifetime of an entry, so the time of its last use
+                    // follows from the remaining lifetime.
                     if since.is_none_or(|since| now + remaining >= since + life) {
                         sticks.push(StickEntry {
                             client,
@@ -200,15 +201,16 @@ impl Writer {
 
     fn send(&mut self) -> io::Result<()> {
         let sent = self.stream.write_all(&self.frames);
-        // Erases only the used part of the buffer, because most steps of a copy encode nothing and
-        // there are thousands of steps.
+        // Erase only the used part of the buffer, because most of the thousands of steps encode
+        // nothing.
         self.frames.as_mut_slice().zeroize();
         self.frames.clear();
         sent
     }
 }
 
-/// Maximum number of queued sessions, 48 bytes each. One core creates that many in about a minute.
+/// Maximum number of queued sessions, 48 bytes each. One core creates this number in about a
+/// minute.
 const MOST_WAITING: usize = 100_000;
-/// Maximum number of table entries visited per lock.
+/// Maximum number of table entries visited under one lock.
 const AT_ONCE: usize = 64;

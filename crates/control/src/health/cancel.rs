@@ -1,16 +1,19 @@
-//! Cancel requests of PostgreSQL clients, sent to every server of all backends of their listener.
+//! Sends the cancel requests of PostgreSQL clients to the servers.
 //!
-//! A CancelRequest identifies a session by a number and a secret of its server. Clients send it on
-//! a separate connection, usually without TLS. becket does not know which server has the session,
-//! so it sends the request to each; a server that does not know the secret ignores it. The
-//! connection is opened like that of a health check: with TLS if the backend uses TLS, with a PROXY
-//! header (LOCAL) if servers expect one, and without a slot. The client's connection stays open
-//! until the server has closed its own: otherwise the client's next query could be cancelled.
+//! A CancelRequest contains a process number and a secret key of the server that has the session.
+//! Clients send it on a separate connection, usually without TLS. becket does not know the server,
+//! so it sends the request to all servers of all backends of the listener; servers with a different
+//! key ignore it.
 //!
-//! The work that clients can cause is bounded: at most [`MAX_CONNECTS`] connects begin per
+//! The connection to a server is opened like that of a health check: with TLS and a PROXY header
+//! (LOCAL) if configured, and without using a slot. The client's connection stays open until the
+//! servers have closed these connections, because otherwise the client's next query could be
+//! cancelled.
+//!
+//! The work that clients can cause is limited. At most [`MAX_CONNECTS`] connects begin per
 //! [`PACE`], and at most [`MAX_RUNNING`] requests run at a time. Each request is sent to at most
 //! [`MAX_SERVERS`] servers, to [`MAX_CONNECTS`] at a time, within [`TIMEOUT`] per server.
-//! [`Cancels`] limits the number of waiting requests.
+//! [`Cancels`] limits the number of queued requests.
 //!
 //! Source: PostgreSQL, "Frontend/Backend Protocol", section "Canceling Requests in Progress".
 
@@ -25,7 +28,7 @@ use tokio::time::{sleep, timeout};
 
 use super::check::{Check, Failure};
 
-/// Sends PostgreSQL cancel requests to servers, forever. Call it once.
+/// Sends queued PostgreSQL cancel requests to the servers, forever. Must be called only once.
 pub async fn send_all(cancels: Arc<Cancels>) {
     let mut running = JoinSet::new();
     loop {
@@ -77,13 +80,13 @@ async fn send(
     while running.join_next().await.is_some() {}
 }
 
-/// Maximum number of cancel requests at a time. Together they open at most 64 connections at a
-/// time, as many as health checks do.
+/// Maximum number of concurrent cancel requests. Together they open at most 64 connections, as many
+/// as health checks.
 const MAX_RUNNING: usize = 4;
 const MAX_CONNECTS: usize = 16;
 /// Maximum number of servers to which one cancel request is sent.
 const MAX_SERVERS: usize = 64;
-/// Pause per round of up to [`MAX_CONNECTS`] connects. The resulting 50 rounds per second, with
-/// TLS, take only milliseconds of the control thread's time.
+/// Pause between two rounds of up to [`MAX_CONNECTS`] connects, so that cancel requests take only
+/// milliseconds per second of the control thread's time.
 const PACE: Duration = Duration::from_millis(20);
 const TIMEOUT: Duration = Duration::from_secs(3);

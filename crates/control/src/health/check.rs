@@ -1,12 +1,13 @@
-//! One health check of a server: a connect, and further steps as configured.
+//! One health check of a server: a connect, and optionally a TLS handshake and a request.
 //!
-//! A check runs on control's runtime, so nothing here blocks. Data after a TLS handshake or a
-//! status line is not read. If servers expect a PROXY header, a check sends a header without an
-//! address: LOCAL, or UNKNOWN if servers receive version 1 or the received headers of clients. With
-//! `proxy-header = "ip"`, a check sends the address 0.0.0.0. The addresses of the server are tried
-//! in order, as for clients, each with the full timeout; the check passes at the first success. The
-//! verifier of the TLS configuration limits the chain of a server, and [`MAX_READ`] limits all
-//! bytes that the server sends.
+//! A check runs on the control thread's runtime and never blocks it. The addresses of the server are tried in order,
+//! each with the full timeout; the check passes at the first success.
+//!
+//! If servers expect a PROXY header, the check sends a header without an address: LOCAL, or UNKNOWN for version 1 and
+//! for `proxy-header = "received"`. With `proxy-header = "ip"`, it sends the address 0.0.0.0.
+//!
+//! Only the status line of a response is read. [`MAX_READ`] limits the bytes that a server can send; the verifier
+//! limits the server's certificate chain.
 //!
 //! Source: HAProxy's doc/proxy-protocol.txt section 2.2 (health checks), RFC 9112 section 3.2 (Host).
 
@@ -42,43 +43,43 @@ use becket_tls::to_servers;
 pub struct Check {
     /// Addresses in the order in which they are tried.
     pub(super) addresses: Arc<[ServerAddress]>,
-    /// Source addresses. The first one in the family of the server's address is bound.
+    /// Source addresses, of which the first in the address family of the server is used.
     sources: Arc<[IpAddr]>,
     proxy_header: Option<Introduction>,
-    /// Protocol of the STARTTLS dialog; `None` if TLS begins at once.
+    /// STARTTLS protocol of the server; `None` if TLS begins immediately.
     starttls: Option<Protocol>,
-    /// TLS configuration and server name of the ClientHello; `None` means plain TCP.
+    /// TLS configuration and server name (SNI) of the handshake; `None` for plain TCP.
     tls: Option<(Arc<ClientConfig>, ServerName<'static>)>,
-    /// Request to send after the handshake. `None` ends the check after the connect or the
-    /// handshake.
+    /// Request to send after the connect or handshake; `None` if the check sends none.
     request: Option<HealthRequest>,
     /// Timeout for each address.
     pub(super) timeout: Duration,
 }
 
-/// Bytes to send to a connected server, and the expected response.
+/// Request to a server, and the expected response.
 #[derive(Clone, Debug)]
 struct HealthRequest {
     bytes: Arc<[u8]>,
-    /// Accepted HTTP/1.1 statuses. `None` waits until the server closes the connection instead.
+    /// Accepted HTTP status codes. With `None`, the response is ignored, and the check waits until
+    /// the server closes the connection.
     expect: Option<Arc<[Expected]>>,
 }
 
 #[derive(Debug)]
 pub struct ConnectedServer {
-    /// Duration of the connect and the TLS handshake.
+    /// Time for the connect and the TLS handshake together.
     pub took: Duration,
     pub version: Option<ProtocolVersion>,
-    /// The server's certificate, verified as configured.
+    /// Certificate of the server; `None` without TLS.
     pub certificate: Option<CertificateDer<'static>>,
 }
 
 #[derive(Debug)]
 pub enum Failure {
     Connect(io::Error),
-    /// The server does not accept the data, or closes before its response is complete.
+    /// The server reset or closed the connection before its response was complete.
     Broken(io::Error),
-    /// The server refused to start TLS (STARTTLS, or the protocol's equivalent).
+    /// The server rejected the request to start TLS (STARTTLS, or the protocol's equivalent).
     NoTls(NoTls),
     Tls(rustls::Error),
     Status(u16),
@@ -101,11 +102,12 @@ impl fmt::Display for Failure {
 }
 
 impl From<io::Error> for Failure {
-    /// Extracts the TLS error from an I/O error, if it contains one.
+    /// Converts an I/O error. If it contains a TLS error, the result is `Self::Tls`.
     fn from(error: io::Error) -> Self {
         match error.downcast() {
             Ok(fault) => Self::Tls(fault),
-            // Drops the text of the error, which differs between the layers of the stream.
+            // The text of the error is dropped, because it differs between the layers of the
+            // stream.
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Self::Broken(error.kind().into())
             }
@@ -126,7 +128,7 @@ impl Check {
         };
         let request = || {
             let host = health.host.as_ref().map_or(&*server.name, |host| &host.0);
-            // A unix socket has a path, which is not a host (RFC 9112, section 3.2).
+            // A unix socket's path is not valid in the Host header (RFC 9112, section 3.2).
             let is_path = host.starts_with('/');
             let host = if is_path { "localhost" } else { host };
             HealthRequest::get(&health.path.0, host, &health.expect)
@@ -142,8 +144,8 @@ impl Check {
         })
     }
 
-    /// Returns a check that only connects, with the source addresses, PROXY header and TLS settings
-    /// of client connections.
+    /// Returns a check that only connects and completes the TLS handshake, with the settings for
+    /// connections of clients.
     pub fn connect(
         backend: &Backend,
         name: &Arc<str>,
@@ -178,18 +180,19 @@ impl Check {
         }
     }
 
-    /// Limits the check to one address.
+    /// Returns the check for one of the addresses only.
     pub fn at(self, address: &ServerAddress) -> Self {
         let addresses = [address.clone()].into();
         Self { addresses, ..self }
     }
 
-    /// Returns `true` if this check includes steps that [`Self::connect`] omits.
+    /// Returns whether the check does more than [`Self::connect`]: it sends a request, or uses TLS
+    /// for a backend without TLS.
     pub fn asks_more(&self, backend: &Backend) -> bool {
         self.request.is_some() || self.tls.is_some() && backend.tls.is_none()
     }
 
-    /// Checks the server.
+    /// Runs the check.
     ///
     /// # Errors
     ///
@@ -209,8 +212,7 @@ impl Check {
     }
 
     /// Connects to the only address of this check, completes the handshake, and waits for an alert.
-    /// In TLS 1.3, a server reports a rejected or missing client certificate only after the
-    /// handshake.
+    /// In TLS 1.3, a server rejects a client certificate only after the handshake.
     ///
     /// # Errors
     ///
@@ -247,7 +249,7 @@ impl Check {
         }
     }
 
-    /// Connects, sends the PROXY header and completes the TLS handshake, if they are configured.
+    /// Connects, and sends the PROXY header and completes the TLS handshake if configured.
     async fn reach(&self, address: &ServerAddress) -> Result<Channel, Failure> {
         let socket = self.open(address).await.map_err(Failure::Connect)?;
         let (reader, writer) = io::split(socket);
@@ -299,7 +301,7 @@ impl HealthRequest {
         of.write_all(&self.bytes).await?;
         of.flush().await?;
         let Some(expect) = &self.expect else {
-            // Ignores an error, because even a server that resets the connection has received the
+            // The error is ignored, because a server that resets the connection has received the
             // request.
             let _ended = io::copy(&mut of.take(MAX_IGNORED), &mut io::sink()).await;
             return Ok(());
@@ -318,11 +320,11 @@ impl HealthRequest {
     }
 }
 
-/// Returns the status of a response, or `None` while its first line is incomplete.
+/// Returns the status code of a response, or `None` while its status line is incomplete.
 fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     let mut head = httparse::Response::new(&mut []);
-    // `head` has no space for headers, so parsing them fails. The error is ignored, because only
-    // the status line must be valid.
+    // Parsing stops at the headers, because `head` has no space for them. The error is ignored,
+    // because only the status line is needed.
     let parsed = head.parse(answer);
     match (head.code.zip(head.reason), parsed) {
         (Some((status, _)), _) => Ok(Some(status)),
@@ -331,9 +333,10 @@ fn status(answer: &[u8]) -> Result<Option<u16>, Failure> {
     }
 }
 
-/// Sends `close_notify`, and reads until the connection ends. Only an alert is a failure.
+/// Sends `close_notify`, and reads until the connection ends. Fails only if the server sends an
+/// alert.
 async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
-    // Ignores an error, because an alert that the server sent before closing can still be read.
+    // The error is ignored, because an alert that the server sent before closing can still be read.
     let _closed = stream.shutdown().await;
     let read = io::copy(stream, &mut io::sink()).await;
     match read.map_err(Failure::from) {
@@ -342,11 +345,11 @@ async fn wait_for_alert(stream: &mut TlsStream<Stream>) -> Result<(), Failure> {
     }
 }
 
-/// Returns the TLS configuration of the backend. For a backend without TLS, any certificate is
-/// accepted.
+/// Returns the TLS configuration of the backend. For a backend without TLS, returns a configuration
+/// that accepts any certificate.
 fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, ServerName<'static>)> {
     if let Some(tls) = &backend.tls {
-        // An HTTP check sends HTTP/1.1, so it offers no other protocol in ALPN.
+        // An HTTP check sends HTTP/1.1, so it must not negotiate another protocol by ALPN.
         let may_offer =
             |alpn: &[u8]| backend.keys.health.check == CheckKind::Tls || alpn == b"http/1.1";
         return Some(to_servers::for_check(tls, &server.name, may_offer));
@@ -364,7 +367,7 @@ fn tls_of(backend: &Backend, server: &Server) -> Option<(Arc<ClientConfig>, Serv
     Some((Arc::new(config), name.unwrap_or_else(none)))
 }
 
-/// Requests TLS from a server in its unencrypted protocol (STARTTLS).
+/// Runs the STARTTLS dialog, after which TLS begins.
 async fn ask_for_tls(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     protocol: Protocol,
@@ -387,7 +390,7 @@ async fn ask_for_tls(
     }
 }
 
-/// Returns a PROXY header for a connection without a client.
+/// Returns the PROXY header of a connection that becket opens for itself.
 fn local(kind: Introduction) -> Vec<u8> {
     let format = match kind {
         Introduction::Ip => return vec![2, 0, 0, 0, 0],
@@ -399,13 +402,13 @@ fn local(kind: Introduction) -> Vec<u8> {
         tlvs: Tlvs::default(),
     };
     let mut out = Vec::new();
-    // Encoding fails only for fields that are too long, and this header has no fields.
+    // Encoding fails only for long fields, and this header has no fields.
     let _never = header.encode(format, &mut out);
     out
 }
 
 /// Connects to a unix socket. Retries while its backlog is full, because a non-blocking connect(2)
-/// then fails, and no event reports free space.
+/// then fails and no event reports free space.
 async fn connect_unix(path: &Path) -> io::Result<UnixStream> {
     loop {
         match UnixStream::connect(path).await {
@@ -427,16 +430,16 @@ enum Channel {
     Tls(Box<TlsStream<Stream>>),
 }
 
-/// Maximum waiting time for an alert after the handshake.
+/// Maximum time to wait for an alert after the handshake.
 pub const ALERT_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time between two connects to a unix socket whose backlog is full.
+/// Interval between connects to a unix socket whose backlog is full.
 const RETRY: Duration = Duration::from_millis(50);
-/// Maximum number of bytes read from a server: more than a handshake and response headers. Without
-/// it, a server could send empty TLS records endlessly, which cost becket more than the server.
+/// Maximum number of bytes read from a server, more than a handshake and response headers need.
+/// Prevents a server from sending empty TLS records endlessly.
 const MAX_READ: u64 = 128 * 1024;
-/// Maximum number of bytes read from an ignored response.
+/// Maximum number of bytes read from a response that is ignored.
 const MAX_IGNORED: u64 = 2048;
-/// Maximum number of bytes of a status line.
+/// Maximum length of a status line in bytes.
 const MAX_STATUS_LINE: usize = 512;
 
 #[cfg(test)]

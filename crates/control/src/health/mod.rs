@@ -1,5 +1,8 @@
-//! The health of servers: [`prober`] determines which servers are in service, [`mod@check`] is one
-//! check, and [`cancel`] sends PostgreSQL cancel requests over the connection of a check.
+//! The health of servers.
+//!
+//! [`mod@check`] is one health check, and [`prober`] runs the checks of all servers and marks
+//! servers up or down. [`cancel`] sends PostgreSQL cancel requests, over connections that are
+//! opened like those of a check.
 
 pub mod cancel;
 pub mod check;

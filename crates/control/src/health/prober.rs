@@ -1,16 +1,16 @@
-//! Health of servers: checks, failed connects, and repeated resolution of names.
+//! Watches the servers: health checks, failed connects, and DNS lookups of their names.
 //!
-//! A [`Prober`] has a [`ServerWatch`] for each server of the configuration. [`Prober::tick`] starts
-//! due tasks and never waits: a bounded number of checks and lookups run as tasks, and their
-//! results return through [`Prober::ended`] and [`Prober::take`]. [`becket_proto::health`]
-//! determines the condition of a server. The result is written into the server's state, which the
-//! data path reads. Each change of condition is logged once, with its reason.
+//! A [`Prober`] has a [`ServerWatch`] for each configured server. [`Prober::tick`] starts checks
+//! and lookups that are due, as a limited number of tasks, and never waits. Results return through
+//! [`Prober::ended`] and [`Prober::take`]. [`becket_proto::health`] derives the condition of a
+//! server from them. The condition is stored in the server's state, which the workers read. Each
+//! change of condition is logged with its reason.
 //!
-//! One [`HostResolver`] resolves all names, when a configuration is adopted and then repeatedly. If
-//! a lookup fails or finds nothing, the server keeps its addresses, because a failure of DNS must
-//! not remove working servers. The failure is logged once, and its end once. A server that never
-//! had an address is neither used nor checked, and is resolved more often. During its first lookup,
-//! clients without another server wait in the queue.
+//! One [`HostResolver`] resolves all names. If a lookup fails or finds nothing, the server keeps
+//! its addresses, because a DNS failure must not remove working servers. The beginning and the end
+//! of such a failure are logged once. A server without an address is neither used nor checked, and
+//! its name is resolved more often. During its first lookup, clients wait in the queue if no other
+//! server is available.
 
 use std::collections::HashMap;
 use std::fmt::Display;
@@ -31,11 +31,11 @@ use becket_proxy::backend::server_state::ServerState;
 use becket_proxy::backend::slot::{Reservation, ServerSlot};
 use becket_tls::config::{Backend, Config, MOST_ADDRESSES, Server, ServerAddress};
 
-/// Watches the servers of the running configuration.
+/// Runs checks and DNS lookups for the servers of the current configuration.
 #[derive(Debug)]
 pub struct Prober {
     resolver: HostResolver,
-    /// The configuration from which `watches` was created.
+    /// Configuration to which `watches` belongs.
     config: Option<Arc<Config>>,
     watches: Vec<ServerWatch>,
     /// Running checks. Each result contains the index of its server in `watches`.
@@ -51,7 +51,7 @@ struct ServerWatch {
     check: Option<Check>,
     health: health::Health,
     check_schedule: Schedule,
-    /// Reservation of the next free slot, while a due check waits for a slot.
+    /// Reservation of the server's next free slot for a check that waits for a slot.
     reservation: Option<Reservation>,
     name: Option<Name>,
 }
@@ -61,7 +61,7 @@ struct ServerWatch {
 struct Name {
     host: String,
     port: u16,
-    /// Time between two lookups; with `None`, lookups stop when the name has an address.
+    /// Interval between lookups. With `None`, lookups stop when the name has an address.
     interval: Option<Duration>,
     schedule: Schedule,
 }
@@ -91,7 +91,7 @@ impl Prober {
         }
     }
 
-    /// Starts due tasks. First adopts the configuration if it has changed.
+    /// Adopts the configuration if it has changed, and starts the tasks that are due.
     pub fn tick(&mut self, config: &Arc<Config>, backends: &Backends, now: Now) {
         let same = |known: &Arc<Config>| Arc::ptr_eq(known, config);
         if !self.config.as_ref().is_some_and(same) {
@@ -101,7 +101,7 @@ impl Prober {
         self.advance(now);
     }
 
-    /// Returns the health of the servers, for the process that replaces this process.
+    /// Returns the health of the servers, to pass to the new process in an upgrade.
     pub fn known(&self, now: Now) -> Vec<handover::Server> {
         let known = self.watches.iter().map(|watch| watch.known(now));
         let is_worth_it = |known: &handover::Server| {
@@ -110,7 +110,8 @@ impl Prober {
         known.filter(is_worth_it).collect()
     }
 
-    /// Adopts the health that the old process reported, for servers that are configured here.
+    /// Adopts the health of servers that the old process passed in an upgrade. Ignores servers that
+    /// are not configured.
     pub fn take_over(&mut self, told: &[handover::Server], now: Now) {
         let told: HashMap<_, _> = told
             .iter()
@@ -124,8 +125,8 @@ impl Prober {
         }
     }
 
-    /// Makes the next tick adopt the configuration again, because an operator may have disabled or
-    /// enabled a server.
+    /// Makes the next tick adopt the configuration again, after an operator has disabled or enabled
+    /// a server.
     pub fn readopt(&mut self) {
         self.config = None;
     }
@@ -141,7 +142,7 @@ impl Prober {
         }
     }
 
-    /// Waits for the result of a task; never returns if no task runs. Cancel safe.
+    /// Waits for the result of a task. Never returns if no task runs. Cancel safe.
     pub async fn ended(&mut self) -> Ended {
         tokio::select! {
             Some(Ok((index, outcome))) = self.checks.join_next() => Ended::Check(index, outcome),
@@ -153,7 +154,7 @@ impl Prober {
     pub fn take(&mut self, ended: Ended, now: Now) {
         match ended {
             Ended::Check(index, outcome) => {
-                // Spreads the checks of different servers over time. Any 32 bits of a hash are
+                // Spread the checks of the servers over the interval. Any 32 bits of the hash are
                 // random enough.
                 let random = RandomState::new().hash_one(index) as u32;
                 if let Some(watch) = self.watches.get_mut(index) {
@@ -173,12 +174,13 @@ impl Prober {
     /// Creates the watches for a configuration. Servers that are still configured keep their
     /// health.
     fn adopt(&mut self, configured: &[Arc<Backend>], backends: &Backends, now: Duration) {
-        // Cancels the tasks of the previous configuration, whose indices refer to other servers.
+        // Cancel the tasks of the previous configuration, because their indices refer to its
+        // servers.
         self.checks = JoinSet::new();
         self.lookups = JoinSet::new();
         let mut before = std::mem::take(&mut self.watches);
         for backend in configured {
-            // Never `None`, because control has added all configured backends to `backends`.
+            // Always found, because the control loop has added all configured backends.
             let Some(state) = backends.by_name(&backend.keys.name) else {
                 continue;
             };
@@ -200,7 +202,7 @@ impl Prober {
                 self.watches.push(watch.remembering(known));
             }
         }
-        // A server that is no longer watched counts as healthy.
+        // Mark servers up that are no longer watched.
         for watch in before {
             watch.server.set_failing(false);
             watch.server.set_weight_percent(100);
@@ -263,7 +265,8 @@ impl ServerWatch {
         }
     }
 
-    /// Adopts the health from the server's previous watch, if it had the same kinds of checks.
+    /// Adopts the health from the previous watch of the server, if the kinds of checks are
+    /// unchanged.
     fn remembering(mut self, before: Option<Self>) -> Self {
         let alike = |before: &Self| {
             before.rules.checks.is_some() == self.rules.checks.is_some()
@@ -297,7 +300,7 @@ impl ServerWatch {
     }
 
     fn take_over(&mut self, told: &handover::Server, now: Now) {
-        // A DNS lookup may fail now, so the addresses from the old process are used.
+        // Use the addresses from the old process, because a DNS lookup may fail now.
         if self.name.is_some() && !self.server.has_address() {
             let found = told.addresses.iter().take(MOST_ADDRESSES);
             let found = found.filter_map(|text| text.parse().ok());
@@ -319,11 +322,11 @@ impl ServerWatch {
         self.server.set_failing(!condition.is_usable());
     }
 
-    /// Returns the check if it is due and may run. If the server's connections are limited, the
-    /// check occupies a slot.
+    /// Returns the check if it is due and may run. If the server has a connection limit, the check
+    /// uses a slot.
     ///
-    /// A check that has waited for a slot as long as its timeout runs without a slot. Otherwise a
-    /// dead server would stay in service while hanging connections occupy all its slots.
+    /// A check that has waited for a slot for the duration of its timeout runs without a slot.
+    /// Otherwise a dead server whose slots are used by hanging connections would stay in service.
     fn begin_check(&mut self, now: Duration) -> Option<(Check, Option<ServerSlot>)> {
         let check = self.check.as_ref()?;
         if !self.check_schedule.is_due(now) || !self.server.has_address() {
@@ -348,7 +351,7 @@ impl ServerWatch {
     fn look_at_connects(&mut self, now: Now) {
         let failures = self.server.failures_in_a_row();
         if let Some(change) = self.health.handle_connects(failures, &self.rules, now.mono) {
-            // Schedules a check at once, to confirm the change.
+            // Check again immediately, to confirm the change.
             self.check_schedule.due = now.mono;
             match change.to {
                 Condition::OutOfService => self.note(change, &"connects fail", now),
@@ -399,7 +402,7 @@ impl ServerWatch {
             found.change = Some((now.unix, reason.to_string().into()));
             found.outages += u64::from(failing);
         });
-        // The weight must be set before the first client is sent to the server.
+        // Set the weight before the first client is sent to the server.
         self.set_weight(now.mono);
         self.server.set_failing(failing);
     }
@@ -411,7 +414,7 @@ impl ServerWatch {
 }
 
 impl Name {
-    /// Returns `None` if the address is not a host name.
+    /// Returns `None` if the server's address is not a host name.
     fn of(backend: &Backend, config: &Server, now: Duration) -> Option<Self> {
         let (host, port) = config.host()?;
         Some(Self {
@@ -437,8 +440,8 @@ impl Name {
             }
             Err(reason) if is_news => {
                 tracing::warn!(name: "server-unresolved", server = %name, error = reason, "server name does not resolve; the server receives no connections");
-                // Checks the queue again, because it may contain clients that no other server can
-                // serve.
+                // Clients in the queue may have no other server, so the queue must be checked
+                // again.
                 server.backend().settle();
             }
             Err(_) => {}
@@ -448,8 +451,8 @@ impl Name {
     }
 }
 
-/// Returns the addresses that a client tries before `retries` are used up. No client reaches a
-/// later address, so a server that answers only there is not healthy.
+/// Returns the addresses that a client's connection tries within `retries`. A server that answers
+/// only at later addresses is not usable.
 fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
     let addresses = server.addresses();
     let tried = (backend.keys.retries as usize).saturating_add(1);
@@ -459,7 +462,7 @@ fn reachable(server: &ServerState, backend: &Backend) -> Arc<[ServerAddress]> {
     }
 }
 
-/// Sets the new addresses of a server, unless only their order has changed.
+/// Sets the addresses of a server. Does nothing if only their order has changed.
 fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     let found = found.iter().take(MOST_ADDRESSES);
     let found: Vec<SocketAddr> = found.map(|ip| SocketAddr::new(*ip, port)).collect();
@@ -470,11 +473,12 @@ fn replace_addresses(server: &Arc<ServerState>, found: &[IpAddr], port: u16) {
     }
     tracing::info!(name: "server-addresses-changed", server = %server.name(), addresses = ?found, "server name resolves to other addresses");
     server.set_addresses(&new);
-    // Clients queued for another server may use the new address.
+    // Clients in the queue may now be sent to the new address.
     server.backend().settle();
 }
 
-/// Returns the time until the next lookup: `interval`, or [`SOON`] if the name has no address yet.
+/// Returns the time until the next lookup: [`SOON`] if the name has no address, otherwise
+/// `interval`.
 pub fn again(interval: Option<Duration>, is_known: bool) -> Option<Duration> {
     if is_known {
         return interval;
@@ -495,9 +499,9 @@ impl Schedule {
     }
 }
 
-/// Maximum number of concurrent checks. Each takes a descriptor.
+/// Maximum number of concurrent checks, each of which uses a file descriptor.
 const MOST_CHECKS: usize = 64;
-/// Maximum number of concurrent lookups. The resolver has its own, lower limit.
+/// Maximum number of concurrent lookups. The resolver may have a lower limit.
 const MOST_LOOKUPS: usize = 64;
 /// Time until the next lookup of a name without addresses.
 const SOON: Duration = Duration::from_secs(5);

@@ -1,9 +1,12 @@
-//! The rotation of ticket secrets on a single host.
+//! Rotation of ticket secrets on a host without a cluster.
 //!
-//! Each epoch has its own random secret, created when the epoch begins and erased when no valid
-//! ticket needs it. An attacker who reads the memory later cannot open tickets of earlier epochs
-//! (forward secrecy within two rotations; a TLS 1.2 ticket contains the master secret). Epochs
-//! follow the monotonic clock: a wall clock that is set back must not keep a secret alive.
+//! Time is divided into epochs. Each epoch has a random secret, created when the epoch begins and
+//! erased when all tickets sealed under it have expired. An attacker that reads the memory later
+//! cannot decrypt tickets of earlier epochs. This gives forward secrecy within two rotations, also
+//! for TLS 1.2, whose tickets contain the master secret.
+//!
+//! Epochs follow the monotonic clock, so that setting back the wall clock cannot extend the life of
+//! a secret.
 
 use std::time::Duration;
 
@@ -14,10 +17,11 @@ use super::NoRandomness;
 use becket_tls::secret::shared::SecretBytes;
 use becket_tls::sessions::tickets::{EpochSecret, KEPT_EPOCHS, TicketSecrets};
 
-/// Creates a random secret per epoch, and determines when the next epoch begins.
+/// Creates a random secret per epoch, and stores when the next epoch begins.
 #[derive(Debug)]
 pub(super) struct Alone {
-    /// ID of the secrets, which distinguishes expired tickets from tickets of another becket.
+    /// ID of this process's secrets. Tickets with this ID whose secret was erased have expired;
+    /// tickets with a different ID come from another becket.
     pub(super) id: SecretId,
     /// Start of the next epoch, by the monotonic clock.
     pub(super) due: Duration,
@@ -43,8 +47,8 @@ impl Alone {
         Ok((alone, secrets))
     }
 
-    /// Begins a new epoch if it is due, and drops the secrets of all epochs before the previous
-    /// epoch.
+    /// Begins a new epoch if it is due. Retains the secret of the previous epoch, and erases older
+    /// secrets.
     pub(super) fn tick(
         &mut self,
         period: Duration,

@@ -1,11 +1,11 @@
-//! The rotation of ticket secrets: the current secrets, and when they change.
+//! The rotation of ticket secrets.
 //!
-//! A single host creates a random secret for each epoch ([`alone`]); in a cluster, every node
-//! derives equal secrets from the shared secret, by its wall clock ([`shared`]). Control calls
-//! [`Rotation::tick`] regularly and sends new secrets to the workers. Handshakes never wait,
-//! because a worker uses the previous keys until it receives the new keys.
+//! A single host creates a random secret for each epoch ([`alone`]). In a cluster, every node
+//! derives identical secrets from the shared secret and its wall clock ([`shared`]). The control
+//! loop calls [`Rotation::tick`] regularly and sends new secrets to the workers. Handshakes never
+//! wait, because a worker uses the previous secrets until it receives the new ones.
 //!
-//! If a rotation fails, the previous secrets stay in use, and the rotation is retried after a
+//! If a rotation fails, the previous secrets remain in use, and the rotation is retried after a
 //! minute.
 
 mod alone;

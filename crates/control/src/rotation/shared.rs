@@ -1,8 +1,9 @@
-//! The ticket secrets of a cluster: each node derives them itself, by its wall clock.
+//! The ticket secrets of a cluster, which each node derives from the shared secrets and its wall
+//! clock.
 //!
-//! Each accepted secret has three epochs at a time: the current one, the previous one, whose
-//! tickets are still valid, and the next one, for peers whose clocks are ahead. The current epoch
-//! of the first secret seals new tickets.
+//! Each shared secret has the secrets of three epochs: the current one, the previous one, whose
+//! tickets are still valid, and the next one, for peers whose clocks are ahead. New tickets are
+//! sealed under the first shared secret, in the current epoch.
 
 use std::time::Duration;
 
@@ -36,7 +37,7 @@ impl ClusterRotation {
         Ok((shared, secrets))
     }
 
-    /// Returns the secrets of the current epoch, if the epoch has changed.
+    /// Returns new secrets if the epoch has changed since the last call.
     pub(super) fn tick(&mut self, now: Now) -> Result<Option<TicketSecrets>, NotRotated> {
         if self.length.number_at(now.unix.into()) == self.epoch {
             return Ok(None);
@@ -44,13 +45,13 @@ impl ClusterRotation {
         self.derive(now).map(Some)
     }
 
-    /// Returns the start of the next epoch, by the wall clock.
+    /// Returns the time at which the next epoch begins, on the wall clock.
     pub(super) fn due(&self) -> Duration {
         Duration::from_secs(self.length.end(self.epoch).0)
     }
 
-    /// Derives the secrets for the epoch at `now`. The last secret seals tickets. An error leaves
-    /// the epoch unchanged.
+    /// Derives the secrets for the epoch at `now`. The last element seals new tickets. Does not
+    /// change the epoch if it fails.
     fn derive(&mut self, now: Now) -> Result<TicketSecrets, NotRotated> {
         let around = self.length.epochs_at(UnixSeconds::from(now.unix));
         let mut epochs = Vec::with_capacity(self.secrets.len() * 3);

@@ -28,8 +28,8 @@ impl Control {
         let ChangeRequest { change, outcome } = asked;
         let done = match change {
             OperatorChange::Asked(request) => return self.asked(request, outcome).await,
-            // Rejects the change, because the upgrade would discard it without a log line: the list
-            // of discarded changes is already complete.
+            // Rejects the change, because the next process takes over. It would discard the change,
+            // and the logged list of discarded changes would not contain it.
             _ if self.handover.is_followed() => Err(Refused::new(
                 StatusCode::CONFLICT,
                 "an upgrade is in progress, nothing changed",

@@ -1,4 +1,5 @@
-//! Methods of [`Control`] for commands of the supervisor, signals, and requests of operators.
+//! Methods of [`Control`] that carry out commands of the supervisor, signals, and requests of
+//! operators.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -48,14 +49,14 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            // Both events are handled elsewhere: `Start` at the start of this process, `Opened` by
-            // the opener.
+            // Ignores these commands here: the start of this process handles `Start`, and the
+            // opener handles `Opened`.
             Command::Start(_) | Command::Opened(..) => {}
         }
     }
 
-    /// Creates resources from a listing and its descriptors. On failure, sends the event `ended`,
-    /// because the supervisor waits for it.
+    /// Combines the supervisor's list of files and sockets with the descriptors received for it. On
+    /// failure, reports the event `ended`, because the supervisor waits for it.
     fn given(
         &self,
         listing: Resources,
@@ -82,7 +83,8 @@ impl Control {
         }
         let is_first = self.config.waiting.add(request, outcome);
         match &self.supervision.link {
-            // A second drain command would close the open connections.
+            // Does not forward a repeated drain request: the supervisor would treat it as a second
+            // signal and close the open connections.
             Some(_) if request == OperatorRequest::Drain && !is_first => {}
             Some(link) => link.report(&Event::Asked(request)),
             None => self.carry_out(request).await,

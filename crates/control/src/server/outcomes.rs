@@ -13,7 +13,8 @@ use becket_process::protocol::OperatorRequest;
 #[derive(Debug, Default)]
 pub struct PendingOutcomes {
     pub(super) reloads: u64,
-    /// Waiting clients. The number is the count of requested reloads, including this request.
+    /// Waiting clients. The number is the count of reloads that were requested up to and including
+    /// this request.
     all: Vec<(OperatorRequest, u64, ChangeOutcome)>,
 }
 
@@ -45,7 +46,8 @@ impl PendingOutcomes {
         );
     }
 
-    /// Reports success to clients that requested a drain, and an error to all other clients.
+    /// Reports success to clients that requested a drain. All other waiting clients receive an
+    /// error, because a draining process does not reload or upgrade.
     pub(super) fn drains(&mut self, ended: &[String]) {
         self.answer(
             |request, _| request == OperatorRequest::Drain,

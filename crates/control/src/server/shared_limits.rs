@@ -28,8 +28,8 @@ pub enum SharedLimits {
 pub struct Leaving {
     borrower: Borrower,
     wanted: Counts,
-    /// Connections reserved for clients in the accept queues of addresses that the next process
-    /// does not serve. The reservation ends after [`RETIRING`] exchanges.
+    /// Connections reserved for clients that already wait in the accept queues of addresses that
+    /// the next process does not serve. Reset to 0 after [`RETIRING`] exchanges.
     spare: u32,
     settlements: usize,
 }
@@ -205,7 +205,8 @@ fn waiting(shared: &SharedState, turn: usize) -> Counts {
 
 /// Interval between two exchanges of counts.
 pub const BETWEEN: Duration = Duration::from_millis(20);
-/// Number of exchanges within 2 s. After this time, the accept queues of the old sockets are empty.
+/// Number of exchanges, about 2 s, after which the accept queues of the old sockets are assumed to
+/// be empty.
 const RETIRING: usize = 100;
 /// ID of `limits.connections` among the shared counts; server IDs are higher.
 const CONNECTIONS: u64 = 1;

@@ -78,8 +78,8 @@ impl Control {
     /// Takes over the limits, except for the counts in `held`. Accepts clients as soon as the old
     /// process has stopped accepting.
     pub(super) fn serve_on_command(&mut self, held: Counts) {
-        // Takes over the limits first, so that later releases from other processes are added to
-        // them.
+        // Takes over the limits first. Connections that other processes release later are then
+        // added to these limits.
         let (shared, connections) = (self.state.shared(), self.state.config().connections);
         self.handover.limits.serve(held, shared, connections);
         if let UpgradeStage::Loading { is_commanded, .. } = &mut self.handover.stage {

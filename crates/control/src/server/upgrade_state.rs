@@ -12,7 +12,7 @@ use crate::handover::sender::Sender;
 pub(super) enum UpgradeStep {
     /// All workers have stopped accepting.
     Parked,
-    /// A milestone of the old process; `None` after its stream has ended.
+    /// The old process reached a milestone of the upgrade. `None` if no milestone follows.
     Reached(Option<Milestone>),
 }
 
@@ -63,7 +63,7 @@ impl Handover {
         self.stage == UpgradeStage::Serving
     }
 
-    /// Returns `true` from the moment this process yields to the next process.
+    /// Returns `true` as soon as this process stops accepting in favor of the next process.
     pub(super) fn is_followed(&self) -> bool {
         matches!(self.stage, UpgradeStage::Yielding { .. })
     }

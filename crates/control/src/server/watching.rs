@@ -14,7 +14,7 @@ use tokio::task::JoinHandle;
 pub struct Watching {
     pub(super) watch: Watch,
     pub(super) running: Option<JoinHandle<Look>>,
-    /// Files of a check that is due after the running check.
+    /// Files to check as soon as the running check has ended.
     pub(super) again: Option<Files>,
     pub(super) rejected: Vec<Problem>,
 }
@@ -23,7 +23,7 @@ pub struct Watching {
 pub(super) struct Look {
     pub(super) config: Arc<Config>,
     pub(super) files: Files,
-    /// Places to watch from now on; `None` if this process opens none of the files.
+    /// Files and folders to watch after this check. `None` if the supervisor opens all files.
     pub(super) places: Option<WatchedPlaces>,
     pub(super) renewal: Renewal,
     pub(super) fault: Option<Problem>,

@@ -1,4 +1,5 @@
-//! The plots of the status page as SVG: lines since the start, for at most one hour.
+//! The plots of the status page as SVG: lines for the last hour, or since the start of becket if
+//! that is more recent.
 //!
 //! Durations have a logarithmic axis. The page's script reads the values under the pointer from
 //! `data-` attributes: `x` and `t` contain the position and the time of each moment, and `v`
@@ -66,7 +67,7 @@ struct PlotLine(&'static str, &'static str, Vec<Option<f64>>);
 enum PlotUnit {
     PerSecond,
     Connections,
-    /// Durations in microseconds, on a logarithmic axis.
+    /// Logarithmic axis for durations in microseconds.
     Time,
 }
 
@@ -182,7 +183,8 @@ fn plot(
         for (at, value) in time.at.iter().zip(values) {
             if let Some(value) = value {
                 let (x, y) = (time.x(*at), axis.y(*value));
-                // Begins each segment with a dot, so that a single value between gaps is visible.
+                // Starts each segment with a short dash, so that a single value between gaps is
+                // visible.
                 let (from, dot) = if is_drawn { ("L", "") } else { ("M", "h1") };
                 write!(path, "{from}{x:.1} {y:.1}{dot}")?;
             }

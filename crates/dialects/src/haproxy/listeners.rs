@@ -79,7 +79,8 @@ impl HaproxyTranslator<'_> {
             // Drops routes by ALPN, because becket does not convert HTTP/2 to HTTP/1.1 as HAProxy
             // does.
             let found = found.filter(|it| !is_http || it.iter().all(|it| !it.contains_key("alpn")));
-            // The rule stays untranslated, and its remark keeps the support of the table row.
+            // Leaves the rule untranslated. Its remark keeps the support that the table row
+            // specifies.
             let (Some(found), Some(backend)) = (found, self.backends.get(rule.text())) else {
                 continue;
             };

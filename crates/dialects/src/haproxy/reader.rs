@@ -44,8 +44,7 @@ impl HaproxySection {
         each(&[&self.own, &self.defaults])
     }
 
-    /// Returns the options of a server, followed by those of `default-server`, which apply if the
-    /// server sets none.
+    /// Returns the options of a server, followed by the options of `default-server` as defaults.
     pub(super) fn options<'s>(&'s self, server: &'s Directive) -> Vec<&'s Directives> {
         let of_all = [&self.own, &*self.defaults].into_iter();
         let of_all = of_all.filter_map(|scope| scope.last("default-server"));

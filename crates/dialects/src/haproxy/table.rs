@@ -1,4 +1,5 @@
-//! Sections, directives and options of haproxy.cfg, up to HAProxy 3.2. `|` separates several names in a row.
+//! Sections, directives and options of haproxy.cfg, up to HAProxy 3.2. A row may list alternative names, separated by
+//! `|`.
 
 use super::super::setting::Setting;
 use super::super::setting::ValueKind::{

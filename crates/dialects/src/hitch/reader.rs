@@ -203,8 +203,8 @@ impl HitchTranslator {
         }
     }
 
-    /// Returns the certificates of all frontends. The files of `pem-dir` precede other
-    /// certificates, because the last certificate is the default.
+    /// Returns the certificates that all frontends share. The files of `pem-dir` come first,
+    /// because the last certificate is the default.
     fn certificates(&self) -> Vec<CertificateEntry> {
         let glob = self
             .global
@@ -328,7 +328,7 @@ impl HitchTranslator {
         if frontends.is_empty() {
             frontends.push(Scope::default());
         }
-        // Frontends without settings of their own share one listener.
+        // Frontends that set only an address share one listener.
         let (plain, own): (Vec<Scope>, Vec<Scope>) =
             frontends.into_iter().partition(Scope::is_plain);
         if !plain.is_empty() {

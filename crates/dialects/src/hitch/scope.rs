@@ -1,4 +1,4 @@
-//! Settings by block, and the checks of their values.
+//! Collects the settings of each block in hitch.conf, and checks their values.
 
 use std::collections::BTreeMap;
 

@@ -46,8 +46,9 @@ impl<'p> NginxTranslator<'p> {
         }
     }
 
-    /// Parses the directives of a file. If a map (with the origin `row`) includes the file, parses
-    /// its rows instead. Returns `None` after an error.
+    /// Parses the directives of a file into `given`. If a `map` block includes the file, `row` is
+    /// the origin of the block, and the file is parsed as rows of the map. Returns `None` after an
+    /// error.
     pub(super) fn file(
         &mut self,
         text: &[u8],

@@ -1,4 +1,5 @@
-//! Directives of nginx.conf, up to nginx 1.29, and options on their lines. `|` separates several names in a row.
+//! Directives of nginx.conf, up to nginx 1.29, and options on their lines. A row may list alternative names, separated
+//! by `|`.
 
 use super::super::setting::Setting;
 use super::super::setting::ValueKind::{

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use becket_config::error::Problem;
 
-/// Services that are not translated: the reason, by their number in the file.
+/// Reasons why services are not translated, by the number of the service in the file.
 pub(super) type LeftOut = BTreeMap<usize, String>;
 
 /// Line ranges by service; index 0 is the global part of the file.

@@ -73,7 +73,8 @@ impl Cache {
 const FRESH: Duration = Duration::from_secs(1);
 /// Time for which a file stays open without a request.
 const KEPT: Duration = Duration::from_secs(60);
-/// Maximum number of files that one call closes.
+/// Maximum number of least recently requested files that one call closes, so that a request is not
+/// delayed.
 const MOST_CLOSED: usize = 4;
 
 #[cfg(test)]

@@ -47,7 +47,8 @@ impl Readers {
             tracing::error!(name: "file-thread-failed", %error, "cannot start a thread that reads the files to serve");
             let mut state = self.lock();
             state.threads -= 1;
-            // On failure, the job is dropped, which wakes its connection without a result.
+            // If no thread is running, drops the queued jobs. This wakes their connections without
+            // a result.
             let jobs = match state.threads {
                 0 => std::mem::take(&mut state.jobs),
                 _ => VecDeque::new(),

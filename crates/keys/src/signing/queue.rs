@@ -67,7 +67,7 @@ pub fn answer(
     }
 }
 
-/// Connection and request that an answer is for.
+/// Destination of an answer: the connection and its request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asker {
     /// Index of the connection in its worker. A later connection may have the same index.
@@ -104,7 +104,7 @@ pub struct SigningQueue {
 #[derive(Debug, Default)]
 struct QueueState {
     jobs: VecDeque<SigningJob>,
-    /// Number of sleeping threads, without threads that have been woken.
+    /// Number of sleeping threads that have not been woken yet.
     asleep: usize,
     /// Woken threads that have not checked the queue yet.
     woken: usize,
@@ -227,6 +227,6 @@ impl SigningQueue {
     }
 }
 
-/// Minimum size of a batch. A batch takes the same time for one to eight signatures, about as long
-/// as five single signatures (docs/decisions/0023).
+/// Minimum number of signatures for which a batch is used. A batch takes a fixed time for one to
+/// eight signatures, about as long as five single signatures (docs/decisions/0023).
 pub(super) const PAYS: usize = 6;

@@ -70,8 +70,8 @@ impl Offload {
     }
 }
 
-/// Minimum size of an encoded RSA public key that counts as long: RSA-2048 takes 294 bytes,
-/// RSA-3072 422.
+/// Minimum size in bytes of an encoded RSA public key whose signatures always run on crypto
+/// threads. RSA-2048 takes 294 bytes, RSA-3072 422.
 const LONG_RSA: usize = 360;
 
 const CHEAP: [SignatureScheme; 2] = [

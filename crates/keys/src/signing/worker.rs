@@ -1,16 +1,16 @@
 //! Signatures of one worker: the number in progress, and the stacks of suspended handshakes.
 //!
 //! Each worker limits its signatures in progress. The limit is high enough to keep the crypto
-//! threads busy until the worker's next check for answers. Further handshakes wait before they
-//! start: they then cost only a ClientHello, and the overload rules apply. A handshake that may
-//! resume, according to its ClientHello, may need no signature. It starts while fewer than twice
-//! the limit are in progress: it does not wait for full handshakes, but misleading ClientHellos are
-//! limited, too.
+//! threads busy until the worker next checks for answers. At the limit, a new handshake waits
+//! before it starts. The worker then holds only its ClientHello, and can still reject the client
+//! under overload. A handshake whose ClientHello offers a session may need no signature. It starts
+//! while fewer than twice the limit are in progress: it does not wait for full handshakes, but a
+//! flood of invalid sessions is limited, too.
 //!
-//! Batch signatures are held back until the batch is full, or until no waiting handshake could
-//! start now. Therefore a thread does not sign the first of eight alone, and one wake-up suffices
-//! for all. If the worker itself computes single signatures ([`Offload::Batches`]), it passes on
-//! only signatures that fill a batch.
+//! The worker holds back signatures for a batch until the batch is full, or until no waiting
+//! handshake could start now. A thread then signs the whole batch, and one wake-up suffices. If the
+//! worker itself computes single signatures ([`Offload::Batches`]), it passes on only signatures
+//! that fill a batch.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -34,7 +34,8 @@ pub struct WorkerSigning {
     tokens: SigningLane,
     /// Jobs for crypto threads, held back until they fill a batch.
     held: RefCell<Vec<SigningJob>>,
-    /// Number of clients whose handshakes wait to start, without the current one.
+    /// Number of clients whose handshakes wait to start, excluding the client that the worker
+    /// serves now.
     waiting: Cell<usize>,
     last: Cell<u64>,
 }
@@ -118,7 +119,8 @@ impl WorkerSigning {
         }
     }
 
-    /// Sets the number of clients that wait for a signature, excluding the current one.
+    /// Sets the number of clients that wait for a signature, excluding the client that the worker
+    /// serves now.
     pub fn note_waiting(&self, clients: usize) {
         self.waiting.set(clients);
     }

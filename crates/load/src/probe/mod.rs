@@ -51,7 +51,8 @@ pub struct ProbeOptions {
     pub json: bool,
 }
 
-/// Probes each server and prints its row. Returns whether all servers answered. A signal ends the probe after the current server.
+/// Probes each server and prints its row. Returns `true` if all servers answered. A signal ends the probe after the
+/// current server.
 ///
 /// # Errors
 /// [`Error::Plan`] if a server or the server name is invalid; no server is probed then.
@@ -154,7 +155,7 @@ impl Asked {
         Ok(())
     }
 
-    /// Performs a full handshake, then a second handshake that offers the session of the first by the method `way`.
+    /// Performs a full handshake, then a handshake that offers the new session by the resumption method `way`.
     fn try_way(
         &self,
         way: &Way,

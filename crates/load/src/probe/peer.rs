@@ -60,7 +60,7 @@ impl Peer {
     /// Sends close_notify and closes. Some servers invalidate the session of a connection that ends without close_notify.
     pub(super) fn close(mut self, tls: &mut ClientConnection) {
         tls.send_close_notify();
-        // Ignore errors: the server may already have closed the connection.
+        // Ignores errors, because the server may already have closed the connection.
         flush(tls, &mut self).ok();
     }
 

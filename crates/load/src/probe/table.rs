@@ -66,7 +66,7 @@ fn described(certificate: &ServerCertificate) -> String {
         None => "unknown validity".to_owned(),
     };
     let shown = certificate.names.iter().take(NAMES_SHOWN);
-    // The server controls the names: escape them so that they cannot send control sequences to the terminal.
+    // Escapes the names, because the server chooses them and could otherwise send control sequences to the terminal.
     let mut names: Vec<_> = shown.map(|name| name.escape_debug().to_string()).collect();
     let more = certificate.names.len().saturating_sub(NAMES_SHOWN);
     if more > 0 {

@@ -58,8 +58,8 @@ pub(super) fn assemble(
     summary::report(plan, steps, negotiated, conditions)
 }
 
-/// Rates use the exact time between the boundaries. The server's CPU time is read slightly later and is scaled to this
-/// time.
+/// Summarizes the period between two step boundaries. Rates use the exact time between the boundaries. The server's CPU
+/// time is read slightly later and is scaled to this time.
 fn around<'a>(
     plan: &Plan,
     pair: &[Mark],

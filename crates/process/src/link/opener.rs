@@ -16,7 +16,8 @@ use crate::protocol::{Command, Event, LONGEST_COMMAND, MOST_OPENED, OpenResult};
 
 pub type Delivered = (Command, Vec<OwnedFd>);
 
-/// An answer: number of the listing, index of the first file, results, and descriptors.
+/// Answer to a request for files: number of the listing, index of the first file, results, and
+/// descriptors.
 pub(super) type OpenAnswer = (u32, u32, Vec<OpenResult>, Vec<OwnedFd>);
 
 /// Requests the files of a listing from the supervisor, several at a time.
@@ -69,7 +70,7 @@ impl Opener {
         std::mem::take(&mut asking.early)
     }
 
-    /// Sends the part of an event that fits into the socket, and queues the rest.
+    /// Sends the part of an event that fits into the socket, and queues the remaining bytes.
     ///
     /// # Errors
     /// Fails if the supervisor has exited.

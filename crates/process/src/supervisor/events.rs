@@ -1,5 +1,5 @@
-//! Reactions to events of processes, by stage. A process is killed if its event does not fit its
-//! stage.
+//! Reactions to events of processes, by stage. The supervisor kills a process that sends an event
+//! that is unexpected in its stage.
 
 use std::time::Duration;
 

@@ -83,8 +83,7 @@ impl Supervisor {
         } else {
             let pause = Duration::from_secs((1 << self.failures) - 2);
             self.restart_at = Some(now + pause);
-            // Starts the next process immediately if no pause is due, so that no client waits for a
-            // timer.
+            // Restart at once if the pause is zero, so that no client waits for a timer.
             self.tick(now, out);
         }
     }

@@ -99,7 +99,7 @@ pub struct Holding<K = Source> {
     pub in_flight: u32,
     /// `true` if the source may start another full handshake.
     pub may_begin: bool,
-    /// Refused connections and full handshakes while the source was tracked.
+    /// Number of connections and full handshakes refused while the source was tracked.
     pub refused: u32,
 }
 
@@ -169,7 +169,7 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         }
     }
 
-    /// Returns whether [`Self::begin_full`] would succeed. Takes no token, but counts a refusal.
+    /// Returns `true` if [`Self::begin_full`] would succeed. Takes no token, but counts a refusal.
     pub fn may_begin(&mut self, source: &K, share: Share, now: Duration) -> bool {
         let Some(held) = self.held(source) else {
             return true;

@@ -58,12 +58,13 @@ impl<'a> ClientHello<'a> {
         std::iter::from_fn(move || Some(list.vec8()?.rest()))
     }
 
-    /// Returns whether TLS 1.3 is offered (RFC 8446 4.2.1).
+    /// Returns `true` if the client offers TLS 1.3 (RFC 8446 4.2.1).
     pub fn offers_tls13(&self) -> bool {
         self.supported_versions().any(|version| version == TLS13)
     }
 
-    /// Returns whether TLS 1.2 is offered. Without supported_versions, the version field decides.
+    /// Returns `true` if the client offers TLS 1.2. Without supported_versions, the version field
+    /// decides.
     pub fn offers_tls12(&self) -> bool {
         match self.fields.extensions.supported_versions {
             Some(_) => self.supported_versions().any(|version| version == TLS12),
@@ -122,7 +123,7 @@ impl<'a> ClientHello<'a> {
         })
     }
 
-    /// Returns whether early data (0-RTT) follows the hello, RFC 8446 4.2.10.
+    /// Returns `true` if early data (0-RTT) follows the hello, RFC 8446 4.2.10.
     pub fn offers_early_data(&self) -> bool {
         self.fields.extensions.early_data
     }

@@ -17,7 +17,7 @@ pub enum NotHello {
     NotTls,
     #[error("tls alert {description} of level {level}")]
     Alert {
-        /// 1 is a warning, 2 is fatal.
+        /// Alert level: 1 is a warning, 2 is fatal (RFC 8446, section 6).
         level: u8,
         /// Alert description (RFC 8446, section 6).
         description: u8,

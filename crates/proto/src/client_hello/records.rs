@@ -1,11 +1,11 @@
 //! The record layer below the ClientHello: from TLS records to one handshake message.
 //!
-//! Detects from the first bytes whether the peer uses TLS, then walks over the records until the
-//! message is complete. Refuses a wrong type or an excessive length at the byte that shows it,
-//! without waiting for more. Reads only the four-byte header of the message; `parse` reads the rest.
+//! Detects from the first bytes whether the peer uses TLS, then reads record after record until the message is
+//! complete. Refuses a wrong type or an excessive length as soon as that byte arrives. Reads only the four-byte header
+//! of the message; `parse` reads the body.
 //!
-//! Every call starts the walk again: a hello that arrives byte by byte costs its record headers each
-//! time, and no state has to be kept between calls. Source: RFC 8446 5.1, RFC 5246 6.2.1 and E.2.
+//! No state is kept between calls: every call starts at the first record again. A hello that arrives byte by byte
+//! therefore costs its record headers each time. Source: RFC 8446 5.1, RFC 5246 6.2.1 and E.2.
 
 use std::borrow::Cow;
 
@@ -55,7 +55,7 @@ pub(super) fn assemble(input: &[u8]) -> Result<Option<Assembled<'_>>, NotHello> 
     Ok(None)
 }
 
-/// Returns whether a TLS handshake record begins here; `false` means that more bytes are needed.
+/// Returns `true` if a TLS handshake record begins here, and `false` if more bytes are needed.
 fn starts_handshake(input: &[u8]) -> Result<bool, NotHello> {
     match input {
         [] | [CHANGE_CIPHER_SPEC..=HEARTBEAT] => Ok(false),
@@ -71,7 +71,7 @@ fn starts_handshake(input: &[u8]) -> Result<bool, NotHello> {
     }
 }
 
-/// Reads a plain-text alert. `rest` is the record without its first two bytes.
+/// Reads a plain-text alert. `rest` is the record from its third byte on.
 fn alert(rest: &[u8]) -> Result<bool, NotHello> {
     match rest {
         [_, 0, 2, level, description, ..] => Err(NotHello::Alert {

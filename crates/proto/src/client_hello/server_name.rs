@@ -1,11 +1,11 @@
 //! The host name of the server_name extension (SNI): validation and comparison.
 //!
-//! The rules for a name are those of rustls, since rustls selects the certificate and becket
-//! selects the policy by the name: labels of 1 to 63 letters, digits, hyphens and underscores,
-//! without a hyphen at either end; a last label that is not all digits; 253 bytes in total. One
-//! trailing dot is allowed and kept. RFC 6066 3 forbids address literals, but clients send them:
-//! they count as no name. A hello with any other invalid name is refused. Source: RFC 6066 3, RFC
-//! 1035 2.3.1.
+//! The rules for a name are the rules of rustls, because rustls selects the certificate by the name
+//! and Becket selects the policy by it. A label has 1 to 63 letters, digits, hyphens and
+//! underscores, without a hyphen at either end. The last label is not all digits, and the name has
+//! at most 253 bytes. One trailing dot is allowed and kept. An IP address literal, which RFC 6066
+//! forbids but clients send, is treated as a missing name. A hello with any other invalid name is
+//! refused. Source: RFC 6066 3, RFC 1035 2.3.1.
 
 use std::net::IpAddr;
 
@@ -41,7 +41,8 @@ impl<'a> ServerName<'a> {
 
 /// Reads the content of a server_name extension. Returns `None` if it is an address instead of a name.
 ///
-/// A name type other than host_name ends the list: its length is unknown, so the rest is unreadable.
+/// An entry with a name type other than host_name ends the list. Its length is unknown, so the entries after it cannot
+/// be read.
 pub(super) fn read(list: Reader<'_>) -> Result<Option<Span>, Malformed> {
     let name = only_name(list).ok_or(Malformed::ServerName)?;
     let text = std::str::from_utf8(name.rest()).map_err(|_| Malformed::ServerName)?;

@@ -9,14 +9,13 @@ pub struct ProxyHeader<'a> {
     pub tlvs: Tlvs<'a>,
 }
 
-/// Addresses of a client connection, as seen by the first proxy.
+/// Addresses of a client connection, as reported by the sender of the header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Endpoints {
     /// The connection is the sender's own, e.g. a health check, so the addresses of the socket apply.
     /// Version 1 writes `UNKNOWN`.
     Local,
-    /// The connection is relayed, but the client's address is unknown or not TCP, so the addresses of the
-    /// socket apply.
+    /// The sender relays a connection but reports no TCP addresses, so the addresses of the socket apply.
     Unknown,
     Tcp {
         source: SocketAddr,
@@ -48,12 +47,12 @@ pub struct Tlvs<'a> {
 /// TLS properties of the client's connection. Strings are OpenSSL's names by convention.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SslTlv<'a> {
-    /// The client used TLS (bit 0x01). If false, the other fields have no meaning, but can be
-    /// encoded.
+    /// `true` if the client used TLS (bit 0x01). If `false`, the remaining fields have no meaning.
     pub is_tls: bool,
-    /// The client sent a certificate in this connection (bit 0x02).
+    /// `true` if the client sent a certificate in this connection (bit 0x02).
     pub cert_in_connection: bool,
-    /// The client sent a certificate when the session was created or later (bit 0x04).
+    /// `true` if the client sent a certificate in this connection or when its session was created
+    /// (bit 0x04).
     pub cert_in_session: bool,
     /// Verification result: 0 if the client sent a certificate that was verified, otherwise
     /// nonzero.

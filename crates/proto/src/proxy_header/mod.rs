@@ -1,12 +1,11 @@
-//! The PROXY protocol header, versions 1 and 2: addresses of the client behind a relayed connection.
+//! The PROXY protocol header, versions 1 and 2, which carries the addresses of a relayed client connection.
 //!
-//! Encodes the header that becket sends to its servers, and decodes the header from a proxy in front of becket. The
-//! configuration decides whether a header is expected. Detection would be unsafe, since a sender of headers can claim
-//! any address (section 5 of the specification). [`decode`] therefore cannot return "no header".
+//! Encodes the header that becket sends to its servers, and decodes the header that a proxy in front of becket sends.
+//! The configuration decides whether a header is expected. Detecting it would be unsafe, because a client could then
+//! send a header with any address (section 5 of the specification). [`decode`] therefore has no result for "no header".
 //!
-//! Decoding borrows everything. [`decode`] reads back everything that [`ProxyHeader::encode`] writes, so each is tested
-//! with the other. Modules `v1`, `v2` and `tlv` describe choices that the specification leaves open. Source: HAProxy's
-//! doc/proxy-protocol.txt.
+//! Decoding borrows from the input. The modules `v1`, `v2` and `tlv` describe choices that the specification leaves
+//! open. Source: HAProxy's doc/proxy-protocol.txt.
 
 mod header;
 mod tlv;

@@ -1,10 +1,13 @@
 //! The TLVs of a version 2 header: information about a connection besides its addresses.
 //!
-//! Reads the types that have a field in [`Tlvs`], and skips the others. Strings must have the
-//! encoding of the specification, UTF-8 or US-ASCII. The checksum (CRC32C) is ignored, since TCP
-//! has its own. A header with two TLVs of a type that is read is refused, since another program
-//! might use the other one. Types 0xE0 to 0xEF are free for applications: becket writes two types
-//! of its own and one of hitch's, and skips them all when reading. Source: sections 2.2.1 to 2.2.8.
+//! Decodes the types that have a field in [`Tlvs`], and skips all others. Strings must have the
+//! encoding that the specification requires, UTF-8 or US-ASCII. The checksum (CRC32C) is ignored,
+//! since TCP
+//! has one already. A header with two TLVs of a decoded type is refused, since another program
+//! might use the second one. Types 0xE0 to 0xEF are reserved for applications: becket writes two
+//! types
+//! that it defines itself and one that hitch defines, and skips all three when decoding. Source:
+//! sections 2.2.1 to 2.2.8.
 
 use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;

@@ -1,9 +1,9 @@
 //! Version 1 of the header: one line of text, at most 107 bytes.
 //!
-//! Writes IPv6 addresses in the form that every receiver knows: only groups of hexadecimal digits,
-//! also for a mapped IPv4 address. Reads that form and also mapped addresses with a dotted part, since
-//! senders that use `inet_ntop` write them. The line is read only when its CRLF has arrived; a lone CR
-//! or LF refuses it. Source: section 2.1 of the specification.
+//! IPv6 addresses are written only in groups of hexadecimal digits, also a mapped IPv4 address, because
+//! every receiver supports this form. The decoder also accepts mapped addresses with a dotted part, since
+//! senders that use `inet_ntop` write them. A line is decoded only after its CRLF has arrived. A line with a lone CR
+//! or LF is refused. Source: section 2.1 of the specification.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -47,8 +47,8 @@ fn line_len(input: &[u8]) -> Result<Option<usize>, Refusal> {
     let line = input.get(..MAX_V1_BYTES).unwrap_or(input);
     let Some(end) = line.iter().position(|byte| matches!(byte, b'\r' | b'\n')) else {
         return match line.len() {
-            // If `LAST_CR + 1` bytes contain no CR, the line with its CRLF is longer than
-            // [`MAX_V1_BYTES`].
+            // The CR of the longest valid line is at `LAST_CR`, so more bytes without a CR mean
+            // that the line is too long.
             0..=LAST_CR => Ok(None),
             _ => Err(Refusal::LineEnd),
         };

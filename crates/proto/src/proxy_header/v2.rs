@@ -1,10 +1,10 @@
 //! Version 2 of the header: a binary block of 16 bytes, the addresses and the TLVs.
 //!
-//! Choices that the specification leaves open: the content of a LOCAL header is skipped unread. With
-//! an unspecified family or transport, the length of the addresses is unknown. Senders such as HAProxy
-//! then put TLVs right after the 16 bytes, so the rest is read as TLVs if it consists of complete ones,
-//! and skipped otherwise. Refuses a header as soon as a byte shows the fault, without waiting for the
-//! announced length. Source: section 2.2.
+//! The specification leaves some choices open, and this module makes them as follows. The content of a LOCAL header is
+//! skipped. If the family or transport is unspecified, the length of the addresses is unknown. Senders such as HAProxy
+//! then write TLVs right after the 16 bytes, so the remaining bytes are decoded as TLVs if they are complete TLVs, and
+//! skipped otherwise. An invalid byte is refused at once, without waiting for the announced length. Source: section
+//! 2.2.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 

@@ -1,7 +1,7 @@
-//! Lines that arrive in pieces: bounded, ended by LF, with or without CR.
+//! Splits input that arrives in pieces into lines of bounded length. A line ends with LF or CRLF.
 //!
-//! Also contains the common part of the mail protocols: the bounded walk over the lines of a client,
-//! and the rule that nothing follows the request for TLS.
+//! Also contains the code that the mail protocols share: it passes a client's lines to the dialog, limits their number,
+//! and rejects data after the request for TLS.
 
 use super::progress::{LONGEST_COMMAND, MOST_COMMANDS, Over, Progress};
 
@@ -13,12 +13,12 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Takes the next line from `input`, without its line ending. Returns `None` if the line is
-    /// incomplete. Stores at most `most` bytes.
+    /// Takes the next line from `input`, without its line ending. Returns `None` and stores the
+    /// received part if the line is incomplete.
     ///
     /// # Errors
     ///
-    /// Fails if a line is longer than `most`.
+    /// Fails if a line is longer than `most` bytes.
     pub(super) fn next(&mut self, input: &mut &[u8], most: usize) -> Result<Option<Vec<u8>>, ()> {
         let end = input.iter().position(|byte| *byte == b'\n');
         let (part, rest) = match end {

@@ -1,19 +1,24 @@
-//! Server side of the clear-text dialog before TLS on a mail or database port: "STARTTLS".
+//! Server side of the clear-text dialog before TLS on a mail or database port ("STARTTLS").
 //!
 //! A [`Dialog`] answers the commands of a client until the client requests TLS. The server's greeting is forwarded to
 //! the client. No clear text from a client reaches the server, except for a PostgreSQL CancelRequest, which the caller
-//! receives whole. Order of use: while [`Dialog::awaits_greeting`], pass bytes from the server to
-//! [`Dialog::handle_server`] and do not read from the client; then pass bytes from the client to
-//! [`Dialog::handle_client`]. Each call appends the bytes for the client to `out`, and returns a [`Progress`].
+//! receives whole.
 //!
-//! Invariants: the request for TLS is the last clear text. If a client sends more after it, before it has received the
-//! answer, the connection is closed: otherwise an attacker on the path could insert commands for a client that is about
-//! to authenticate (CVE-2011-0411, CVE-2021-23214). A server that sends more than its greeting is refused as well.
-//! Lines, greetings and the number of commands are bounded.
-//! Input may arrive byte by byte, and its division into pieces does not matter.
+//! Order of use: while [`Dialog::awaits_greeting`] returns `true`, pass bytes from the server to
+//! [`Dialog::handle_server`] and do not read from the client. Then pass bytes from the client to
+//! [`Dialog::handle_client`]. Each call appends the bytes for the client to `out`, and returns a [`Progress`]. Input
+//! may arrive in pieces of any size.
+//!
+//! Invariants:
+//! * The request for TLS is the last clear text. If a client sends more before it receives the answer, the connection
+//!   is closed. Otherwise an attacker on the path could insert commands that appear to come from the authenticated
+//!   client (CVE-2011-0411, CVE-2021-23214).
+//! * A server that sends more than its greeting is refused.
+//! * The length of lines and greetings and the number of commands are limited.
 //!
 //! Files: `progress` (protocols and outcomes), `line` (bounded lines), `smtp`, `imap`, `pop3`, `postgresql`; `request`
 //! is the client side, towards servers with TLS.
+//!
 //! Sources: RFC 3207, RFC 9051 6.2.1, RFC 2595 4, PostgreSQL's "Frontend/Backend Protocol", section "SSL Session
 //! Encryption".
 
@@ -57,14 +62,14 @@ impl Dialog {
         }
     }
 
-    /// Returns whether the server's greeting is incomplete. The caller must not read from the
-    /// client until it is complete.
+    /// Returns `true` until the server's greeting is complete. Meanwhile, the caller must not read
+    /// from the client.
     pub fn awaits_greeting(&self) -> bool {
         self.awaits_greeting
     }
 
-    /// Returns whether the client starts TLS at once, according to its first byte. If so, the byte
-    /// must be passed to TLS and not to [`Dialog::handle_client`].
+    /// Returns `true` if the client starts TLS without a clear-text request, according to its first
+    /// byte. The caller must then pass this byte to TLS and not to [`Dialog::handle_client`].
     pub fn begins_with_tls(&self, first: u8) -> bool {
         self.protocol == Protocol::Postgresql && self.postgresql.begins_with_tls(first)
     }

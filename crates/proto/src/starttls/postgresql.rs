@@ -1,10 +1,13 @@
-//! PostgreSQL before TLS: SSLRequest, or TLS at once (since PostgreSQL 17).
+//! PostgreSQL before TLS: an SSLRequest, or TLS without a request (since PostgreSQL 17).
 //!
 //! The client sends first, and the server receives nothing before the StartupMessage inside TLS. A
-//! StartupMessage in clear is refused with an ErrorResponse, as PostgreSQL does. A CancelRequest in
-//! clear starts no session: it identifies a running session by a number and a secret that only its
-//! client and its server know, and the server sends no response. So the dialog reads the whole
-//! request, for the caller to forward, and ignores any bytes after it.
+//! StartupMessage in clear text is refused with an ErrorResponse, as PostgreSQL does. A
+//! CancelRequest in
+//! clear text starts no session: it identifies a running session by a number and a secret that only
+//! the
+//! client and the server of that session know, and the server sends no response. So the dialog
+//! collects the whole
+//! request for the caller, and ignores any bytes after it.
 //!
 //! Source: PostgreSQL 18, "Message Formats" (the secret has 4 to 256 bytes since protocol 3.2, 4
 //! before), "Canceling Requests in Progress" and "SSL Session Encryption".
@@ -31,8 +34,8 @@ impl Postgresql {
         Some(u64::from_be_bytes(*head))
     }
 
-    /// Returns the number of bytes to wait for: the whole message if it is a CancelRequest,
-    /// otherwise its length and code.
+    /// Returns the number of bytes needed: the whole message for a CancelRequest, otherwise only
+    /// the length and code fields.
     fn wanted(&self) -> usize {
         let length = self.head().and_then(cancel_length);
         length.unwrap_or(REQUEST_BYTES)
@@ -49,7 +52,7 @@ impl Postgresql {
             self.begun.extend_from_slice(part);
             bytes = rest;
             if self.begun.len() < self.wanted() {
-                // A CancelRequest has more bytes after its length and code.
+                // More bytes of the CancelRequest are needed.
                 continue;
             }
             let Some(head) = self.head() else {
@@ -81,7 +84,7 @@ impl Postgresql {
     }
 }
 
-/// Returns whether length and code are those of a StartupMessage of version 3.
+/// Returns `true` for the length and code of a StartupMessage of protocol version 3.
 fn is_in_clear(request: u64) -> bool {
     let (length, code) = (request >> 32, request & 0xffff_ffff);
     code >> 16 == 3 && (9..=LONGEST_STARTUP).contains(&length)

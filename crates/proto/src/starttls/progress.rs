@@ -23,7 +23,7 @@ impl Protocol {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Progress {
-    /// The dialog continues when more bytes arrive.
+    /// More input is needed.
     Talking,
     /// TLS begins with the client's next byte.
     Begin,
@@ -38,7 +38,8 @@ pub enum Over {
     Quit,
     /// The client sent more clear text after its request for TLS.
     Injected,
-    /// The client violated the protocol: an endless line, too many commands, or invalid bytes.
+    /// The client violated the protocol, for example by a line that is too long, too many commands,
+    /// or invalid bytes.
     Broken,
     /// The client continues in clear text instead of requesting TLS.
     Cleartext,

@@ -1,13 +1,13 @@
-//! Client side of the clear-text dialog before TLS with a mail or database server: "STARTTLS".
+//! Client side of the clear-text dialog before TLS with a mail or database server ("STARTTLS").
 //!
-//! A [`TlsRequest`] requests TLS from a server. Order of use: send the bytes that [`TlsRequest::new`] appends to `out`.
+//! A [`TlsRequest`] asks a server to start TLS. Order of use: send the bytes that [`TlsRequest::new`] appends to `out`.
 //! Pass bytes from the server to [`TlsRequest::handle`] and send the bytes that it appends, until it returns
-//! [`Asked::Begin`]; then both sides start TLS. The server's greeting is stored for a client that waits for one
-//! ([`TlsRequest::into_greeting`]).
+//! [`Asked::Begin`]. Then start TLS. [`TlsRequest::into_greeting`] returns the server's greeting, for a client that
+//! expects one.
 //!
-//! Invariants: no bytes of a client are sent before TLS. The server's response that TLS begins is the last clear text:
-//! a server, or an attacker on the path, that sends more is refused (CVE-2021-23222). Lines, the greeting and the whole
-//! dialog are bounded; input may arrive byte by byte.
+//! Invariants: no bytes of a client are sent before TLS. The server's agreement to start TLS is the last clear text: a
+//! server that sends more is refused, because an attacker on the path may have inserted it (CVE-2021-23222). The
+//! lengths of lines, of the greeting and of the whole dialog are limited. Input may arrive in pieces of any size.
 //!
 //! Sources: as for [`super::Dialog`].
 
@@ -17,9 +17,9 @@ use super::progress::{LONGEST_GREETING, Protocol};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub enum Asked {
-    /// The dialog continues when the server sends more.
+    /// More bytes from the server are needed.
     Waiting,
-    /// TLS begins with the next byte to send.
+    /// The server agreed; the next byte that the caller sends belongs to TLS.
     Begin,
     Not(NoTls),
 }
@@ -32,7 +32,7 @@ pub enum NoTls {
     /// The server refuses TLS.
     #[error("the server refuses TLS")]
     Refused,
-    /// The server sent more clear text after its response.
+    /// The server sent more clear text after it agreed to start TLS.
     #[error("the server sent more clear text after its response that TLS begins")]
     Injected,
     /// The server's response violates the protocol, or is too long.
@@ -155,7 +155,7 @@ impl TlsRequest {
                 return Asked::Not(NoTls::Closed);
             }
             let Some(text) = line.get(5..).filter(|_| upper.starts_with(b"* OK ")) else {
-                // Also refuses PREAUTH, since TLS cannot be requested after it.
+                // This includes PREAUTH, since STARTTLS is not allowed after it.
                 return Asked::Not(NoTls::Broken);
             };
             put(

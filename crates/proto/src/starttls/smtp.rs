@@ -1,8 +1,8 @@
 //! SMTP before STARTTLS (RFC 3207), after the server's greeting.
 //!
-//! The server receives nothing until the client has TLS: the server's 220 is forwarded to the
-//! client, and the dialog answers EHLO itself, offering only STARTTLS. After the handshake the
-//! client must send EHLO again (RFC 3207 4.2), which then reaches the server.
+//! The server's greeting (220) is forwarded to the client. The dialog then answers EHLO itself, and
+//! offers only STARTTLS. After the TLS handshake, the client must send EHLO again (RFC 3207 4.2),
+//! and only this EHLO reaches the server.
 
 use super::line::{command, put};
 use super::progress::{Over, Progress};

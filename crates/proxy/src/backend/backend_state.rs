@@ -1,14 +1,16 @@
-//! State of one backend, shared by all workers: the queue for slots, and the servers of known
-//! clients.
+//! State of one backend, shared by all workers: the queue for slots, and the stick table, which
+//! maps clients to servers.
 //!
-//! The queue is first in, first out, over all workers. A new connection queues behind existing
+//! A slot is the right to one connection to a server. A connection without a slot waits in the
+//! queue, which is first in, first out, over all workers. A new connection queues behind existing
 //! waiters that accept any server. A free slot goes to the longest waiter in any worker, through
 //! the worker's [`Inbox`].
 //!
-//! No wake-up is lost. Returning a slot is "decrement the count, then check for waiters"; queueing
-//! is "register, then check for a slot". All four operations are sequentially consistent, and both
-//! sides end with [`BackendState::settle`]. That function is also called when a limit, a weight or
-//! the health of a server changes. It costs one load if there are no waiters.
+//! No wake-up is lost. A thread that returns a slot decrements the count and then checks for
+//! waiters. A thread that queues a connection registers it and then checks for a slot. All four
+//! operations are sequentially consistent, and both threads finally call [`BackendState::settle`],
+//! which grants free slots to waiters. This function is also called when a limit, a weight or the
+//! health of a server changes. It costs one load if there are no waiters.
 //!
 //! Lock order: no other lock is taken while the lock of the queue is held.
 
@@ -197,8 +199,8 @@ impl BackendState {
         self.idle_reclaim.ended.load(Relaxed)
     }
 
-    /// Closes an idle connection by calling `end`, if more connections wait than are being closed.
-    /// The freed slot goes to a waiter. Returns `true` if `end` was called.
+    /// Calls `end` to close an idle connection, unless enough connections are being closed for the
+    /// current waiters. Returns `true` if `end` was called.
     pub fn reclaim(&self, end: impl FnOnce()) -> bool {
         let reclaim = &self.idle_reclaim;
         // The count stays incremented until `end` has shortened the queue, so that two workers do
@@ -315,8 +317,8 @@ impl BackendState {
         }
     }
 
-    /// Removes the first waiter for which a slot is free or no server is left, and returns it with
-    /// its grant.
+    /// Removes the first waiter that can receive a grant: a free slot, or the result that no server
+    /// is left for it.
     fn next_grant(self: &Arc<Self>, line: &mut Line) -> Option<(Waiter, Grant)> {
         let Line { queue, servers, .. } = line;
         let taken = queue.take_first(|tried| match offer(servers, tried) {
@@ -373,7 +375,7 @@ impl Wait {
         self.stay == Some(grant.stay) && Arc::ptr_eq(&self.backend, &grant.backend)
     }
 
-    /// Ends the wait after a grant, so that dropping it cancels nothing.
+    /// Ends a wait that received its grant, so that dropping it does not cancel anything.
     pub fn end(mut self) {
         self.stay = None;
     }
@@ -390,7 +392,7 @@ impl Drop for Wait {
         let left = line.queue.cancel(stay);
         self.backend.count(&line.queue);
         drop(line);
-        // Other waiters need no check: a free slot that they can use was granted before.
+        // The removal frees no slot, so no other waiter can be served.
         drop(left);
     }
 }
@@ -427,7 +429,7 @@ pub enum Pick {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Eligible<'a> {
     servers: &'a [Arc<ServerState>],
-    /// [`ServerState::key`]s of servers that failed the client.
+    /// [`ServerState::key`]s of servers to which the client's connection could not connect.
     tried: &'a [u64],
     backups: bool,
 }

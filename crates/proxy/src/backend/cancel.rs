@@ -42,7 +42,7 @@ pub type CancelTargets = Arc<[(Arc<Backend>, Arc<BackendState>)]>;
 pub struct Cancel {
     pub request: Arc<[u8]>,
     pub backends: CancelTargets,
-    /// Must be dropped when the request was sent or has failed.
+    /// Dropping it reports to the client's connection that the request was sent or has failed.
     pub completion: Answering<CloseReason>,
 }
 
@@ -94,7 +94,7 @@ impl Cancels {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Counts a request to one server as sent (`passed`) or failed.
+    /// Counts the result for one server: `true` if the request was sent, `false` if sending failed.
     pub fn count(&self, passed: bool) {
         let counter = if passed { &self.passed } else { &self.failed };
         counter.fetch_add(1, Relaxed);

@@ -47,7 +47,7 @@ impl FileService {
         Some(self.keep(wanted, found, now))
     }
 
-    /// Stores a found file in the cache. Returns the result of the lookup.
+    /// Adds the file to the cache if the lookup found one. Returns the result of the lookup.
     pub fn keep(&self, wanted: &FileKey, found: AtPath, now: Duration) -> AtPath {
         match found {
             AtPath::File(file) => {

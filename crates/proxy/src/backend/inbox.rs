@@ -1,7 +1,7 @@
-//! Events for a worker's connections from other threads.
+//! Delivers events from other threads to the connections of a worker.
 //!
-//! A worker's mailbox is an [`Inbox`]; a simulated worker in tests has a [`TestInbox`]. Any thread
-//! may deliver an event, but must hold no lock meanwhile.
+//! A worker's mailbox is an [`Inbox`]; a simulated worker in tests has a [`TestInbox`]. A thread
+//! may deliver an event at any time, but must not hold a lock while it does.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,12 +20,12 @@ pub trait Inbox: fmt::Debug + Send + Sync {
 
 #[derive(Debug)]
 pub enum BackendEvent {
-    /// A connection's wait for a slot has ended.
+    /// A waiting connection has received a slot, or can no longer receive one.
     Granted(Grant),
     /// A server of a backend with `connections-on-failure = "close"` went out of service.
     Failed(Arc<ServerState>),
-    /// A client is first in the queue of a backend with `idle-reclaim`. The worker may close its
-    /// idle connections to that backend.
+    /// A client waits for a slot of a backend with `idle-reclaim`. The worker may close its idle
+    /// connections to that backend.
     Awaited,
     /// The connection at this index may be able to continue. The index may have been reused for
     /// another connection.

@@ -38,11 +38,11 @@ use becket_tls::to_servers::ServerTls;
 pub struct Pool {
     backend: Arc<Backend>,
     tls: Option<ServerTls>,
-    /// Receives new stick entries for the peers of a cluster.
+    /// Sends new stick entries to the peers of a cluster.
     outbox: Option<Outbox>,
     state: Arc<BackendState>,
     inbox: Arc<dyn Inbox>,
-    /// Set if the backend serves files.
+    /// File service; `None` if the backend consists of servers.
     files: Option<FileService>,
     servers: Arc<[Arc<ServerState>]>,
     /// Cached addresses of each server, with their [`ServerState::generation`].
@@ -121,7 +121,7 @@ impl Pool {
         self.files.as_ref()
     }
 
-    /// Creates a pool without other workers, for checks, tests and benchmarks.
+    /// Creates a pool outside a worker, for checks, tests and benchmarks.
     pub fn lone(backend: Arc<Backend>, inbox: Arc<dyn Inbox>) -> Self {
         let state = lone_state(&backend, vec![Arc::clone(&inbox)]);
         Self::new(backend, state, inbox, 0).reading(&Arc::default())

@@ -1,9 +1,9 @@
 //! States of all backends and servers by name, so that they survive a reload.
 //!
-//! The data path does not use the registry, because the workers' pools hold the states. A server's
-//! state is reused if the names of the server and of its backend are unchanged. A removed state
-//! lives while connections hold it. If its server is configured again before these connections end,
-//! the state is reused, so `maxconn` also applies across reloads.
+//! The workers' pools hold the states, so the data path does not use the registry. A reload reuses
+//! the state of a server if the names of the server and of its backend are unchanged. A removed
+//! state exists while connections hold it. If its server is configured again in this time, the
+//! state is reused, so that `maxconn` includes the old connections.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
@@ -29,8 +29,8 @@ pub fn lone_state(backend: &Backend, inboxes: Vec<Arc<dyn Inbox>>) -> Arc<Backen
     state
 }
 
-/// Backends whose clients stick by TLS session, and their servers by the tags that cluster nodes
-/// exchange.
+/// Backends whose clients stick by TLS session, with the numbers (tags) that identify their servers
+/// in messages between cluster nodes.
 #[derive(Debug, Default)]
 struct KnownToPeers {
     servers: HashMap<ServerTag, Arc<ServerState>>,
@@ -45,8 +45,8 @@ struct Sticky {
     tags: HashMap<u64, ServerTag>,
 }
 
-/// A configuration with the states of its backends. Workers receive both together, so that the
-/// states match even an older configuration.
+/// A configuration and the states of its backends. Workers receive both together, so that the
+/// states always match the configuration.
 #[derive(Clone, Debug)]
 pub struct Adopted {
     config: Arc<Config>,
@@ -76,7 +76,7 @@ pub struct Backends {
 impl Backends {
     /// Sets the inboxes of the workers. Only the first call has an effect.
     pub fn set_inboxes(&self, inboxes: Vec<Arc<dyn Inbox>>) {
-        // The result is ignored, because a process has one set of workers.
+        // A process sets its workers only once, so a second call is ignored.
         let _first = self.inboxes.set(inboxes);
     }
 

@@ -66,12 +66,11 @@ struct AddressState {
     dns_stale: AtomicBool,
 }
 
-/// Results of health checks, for the admin pages. The values that affect new clients are in
-/// [`ServerState`].
+/// Results of health checks, for the admin pages only.
 #[derive(Clone, Debug, Default)]
 pub struct Watched {
     pub condition: Condition,
-    /// Unix time of the last change of `condition`, and its reason.
+    /// Unix time and reason of the last change of `condition`.
     pub change: Option<(Duration, Arc<str>)>,
     pub checks: u64,
     pub check_failures: u64,
@@ -215,7 +214,7 @@ impl ServerState {
         &self.backend
     }
 
-    /// Returns the number of claimed slots: connections, including those in progress.
+    /// Returns the number of claimed slots, including slots for connects in progress.
     pub fn in_use(&self) -> u32 {
         self.slots.count()
     }
@@ -252,8 +251,8 @@ impl ServerState {
         self.generation() > 0
     }
 
-    /// Returns `true` during the first DNS lookup of the host name, after which the server may
-    /// become usable.
+    /// Returns `true` if the first DNS lookup of the host name is not complete, so that the server
+    /// may become usable later.
     pub(super) fn is_awaited(&self) -> bool {
         !self.is_failing()
             && !self.is_disabled()
@@ -273,7 +272,7 @@ impl ServerState {
         self.is_in_service() && self.weight.load(Relaxed) > 0
     }
 
-    /// Returns the effective weight, in hundredths of a unit of the configured weight. It is 0 only
+    /// Returns the effective weight in hundredths, so that a slow start can scale it. It is 0 only
     /// if the configured weight is 0 or the server drains.
     pub fn weight(&self) -> u32 {
         self.weight.load(Relaxed) * self.weight_percent.load(Relaxed)
@@ -298,7 +297,7 @@ impl ServerState {
 
     pub fn note_connect(&self) {
         self.connects.succeeded.fetch_add(1, Relaxed);
-        // The check avoids a write to a shared cache line for each connection.
+        // Without this check, each connection would write to a shared cache line.
         if self.failures_in_a_row() > 0 {
             self.connects.failed_in_a_row.store(0, Relaxed);
         }

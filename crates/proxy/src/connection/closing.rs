@@ -72,8 +72,8 @@ impl Closing {
                     self.dropped += came;
                 }
                 Ok(Got::Nothing) => break,
-                // With kernel TLS, the next record contains no application data, so it must be
-                // received as a record.
+                // With kernel TLS, the socket refuses a plain receive if the next record contains
+                // no application data.
                 Err(SocketError::Refused) => {
                     let counter = &cx.turn.counters.client_bytes_in;
                     let client = &mut cx.core.client;
@@ -100,7 +100,8 @@ impl Closing {
         Advance::end(self.unless_finished(CloseReason::LingerTimeout))
     }
 
-    /// Returns the original reason, or `now` if the original reason is `Finished`.
+    /// Returns `now` if the connection was closing normally (`Finished`), otherwise the original
+    /// reason.
     fn unless_finished(&self, now: CloseReason) -> CloseReason {
         match self.reason {
             CloseReason::Finished => now,
@@ -109,7 +110,7 @@ impl Closing {
     }
 }
 
-/// Bytes that each record without data adds to `dropped`: its weight in `proto::records`.
+/// Number of bytes that a record without data counts towards `MOST_DROPPED`.
 const WITHOUT_DATA: usize = 4096;
 /// Maximum number of discarded bytes. It exceeds the amount of data that a client sends before it
 /// receives FIN.

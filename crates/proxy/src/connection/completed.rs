@@ -71,8 +71,8 @@ pub(super) fn count(agreed: &Agreed, counters: &Counters) {
     }
 }
 
-/// Counts whether an offered session was resumed, even if the handshake failed. Also counts a
-/// withheld ticket.
+/// Counts whether a session that the client offered was resumed, and whether a ticket was withheld.
+/// Also used for failed handshakes.
 pub(super) fn count_offer<N: Net>(client: &HelloDecision<N>, counters: &Counters) {
     let Some(handshake) = &client.handshake else {
         return;

@@ -21,7 +21,8 @@ pub(super) struct Connected<N: Net> {
     pub(super) leg: Leg<N::Server>,
     /// `None` for plain TCP. Boxed, because most servers use plain TCP.
     pub(super) tls: Option<Box<Tls<UnbufferedClientConnection>>>,
-    /// Declared after the socket, so that the slot is returned after the socket is closed.
+    /// Declared after the socket, because fields are dropped in order: the socket is closed before
+    /// the slot is returned.
     pub(super) slot: ServerSlot,
     pub(super) to_server: HalfPipe<Lent>,
     pub(super) to_client: HalfPipe<Lent>,
@@ -76,8 +77,8 @@ impl<N: Net> Connected<N> {
         if server_ended {
             self.to_client.end_source();
         }
-        // If the server ended its stream before the client had traffic keys, close_notify could not
-        // be sent then, so it is sent now.
+        // If the server ended its stream before the handshake had traffic keys, the client has
+        // received no close_notify, so it is sent now.
         out.clear();
         let told = engine.seal(&[], server_ended, out);
         self.to_client.offer(out.filled());

@@ -1,14 +1,14 @@
-//! Connects to a server after getting its slot.
+//! Connects to a server, after the connection has received a slot of that server.
 //!
 //! The connect does not wait for client data, so protocols in which the server speaks first work.
-//! The PROXY header and early client data are one write, tried right after `connect`. If the write
-//! succeeds, the server is connected, and no writable event is needed. With backend TLS, the TLS
-//! handshake follows (`server_tls.rs`).
+//! The PROXY header and early client data are sent with one write right after `connect`. If that
+//! write succeeds, the connect has completed, and no writable event is needed. With backend TLS,
+//! the TLS handshake with the server follows (`server_tls.rs`).
 //!
-//! Until client data is sent, another address or server can be tried without harm. The next
-//! addresses of this server are tried first, in order, then an untried server. The backend's
-//! `retries` limits the number of tries. A failed handshake counts as a failed connect;
-//! `timeouts.connect` covers both.
+//! Until client data is sent, a different address or server can be tried without harm. The
+//! remaining addresses of this server are tried first, in order, and then a server that was not
+//! tried before. The backend's `retries` limits the number of tries. A failed TLS handshake counts
+//! as a failed connect, and `timeouts.connect` includes it.
 
 use std::time::Duration;
 use std::{io, mem};
@@ -33,7 +33,8 @@ use becket_tls::to_servers::ServerTls;
 
 #[derive(Debug)]
 pub(super) struct Connecting<N: Net> {
-    /// Declared before the slot, so that the socket is closed before the slot is returned.
+    /// Declared before the slot, because fields are dropped in order: the socket is closed before
+    /// the slot is returned.
     stage: ConnectStage<N>,
     pending: Pending,
     pub(super) slot: ServerSlot,
@@ -47,7 +48,7 @@ pub(super) struct Connecting<N: Net> {
 
 #[derive(Debug)]
 enum ConnectStage<N: Net> {
-    /// The next step connects to the address.
+    /// The next step starts the connect.
     Dial,
     /// The backlog of a unix socket is full, so the connect is repeated after [`RETRY`].
     Backlog,
@@ -131,8 +132,8 @@ impl<N: Net> Connecting<N> {
                 to_server.sent(sent);
                 Ok(sent > 0)
             }
-            // The failed send may have cleared the socket's connect error; a refused connection is
-            // assumed then.
+            // If the failed send has cleared the socket's error, the error is assumed to be
+            // "connection refused".
             Err(_) => Err(N::connected(&server.socket)
                 .err()
                 .unwrap_or_else(|| io::ErrorKind::ConnectionRefused.into())),
@@ -229,7 +230,7 @@ impl<N: Net> Connecting<N> {
         self.try_another(io::ErrorKind::ConnectionAborted.into())
     }
 
-    /// Finishes the phase with a connected server: the relay or the plaintext dialog follows.
+    /// Ends this phase: relays between client and server, or starts the plaintext dialog.
     fn join(
         self,
         leg: Leg<N::Server>,
@@ -295,8 +296,8 @@ impl<N: Net> Connecting<N> {
                 self.stage = ConnectStage::Connect(leg, tls);
                 Advance::Go(self)
             }
-            // This error means that the backlog of a unix socket is full (connect(2)). No event
-            // reports free space.
+            // The backlog of a Unix socket is full (connect(2)), and no event will report when it
+            // has space.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 let give_up = self.began + cx.turn.timeouts.connect;
                 cx.core.deadline = give_up.min(cx.turn.now.running + RETRY);

@@ -86,7 +86,7 @@ pub(super) struct Core<N: Net> {
     pub(super) handshake_until: Duration,
     /// Size of a received PROXY header in bytes, which does not count as client data.
     pub(super) header: u64,
-    /// Session table name of the TLS 1.2 session that the client created or resumed.
+    /// Name of the TLS 1.2 session that the client created or resumed.
     pub(super) session: Option<Box<SessionName>>,
     /// `true` if the client treats FIN as the end of a complete stream, because without TLS it
     /// cannot detect truncation.
@@ -216,7 +216,7 @@ impl<N: Net> Context<'_, '_, N> {
     }
 }
 
-/// Maximum time for which TLS 1.3 tickets are held to be sent with the first response. Most servers
-/// respond sooner. The limit is short, because the client may need a ticket for its next
-/// connection, or the acknowledgement that the same packet carries.
+/// Maximum delay of TLS 1.3 tickets, which are held to be sent with the first response. The limit
+/// is short, because the client may need a ticket for its next connection, and because the packet
+/// with the tickets also acknowledges the client's Finished.
 pub(super) const TICKETS_WAIT: Duration = Duration::from_millis(50);

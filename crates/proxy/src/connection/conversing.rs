@@ -1,16 +1,16 @@
 //! The plaintext dialog before TLS on STARTTLS ports.
 //!
 //! In mail protocols the server speaks first, so becket connects to it first and forwards its
-//! greeting. A PostgreSQL client speaks first, so its server is chosen after the handshake. becket
-//! answers the client's plaintext commands itself and forwards none of them, except a PostgreSQL
-//! cancel request (`cancelling.rs`). [`becket_proto::starttls`] determines the answers and the end
-//! of the dialog. After the handshake, the client is joined with a server that is already connected
-//! ([`Connected::admit`]).
+//! greeting. A PostgreSQL client speaks first, so its server is chosen after the TLS handshake.
+//! becket answers the client's plaintext commands itself and forwards none of them, except a
+//! PostgreSQL cancel request (`cancelling.rs`). [`becket_proto::starttls`] determines the answers
+//! and the end of the dialog. After the TLS handshake, the client is joined with a server that is
+//! already connected ([`Connected::admit`]).
 //!
-//! Either side can occupy memory for a greeting, a command, and the answers to the commands of one
-//! read. `timeouts.handshake` covers dialog and handshake, counted from the connect.
-//! `timeouts.hello` covers the dialog only if the client speaks first, because mail servers delay
-//! their greeting on purpose.
+//! The memory for a connection is limited: a greeting, a command, and the answers to the commands
+//! of one read. `timeouts.handshake` includes the dialog and the TLS handshake, counted from the
+//! connect. `timeouts.hello` limits the dialog only if the client speaks first, because mail
+//! servers delay their greeting on purpose.
 
 use std::{mem, rc::Rc};
 
@@ -37,7 +37,7 @@ pub(super) struct Conversing<N: Net> {
 }
 
 impl<N: Net> Conversing<N> {
-    /// Starts the dialog with the data that a connected server has already sent.
+    /// Starts the dialog. A connected server may already have sent data, which is processed first.
     pub(super) fn new(
         listener: Rc<ListenerState>,
         protocol: Protocol,

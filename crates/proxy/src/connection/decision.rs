@@ -29,7 +29,7 @@ pub(super) struct HelloDecision<N: Net> {
     /// thread-local variable.
     pub(super) handshake: Option<HandshakeContext>,
     pub(super) offers_early: bool,
-    /// How to make the signature of the next handshake step; `None` if that step needs no
+    /// Way to make the signature for the next handshake step; `None` if that step needs no
     /// signature.
     pub(super) offload: Option<Offload>,
     /// Copy of the ClientHello and the following bytes, while the client waits for a signature.
@@ -37,7 +37,7 @@ pub(super) struct HelloDecision<N: Net> {
 }
 
 impl<N: Net> HelloDecision<N> {
-    /// Fails if the client needs a full handshake and admission control has no token for it.
+    /// Fails if the client needs a full handshake and admission control does not permit one now.
     pub(super) fn look_for_token(&self, now: Duration) -> Result<(), HandshakeRefusal> {
         let permit = self.handshake.as_ref().and_then(|it| it.permit.as_ref());
         match permit {

@@ -22,7 +22,7 @@ use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 pub struct Facts {
     /// Address of the client, from an accepted PROXY header or the socket.
     pub client: SocketAddr,
-    /// Details from the received PROXY header, or for the header to the server.
+    /// Details for PROXY headers; `None` if no header was received and none must be sent.
     pub introduced: Option<Box<ProxyDetails>>,
     pub listener: Arc<str>,
     pub accepted: Duration,
@@ -64,13 +64,14 @@ pub struct Agreed {
     pub alpn: Option<Box<[u8]>>,
     /// Kind of resumption; `None` for a full handshake. Early data does not change this value.
     pub resumed: Option<ResumedBy>,
-    /// The policy's limit for early data in bytes, if early data of this client was accepted.
+    /// Maximum number of early data bytes under the policy; `None` if no early data of this client
+    /// was accepted.
     pub early_data: Option<u32>,
     /// `true` if the client's certificate was verified, in this handshake or in the full handshake
     /// of the resumed session.
     pub client_verified: bool,
     pub identity: Option<Box<Identity>>,
-    /// Reason why the policy on trial would reject the client.
+    /// Reason why a policy that is only being tested would reject the client.
     pub would_refuse: Option<&'static str>,
     /// Algorithms of becket's own certificate, if the PROXY header contains them.
     pub presented: Option<Arc<Presented>>,

@@ -14,7 +14,8 @@ use becket_proto::networks::Network;
 #[derive(Debug)]
 pub struct FailureLog {
     clients: RateLimit,
-    /// Separate from `clients`, so that a flood of clients does not suppress lines about servers.
+    /// Limit for lines about servers. It is separate, so that a flood of client failures does not
+    /// suppress these lines.
     servers: RateLimit,
     refused: KeyedRateLimit<Network>,
 }

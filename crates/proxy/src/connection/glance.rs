@@ -30,7 +30,8 @@ impl<N: Net> Connection<N> {
     }
 
     /// Returns `true` if the handshake is incomplete and the client requested a name for which the
-    /// listener has a certificate. A client that only scans addresses does not know such a name.
+    /// listener has a certificate. Such a client is probably not a scanner, because scanners do not
+    /// know the name.
     pub fn asked_for_ours(&self, config: &Config) -> bool {
         let facts = &self.core.facts;
         let mut listeners = config.listeners.iter();

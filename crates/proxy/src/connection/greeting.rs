@@ -85,7 +85,8 @@ fn look<N: Net>(
     }
     let (header, len) = match decode(seen.filled(), versions) {
         Ok(Some((header, len))) => (header, len),
-        // Peeked bytes cause no further event. The next byte or the end of the stream causes one.
+        // Peeking does not consume the bytes, so only the next byte or the end of the stream causes
+        // an event.
         Ok(None) if cx.core.client.ready.ended => {
             let detail = "the stream ended inside the proxy header".to_owned();
             return Err((CloseReason::ProxyHeader, detail));
@@ -100,8 +101,8 @@ fn look<N: Net>(
     };
     let whole = seen.filled().get(..len).filter(|_| passes_on(state));
     introduce(&header, whole, &mut cx.core.facts);
-    // The proxy sends a LOCAL header for its own connections, such as health checks, so no client
-    // is counted.
+    // A LOCAL header means that the connection is the proxy's own, such as a health check. It has
+    // no client to count.
     if header.endpoints != Endpoints::Local {
         let client = cx.core.facts.client.ip();
         let admitted = cx

@@ -1,9 +1,8 @@
 //! One side of a relay during a turn: receive, decrypt, encrypt, send.
 //!
-//! Client side and server side process data in the same way. They differ only in errors and stream
-//! ends, which the small methods of [`Side`] and their callers handle. Only [`Tls`] distinguishes
-//! kernel TLS, so steps on other legs do not check for it. `kernel.rs` moves the TLS of a leg to
-//! the kernel.
+//! Both sides process data in the same way. They differ only in errors and stream ends, for which
+//! [`Side`] and the callers are responsible. A side may use TLS in becket, kernel TLS or none; only
+//! [`Tls`] distinguishes them. `kernel.rs` moves the TLS of a leg to the kernel.
 
 mod kernel;
 
@@ -29,8 +28,7 @@ use becket_tls::side::TlsSide;
 pub(super) enum Tls<C: TlsSide> {
     Own(Engine<C>),
     Kernel(Box<KernelRecords<C>>),
-    /// The engine was removed, and the kernel is about to take over. If that fails, the connection
-    /// ends.
+    /// TLS is being moved from the engine to the kernel. If the move fails, the connection ends.
     Between,
 }
 
@@ -130,8 +128,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
     }
 
-    /// Returns `true` if the leg has carried enough bytes to move its TLS to the kernel, including
-    /// `ahead` bytes that will follow.
+    /// Returns `true` if the leg has carried enough bytes that its TLS should move to the kernel.
+    /// `ahead` is the number of bytes that will follow.
     pub(super) fn note_bulk(&mut self, ahead: u64) -> bool {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         let traffic = self.leg.traffic;
@@ -140,8 +138,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         self.moves
     }
 
-    /// Moves TLS to the kernel on each leg for which [`Self::note_bulk`] requires this and no bytes
-    /// are pending.
+    /// Moves the TLS of each leg to the kernel, if [`Self::note_bulk`] has requested this and no
+    /// bytes are pending.
     pub(super) fn move_to_kernel<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
@@ -178,7 +176,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
                 {
                     return Ok(false);
                 }
-                // After the second direction has finished, closing the socket sends FIN.
+                // If both directions have ended, no separate FIN is needed, because closing the
+                // socket sends it.
                 if !self.pipe.is_finished() {
                     to.leg.socket.finish();
                 }
@@ -204,8 +203,9 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         onward.lent().is_some()
     }
 
-    /// Moves data from the peer into the pipe, or returns the empty pipe if there is no data.
-    /// Returns `false` if the next record may contain no data and must be inspected.
+    /// Moves data from the peer into the pipe. If there is no data, returns the empty pipe to the
+    /// pool. Returns `false` if the caller must receive instead, because the stream has ended or
+    /// the next record may contain no data.
     fn splice(&mut self, onward: &mut HalfPipe<Lent>) -> Result<bool, CloseReason> {
         let counter = self.side.bytes_in(self.counters);
         let mut kernel = match self.tls.as_deref_mut() {
@@ -351,7 +351,8 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         Ok(opened.weight)
     }
 
-    /// Receives plain bytes until the buffer has [`READ`] bytes or the socket is empty.
+    /// Receives bytes of a leg without TLS, until the buffer contains [`READ`] bytes or the socket
+    /// is empty.
     fn take_plain(
         &mut self,
         onward: &mut HalfPipe<Lent>,

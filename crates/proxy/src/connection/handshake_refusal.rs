@@ -8,8 +8,8 @@ pub(super) struct HandshakeRefusal {
     pub(super) reason: CloseReason,
     /// Detail for the log; empty if the close reason says enough.
     pub(super) detail: String,
-    /// Bytes to send to the client. `None` resets the connection, to save resources for other
-    /// clients.
+    /// Bytes to send to the client. `None` means that the connection is reset without an answer, to
+    /// save resources.
     pub(super) answer: Option<Vec<u8>>,
 }
 
@@ -49,6 +49,6 @@ pub(super) fn fatal_alert(description: u8) -> [u8; 7] {
     [21, 0x03, 0x03, 0, 2, 2, description]
 }
 
-/// Alert `decode_error` (RFC 8446, section 6.2): "some field was out of the specified range".
-/// rustls also sends it for a message that is too long.
+/// Alert `decode_error` (RFC 8446, section 6.2). Like rustls, becket also sends it for a message
+/// that is too long.
 pub(super) const DECODE_ERROR: u8 = 50;

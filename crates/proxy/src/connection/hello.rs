@@ -65,8 +65,8 @@ impl<N: Net> Hello<N> {
         }
     }
 
-    /// Creates the phase for a client that requested TLS in plaintext. `server` is set in protocols
-    /// in which the server speaks first.
+    /// Creates the phase for a client that requested TLS in plaintext. `server` is the connected
+    /// server, in protocols in which the server speaks first.
     pub(super) fn after_dialog(
         listener: Rc<ListenerState>,
         server: Option<Box<Connected<N>>>,

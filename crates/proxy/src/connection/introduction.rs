@@ -76,8 +76,8 @@ pub(super) fn introduction<N: Net>(
     Ok(out)
 }
 
-/// Returns the TLS properties for the header. In the flags, "connection" is this handshake, and
-/// "session" includes the full handshake that created a resumed session.
+/// Returns the TLS properties for the header. The flag for the connection refers to this handshake.
+/// The flag for the session also includes the full handshake of a resumed session.
 fn ssl(tls: &Agreed) -> SslTlv<'_> {
     let presented = tls.presented.as_deref();
     let identity = tls.identity.as_deref();
@@ -95,14 +95,15 @@ fn ssl(tls: &Agreed) -> SslTlv<'_> {
     }
 }
 
-/// Returns the client's certificate, or `None` if it would make the header too long for servers.
+/// Returns the client's certificate, or `None` if it would make the header too long for usual
+/// servers.
 fn certificate(engine: &Engine) -> Option<&[u8]> {
     let chain = engine.facts().peer_certificates()?;
     let leaf: &[u8] = chain.first()?;
     Some(leaf).filter(|leaf| leaf.len() <= LONGEST_CERTIFICATE)
 }
 
-/// Encodes a certificate as PEM, with the label that OpenSSL writes for hitch.
+/// Encodes a certificate as PEM, with the same label that hitch uses.
 fn pem(certificate: &[u8]) -> String {
     let letters = Base64::encode_string(certificate);
     let mut text = String::with_capacity(letters.len() + letters.len() / PEM_LINE + 80);
@@ -116,8 +117,8 @@ fn pem(certificate: &[u8]) -> String {
     text + "\n-----END TRUSTED CERTIFICATE-----\n"
 }
 
-/// Encodes an address for [`Introduction::Ip`]: one byte with the address family of Linux, then the
-/// address.
+/// Encodes an address for [`Introduction::Ip`]: one byte with Linux's number of the address family,
+/// then the address.
 fn address(ip: IpAddr) -> Vec<u8> {
     match ip.to_canonical() {
         IpAddr::V4(ip) => [&[AF_INET], &ip.octets()[..]].concat(),
@@ -132,8 +133,8 @@ fn name_connection(facts: &mut Facts) {
         return;
     }
     let mut bytes = [0; 16];
-    // This call fails only if no random bytes are available. Handshakes fail then as well, and the
-    // connection receives no ID.
+    // The call fails only if the system has no random bytes. Handshakes would then fail, too, so
+    // the ID is merely omitted.
     if aws_lc_rs::rand::fill(&mut bytes).is_ok() {
         let name: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
         introduced.unique_id = Some(name.into_bytes().into());

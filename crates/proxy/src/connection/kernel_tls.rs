@@ -1,13 +1,15 @@
-//! The remaining TLS work for a leg whose records the kernel encrypts and decrypts.
+//! TLS work that remains in becket for a leg whose records the kernel encrypts and decrypts.
 //!
-//! A [`KernelRecords`] consumes an idle [`Engine`]. Secrets and sequence numbers are passed to the
-//! kernel; rustls continues to store the state for KeyUpdates and tickets. After that, becket reads
-//! and writes plaintext on the socket. This module processes records without data
-//! ([`KernelRecords::receive`]): alerts, tickets of servers, KeyUpdates. It also maintains two
+//! A [`KernelRecords`] consumes an idle [`Engine`], and passes its secrets and sequence numbers to
+//! the
+//! kernel; rustls keeps the state for KeyUpdates and tickets. After that, becket reads
+//! and writes plaintext on the socket. [`KernelRecords::receive`] processes records without data:
+//! alerts, tickets of servers, KeyUpdates. The module also maintains two
 //! counts that rustls would maintain: records without data (`proto::records`), and records under
 //! one key. It queries the kernel for the second count when that count may be large.
 //!
-//! `half/kernel.rs` moves a leg to the kernel and relays its ends. Sources: RFC 8446 sections
+//! `half/kernel.rs` moves a leg to the kernel and relays the ends of its streams. Sources: RFC 8446
+//! sections
 //! 4.6.3, 5.5 and 6; `becket_sys::kernel_tls`.
 
 use std::io::ErrorKind;
@@ -54,14 +56,14 @@ pub struct KernelCipher {
 }
 
 enum RecordFailure {
-    /// The peer violated TLS and receives this alert.
+    /// The peer violated TLS. The value is the alert to send.
     Broken(u8),
     /// The peer sent too many records without data.
     WithoutData,
     Reason(CloseReason),
 }
 
-/// Number of records encrypted under the current sending key.
+/// Use of the current sending key, measured in encrypted records.
 #[derive(Clone, Copy, Debug)]
 struct Wear {
     /// Maximum number of records under one key.
@@ -164,7 +166,8 @@ impl<C: TlsSide> KernelRecords<C> {
                     onward.block_source();
                     break;
                 }
-                // Data comes first: the next call returns the end or the refusal again.
+                // The received data is returned first. The next call reports the end or the refusal
+                // again.
                 Ok(Got::End) | Err(SocketError::Refused) if before > 0 => break,
                 Ok(Got::End) | Err(SocketError::Refused) => {
                     let weight = self.receive_record(leg, onward, plain, counter);
@@ -176,11 +179,11 @@ impl<C: TlsSide> KernelRecords<C> {
         Ok(Some(0))
     }
 
-    /// Records data that was spliced instead of received by [`Self::receive`].
+    /// Notes that data was spliced instead of received by [`Self::receive`].
     ///
     /// # Errors
     ///
-    /// Fails if the data arrived inside a handshake message.
+    /// Fails if the data arrived between the parts of a handshake message.
     pub fn note_data(
         &mut self,
         bytes: usize,
@@ -284,12 +287,12 @@ impl<C: TlsSide> KernelRecords<C> {
         }
     }
 
-    /// Prepares to send `bytes` in at most `pieces` pieces; sends a KeyUpdate first if one is due.
-    /// Returns `false` if the socket is full.
+    /// Must be called before `bytes` are sent in at most `pieces` calls. Sends a KeyUpdate first if
+    /// one is due. Returns `false` if the socket is full.
     ///
     /// # Errors
     ///
-    /// Returns [`CloseReason::KeyUpdate`] if the key is exhausted and cannot be replaced.
+    /// Returns [`CloseReason::KeyUpdate`] if the key has reached its limit and cannot be replaced.
     pub fn before_sending(
         &mut self,
         socket: &mut impl KernelTlsSocket,
@@ -326,9 +329,9 @@ impl<C: TlsSide> KernelRecords<C> {
 
     /// Sends close_notify once. Returns `false` if the socket is full.
     ///
-    /// The record is sent only if the socket has space for more than this record. Otherwise the
-    /// kernel may store a part of the record, and a FIN that follows at once would truncate it.
-    /// Returns `true` for a closed socket, because its peer needs no close_notify.
+    /// The record is sent only if the socket has ample space. Otherwise the kernel might accept
+    /// only a part of the record, and an immediate FIN would truncate it. Returns `true` for a
+    /// closed socket, because its peer needs no close_notify.
     pub fn close_notify(&mut self, socket: &mut impl KernelTlsSocket) -> bool {
         if self.close_notify_sent {
             return true;
@@ -366,9 +369,9 @@ impl Wear {
         }
     }
 
-    /// Adds an upper bound for the number of records. A record has at most 16 KiB. In the worst
-    /// case, each piece becomes a record of its own, and needs one more if it does not fit into one
-    /// call.
+    /// Adds an upper bound for the number of records that these bytes need. A record has at most 16
+    /// KiB. In the worst case, each piece starts a new record, and needs one more if the socket
+    /// accepts only a part.
     fn note(&mut self, bytes: usize, pieces: usize) {
         self.since += (bytes / RECORD + 2 * pieces) as u64;
     }

@@ -1,9 +1,9 @@
-//! Finds the server that probably has the session of a client whose TLS is passed through.
+//! Finds the server that probably has the TLS session of a client, if TLS is passed through.
 //!
-//! A ticket of becket contains the node number of the server that issued it, as an unverified
-//! plaintext hint. For a TLS 1.2 session ID, the server is the one whose ServerHello contained the
-//! ID ([`Learner`]). A client that forges a ticket or an ID only reaches a server that balancing
-//! could also choose.
+//! A ticket that becket issued contains the number of the node that issued it, in plaintext and
+//! unverified. For a TLS 1.2 session ID, the server is the one whose ServerHello contained the ID
+//! ([`Learner`]). A client that forges a ticket or an ID only reaches a server that balancing could
+//! choose as well.
 
 use std::net::Ipv4Addr;
 use std::rc::Rc;
@@ -35,9 +35,9 @@ fn node_of(ticket: &[u8]) -> Option<NodeId> {
     ours.then_some(header.node)
 }
 
-/// Returns a hint with the hash of a session ID instead of the session's origin, because only the
-/// TLS server knows the origin. An ID has 32 random bytes, so XOR and rotation are a sufficient
-/// hash.
+/// Returns a hint that identifies the client by its session ID. The hash of the ID takes the place
+/// of the session's origin, which only the TLS server knows. An ID has 32 random bytes, so XOR and
+/// rotation are a sufficient hash.
 fn known_by(id: &[u8]) -> PickHint<'static> {
     let key = id.chunks(8).fold(id.len() as u64, |key, part| {
         let mut word = [0; 8];

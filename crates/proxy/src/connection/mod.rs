@@ -102,15 +102,15 @@ use becket_tls::scratch::Scratch;
 #[derive(Debug)]
 pub struct Connection<N: Net> {
     core: Core<N>,
-    /// `None` while the connection is advanced, and after it has ended.
+    /// Current phase; `None` during a step and after the connection has ended.
     phase: Option<Phase<N>>,
 }
 
 #[derive(Debug)]
 enum Phase<N: Net> {
     Greeting(Greeting),
-    /// First phase of a client that does not start with TLS. Reads nothing: a later phase reads the
-    /// client's data or connects the server that speaks first.
+    /// First phase of a client that does not start with TLS. It only decides whether to connect to
+    /// a server or to start the dialog, and reads nothing.
     Entering(Rc<ListenerState>),
     /// Plaintext dialog until the client requests TLS.
     Conversing(Conversing<N>),
@@ -234,8 +234,8 @@ impl<N: Net> Phase<N> {
         match self {
             Self::Connecting(phase) => phase.leave_server(cx).map(Self::Connecting),
             Self::Relaying(mut phase) => Advance::Reached(phase.abort(reason)),
-            // The connection closes in these phases, so that the slot of the failed server becomes
-            // free at once.
+            // In these phases the connection is closed, which frees the slot of the failed server
+            // immediately.
             Self::Conversing(_) | Self::Hello(_) | Self::Negotiating(_) => {
                 let last = HalfPipe::default();
                 Advance::Reached(Reached::no_handshake_but(reason, last, cx))
@@ -372,7 +372,8 @@ impl<N: Net> Connection<N> {
             return false;
         };
         server.ready.add(ready);
-        // Data from the server stays in its socket until the handshake is complete.
+        // In these phases, data from the server is not read, so an event of its socket changes
+        // nothing.
         !matches!(phase, Phase::Hello(_) | Phase::Negotiating(_))
     }
 
@@ -429,9 +430,9 @@ impl<N: Net> Connection<N> {
         }
     }
 
-    /// Runs `first` and all steps that are possible after it. Meanwhile, only this connection adds
-    /// server traffic to the worker's counters, so their growth is added to the connection's own
-    /// counts.
+    /// Runs `first` and then all steps that are possible. During this call, only this connection
+    /// changes the worker's counters of server traffic, so their increase is added to the
+    /// connection's counts.
     fn drive(
         &mut self,
         first: impl FnOnce(Phase<N>, &mut Context<'_, '_, N>, &mut Scratch) -> Advance<Phase<N>, N>,
@@ -503,8 +504,8 @@ impl<N: Net> Connection<N> {
             .record(self.core.client.traffic, reason, now)
     }
 
-    /// Resets a connection under overload, to free its resources. A reset is cheapest for both
-    /// sides.
+    /// Resets the connection, to free resources under overload. A reset costs both sides the least
+    /// work.
     pub fn make_room(&mut self, turn: &Turn<'_, N>) {
         self.core.client.socket.reset_on_close();
         self.stop(turn);

@@ -1,27 +1,32 @@
-//! Runs the handshake from a whole ClientHello to traffic keys.
+//! Performs the TLS handshake with a client, from its whole ClientHello to traffic keys.
 //!
 //! 1. If the answer needs a signature, the client waits in a queue: the worker makes a few
 //!    signatures at a time and checks its sockets in between. No signature is made for a client
 //!    that has closed its connection.
-//! 2. The ClientHello and all following data go to the [`Engine`]; each flight is sent at once. For
-//!    an expensive key, the step of rustls waits for a crypto thread (`signing.rs`). Nothing is
-//!    received during this wait, because a client sends nothing before it gets the signature. A
-//!    client that must send a second ClientHello waits in the queue again.
+//! 2. The ClientHello and all following data are passed to the [`Engine`], and each flight is sent
+//!    immediately. For an expensive key, a crypto thread makes the signature, and the step of
+//!    rustls is
+//!    suspended meanwhile (`signing.rs`). Nothing is received during this wait, because a client
+//!    sends
+//!    nothing before it gets the signature. A client that must send a second ClientHello waits in
+//!    the
+//!    queue again.
 //! 3. When traffic keys are ready (or earlier, with early data), a server is chosen for the client.
 //!    The client's plaintext so far is the first data for that server.
 //!
 //! While the client waits, its [`HelloDecision`] is stored, so the ClientHello is not parsed again.
 //! Only the admission token is checked again.
 //!
-//! If the client's first request arrives with its Finished, a separate send of TLS 1.3 tickets
-//! would cost as much as the send of the response. So the tickets are sent with the response, with
-//! the end of the stream, or after [`TICKETS_WAIT`](super::context::TICKETS_WAIT). Otherwise the
-//! tickets are sent at once, because their packet also acknowledges the Finished. A client with
-//! Nagle's algorithm (RFC 896) may delay its request until that acknowledgement.
+//! TLS 1.3 tickets are usually sent at once, because their packet also acknowledges the client's
+//! Finished: a client with Nagle's algorithm (RFC 896) may delay its request until that
+//! acknowledgement. If the first request arrives together with the Finished, a separate send would
+//! only add cost. The tickets are then sent with the response, with the end of the stream, or after
+//! [`TICKETS_WAIT`](super::context::TICKETS_WAIT).
 //!
-//! A client can occupy memory for a ClientHello of `limits.client-hello` bytes and the data that
-//! arrived with it, such as early data. After the ClientHello, it can occupy memory for one partial
-//! record, or with client certificates for a chain of `limits.certificate-chain`, for at most
+//! The memory for a client is limited. Before the answer to the ClientHello, it includes
+//! `limits.client-hello` bytes and the data that arrived with them, such as early data. After that,
+//! it
+//! includes one partial record, or a certificate chain of `limits.certificate-chain`, for at most
 //! `timeouts.handshake`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7.
@@ -157,7 +162,7 @@ impl<N: Net> Negotiating<N> {
                 Self::spare(cx)
             }
             HandshakeStage::AwaitsTurn => {
-                // Another client may have used the last admission token while this client waited.
+                // While this client waited, other clients may have used up the admission tokens.
                 if let Err(refusal) = self.client.look_for_token(cx.turn.now.mono) {
                     return Advance::Reached(Reached::refused(refusal, cx));
                 }
@@ -300,8 +305,8 @@ impl<N: Net> Negotiating<N> {
         (plain, out): (&Buffer, &mut Buffer),
         cx: &mut Context<'_, '_, N>,
     ) -> ControlFlow<Advance<Self, N>, Self> {
-        // Only the answer to a second ClientHello, after a HelloRetryRequest, still needs a
-        // signature (RFC 8446, section 4.1.4).
+        // After the first flight, a signature is needed only to answer the second ClientHello,
+        // which follows a HelloRetryRequest (RFC 8446, section 4.1.4).
         let again = Some(HandshakeKind::FullWithHelloRetryRequest);
         let is_second = self.is_first && engine.handshake_kind() == again;
         self.client.offload = self.client.offload.filter(|_| is_second);
@@ -344,7 +349,7 @@ impl<N: Net> Negotiating<N> {
         ControlFlow::Break(Advance::Reached(reached))
     }
 
-    /// Sets the time that becket's callbacks use while rustls runs.
+    /// Sets the time that the callbacks from rustls use as the current time.
     fn note_time(&mut self, engine: &Engine, cx: &Context<'_, '_, N>) {
         let kind = engine.handshake_kind();
         self.is_first = kind.is_none();
@@ -471,8 +476,8 @@ fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
     version == Some(ProtocolVersion::TLSv1_3) && !received.early
 }
 
-/// Returns the close reason of a TLS error. `asks` is `true` if a client certificate was requested.
-/// A message that is too long is then the certificate chain, because other messages are shorter.
+/// Returns the close reason of a TLS error. `asks` is `true` if a client certificate was requested:
+/// a message that is too long is then assumed to be the certificate chain.
 fn reason_of_error(error: &rustls::Error, asks: bool) -> CloseReason {
     match error {
         _ if asks && chain::is_excess(error) => CloseReason::ClientChain,

@@ -39,7 +39,8 @@ pub(super) struct Pending {
     pub(super) tls_start: Option<Box<TlsStart>>,
     /// `true` if the client has sent data and expects a response.
     pub(super) asks: bool,
-    /// First arrival in the backend's queue, set when the connection returns its slot.
+    /// The connection's position in the order of arrival at the backend, stored when it returns its
+    /// slot.
     pub(super) arrival: Option<Arrival>,
     /// Number of retries left after a failed connect.
     pub(super) retries: u32,
@@ -49,7 +50,7 @@ pub(super) struct Pending {
 #[derive(Debug)]
 pub(super) enum Purpose {
     Relay,
-    /// Pass TLS through to the server. The [`Learner`] reads the session ID, if clients stick by
+    /// Relay TLS without terminating it. The [`Learner`] reads the session ID, if clients stick by
     /// session.
     Pass(Option<Box<Learner>>),
     /// Start the plaintext dialog of this protocol, in which the server speaks first.
@@ -59,7 +60,7 @@ pub(super) enum Purpose {
 #[derive(Debug)]
 struct Failures {
     last: io::Error,
-    /// `ServerState::key`s of the servers that failed.
+    /// `ServerState::key`s of the servers to which a connect failed.
     tried: Vec<u64>,
 }
 
@@ -116,7 +117,8 @@ impl Pending {
         Ok(())
     }
 
-    /// Chooses a server. Uses the slot in `claimed`, if any, unless its server went out of service.
+    /// Chooses a server. If `claimed` contains a slot whose server is still in service, uses that
+    /// slot.
     pub(super) fn choose<N: Net>(
         &mut self,
         claimed: Option<ServerSlot>,

@@ -36,10 +36,10 @@ impl Queued {
         mut client: Pending,
         cx: &mut Context<'_, '_, N>,
     ) -> Advance<Box<Self>, N> {
-        // Held tickets are released now, because the response may take long.
+        // Held tickets are sent now, because the client may wait long for the response.
         client.to_client.release();
         let share = match client.arrival {
-            // The client was counted when it first joined the queue.
+            // A client that rejoins was already counted when it first joined.
             Some(_) => Ok(None),
             None => {
                 let keys = &client.pool.backend().keys;
@@ -58,7 +58,7 @@ impl Queued {
         let Ok(wait) = wait else {
             return refuse(client, CloseReason::QueueFull, cx);
         };
-        // After a failed connect, the earlier wait counts towards the time limit.
+        // If the client rejoins after a failed connect, the time limit includes its earlier wait.
         let timeout = client.pool.backend().queue_timeout;
         cx.core.deadline = cx.turn.now.running + timeout.saturating_sub(cx.core.facts.queued);
         Advance::Go(Box::new(Self {

@@ -38,9 +38,9 @@ pub(super) enum Advance<P, N: Net> {
 pub(super) enum Reached<N: Net> {
     /// The connection must be closed at once.
     End(CloseReason),
-    /// These last bytes and FIN must be sent to the client before the connection is closed.
+    /// The bytes and FIN must be sent to the client before the connection is closed.
     Close(CloseReason, HalfPipe<Lent>),
-    /// A client whose PROXY header was read or is not expected.
+    /// A client whose PROXY header has been read, or from which none is expected.
     Client(Rc<ListenerState>),
     /// A client that does not start with TLS.
     Cleartext(Rc<ListenerState>),
@@ -100,7 +100,7 @@ impl<N: Net> Reached<N> {
         Self::End(reason)
     }
 
-    /// Ends a failed handshake, and sends last bytes to the client.
+    /// Ends a failed handshake after sending the given last bytes to the client.
     pub(super) fn no_handshake_but(
         reason: CloseReason,
         last: HalfPipe<Lent>,

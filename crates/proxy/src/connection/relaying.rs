@@ -1,19 +1,19 @@
 //! Relays data in both directions until both have ended or the connection is aborted.
 //!
-//! Each direction is a [`HalfPipe`], which determines the next step. A [`Half`] per side executes
-//! that step: receive, decrypt, encrypt, send. Either leg may be without TLS. Bytes go from the
-//! scratch buffer directly to the socket; only bytes that a socket does not accept are copied and
-//! stored. One direction moves at most `limits.bytes-per-turn` per turn, so that bulk transfers do
-//! not starve other connections.
+//! Each direction is a [`HalfPipe`], which determines the next step. Each side is a [`Half`], which
+//! executes the step: receive, decrypt, encrypt, send. A leg may be without TLS. Data passes from
+//! the worker's scratch buffer directly to the socket; only bytes that the socket does not accept
+//! are copied and stored. One direction relays at most `limits.bytes-per-turn` per turn, so that
+//! bulk transfers do not delay other connections.
 //!
-//! The end of a stream is relayed so that truncation stays visible (RFC 8446, section 6.1). With
-//! TLS, the *end* is close_notify; without TLS, it is FIN:
-//! * the server ends: the last data, the end and FIN go to the client;
-//! * the server resets, or sends FIN without close_notify: the received data goes to the client
+//! The relay preserves the difference between a complete and a truncated stream (RFC 8446, section
+//! 6.1). The *end* of a stream is close_notify with TLS, and FIN without TLS:
+//! * the server ends: the last data, the end and FIN are sent to the client;
+//! * the server resets, or sends FIN without close_notify: the received data is sent to the client
 //!   without an end. A client without TLS is reset, because FIN would be an end;
-//! * the client ends: the end and FIN go to the server, and its response still goes to the client;
-//! * the client sends FIN without close_notify: only FIN goes to the server, and the connection is
-//!   counted as truncated;
+//! * the client ends: the end and FIN are sent to the server, and its response is still relayed;
+//! * the client sends FIN without close_notify: only FIN is sent to the server, and the connection
+//!   is counted as truncated;
 //! * the client resets or violates TLS: the server is reset.
 
 use std::mem;
@@ -86,7 +86,8 @@ impl<N: Net> Relaying<N> {
         }
         if done.moved {
             let deadline = self.deadline(cx);
-            // While tickets are held, data from the client must not postpone their release.
+            // While tickets are held, data from the client must not extend the deadline that
+            // releases them.
             cx.core.deadline = if self.server.to_client.is_holding() {
                 deadline.min(cx.core.deadline)
             } else {
@@ -133,7 +134,7 @@ impl<N: Net> Relaying<N> {
         }
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
-        // Checked once per turn, so that steps on other legs skip the checks for kernel TLS.
+        // Checked once per turn, so that each step needs no check for a move to kernel TLS.
         let moves = client.note_bulk(0) | server.note_bulk(0);
         let mut moved = false;
         loop {
@@ -225,8 +226,8 @@ impl<N: Net> Relaying<N> {
         engine.is_some_and(Engine::is_unfinished)
     }
 
-    /// Returns the time at which [`Self::expire`] is due if no more data arrives. The handshake
-    /// timeout also applies while the handshake is unfinished.
+    /// Returns the time at which [`Self::expire`] must be called if no more data arrives. An
+    /// incomplete handshake is also limited by the handshake timeout.
     pub(super) fn deadline(&self, cx: &Context<'_, '_, N>) -> Duration {
         let patience = if self.is_half_closed() {
             cx.turn.timeouts.half_closed
@@ -254,13 +255,11 @@ impl<N: Net> Relaying<N> {
         if self.server.to_server.source_ended() {
             return Reached::End(reason);
         }
-        // The server stopped receiving, but the client may still be sending, so `Closing` discards
-        // its data.
+        // The server receives no more data. `Closing` discards data that the client still sends.
         Reached::Close(reason, HalfPipe::default())
     }
 
-    /// Aborts the relay, for example because a side failed. The other side must not mistake the
-    /// data so far for complete.
+    /// Aborts the relay so that neither side takes the data so far for complete.
     pub(super) fn abort(&mut self, reason: CloseReason) -> Reached<N> {
         // The server violated TLS, so becket has sent an alert, which a reset could overtake.
         let told = matches!(

@@ -28,8 +28,8 @@ impl<N: Net> Connection<N> {
         Advanced::Waiting
     }
 
-    /// Returns the idle time, or `None` if a request or response is in progress. While the process
-    /// drains, the result is too long, because it is computed from the shortened deadline.
+    /// Returns the idle time, or `None` if a request or response is in progress. Reports too much
+    /// while the process drains, because it is computed from the deadline, which a drain shortens.
     pub fn rested(&self, now: Duration, timeouts: &Timeouts) -> Option<Duration> {
         let patience = match &self.phase {
             Some(Phase::Relaying(phase)) if phase.rests() => timeouts.idle,

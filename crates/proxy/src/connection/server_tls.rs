@@ -1,14 +1,15 @@
 //! TLS handshake with the server, after the connect.
 //!
-//! With backend TLS, the first write after the connect contains the plaintext PROXY header and the
-//! ClientHello. No client data is sent before there are traffic keys, so another server can be
-//! tried until then without harm.
+//! The first write after the connect contains the plaintext PROXY header and the ClientHello.
+//! Client data is sent only after there are traffic keys, so until then another server can be tried
+//! without harm.
 //!
-//! With `backend.tls.starttls`, becket first requests TLS in plaintext;
-//! [`becket_proto::starttls::TlsRequest`] determines this dialog. The ClientHello is sent after the
-//! server agrees. The server's greeting is the first data for the client.
+//! With `backend.tls.starttls`, becket first requests TLS in plaintext
+//! ([`becket_proto::starttls::TlsRequest`]), and sends the ClientHello after the server has agreed.
+//! The server's greeting is relayed to the client.
 //!
-//! A server can occupy memory for a greeting, a record, or a message with a chain of
+//! The memory for a server is limited: a greeting, a record, or a message with a certificate chain
+//! of
 //! `limits.certificate-chain`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7; [`becket_tls::to_servers`] creates the engine.
@@ -34,7 +35,7 @@ use becket_tls::to_servers::ServerTls;
 #[derive(Debug)]
 pub(super) struct ServerHandshake {
     pub(super) tls: Box<Tls<UnbufferedClientConnection>>,
-    /// Plaintext request for TLS; `None` without STARTTLS, or after the server has agreed.
+    /// STARTTLS dialog in progress; `None` without STARTTLS, or after the server has agreed.
     request: Option<Box<ClearRequest>>,
     /// Plaintext greeting of the server, to be relayed to the client.
     pub(super) greeting: Vec<u8>,
@@ -47,7 +48,8 @@ struct ClearRequest {
     hello: Vec<u8>,
 }
 
-/// First data for the server, kept until a connect succeeds.
+/// First data for the server. It is kept until a connect succeeds, so that each attempt can send
+/// it.
 #[derive(Debug)]
 pub(super) struct TlsStart {
     /// The PROXY header, sent in plaintext.

@@ -1,9 +1,9 @@
 //! A step of rustls that may wait for a signature from [`becket_keys::signing`].
 //!
-//! The step is a coroutine that owns its data: the engine, its input and its output. The handshake
-//! context is lent to the thread only while the step runs (`sessions/context.rs`). If a suspended
-//! step is dropped, it is resumed once without an answer, so that it ends with an error. A crypto
-//! thread that has not started the requested signature skips it.
+//! The step is a coroutine that owns the engine, its input and its output. The context for rustls'
+//! callbacks is in a thread-local variable only while the step runs (`sessions/context.rs`). If a
+//! suspended step is dropped, it is resumed once without a signature, so that it ends with an
+//! error. A crypto thread skips a requested signature that it has not started.
 
 use becket_sys::coroutine::{CoroutineState, Suspended};
 use rustls::Error;

@@ -1,12 +1,13 @@
-//! Accepts new clients in bounded time, and rejects clients above the limits.
+//! Accepts new clients for a bounded time per turn, and resets clients above the limits.
 //!
-//! A new client is advanced immediately, because its ClientHello has probably arrived. If it needs
-//! a signature, it then joins a queue, which can serve the newest client first. The worker stops
-//! accepting while the connection or descriptor limit is reached.
+//! The first step of a handshake runs immediately after the accept, because the ClientHello has
+//! probably arrived. A client that needs a signature then joins a queue. The worker stops accepting
+//! while the connection limit or the descriptor limit is reached.
 //!
-//! A retiring socket whose grace period has expired is an exception, because the open socket blocks
-//! the address for the next process. The worker empties the queue of this socket and resets clients
-//! above a limit.
+//! A listening socket that was removed from the configuration is closed after a grace period. If
+//! the grace period has expired, the worker accepts the whole queue of this socket even at a limit,
+//! and resets clients above the limit: while the socket is open, the next process cannot bind the
+//! address.
 
 use std::fmt::Display;
 use std::io;
@@ -98,8 +99,9 @@ impl Worker {
                 let mut is_served = true;
                 match accepted {
                     Accepted::Client(socket, address) => {
-                        // Messages are applied first, because the client may have connected after a
-                        // message was sent, for example after a reload was reported as complete.
+                        // Pending messages are applied before the accept, because a client may rely
+                        // on them. For example, it may connect after a reload was reported as
+                        // complete.
                         self.look_for_mail();
                         let waited = self.waited_in_kernel(key, &socket);
                         // The entry exists, because acceptors are removed only at the end of a
@@ -112,8 +114,8 @@ impl Worker {
                 }
                 let took = self.time().saturating_sub(now);
                 now += took;
-                // Only clients that were rejected or queued use up the reserved time. A served
-                // client that took longer than a slice also counts, because it needed a signature.
+                // Rejected and queued clients use up the reserved time. A served client counts only
+                // if it took longer than a slice, which means that the worker made its signature.
                 if !is_served || took > SLICE {
                     self.newcomers.shares.arrivals.spend(took);
                 }
@@ -224,7 +226,8 @@ impl Worker {
         self.connections.contains(index) && !waits
     }
 
-    /// Closes the oldest connection without a whole ClientHello. Returns `false` if there is none.
+    /// Closes the oldest connection that has not sent a complete ClientHello. Returns `false` if
+    /// there is no such connection.
     fn displace(&mut self) -> bool {
         let Some(oldest) = self.newcomers.without_hello.first() else {
             return false;
@@ -243,7 +246,8 @@ impl Worker {
         self.reset(socket, facts, reason)
     }
 
-    /// Resets a client, which is cheapest for both sides. Returns `false`, as [`Self::admit`] does.
+    /// Resets a client, which needs no further packets or state. Returns `false`, as
+    /// [`Self::admit`] does.
     fn reset(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);

@@ -1,12 +1,13 @@
-//! One listening socket of one worker.
+//! A listening socket of a worker.
 //!
-//! Each worker has its own socket per address (`SO_REUSEPORT`), so the kernel distributes
+//! Each worker has a separate socket per address (`SO_REUSEPORT`), so the kernel distributes
 //! connections without a shared lock. Accepted sockets inherit the options of the listening socket,
 //! so accepting costs one system call.
 //!
-//! A removed acceptor is *retired* first. The kernel drops new SYNs, because the socket then
-//! requires a TTL that no routed packet has. The worker accepts the connections in the queue and
-//! then closes the socket. Closing the socket at once would reset every connection in its queue.
+//! A socket whose address was removed from the configuration is *retired* before it is closed,
+//! because a close resets every connection in its accept queue. A retired socket requires a TTL
+//! that no routed packet has, so the kernel drops new SYNs. The worker accepts the connections in
+//! the queue and then closes the socket.
 
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -23,9 +24,9 @@ use crate::connection::listener::ListenerState;
 pub(super) struct Acceptor {
     socket: TcpListener,
     address: SocketAddr,
-    /// Listener of the clients that this socket accepts; replaced on a reload.
+    /// State of the configured listener whose clients this socket accepts. A reload replaces it.
     pub listener: Rc<ListenerState>,
-    /// The next process, started by the service manager or by an upgrade, also listens on this
+    /// `true` if another process, such as the next process of an upgrade, also listens on this
     /// socket.
     inherited: bool,
     /// `true` if the socket is registered in the poll. If `false`, the worker checks the socket
@@ -35,7 +36,8 @@ pub(super) struct Acceptor {
     /// End of the grace period of a retiring acceptor. After that time, the acceptor is closed as
     /// soon as its queue is empty.
     retired_at: Option<Duration>,
-    /// Latest measured wait of a client in the accept queue, and the time of the measurement.
+    /// Wait of a client in the accept queue and the time at which it was measured; only the latest
+    /// measurement.
     asked: Option<(Duration, Duration)>,
 }
 
@@ -97,8 +99,8 @@ impl Acceptor {
         }
     }
 
-    /// Returns how long a newly accepted client waited in the queue. After a short wait, assumes
-    /// the same wait for the next clients, which saves system calls.
+    /// Returns how long a newly accepted client waited in the accept queue. If the last measured
+    /// wait was short and recent, returns that value to save a system call.
     pub(super) fn waited(&mut self, client: &TcpStream, now: Duration) -> Duration {
         lately(self.asked, now).unwrap_or_else(|| {
             let waited = becket_sys::socket::silent_for(client).unwrap_or_default();
@@ -107,9 +109,9 @@ impl Acceptor {
         })
     }
 
-    /// Rejects new connections, and accepts clients that complete their TCP handshake within
-    /// [`GRACE`]. If the socket is inherited, only closes this process's descriptor, because the
-    /// next process serves the queue.
+    /// Retires the socket: rejects new connections, but accepts clients that complete their TCP
+    /// handshake within [`GRACE`]. If the socket is inherited, only closes this process's
+    /// descriptor, because the next process serves the queue.
     pub(super) fn retire(&mut self, now: Duration) {
         if self.retired_at.is_some() {
             return;
@@ -129,7 +131,7 @@ impl Acceptor {
     pub(super) fn let_go(&mut self) {
         self.inherited = true;
         self.ready = false;
-        // Time zero is in the past, so the socket is closed at the end of this turn.
+        // The grace period ends at time zero, so the socket is closed at the end of this turn.
         self.retired_at = Some(Duration::ZERO);
     }
 
@@ -201,14 +203,14 @@ impl Acceptor {
     }
 }
 
-/// Returns the last measured wait if it was short and recent. It is then a good estimate for a new
-/// client.
+/// Returns the last measured wait if it was short and recent, and `None` otherwise.
 fn lately(asked: Option<(Duration, Duration)>, now: Duration) -> Option<Duration> {
     let (waited, at) = asked?;
     (waited < TARGET && now.saturating_sub(at) < RIGHT_BEHIND).then_some(waited)
 }
 
-/// Time for clients to complete the TCP handshake: more than one round trip.
+/// Grace period in which clients can complete the TCP handshake. It is longer than a usual round
+/// trip.
 pub(super) const GRACE: Duration = Duration::from_millis(250);
 /// Maximum age of a measured wait that is reused as the estimate for a new client.
 const RIGHT_BEHIND: Duration = Duration::from_millis(5);

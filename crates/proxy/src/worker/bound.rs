@@ -6,6 +6,6 @@ use std::net::{SocketAddr, TcpListener};
 pub struct BoundListener {
     pub address: SocketAddr,
     pub listener: TcpListener,
-    /// The socket belongs to the service manager, which also passes it to the next process.
+    /// `true` if the service manager owns the socket and also passes it to the next process.
     pub inherited: bool,
 }

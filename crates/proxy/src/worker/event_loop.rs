@@ -1,12 +1,12 @@
-//! One worker: poll, mailbox, sockets and timers on one thread and core, without shared locks.
+//! The event loop of a worker, which runs on one thread.
 //!
-//! A worker owns its poll, listening sockets, connections, timers, buffers and counters. A turn
-//! serves established connections first, then handshakes, then new clients. The time of a turn is
-//! bounded (`slices.rs`), and no kind of work starves another. Work that is left continues in the
-//! next turn, which then does not sleep.
+//! A worker owns its poll, listening sockets, connections, timers, buffers and counters. Each turn
+//! of the loop serves established connections first, then handshakes, then new clients. `slices.rs`
+//! bounds the time of each part, so that no part starves another. If work remains, the next turn
+//! does not sleep.
 //!
-//! Descriptors are registered once, edge-triggered. The registration never changes and ends when
-//! the descriptor is closed.
+//! Each socket is registered once, edge-triggered. The registration never changes and ends when the
+//! descriptor is closed.
 
 use std::collections::VecDeque;
 use std::io;
@@ -91,8 +91,8 @@ pub(super) struct ServedConfig {
 #[derive(Debug)]
 pub(super) struct Acceptors {
     pub(super) sockets: Slab<Acceptor>,
-    /// Index of the socket from which the latest turn accepted first. The next turn starts with
-    /// another socket.
+    /// Index of the socket from which the latest turn accepted first. The next turn starts at the
+    /// following index.
     pub(super) first: usize,
     pub(super) backlog: Backlog,
     pub(super) reserve: ReserveFd,
@@ -100,7 +100,7 @@ pub(super) struct Acceptors {
     /// Time of the next check of sockets that are not in the poll.
     pub(super) quiet_until: Duration,
     pub(super) pauses: RateLimit,
-    /// Accepting is paused because another process serves these sockets.
+    /// `true` while accepting is paused because another process accepts from these sockets.
     pub(super) is_parked: bool,
     pub(super) accepts_since: Option<Duration>,
 }
@@ -108,11 +108,11 @@ pub(super) struct Acceptors {
 /// Clients whose handshake is not complete.
 #[derive(Debug)]
 pub(super) struct Newcomers {
-    /// Connections that have received data or need a step for another reason.
+    /// Handshaking connections that have received data or need a step for another reason.
     pub(super) handshaking: VecDeque<usize>,
     pub(super) handshakes: usize,
     pub(super) unsigned: Unsigned,
-    /// Connections without a whole ClientHello, oldest first.
+    /// Connections that have not sent a complete ClientHello, oldest first.
     pub(super) without_hello: IndexQueue,
     pub(super) shares: Shares,
     pub(super) signing: WorkerSigning,
@@ -122,7 +122,7 @@ pub(super) struct Newcomers {
 pub(super) struct Alarms {
     pub(super) timers: Timers<Alarm>,
     pub(super) last: u32,
-    /// Idle connections to servers of backends with `idle-reclaim`.
+    /// Idle connections that the worker may close, because their backends have `idle-reclaim`.
     pub(super) rests: RestQueue,
 }
 
@@ -160,7 +160,8 @@ pub(super) enum Shutdown {
 }
 
 impl Worker {
-    /// Creates a worker from its poll and sockets, and builds the listeners.
+    /// Creates a worker from its poll and sockets, and builds the state of each configured
+    /// listener.
     ///
     /// # Errors
     ///
@@ -361,8 +362,8 @@ impl Worker {
         }
     }
 
-    /// Updates the number of handshakes, and the queues of clients that have not sent a ClientHello
-    /// or wait for a signature.
+    /// Updates the handshake count and the queues of handshaking clients after a step of this
+    /// connection.
     pub(super) fn count_handshake(&mut self, index: usize) {
         let Some(entry) = self.connections.get_mut(index) else {
             return;
@@ -537,9 +538,9 @@ pub(super) const FIRST_ACCEPTOR: usize = usize::MAX / 2 + 1;
 /// Maximum number of events per poll call. A larger number only delays the first event.
 const EVENTS: usize = 256;
 const TICK: Duration = Duration::from_millis(50);
-/// Maximum time until an alarm expires. An alarm stays in the timers after its connection is
-/// closed, so closed connections could leave millions of `timeouts.idle` alarms. Earlier alarms
-/// cost little, because the timer wheel visits each alarm once in 51 s anyway.
+/// Longest time for which an alarm is set; the alarm then checks the deadline and is set again. An
+/// alarm remains in the timers after its connection is closed, so long alarms of closed connections
+/// would accumulate.
 const FARTHEST_ALARM: Duration = Duration::from_secs(50);
 
 #[cfg(test)]

@@ -1,8 +1,8 @@
-//! Requests of an operator to list or close open connections of a worker.
+//! Requests to list or close the open connections of a worker, sent by an operator.
 //!
-//! Each message covers a limited number of connections, so the worker does other work between the
+//! A request covers a limited number of connections, so that the worker does other work between the
 //! pages of a long list. A connection is identified by its worker, its index and the time of its
-//! accept. The time is needed because an index is reused after its connection is closed.
+//! accept, because an index is reused after its connection is closed.
 
 use std::fmt::{self, Display};
 use std::net::SocketAddr;
@@ -127,8 +127,7 @@ impl Filter {
         *self == Self::default()
     }
 
-    /// Returns the first filter field with a listener, backend or server name that is not in the
-    /// configuration.
+    /// Returns the first field whose listener, backend or server name is not in the configuration.
     pub fn unknown(&self, config: &Config) -> Option<BadField> {
         let listeners = config.listeners.iter().map(|it| it.keys.name.to_string());
         let backends = config.backends.iter().map(|it| &it.keys.name);
@@ -197,7 +196,7 @@ pub struct ConnectionRow {
     pub phase: &'static str,
     pub version: Option<&'static str>,
     pub suite: Option<&'static str>,
-    /// `full`, or the kind of resumption.
+    /// `full`, or the kind of resumption; `None` if the connection has no completed TLS handshake.
     pub handshake: Option<&'static str>,
     pub backend: Option<String>,
     pub server: Option<Arc<str>>,

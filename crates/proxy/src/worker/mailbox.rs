@@ -1,13 +1,12 @@
-//! Messages from the control thread and other workers to a worker: a queue and a waker.
+//! Queue of messages to a worker, from the control thread and other threads, and a waker.
 //!
-//! Rare messages are reloads, key rotations, lists of connections and the end of the worker.
-//! Frequent messages are granted server slots and signatures of crypto threads. The lock is held
-//! only to push a message, or to take the whole queue. The waker is used only if the worker sleeps,
-//! and only once. A worker that is awake checks a flag between two connections, so a granted slot
-//! does not wait for the end of the turn. The worker checks the flag again before it sleeps
-//! ([`Mailbox::wait`]). The sender sets `loaded` and then reads `sleeps`; the worker sets `sleeps`
-//! and then reads `loaded`, all with sequential consistency. At least one of the two sees the
-//! other's flag, so no message waits for a sleeping worker.
+//! The lock is held only to push a message or to take the whole queue. A sender uses the waker only
+//! if the worker sleeps, and only once. An awake worker checks `loaded` after each connection, so
+//! that a granted server slot does not wait for the end of the turn.
+//!
+//! No message waits for a sleeping worker. The sender sets `loaded` and then reads `sleeps`. The
+//! worker sets `sleeps` and then reads `loaded` ([`Mailbox::wait`]). All four accesses are
+//! sequentially consistent, so either the sender sees `sleeps`, or the worker sees `loaded`.
 
 use std::io;
 use std::net::SocketAddr;
@@ -70,7 +69,7 @@ impl Answers for Mailbox {
 pub struct Mailbox {
     /// `None` after the worker has ended.
     messages: Mutex<Option<Vec<WorkerMessage>>>,
-    /// The queue contains messages. Readable without the lock of the queue.
+    /// `true` if the queue contains messages. The flag can be read without the lock of the queue.
     loaded: AtomicBool,
     /// `true` while the worker sleeps or is about to sleep, and no sender has woken it yet.
     sleeps: AtomicBool,
@@ -92,8 +91,8 @@ impl Mailbox {
     pub fn post(&self, message: WorkerMessage) {
         let mut held = self.lock();
         let Some(messages) = &mut *held else {
-            // The lock is released first: dropping the message may grant its slot through this
-            // mailbox.
+            // The lock is released before the drop, because dropping the message may grant its slot
+            // and post to this mailbox.
             drop(held);
             return;
         };
@@ -137,8 +136,8 @@ impl Mailbox {
         !self.loaded.load(SeqCst)
     }
 
-    /// Returns `true` if there are messages, without taking the lock. A message that is missed here
-    /// is found by [`Self::wait`]. Costs one load of a rarely written value.
+    /// Returns `true` if there are messages, without taking the lock. If a new message is not
+    /// visible yet, [`Self::wait`] finds it.
     pub fn is_loaded(&self) -> bool {
         self.loaded.load(Relaxed)
     }

@@ -1,4 +1,5 @@
-//! Applies messages that a worker receives, and builds the listener states for a configuration.
+//! Applies messages that a worker receives, and builds the state of each listener of a new
+//! configuration.
 
 use std::io;
 use std::net::SocketAddr;
@@ -25,8 +26,8 @@ use becket_tls::hello_router::HelloRouter;
 use becket_tls::route_configs::RouteParts;
 
 impl Worker {
-    /// Applies pending messages. Called between two connections, because a turn may take
-    /// milliseconds, and a granted slot stays unused until its connection receives the grant.
+    /// Applies pending messages. The worker calls this between two connections, so that a granted
+    /// slot does not wait for the end of a turn, which may take milliseconds.
     pub(super) fn look_for_mail(&mut self) {
         if self.mailbox.is_loaded() {
             self.read_mail();
@@ -104,9 +105,9 @@ impl Worker {
         self.acceptors.backlog.handle_look(now, 0, true);
     }
 
-    /// Stops accepting. Closes the sockets that another process also has (`passed_on`), or all
-    /// sockets if this process never accepted. For each remaining socket, accepts the clients in
-    /// its queue first, because no other process accepts them.
+    /// Stops accepting. Closes the sockets on which another process also listens (`passed_on`), or
+    /// all sockets if this process never accepted. Other sockets are closed after their queued
+    /// clients have been accepted.
     fn drain(&mut self, passed_on: &[SocketAddr]) {
         self.shutdown = Shutdown::Draining;
         let now = self.time();
@@ -179,8 +180,7 @@ impl Worker {
     }
 
     /// Builds listener states for a configuration and assigns them to existing and new sockets.
-    /// Retires sockets whose address was removed. A state in `before` with the same listener and
-    /// pools is reused. If a state cannot be built, nothing changes.
+    /// Retires sockets whose address was removed. If a state cannot be built, nothing changes.
     fn serve_by(
         &mut self,
         config: Arc<Config>,

@@ -1,6 +1,8 @@
 //! Work that no socket event starts: expired deadlines, connections of a failed server, and idle
-//! connections under memory pressure. Each may affect all connections of a worker, so one turn does
-//! a bounded part. The next turn continues without sleeping.
+//! connections under memory pressure.
+//!
+//! Such work may affect all connections of a worker, so a turn does only a bounded part of it. If
+//! work remains, the next turn starts without sleeping.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -59,8 +61,8 @@ impl Worker {
     }
 
     pub(super) fn sweep(&mut self, cause: SweepCause) {
-        // Replaces an older sweep with the same cause, because connections have been added since it
-        // began.
+        // The new sweep replaces an unfinished sweep with the same cause, because connections have
+        // been added since that sweep began.
         self.sweeps.retain(|sweep| match (&sweep.cause, &cause) {
             (SweepCause::ServerFailed(one), SweepCause::ServerFailed(other)) => {
                 !Arc::ptr_eq(one, other)
@@ -89,8 +91,8 @@ impl Worker {
         }
     }
 
-    /// Checks one connection in a sweep. Returns `true` if the connection was closed or changed its
-    /// server.
+    /// Checks one connection in a sweep. Returns `true` if the connection was closed or moved to
+    /// another server.
     fn look_at(&mut self, index: usize, cause: &mut SweepCause) -> bool {
         let Some(entry) = self.connections.get(index) else {
             return false;

@@ -39,8 +39,8 @@ impl Worker {
         }
     }
 
-    /// Registers a connection that is idle after a step, or removes a connection that is not.
-    /// `moved` is the connection's byte count before the step.
+    /// Registers a connection that is idle after a step, or removes it if it is not idle. `moved`
+    /// is the byte count of the connection before the step.
     pub(super) fn note_rest(&mut self, index: usize, moved: u64) {
         if self.served.reclaiming.is_empty() {
             return;
@@ -88,7 +88,8 @@ impl Worker {
             return true;
         }
         if !entry.connection.is_acknowledged() {
-            // The client has not received the whole response, so its idle time starts again.
+            // The client has not received the whole response, so the idle time of the connection
+            // starts again.
             self.alarms.rests.rest(index, group_of(server), now);
             return true;
         }
@@ -99,7 +100,8 @@ impl Worker {
         })
     }
 
-    /// Returns the time until this worker must check its idle connections again.
+    /// Returns the time until this worker must check its idle connections again, or `None` if no
+    /// check is needed.
     pub(super) fn next_reclaim(&mut self) -> Option<Duration> {
         let now = self.clocks.now.running;
         let pools = Rc::clone(&self.served.reclaiming);

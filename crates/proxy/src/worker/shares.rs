@@ -21,9 +21,7 @@ impl Shares {
     }
 }
 
-/// Time between two checks of the backlog under overload. A client that resumes a session waits no
-/// longer than this to be accepted.
+/// Interval at which the worker checks the accept queues under overload.
 pub(super) const GATHER: Duration = Duration::from_millis(2);
-/// Maximum time for new clients between two checks of the sockets. A check without events costs
-/// half a microsecond. A request that arrives during a slice waits for half a slice on average.
+/// Maximum time for new clients between two polls of the sockets.
 pub(super) const SLICE: Duration = Duration::from_micros(200);

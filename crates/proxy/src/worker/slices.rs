@@ -1,27 +1,23 @@
-//! Divides the time of a turn, so that no client waits long for the handshakes of others.
+//! Divides the time of a turn between established connections and new clients.
 //!
-//! The time between two checks of the sockets is bounded. Established connections are advanced
-//! first, each within its byte budget, for at most [`ESTABLISHED`]. Then one [`SLICE`] is for new
-//! clients and one for signatures. At least one signature is made in each turn, because a signature
-//! cannot be interrupted. If no client waits for a signature, both slices are for new clients. So
-//! an established connection waits for at most two slices and one signature.
+//! Established connections are advanced first, each within its byte budget, for at most
+//! [`ESTABLISHED`]. Then one [`SLICE`] is for new clients and one for signatures. If no client
+//! waits for a signature, both slices are for new clients. Each turn makes at least one pending
+//! signature, and a signature cannot be interrupted. So an established connection waits for at most
+//! two slices and one signature.
 //!
-//! If established connections have work all the time, a fifth of the time is still spent on new
-//! clients. In their slice, started handshakes are advanced first, because the time spent on them
-//! would otherwise be wasted. Then clients are accepted and advanced for the first time, at least
-//! one client in each slice. While signatures are pending, a tenth of the time is spent on clients
-//! that can only join the queue or be rejected, so that rejections do not prevent signatures.
-//! Resumptions that are served at once do not count towards that tenth.
+//! `shares.rs` reserves time. If established connections have work all the time, new clients still
+//! get a fifth of the time. While signatures are pending, clients that can only be queued or
+//! rejected get a tenth, so that rejections do not prevent signatures.
 //!
-//! A signature that costs as little as queueing is made with the first step, if no client waits for
-//! the worker and the backlog is sometimes empty. Clients that need other signatures wait in a
-//! queue ([`Unsigned`](super::unsigned::Unsigned)). If the queue is long, it serves the newest
-//! client first, and resets clients that have waited too long. The wait in the kernel counts as
-//! well, and the backlog is limited ([`Backlog`](becket_proto::backlog::Backlog)). While clients
-//! wait too long, the backlog has room for as many clients as can be accepted within the target
-//! time, and the worker checks it every `GATHER`. New clients then do not wake the worker, because
-//! each wake-up would take the core from a crypto thread. `shares.rs` defines the fifth and the
-//! tenth.
+//! A cheap signature is made in the first step of a handshake if no other client waits. Clients
+//! that need another signature wait in a queue ([`Unsigned`](super::unsigned::Unsigned)). A long
+//! queue serves the newest client first and resets clients that have waited too long.
+//!
+//! The accept queue of the kernel is limited in the same way
+//! ([`Backlog`](becket_proto::backlog::Backlog)). Under overload, it has room only for clients that
+//! can be accepted within the target time. The worker then checks it every `GATHER`, and new
+//! clients do not wake the worker.
 
 use std::time::Duration;
 
@@ -127,8 +123,8 @@ impl Worker {
             .can_go(self.newcomers.signing.room())
     }
 
-    /// Advances a connection in the handshake. A cheap signature is made at once if no other client
-    /// waits.
+    /// Advances a handshaking connection. If it needs a cheap signature and no other client waits,
+    /// the signature is made immediately.
     pub(super) fn advance_newcomer(&mut self, index: usize) {
         let is_behind = self
             .acceptors
@@ -192,7 +188,8 @@ impl Worker {
         self.newcomers.unsigned.is_over_target(now) || self.acceptors.backlog.is_behind(now)
     }
 
-    /// Reduces the backlog under overload, and restores the configured value afterwards.
+    /// Limits the accept queues of the listening sockets under overload, and restores the
+    /// configured backlog afterwards.
     pub(super) fn bound_queues(&mut self, now: Duration) {
         // While this worker is parked, another process accepts from these sockets, so their backlog
         // must not change.

@@ -19,7 +19,7 @@ pub struct Common {
     pub secrets: Arc<TicketSecrets>,
     /// One outbox per worker for new sessions; empty without a cluster.
     pub outboxes: Vec<Outbox>,
-    /// Workers accept no clients until they receive `Accept`.
+    /// `true` if workers accept no clients until they receive `Accept`.
     pub is_parked: bool,
 }
 

@@ -1,4 +1,4 @@
-//! A sweep checks every connection of a worker, a part in each turn.
+//! A sweep, which checks every connection of a worker in parts, one part per turn.
 
 use std::sync::Arc;
 use std::time::Duration;

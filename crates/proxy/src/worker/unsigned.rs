@@ -1,10 +1,9 @@
-//! Queues of clients that wait for a signature: by the worker, by a crypto thread, or by a token.
+//! Queues of clients that wait for a signature: one queue each for signatures by the worker, by
+//! crypto threads and by tokens.
 //!
-//! There is one queue for the worker, one for crypto threads and one for tokens. A client of the
-//! first queue waits for time of the worker; a client of the other two waits until fewer signatures
-//! are in progress. A token that does not respond may make no progress for seconds. Each queue is a
-//! [`FreshQueue`]. Queues with a client that can proceed alternate, so a long queue does not delay
-//! the other queues.
+//! A client in the first queue waits until the worker has time. A client in the second or third
+//! queue waits until fewer signatures are in progress. The queues with a client that can proceed
+//! take turns, so a long queue does not delay another queue. Each queue is a [`FreshQueue`].
 
 use std::time::Duration;
 
@@ -52,8 +51,8 @@ impl Unsigned {
             .for_each(|queue| queue.remove(index));
     }
 
-    /// Adds the time that a client has waited in the kernel to its time in the queue. Returns
-    /// `true` if the client is queued.
+    /// Adds the time that a client waited in the kernel's accept queue to its time in this queue.
+    /// Returns `true` if the client is queued.
     pub(super) fn came_before(&mut self, index: usize, waited: Duration) -> bool {
         let mut kinds = self.kinds().into_iter();
         kinds.any(|queue| queue.came_before(index, waited))
@@ -79,7 +78,7 @@ impl Unsigned {
         room.threads && !self.elsewhere.is_empty()
     }
 
-    /// Returns for each queue whether the signature of a client in that queue can be made or
+    /// Returns one flag per queue: `true` if the signature of a client in that queue can be made or
     /// requested now.
     fn go(&self, room: Room) -> [bool; 3] {
         let asks_token = room.tokens && !self.on_tokens.is_empty();
@@ -112,8 +111,7 @@ impl Unsigned {
     }
 
     /// Returns `true` if a client has waited longer than the target time for the worker or a crypto
-    /// thread. Tokens do not count: few clients may need a token, so a slow token is no reason to
-    /// reduce the backlog.
+    /// thread. Waits for tokens do not count, because they are no reason to reduce the backlog.
     pub(super) fn is_over_target(&self, now: Duration) -> bool {
         let kinds = [&self.here, &self.elsewhere];
         kinds.iter().any(|queue| queue.is_over_target(now))

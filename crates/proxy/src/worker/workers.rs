@@ -29,7 +29,7 @@ pub struct Workers {
     /// Addresses that the latest reload removed. Their sockets may still be open.
     retiring: Vec<SocketAddr>,
     signatures: Arc<SigningQueue>,
-    /// Crypto threads, started when a configuration contains an expensive key.
+    /// Crypto threads; `None` until a configuration contains an expensive key.
     crypto: Option<CryptoThreads>,
 }
 
@@ -40,8 +40,8 @@ pub struct WorkerEnded {
 }
 
 impl Workers {
-    /// Starts one thread per list of sockets, each pinned to its own core if configured. Each
-    /// thread calls `ended` when it ends.
+    /// Starts one worker thread for each element of the list of sockets, pinned to a separate core
+    /// if configured. Each thread calls `ended` when it ends.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! System calls that a running server makes, grouped by purpose.
+//! System calls that a running server may make, grouped by purpose.
 //!
-//! The list contains the calls that the code and the C library need, as found by running the
-//! end-to-end tests under [`super::restrict`]. It also contains variants of each call, since
-//! another C library, or the next version of this one, may use those.
+//! The list contains the calls of the code and of the C library that the end-to-end tests make
+//! under [`super::restrict`]. It also contains variants of these calls, because another C library
+//! or another version may use them.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,8 @@ use seccompiler::{
     BackendError, SeccompCmpArgLen::Dword, SeccompCmpOp, SeccompCondition, SeccompRule,
 };
 
-/// Rules by call number. A call without rules is always allowed; otherwise one rule must match.
+/// Rules by call number. A call without rules is always allowed. A call with rules is allowed if at
+/// least one rule matches.
 pub(super) type CallRules = BTreeMap<i64, Vec<SeccompRule>>;
 
 pub(super) fn rules() -> Result<CallRules, BackendError> {
@@ -77,14 +78,14 @@ const ALWAYS: &[Call] = calls! {
     SYS_getsockname SYS_getpeername SYS_getsockopt SYS_setsockopt SYS_pipe2 SYS_dup SYS_dup3
     SYS_epoll_create1 SYS_epoll_ctl SYS_epoll_pwait SYS_epoll_pwait2 SYS_eventfd2 SYS_ppoll SYS_pselect6
     SYS_timerfd_create SYS_timerfd_settime SYS_timerfd_gettime
-    // Files by path; Landlock restricts the paths.
+    // Calls that access files by path or by descriptor. Landlock restricts the paths.
     SYS_openat SYS_openat2 SYS_newfstatat SYS_statx SYS_statfs SYS_fstat SYS_fstatfs SYS_faccessat SYS_faccessat2
     SYS_readlinkat SYS_getdents64 SYS_lseek SYS_getcwd SYS_fsync SYS_fdatasync SYS_ftruncate SYS_fadvise64 SYS_readahead
     SYS_flock SYS_renameat SYS_renameat2 SYS_unlinkat SYS_fchown SYS_fchownat SYS_umask
-    // Memory; rules for executable memory are below.
+    // Memory calls. `SOMETIMES` contains the rules for executable memory.
     SYS_brk SYS_munmap SYS_mremap SYS_madvise SYS_mincore SYS_msync SYS_mlock SYS_mlock2 SYS_munlock SYS_mlockall
-    // Threads and their signals. clone3 is listed so that only the filter of `no_clone3` refuses
-    // it, without SIGSYS.
+    // Threads and signals between them. clone3 is listed here because the filter of `no_clone3`
+    // refuses it without a SIGSYS.
     SYS_clone3
     SYS_futex SYS_set_robust_list SYS_get_robust_list SYS_set_tid_address SYS_rseq SYS_membarrier SYS_exit SYS_exit_group
     SYS_gettid SYS_getpid SYS_getppid SYS_sched_yield SYS_sched_getaffinity SYS_sched_getparam
@@ -110,10 +111,10 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_socket 0 Is(AF_INET6 as u32);
     SYS_socket 0 Is(AF_UNIX as u32);
     SYS_socketpair 0 Is(AF_UNIX as u32);
-    // A clone without CLONE_THREAD would create a process.
+    // Without CLONE_THREAD, clone would create a process.
     SYS_clone 0 Has(CLONE_THREAD as u32);
-    // Memory is never writable and executable at once. The C library needs executable mappings to
-    // load the modules named in nsswitch.conf.
+    // Writable memory must not be executable. Executable mappings that are not writable are
+    // allowed, because the C library needs them to load the modules named in nsswitch.conf.
     SYS_mmap 2 HasNot(PROT_EXEC as u32);
     SYS_mmap 2 HasNot(PROT_WRITE as u32);
     SYS_mprotect 2 HasNot(PROT_EXEC as u32);
@@ -125,8 +126,7 @@ const SOMETIMES: &[(Call, &[(u8, Comparison)])] = sometimes! {
     SYS_prctl 0 Is(PR_SET_VMA as u32);
     // PID 0 means the calling process.
     SYS_prlimit64 0 Is(0);
-    // Signals to other processes are refused, even through a descriptor that becomes ready
-    // (F_SETOWN).
+    // Signals to other processes are refused, including signals for descriptor events (F_SETOWN).
     SYS_tgkill 0 IsOwnProcess;
     SYS_fcntl 1 Is(F_DUPFD as u32);
     SYS_fcntl 1 Is(F_DUPFD_CLOEXEC as u32);

@@ -1,9 +1,9 @@
-//! System calls denied to a process that runs foreign code. Other calls are allowed, since the needs of that code are
-//! not known.
+//! System calls denied to a process that runs foreign code, such as a loaded library. All other calls are allowed,
+//! because the needs of that code are not known.
 //!
 //! The process may use files, threads, and sockets to devices and hosts. It cannot start other processes, so killing it
-//! ends all of its code. It cannot affect other processes. Calls for system administration are denied, since most
-//! kernel bugs are there.
+//! ends all of its code. It cannot affect other processes. Calls for system administration are denied, because most
+//! kernel bugs are in these calls.
 
 use libc::{c_long, *};
 use seccompiler::SeccompCmpArgLen::Dword;
@@ -16,13 +16,14 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     let never = NEVER.iter().chain(NEVER_X86_64);
     let mut rules: CallRules = never.map(|call| (*call, Vec::new())).collect();
     let own = u64::from(std::process::id());
-    // A clone without CLONE_THREAD would create a process.
+    // Without CLONE_THREAD, clone would create a process.
     let is_process = all(&[(0, MaskedEq(CLONE_THREAD as u64), 0)])?;
     rules.insert(SYS_clone, vec![is_process]);
     for signals in [SYS_kill, SYS_tgkill] {
         rules.insert(signals, vec![all(&[(0, Ne, own)])?]);
     }
-    // A descriptor that becomes ready signals its owner, so setting the owner is denied.
+    // The kernel sends a signal to the owner of a descriptor that becomes ready. Setting the owner
+    // is denied, because the owner may be another process.
     let owners = [
         (SYS_fcntl, [F_SETOWN as u64, F_SETOWN_EX]),
         (SYS_ioctl, [FIOSETOWN, SIOCSPGRP]),
@@ -46,7 +47,8 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     rules.insert(SYS_prlimit64, vec![others_limits]);
     let families = FAMILIES.map(|family| (0, Ne, family as u64));
     rules.insert(SYS_socket, vec![all(&families)?]);
-    // A dumpable process could have its memory read by other processes of its user.
+    // Changing the dumpable flag is denied, because other processes of the user can read the memory
+    // of a dumpable process.
     let dumpable = all(&[(0, Eq, PR_SET_DUMPABLE as u64)])?;
     rules.insert(SYS_prctl, vec![dumpable]);
     Ok(rules)
@@ -81,7 +83,7 @@ const NEVER: &[c_long] = &[
     SYS_open_by_handle_at, SYS_fanotify_init,
     SYS_kexec_load, SYS_kexec_file_load, SYS_init_module, SYS_finit_module, SYS_delete_module, SYS_reboot, SYS_syslog,
     SYS_sethostname, SYS_setdomainname, SYS_settimeofday, SYS_clock_settime, SYS_adjtimex, SYS_clock_adjtime, SYS_vhangup,
-    // Large interfaces that no device needs.
+    // Interfaces that no device needs, and that expose much kernel code.
     SYS_bpf, SYS_perf_event_open, SYS_userfaultfd, SYS_io_uring_setup, SYS_io_uring_enter, SYS_io_uring_register,
     SYS_personality,
 ];

@@ -1,11 +1,11 @@
-//! Restricts the system calls of this process: seccomp.
+//! Restricts the system calls of this process with seccomp.
 //!
-//! A call that is not in the list ([`calls`]) fails with ENOSYS, so that a C library that knows a newer
-//! call uses the older one. A listed call with arguments that are not listed fails with EPERM. Refused
-//! calls are counted by number ([`refused`]). The kernel sends SIGSYS instead of making the call, and the
-//! handler here sets the result; a thread that blocks that signal is killed with the process. No process
-//! can be started: clone3(2), whose flags a filter cannot see, fails with ENOSYS, and clone(2) creates
-//! only threads.
+//! A call that is not in the list ([`calls`]) fails with ENOSYS, so that a C library falls back to an older call. A
+//! listed call with arguments that are not allowed fails with EPERM. [`refused`] returns the number of refused calls.
+//!
+//! The kernel sends SIGSYS instead of making a refused call, and the signal handler in this module sets the result. If
+//! a thread blocks SIGSYS, the kernel kills the process. The process cannot start other processes: clone3(2) fails with
+//! ENOSYS, because a filter cannot see its flags, and clone(2) can only create threads.
 //!
 //! Sources: seccomp(2), the kernel's `Documentation/userspace-api/seccomp_filter.rst`.
 
@@ -22,9 +22,9 @@ use seccompiler::{BpfProgram, SeccompAction, SeccompFilter, sock_filter};
 
 pub use self::calls::name;
 
-/// Refuses all calls except the listed ones from now on, in all threads. This cannot be undone, and
-/// executed programs inherit it. Call
-/// [`forbid_new_privileges`](crate::privileges::forbid_new_privileges) first.
+/// Refuses all calls except the listed ones, in all threads. This cannot be undone, and executed
+/// programs inherit it. Call [`forbid_new_privileges`](crate::privileges::forbid_new_privileges)
+/// first.
 ///
 /// # Errors
 /// `Unsupported` if the kernel has no filters; otherwise the error of the system call.
@@ -52,8 +52,7 @@ pub fn restrict_foreign_code() -> io::Result<()> {
     install(&compile(denied, SeccompAction::Allow, refused)?)
 }
 
-/// Returns the numbers of refused calls and how often each was refused. Numbers from 511 on share one
-/// entry.
+/// Returns how often each call was refused, by call number. All numbers from 511 on share one entry.
 #[must_use]
 pub fn refused() -> BTreeMap<usize, u64> {
     let counts = REFUSED.iter().map(|count| count.load(Relaxed));
@@ -67,7 +66,7 @@ fn no_clone3() -> io::Result<BpfProgram> {
     compile(rules, SeccompAction::Allow, refused)
 }
 
-/// Refuses the ABI x32: its calls have other numbers, which would bypass a list of denials.
+/// Refuses the x32 ABI. Its call numbers differ, so a list of denied calls would not match them.
 fn no_x32() -> BpfProgram {
     let instruction = |code, jf, k| sock_filter { code, jt: 0, jf, k };
     vec![
@@ -91,7 +90,8 @@ fn compile(
 }
 
 /// Installs a filter in all threads, without the speculation mitigations that Linux before 5.16
-/// adds to a filter: no code in this process has to be isolated from other code in it.
+/// adds to a filter. The process does not need them, because it does not isolate parts of its code
+/// from each other.
 fn install(program: &BpfProgram) -> io::Result<()> {
     let program = libc::sock_fprog {
         len: u16::try_from(program.len()).map_err(io::Error::other)?,
@@ -140,8 +140,8 @@ extern "C" fn on_refused(_: c_int, info: *mut libc::siginfo_t, context: *mut c_v
 
 fn answer(number: i64, argument: u64) -> c_int {
     if (number, argument as c_int) == (libc::SYS_socket, libc::AF_NETLINK) {
-        // getaddrinfo(3) lists the address families of this host through netlink. It works without
-        // them, so the refusal is not counted.
+        // getaddrinfo(3) uses netlink to list the address families of this host. It works without
+        // the list, so this refusal is not counted.
         return libc::EAFNOSUPPORT;
     }
     note(number);
@@ -184,7 +184,7 @@ fn set_result(context: &mut libc::ucontext_t, result: i64) {
     context.uc_mcontext.regs[0] = result as u64;
 }
 
-/// Counts by call number; the last entry is for all larger numbers.
+/// Number of refusals by call number. The last element counts all larger numbers.
 static REFUSED: [AtomicU64; 512] = [const { AtomicU64::new(0) }; 512];
 
 /// `BPF_RET | BPF_K`, `BPF_LD | BPF_W | BPF_ABS` and `BPF_JMP | BPF_JGE | BPF_K` of linux/bpf_common.h.

@@ -1,9 +1,9 @@
-//! Time at which the kernel of the peer acknowledged sent data (`SO_TIMESTAMPING`, the kernel's
+//! Measures when the peer's kernel acknowledged sent data (`SO_TIMESTAMPING`, the kernel's
 //! `Documentation/networking/timestamping.rst`).
 //!
-//! A client considers its connection established as soon as the SYN-ACK arrives. If the accept queue is
-//! full, the server's kernel drops the ACK, and the first bytes with it. Only acknowledged bytes have
-//! reached a connection in that queue.
+//! A client considers its connection established when the SYN-ACK arrives. If the server's accept queue is full, the
+//! server's kernel drops the final ACK and the first data. Only acknowledged data shows that the connection has reached
+//! the accept queue.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,7 +15,7 @@ use nix::sys::socket::{ControlMessageOwned, MsgFlags, Timestamps, recvmsg};
 use super::option::set_int;
 use crate::clock;
 
-/// Enables or disables kernel timestamps for the acknowledgement of bytes sent from now on.
+/// Enables or disables kernel timestamps for the acknowledgement of data sent from now on.
 ///
 /// # Errors
 /// Returns the errors of setsockopt(2); `InvalidInput` from a kernel before Linux 4.0.

@@ -1,9 +1,9 @@
-//! UDP sockets for messages between hosts, with large buffers.
+//! UDP sockets with large buffers, for messages between hosts.
 //!
-//! All sockets are non-blocking and close-on-exec. A socket for one host is bound without `SO_REUSEADDR`,
-//! since a second process could otherwise bind the same port and receive the datagrams.
+//! All sockets are non-blocking and close-on-exec. They are bound without `SO_REUSEADDR`: otherwise a second process
+//! could bind the same port and receive the datagrams.
 //!
-//! Source: udp(7), ip(7), ipv6(7), socket(7) and the kernel's networking/filter.rst.
+//! Sources: udp(7), ip(7), ipv6(7), socket(7) and the kernel's networking/filter.rst.
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
@@ -13,13 +13,12 @@ use socket2::{Domain, Protocol, SockFilter, SockRef, Socket, Type};
 
 /// Opens a UDP socket on `address`.
 ///
-/// Requests `buffer` bytes for datagrams in each direction, beyond `net.core.rmem_max` and `wmem_max` if
-/// `CAP_NET_ADMIN` allows it. The kernel may grant less, and doubles the grant for its own book-keeping. A
-/// socket on `[::]` also receives and sends IPv4, with IPv4-mapped addresses.
+/// Requests `buffer` bytes for each direction, even above `net.core.rmem_max` and `wmem_max` if `CAP_NET_ADMIN` allows
+/// it. The kernel may grant less. A socket on `[::]` also receives and sends IPv4, with IPv4-mapped addresses.
 ///
 /// # Errors
-/// `AddrInUse`, `PermissionDenied` for a low port without `CAP_NET_BIND_SERVICE`, `AddrNotAvailable` for an address that no
-/// interface has.
+/// `AddrInUse` if the port is in use; `PermissionDenied` for a low port without `CAP_NET_BIND_SERVICE`;
+/// `AddrNotAvailable` for an address that no interface has.
 pub fn datagrams(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
     let socket = open(address)?;
     enlarge(&socket, buffer);
@@ -27,16 +26,16 @@ pub fn datagrams(address: SocketAddr, buffer: usize) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-/// Makes the kernel drop every datagram that does not begin with `signature`, before it fills the
-/// socket's buffer or wakes the process. Only the kernel counts these drops (`ss -uam`, after the
-/// `d`).
+/// Attaches a socket filter that drops every datagram that does not begin with `signature`. A
+/// dropped datagram takes no space in the socket's buffer and does not wake the process. `ss -uam`
+/// shows the number of drops, after the `d`.
 ///
 /// # Errors
 /// `OutOfMemory` if `net.core.optmem_max` is used up.
 pub fn hear_only(socket: &UdpSocket, signature: [u8; 3]) -> io::Result<()> {
     let [a, b, c] = signature;
     let wanted = u32::from_be_bytes([a, b, c, 0]);
-    // The filter sees the datagram from its UDP header on. A load beyond the end drops the datagram.
+    // The filter's offset 0 is the UDP header. A load after the end of the datagram drops the datagram.
     let filter = [
         SockFilter::new(LOAD_WORD, 0, 0, UDP_HEADER_BYTES),
         SockFilter::new(AND, 0, 0, 0xffff_ff00),
@@ -57,7 +56,7 @@ fn open(address: SocketAddr) -> io::Result<Socket> {
 }
 
 fn enlarge(socket: &Socket, buffer: usize) {
-    // Smaller buffers only lose more datagrams in a burst, so a refusal is ignored.
+    // A refusal is ignored, because smaller buffers only lose more datagrams in a burst.
     if sockopt::set_socket_recv_buffer_size_force(socket, buffer).is_err() {
         let _granted_less = socket.set_recv_buffer_size(buffer);
     }

@@ -1,19 +1,19 @@
-//! Listening sockets: created with all their options, and closed without resets. Also detects other
-//! sockets on an address.
+//! Creates listening sockets with all their options, and closes them without resets. Also detects sockets of another
+//! process on an address.
 //!
-//! Linux copies the options of a listening socket to every socket accepted from it, so `TCP_NODELAY`,
-//! keep-alive and buffer sizes are set here once and cost no system call per connection.
+//! Linux copies the options of a listening socket to every accepted socket. So `TCP_NODELAY`, keep-alive and buffer
+//! sizes are set here once and cost no system call per connection.
 //!
-//! `SO_REUSEPORT` gives each worker its own accept queue, at two costs. Binding succeeds even if a foreign
-//! process of the same user has the address: [`probe`] detects that. Closing one listener resets the
-//! connections in its queue: [`refuse_new`] stops the queue from growing, so that the owner can accept
-//! until it is empty and then close.
+//! `SO_REUSEPORT` gives each worker a separate accept queue, with two disadvantages. Binding succeeds even if another
+//! process of the same user already listens on the address; [`probe`] detects this. Closing a listener resets the
+//! connections in its queue. So the owner calls [`refuse_new`] first, accepts until the queue is empty, and then closes
+//! the listener.
 //!
-//! A socket that does not share its address can pass it to another socket while it still serves:
-//! [`give_way`] and [`succeed`].
+//! A socket without `SO_REUSEPORT` can pass its address to another socket without downtime: [`give_way`] and
+//! [`succeed`].
 //!
-//! `crates/control/src/sockets.rs` determines which addresses are bound, and when.
-//! Source: socket(7), ip(7), ipv6(7), tcp(7); RFC 5082 (the TTL security mechanism).
+//! `crates/control/src/sockets.rs` determines which addresses are bound, and when. Sources: socket(7), ip(7), ipv6(7),
+//! tcp(7); RFC 5082 (the TTL security mechanism).
 
 use std::io;
 use std::net::{SocketAddr, TcpListener};
@@ -34,10 +34,11 @@ pub struct ListenOptions {
     pub reuse_port: bool,
     /// Maximum number of connections that wait to be accepted. The kernel limits it to `net.core.somaxconn`.
     pub backlog: u32,
-    /// Completes the accept only when the client has sent data, or after this time (`TCP_DEFER_ACCEPT`); whole
-    /// seconds, rounded up by the kernel to the next step of its retransmission back-off.
+    /// Delays the accept until the client has sent data, or until this time has passed (`TCP_DEFER_ACCEPT`). In whole
+    /// seconds; the kernel rounds up to its next retransmission of the SYN-ACK.
     pub defer_accept: Option<Duration>,
-    /// Accepts data in the SYN (`TCP_FASTOPEN`), with at most this many such connections pending.
+    /// Accepts data in the SYN (`TCP_FASTOPEN`). The value is the maximum number of such
+    /// connections that are pending.
     pub fast_open: Option<u32>,
     pub keepalive: Option<Keepalive>,
     /// Requested send buffer size in bytes (`SO_SNDBUF`). The kernel doubles it for its own book-keeping and stops
@@ -75,18 +76,19 @@ impl Default for ListenOptions {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
-    /// Silence before the first probe; whole seconds, 1 to 32767.
+    /// Idle time before the first keep-alive probe; whole seconds, 1 to 32767.
     pub time: Duration,
-    /// Time between probes; whole seconds, 1 to 32767.
+    /// Time between keep-alive probes; whole seconds, 1 to 32767.
     pub interval: Duration,
-    /// Unanswered probes after which the connection is dead; 1 to 127.
+    /// Number of unanswered keep-alive probes after which the kernel closes the connection; 1 to
+    /// 127.
     pub count: u32,
 }
 
 /// Opens a listening socket: non-blocking, close-on-exec, with `SO_REUSEADDR`.
 ///
 /// # Errors
-/// As for [`bind`]; also the kernel's error for an option out of its range.
+/// Returns the errors of [`bind`], or the kernel's error for an option out of its range.
 pub fn listen(address: SocketAddr, options: &ListenOptions) -> io::Result<TcpListener> {
     listen_on(bind(address, options)?, options)
 }
@@ -120,8 +122,8 @@ pub fn listen_on(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpList
     Ok(socket)
 }
 
-/// Sets all options of a bound socket, the first step of [`listen_on`]. A socket that does not
-/// listen yet accepts no connection before [`bound_queue`] is called.
+/// Sets all options of a bound socket, as [`listen_on`] does, but does not call listen(2). A socket
+/// that does not listen yet accepts no connection until [`bound_queue`] is called.
 ///
 /// # Errors
 /// Returns the kernel's error for an option out of its range.
@@ -168,14 +170,14 @@ pub fn set_options(socket: OwnedFd, options: &ListenOptions) -> io::Result<TcpLi
     Ok(socket.into())
 }
 
-/// Checks whether a socket already serves `address`, even one of another becket that shares it.
+/// Checks whether a socket already listens on `address`, even if that socket has `SO_REUSEPORT`.
 ///
-/// Binds once without `SO_REUSEPORT` and closes at once: the kernel refuses that if another socket
-/// listens. Connections in TIME_WAIT do not count. The probe does not listen itself, so that it accepts no
-/// client that the close would reset. The result may be outdated on return.
+/// Binds a socket without `SO_REUSEPORT`, which fails if another socket listens, and closes it. The probe itself does
+/// not listen, so it never accepts a client. Connections in TIME_WAIT do not count. The result may be outdated on
+/// return.
 ///
 /// # Errors
-/// `AddrInUse` if the address is served; otherwise as for [`listen`].
+/// `AddrInUse` if another socket listens on the address; otherwise the errors of [`listen`].
 pub fn probe(address: SocketAddr) -> io::Result<()> {
     let options = ListenOptions {
         reuse_port: false,
@@ -193,13 +195,13 @@ pub fn give_way(listener: impl AsFd) -> io::Result<()> {
 /// Listens on a free address, or takes over an address whose owner has called [`give_way`]. All new
 /// connections then arrive at the new socket; the old socket keeps the connections in its queue.
 ///
-/// Both sockets join a `SO_REUSEPORT` group for as long as both exist, with a BPF program that
-/// always selects the second socket. If only one socket is left, the kernel selects it. The kernel
-/// also remembers that the port was shared. It therefore also accepts a third socket of the same
-/// user, even if the second socket has not given way.
+/// While both sockets exist, they form a `SO_REUSEPORT` group with a BPF program that always
+/// selects the second socket. When one socket is closed, the kernel selects the remaining socket.
+/// The kernel also remembers that the port was shared: a third socket of the same user can bind the
+/// port, even if the second socket has not called [`give_way`].
 ///
 /// # Errors
-/// As for [`bind`].
+/// Returns the errors of [`bind`].
 pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     match TcpListener::bind(address) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
@@ -212,8 +214,8 @@ pub fn succeed(address: SocketAddr) -> io::Result<TcpListener> {
     socket.bind(&address.into())?;
     socket.listen(clamp(DEFAULT_BACKLOG.into()))?;
     choose_second(&socket)?;
-    // The kernel prefers the newest IPv4 socket without `SO_REUSEPORT` to the program's choice. So
-    // a third socket can later take over from this one.
+    // Among IPv4 sockets, the kernel prefers the newest one without `SO_REUSEPORT` to the choice of
+    // the BPF program. Without the option, a third socket can later take over from this one.
     socket.set_reuse_port(false)?;
     Ok(socket.into())
 }
@@ -236,9 +238,8 @@ fn choose_second(socket: &Socket) -> io::Result<()> {
 /// Changes the maximum number of connections that wait to be accepted. Connections in the queue stay. Starts to listen
 /// if the socket does not listen yet.
 ///
-/// A SYN that arrives while the queue is full is dropped, and the client retries after a second. A handshake in
-/// progress at that time completes when the queue has space again: its client considers itself connected, and
-/// retransmits its data.
+/// A SYN that arrives while the queue is full is dropped, and the client retries after one second. A handshake in
+/// progress completes when the queue has space again; until then, its client retransmits its data.
 ///
 /// # Errors
 /// Returns the errors of listen(2); none occurs on a listening socket.
@@ -246,44 +247,40 @@ pub fn bound_queue(listener: impl AsFd, backlog: u32) -> io::Result<()> {
     SockRef::from(&listener).listen(clamp(backlog.into()))
 }
 
-/// Makes a listening socket ignore new connections, so that it can be emptied by accepting and then closed
-/// without a reset.
+/// Makes a listening socket ignore new connections, so that its queue can be emptied by accepting and the socket can
+/// then be closed without a reset.
 ///
-/// Connections in the queue stay, and handshakes in progress complete. A later client is not refused: it
-/// retries its SYN (after 1 s, 3 s, 7 s) and reaches another socket of the address, or is reset if there is
-/// none. Pass every socket accepted from here on to [`admit`].
+/// Connections in the queue stay, and handshakes in progress complete. A later client receives no answer and retries
+/// its SYN (after 1 s, 3 s, 7 s). The retry reaches another socket of the address, or is reset if there is none. Pass
+/// every socket accepted after this call to [`admit`].
 ///
-/// The socket requires a TTL of 255 in all that it receives (`IP_MINTTL`, `IPV6_MINHOPCOUNT`; RFC
-/// 5082), but the SYN of common systems has 64 or 128. Other segments of a handshake or a
-/// connection pass, because the listening socket does not receive them. A neighbour on the same
-/// link that sends with 255 is still queued. A socket filter that drops SYNs would have no such
-/// gap, but kernels since June 2026 require `CAP_NET_ADMIN` for one on a TCP socket, which is lost
-/// when privileges are dropped.
+/// The listening socket then requires a TTL of 255 (`IP_MINTTL`, `IPV6_MINHOPCOUNT`; RFC 5082), but common systems send
+/// SYNs with 64 or 128. Later segments of a handshake pass, because the listening socket does not receive them. A host
+/// on the same link that sends with 255 is still queued. A socket filter would also drop these SYNs, but kernels since
+/// June 2026 require `CAP_NET_ADMIN` for it.
 ///
-/// Under `defer_accept`, a client that has sent nothing yet is not in the queue, although it considers
-/// itself connected. It is still accepted if it sends in time, and reset if the listener is closed before.
+/// With `defer_accept`, a client that has sent no data is not in the queue, although its connection is established from
+/// the client's view. It is accepted if it sends data in time, and reset if the listener is closed before.
 pub fn refuse_new(listener: impl AsFd) -> io::Result<()> {
     demand_ttl(listener.as_fd(), 255)
 }
 
-/// Removes the TTL requirement that an accepted socket may have inherited from a listener under
-/// [`refuse_new`].
+/// Removes the TTL requirement that an accepted socket may have inherited from a listener after [`refuse_new`].
 ///
-/// Earlier data of its client was dropped, and arrives when the client retransmits it, about 200 ms later.
-/// Other sockets are not affected.
+/// Data that the client sent before was dropped, and arrives when the client retransmits it after about 200 ms.
 pub fn admit(accepted: impl AsFd) -> io::Result<()> {
     demand_ttl(accepted.as_fd(), 0)
 }
 
 fn demand_ttl(socket: BorrowedFd<'_>, least: libc::c_int) -> io::Result<()> {
-    // An IPv6 socket may receive IPv4 as well.
+    // An IPv6 socket may also receive IPv4, so both options are set.
     if SockRef::from(&socket).domain()? == Domain::IPV6 {
         set_int(socket, libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, least)?;
     }
     set_int(socket, libc::IPPROTO_IP, libc::IP_MINTTL, least)
 }
 
-/// Converts to the kernel's `int`; saturates.
+/// Converts to the kernel's `int`. Values that are too large become the maximum.
 fn clamp(value: u64) -> libc::c_int {
     libc::c_int::try_from(value).unwrap_or(libc::c_int::MAX)
 }

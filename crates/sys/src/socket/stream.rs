@@ -1,7 +1,6 @@
 //! Operations on the socket of a connection that neither `std` nor `mio` offers.
 //!
-//! Each function is one system call on a borrowed socket and never blocks. Local and peer address are not
-//! here, since `std` has them. Sources: tcp(7), ip(7), socket(7), poll(2).
+//! Each function is one system call on a borrowed socket and never blocks. Sources: tcp(7), ip(7), socket(7), poll(2).
 
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -24,22 +23,22 @@ pub fn reset_on_close(socket: impl AsFd) -> io::Result<()> {
     SockRef::from(&socket).set_linger(Some(Duration::ZERO))
 }
 
-/// Sends bytes with `MSG_MORE`: the kernel may hold back the last ones until the caller sends more,
-/// which must follow at once. Returns the number of bytes that the kernel accepted.
+/// Sends bytes with `MSG_MORE`: the kernel may hold back the last bytes until the caller sends more
+/// data, which must follow immediately. Returns the number of bytes that the kernel accepted.
 ///
 /// # Errors
-/// As for send(2).
+/// Returns the errors of send(2).
 pub fn send_more(socket: impl AsFd, bytes: &[u8]) -> io::Result<usize> {
     Ok(send(socket, bytes, SendFlags::MORE | SendFlags::NOSIGNAL)?)
 }
 
-/// Sends up to `most` bytes of a file, from `at` on (sendfile(2)). Returns 0 at the end of the file.
+/// Sends up to `most` bytes of a file from offset `at` (sendfile(2)). Returns 0 at the end of the file.
 ///
-/// Waits for file data that is not in memory ([`cached`](crate::tree::cached)), even with a non-blocking
-/// socket.
+/// Blocks on file data that is not in memory, even with a non-blocking socket; [`cached`](crate::tree::cached) returns
+/// how much is in memory.
 ///
 /// # Errors
-/// As for send(2); `InvalidInput` if the kernel cannot send or read such a file.
+/// Returns the errors of send(2); `InvalidInput` if the kernel cannot send this type of file.
 pub fn send_file(socket: impl AsFd, file: impl AsFd, at: u64, most: usize) -> io::Result<usize> {
     let mut at = at;
     match sendfile(socket, file, Some(&mut at), most) {
@@ -48,10 +47,8 @@ pub fn send_file(socket: impl AsFd, file: impl AsFd, at: u64, most: usize) -> io
     }
 }
 
-/// Returns the number of bytes written to the socket that the peer has not acknowledged (`SIOCOUTQ`), sent
-/// or not.
-///
-/// A FIN counts as one byte until it is acknowledged.
+/// Returns the number of bytes in the send buffer that the peer has not acknowledged (`SIOCOUTQ`). A FIN counts as one
+/// byte.
 ///
 /// # Errors
 /// `InvalidInput` on a listening socket.
@@ -65,12 +62,11 @@ pub fn unsent(socket: impl AsFd) -> io::Result<usize> {
     Ok(usize::try_from(bytes).unwrap_or(0))
 }
 
-/// Returns whether the peer has ended its side, by FIN or by RST, as far as the kernel knows.
+/// Returns `true` if the kernel has received a FIN or RST from the peer.
 ///
-/// This check is worth its cost before an expensive step such as signing, since clients give up while they
-/// are queued. It is one poll(2) without waiting. In contrast to a peek at the receive queue it detects an
-/// end after unread data, and leaves a pending error in place. A half-close counts: before the handshake
-/// is done it can only mean that the client has left; afterwards the client may still read.
+/// Call it before an expensive step such as signing, because clients may leave while they are queued. It is one poll(2)
+/// without waiting. Unlike a peek, it detects a FIN after unread data, and does not clear a pending error. After the
+/// handshake, a client that has sent a FIN may still read.
 ///
 /// # Errors
 /// `OutOfMemory` from poll(2).
@@ -78,7 +74,7 @@ pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     let mut look = [PollFd::new(&socket, PollFlags::RDHUP)];
     match poll(&mut look, Some(&Timespec::default())) {
         Ok(_) => {}
-        // The state is unknown; the next read shows it.
+        // The call was interrupted. The next read detects a closed connection.
         Err(Errno::INTR) => return Ok(false),
         Err(error) => return Err(error.into()),
     }
@@ -86,8 +82,8 @@ pub fn client_gone(socket: impl AsFd) -> io::Result<bool> {
     Ok(look.iter().any(|seen| seen.revents().intersects(ended)))
 }
 
-/// Returns whether a large part of the send buffer is free (poll(2) without waiting). If not, the next readiness event
-/// reports when it is free.
+/// Returns `true` if a large part of the send buffer is free (poll(2) without waiting). If `false`, a writable event
+/// follows when it is free.
 ///
 /// # Errors
 /// `OutOfMemory` from poll(2).
@@ -100,8 +96,8 @@ pub fn has_room(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
-/// Returns the time since the peer last sent data, or since it connected if it sent none (`TCP_INFO`), in
-/// milliseconds. For a socket that was just accepted, this is its time in the queue.
+/// Returns the time since the peer last sent data, or since it connected if it has sent none (`TCP_INFO`), with a
+/// resolution of one millisecond. For a socket that was just accepted, this is its time in the accept queue.
 ///
 /// # Errors
 /// Returns the errors of getsockopt(2); none occurs on a TCP socket.
@@ -125,14 +121,14 @@ pub fn silent_for(socket: impl AsFd) -> io::Result<Duration> {
     Ok(Duration::from_millis(info.tcpi_last_data_recv.into()))
 }
 
-/// Binds a socket that is about to connect to a source address, and leaves the port to connect().
+/// Binds a socket to a source address before its connect. The kernel chooses the port in connect(2).
 ///
-/// With `IP_BIND_ADDRESS_NO_PORT` the port is chosen when the destination is known. So one source address
-/// has all its ephemeral ports for *each* destination, instead of for all together.
+/// With `IP_BIND_ADDRESS_NO_PORT`, the kernel chooses the port when the destination is known. So a source address has
+/// all its ephemeral ports for *each* destination, instead of for all destinations together.
 ///
 /// # Errors
-/// `AddrNotAvailable` for an address that no interface has; `InvalidInput` for one of the other family or if the socket is
-/// already bound.
+/// `AddrNotAvailable` for an address that no interface has; `InvalidInput` for an address of the wrong family, or if
+/// the socket is already bound.
 pub fn bind_no_port(socket: impl AsFd, source: IpAddr) -> io::Result<()> {
     // The kernel accepts the option at this level for IPv6 sockets as well.
     set_int(
@@ -144,12 +140,12 @@ pub fn bind_no_port(socket: impl AsFd, source: IpAddr) -> io::Result<()> {
     SockRef::from(&socket).bind(&SocketAddr::new(source, 0).into())
 }
 
-/// Starts to connect, from a source address if one is given: non-blocking, close-on-exec, with the port
-/// left to the kernel as in [`bind_no_port`]. The socket becomes writable when the result is known.
+/// Starts a non-blocking connect, from a source address if one is given. The kernel chooses the port as in
+/// [`bind_no_port`]. The socket is close-on-exec, and becomes writable when the result is known.
 ///
 /// # Errors
-/// `AddrNotAvailable` for an address that no interface has, or if all its ports towards this destination
-/// are in use; otherwise the immediate error of connect(2).
+/// `AddrNotAvailable` for an address that no interface has, or if all its ports for this destination are in use;
+/// otherwise the immediate error of connect(2).
 pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStream> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
@@ -163,8 +159,8 @@ pub fn connect(address: SocketAddr, source: Option<IpAddr>) -> io::Result<TcpStr
     Ok(socket.into())
 }
 
-/// Returns whether a connect failed because a local resource (descriptors, ports, memory) is
-/// exhausted, so that the peer is not at fault.
+/// Returns `true` if a connect failed because a local resource (descriptors, ports, memory) is
+/// exhausted.
 pub fn is_local_shortage(error: &io::Error) -> bool {
     let ours = [
         libc::EADDRNOTAVAIL,

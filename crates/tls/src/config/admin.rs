@@ -1,4 +1,4 @@
-//! Addresses of the admin pages.
+//! Prepared addresses of the admin pages: a TCP address and a Unix socket.
 
 use std::io;
 use std::net::SocketAddr;
@@ -22,7 +22,8 @@ pub struct AdminSocket {
 }
 
 impl AdminSocket {
-    /// Returns the configured socket, if any. A relative path starts at `folder`.
+    /// Returns the configured socket, or `None` if none is configured. A relative path starts at
+    /// `folder`.
     ///
     /// # Errors
     /// Fails if the user or the group does not exist.

@@ -15,11 +15,12 @@ use becket_http::docroot::Docroot;
 #[derive(Clone, Debug)]
 pub struct Backend {
     pub keys: backend::Backend,
-    /// Folder whose files are served. If set, clients are not relayed to servers.
+    /// Directory whose files are served. If set, clients are not relayed to servers.
     pub docroot: Option<Arc<Docroot>>,
-    /// Servers; at least one unless files are served.
+    /// Servers of the backend. The list is empty only if files are served.
     pub servers: Vec<Server>,
-    /// Names of servers that are in the configuration file but that an operator removed.
+    /// Names of servers that an operator removed at run time although they are in the configuration
+    /// file.
     pub removed: Vec<Arc<str>>,
     pub tls: Option<Onward>,
     /// Maximum time in the queue: the configured value, or `timeouts.connect`.
@@ -34,7 +35,8 @@ pub struct Server {
     /// Addresses in the order of connection attempts. Empty for a host name, unless names were
     /// resolved when the configuration was loaded. `ServerState` contains the addresses in use.
     pub addresses: Vec<ServerAddress>,
-    /// An operator added the server, which is not in the configuration file.
+    /// `true` if an operator added the server at run time. The server is then not in the
+    /// configuration file.
     pub added: bool,
 }
 

@@ -1,10 +1,9 @@
 //! The prepared configuration: validated, immutable, shared by `Arc`.
 //!
-//! A [`Config`] contains the [`File`] and the objects built from it: certificates are loaded, names
-//! are resolved, and references between sections are indices. Values that need no preparation are
-//! read from the file or from the `keys` of a section. `becket_prepare` builds a `Config`, which is
-//! valid by construction and never changes. A reload builds a second `Config` and replaces the
-//! `Arc`.
+//! A [`Config`] contains the parsed [`File`] and the objects built from it: loaded certificates,
+//! resolved names, and references between sections as indices. Values that need no preparation are
+//! read from the file or from the `keys` of a section. `becket_prepare` builds a `Config`. A reload
+//! builds a second `Config` and replaces the `Arc`.
 
 mod admin;
 mod backend;
@@ -68,7 +67,6 @@ impl Config {
 #[derive(Clone, Debug)]
 pub struct Listener {
     pub keys: listener::ListenerSection,
-    /// Addresses to bind, at least one.
     pub bind: Vec<SocketAddr>,
     /// Certificate chains with keys by server name, and the default chain. Empty if this listener
     /// does not terminate TLS.
@@ -142,7 +140,8 @@ pub struct Policy {
     /// Configuration keys of the policy, or defaults with the listener's name if none are
     /// configured.
     pub keys: policy::Policy,
-    /// SHA-256 of the properties that separate sessions; see [`crate::policy`].
+    /// SHA-256 of the properties that separate sessions: a session is valid only under a policy
+    /// with an equal digest. See [`crate::policy`].
     pub digest: [u8; 32],
     /// SHA-256 of the contents of the policy's files: CAs, client certificates, revocation lists.
     pub contents: [u8; 32],
@@ -151,8 +150,7 @@ pub struct Policy {
     /// Verifier of client certificates; `None` if none are requested. All workers share the
     /// verifier, because revocation lists may be large.
     pub verifier: Option<Arc<dyn ClientCertVerifier>>,
-    /// A policy on trial, which is evaluated for the clients of this policy but rejects none of
-    /// them.
+    /// A policy on trial: it is evaluated for the clients of this policy but never rejects them.
     pub trial: Option<Arc<TrialPolicy>>,
 }
 

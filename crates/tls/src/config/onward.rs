@@ -1,4 +1,4 @@
-//! Prepared `[backend.tls]`.
+//! The `[backend.tls]` section, prepared for use.
 
 use std::sync::Arc;
 

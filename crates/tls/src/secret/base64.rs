@@ -1,14 +1,14 @@
 //! Base64 (RFC 4648, section 4) of exactly 32 bytes: 44 characters with one `=` at the end.
 //!
-//! The codec is strict, so that each secret has one encoding: no blanks, no line breaks, no missing
-//! padding, no bits set in the padding. Intermediate values are erased.
+//! The codec is strict, so that each secret has exactly one encoding: it rejects blanks, line
+//! breaks, missing padding and non-zero trailing bits. Intermediate values are erased.
 
 use base64ct::{Base64, Encoding};
 use zeroize::Zeroizing;
 
 pub fn encode(bytes: &[u8; 32]) -> Zeroizing<String> {
-    // The string has room for a line end, too, because a string that grows leaves a copy of its
-    // bytes in memory.
+    // The capacity includes a line end that the caller may append, because a string that grows
+    // leaves a copy of its bytes in memory.
     let mut text = Zeroizing::new(String::with_capacity(LEN + 1));
     let mut letters = Zeroizing::new([0; LEN]);
     text.push_str(Base64::encode(bytes, &mut *letters).unwrap_or_default());

@@ -1,5 +1,5 @@
-//! Secret files: read only if no other user has access, and created with mode 0600, never
-//! overwritten.
+//! Reads and creates secret files. A file is read only if no other user has access to it. A new
+//! file has mode 0600 and never replaces an existing file.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,10 +11,10 @@ use zeroize::Zeroizing;
 
 use becket_keys::files::{Files, reason};
 
-/// Accepted value, for error messages.
+/// Description of an accepted file, for error messages.
 pub const ROOT_FILE: &str = "a file that \"becket secret FILE\" made";
 
-/// A problem with a secret file, and its remedy.
+/// A problem with a secret file, and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileFault {
     pub fault: String,
@@ -92,10 +92,11 @@ pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<Stri
     Ok(text)
 }
 
-/// Creates a new file, and writes the file and its folder to disk (fsync(2)).
+/// Creates a new file, and writes the file and its directory to disk (fsync(2)).
 ///
 /// # Errors
-/// Returns the error of the system call, such as `AlreadyExists`. No file is left after a failure.
+/// Returns the error of the failed system call, such as `AlreadyExists`. After a failure, the new
+/// file is removed.
 pub fn create(path: &Path, text: &str) -> io::Result<()> {
     let mut file = OpenOptions::new()
         .write(true)
@@ -106,7 +107,7 @@ pub fn create(path: &Path, text: &str) -> io::Result<()> {
         .write_all(text.as_bytes())
         .and_then(|()| file.sync_all());
     if written.is_err() {
-        // An error of the removal is ignored, because the first error is more useful.
+        // An error of the removal is ignored, because the error of the write is more useful.
         let _left_behind = fs::remove_file(path);
     }
     written?;

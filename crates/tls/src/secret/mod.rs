@@ -1,12 +1,12 @@
-//! Secrets that the nodes of a cluster share, from files.
+//! Secrets that the nodes of a cluster share.
 //!
 //! `becket secret` creates a file with 32 random bytes that never change. Two independent values
 //! are derived from these bytes: the root of the ticket keys, and a replication key that
-//! authenticates nodes. The ID of a secret, equal on all nodes, is a hash of the replication key
-//! and reveals nothing about the ticket keys.
+//! authenticates nodes. The ID of a secret is a hash of the replication key, so it is equal on all
+//! nodes and reveals nothing about the ticket keys.
 //!
 //! Secret bytes are erased on drop and never displayed. `crates/prepare/src/cluster.rs` reads the
-//! files and reports problems. `crates/control/src/rotation/` determines the epochs.
+//! files and reports problems.
 
 pub mod base64;
 pub mod file;

@@ -75,8 +75,8 @@ pub struct NotDerived;
 pub struct SharedSecret {
     pub id: SecretId,
     pub path: PathBuf,
-    /// Key that authenticates nodes, and from which the keys of each pair of nodes are derived. It
-    /// is the same in all epochs.
+    /// Key that authenticates nodes. The keys of each pair of nodes are derived from it. It never
+    /// changes.
     pub replication: SecretBytes,
     pub root: TicketRoot,
 }
@@ -86,7 +86,7 @@ pub struct SharedSecret {
 pub struct TicketRoot(SecretBytes);
 
 impl TicketRoot {
-    /// Derives the secret of an epoch, which may be in the past.
+    /// Derives the secret of a rotation period (epoch), which may be in the past.
     ///
     /// # Errors
     /// Fails only if the library rejects the output length, which it does not for 32 bytes.
@@ -96,9 +96,9 @@ impl TicketRoot {
 }
 
 impl SharedSecret {
-    /// Derives a secret from a private key, for hosts that share only a private key. The encoding
-    /// of the private key does not change the result. The secret reveals nothing about the private
-    /// key (HKDF with SHA-256, RFC 5869).
+    /// Derives a secret from a private key by HKDF with SHA-256 (RFC 5869), for hosts that share
+    /// only this private key. The result does not depend on the encoding of the private key and
+    /// reveals nothing about it.
     ///
     /// Returns `None` unless the key is RSA, ECDSA or Ed25519.
     pub fn of_private_key(key: &PrivateKeyDer<'_>, path: &Path) -> Option<Self> {
@@ -148,7 +148,7 @@ fn id_of(replication: &SecretBytes) -> SecretId {
     SecretId(u32::from_be_bytes(first.copied().unwrap_or_default()))
 }
 
-// Labels of the derivations. They are unique, and none is a prefix of another.
+// Labels for key derivation. They are distinct, and none is a prefix of another.
 const TICKETS: &[u8] = b"becket epoch 1";
 const REPLICATION: &[u8] = b"becket replication 1";
 const ID: &[u8] = b"becket secret id 1";

@@ -1,14 +1,15 @@
 //! Context of the running handshake, for the callbacks of rustls.
 //!
-//! rustls calls the session store and the ticketer synchronously from `process_tls_records` and
-//! passes only bytes. So the worker lends the [`HandshakeContext`] to this thread during that call.
-//! `encrypt` and `put` store the handshake's origin with rustls' state. `decrypt` and `get` record
-//! the opened session, or the reason of a failure. The certificate resolver reads the peeked server
-//! name from the context, and fails if rustls parsed another name.
+//! rustls calls the session store and the ticketer synchronously and passes only bytes. So the
+//! worker makes the [`HandshakeContext`] available to the callbacks of this thread during each call
+//! of rustls. When a session is created, `encrypt` and `put` add the handshake's origin to rustls'
+//! state. When a session is offered, `decrypt` and `get` record the opened session, or why it could
+//! not be opened. The certificate resolver compares the name that rustls parsed with the peeked
+//! server name.
 //!
-//! The *origin* is the full handshake from which all later tickets of a client descend. RFC 8446
-//! has no such concept: rustls issues every ticket with a new time and limits no age. So this
-//! module stores the time of the origin, to limit the age of sessions.
+//! The *origin* of a session is the full handshake from which it descends through resumptions.
+//! rustls issues every ticket with a new time and does not limit the total age. So this module
+//! stores the time of the origin, to limit the age of sessions.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -32,21 +33,21 @@ pub struct HandshakeContext {
     pub certificate: ServerCertificate,
     pub resumption: ResumptionState,
     pub client: ClientChain,
-    /// `None` unless the client announced early data.
+    /// Traffic secrets of a client that announced early data; `None` for all other clients.
     pub secrets: Option<Box<ClientSecrets>>,
     pub signature: AwaitedSignature,
     /// Permit for a full handshake; `None` if full handshakes are not limited.
     pub permit: Option<HandshakePermit>,
 }
 
-/// Time of the event loop's current turn.
+/// Time of the current turn of the event loop.
 #[derive(Clone, Copy, Debug)]
 pub struct HandshakeClock {
     pub unix: UnixSeconds,
     pub mono: Duration,
 }
 
-/// Selection of the certificate that is presented to the client.
+/// State of choosing the certificate that is presented to the client.
 #[derive(Debug)]
 pub struct ServerCertificate {
     /// Peeked server name in lower case.
@@ -54,16 +55,16 @@ pub struct ServerCertificate {
     /// Address to which the client connected. Set if the client sent no server name and a
     /// certificate contains the address.
     pub address: Option<Box<str>>,
-    /// Index of the selected chain among the chains of the name. A resumption presents no chain,
-    /// but has an index for logs and PROXY headers.
+    /// Index of the selected chain among the chains of the name. Also set in a resumed handshake,
+    /// for logs and PROXY headers, although no chain is presented then.
     pub presented: Option<usize>,
 }
 
 #[derive(Debug, Default)]
 pub struct ResumptionState {
-    /// The offered session; `None` until it is opened.
+    /// The session that the client offered; `None` until it has been decrypted or found.
     pub opened: Option<OpenedSession>,
-    /// Result for the offered session; `None` if the client offered none.
+    /// Result of the resumption; `None` if the client offered no session.
     pub outcome: Option<Resumption>,
     /// Name of the session that this handshake stored or found in the session table. It must be
     /// removed if the connection fails (RFC 5246, section 7.2.2).
@@ -71,9 +72,9 @@ pub struct ResumptionState {
     /// `true` after the certificate chain of an offered session was checked, even if the check
     /// failed.
     pub verified: bool,
-    /// `true` if a ticket was not created because it would be too long.
+    /// `true` if no ticket was created because it would be too long.
     pub withheld: bool,
-    /// Origin of this handshake if it is full, created on first use.
+    /// Origin for sessions of this handshake if it is full. Created on first use.
     fresh: Option<Origin>,
 }
 
@@ -88,8 +89,8 @@ pub struct ClientChain {
     pub refused: Option<String>,
 }
 
-/// A signature that another thread or a token makes. The handshake step is suspended until the
-/// signature arrives.
+/// A requested signature that another thread or a token makes. The handshake step is suspended
+/// until the signature arrives.
 #[derive(Debug, Default)]
 pub struct AwaitedSignature {
     pub request: Option<SignatureRequest>,
@@ -111,7 +112,8 @@ impl fmt::Debug for ClientSecrets {
     }
 }
 
-/// A session that was opened. rustls may still reject it; only `handshake_kind` shows that.
+/// A session that was decrypted or found. rustls may still reject it, so only `handshake_kind`
+/// shows whether it was resumed.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenedSession {
     /// The full handshake from which the session descends.
@@ -140,13 +142,13 @@ impl HandshakeContext {
         }
     }
 
-    /// Returns the origin to store with a new session: the origin of the opened session, or the
-    /// full handshake itself. Must not be called for a handshake that opened a session without
-    /// using it; see [`ResumptionState::forget_opened`].
+    /// Returns the origin to store with a new session: the origin of the opened session, or this
+    /// full handshake. If a session was opened but not used, call
+    /// [`ResumptionState::forget_opened`] before.
     ///
-    /// A session must not outlive the client's certificate. Otherwise each resumption would be
-    /// rejected, and the client would not be asked for a new certificate. So the time of the origin
-    /// is set so early that `max_age` ends with the certificate.
+    /// A session must not outlive the client's certificate, because each resumption would then be
+    /// rejected without a request for a new certificate. So the time of the origin is set so early
+    /// that `max_age` ends when the certificate expires.
     pub fn origin(&mut self, max_age: Duration) -> Origin {
         if let Some(opened) = self.resumption.opened {
             return opened.origin;
@@ -173,11 +175,11 @@ impl ServerCertificate {
 }
 
 impl ClientChain {
-    /// Returns rustls' session state, with the client's chain reduced to its verified path. The
-    /// chain of a resumed session is already reduced to that path.
+    /// Returns rustls' session state with only the client's leaf and the certificates on its
+    /// verified path.
     ///
-    /// Returns `None` if the state has an unexpected format, because the chain could not be
-    /// verified at a resumption. The caller must erase the state.
+    /// Returns `None` if the state has an unexpected format, because a resumption could then not
+    /// verify the chain. The caller must erase the state.
     pub fn kept(&self, state: &[u8]) -> Option<Vec<u8>> {
         let Some(path) = &self.path else {
             return Some(state.to_vec());
@@ -189,9 +191,8 @@ impl ClientChain {
 }
 
 impl ResumptionState {
-    /// Returns the ID of the resumed session's origin, or of this full handshake. Returns `None` if
-    /// no session was stored. Valid only after the handshake, and only if the handshake used the
-    /// session that it opened.
+    /// Returns the ID of the origin of this connection's session. Returns `None` if no session was
+    /// stored. Valid only after the handshake, and only if an opened session was also used.
     pub fn origin_id(&self) -> Option<OriginId> {
         let origin = self.opened.map(|opened| opened.origin).or(self.fresh);
         // ID 0 means that the system provided no random bytes.
@@ -200,7 +201,7 @@ impl ResumptionState {
             .filter(|origin| origin.0 != 0)
     }
 
-    /// Stores the result for an offered session or ticket: opened, or the reason of the failure.
+    /// Records whether an offered session or ticket was opened, or why it could not be opened.
     pub fn note<T>(
         &mut self,
         result: &Result<T, Resumption>,
@@ -235,7 +236,7 @@ thread_local! {
     static CURRENT: RefCell<Option<HandshakeContext>> = const { RefCell::new(None) };
 }
 
-/// Lends `handshake` to this thread while `body` runs.
+/// Makes `handshake` available to `with` on this thread while `body` runs.
 pub fn lend<T>(handshake: &mut Option<HandshakeContext>, body: impl FnOnce() -> T) -> T {
     let before = CURRENT.replace(handshake.take());
     let result = body();
@@ -243,12 +244,12 @@ pub fn lend<T>(handshake: &mut Option<HandshakeContext>, body: impl FnOnce() -> 
     result
 }
 
-/// Passes the lent context to `body`. Returns `None` if none is lent.
+/// Passes the context that `lend` made available to `body`. Returns `None` if there is none.
 pub fn with<T>(body: impl FnOnce(&mut HandshakeContext) -> T) -> Option<T> {
     CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
 }
 
-/// Claims the permit for a full handshake in the lent context. Does nothing if no context is lent.
+/// Claims the permit for a full handshake. Does nothing if this thread has no handshake context.
 ///
 /// # Errors
 ///

@@ -2,20 +2,18 @@
 //! [`Store`] of one policy.
 //!
 //! The table is [`becket_proto::session_table`]: sharded, bounded, with expiry. A [`Store`] adds
-//! the policy to every key, so that no other policy finds an ID, and the handshake's origin to
-//! every entry. There are two kinds of sessions, each in its own table.
+//! the policy to every key, so that another policy never finds the session, and the handshake's
+//! origin to every entry. There are two kinds of sessions, each in a separate table.
 //!
-//! TLS 1.2 sessions by ID: rustls reads them ([`StoresServerSessions::get`]) any number of times
-//! until they expire. In a cluster, each new session is sent to the peers.
+//! TLS 1.2 sessions by ID can be resumed any number of times until they expire
+//! ([`StoresServerSessions::get`]). In a cluster, each new session is sent to the peers.
 //!
-//! TLS 1.3 sessions of policies that accept early data (0-RTT): an attacker can record early data
-//! and replay it, so such a session must resume only once (RFC 8446, section 8.1, "single-use
-//! tickets"). [`StoresServerSessions::take`] removes the session under its shard's lock. If two
-//! clients offer the session, to any workers, one resumes it and the other makes a full handshake.
-//! A ticket cannot ensure this, because it contains the session and can be copied. So these
-//! sessions are not replicated. They end with the process, or move to the next process in an
-//! upgrade. rustls follows the same rules: it accepts early data only without a ticketer, and only
-//! if the age of the session that the client reports is plausible (section 8.3).
+//! TLS 1.3 sessions that allow early data (0-RTT) can be resumed only once, because an attacker can
+//! record early data and replay it (RFC 8446, section 8.1, "single-use tickets").
+//! [`StoresServerSessions::take`] removes the session under its shard's lock, so only one of
+//! several clients that offer it can resume it. These sessions are not sent to peers. They end with
+//! the process, or move to the next process in an upgrade. rustls accepts early data only without a
+//! ticketer, and only if the age that the client reports is plausible (section 8.3).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -36,9 +34,9 @@ use crate::resumption::Resumption;
 pub struct Store {
     /// Each call locks one shard of the table, which all workers share.
     pub table: Arc<SessionTable>,
-    /// Policy whose sessions this store can access.
+    /// Policy that is part of every key, so that this store only finds sessions of this policy.
     pub policy: PolicyTag,
-    /// Maximum age since the full handshake.
+    /// Maximum age of a session, counted from its full handshake.
     pub max_age: Duration,
     pub clients: ReturningClients,
     pub kind: StoreKind,
@@ -63,15 +61,15 @@ impl Store {
     /// stays in the table: rustls removes it later, and a client of another worker may use it
     /// first.
     pub fn recognises(&self, hello: &ClientHello<'_>) -> bool {
-        // No clock is needed, because the result is a hint that may also be `true` for an expired
+        // The time is zero, because the result is only a hint and may be `true` for an expired
         // session.
         let find = |id| self.table.get(self.policy, id, Duration::ZERO);
         let mut offered = hello.psk_identities();
         offered.any(|id| matches!(find(id), Lookup::Hit(_)))
     }
 
-    /// Looks up a session with `get` or `take` of the table, and checks that it may resume. Records
-    /// the result in the lent handshake context.
+    /// Looks up a session with `get` or `take` of the table, and checks that it may be resumed.
+    /// Records the result in the handshake context of this thread.
     fn open(
         &self,
         id: &[u8],

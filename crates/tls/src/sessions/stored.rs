@@ -1,10 +1,9 @@
 //! Checks that the client of a stored session may resume it, before rustls accepts the session.
 //!
-//! In a resumption, the client presents no certificate (RFC 8446, section 2.2). Since the full
-//! handshake, its certificate may have expired or been revoked, or its CA may have been removed. So
-//! the ticketer and the stores verify the chain in the session state again when they open a
-//! session. A session that fails counts as unknown: the handshake continues as a full one, and the
-//! client can present a new certificate.
+//! A client that resumes a session presents no certificate (RFC 8446, section 2.2). Its certificate
+//! may have expired or been revoked since the full handshake, or its CA may have been removed. So
+//! the chain in the session is verified again. If that fails, the handshake continues as a full
+//! handshake, in which the client can present a new certificate.
 //!
 //! A client may offer several sessions, but only one chain is verified per ClientHello, to bound
 //! the work.
@@ -20,12 +19,13 @@ use rustls::server::danger::ClientCertVerifier;
 use super::context;
 use crate::resumption::Resumption;
 
-/// Checks the client certificates in sessions of one policy. The default admits every client.
+/// Verifies again the client certificates in sessions of one policy. The default accepts every
+/// session.
 #[derive(Clone, Debug, Default)]
 pub struct ReturningClients(Option<Arc<dyn ClientCertVerifier>>);
 
 impl ReturningClients {
-    /// Creates a check with `verifier`. If `verifier` is `None`, every client is admitted.
+    /// Creates a check with `verifier`. If `verifier` is `None`, every session is accepted.
     pub fn new(verifier: Option<Arc<dyn ClientCertVerifier>>) -> Self {
         Self(verifier)
     }

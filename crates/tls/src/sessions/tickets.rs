@@ -1,15 +1,16 @@
-//! Session tickets with one key per policy and epoch, sealed with AES-256-GCM-SIV.
+//! Session tickets, encrypted with AES-256-GCM-SIV. Each policy has one key per epoch (rotation
+//! period).
 //!
-//! A ticket consists of a header, and of the origin and the rustls state, which are sealed together
-//! ([`becket_proto::ticket`] contains the layout). The header and the whole policy digest are
-//! associated data, so a ticket never opens under another policy. The header selects the key, so
-//! each ticket takes at most one AEAD operation, and mismatches are counted by cause. GCM-SIV (RFC
-//! 8452) is safe with random nonces from many nodes under one key.
+//! A ticket consists of a header, the origin and the rustls state; the latter two are encrypted
+//! ([`becket_proto::ticket`] contains the layout). The header and the policy digest are associated
+//! data, so a ticket cannot be decrypted under another policy. The header selects the key, so each
+//! ticket takes at most one AEAD operation. GCM-SIV (RFC 8452) is safe with random nonces from many
+//! nodes under one key.
 //!
 //! A [`Ticketer`] is immutable and owned by one worker. The control thread creates new
 //! [`TicketSecrets`] at every rotation, including the secret of a cluster's next epoch. Workers
-//! then derive their keys once, between two turns, and build new configurations. Old keys are
-//! dropped with the last handshake that uses them, at most `timeouts.handshake` later.
+//! then derive their keys and build new configurations. Old keys are dropped with the last
+//! handshake that uses them, at most `timeouts.handshake` later.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,7 +35,7 @@ pub struct TicketSecrets {
     /// Number of this node; 0 without a cluster. Each ticket that this node seals contains the
     /// number as a hint.
     pub node: NodeId,
-    /// Secrets by epoch. The last secret in the list seals tickets; all other secrets only open
+    /// Secrets by epoch. The last secret encrypts new tickets; all other secrets only decrypt
     /// tickets. The list includes the secret of the next epoch, for tickets from nodes whose clocks
     /// are ahead.
     pub epochs: Vec<EpochSecret>,
@@ -78,8 +79,8 @@ impl Ticketer {
             ring,
             policy,
             node: secrets.node,
-            // Every ticket can be opened for at least this time, even if it was sealed at the end
-            // of its epoch.
+            // Every ticket can be decrypted for at least this time, even if it was issued at the
+            // end of its epoch.
             lifetime: secrets.rotation.min(max_age).min(LONGEST_LIFETIME),
             max_age,
             clients: ReturningClients::default(),
@@ -87,7 +88,7 @@ impl Ticketer {
         })
     }
 
-    /// Adds a check of the client before a session is opened.
+    /// Adds a check of the client's certificate before a session is resumed.
     pub fn admitting(self, clients: ReturningClients) -> Self {
         Self { clients, ..self }
     }
@@ -219,8 +220,8 @@ fn derive(epoch: &EpochSecret, policy: &[u8; 32]) -> Option<Arc<LessSafeKey>> {
     Some(Arc::new(LessSafeKey::new(key)))
 }
 
-/// Number of earlier epochs whose tickets can still be opened. So a ticket can be used for one to
-/// two rotations.
+/// Number of earlier epochs whose tickets can still be decrypted. So a ticket is accepted for one
+/// to two rotation periods.
 pub const KEPT_EPOCHS: u32 = 1;
 /// RFC 8446, section 4.6.1: "Servers MUST NOT use any value greater than 604800 seconds".
 const LONGEST_LIFETIME: Duration = Duration::from_secs(604_800);

@@ -90,8 +90,8 @@ fn serve() -> io::Result<u8> {
 
 /// Changes to the configured user, drops all root privileges, and forbids debuggers and core dumps.
 fn secure(setup: &Setup) -> io::Result<()> {
-    // Sets the process name: after execution, it is the name of the link. Core dumps are forbidden
-    // later, because that makes root the owner of `/proc/self/comm`.
+    // Sets the process name, because the kernel uses the name of the executed symbolic link. The
+    // ban on core dumps comes later, because it makes root the owner of `/proc/self/comm`.
     std::fs::write("/proc/self/comm", NAME).ok();
     rlimit::forbid_core_dumps()?;
     if let Some((uid, gid, groups)) = setup.user.clone() {
@@ -127,7 +127,7 @@ fn open(keys: &[KeyUri], pin: Option<OwnedFd>) -> Result<(Module, Session), Toke
 fn confine() -> io::Result<()> {
     file_reach::forbid_programs()?;
     match call_filter::restrict_foreign_code() {
-        // Continues without a filter if the kernel does not support filters.
+        // Continues without a seccomp filter if the kernel does not support seccomp.
         Err(error) if error.kind() == io::ErrorKind::Unsupported => Ok(()),
         done => done,
     }

@@ -47,8 +47,8 @@ struct Agent {
     pid: Option<u32>,
     #[serde(skip, default = "Stopwatch::start")]
     since: Stopwatch,
-    /// Number of consecutive early failures. The length of `PAUSES_SECONDS` means that the token
-    /// rejected the PIN.
+    /// Number of consecutive early failures. It equals the length of `PAUSES_SECONDS` if the token
+    /// rejected the PIN; the agent is then never replaced.
     failures: usize,
 }
 
@@ -178,7 +178,7 @@ fn is_running(pid: &u32) -> bool {
 /// Minimum age in seconds at which a failed agent is replaced, by the number of consecutive early
 /// failures.
 const PAUSES_SECONDS: [u64; 5] = [0, 1, 2, 5, 10];
-/// A failure at a higher age is not early.
+/// Age of an agent above which its failure is not counted as early.
 const LONG: Duration = Duration::from_secs(10);
 /// Maximum lifetime of an agent after its configuration was dropped. All handshakes of that
 /// configuration end earlier.

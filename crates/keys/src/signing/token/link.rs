@@ -1,12 +1,13 @@
-//! The link to one token: its agent, the requests in flight, and the state of its keys.
+//! The link to one token: its agent process, the requests in flight, and the state of its keys.
 //!
 //! A link starts with an agent that opens its token. The thread that loads the configuration then
-//! proves the keys of the certificates one after the other ([`TokenLink::prove`]).
-//! [`TokenLink::serve`] starts a thread that receives answers. This thread drops an agent that
-//! exits, sends an unexpected message, does not answer in time, or fails to sign. A new agent is
-//! needed because a module call cannot be cancelled, and many modules do not recover from a lost
-//! token. The thread then waits for a replacement ([`TokenLink::replace`]), which must prove every
-//! key again.
+//! proves each key ([`TokenLink::prove`]): the token signs a challenge, and the certificate must
+//! verify the signature. [`TokenLink::serve`] starts a thread that receives answers.
+//!
+//! This thread drops an agent that exits, sends an unexpected message, does not answer in time, or
+//! fails to sign. A new agent is needed because a module call cannot be cancelled, and many modules
+//! do not recover from a lost token. The thread then waits for a replacement
+//! ([`TokenLink::replace`]), which must prove every key again.
 //!
 //! Workers send requests on the same socket without waiting. The thread has only a weak reference
 //! to the link, so dropping the link ends the thread and the agent.

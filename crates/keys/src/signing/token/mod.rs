@@ -34,7 +34,7 @@ use self::link::{SignatureReply, TokenLink};
 pub use self::public::PublicKey;
 use self::wire::{TokenFault, TokenSpec};
 
-/// The tokens of a configuration in the order of their first keys.
+/// The tokens of a configuration, in the order in which its certificates first use them.
 #[derive(Clone, Debug, Default)]
 pub struct Tokens {
     links: Vec<Arc<TokenLink>>,
@@ -82,8 +82,8 @@ impl Tokens {
         }
     }
 
-    /// Proves that a key on a token belongs to a certificate. Blocks while a configuration loads,
-    /// because a token may take seconds.
+    /// Proves that a key on a token belongs to a certificate. May block for seconds, so it is
+    /// called only while a configuration is loaded.
     ///
     /// # Errors
     /// Returns the reason if the key cannot be used.

@@ -42,7 +42,7 @@ impl PublicKey {
         }
     }
 
-    /// Returns the schemes of this key that are in `supported`, best first.
+    /// Returns the schemes of this key that are in `supported`, most preferred first.
     pub(super) fn schemes(&self, supported: &[u16]) -> Vec<SignatureScheme> {
         let fit = SCHEMES.iter().filter(|(_, kind, _)| *kind == self.kind);
         let schemes = fit.map(|(scheme, ..)| *scheme);
@@ -77,8 +77,8 @@ pub(super) fn digest_of(scheme: SignatureScheme) -> Option<&'static Algorithm> {
     }
 }
 
-/// Signature schemes that tokens support, with their kind of key and PKCS#11 mechanism, sorted best
-/// first for each kind of key.
+/// Signature schemes that tokens support, each with its kind of key and its PKCS#11 mechanism. The
+/// schemes for one kind of key are in order of preference.
 pub(super) const SCHEMES: [(SignatureScheme, AlgorithmIdentifier, MechanismType); 9] = [
     (Scheme::RSA_PSS_SHA512, RSA, MechanismType::RSA_PKCS_PSS),
     (Scheme::RSA_PSS_SHA384, RSA, MechanismType::RSA_PKCS_PSS),

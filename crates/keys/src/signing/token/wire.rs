@@ -95,7 +95,8 @@ pub struct OpenToken {
 pub enum TokenFault {
     /// The token is unavailable. A new agent may succeed.
     Away(String),
-    /// The configuration does not match the token. Repeating a wrong PIN may lock the token.
+    /// The configuration does not match the token, so a new agent would also fail. Repeating a
+    /// wrong PIN may lock the token.
     Refused(String),
 }
 
@@ -131,7 +132,7 @@ pub(super) fn receive<T: DeserializeOwned>(
     }
 }
 
-/// Returns the tokens of a configuration in the order of their first keys.
+/// Returns the tokens of a configuration, in the order in which its certificates first use them.
 pub fn tokens(file: &File) -> Vec<TokenSpec> {
     let listeners = file.listener.iter();
     let certificates = listeners.flat_map(|listener| &listener.certificates);

@@ -26,8 +26,8 @@ use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
 impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
-    /// Returns how many bytes to receive after the held bytes, which are in `sealed`. If the socket
-    /// contains the end of a record, the received bytes end with a whole record.
+    /// Returns how many bytes to receive after the bytes in `sealed`. If the socket contains the
+    /// end of a record, the received bytes end there.
     pub(super) fn most_to_read(&mut self, sealed: &mut Buffer) -> usize {
         let held = sealed.len();
         let seen = self.leg.socket.peek(sealed.next(READ)).unwrap_or(0);

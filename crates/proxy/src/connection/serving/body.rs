@@ -71,8 +71,8 @@ impl ServingFiles {
         self.read(body, cx, scratch)
     }
 
-    /// Returns how many of the next file bytes the kernel may send without copying; 0 if becket
-    /// encrypts. If enough of the body is unsent, TLS first moves to the kernel.
+    /// Returns how many of the next file bytes sendfile(2) may send; 0 if becket encrypts. If much
+    /// of the body is still unsent, first moves TLS to the kernel.
     fn most_to_send<N: Net>(
         &mut self,
         body: &FileBody,

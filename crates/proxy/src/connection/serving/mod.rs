@@ -60,7 +60,7 @@ pub(super) struct ServingFiles {
     head: usize,
     doing: Doing,
     answered: u32,
-    /// `true` if the client will send no more data.
+    /// `true` if the client has ended its stream.
     ended: bool,
     /// `true` if the connection closes after the current response.
     is_last: bool,
@@ -70,8 +70,8 @@ pub(super) struct ServingFiles {
 #[derive(Debug)]
 enum Doing {
     Hearing,
-    /// A reader thread looks up a file: the requested file, or the error page for the given
-    /// response.
+    /// Waits for a reader thread that looks up a file. With a `Reply`, the file is the error page
+    /// of that reply.
     Finding(Awaited<AtPath>, FileKey, Option<Reply>),
     Sending(FileBody),
 }
@@ -210,8 +210,8 @@ impl ServingFiles {
         waits && self.answered > 0 && !self.is_unfinished()
     }
 
-    /// Returns the time at which [`Self::expire`] is due if there is no progress. While the process
-    /// drains, an idle connection expires earlier.
+    /// Returns the time at which [`Self::expire`] must be called if there is no progress. An idle
+    /// connection expires earlier while the process drains.
     pub(super) fn deadline<N: Net>(&self, cx: &Context<'_, '_, N>) -> Duration {
         let timeouts = cx.turn.timeouts;
         let mut patience = match self.waits_for() {
@@ -284,7 +284,7 @@ impl ServingFiles {
         step
     }
 
-    /// Returns the client's side. There is no server side.
+    /// Returns the client's side of a relay; there is no server side.
     fn half<'a, N: Net>(
         &'a mut self,
         cx: &'a mut Context<'_, '_, N>,

@@ -27,7 +27,7 @@ use super::wire::{LONGEST, OpenToken, TokenAnswer, TokenFault, TokenRequest, rec
 pub enum AgentBehaviour {
     Signs,
     Fails,
-    /// Signs other data than requested.
+    /// Signs data that differs from the request.
     SignsOddly,
     IsSilent,
     /// Reads no requests until its behaviour changes.

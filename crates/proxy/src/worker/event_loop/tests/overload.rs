@@ -39,7 +39,7 @@ fn a_stalled_worker_is_not_counted_as_overload() {
         .handle_look(Duration::ZERO, 0, false);
     let web = clients[0].peer_addr().unwrap();
     let _in_the_kernel = TcpStream::connect(web).unwrap();
-    // Blocks the worker, which runs on this thread.
+    // Blocks the worker, because the worker runs on this thread.
     thread::sleep(LIMIT * 2);
     while worker.counters.accepted.value() < 3 || waiting(&worker) > 0 {
         turn(&mut worker);
@@ -121,7 +121,6 @@ fn overload_accepts_clients_without_waking_the_worker() {
     while accepted(&worker) == 0 {
         turn(&mut worker);
     }
-    // After the overload, new clients cause events again, including clients that connected in the meantime.
     while is_quiet(&worker) {
         turn(&mut worker);
     }

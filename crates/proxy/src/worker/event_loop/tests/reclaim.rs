@@ -3,8 +3,8 @@
 use super::*;
 use becket_tls::config::Backend;
 
-/// A worker whose server has reached `maxconn`. The clients have received their responses in the
-/// order of `served`.
+/// A worker whose server has reached `maxconn`. `served` lists the clients in the order in which
+/// they received their responses.
 struct Full {
     worker: Worker,
     web: SocketAddr,
@@ -63,7 +63,7 @@ impl Full {
         self.turn_until(|it| it.served[number].1.read(&mut asked).is_ok());
     }
 
-    /// Sends a response byte, and waits until the worker has relayed it.
+    /// Sends a response byte from the server, and waits until the worker has relayed it.
     fn answer(&mut self, number: usize) {
         let before = self.worker.counters.client_bytes_out.value();
         self.served[number].1.write_all(b"!").unwrap();
@@ -144,7 +144,7 @@ fn reclaim_is_scheduled_while_a_client_waits() {
 fn reclaim_spares_waiting_stalled_and_silent_connections() {
     let mut full = full(3, Some(AFTER));
     full.ask(0);
-    // This response is larger than the receive buffer of the client's kernel.
+    // This response is larger than the receive buffer of the client's socket.
     let (answer, mut written) = (vec![b'!'; 1_000_000], 0);
     full.turn_until(|it| {
         let server = &mut it.served[1].1;

@@ -1,9 +1,9 @@
-//! Soak test of signatures off the event loop. Clients connect, leave and time out while their
-//! signatures are pending; signers fail, return wrong signatures or stall; the configuration
-//! changes. The worker must then be in its initial state.
+//! Soak test of signatures that crypto threads make. Clients connect, leave and time out while
+//! their signatures are pending. Signers fail, return wrong signatures or stall, and the
+//! configuration changes. At the end, the worker must have no connection and no pending signature.
 //!
-//! The test acts as the crypto threads and follows a seed. It does not depend on the clock: the
-//! speed of the host only affects the work per turn.
+//! The test itself plays the role of the crypto threads. A seed decides all steps, so the result
+//! does not depend on the speed of the host.
 
 use std::fs;
 
@@ -117,7 +117,8 @@ impl Soak<Threads> {
         match self.dice.u8(..8) {
             0 => self.sign(|requests| requests.iter().map(|_| fails()).collect()),
             1 => self.sign(|requests| vec![Ok(vec![7; 70]); requests.len()]),
-            // Returns one wrong signature, and no signature for the other jobs of the batch.
+            // Returns a wrong signature for the first job, and no signature for all further jobs of
+            // the batch.
             2 => self.sign(|_| vec![Ok(vec![8; 256])]),
             _ => self.sign_well(),
         }

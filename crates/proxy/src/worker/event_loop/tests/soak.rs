@@ -1,5 +1,5 @@
 //! Common parts of the soak tests of a worker: clients that connect and leave at random, a server
-//! that closes every connection, and a check that no connection is left.
+//! that closes every connection, and a check that no connection remains.
 //!
 //! `BECKET_SOAK=500` sets the number of runs; `BECKET_SOAK_SEED` is the seed of the first run.
 
@@ -87,7 +87,8 @@ impl Client {
                 Ok(_) => {
                     if let Err(error) = self.tls.process_new_packets() {
                         self.was_deceived = error == CertificateError::BadSignature.into();
-                        // Sends the alert. The server may already have stopped reading.
+                        // Sends the alert. An error is ignored, because the server may have stopped
+                        // reading.
                         drop(self.tls.write_tls(&mut self.socket));
                         return false;
                     }
@@ -188,7 +189,7 @@ impl<S> Soak<S> {
 
     #[track_caller]
     pub(super) fn until(&mut self, mut is_so: impl FnMut(&mut Self) -> bool) {
-        // Limits the time instead of the number of turns, because turns are short and other threads
+        // The loop is limited by time and not by turns, because turns are short and other threads
         // need time on a busy host.
         let clock = Stopwatch::start();
         while clock.elapsed() < LONG {

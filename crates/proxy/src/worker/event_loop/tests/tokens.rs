@@ -1,10 +1,10 @@
-//! Soak test of keys on a token. Clients connect, leave and send partial ClientHellos. The agent
-//! fails, returns wrong signatures, hangs, stalls and continues, exits, or finds no token. Reloads
-//! keep the key, change it and remove it. Clients with a session resume it meanwhile. Everything
-//! must then be in its initial state.
+//! Soak test of keys on a token, which an agent process accesses. Clients connect, leave, resume
+//! sessions and send partial ClientHellos. The agent fails, hangs, exits, returns wrong signatures
+//! or finds no token. Reloads keep, change and remove the key. At the end, no connection and no
+//! token request may remain.
 //!
-//! Steps follow a seed. The agent is a thread of the test, so that it fails on command. The test
-//! also acts as the supervisor that replaces it. The scheduler decides the order of threads.
+//! A seed decides the steps. The agent is a thread of the test, so that it can fail on command. The
+//! test also acts as the supervisor that replaces the agent.
 
 use std::fs;
 use std::io::Write;
@@ -37,7 +37,7 @@ struct OnToken {
     running: (Arc<Config>, usize),
     /// A configuration that a thread is preparing, and its index in `texts`.
     reload: Option<(JoinHandle<Option<Arc<Config>>>, usize)>,
-    /// Number of rejected reloads, then of accepted reloads.
+    /// Number of rejected reloads (index 0) and accepted reloads (index 1).
     reloads: [u64; 2],
     halves: Vec<TcpStream>,
     roots: RootCertStore,
@@ -150,7 +150,8 @@ impl Soak<OnToken> {
         self.signer.script.supervise(&config.tokens, *key);
     }
 
-    /// Starts to prepare another configuration or the same one, unless a preparation is running.
+    /// Starts to prepare a configuration on another thread, unless such a thread is already
+    /// running.
     fn begin_reload(&mut self) {
         let text = self.dice.usize(..self.signer.texts.len());
         self.prepare(text);
@@ -203,7 +204,7 @@ impl Soak<OnToken> {
     }
 
     /// Checks that each requested signature succeeded or failed exactly once, and that no token
-    /// request is in flight.
+    /// request is in progress.
     fn nothing_is_asked(&self) {
         let (asked, _) = self.worker.newcomers.signing.asked_of_tokens();
         let counts = self.signer.script.counts();
@@ -249,8 +250,8 @@ impl Soak<OnToken> {
         client.handshake()
     }
 
-    /// Ends the worker in one of three ways: a drain, a stop, or an hour without activity. The
-    /// token must not be used afterwards.
+    /// Ends the worker by a drain, by a stop, or after an hour without activity. Checks that the
+    /// token is no longer used.
     fn end(mut self) -> [u64; 7] {
         match self.seed % 3 {
             0 => {
@@ -292,8 +293,8 @@ impl Soak<OnToken> {
             ..
         } = self;
         drop(worker);
-        // Requests in progress are answered although their clients have left. The thread of a link
-        // may notice later that its agent has exited.
+        // Requests in progress are answered even if their clients have left. The thread that reads
+        // from an agent may notice later that the agent has exited.
         let clock = Stopwatch::start();
         drop(signer.running);
         let script = &signer.script;
