@@ -356,8 +356,8 @@ fn are_one(one: &[Loaded], other: &[Loaded]) -> bool {
     one.len() == other.len() && pairs.all(is_one)
 }
 
-/// Returns `true` if both configurations have equal options for a [`signing_key`], so that such a
-/// key can be reused.
+/// Returns `true` if both configurations have equal options for signing, so that a
+/// prepared key can be reused.
 fn sign_alike(one: &File, other: &File) -> bool {
     let [one, other] = [one, other].map(|file| {
         let process = &file.process;
