@@ -40,7 +40,6 @@ pub enum Command {
     Part(Part),
 }
 
-/// Options of a run.
 #[derive(Debug, clap::Args)]
 pub struct RunArgs {
     /// Scenario IDs (see `list`), `all`, or files that end in .toml

@@ -79,7 +79,7 @@ fn no_secret_of_a_session_is_sent_in_clear() {
     resumes(b, &openssl, &file, 1);
     let master = master_secret(&a.place.read("keys.log"));
     assert_eq!(capture.count(&master), 0);
-    assert!(capture.count(b"BKT2") > 2, "the datagrams were seen");
+    assert!(capture.count(b"BKT3") > 2, "the datagrams were seen");
     // The search finds the secret if it is sent in clear.
     let other = (b.host.address, 9);
     a.host.within(|| {

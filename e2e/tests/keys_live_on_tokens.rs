@@ -177,7 +177,10 @@ fn an_unplugged_token_affects_only_new_clients_and_recovers() {
         gets_in(&becket, &site.trust(&TLS12), "rsa.example.org")
     });
     assert_eq!(number(&becket, "available"), 1.0);
-    let lines = ["\"token not available\"", "\"token available\""];
+    let lines = [
+        "\"PKCS#11 token not available\"",
+        "\"PKCS#11 token available\"",
+    ];
     lines.iter().for_each(|line| becket.says(line));
     let log = becket.log();
     for line in lines {

@@ -86,7 +86,6 @@ pub enum Subcommand {
 /// Arguments of `becket check`.
 #[derive(Clone, Debug, Default, Args)]
 pub struct CheckFlags {
-    /// Configuration to check.
     #[command(flatten)]
     pub flags: Flags,
 

@@ -51,7 +51,7 @@ fn datagrams_of_other_nodes_survive_mutation() {
     // Messages that maintain a pair, an unknown kind, a goodbye, and a HELLO in clear.
     let frames = b"\x05\x00\x10aaaaaaaaaaaaaaaa\x06\x00\x04\0\0\0\x01\x07\x00\x04\xff\xff\xff\xff\x08\x00\x04\0\0\0\x01\x63\0\x01a\x0a\0\0";
     let mut hello =
-        b"BKT2\0\0\0\0\0\0\0\x01\0\0\0\0nnnnnnnnnnnn\x01\0\x03bbbbbbbb\0\0\0\x05".to_vec();
+        b"BKT3\0\0\0\0\0\0\0\x01\0\0\0\0nnnnnnnnnnnn\x01\0\x03bbbbbbbb\0\0\0\x05".to_vec();
     hello.extend([0x55; 16 + 16 + 32 + 16]);
     let datagrams = [&all[..], frames, &hello];
     let framed = datagrams.map(|datagram| {

@@ -329,7 +329,7 @@ async fn a_garbage_flood_is_counted_and_does_not_disrupt_peers() {
             // Half of them begin with our signature; the kernel drops all others.
             let ours = round % 2 == 0 && len > 16;
             if ours {
-                garbage[..4].copy_from_slice(b"BKT2");
+                garbage[..4].copy_from_slice(b"BKT3");
             }
             let is_sent = stranger.send_to(&garbage, a.address).is_ok();
             sent += u64::from(ours && is_sent);

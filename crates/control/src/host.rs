@@ -34,7 +34,7 @@ fn is_ours(host: &[u8], names: &[HostName]) -> bool {
         return false;
     };
     let name = authority.host();
-    // Reject a field with a user name before the host.
+    // Rejects a `Host` field with a user name (`user@host`).
     if !host.starts_with(name.as_bytes()) {
         return false;
     }

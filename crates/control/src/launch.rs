@@ -386,5 +386,5 @@ fn system(what: &'static str) -> impl FnOnce(io::Error) -> StartError {
     move |error| StartError::System { what, error }
 }
 
-/// Maximum length in bytes of the reason for a failed start. Holds hundreds of errors.
+/// Maximum length in bytes of the reason for a failed start; enough for hundreds of errors.
 const LONGEST_REASON: usize = 64 * 1024;

@@ -61,7 +61,7 @@ pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     }
     for file in &changes.watch.rejected {
         warn(format!(
-            "changed file rejected; the loaded version stays in use: {file}"
+            "changed file rejected: {file}; the loaded version stays in use"
         ));
     }
     problems.extend(status.backends.iter().flat_map(out_of_service));

@@ -465,7 +465,7 @@ impl Control {
     /// Stops accepting. `passed_on` lists the addresses whose sockets were passed to the next
     /// process.
     async fn drain(&mut self, passed_on: &[SocketAddr]) {
-        tracing::info!(name: "draining", "draining");
+        tracing::info!(name: "draining", "draining: no new connections are accepted");
         if self.config.reloading.give_up() {
             tracing::warn!(name: "reload-skipped", "reload skipped because becket is draining");
         }

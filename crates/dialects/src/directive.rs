@@ -294,8 +294,9 @@ impl FreeNames {
         let mut name = wanted.to_owned();
         while SectionName::parse(&name).is_err() || !self.taken.insert(name.clone()) {
             self.number += 1;
-            let is_valid = SectionName::parse(wanted).is_ok();
-            let base = if is_valid { wanted } else { otherwise };
+            // A longer name leaves no room for the number.
+            let is_base = wanted.len() <= LONGEST_BASE && SectionName::parse(wanted).is_ok();
+            let base = if is_base { wanted } else { otherwise };
             name = format!("{base}-{}", self.number);
         }
         name
@@ -339,4 +340,22 @@ pub(super) static UNKNOWN_DIRECTIVE: Setting = Setting::lost(
 );
 /// Maximum length of a configuration file in bytes.
 pub(super) const MOST_TEXT: usize = 1 << 20;
+/// Maximum length of a name to which a number may be added.
+const LONGEST_BASE: usize = 48;
 const YEAR: u64 = 365 * 86_400_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_every_length_become_unique() {
+        for length in [1, 48, 49, 64, 65, 200] {
+            let mut names = FreeNames::default();
+            let wanted = "a".repeat(length);
+            let taken: BTreeSet<_> = (0..300).map(|_| names.take(&wanted, "service")).collect();
+            assert_eq!(taken.len(), 300);
+            assert!(taken.iter().all(|name| SectionName::parse(name).is_ok()));
+        }
+    }
+}

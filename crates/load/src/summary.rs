@@ -207,7 +207,7 @@ const HELD_P99_US: f64 = 100_000.0;
 /// Minimum fraction of the requested rate that must succeed. It is below 1, because some transactions end after their
 /// step.
 const HELD_SHARE: f64 = 0.97;
-/// Fraction of wall time, running or waiting for a CPU, above which a thread is overloaded.
+/// A thread is overloaded if it spends more than this fraction of wall time running or waiting for a CPU.
 const BUSY: f64 = 0.95;
 /// Number of CPUs in use above which a server counts as busy. A server that only stalls uses less.
 const BUSY_SERVER: f64 = 0.7;

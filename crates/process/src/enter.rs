@@ -43,8 +43,8 @@ pub enum StartTask {
     Check,
 }
 
-/// Enters the role of this process. The supervisor runs inside this call until its end; a serving
-/// or checking process returns. Call it before threads are started.
+/// Starts this process in its role. In the supervisor, the call lasts until the supervisor ends; in
+/// a serving or checking process, it returns. Call it before threads are started.
 pub fn enter(source: &ConfigSource, task: StartTask) -> io::Result<ProcessRole> {
     if is(IS_STARTED)? {
         let (link, given) = link::begin()?;

@@ -23,7 +23,7 @@ use becket_sys::identity::UnixIdentity;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames and of the state that a supervisor carries over an exec.
-pub const VERSION: &str = "4";
+pub const VERSION: &str = "5";
 /// Environment variable with [`VERSION`], set in a process that a supervisor started.
 pub const IS_STARTED: &str = "BECKET_CHILD";
 /// Environment variable with [`VERSION`], set for a program that a supervisor executed to replace

@@ -526,7 +526,7 @@ async fn at(instant: Option<Instant>) {
     }
 }
 
-/// Maximum number of events read after a deadline expired.
+/// Maximum number of events read after a deadline expired and before it takes effect.
 const MOST_REPORTED: u32 = 64;
 /// Event credit in bytes that each opened file costs.
 const FILE: usize = 16;

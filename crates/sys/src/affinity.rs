@@ -6,6 +6,7 @@
 
 use std::io;
 use std::num::NonZeroUsize;
+use std::sync::OnceLock;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
@@ -39,11 +40,13 @@ pub fn pin_current_thread(cpu: usize) -> io::Result<()> {
 /// Returns the number of workers that this process can keep busy: the number of allowed CPUs or the CPU quota rounded
 /// up, whichever is lower.
 ///
-/// Returns 1 if neither can be read.
+/// Returns 1 if neither can be read. Reads the quota once: the process keeps the number of workers of its start, so the limits
+/// of a reload must refer to that number.
 #[must_use]
 pub fn worker_count() -> NonZeroUsize {
     let allowed = allowed_cpus().map_or(1, |cpus| cpus.len());
-    workers(allowed, cpu_quota())
+    static QUOTA: OnceLock<Option<f64>> = OnceLock::new();
+    workers(allowed, *QUOTA.get_or_init(cpu_quota))
 }
 
 fn workers(allowed: usize, quota: Option<f64>) -> NonZeroUsize {

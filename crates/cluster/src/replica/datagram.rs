@@ -144,7 +144,7 @@ pub const MAX_DATAGRAM: usize = 1400;
 pub const SIGNATURE: [u8; 3] = *b"BKT";
 
 /// Signature and version, which begin every datagram.
-const MAGIC: [u8; 4] = *b"BKT2";
+const MAGIC: [u8; 4] = *b"BKT3";
 
 #[cfg(test)]
 mod tests {

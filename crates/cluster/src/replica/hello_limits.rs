@@ -37,8 +37,8 @@ impl HelloLimits {
         limits: &ReplicaLimits,
         now: Duration,
     ) -> bool {
-        // Use the full address of a listed peer, because a host in its network must not exhaust its
-        // rate.
+        // Limits a listed peer by its full address, so that another host of its network cannot use up its
+        // allowance.
         let prefix = if listed { from } else { prefix(from) };
         let known = self
             .sources

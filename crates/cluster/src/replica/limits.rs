@@ -23,8 +23,8 @@ pub struct ReplicaLimits {
     pub queue_bytes: usize,
     /// Maximum number of HELLOs decrypted per second from all unlisted addresses together.
     pub hellos_per_second: u32,
-    /// Maximum number of HELLOs decrypted per second from one address (IPv6: one /64), listed or
-    /// not.
+    /// Maximum number of HELLOs decrypted per second from one address (IPv6: one /64). Applies to listed and to
+    /// unlisted addresses.
     pub hellos_per_source: u32,
     /// Time since the last datagram to a peer after which it receives a keep-alive.
     pub keep_alive: Duration,

@@ -15,8 +15,8 @@
 //! seal:
 //!
 //! ```text
-//! of a pair   "BKT2" | key id u32, not 0 | sequence u64          | sealed ( records )
-//! of a join   "BKT2" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
+//! of a pair   "BKT3" | key id u32, not 0 | sequence u64          | sealed ( records )
+//! of a join   "BKT3" | 0 u32 | secret id u32 | to key id u32     | nonce 12 | sealed ( join )
 //! ```
 //!
 //! Each node chooses the ids of its receiving keys, so the id in the header selects one key. A datagram costs at most

@@ -184,8 +184,8 @@ impl<V: Vault> Replica<V> {
         source: &impl DumpSource,
         send: &mut impl FnMut(SocketAddr, &[u8]) -> bool,
     ) {
-        // Count the sessions at most once, and only for a keep-alive, because counting takes every
-        // lock of the session table.
+        // Counts the sessions only for a keep-alive, because counting takes every lock of the session
+        // table.
         let alive = || Frame::Alive {
             held: source.held(),
         };

@@ -32,7 +32,7 @@ pub(super) struct Warming {
 struct WantedDump {
     /// Peer that must send the dump. `None` means any peer.
     peer: Option<PeerName>,
-    /// Maximum age of the requested sessions in seconds.
+    /// Requests only sessions that are at most this old, in seconds.
     youngest: u32,
     /// Peers that did not complete a requested dump.
     tried: Vec<PeerName>,

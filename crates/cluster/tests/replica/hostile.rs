@@ -131,7 +131,7 @@ fn datagrams_for_unknown_pairs_are_dropped_without_an_open() {
     let opens = cluster.audit.borrow().opens;
     let mut random = Random(5);
     for _ in 0..10_000 {
-        let mut bytes = b"BKT2".to_vec();
+        let mut bytes = b"BKT3".to_vec();
         bytes.extend((0..200).map(|_| random.next() as u8));
         cluster.deliver(1, foreign(), &bytes);
     }

@@ -48,7 +48,7 @@ pub fn start(
     let thread = thread::Builder::new().name("becket-handover".into());
     thread.spawn(move || {
         if let Err(error) = receive(&stream, reader, &milestones) {
-            tracing::warn!(name: "state-receive-failed", %error, "cannot receive more state from the old process");
+            tracing::warn!(name: "state-receive-failed", %error, "cannot receive the rest of the state from the old process");
         }
     })?;
     Ok(reached)
@@ -89,6 +89,13 @@ impl HandoverReader {
     /// Stores the contents of a record. Returns a milestone if the control loop must act on the
     /// record.
     fn take(&mut self, record: Record) -> io::Result<Option<Milestone>> {
+        let may_follow_cut = matches!(
+            record,
+            Record::Session { .. } | Record::Forgotten(_) | Record::Left
+        );
+        if self.is_cut && !may_follow_cut {
+            return Err(invalid("a record after the cut"));
+        }
         match record {
             Record::Session {
                 name,

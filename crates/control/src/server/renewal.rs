@@ -123,7 +123,7 @@ impl Control {
         rejected.extend(committed.err());
         let before = mem::take(&mut self.config.watching.rejected);
         for fault in rejected.iter().filter(|it| !before.contains(it)) {
-            tracing::error!(name: "file-rejected", "changed file rejected; the loaded version stays in use: {fault}");
+            tracing::error!(name: "file-rejected", "changed file rejected: {fault}; the loaded version stays in use");
         }
         for file in mended(&before, &rejected) {
             tracing::info!(name: "file-accepted", "file is valid again and in use: {file}");

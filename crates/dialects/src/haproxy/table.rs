@@ -42,7 +42,7 @@ pub(super) const SECTIONS: &[Setting] = &[
 pub(super) const DIRECTIVES: &[Setting] = &[
     Setting::same(Text, "user", "process.user"),
     Setting::same(Text, "group", "process.group"),
-    Setting::differs(Own, "chroot", "", "process.sandbox confines becket to its configured files instead"),
+    Setting::differs(Own, "chroot", "", "process.sandbox limits files instead (Landlock, Linux 5.13); sockets of servers were inside: prefix their paths"),
     Setting::same(Path, "pidfile", "process.pid-file"),
     Setting::same(Number, "nbthread", "process.workers"),
     Setting::same(Number, "maxconn", "limits.connections"),

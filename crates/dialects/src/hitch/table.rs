@@ -55,7 +55,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::differs(Number, "workers", "process.workers", "workers are threads of one process").option("n"),
     Setting::same(Text, "user", "process.user").option("u"),
     Setting::same(Text, "group", "process.group").option("g"),
-    Setting::differs(Text, "chroot", "", "process.sandbox confines becket to its configured files instead"),
+    Setting::differs(Text, "chroot", "", "process.sandbox limits files instead (Landlock, Linux 5.13); sockets of servers were inside: prefix their paths"),
     Setting::differs(Switch, "daemon", "", "it runs in the background, as before; with becket.toml use a service manager").option(""),
     Setting::same(Text, "pidfile", "process.pid-file").option("p"),
     Setting::differs(Number, "log-level", "log.level", "errors are logged at every level, warnings from level 1 on").option("L"),

@@ -52,7 +52,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Text, "setgid", "process.group"),
     Setting::same(Text, "pid", "process.pid-file"),
     Setting::same(Text, "foreground", ""),
-    Setting::differs(Text, "chroot", "", "process.sandbox confines becket to its configured files instead; pid, CApath and CRLpath are paths inside, as before"),
+    Setting::differs(Text, "chroot", "", "process.sandbox limits files instead (Landlock, Linux 5.13); sockets of servers were inside: prefix their paths; pid, CApath and CRLpath are paths inside, as before"),
     Setting::same(Text, "debug", "log.level"),
     Setting::same(Text, "output", "log.file"),
     Setting::differs(Text, "log", "log.file", "the log is always appended to"),

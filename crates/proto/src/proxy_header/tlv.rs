@@ -2,12 +2,10 @@
 //!
 //! Decodes the types that have a field in [`Tlvs`], and skips all others. Strings must have the
 //! encoding that the specification requires, UTF-8 or US-ASCII. The checksum (CRC32C) is ignored,
-//! since TCP
-//! has one already. A header with two TLVs of a decoded type is refused, since another program
-//! might use the second one. Types 0xE0 to 0xEF are reserved for applications: becket writes two
-//! types
-//! that it defines itself and one that hitch defines, and skips all three when decoding. Source:
-//! sections 2.2.1 to 2.2.8.
+//! since TCP has one already. A header with two TLVs of a decoded type is refused, since another
+//! program might use the second one. Types 0xE0 to 0xEF are reserved for applications: becket
+//! writes two types that it defines itself and one that hitch defines, and skips all three when
+//! decoding. Source: sections 2.2.1 to 2.2.8.
 
 use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;

@@ -2,12 +2,10 @@
 //!
 //! The client sends first, and the server receives nothing before the StartupMessage inside TLS. A
 //! StartupMessage in clear text is refused with an ErrorResponse, as PostgreSQL does. A
-//! CancelRequest in
-//! clear text starts no session: it identifies a running session by a number and a secret that only
-//! the
-//! client and the server of that session know, and the server sends no response. So the dialog
-//! collects the whole
-//! request for the caller, and ignores any bytes after it.
+//! CancelRequest in clear text starts no session: it identifies a running session by a number and a
+//! secret that only the client and the server of that session know, and the server sends no
+//! response. So the dialog collects the whole request for the caller, and ignores any bytes after
+//! it.
 //!
 //! Source: PostgreSQL 18, "Message Formats" (the secret has 4 to 256 bytes since protocol 3.2, 4
 //! before), "Canceling Requests in Progress" and "SSL Session Encryption".

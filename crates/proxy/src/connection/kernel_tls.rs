@@ -1,12 +1,11 @@
 //! TLS work that remains in becket for a leg whose records the kernel encrypts and decrypts.
 //!
 //! A [`KernelRecords`] consumes an idle [`Engine`], and passes its secrets and sequence numbers to
-//! the
-//! kernel; rustls keeps the state for KeyUpdates and tickets. After that, becket reads
-//! and writes plaintext on the socket. [`KernelRecords::receive`] processes records without data:
-//! alerts, tickets of servers, KeyUpdates. The module also maintains two
-//! counts that rustls would maintain: records without data (`proto::records`), and records under
-//! one key. It queries the kernel for the second count when that count may be large.
+//! the kernel; rustls keeps the state for KeyUpdates and tickets. After that, becket reads and
+//! writes plaintext on the socket. [`KernelRecords::receive`] processes records without data:
+//! alerts, tickets of servers, KeyUpdates. The module also maintains two counts that rustls would
+//! maintain: records without data (`proto::records`), and records under one key. It queries the
+//! kernel for the second count when that count may be large.
 //!
 //! `half/kernel.rs` moves a leg to the kernel and relays the ends of its streams. Sources: RFC 8446
 //! sections

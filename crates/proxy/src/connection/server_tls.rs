@@ -9,8 +9,7 @@
 //! The server's greeting is relayed to the client.
 //!
 //! The memory for a server is limited: a greeting, a record, or a message with a certificate chain
-//! of
-//! `limits.certificate-chain`.
+//! of `limits.certificate-chain`.
 //!
 //! Source: RFC 8446 section 4, RFC 5246 section 7; [`becket_tls::to_servers`] creates the engine.
 

@@ -318,10 +318,10 @@ impl TokenLink {
         let (module, token) = (status.module, status.token);
         let was_away = self.known.is_away.swap(!status.available, Relaxed);
         if status.available && was_away {
-            tracing::info!(name: "token-available", module, token, "token available");
+            tracing::info!(name: "token-available", module, token, "PKCS#11 token available");
         } else if !status.available && !was_away {
             let error = status.fault;
-            tracing::error!(name: "token-unavailable", module, token, error, "token not available");
+            tracing::error!(name: "token-unavailable", module, token, error, "PKCS#11 token not available");
         }
     }
 
