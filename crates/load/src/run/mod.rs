@@ -9,6 +9,7 @@ mod workers;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use crate::report::LoadReport;
 
@@ -42,8 +43,9 @@ fn prepare(mut plan: Plan) -> Result<Plan, Error> {
         Error::os(format!("cannot open {wanted} file descriptors for {count} connections (raise `ulimit -n`, or lower -c)"), e)
     })?;
     let mut refusal = None;
+    let patience = plan.options.load.time_out.max(FIRST_CONNECT);
     for address in std::mem::take(&mut plan.addresses) {
-        match TcpStream::connect_timeout(&address, plan.options.load.time_out) {
+        match TcpStream::connect_timeout(&address, patience) {
             Ok(_) => {
                 plan.addresses = vec![address];
                 return Ok(plan);
@@ -63,3 +65,5 @@ fn prepare(mut plan: Plan) -> Result<Plan, Error> {
 
 /// Number of file descriptors reserved for polls, standard streams and libraries.
 const DESCRIPTORS_BESIDE: u64 = 64;
+/// Minimum time limit of the connect before the run: after a flood, a server may accept late.
+const FIRST_CONNECT: Duration = Duration::from_secs(10);
