@@ -98,6 +98,11 @@ impl Becket {
         }
     }
 
+    /// Returns the path of the admin socket.
+    pub fn socket(&self) -> PathBuf {
+        self.folder.join("admin.sock")
+    }
+
     /// Waits until becket serves.
     #[track_caller]
     pub fn ready(&self) {

@@ -170,7 +170,10 @@ impl Shape {
             line(section);
             line(keys);
         }
-        line(&format!("[admin]\naddress = \"{}\"", self.admin));
+        line(&format!(
+            "[admin]\naddress = \"{}\"\nsocket = \"admin.sock\"",
+            self.admin
+        ));
         line(&self.admin_keys);
         line("[log]\nformat = \"json\"\nfile = \"becket.log\"\naccess = \"access.log\"");
         text

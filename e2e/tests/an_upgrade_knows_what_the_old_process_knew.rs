@@ -81,7 +81,6 @@ fn clients_stick_to_their_servers() {
     let shape = Shape::new(backends[0].address)
         .server(backends[1].address)
         .backend("stick = \"source\"")
-        .admin_keys("socket = \"admin.sock\"")
         .process(TWO_WORKERS);
     let becket = start(&place, &shape);
     let first = format!("app/{}", backends[0].address);

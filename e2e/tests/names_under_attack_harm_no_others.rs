@@ -7,9 +7,7 @@ use serde_json::Value;
 fn a_name_at_its_connection_limit_is_refused_and_others_are_served() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address)
-        .admin_keys("socket = \"admin.sock\"")
-        .section("[admission]\nname = { connections = 3 }");
+    let shape = Shape::new(backend.address).section("[admission]\nname = { connections = 3 }");
     let becket = Becket::start(&place, &shape);
     let trust = Trust::new(&place);
     let connect = |name| Client::connect_as(becket.web, &trust, name);

@@ -13,8 +13,6 @@ use rustix::process::{Pid, kill_process};
 use rustls::version::TLS12;
 use serde_json::Value;
 
-const SOCKET: &str = "socket = \"admin.sock\"";
-
 #[track_caller]
 fn json(place: &Place, words: &[&str]) -> Value {
     let text = ctl_done(place, &[words, &["--json"]].concat());
@@ -37,7 +35,7 @@ fn at_the_second(becket: &Becket, trust: &Trust) -> usize {
 fn a_drained_server_receives_no_clients_until_a_reload() {
     let (place, servers) = (Place::new(), two());
     let shape = Shape::new(servers[0].address).server(servers[1].address);
-    let becket = Becket::start(&place, &shape.admin_keys(SOCKET));
+    let becket = Becket::start(&place, &shape);
     let trust = Trust::new(&place);
     let second = format!("app/{}", servers[1].address);
     assert!(at_the_second(&becket, &trust) > 0);
@@ -65,7 +63,7 @@ fn a_drained_server_receives_no_clients_until_a_reload() {
 #[test]
 fn weight_address_and_limit_of_a_server_change_immediately() {
     let (place, servers) = (Place::new(), two());
-    let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
+    let becket = Becket::start(&place, &Shape::new(servers[0].address));
     let trust = Trust::new(&place);
     let first = format!("app/{}", servers[0].address);
     let other = servers[1].address.to_string();
@@ -99,7 +97,7 @@ fn weight_address_and_limit_of_a_server_change_immediately() {
 #[ignore = "slow: .ci/run test"]
 fn servers_can_be_added_and_removed_until_a_reload() {
     let (place, servers) = (Place::new(), two());
-    let becket = Becket::start(&place, &Shape::new(servers[0].address).admin_keys(SOCKET));
+    let becket = Becket::start(&place, &Shape::new(servers[0].address));
     let trust = Trust::new(&place);
     let [first, second] = [0, 1].map(|at| format!("app/{}", servers[at].address));
     ctl_done(&place, &["servers", "maxconn", &first, "7"]);
@@ -164,7 +162,7 @@ fn servers_can_be_added_and_removed_until_a_reload() {
 fn open_connections_are_listed_and_closed_by_their_properties() {
     let place = Place::new();
     let backend = Backend::echo();
-    let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(SOCKET));
+    let becket = Becket::start(&place, &Shape::new(backend.address));
     let trust = Trust::new(&place);
     let names = ["www.example.org", "localhost", "internal.example.org"];
     let mut clients = names.map(|name| {
@@ -219,7 +217,7 @@ fn open_connections_are_listed_and_closed_by_their_properties() {
 fn sessions_can_be_removed_keys_rotated_and_the_log_level_set() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let becket = Becket::start(&place, &Shape::new(backend.address).admin_keys(SOCKET));
+    let becket = Becket::start(&place, &Shape::new(backend.address));
     let trust = Trust::only(&place, &TLS12).without_tickets();
     let resumed = || {
         trust.visit(becket.web).unwrap();
@@ -259,7 +257,7 @@ fn sessions_can_be_removed_keys_rotated_and_the_log_level_set() {
 fn the_commands_reload_and_drain_wait_for_the_result() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).admin_keys(SOCKET);
+    let shape = Shape::new(backend.address);
     let mut becket = Becket::start(&place, &shape);
     assert_eq!(ctl_done(&place, &["reload"]), "reloaded\n");
     let (reload, text) = (&["reload", "--socket", "admin.sock"], shape.text());
@@ -292,9 +290,11 @@ fn the_commands_reload_and_drain_wait_for_the_result() {
 fn changes_and_client_lists_are_rejected_over_tcp() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let _becket = Becket::start(&place, &Shape::new(backend.address));
+    let becket = Becket::start(&place, &Shape::new(backend.address));
+    let admin = becket.admin.to_string();
+    let over_tcp = |words: &[&str]| ctl(&place, &[&["--admin", &admin], words].concat());
     for words in [&["log", "debug"][..], &["connections"]] {
-        let refused = ctl(&place, words);
+        let refused = over_tcp(words);
         assert_eq!(refused.code, 3, "{}", refused.all());
         assert!(
             refused.stderr.contains("admin.socket"),
@@ -303,7 +303,7 @@ fn changes_and_client_lists_are_rejected_over_tcp() {
         );
     }
     // Read-only pages are available over TCP.
-    assert_eq!(ctl(&place, &["servers"]).code, 0);
+    assert_eq!(over_tcp(&["servers"]).code, 0);
 }
 
 #[test]
@@ -311,13 +311,13 @@ fn changes_and_client_lists_are_rejected_over_tcp() {
 fn the_admin_socket_is_private_exclusive_and_removed_at_exit() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).admin_keys(SOCKET);
+    let shape = Shape::new(backend.address);
     let mut becket = Becket::start(&place, &shape);
     let socket = place.path("admin.sock");
     let mode = || fs::metadata(&socket).unwrap().permissions().mode() & 0o7777;
     assert_eq!(mode(), 0o600);
     // Another becket cannot use the socket.
-    let other = Shape::new(backend.address).admin_keys(SOCKET);
+    let other = Shape::new(backend.address);
     place.write("other.toml", &other.text());
     let run = || {
         let mut command = Command::new(becket_program());
@@ -357,7 +357,7 @@ fn the_supervisor_creates_the_socket_and_keeps_it_when_a_child_dies() {
     let Some(_) = nobody() else { return };
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).admin_keys(SOCKET);
+    let shape = Shape::new(backend.address);
     let shape = shape.process(AS_NOBODY);
     place.write("becket.toml", &shape.text());
     let closed = |name: &str, mode| {

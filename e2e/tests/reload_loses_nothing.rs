@@ -99,11 +99,15 @@ fn the_reload_command_prints_the_result() {
     let backend = Backend::http("well met");
     let becket = Becket::start(&place, &Shape::new(backend.address));
     let admin = becket.admin.to_string();
-    for place_flag in [["--config", "becket.toml"], ["--admin", &admin]] {
+    let socket = ["--socket", "admin.sock"];
+    for place_flag in [["--config", "becket.toml"], socket] {
         assert_eq!(ask_to_reload(&place, &place_flag), (0, "reloaded\n".into()));
     }
-    place.write("site.pem", "none");
     let (code, said) = ask_to_reload(&place, &["--admin", &admin]);
+    assert_eq!(code, 1, "{said}");
+    assert!(said.contains("accepted: admin.socket"), "{said}");
+    place.write("site.pem", "none");
+    let (code, said) = ask_to_reload(&place, &socket);
     assert_eq!(code, 1, "{said}");
     assert!(
         said.contains("nothing changed") && said.contains("site.pem"),
@@ -117,7 +121,7 @@ fn the_reload_command_prints_the_result() {
         r#"{"done":2,"refused":1,"running":false}"#
     );
     drop(becket);
-    assert_eq!(ask_to_reload(&place, &["--admin", &admin]).0, 1);
+    assert_eq!(ask_to_reload(&place, &socket).0, 1);
 }
 
 #[test]

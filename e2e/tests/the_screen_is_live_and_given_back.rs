@@ -96,7 +96,7 @@ impl Screen {
 fn top_shows_clients_and_servers_and_exits_on_a_key_or_a_signal() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = Shape::new(backend.address).admin_keys("socket = \"admin.sock\"");
+    let shape = Shape::new(backend.address);
     let becket = Becket::start(&place, &shape);
     let mut client =
         Client::connect_as(becket.web, &Trust::new(&place), "www.example.org").unwrap();

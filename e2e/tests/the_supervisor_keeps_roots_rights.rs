@@ -229,14 +229,18 @@ fn a_worker_process_that_dies_is_restarted_and_no_client_is_rejected() {
     assert!(answer(becket.web, &trust).is_ok());
     let ask = |user: Option<u32>| {
         let mut command = Command::new(becket_program());
-        command.args(["reload", "--admin", &becket.admin.to_string()]);
+        command.args(["reload", "--socket"]).arg(becket.socket());
         user.map(|user| command.uid(user));
         finish(command, "")
     };
     assert_eq!(ask(None).code, 0);
     let refused = ask(nobody());
     assert_eq!(refused.code, 1);
-    assert!(refused.all().contains("or as root"), "{}", refused.all());
+    assert!(
+        refused.all().contains("run this as root"),
+        "{}",
+        refused.all()
+    );
     let first = becket.child();
     signal(first, Signal::KILL);
     // Clients connect at any time and are served in the end, because the supervisor holds the socket.

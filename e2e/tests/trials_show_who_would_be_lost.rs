@@ -14,9 +14,7 @@ fn shape(backend: &Backend, trial: &str) -> Shape {
         "[[policy]]\nname = \"web\"\nclient-certificates = \"optional\"\nclient-ca = \"ca.pem\"\n\
          trial = {{ {trial} }}"
     );
-    Shape::new(backend.address)
-        .admin_keys("socket = \"admin.sock\"")
-        .section(&policy)
+    Shape::new(backend.address).section(&policy)
 }
 
 #[test]

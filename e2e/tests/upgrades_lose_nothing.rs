@@ -64,16 +64,19 @@ pub(crate) fn launch(place: &Place, shape: &Shape, user: Option<u32>) -> Becket 
 
 /// Runs `becket upgrade` and returns its exit code and output.
 fn ask(becket: &Becket) -> Finished {
-    let mut command = Command::new(becket_program());
-    command.args(["upgrade", "--admin", &becket.admin.to_string()]);
-    finish(command, "")
+    finish(upgrade_command(becket), "")
 }
 
 /// Runs `becket upgrade` in another thread.
 pub(crate) fn asking(becket: &Becket) -> JoinHandle<Finished> {
-    let mut command = Command::new(becket_program());
-    command.args(["upgrade", "--admin", &becket.admin.to_string()]);
+    let command = upgrade_command(becket);
     thread::spawn(move || finish(command, ""))
+}
+
+fn upgrade_command(becket: &Becket) -> Command {
+    let mut command = Command::new(becket_program());
+    command.args(["upgrade", "--socket"]).arg(becket.socket());
+    command
 }
 
 #[track_caller]
@@ -87,7 +90,6 @@ pub(crate) fn upgrade(becket: &Becket) {
 fn upgrades_and_reloads_can_be_requested_over_the_admin_socket() {
     let (place, backend) = (Place::new(), Backend::http("well met"));
     let shape = Shape::new(backend.address).process(TWO_WORKERS);
-    let shape = shape.admin_keys("socket = \"admin.sock\"");
     let becket = start(&place, &shape);
     // Each process counts its own requests.
     for (task, said) in [

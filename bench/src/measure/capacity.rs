@@ -104,7 +104,7 @@ pub(super) fn at_rate(
     load::only_step(climb(ask, stage, &[rate], length)?)
 }
 
-/// Runs an open loop that increases through these rates. Clients time out after two seconds.
+/// Runs an open loop at each of these rates in turn. Clients time out after two seconds.
 pub(super) fn climb(
     ask: Ask,
     stage: &Stage<'_>,

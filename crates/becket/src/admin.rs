@@ -152,11 +152,6 @@ impl AdminAddress {
         answer(&bytes).ok_or_else(|| NoStatus::Foreign(at.to_string()))
     }
 
-    /// Returns `true` if the address is a unix socket.
-    pub fn is_socket(&self) -> bool {
-        matches!(self.at(), Ok(Endpoint::Socket(_)))
-    }
-
     fn at(&self) -> Result<Endpoint, NoStatus> {
         if let Some(path) = &self.socket {
             return Ok(Endpoint::Socket(path.clone()));
@@ -242,8 +237,12 @@ impl Endpoint {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         stream.write_all(format!("{request}Host: {host}\r\n\r\n{body}").as_bytes())?;
-        stream.take(LONGEST_ANSWER).read_to_end(answer)?;
-        Ok(())
+        match stream.take(LONGEST_ANSWER).read_to_end(answer)? {
+            0 => Err(io::Error::other(
+                "the connection was closed without an answer",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Returns `true` if the server certainly did not read the whole request, so that the client
@@ -330,10 +329,10 @@ mod tests {
             "HTTP/1.1 200 OK\r\n\r\n{}",
             "HTTP/1.1 200 OK\r\n\r\n<html>",
             "HTTP/1.1 200 OK\r\n",
-            "",
         ] {
             assert!(matches!(ask(other), Err(NoStatus::Foreign(_))), "{other}");
         }
+        assert!(matches!(ask(""), Err(NoStatus::Unreachable { .. })));
     }
 
     #[test]
@@ -359,7 +358,7 @@ mod tests {
             ..AdminAddress::default()
         };
         assert_eq!(place.status().unwrap().process.version, "1");
-        assert!(matches!(place.status(), Err(NoStatus::Foreign(_))));
+        assert!(matches!(place.status(), Err(NoStatus::Unreachable { .. })));
         let again = server.join().unwrap().accept();
         assert_eq!(again.unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }

@@ -236,7 +236,8 @@ const RELOAD: &str = "\
 Examples:
   becket reload --config /etc/becket/becket.toml
 
-Sends SIGHUP to the main process: run this command as root or as the user of that process.
+Uses admin.socket: run this command as its owner or as root. Without a socket, send SIGHUP to
+the main process.
 Exit codes: 0 reloaded, 1 not reloaded (reasons are printed), 2 wrong arguments.";
 
 const CTL: &str = "\
@@ -255,7 +256,8 @@ const UPGRADE: &str = "\
 Examples:
   becket upgrade --config /etc/becket/becket.toml
 
-Sends SIGUSR2 to the main process: run this command as root or as the user of that process.
+Uses admin.socket: run this command as its owner or as root. Without a socket, send SIGUSR2 to
+the main process.
 Exit codes: 0 upgraded, 1 not upgraded (reasons are printed), 2 wrong arguments.";
 
 const SECRET: &str = "\

@@ -23,7 +23,6 @@ pub mod cli;
 pub mod ctl;
 pub mod demo;
 pub mod dropin;
-pub mod reload;
 pub mod secret_command;
 pub mod status;
 pub mod top;

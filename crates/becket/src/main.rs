@@ -21,6 +21,7 @@ use becket::cli::{
     CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, StatusFlags, Subcommand, TopFlags,
 };
 use becket::ctl::NotDone;
+use becket::ctl::tasks::CtlTask;
 use becket::demo::folder::{self, FilesFlags};
 use becket::dropin::{self, DropInCall};
 use becket::secret_command;
@@ -32,7 +33,6 @@ use becket_keys::signing::token::{Tokens, agent};
 use becket_prepare::flags::Flags;
 use becket_prepare::source::ConfigSource;
 use becket_process::link::resources::ProcessResources;
-use becket_process::protocol::OperatorRequest;
 use becket_process::{ProcessRole, StartTask, enter};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
@@ -57,8 +57,8 @@ fn main() -> ExitCode {
         Subcommand::Check(flags) => run_check(*flags),
         Subcommand::Status(flags) => status(flags),
         Subcommand::Top(flags) => run_top(flags),
-        Subcommand::Reload(flags) => ask_for(OperatorRequest::Reload, flags, "reloaded\n"),
-        Subcommand::Upgrade(flags) => ask_for(OperatorRequest::Upgrade, flags, "upgraded\n"),
+        Subcommand::Reload(place) => ask_for(&CtlTask::Reload, &place),
+        Subcommand::Upgrade(place) => ask_for(&CtlTask::Upgrade, &place),
         Subcommand::Ctl(flags) => ctl(*flags),
         Subcommand::Secret(flags) => Ok(make_secret(&flags)),
         Subcommand::Migrate(flags) => migrate(&flags),
@@ -111,9 +111,8 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
     Ok(code)
 }
 
-fn ask_for(what: OperatorRequest, flags: AdminAddress, done: &str) -> anyhow::Result<ExitCode> {
-    let ended = becket::reload::ask_for(what, &flags)?;
-    say(done.to_owned() + &ended)?;
+fn ask_for(task: &CtlTask, place: &AdminAddress) -> anyhow::Result<ExitCode> {
+    say(becket::ctl::run(place, task, false)?)?;
     Ok(ExitCode::SUCCESS)
 }
 

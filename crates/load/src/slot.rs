@@ -81,8 +81,8 @@ impl ClientSlot {
         let step = link.times.step;
         let turn = link.turn(env, hung_up);
         match self.settle(turn, step, env) {
-            // A parked connection has already added its slot to the list of free slots. Its end
-            // must not add the slot again.
+            // A parked connection has already added its slot to the list of free slots.
+            // Closing it must not add the slot again.
             SlotState::Ready | SlotState::Failed if parked => SlotState::Waiting,
             outcome => outcome,
         }

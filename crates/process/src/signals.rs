@@ -3,21 +3,11 @@
 use std::io;
 use std::time::Duration;
 
-use becket_sys::process::{self, hold_signals, receive_signals};
+use becket_sys::process::{hold_signals, receive_signals};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::time::timeout;
 
 use crate::protocol::OperatorRequest;
-
-pub fn signal_for(request: OperatorRequest) -> process::Signal {
-    match request {
-        OperatorRequest::Reload => process::Signal::HUP,
-        OperatorRequest::Upgrade => process::Signal::USR2,
-        OperatorRequest::Reopen => process::Signal::USR1,
-        OperatorRequest::Drain => process::Signal::TERM,
-        OperatorRequest::Stop => process::Signal::INT,
-    }
-}
 
 #[derive(Debug)]
 pub struct Signals {

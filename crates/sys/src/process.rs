@@ -4,7 +4,6 @@
 //! execve(2), waitpid(2), pthread_sigmask(3).
 
 use std::ffi::{CString, OsStr, OsString};
-use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
@@ -55,27 +54,6 @@ pub fn die_with_parent(parent: u32) -> io::Result<()> {
     } else {
         Err(io::ErrorKind::NotFound.into())
     }
-}
-
-/// Sends a signal to a process with the name of this process. The name is checked because `pid` may be outdated or from
-/// another PID namespace, and the signal would end most other programs.
-///
-/// # Errors
-/// `InvalidInput` for a process with another name; `NotFound` if no process has this PID; `PermissionDenied` if the
-/// process belongs to another user and this process is not root.
-pub fn signal_namesake(pid: u32, signal: Signal) -> io::Result<()> {
-    let number = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    let number = number.ok_or(io::ErrorKind::InvalidInput)?;
-    // The process is opened before its name is read. If another process reuses the PID later, the
-    // signal fails.
-    let process = match pidfd_open(number, PidfdFlags::empty()) {
-        Err(rustix::io::Errno::SRCH) => return Err(io::ErrorKind::NotFound.into()),
-        opened => opened?,
-    };
-    if fs::read(format!("/proc/{pid}/comm"))? != fs::read("/proc/self/comm")? {
-        return Err(io::ErrorKind::InvalidInput.into());
-    }
-    Ok(pidfd_send_signal(process, signal)?)
 }
 
 /// Lets this process continue when its parent ends: undoes [`die_with_parent`].
@@ -231,23 +209,9 @@ fn prepare(
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
 
-    #[test]
-    fn signals_to_another_program_are_rejected() {
-        let mut other = Command::new("sleep").arg("1000").spawn().unwrap();
-        let refused = signal_namesake(other.id(), Signal::HUP).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
-        assert!(other.try_wait().unwrap().is_none());
-        other.kill().unwrap();
-        let pid = other.id();
-        other.wait().unwrap();
-        assert!(signal_namesake(pid, Signal::USR2).is_err());
-        for pid in [0, u32::MAX] {
-            let refused = signal_namesake(pid, Signal::HUP).unwrap_err();
-            assert_eq!(refused.kind(), io::ErrorKind::InvalidInput);
-        }
-    }
+    use super::*;
 
     #[test]
     fn a_child_can_be_opened_by_its_pid() {

@@ -83,7 +83,6 @@ impl Servers {
         let mut shape = Shape::new(self.app.address)
             .process(TWO_WORKERS)
             .listener("defer-accept = \"0s\"")
-            .admin_keys("socket = \"admin.sock\"")
             .timeouts(PATIENT)
             .sessions("id-lifetime = \"1d\"")
             .section(POLICY);

@@ -68,7 +68,10 @@ pub(super) fn ask(
             escaped(&answer.text())
         ),
         Ok(RefusedRequest { error, accepted }) => {
-            format!("{}; accepted: {}", escaped(&error), escaped(&accepted))
+            let lines: Vec<String> = error.lines().map(escaped).collect();
+            let separator = if lines.len() > 1 { "\n" } else { "; " };
+            let accepted = escaped(&accepted);
+            format!("{}{separator}accepted: {accepted}", lines.join("\n"))
         }
     }))
 }

@@ -30,7 +30,7 @@ struct OpenedJoin {
 }
 
 impl<V: Vault> Replica<V> {
-    /// Begins the joins that are missing, to listed addresses and to peers whose keys must be
+    /// Begins joins with listed addresses that have none, and with peers whose keys must be
     /// replaced. Abandons expired joins.
     pub(super) fn plan_joins(&mut self, now: Duration) {
         let before = self.joins.begun.len();

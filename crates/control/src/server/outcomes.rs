@@ -80,7 +80,7 @@ fn outcome(
     match errors {
         [] => Ok(done),
         errors => {
-            let error = format!("{failure}, nothing changed: {}", errors.join("; "));
+            let error = format!("{failure}, nothing changed:\n{}", errors.join("\n"));
             Err(Refused::unusable(error, accepted))
         }
     }
@@ -123,7 +123,7 @@ mod tests {
         assert!(first.try_recv().is_err(), "that one was a signal's");
         waiting.reloaded(1, &["a".to_owned(), "b".to_owned()], &[]);
         let refused = first.try_recv().unwrap().unwrap_err();
-        assert_eq!(refused.error, "reload refused, nothing changed: a; b");
+        assert_eq!(refused.error, "reload refused, nothing changed:\na\nb");
         assert!(second.try_recv().is_err());
         waiting.reloaded(2, &[], &["log level: debug".to_owned()]);
         let ended = json!({"reloaded": true, "ended": ["log level: debug"]});

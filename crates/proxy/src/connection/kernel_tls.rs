@@ -218,7 +218,8 @@ impl<C: TlsSide> KernelRecords<C> {
     ) -> Result<Option<usize>, RecordFailure> {
         let record = leg.receive_record(buffer, counter);
         let record = record.map_err(|error| self.failure(error))?;
-        // The kernel refused to splice because of a record, but returns none.
+        // The kernel refused to splice because of a record, so it must return that record. Otherwise
+        // the stream is broken.
         let record = record.ok_or(RecordFailure::Broken(BAD_RECORD_MAC))?;
         let content = &buffer.next(record.len)[..];
         match record.kind {
