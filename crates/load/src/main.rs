@@ -71,7 +71,6 @@ fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
         .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
         armed.map_err(|e| Error::os("cannot install signal handlers", e))?;
     }
-    debug_assert!(!stop.load(Ordering::Relaxed));
     Ok(stop)
 }
 

@@ -46,14 +46,19 @@ fn group(group: NamedGroup) -> String {
 
 pub(crate) const TLS13: &str = "TLSv1.3";
 
-#[test]
-fn names_match_the_becket_log() {
-    assert_eq!(version(ProtocolVersion::TLSv1_3), TLS13);
-    assert_eq!(version(ProtocolVersion::TLSv1_2), "TLSv1.2");
-    let tls13 = CipherSuite::TLS13_AES_128_GCM_SHA256;
-    assert_eq!(suite(tls13), "TLS_AES_128_GCM_SHA256");
-    let tls12 = CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;
-    assert_eq!(suite(tls12), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
-    assert_eq!(group(NamedGroup::X25519), "x25519");
-    assert_eq!(group(NamedGroup::secp256r1), "secp256r1");
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_match_the_becket_log() {
+        assert_eq!(version(ProtocolVersion::TLSv1_3), TLS13);
+        assert_eq!(version(ProtocolVersion::TLSv1_2), "TLSv1.2");
+        let tls13 = CipherSuite::TLS13_AES_128_GCM_SHA256;
+        assert_eq!(suite(tls13), "TLS_AES_128_GCM_SHA256");
+        let tls12 = CipherSuite::TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256;
+        assert_eq!(suite(tls12), "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256");
+        assert_eq!(group(NamedGroup::X25519), "x25519");
+        assert_eq!(group(NamedGroup::secp256r1), "secp256r1");
+    }
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::client::{ClientSessionStore, Resumption, Tls12Resumption};
+use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::aws_lc_rs;
 use rustls::{
     ClientConfig, DigitallySignedStruct, Error as TlsError, ProtocolVersion, SignatureScheme,
@@ -175,15 +175,11 @@ impl Tls {
 
     /// Creates a configuration with an empty session store for one server.
     pub fn config(&self) -> Arc<ClientConfig> {
-        self.config_of(Resumption::in_memory_sessions(1))
+        self.config_with(Resumption::in_memory_sessions(1))
     }
 
-    /// Creates a configuration that keeps its sessions in `store`.
-    pub fn config_with(&self, store: Arc<dyn ClientSessionStore>) -> Arc<ClientConfig> {
-        self.config_of(Resumption::store(store))
-    }
-
-    fn config_of(&self, resumption: Resumption) -> Arc<ClientConfig> {
+    /// Creates a configuration that keeps its sessions as `resumption` says.
+    pub fn config_with(&self, resumption: Resumption) -> Arc<ClientConfig> {
         let mut config = self.base.clone();
         config.resumption = resumption.tls12_resumption(self.tls12_resumption);
         Arc::new(config)

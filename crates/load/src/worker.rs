@@ -165,8 +165,7 @@ impl Worker {
     }
 
     fn start_due(&mut self, now: Instant) {
-        while let Some((at, slot)) = self.resting.front().copied().filter(|(at, _)| *at <= now) {
-            debug_assert!(at <= now);
+        while let Some((_, slot)) = self.resting.front().copied().filter(|(at, _)| *at <= now) {
             self.resting.pop_front();
             self.free.push(slot);
         }

@@ -10,7 +10,7 @@
 //!
 //! let rounds = [(80.0, 100.0), (81.0, 100.0), (79.0, 100.0)];
 //! let interval = Interval::paired(&rounds, 0.95).unwrap();
-//! assert_eq!(interval.verdict(), Verdict::Less);
+//! assert_eq!(interval.against(1.0), Verdict::Less);
 //! ```
 #![forbid(unsafe_code)]
 

@@ -68,10 +68,6 @@ impl Interval {
             _ => Verdict::Unclear,
         }
     }
-
-    pub fn verdict(&self) -> Verdict {
-        self.against(1.0)
-    }
 }
 
 /// Returns the spread of values around their geometric mean as a fraction, computed as the standard deviation of their
@@ -166,7 +162,7 @@ mod tests {
         assert!((interval.ratio.ln() - 0.2).abs() < 1e-9);
         assert!((interval.low.ln() - (0.2 - reach)).abs() < 1e-4);
         assert!((interval.high.ln() - (0.2 + reach)).abs() < 1e-4);
-        assert_eq!(interval.verdict(), Verdict::Unclear);
+        assert_eq!(interval.against(1.0), Verdict::Unclear);
     }
 
     #[test]
@@ -183,8 +179,8 @@ mod tests {
             low: 0.94,
             high: 0.96,
         };
-        assert_eq!(interval.verdict(), Verdict::Less);
-        assert_eq!(interval.widened(0.05).verdict(), Verdict::Unclear);
+        assert_eq!(interval.against(1.0), Verdict::Less);
+        assert_eq!(interval.widened(0.05).against(1.0), Verdict::Unclear);
         assert_eq!(interval.against(0.9), Verdict::More);
     }
 
@@ -200,7 +196,7 @@ mod tests {
                     .collect();
                 looks.iter().any(|rounds| {
                     let interval = Interval::paired(&pairs[..*rounds], confidence).unwrap();
-                    interval.verdict() != Verdict::Unclear
+                    interval.against(1.0) != Verdict::Unclear
                 })
             });
             runs.count() as f64 / f64::from(RUNS)
@@ -218,7 +214,7 @@ mod tests {
             let pairs: Vec<(f64, f64)> = (0..5)
                 .map(|_| (1.02 * noise(&mut random, 0.005), noise(&mut random, 0.005)))
                 .collect();
-            Interval::paired(&pairs, 0.95).unwrap().verdict() == Verdict::More
+            Interval::paired(&pairs, 0.95).unwrap().against(1.0) == Verdict::More
         });
         let found = found.count();
         assert!(found > 190, "{found}");

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use becket_stats::units::parse_duration;
 use rustls::HandshakeKind;
-use rustls::client::{ClientConfig, ClientConnection};
+use rustls::client::{ClientConfig, ClientConnection, Resumption};
 use rustls_pki_types::ServerName;
 
 use crate::Error;
@@ -112,15 +112,9 @@ impl Asked {
             server: self.shown.clone(),
             ..Offers::default()
         };
-        let address = match self
-            .target
-            .resolve(true)
-            .map(|all| first_open(&all, self.time_out))
-        {
-            Err(error) => Err(error.to_string()),
-            Ok(opened) => opened.map_err(|failure| failure.to_string()),
-        };
-        match address {
+        let all = self.target.resolve(true).map_err(|e| e.to_string());
+        let open = |all: Vec<_>| first_open(&all, self.time_out).map_err(|e| e.to_string());
+        match all.and_then(open) {
             Ok(address) => self.ask(address, &mut offers)?,
             Err(error) => offers.error = Some(error),
         }
@@ -164,7 +158,7 @@ impl Asked {
     ) -> Result<Result<(), Failure>, Error> {
         let tls = Tls::new(&way.options())?;
         let sessions = Arc::new(Sessions::default());
-        let config = tls.config_with(Arc::clone(&sessions) as _);
+        let config = tls.config_with(Resumption::store(Arc::clone(&sessions) as _));
         let is_psk = way.offer == Offered::Psk;
         let waits = is_psk.then_some(&*sessions);
         let full = match self.handshake(address, &config, waits) {

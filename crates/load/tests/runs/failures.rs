@@ -118,7 +118,8 @@ fn an_interrupted_run_prints_a_report() {
     assert!(rest.join("\n").contains("interrupted"), "{rest:?}");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", shown(&output));
-    let report = LoadReport::from_json(&String::from_utf8_lossy(&output.stdout)).unwrap();
+    let report: LoadReport =
+        serde_json::from_str(&String::from_utf8_lossy(&output.stdout)).unwrap();
     assert!(report.interrupted && report.steps[0].succeeded > 0);
     assert!(report.steps[0].seconds < 30.0);
 }

@@ -25,7 +25,7 @@ fn load(args: &str) -> Output {
 fn report(url: &str, args: &str) -> LoadReport {
     let output = load(&format!("-q --json {url} {args}"));
     let text = String::from_utf8_lossy(&output.stdout);
-    LoadReport::from_json(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{args}: {e}\n{}", shown(&output)))
 }
 
 /// Returns exit status and both output streams, for the message of a failed assertion.
