@@ -41,18 +41,12 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     if all.len() <= FEW {
         return listed(&all);
     }
-    let mut counts: Vec<(&str, usize)> = Vec::new();
-    for (.., standing) in &all {
-        match counts.iter_mut().find(|(word, _)| *word == standing.word) {
-            Some((_, count)) => *count += 1,
-            None => counts.push((standing.word, 1)),
-        }
-    }
-    let counts = counts
-        .iter()
-        .map(|(word, count)| format!("{word} in {count}"));
-    let ratios = all.iter().map(|(.., standing)| standing.interval.ratio);
-    let (least, most) = spread::range(&ratios.collect::<Vec<f64>>())?;
+    let ratios = all.iter().map(|(.., it)| (it.word, it.interval.ratio));
+    let by_word = grouped(ratios.clone());
+    let counts = by_word.iter();
+    let counts = counts.map(|(word, ratios)| format!("{word} in {}", ratios.len()));
+    let ratios: Vec<f64> = ratios.map(|(_, ratio)| ratio).collect();
+    let (least, most) = spread::range(&ratios)?;
     let (heading, is) = match figures.as_slice() {
         [only] => (only.heading.as_str(), "is"),
         _ => ("figures", "are"),
@@ -102,17 +96,29 @@ fn medians(outcome: &Outcome) -> Option<String> {
 
 /// Writes one sentence for each distinct first string: the string, a colon, and all second strings that belong to it.
 fn sentences(parts: impl Iterator<Item = (String, String)>) -> Option<String> {
-    let mut sentences: Vec<(String, Vec<String>)> = Vec::new();
-    for (begin, part) in parts {
-        match sentences.iter_mut().find(|(known, _)| *known == begin) {
-            Some((_, parts)) => parts.push(part),
-            None => sentences.push((begin, vec![part])),
+    let sentences = grouped(parts).into_iter();
+    joined(
+        sentences.map(|(begin, parts)| format!("{begin}: {}.", parts.join("; "))),
+        " ",
+    )
+}
+
+/// Collects the values of each key, in the order in which the keys first occur.
+fn grouped<K: PartialEq, V>(pairs: impl Iterator<Item = (K, V)>) -> Vec<(K, Vec<V>)> {
+    let mut groups: Vec<(K, Vec<V>)> = Vec::new();
+    for (key, value) in pairs {
+        match groups.iter_mut().find(|(known, _)| *known == key) {
+            Some((_, values)) => values.push(value),
+            None => groups.push((key, vec![value])),
         }
     }
-    let sentences = sentences.iter();
-    let sentences = sentences.map(|(begin, parts)| format!("{begin}: {}.", parts.join("; ")));
-    let sentences: Vec<String> = sentences.collect();
-    (!sentences.is_empty()).then(|| sentences.join(" "))
+    groups
+}
+
+/// Joins the parts. Returns `None` if there are none.
+fn joined(parts: impl Iterator<Item = String>, separator: &str) -> Option<String> {
+    let parts: Vec<String> = parts.collect();
+    (!parts.is_empty()).then(|| parts.join(separator))
 }
 
 /// Compares becket's figure for each value of a setting with its figure for the first value.
@@ -120,24 +126,15 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
     let figure = figure::headlines(outcome).into_iter().next()?;
     let value = |case: &Case| verdict::subject(case)?.median(&figure.name);
     let from = outcome.cases.first()?.settings.get(setting)?;
-    let mut steps: Vec<(&str, Vec<(f64, f64)>)> = Vec::new();
-    for case in &outcome.cases {
-        let to = case.settings.get(setting)?;
+    let steps = outcome.cases.iter().filter_map(|case| {
         let mut base = case.settings.clone();
-        base.insert(setting.to_owned(), from.clone());
-        let base = outcome.cases.iter().find(|other| other.settings == base);
-        let (Some(after), Some(before)) = (value(case), base.and_then(value)) else {
-            continue;
-        };
-        match steps.iter_mut().find(|(known, _)| known == to) {
-            _ if to == from => {}
-            Some((_, known)) => known.push((before, after)),
-            None => steps.push((to, vec![(before, after)])),
-        }
-    }
+        let to = base.insert(setting.to_owned(), from.clone())?;
+        let base = outcome.cases.iter().find(|other| other.settings == base)?;
+        (to != *from).then_some((to, (value(base)?, value(case)?)))
+    });
     let heading = &figure.heading;
     let from = named(setting, from);
-    let told = steps.iter().filter_map(|(to, pairs)| {
+    let told = grouped(steps).into_iter().filter_map(|(to, pairs)| {
         let ratios: Vec<f64> = pairs.iter().map(|(before, after)| after / before).collect();
         let (least, most) = spread::range(&ratios)?;
         let change = match pairs.as_slice() {
@@ -153,10 +150,9 @@ fn steps(outcome: &Outcome, setting: &str) -> Option<String> {
         } else {
             "gives"
         };
-        Some(format!("{} {verb} becket {change}.", named(setting, to)))
+        Some(format!("{} {verb} becket {change}.", named(setting, &to)))
     });
-    let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| told.join(" "))
+    joined(told, " ")
 }
 
 fn named(setting: &str, value: &str) -> String {
@@ -179,11 +175,10 @@ fn saved(outcome: &Outcome) -> Option<String> {
         let saved = (saved * 10.0).round() / 10.0 + 0.0;
         (way != "never").then(|| format!("{saved:.1}{}", with(case)))
     });
-    let told: Vec<String> = told.collect();
-    (!told.is_empty()).then(|| {
-        let told = told.join("; ");
-        format!("Resumption saves becket's clients these round trips to the first byte: {told}.")
-    })
+    let told = joined(told, "; ")?;
+    Some(format!(
+        "Resumption saves becket's clients these round trips to the first byte: {told}."
+    ))
 }
 
 fn generators(outcome: &Outcome) -> Option<String> {

@@ -64,17 +64,8 @@ fn cell(case: &Case, column: &Column, figure: Option<&str>) -> String {
     };
     let rate = figure::more(figure.unwrap_or(usual), "");
     let shown = [rate, figure::less(figures::CPU, "")];
-    let values = shown.iter().map(|figure| {
-        let is_best = |(best, _): (&Column, f64)| best.peer == column.peer;
-        let mark = if figure.best(case).is_some_and(is_best) {
-            "**"
-        } else {
-            ""
-        };
-        let value = table::value(column, figure).unwrap_or_else(|| "-".to_owned());
-        format!("{mark}{value}{mark}")
-    });
-    values.collect::<Vec<_>>().join(", ")
+    let values = shown.map(|figure| table::marked(case, column, &figure));
+    values.join(", ")
 }
 
 #[cfg(test)]

@@ -54,8 +54,8 @@ pub struct RunArgs {
     )]
     pub peers: Vec<String>,
     /// Use another build of a server: haproxy=/path/to/haproxy; haproxy@awslc=/path adds a second column
-    #[arg(long, value_name = "NAME=PATH")]
-    pub peer: Vec<String>,
+    #[arg(long, value_name = "NAME=PATH", value_parser = one_build)]
+    pub peer: Vec<(String, PathBuf)>,
     /// Also measure an earlier build of becket (same as --peer becket@old=PATH)
     #[arg(long, value_name = "PATH")]
     pub old: Option<PathBuf>,
@@ -67,8 +67,8 @@ pub struct RunArgs {
     #[arg(long, value_name = "TIME", value_parser = parse_duration)]
     pub patience: Option<Duration>,
     /// Run only cases in which a setting has one of these values: key=rsa2048, or key=p256,rsa2048
-    #[arg(long, value_name = "SETTING=VALUES")]
-    pub only: Vec<String>,
+    #[arg(long, value_name = "SETTING=VALUES", value_parser = one_only)]
+    pub only: Vec<(String, Vec<String>)>,
     /// Use as few values per setting as --quick, but measurements of full length
     #[arg(long)]
     pub few: bool,
@@ -116,11 +116,7 @@ impl RunArgs {
         effort.few |= self.few;
         effort.rounds = self.rounds.unwrap_or(effort.rounds);
         effort.patience = self.patience.unwrap_or(effort.patience);
-        effort.only = self
-            .only
-            .iter()
-            .map(|only| one_only(only))
-            .collect::<Result<_, _>>()?;
+        effort.only.clone_from(&self.only);
         let stamp = conditions::stamp(becket_load::clock::unix_seconds());
         let out = self.out.clone();
         Ok(Order {
@@ -143,8 +139,10 @@ impl RunArgs {
             }
         }
         if left.is_empty() {
-            let only = self.only.join(" --only ");
-            return Err(Error::Asked(format!("--only {only}: no case matches")));
+            let only = self.only.iter();
+            let only = only.map(|(name, values)| format!("--only {name}={}", values.join(",")));
+            let only = only.collect::<Vec<_>>().join(" ");
+            return Err(Error::Asked(format!("{only}: no case matches")));
         }
         Ok(left)
     }
@@ -152,11 +150,10 @@ impl RunArgs {
     fn peers(&self) -> Result<Vec<Peer>, Error> {
         let mut asked: Vec<(String, Option<PathBuf>)> =
             self.peers.iter().map(|name| (name.clone(), None)).collect();
-        let old = self.old.iter().map(|path| Ok((OLD, path.clone())));
-        for build in self.peer.iter().map(|build| one_build(build)).chain(old) {
-            let (name, path) = build?;
-            asked.retain(|(known, _)| known != name);
-            asked.push((name.to_owned(), Some(path)));
+        let old = self.old.iter().map(|path| (OLD.to_owned(), path.clone()));
+        for (name, path) in self.peer.iter().cloned().chain(old) {
+            asked.retain(|(known, _)| *known != name);
+            asked.push((name, Some(path)));
         }
         let peers = asked.into_iter();
         let peers = peers.map(|(name, program)| Peer::find(&name, program));
@@ -168,23 +165,18 @@ impl RunArgs {
 }
 
 /// Parses a `--peer` option.
-fn one_build(text: &str) -> Result<(&str, PathBuf), Error> {
-    let (name, path) = text.split_once('=').ok_or_else(|| {
-        Error::Asked(format!(
-            "--peer {text}: not NAME=PATH, for example haproxy=/opt/haproxy/sbin/haproxy"
-        ))
-    })?;
-    Ok((name, PathBuf::from(path)))
+fn one_build(text: &str) -> Result<(String, PathBuf), &'static str> {
+    let parts = text.split_once('=');
+    let parts = parts.map(|(name, path)| (name.to_owned(), PathBuf::from(path)));
+    parts.ok_or("not NAME=PATH, for example haproxy=/opt/haproxy/sbin/haproxy")
 }
 
 /// Parses an `--only` option.
-fn one_only(text: &str) -> Result<(String, Vec<String>), Error> {
-    let parts = text.split_once('=');
-    let (setting, values) = parts.filter(|(name, _)| is_setting(name)).ok_or_else(|| {
-        Error::Asked(format!(
-            "--only {text}: not SETTING=VALUES, for example key=rsa2048; docs/benchmarking.md lists the settings"
-        ))
-    })?;
+fn one_only(text: &str) -> Result<(String, Vec<String>), &'static str> {
+    let parts = text.split_once('=').filter(|(name, _)| is_setting(name));
+    let (setting, values) = parts.ok_or(
+        "not SETTING=VALUES, for example key=rsa2048; docs/benchmarking.md lists the settings",
+    )?;
     let values = values.split(',').map(str::to_owned);
     Ok((setting.to_owned(), values.collect()))
 }
@@ -253,10 +245,13 @@ mod tests {
 
     #[test]
     fn a_limit_must_name_a_setting_and_match_a_case() {
-        for only in ["keys=rsa2048", "key", "key=rsa1024"] {
-            let order = args(&["implementations", "--only", only]).order(Vec::new());
-            let error = order.unwrap_err();
-            assert!(error.to_string().contains(only), "{error}");
+        for only in ["keys=rsa2048", "key"] {
+            let parsed = Cli::try_parse_from(["becket-bench", "run", "pq", "--only", only]);
+            let error = parsed.unwrap_err().to_string();
+            assert!(error.contains(&format!("'{only}'")), "{error}");
         }
+        let order = args(&["implementations", "--only", "key=rsa1024"]).order(Vec::new());
+        let error = order.unwrap_err().to_string();
+        assert!(error.contains("--only key=rsa1024"), "{error}");
     }
 }

@@ -38,18 +38,19 @@ impl Ask {
                 "p256" => "p256,p384".to_owned(),
                 other => format!("{other},x25519,p256,p384"),
             };
-            ask.add("--tls", &settings.tls);
-            ask.add("--suite", &settings.suite);
-            ask.add("--group", &groups);
-            ask.add("--sni", NAME);
-            match settings.resume.as_str() {
-                EARLY => ask.args.extend(EARLY_DATA.map(str::to_owned)),
-                plan => ask.add("--resume", plan),
-            }
-            ask.add("--resume-kind", &settings.resume_kind);
+            ask = ask
+                .with("--tls", &settings.tls)
+                .with("--suite", &settings.suite)
+                .with("--group", groups)
+                .with("--sni", NAME)
+                .with("--resume-kind", &settings.resume_kind);
+            ask = match settings.resume.as_str() {
+                EARLY => ask.with("--resume", "always").flag("--early-data"),
+                plan => ask.with("--resume", plan),
+            };
         }
         if settings.nagle {
-            ask.args.push("--nagle".to_owned());
+            ask = ask.flag("--nagle");
         }
         ask
     }
@@ -62,13 +63,9 @@ impl Ask {
         }
     }
 
-    pub fn add(&mut self, flag: &str, value: &str) {
-        self.args.extend([flag.to_owned(), value.to_owned()]);
-    }
-
     #[must_use]
     pub fn with(mut self, flag: &str, value: impl ToString) -> Self {
-        self.add(flag, &value.to_string());
+        self.args.extend([flag.to_owned(), value.to_string()]);
         self
     }
 
@@ -81,11 +78,9 @@ impl Ask {
     /// Makes the client exchange bytes in the sizes of handshake flights before each request. `resume` selects the
     /// flights of the full or of the resumed handshake.
     #[must_use]
-    pub fn preface(self, preface: Preface, resume: &str) -> Self {
-        Self {
-            preface: Some((preface, resume.to_owned())),
-            ..self
-        }
+    pub fn preface(mut self, preface: Preface, resume: &str) -> Self {
+        self.preface = Some((preface, resume.to_owned()));
+        self
     }
 
     /// Pins the client to these CPUs, one thread per CPU.
@@ -192,7 +187,6 @@ pub fn share(part: u64, whole: u64) -> f64 {
     }
 }
 
-const EARLY_DATA: [&str; 3] = ["--resume", "always", "--early-data"];
 /// Minimum recorded CPU time in seconds. A shorter time is too imprecise, because the kernel counts in ticks of 10 ms.
 const LEAST_CPU_S: f64 = 0.03;
 /// Minimum body size in bytes for which throughput is recorded.

@@ -4,15 +4,8 @@ use crate::Error;
 use crate::order::Order;
 use crate::place::Place;
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Planned {
-    pub scenario: String,
-    pub label: String,
-    /// Number of servers that can be measured in this case.
-    pub servers: usize,
-}
-
-pub fn of(order: &Order) -> Result<Vec<Planned>, Error> {
+/// Returns the scenario, the label and the number of measurable servers of each case.
+pub fn of(order: &Order) -> Result<Vec<(&str, String, usize)>, Error> {
     let place = Place::here()?;
     let mut all = Vec::new();
     for scenario in order.scenarios.iter().filter(|s| s.not_available.is_none()) {
@@ -22,11 +15,7 @@ pub fn of(order: &Order) -> Result<Vec<Planned>, Error> {
                 let reason = scenario.reason(peer.kind.name(), &settings);
                 reason.is_none() && place.needs(&settings).is_none()
             });
-            all.push(Planned {
-                scenario: scenario.id.clone(),
-                label,
-                servers: servers.count(),
-            });
+            all.push((scenario.id.as_str(), label, servers.count()));
         }
     }
     Ok(all)
@@ -34,21 +23,12 @@ pub fn of(order: &Order) -> Result<Vec<Planned>, Error> {
 
 pub fn show(order: &Order) -> Result<String, Error> {
     let all = of(order)?;
-    let wide = all.iter().map(|case| case.label.chars().count()).max();
+    let widths = all.iter().map(|(_, label, _)| label.chars().count());
+    let wide = widths.max().unwrap_or(0);
     let mut text = String::new();
-    for case in &all {
-        text += &format!(
-            "{:<16} {:<wide$}  {} {}\n",
-            case.scenario,
-            case.label,
-            case.servers,
-            if case.servers == 1 {
-                "server"
-            } else {
-                "servers"
-            },
-            wide = wide.unwrap_or(0)
-        );
+    for (scenario, label, servers) in &all {
+        let word = if *servers == 1 { "server" } else { "servers" };
+        text += &format!("{scenario:<16} {label:<wide$}  {servers} {word}\n");
     }
     Ok(text
         + &format!(
@@ -83,7 +63,7 @@ mod tests {
             command: Vec::new(),
         };
         let plan = of(&order).unwrap();
-        let servers: Vec<usize> = plan.iter().map(|case| case.servers).collect();
+        let servers: Vec<usize> = plan.iter().map(|(.., servers)| *servers).collect();
         assert_eq!(servers, [5, 1, 1, 1, 5, 1, 1, 1, 5, 1, 1, 1]);
     }
 }

@@ -4,8 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use becket_stats::units::{show_bytes, show_us};
-
+use crate::figure;
 use crate::figures;
 use crate::result::{Case, Column, Run};
 use crate::table::Rows;
@@ -52,8 +51,8 @@ pub fn section(run: &Run) -> String {
             let etas = becket.and_then(|column| table::etas(case, column));
             let eta = etas.unwrap_or_else(|| "-".to_owned());
             let cells = match *id {
-                "idle" => cells(case, &peers, figures::PSS_PER_CONNECTION, show_bytes),
-                _ => cells(case, &peers, figures::CPU, show_us),
+                "idle" => cells(case, &peers, figures::PSS_PER_CONNECTION),
+                _ => cells(case, &peers, figures::CPU),
             };
             rows.add(own(heading).chain(cells).chain(own(&eta)));
         }
@@ -61,14 +60,14 @@ pub fn section(run: &Run) -> String {
     rows.text()
 }
 
-fn cells(case: &Case, peers: &[&str], figure: &str, show: fn(f64) -> String) -> Vec<String> {
-    let median = |column: &Column| column.median(figure);
-    let servers = case.columns.iter().filter(|c| !figures::is_floor(&c.peer));
-    let best = servers.filter_map(median).reduce(f64::min);
+fn cells(case: &Case, peers: &[&str], name: &str) -> Vec<String> {
+    let figure = figure::less(name, "");
+    let best = figure.best(case).map(|(_, value)| value);
+    let median = |column: &Column| column.median(name);
     let cell = |peer: &&str| match case.column(peer).and_then(median) {
         None => "not available".to_owned(),
-        Some(value) if Some(value) == best => format!("**{}**", show(value)),
-        Some(value) => show(value),
+        Some(value) if Some(value) == best => format!("**{}**", figure.show(value)),
+        Some(value) => figure.show(value),
     };
     peers.iter().map(cell).collect()
 }

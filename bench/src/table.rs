@@ -87,17 +87,23 @@ pub(crate) fn cell(case: &Case, peer: &str, figure: &Figure) -> String {
     if let Some(words) = column.missing() {
         return words.to_owned();
     }
-    let Some(value) = value(column, figure) else {
-        return "-".to_owned();
-    };
-    let best = figure.best(case).is_some_and(|(best, _)| best.peer == peer);
-    let mark = if best { "**" } else { "" };
+    let value = marked(case, column, figure);
     let eta = if figure.name == figures::CPU && column.peer.starts_with("becket") {
         etas(case, column).map_or(String::new(), |eta| format!(", eta {eta}"))
     } else {
         String::new()
     };
-    format!("{mark}{value}{mark}{eta}")
+    value + &eta
+}
+
+/// Formats the median of a figure with its spread, in bold if it is the best of the case.
+pub(crate) fn marked(case: &Case, column: &Column, figure: &Figure) -> String {
+    let is_best = |(best, _): (&Column, f64)| best.peer == column.peer;
+    match value(column, figure) {
+        None => "-".to_owned(),
+        Some(value) if figure.best(case).is_some_and(is_best) => format!("**{value}**"),
+        Some(value) => value,
+    }
 }
 
 /// Formats the eta of a column: the limit of the case divided by the measured CPU time. Adds the value for the stricter

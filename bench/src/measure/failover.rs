@@ -58,7 +58,7 @@ fn one(
     }
     // Use as many clients as the effort allows, because the kernel counts CPU time in steps of 10 ms.
     let count = stage.settings.connections.min(stage.effort.idle);
-    let clients: Vec<Visitor> = (0..count).map(|_| Visitor::new(&tls)).collect();
+    let clients: Vec<_> = (0..count).map(|_| tls.config()).collect();
     everybody(stage, &clients, &[*first])?;
     let mut put = |phase: &str, nodes: &[Server], addresses: &[SocketAddr]| -> Result<(), Error> {
         let pids: Vec<u32> = nodes.iter().map(|node| node.process.pid()).collect();
@@ -92,12 +92,16 @@ struct Seen {
 }
 
 /// Makes one transaction per client, distributed over the nodes in rotation.
-fn everybody(stage: &Stage<'_>, clients: &[Visitor], nodes: &[SocketAddr]) -> Result<Seen, Error> {
+fn everybody(
+    stage: &Stage<'_>,
+    clients: &[Arc<ClientConfig>],
+    nodes: &[SocketAddr],
+) -> Result<Seen, Error> {
     place::on(stage.client, || {
         let mut seen = Seen::default();
         for (client, node) in clients.iter().zip(nodes.iter().cycle()) {
             stage.check_signal()?;
-            match client.visit(stage, *node) {
+            match visit(stage, client, *node) {
                 Ok(true) => seen.resumed += 1,
                 Ok(false) => {}
                 Err(_) => seen.failed += 1,
@@ -117,10 +121,10 @@ fn wait_until_joined(stage: &Stage<'_>, tls: &Tls, nodes: &[SocketAddr]) -> Resu
     for node in rest {
         loop {
             stage.check_signal()?;
-            let client = Visitor::new(tls);
-            client.visit(stage, *first).map_err(failed)?;
+            let client = tls.config();
+            visit(stage, &client, *first).map_err(failed)?;
             std::thread::sleep(PAUSE);
-            if client.visit(stage, *node).map_err(failed)? {
+            if visit(stage, &client, *node).map_err(failed)? {
                 break;
             }
             if clock::now() > deadline {
@@ -133,24 +137,11 @@ fn wait_until_joined(stage: &Stage<'_>, tls: &Tls, nodes: &[SocketAddr]) -> Resu
     Ok(())
 }
 
-/// Client that stores its session and offers it in its next handshake.
-struct Visitor {
-    config: Arc<ClientConfig>,
-}
-
-impl Visitor {
-    fn new(tls: &Tls) -> Self {
-        Self {
-            config: tls.config(),
-        }
-    }
-
-    /// Makes one transaction and returns whether it resumed.
-    fn visit(&self, stage: &Stage<'_>, node: SocketAddr) -> io::Result<bool> {
-        let mut client = Client::open(stage, node, &self.config)?;
-        client.ask(stage)?;
-        Ok(client.tls.handshake_kind() == Some(HandshakeKind::Resumed))
-    }
+/// Makes one transaction and returns whether it resumed. `client` stores the session of the previous transaction.
+fn visit(stage: &Stage<'_>, client: &Arc<ClientConfig>, node: SocketAddr) -> io::Result<bool> {
+    let mut client = Client::open(stage, node, client)?;
+    client.ask(stage)?;
+    Ok(client.tls.handshake_kind() == Some(HandshakeKind::Resumed))
 }
 
 /// Pause for replication, many times longer than a node needs.

@@ -13,7 +13,7 @@ use becket_sys::cpu;
 use super::rounds;
 use super::stage::Stage;
 use crate::result::Column;
-use crate::{Error, figures, load, place};
+use crate::{Error, figures, load, place, store};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Generator {
@@ -182,9 +182,7 @@ fn write_siegerc(stage: &Stage<'_>, keeps: bool) -> Result<(), Error> {
         "verbose = false\nquiet = true\njson_output = true\nlogging = false\nparser = false\nlimit = 10000\n\
          protocol = HTTP/1.1\nconnection = {connection}\ntimeout = 30\nfailures = 1000000\n"
     );
-    let path = stage.directory.join("siegerc");
-    std::fs::write(&path, text)
-        .map_err(|e| Error::os(format!("cannot write {}", path.display()), e))
+    store::write(&stage.directory.join("siegerc"), &text)
 }
 
 /// Runs a generator under timeout(1) on the client's CPUs, because siege sometimes hangs. Returns its output, the

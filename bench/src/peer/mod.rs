@@ -22,6 +22,7 @@ use crate::Error;
 use crate::process::{self, Launch, Process};
 use crate::result;
 use crate::scenario::OLD;
+use crate::store;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peer {
@@ -169,8 +170,7 @@ impl Peer {
             configuration = configuration.replace(becket::HALF_OPEN, "");
         }
         let file = site.directory.join(format!("{}.conf", self.name));
-        std::fs::write(&file, &configuration)
-            .map_err(|e| Error::os(format!("cannot write {}", file.display()), e))?;
+        store::write(&file, &configuration)?;
         let mut process = Process::start(Launch {
             name: self.name.clone(),
             program: self.program.clone(),
@@ -205,8 +205,7 @@ fn environment(site: &Site<'_>) -> Result<Vec<(String, String)>, Error> {
     let mut variables: Vec<(String, String)> = mask.into_iter().collect();
     if site.settings.key == "rsa1024" {
         let file = site.directory.join("openssl.cnf");
-        std::fs::write(&file, SMALL_KEYS)
-            .map_err(|e| Error::os(format!("cannot write {}", file.display()), e))?;
+        store::write(&file, SMALL_KEYS)?;
         variables.push(("OPENSSL_CONF".to_owned(), file.display().to_string()));
     }
     Ok(variables)
