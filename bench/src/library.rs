@@ -302,7 +302,7 @@ const LARGEST: u64 = 1024 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::keys::Keyring;
+    use crate::keys;
     use crate::scenario::Scenario;
 
     fn library(settings: &str) -> Library {
@@ -315,7 +315,7 @@ mod tests {
             .unwrap()
             .remove(0);
         let directory = tempfile::tempdir().unwrap();
-        let certificate = Keyring::new(directory.path()).file(&settings.key).unwrap();
+        let certificate = keys::file(directory.path(), &settings.key).unwrap();
         Library::new(
             &settings,
             &certificate,

@@ -12,16 +12,15 @@ use becket_load::clock;
 
 use self::parts::{OPEN_LOOP, Parts};
 use crate::control::Control;
-use crate::keys::Keyring;
 use crate::measure::{self, Capacities, Stage};
 use crate::network::{self, Network};
 use crate::order::Order;
 use crate::others::{self, Others};
 use crate::peer::{Peer, Site};
 use crate::place::{Place, Shares};
-use crate::result::{Case, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
+use crate::result::{Case, Column, Conditions, Outcome, Run, SCHEMA_VERSION, rounded};
 use crate::scenario::{Front, Measure, Scenario, Settings};
-use crate::{Error, conditions, guard, plan, store};
+use crate::{Error, conditions, guard, keys, plan, store};
 
 pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
     store::prepare(&order.out)?;
@@ -42,7 +41,6 @@ pub fn run(order: Order, stop: &Arc<AtomicBool>) -> Result<Run, Error> {
 struct Runner<'a> {
     parts: Parts,
     stop: &'a Arc<AtomicBool>,
-    keys: Keyring,
     run: Run,
     capacities: Capacities,
     planned: usize,
@@ -83,13 +81,12 @@ impl<'a> Runner<'a> {
                 ..conditions::now(&place, order.effort.open_files)
             },
             busy: before > others::LIMIT,
+            peers: order.peers.iter().map(Peer::describe).collect(),
             ..Run::default()
         };
         let planned = plan::of(&order)?.len();
         Ok(Self {
-            keys: Keyring::new(directory.path()),
             parts: Parts {
-                peers: order.peers.iter().map(Peer::describe).collect(),
                 order,
                 place,
                 directory,
@@ -125,13 +122,17 @@ impl<'a> Runner<'a> {
                     "[{number:>3}/{planned}] {id} {label}"
                 ));
                 let mut repeats = REPEATS * u32::from(!self.parts.order.busy_ok);
-                let (case, others) = loop {
+                let case = loop {
                     self.others.worst();
-                    let mut case = self.case(&scenario, label, settings)?;
+                    let columns = self.columns(&scenario, settings)?;
                     let others = rounded(self.others.worst());
-                    case.others = Some(others);
                     if others <= others::LIMIT || repeats == 0 {
-                        break (case, others);
+                        break Case {
+                            label: label.clone(),
+                            settings: settings.text.clone(),
+                            others: Some(others),
+                            columns,
+                        };
                     }
                     repeats -= 1;
                     drop(writeln!(
@@ -139,12 +140,11 @@ impl<'a> Runner<'a> {
                         "  other processes ran; measuring again"
                     ));
                 };
-                self.run.busy |= others > others::LIMIT;
+                self.run.busy |= case.others > Some(others::LIMIT);
                 self.run.control.clone_from(&self.control.samples);
                 outcome.cases.push(case);
             }
             outcome.took_s = (clock::now() - started).as_secs_f64();
-            self.run.peers.clone_from(&self.parts.peers);
             self.run.scenarios.push(outcome);
             self.run.took_s = (clock::now() - begin).as_secs_f64();
             store::run(&self.parts.order.out, &self.run)?;
@@ -154,61 +154,62 @@ impl<'a> Runner<'a> {
         Ok(())
     }
 
-    fn case(
-        &mut self,
-        scenario: &Scenario,
-        label: &str,
-        settings: &Settings,
-    ) -> Result<Case, Error> {
-        let certificate = self.keys.file(&settings.key)?;
+    /// Measures all servers in a case.
+    fn columns(&mut self, scenario: &Scenario, settings: &Settings) -> Result<Vec<Column>, Error> {
+        let directory = self.parts.directory.path();
+        let certificate = keys::file(directory, &settings.key)?;
         let Shares { server, client } = self.parts.place.of(settings);
         let network = match Network::of(scenario.measure, &client) {
             Ok(network) => network,
             Err(machine) => {
-                return Ok(self
-                    .parts
-                    .not_measured(scenario, (label, settings), &machine));
+                let peers = self.parts.order.asked(scenario).into_iter();
+                let column = |peer: Peer| Column::not_measured(&peer.name, &machine);
+                return Ok(peers.map(column).collect());
             }
         };
         let network = network.as_ref();
         let backend = network::at_server(network, || {
             self.parts.backend((scenario.measure, settings), &client)
         })?;
+        let mut site = Site {
+            address: backend.address,
+            backend: backend.address,
+            certificate: &certificate,
+            settings,
+            directory,
+            connections: OPEN_LOOP as u64,
+            cpus: &server,
+            extra: "",
+        };
         let terminator = settings.front == Front::Passthrough;
-        let terminator = terminator.then(|| {
-            self.parts
-                .terminator(settings, &certificate, backend.address)
-        });
+        let terminator = terminator.then(|| self.parts.terminator(&site));
         let terminator = terminator.transpose()?;
-        let behind = terminator
-            .as_ref()
-            .map_or(backend.address, |server| server.address);
+        if let Some(terminator) = &terminator {
+            site.backend = terminator.address;
+        }
         // The failover measure starts new farms in each round.
         let is_farm = scenario.measure == Measure::Failover;
         let (mut servers, reasons) = if is_farm {
             (Vec::new(), Vec::new())
         } else {
-            network::at_server(network, || {
-                self.parts.servers(scenario, settings, &certificate, behind)
-            })?
+            let peers = &self.run.peers;
+            network::at_server(network, || self.parts.servers(scenario, &site, peers))?
         };
+        for server in &servers {
+            let peers = self.run.peers.iter_mut();
+            for peer in peers.filter(|peer| peer.name == server.name) {
+                if peer.configuration.is_empty() {
+                    peer.configuration.clone_from(&server.configuration);
+                }
+            }
+        }
         // Omit floors for scenarios that repeat an article, because the articles' tables have no columns for them.
         let has_floor = scenario.measure == Measure::Transactions
             && !servers.is_empty()
             && !scenario.is_classic();
-        let floors = has_floor.then(|| self.parts.floors(settings, &certificate, behind));
+        let floors = has_floor.then(|| self.parts.floors(&site));
         let floors = floors.transpose()?;
         let farm = self.parts.becket().filter(|_| is_farm);
-        let site = Site {
-            address: backend.address,
-            backend: backend.address,
-            certificate: &certificate,
-            settings,
-            directory: self.parts.directory.path(),
-            connections: OPEN_LOOP as u64,
-            cpus: &server,
-            extra: "",
-        };
         let mut columns = if servers.is_empty() && farm.is_none() {
             Vec::new()
         } else {
@@ -222,7 +223,7 @@ impl<'a> Runner<'a> {
                 control: &mut self.control,
                 others: &mut self.others,
                 backend: backend.address,
-                directory: self.parts.directory.path(),
+                directory,
                 client: &client,
                 effort: &self.parts.order.effort,
                 capacities: &mut self.capacities,
@@ -233,12 +234,7 @@ impl<'a> Runner<'a> {
         for (index, reason) in reasons {
             columns.insert(index.min(columns.len()), reason);
         }
-        Ok(Case {
-            label: label.to_owned(),
-            settings: settings.text.clone(),
-            columns,
-            ..Case::default()
-        })
+        Ok(columns)
     }
 }
 

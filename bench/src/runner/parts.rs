@@ -17,14 +17,13 @@ use crate::order::Order;
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::{Place, Shares};
 use crate::process::{Launch, Process, free_address};
-use crate::result::{Case, Column, PeerFacts};
+use crate::result::{Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
 pub(super) struct Parts {
     pub(super) order: Order,
     pub(super) place: Place,
     pub(super) directory: tempfile::TempDir,
-    pub(super) peers: Vec<PeerFacts>,
 }
 
 impl Parts {
@@ -35,13 +34,13 @@ impl Parts {
         reason = "two lists that are created together and used at once"
     )]
     pub(super) fn servers(
-        &mut self,
+        &self,
         scenario: &Scenario,
-        settings: &Settings,
-        certificate: &Path,
-        backend: SocketAddr,
+        site: &Site<'_>,
+        known: &[PeerFacts],
     ) -> Result<(Vec<Server>, Vec<(usize, Column)>), Error> {
         let (mut servers, mut reasons) = (Vec::new(), Vec::new());
+        let settings = site.settings;
         let connections = match scenario.measure {
             Measure::Idle | Measure::Queued => {
                 settings.connections.min(self.order.effort.most_idle()) + ROOM
@@ -55,7 +54,7 @@ impl Parts {
         };
         for (index, peer) in self.order.asked(scenario).iter().enumerate() {
             let settings = &scenario.settings_of(&peer.name, settings)?;
-            if let Some(reason) = self.reason(scenario, peer, settings) {
+            if let Some(reason) = self.reason(scenario, peer, settings, known) {
                 reasons.push((index, reason));
                 continue;
             }
@@ -64,57 +63,31 @@ impl Parts {
                 address.set_ip(network::SERVER.into());
             }
             let extra = match scenario.measure {
-                Measure::Queued => queued::sections(address, backend, certificate),
-                Measure::Scraped => scraped::sections(self.directory.path(), address),
+                Measure::Queued => queued::sections(address, site.backend, site.certificate),
+                Measure::Scraped => scraped::sections(site.directory, address),
                 _ => String::new(),
             };
             let site = Site {
                 address,
-                backend,
-                certificate,
                 settings,
-                directory: self.directory.path(),
                 connections: connections as u64,
                 cpus: &self.place.of(settings).server,
                 extra: &extra,
+                ..site.clone()
             };
             let has_files = settings.files == Files::Peer;
             if has_files {
                 write_file(&site)?;
             }
-            let server = if settings.cluster {
+            servers.push(if settings.cluster {
                 self.clustered(peer, &site)?
             } else if has_files && !peer.kind.serves_files() {
                 self.before_files(peer, &site)?
             } else {
                 peer.start(&site)?
-            };
-            let known = self.peers.iter_mut().find(|known| known.name == peer.name);
-            if let Some(known) = known.filter(|known| known.configuration.is_empty()) {
-                known.configuration.clone_from(&server.configuration);
-            }
-            servers.push(server);
+            });
         }
         Ok((servers, reasons))
-    }
-
-    /// Returns a case without figures. Its columns state what machine the case requires.
-    pub(super) fn not_measured(
-        &self,
-        scenario: &Scenario,
-        (label, settings): (&str, &Settings),
-        machine: &str,
-    ) -> Case {
-        let peers = self.order.asked(scenario);
-        let columns = peers
-            .iter()
-            .map(|peer| Column::not_measured(&peer.name, machine));
-        Case {
-            label: label.to_owned(),
-            settings: settings.text.clone(),
-            columns: columns.collect(),
-            ..Case::default()
-        }
     }
 
     /// Starts a server, and a second node of its cluster on the clients' CPUs.
@@ -163,27 +136,18 @@ impl Parts {
     }
 
     /// Starts becket on the clients' CPUs. It terminates TLS for servers that pass TLS through.
-    pub(super) fn terminator(
-        &self,
-        settings: &Settings,
-        certificate: &Path,
-        backend: SocketAddr,
-    ) -> Result<Server, Error> {
-        let terminating = Settings {
+    pub(super) fn terminator(&self, site: &Site<'_>) -> Result<Server, Error> {
+        let settings = Settings {
             front: Front::Terminate,
             servers: 1,
-            ..settings.clone()
+            ..site.settings.clone()
         };
         let peer = self.program(Kind::Becket, "terminator".to_owned())?;
         peer.start(&Site {
             address: free_address()?,
-            backend,
-            certificate,
-            settings: &terminating,
-            directory: self.directory.path(),
-            connections: OPEN_LOOP as u64,
-            cpus: &self.place.of(settings).client,
-            extra: "",
+            settings: &settings,
+            cpus: &self.place.of(&settings).client,
+            ..site.clone()
         })
     }
 
@@ -204,12 +168,15 @@ impl Parts {
     }
 
     /// Returns `None` if a peer can be measured in a case, otherwise a column that states the reason.
-    fn reason(&self, scenario: &Scenario, peer: &Peer, settings: &Settings) -> Option<Column> {
-        let library = self
-            .peers
-            .iter()
-            .find(|p| p.name == peer.name)
-            .map(|p| p.library.as_str());
+    fn reason(
+        &self,
+        scenario: &Scenario,
+        peer: &Peer,
+        settings: &Settings,
+        known: &[PeerFacts],
+    ) -> Option<Column> {
+        let library = known.iter().find(|p| p.name == peer.name);
+        let library = library.map(|p| p.library.as_str());
         let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
         let lacks = settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old;
         let lacks = lacks.then(|| format!("{} has no X25519MLKEM768", library.unwrap_or_default()));
@@ -241,12 +208,8 @@ impl Parts {
         backend(directory, ("backend", host), service, cpus)
     }
 
-    pub(super) fn floors(
-        &self,
-        settings: &Settings,
-        certificate: &Path,
-        backend: SocketAddr,
-    ) -> Result<Floors, Error> {
+    pub(super) fn floors(&self, site: &Site<'_>) -> Result<Floors, Error> {
+        let settings = site.settings;
         let cpus = &self.place.one().server;
         let cpu = cpus.first().copied().unwrap_or(0);
         // The `library` floor supports neither hidden CPU features nor RSA-1024, passthrough, or several requests per
@@ -255,14 +218,13 @@ impl Parts {
             && settings.key != "rsa1024"
             && settings.front == Front::Terminate
             && settings.requests == 1;
-        let library = alike.then(|| Library::new(settings, certificate, cpu));
+        let library = alike.then(|| Library::new(settings, site.certificate, cpu));
         let library = library.transpose()?;
         let preface = library.as_ref().map(Library::preface).transpose()?;
-        let directory = self.directory.path();
         let names = Floors::names(settings.files, preface.is_some()).iter();
         let relays = names.map(|name| match *name {
-            ANSWER => self::backend(directory, (name, "127.0.0.1"), &[], cpus),
-            name => relay(directory, name, backend, cpus),
+            ANSWER => backend(site.directory, (name, "127.0.0.1"), &[], cpus),
+            name => relay(site.directory, name, site.backend, cpus),
         });
         Ok(Floors {
             relays: relays.collect::<Result<_, _>>()?,
