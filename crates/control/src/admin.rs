@@ -24,15 +24,13 @@ use std::time::Duration;
 use becket_sys::socket_file::SocketFile;
 use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio::runtime::Builder;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Receiver, channel};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
 use super::admin_http;
 use super::answers::{MAKERS, Responder};
-use super::api::{ChangeRequest, PageClient};
-use super::state::AdminState;
-use becket_proxy::worker::mailbox::Mailbox;
+use super::api::PageClient;
 
 #[derive(Debug, Default)]
 pub struct AdminSockets {
@@ -89,24 +87,11 @@ impl Pages {
     }
 }
 
-/// Starts the threads that serve the pages. Sends changes to `control` and requests for lists to
-/// `workers`.
+/// Starts the threads that serve the pages.
 ///
 /// # Errors
 /// Fails if no thread can be started, or if no descriptor is available for the event loop.
-pub fn start(
-    sockets: &AdminSockets,
-    state: Arc<AdminState>,
-    control: Sender<ChangeRequest>,
-    workers: Vec<Arc<Mailbox>>,
-) -> io::Result<Pages> {
-    serve(
-        sockets,
-        Responder::new(state, AdminState::snapshot, control, workers),
-    )
-}
-
-fn serve(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
+pub(crate) fn start(sockets: &AdminSockets, answers: Responder) -> io::Result<Pages> {
     let tcp = sockets.tcp.as_ref().map(|tcp| {
         tcp.set_nonblocking(true)?;
         tcp.try_clone()

@@ -41,51 +41,29 @@ pub(super) const ROUTES: [AdminRoute; 17] = [
     route("/connections/top", "GET", RouteAction::TopConnections),
     route("/connections/kill", "POST", RouteAction::Kill),
     route("/sources", "GET", RouteAction::Sources),
-    route(
-        "/servers",
-        "PATCH",
-        RouteAction::Change(OperatorChange::of_server),
-    ),
-    route(
-        "/servers",
-        "POST",
-        RouteAction::Change(|body| parse(body).map(OperatorChange::AddServer)),
-    ),
-    route(
-        "/servers",
-        "DELETE",
-        RouteAction::Change(|body| parse(body).map(OperatorChange::RemoveServer)),
-    ),
-    route(
-        "/log",
-        "PUT",
-        RouteAction::Change(|body| parse(body).map(OperatorChange::Log)),
-    ),
-    route(
-        "/tickets/rotate",
-        "POST",
-        RouteAction::Change(|body| parse::<NoFields>(body).map(|_| OperatorChange::RotateTickets)),
-    ),
-    route(
-        "/sessions/forget",
-        "POST",
-        RouteAction::Change(|body| parse::<NoFields>(body).map(|_| OperatorChange::ForgetSessions)),
-    ),
-    route(
-        "/reload",
-        "POST",
-        RouteAction::Change(|body| ask(body, OperatorRequest::Reload)),
-    ),
-    route(
-        "/drain",
-        "POST",
-        RouteAction::Change(|body| ask(body, OperatorRequest::Drain)),
-    ),
-    route(
-        "/upgrade",
-        "POST",
-        RouteAction::Change(|body| ask(body, OperatorRequest::Upgrade)),
-    ),
+    change("/servers", "PATCH", OperatorChange::of_server),
+    change("/servers", "POST", |body| {
+        parse(body).map(OperatorChange::AddServer)
+    }),
+    change("/servers", "DELETE", |body| {
+        parse(body).map(OperatorChange::RemoveServer)
+    }),
+    change("/log", "PUT", |body| parse(body).map(OperatorChange::Log)),
+    change("/tickets/rotate", "POST", |body| {
+        bare(body, OperatorChange::RotateTickets)
+    }),
+    change("/sessions/forget", "POST", |body| {
+        bare(body, OperatorChange::ForgetSessions)
+    }),
+    change("/reload", "POST", |body| {
+        bare(body, OperatorChange::Asked(OperatorRequest::Reload))
+    }),
+    change("/drain", "POST", |body| {
+        bare(body, OperatorChange::Asked(OperatorRequest::Drain))
+    }),
+    change("/upgrade", "POST", |body| {
+        bare(body, OperatorChange::Asked(OperatorRequest::Upgrade))
+    }),
 ];
 
 const fn route(path: &'static str, method: &'static str, action: RouteAction) -> AdminRoute {
@@ -96,8 +74,17 @@ const fn route(path: &'static str, method: &'static str, action: RouteAction) ->
     }
 }
 
-fn ask(body: &[u8], request: OperatorRequest) -> Result<OperatorChange, Refused> {
-    parse::<NoFields>(body).map(|_| OperatorChange::Asked(request))
+const fn change(
+    path: &'static str,
+    method: &'static str,
+    parse: fn(&[u8]) -> Result<OperatorChange, Refused>,
+) -> AdminRoute {
+    route(path, method, RouteAction::Change(parse))
+}
+
+/// Returns a change that needs no fields in the request body.
+fn bare(body: &[u8], change: OperatorChange) -> Result<OperatorChange, Refused> {
+    parse::<NoFields>(body).map(|_| change)
 }
 
 pub(super) struct Responder {
@@ -110,6 +97,7 @@ pub(super) struct Responder {
 }
 
 impl Responder {
+    /// Creates the responder. It sends changes to `control` and requests for lists to `workers`.
     pub(super) fn new(
         state: Arc<AdminState>,
         read: fn(&AdminState) -> Snapshot,

@@ -5,6 +5,7 @@ use super::super::api::{AdminRoute, RouteAction};
 use super::super::page_refusals::PageRefusal;
 use super::super::sample;
 use super::super::snapshot::Snapshot;
+use super::super::state::AdminState;
 use super::*;
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -43,7 +44,7 @@ fn serving_at(
     // There is no control to carry out changes.
     let (control, _) = channel(1);
     let answers = Responder::new(Arc::clone(&state), read, control, Vec::new());
-    let pages = serve(&sockets, answers).unwrap();
+    let pages = start(&sockets, answers).unwrap();
     (state, pages)
 }
 
@@ -302,7 +303,7 @@ fn clients_that_read_no_answer_hold_up_neither_the_socket_nor_other_pages() {
     };
     let (control, _) = channel(1);
     let answers = Responder::new(Arc::new(sample::state()), large, control, Vec::new());
-    let _pages = serve(&sockets, answers).unwrap();
+    let _pages = start(&sockets, answers).unwrap();
     let began = |mut stream: TcpStream| {
         let mut status = [0; 12];
         stream.read_exact(&mut status).unwrap();
