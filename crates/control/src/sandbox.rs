@@ -29,7 +29,8 @@ use becket_tls::config::Config;
 #[derive(Clone, Debug, Default)]
 pub struct Sandbox {
     pub status: SandboxStatus,
-    reach: Option<Arc<Reach>>,
+    /// Files and folders that the process may access; `None` if files are not restricted.
+    pub reach: Option<Arc<Reach>>,
     /// Numbers of the refused system calls that were already logged.
     said: BTreeSet<usize>,
 }
@@ -69,12 +70,6 @@ impl Sandbox {
             confined.map(|version| format!("Landlock {version}")),
         );
         self.reach = self.status.files.is_some().then(|| Arc::new(reach));
-    }
-
-    /// Returns the files and folders that the process may access, or `None` if files are not
-    /// restricted.
-    pub fn reach(&self) -> Option<&Arc<Reach>> {
-        self.reach.as_ref()
     }
 
     /// Logs each refused system call the first time that it is refused.

@@ -38,6 +38,7 @@ use self::outcomes::PendingOutcomes;
 use self::upgrade_state::Handover;
 use self::watching::Watching;
 use crate::admin::{self, AdminSockets, Pages};
+use crate::answers::Responder;
 use crate::api::ChangeRequest;
 use crate::cluster;
 use crate::ebb::Ebb;
@@ -226,7 +227,8 @@ impl Control {
     fn start_admin(&mut self) {
         let (state, changes) = (Arc::clone(&self.state), self.admin.changes.0.clone());
         let workers = self.workers.mailboxes().to_vec();
-        match admin::start(&self.admin.sockets, state, changes, workers) {
+        let answers = Responder::new(state, AdminState::snapshot, changes, workers);
+        match admin::start(&self.admin.sockets, answers) {
             Ok(pages) => self.admin.pages = Some(pages),
             Err(error) => {
                 tracing::error!(name: "admin-pages-failed", %error, "cannot serve the admin pages")
@@ -298,7 +300,7 @@ impl Control {
             return;
         }
         self.state.change(|it| it.changes.reloads.running = true);
-        let files = given.files.within(self.sandbox.reach());
+        let files = given.files.within(self.sandbox.reach.as_ref());
         let tokens = Tokens::adopt(given.tokens, &self.state.config().tokens);
         self.config.reloading.begin(ReloadRequest {
             source: self.config.source.with(files, tokens),

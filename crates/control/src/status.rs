@@ -15,6 +15,7 @@ use becket_config::choices::{Balance, ClientCertificates, ServerMode};
 use becket_keys::signing::batches::BatchCounts;
 use becket_keys::signing::token::TokenStatus;
 use becket_log::Timestamp;
+use becket_proto::labelled;
 use becket_proxy::memory::MemoryStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
@@ -73,21 +74,14 @@ pub struct ProcessStatus {
     pub kernel_tls: Option<String>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+labelled! {
+#[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ServingState {
     #[default]
-    Serving,
-    Draining,
+    Serving = "serving",
+    Draining = "draining",
 }
-
-impl ServingState {
-    pub fn label(self) -> &'static str {
-        match self {
-            Self::Serving => "serving",
-            Self::Draining => "draining",
-        }
-    }
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

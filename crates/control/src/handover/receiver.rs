@@ -15,7 +15,8 @@ use zeroize::Zeroizing;
 
 use becket_proxy::shared::SharedState;
 
-/// A received record on which the control loop must act. The channel closes when the stream ends.
+/// A step of the old process on which the control loop of the new process must act. The channel
+/// closes when the stream ends.
 #[derive(Debug)]
 pub enum Milestone {
     /// The old process has stopped accepting. Contains its last ticket secrets and the health of

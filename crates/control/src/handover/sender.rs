@@ -17,11 +17,12 @@ use std::thread;
 use std::time::Duration;
 
 use becket_proto::bounded_table::Cursor;
-use becket_proto::handover::{HEAD, LONGEST, Record, Secrets, Server, StickEntry};
+use becket_proto::handover::{HEAD, LONGEST, Record, StickEntry};
 use becket_proto::session::{Session, SessionName};
 use becket_proto::session_table::SessionObserver;
 use zeroize::{Zeroize, Zeroizing};
 
+use super::receiver::Milestone;
 use becket_proxy::shared::SharedState;
 
 #[derive(Debug)]
@@ -35,11 +36,7 @@ pub struct Sender {
 enum Item {
     /// A session was created or removed.
     Session(SessionName),
-    /// The process has stopped accepting. Contains its last ticket secrets and the health of its
-    /// servers.
-    Cut(Option<Secrets>, Vec<Server>),
-    /// The process has closed its cluster socket.
-    Left,
+    Reached(Milestone),
 }
 
 impl Sender {
@@ -77,20 +74,11 @@ impl Sender {
         })
     }
 
-    /// Sends the final state of this process, followed by the cut. Must be called after all workers
-    /// have stopped accepting.
-    pub fn cut(&self, secrets: Option<Secrets>, servers: Vec<Server>) {
-        self.leave(Item::Cut(secrets, servers));
-    }
-
-    /// Reports to the new process that this process has closed its cluster socket.
-    pub fn left(&self) {
-        self.leave(Item::Left);
-    }
-
-    fn leave(&self, item: Item) {
+    /// Reports a milestone to the new process. Sends the final state of this process before
+    /// [`Milestone::Cut`].
+    pub fn reach(&self, milestone: Milestone) {
         // Sending fails only if the thread has exited after logging an error.
-        let _ended = self.items.send(item);
+        let _ended = self.items.send(Item::Reached(milestone));
     }
 
     /// Stops sending because the upgrade failed.
@@ -119,7 +107,7 @@ impl Writer {
                     waiting.fetch_sub(1, Relaxed);
                     self.write_session(name);
                 }
-                Item::Cut(secrets, servers) => {
+                Item::Reached(Milestone::Cut(secrets, servers)) => {
                     self.copy_sticks(Some(copied))?;
                     for server in servers {
                         Record::Server(server).write(&mut self.frames);
@@ -130,7 +118,7 @@ impl Writer {
                     }
                     Record::Cut.write(&mut self.frames);
                 }
-                Item::Left => Record::Left.write(&mut self.frames),
+                Item::Reached(Milestone::Left) => Record::Left.write(&mut self.frames),
             }
             self.send()?;
         }

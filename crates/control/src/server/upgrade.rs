@@ -186,7 +186,8 @@ impl Control {
         let held = limits.leave(shared, config.connections, keeps_queues);
         if let Some(sender) = &self.handover.after {
             let now = shared.clock.now();
-            sender.cut(self.rotation.hand_over(now), self.prober.known(now));
+            let (secrets, servers) = (self.rotation.hand_over(now), self.prober.known(now));
+            sender.reach(Milestone::Cut(secrets, servers));
         }
         self.report(&Event::Yielded(*next, held));
         tracing::info!(name: "accepting-stopped", "stopped accepting; the new process accepts clients");
@@ -236,7 +237,7 @@ impl Control {
         }
         drop(self.admin.sockets.unix.take());
         if let Some(sender) = &self.handover.after {
-            sender.left();
+            sender.reach(Milestone::Left);
         }
     }
 }
