@@ -109,18 +109,6 @@ pub enum AccessLine {
     Request(Box<RequestRecord>),
 }
 
-impl From<AccessRecord> for AccessLine {
-    fn from(record: AccessRecord) -> Self {
-        Self::Connection(Box::new(record))
-    }
-}
-
-impl From<Box<RequestRecord>> for AccessLine {
-    fn from(record: Box<RequestRecord>) -> Self {
-        Self::Request(record)
-    }
-}
-
 type Each<'a> = &'a mut dyn FnMut(&str, Field<'_>) -> fmt::Result;
 
 impl AccessLine {
@@ -374,9 +362,13 @@ pub(crate) mod tests {
         }
     }
 
+    pub(crate) fn connection(record: AccessRecord) -> AccessLine {
+        AccessLine::Connection(Box::new(record))
+    }
+
     fn line(record: &AccessRecord, format: LogFormat) -> String {
         let mut out = String::new();
-        AccessLine::from(record.clone()).write(format, &mut out);
+        connection(record.clone()).write(format, &mut out);
         out
     }
 
@@ -412,7 +404,7 @@ pub(crate) mod tests {
     #[test]
     fn a_hostile_request_path_forges_no_line() {
         let mut out = String::new();
-        AccessLine::from(Box::new(request())).write(LogFormat::Text, &mut out);
+        AccessLine::Request(Box::new(request())).write(LogFormat::Text, &mut out);
         assert_eq!(
             out,
             "2009-02-13T23:31:30.000001Z client=192.0.2.1:4711 listener=web sni=- unique_id=- method=GET \
@@ -428,12 +420,15 @@ pub(crate) mod tests {
             out
         };
         let mut asked = request();
-        let line = short(Box::new(asked.clone()).into());
+        let line = short(AccessLine::Request(Box::new(asked.clone())));
         assert_eq!(line, "GET /a\\x20b\\x0astatus=200 404 14 B 0.0 ms\n");
         (asked.method, asked.target, asked.status, asked.bytes) = (None, None, "", 1_499_950);
-        assert_eq!(short(Box::new(asked).into()), "- - - 1.4 MiB 0.0 ms\n");
-        assert_eq!(short(record().into()), "");
-        let failed = short(empty().into());
+        assert_eq!(
+            short(AccessLine::Request(Box::new(asked))),
+            "- - - 1.4 MiB 0.0 ms\n"
+        );
+        assert_eq!(short(connection(record())), "");
+        let failed = short(connection(empty()));
         assert_eq!(failed, "192.0.2.1:4711 handshake failed: not-tls\n");
     }
 

@@ -34,9 +34,9 @@ pub struct AccessSender {
 }
 
 impl AccessSender {
-    /// Sends a record without waiting. Drops and counts it if the channel is full or closed.
-    pub fn send(&self, record: impl Into<AccessLine>) {
-        if self.lines.try_send(record.into()).is_err() {
+    /// Sends a line without waiting. Drops and counts it if the channel is full or closed.
+    pub fn send(&self, line: AccessLine) {
+        if self.lines.try_send(line).is_err() {
             self.dropped.fetch_add(1, Relaxed);
         }
     }
@@ -195,7 +195,7 @@ const BLOCK_BYTES: usize = 64 * 1024;
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::access::tests::record;
+    use crate::access::tests::{connection, record};
     use becket_config::address::SyslogAddress;
     use becket_config::choices::LogFormat;
     use becket_config::notation::Text as _;
@@ -219,6 +219,10 @@ mod tests {
         writer_to(LogTarget::File(path.to_owned()), None)
     }
 
+    fn line() -> AccessLine {
+        connection(record())
+    }
+
     fn lines(path: &Path) -> usize {
         let text = fs::read_to_string(path).unwrap();
         for line in text.lines() {
@@ -234,7 +238,7 @@ mod tests {
         let mut writer = writer(&path);
         let senders = [writer.attach(), writer.attach()];
         for sender in senders.iter().cycle().take(1000) {
-            sender.send(record());
+            sender.send(line());
         }
         writer.drain();
         assert_eq!(lines(&path), 1000);
@@ -247,8 +251,8 @@ mod tests {
         let daemon = UnixDatagram::bind(&path).unwrap();
         let mut writer = writer_to(LogTarget::Syslog, Some(&path));
         let sender = writer.attach();
-        sender.send(record());
-        sender.send(record());
+        sender.send(line());
+        sender.send(line());
         writer.drain();
         for _ in 0..2 {
             let mut message = [0; 8192];
@@ -267,12 +271,12 @@ mod tests {
         let mut writer = writer(&path);
         let sender = writer.attach();
         for _ in 0..CAPACITY + 5 {
-            sender.send(record());
+            sender.send(line());
         }
         assert_eq!(writer.dropped().load(Relaxed), 5);
         writer.drain();
         assert_eq!(lines(&path), CAPACITY);
-        sender.send(record());
+        sender.send(line());
     }
 
     #[test]
@@ -281,7 +285,7 @@ mod tests {
         let path = dir.path().join("access");
         let mut writer = writer(&path);
         let sender = writer.attach();
-        sender.send(record());
+        sender.send(line());
         drop(sender);
         writer.drain();
         assert_eq!(lines(&path), 1);

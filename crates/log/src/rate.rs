@@ -25,10 +25,6 @@ impl RateLimit {
         Self::new(lines, SECOND)
     }
 
-    pub const fn per_minute(lines: u32) -> Self {
-        Self::new(lines, MINUTE)
-    }
-
     const fn new(lines: u32, every: Duration) -> Self {
         Self {
             lines,
@@ -72,7 +68,7 @@ impl<K> Default for KeyedRateLimit<K> {
     fn default() -> Self {
         Self {
             limits: HashMap::new(),
-            others: RateLimit::per_minute(1),
+            others: RateLimit::new(1, MINUTE),
             cleanups: RateLimit::per_second(1),
         }
     }
@@ -89,7 +85,7 @@ impl<K: Eq + Hash> KeyedRateLimit<K> {
             }
         }
         let limit = self.limits.entry(key);
-        limit.or_insert(RateLimit::per_minute(1)).admit(now)
+        limit.or_insert(RateLimit::new(1, MINUTE)).admit(now)
     }
 }
 

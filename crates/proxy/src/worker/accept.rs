@@ -27,6 +27,7 @@ use crate::connection::{Advanced, Connection, Side};
 use crate::socket::{ByteCounts, KernelSocket};
 use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
+use becket_log::access::AccessLine;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::Admitted;
 
@@ -254,7 +255,8 @@ impl Worker {
         let now = self.clocks.now;
         self.resources.failures.refuse(facts, reason, now);
         if let Some(access) = &self.resources.access {
-            access.send(facts.record(ByteCounts::default(), reason, self.clocks.now));
+            let record = facts.record(ByteCounts::default(), reason, now);
+            access.send(AccessLine::Connection(Box::new(record)));
         }
         false
     }

@@ -44,6 +44,7 @@ use crate::worker::net::RealNet;
 use becket_keys::signing::queue::Answers;
 use becket_keys::signing::worker::WorkerSigning;
 use becket_log::RateLimit;
+use becket_log::access::AccessLine;
 use becket_log::access_log::AccessSender;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::WorkerAdmission;
@@ -439,7 +440,8 @@ impl Worker {
             self.forget(session);
         }
         if let Some(access) = &self.resources.access {
-            access.send(entry.connection.record(reason, self.clocks.now));
+            let record = entry.connection.record(reason, self.clocks.now);
+            access.send(AccessLine::Connection(Box::new(record)));
         }
     }
 

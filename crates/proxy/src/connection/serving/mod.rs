@@ -39,7 +39,7 @@ use crate::backend::awaited::{Awaited, AwaitedAnswer};
 use crate::backend::file_service::FileService;
 use crate::pipes::Lent;
 use becket_http::docroot::{AtPath, FileKey, OpenFile};
-use becket_log::access::RequestRecord;
+use becket_log::access::{AccessLine, RequestRecord};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
 use becket_tls::scratch::Scratch;
@@ -535,7 +535,7 @@ impl ServingFiles {
     fn log<N: Net>(&mut self, cx: &Context<'_, '_, N>) {
         if let (Some(mut record), Some(access)) = (self.record.take(), cx.turn.access) {
             record.took = cx.turn.now.mono.saturating_sub(record.began);
-            access.send(record);
+            access.send(AccessLine::Request(record));
         }
     }
 }
