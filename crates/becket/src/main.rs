@@ -163,13 +163,12 @@ fn health(problems: &[String]) -> ExitCode {
     }
 }
 
-/// Writes `text` to standard output. Returns `false` if the reader has closed the pipe, as head(1)
-/// does after its last line.
-fn say(text: impl Display) -> anyhow::Result<bool> {
+/// Writes `text` to standard output. Ignores that the reader has closed the pipe, as head(1) does
+/// after its last line.
+fn say(text: impl Display) -> anyhow::Result<()> {
     match write!(io::stdout(), "{text}").and_then(|()| io::stdout().flush()) {
-        Ok(()) => Ok(true),
-        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
-        Err(error) => Err(error).context("cannot write to standard output"),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(()),
+        written => written.context("cannot write to standard output"),
     }
 }
 
@@ -209,7 +208,7 @@ fn migrate(flags: &MigrateFlags) -> anyhow::Result<ExitCode> {
             eprint!("{report}");
             say(toml)?;
         }
-        _ => drop(say(report)?),
+        _ => say(report)?,
     }
     let has_lost = migration.has_lost();
     for mut error in migration.errors {

@@ -4,11 +4,10 @@
 use std::cmp::Reverse;
 use std::collections::VecDeque;
 
-use becket_control::replies::TopConnections;
 use becket_control::status::{ServerStatus, Status};
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use super::sample::{Sample, TopRefused};
+use super::sample::Sample;
 use crate::admin::NoStatus;
 use crate::status::rate;
 
@@ -30,10 +29,10 @@ pub(super) struct ServerRow<'a> {
 
 #[derive(Debug)]
 pub(super) struct Screen {
-    now: Sample,
+    pub(super) now: Sample,
     before: Option<Sample>,
     /// Handshakes per second, oldest first.
-    handshakes: VecDeque<u64>,
+    pub(super) handshakes: VecDeque<u64>,
     pub(super) fault: Option<String>,
     pub(super) sort: SortBy,
     pub(super) is_reversed: bool,
@@ -116,26 +115,14 @@ impl Screen {
         self.above = 0;
     }
 
-    pub(super) fn status(&self) -> &Status {
-        &self.now.status
-    }
-
-    pub(super) fn most(&self) -> &Result<TopConnections, TopRefused> {
-        &self.now.most
-    }
-
-    pub(super) fn handshakes(&self) -> impl DoubleEndedIterator<Item = u64> {
-        self.handshakes.iter().copied()
-    }
-
     /// Returns the increase of a number per second; `None` without an earlier sample.
     pub(super) fn rate_of(&self, of: impl Fn(&Status) -> u64) -> Option<f64> {
-        rate(self.status(), &self.before.as_ref()?.status, of)
+        rate(&self.now.status, &self.before.as_ref()?.status, of)
     }
 
     pub(super) fn servers(&self) -> Vec<ServerRow<'_>> {
         let mut rows = Vec::new();
-        for (at, backend) in self.status().backends.iter().enumerate() {
+        for (at, backend) in self.now.status.backends.iter().enumerate() {
             for (index, server) in backend.servers.iter().enumerate() {
                 // The rate is `None` if a reload changed the server's position between the two
                 // samples.
@@ -195,7 +182,7 @@ mod tests {
         screen.take(Ok(sample(12)));
         assert_eq!(accepted(&screen), Some(30.0));
         assert_eq!(screen.servers()[0].rate, Some(20.0));
-        assert_eq!(screen.handshakes().collect::<Vec<_>>(), [30]);
+        assert_eq!(screen.handshakes, [30]);
         screen.take(Err(NoStatus::Foreign("gone".to_owned())));
         assert_eq!(
             (screen.fault.as_deref(), accepted(&screen)),

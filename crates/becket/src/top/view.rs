@@ -38,13 +38,13 @@ pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
         draw_closed(frame, screen, right);
         most = left;
     }
-    draw_most(frame, screen.most(), most);
+    draw_most(frame, &screen.now.most, most);
     let help = "q quit  sort: n name o open r rate f failures (again: reverse)  p pause  arrows";
     frame.render_widget(Line::from(help).dim(), keys);
 }
 
 fn head(screen: &Screen) -> Vec<Line<'static>> {
-    let process = &screen.status().process;
+    let process = &screen.now.status.process;
     let uptime = span(Duration::from_secs(process.uptime_seconds));
     let (version, state) = (escaped(&process.version), process.state.label());
     let (workers, pid) = (process.workers, process.pid);
@@ -57,7 +57,7 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
     if let Some(fault) = &screen.fault {
         lines.push(Line::from(format!("no answer: {}", escaped(fault))).red());
     }
-    let problems = &screen.status().problems;
+    let problems = &screen.now.status.problems;
     let more = problems.len().saturating_sub(MOST_PROBLEMS);
     for problem in problems.iter().take(MOST_PROBLEMS) {
         lines.push(Line::from(format!("problem: {}", escaped(problem))).red());
@@ -73,7 +73,13 @@ fn head(screen: &Screen) -> Vec<Line<'static>> {
 fn draw_plot(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
     let columns = [Constraint::Length(SCALE_WIDTH), Constraint::Fill(1)];
     let [scale, plot] = Layout::horizontal(columns).areas(area);
-    let latest: Vec<u64> = screen.handshakes().rev().take(plot.width.into()).collect();
+    let latest: Vec<u64> = screen
+        .handshakes
+        .iter()
+        .rev()
+        .take(plot.width.into())
+        .copied()
+        .collect();
     let most = latest.iter().copied().max().unwrap_or_default().max(1);
     let marks = [format!("{most}/s "), String::new(), "0/s ".to_owned()];
     let marks: Vec<_> = marks.map(|mark| Line::from(mark).right_aligned()).into();
@@ -83,10 +89,10 @@ fn draw_plot(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
 }
 
 fn traffic(screen: &Screen) -> [String; 4] {
-    let traffic = &screen.status().traffic;
+    let traffic = &screen.now.status.traffic;
     let of = |of: fn(&Totals) -> u64| screen.rate_of(|status| of(&status.traffic.totals));
     let each = |count: fn(&Totals) -> u64| per_second(of(count));
-    let backends = screen.status().backends.iter();
+    let backends = screen.now.status.backends.iter();
     let waiting: usize = backends.map(|backend| backend.waiting).sum();
     let time = |of: fn(&Moment) -> Option<u64>| {
         let us = traffic.recent.as_ref().and_then(of);
@@ -166,7 +172,7 @@ fn server_columns(width: u16) -> Vec<&'static ServerColumn> {
 
 /// Draws the close reasons of connections, the most frequent first.
 fn draw_closed(frame: &mut Frame<'_>, screen: &Screen, area: Rect) {
-    let closed = &screen.status().traffic.totals.closed;
+    let closed = &screen.now.status.traffic.totals.closed;
     let mut closed: Vec<_> = closed.iter().collect();
     closed.sort_by_key(|(_, count)| Reverse(**count));
     let rows = closed.into_iter().map(|(reason, count)| {
