@@ -220,7 +220,7 @@ fn server_line(server: &ServerStatus) -> String {
         line += ", backup";
     }
     if server.mode != ServerMode::Ready {
-        line += &format!(", {}", server.mode.word());
+        line += &format!(", {}", server.mode.label());
     }
     if !matches!(&*health.condition, "" | "unchecked") {
         line += &format!(", {}", escaped(&health.condition));

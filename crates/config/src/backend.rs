@@ -5,11 +5,13 @@ use std::time::Duration;
 
 use becket_proto::health::{Checks, Passive, Rules};
 use becket_proto::http_status::Expected;
+use serde::Deserializer;
 
 use crate::address::{SectionName, ServerAddress};
 use crate::choices::{Balance, CheckKind, ConnectionsOnFailure, Introduction, ProxyTlv, StickBy};
 use crate::notation::{
     DAY, MILLISECOND, MINUTE, Off, SECOND, Text, Time, TimeOr, Whole, checked_text, list,
+    text_or_table,
 };
 use crate::policy::ServerTls;
 use crate::section::section;
@@ -20,7 +22,7 @@ pub struct Backend {
     pub name: SectionName,
     /// `[backend.files]`: serves the files of a folder instead of connecting to servers. A string
     /// is short for a table with only `root`.
-    #[serde(with = "folder")]
+    #[serde(deserialize_with = "folder")]
     pub files: Option<Files>,
     /// Header with data about the client, sent first on every connection to a server.
     pub proxy_header: Option<Introduction>,
@@ -107,24 +109,13 @@ pub struct ErrorPage {
 }
 
 /// Deserializes `files` from a table, or from only the path of the folder.
-mod folder {
-    use serde::{Deserializer, Serialize, Serializer};
-
-    use super::Files;
-    use crate::notation::text_or_table;
-
-    pub(super) fn deserialize<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Files>, D::Error> {
-        let of_root = |root| Files {
-            root: Some(root),
-            ..Files::default()
-        };
-        let accepted = "the path of a folder, or a table with its root";
-        text_or_table(d, accepted, of_root, |files| files).map(Some)
-    }
-
-    pub(super) fn serialize<S: Serializer>(files: &Option<Files>, s: S) -> Result<S::Ok, S::Error> {
-        files.serialize(s)
-    }
+fn folder<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Files>, D::Error> {
+    let of_root = |root| Files {
+        root: Some(root),
+        ..Files::default()
+    };
+    let accepted = "the path of a folder, or a table with its root";
+    text_or_table(d, accepted, of_root, |files| files).map(Some)
 }
 
 section! {

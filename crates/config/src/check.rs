@@ -112,17 +112,6 @@ impl File {
         paths("backend", self.backend.iter().map(|it| &it.name))
     }
 
-    /// Returns the distinct names of the policies under which TLS is terminated.
-    fn policies_in_use(&self) -> Vec<&str> {
-        let mut names = Vec::new();
-        for way in self.listener.iter().flat_map(ListenerSection::ways) {
-            if way.ends_tls && !names.contains(&way.policy) {
-                names.push(way.policy);
-            }
-        }
-        names
-    }
-
     fn policy_named(&self, name: &str) -> Option<&Policy> {
         self.policy.iter().find(|policy| *policy.name == *name)
     }
@@ -394,50 +383,36 @@ impl File {
 
     fn check_admission(&self, report: &mut Report) {
         let it = &self.admission;
-        let (name, ja4) = (&it.name, &it.ja4);
-        for (burst, rate, path, needed) in [
-            (
-                it.burst,
-                it.full_handshakes_per_second,
-                key!("admission", it.burst),
-                key!("admission", it.full_handshakes_per_second),
-            ),
-            (
-                it.source_burst,
-                it.source_full_handshakes_per_second,
-                key!("admission", it.source_burst),
-                key!("admission", it.source_full_handshakes_per_second),
-            ),
-            (
-                name.burst,
-                name.full_handshakes_per_second,
-                key!("admission.name", name.burst),
-                key!("admission.name", name.full_handshakes_per_second),
-            ),
-            (
-                ja4.burst,
-                ja4.full_handshakes_per_second,
-                key!("admission.ja4", ja4.burst),
-                key!("admission.ja4", ja4.full_handshakes_per_second),
-            ),
-        ] {
+        let rates = [
+            it.full_handshakes_per_second,
+            it.source_full_handshakes_per_second,
+            it.name.full_handshakes_per_second,
+            it.ja4.full_handshakes_per_second,
+        ];
+        let bursts = [it.burst, it.source_burst, it.name.burst, it.ja4.burst];
+        let keys = ["", "source-", "name.", "ja4."].map(|key| format!("admission.{key}"));
+        for ((rate, burst), key) in rates.into_iter().zip(bursts).zip(keys) {
             if burst.is_some() && rate.is_none() {
-                let fault = format!("given, but {needed} is not set");
-                report.refuse(path, fault, "both keys, or neither");
+                let fault = format!("given, but {key}full-handshakes-per-second is not set");
+                report.refuse(format!("{key}burst"), fault, "both keys, or neither");
             }
         }
     }
 
     fn remark_unused(&self, report: &mut Report) {
-        let in_use = self.policies_in_use();
-        let ways = || self.listener.iter().flat_map(ListenerSection::ways);
+        let ways = self.listener.iter().flat_map(ListenerSection::ways);
+        let (mut backends, mut policies) = (HashSet::new(), HashSet::new());
+        for way in ways {
+            backends.extend(way.backend);
+            policies.extend(way.ends_tls.then_some(way.policy));
+        }
         for (backend, path) in self.backend.iter().zip(self.backend_paths()) {
-            if !backend.name.is_empty() && !ways().any(|way| way.backend == Some(&backend.name)) {
+            if !backend.name.is_empty() && !backends.contains(&*backend.name) {
                 report.remark(path, "no listener uses this backend");
             }
         }
         for (policy, path) in self.policy.iter().zip(self.policy_paths()) {
-            if !policy.name.is_empty() && !in_use.contains(&&*policy.name) {
+            if !policy.name.is_empty() && !policies.contains(&*policy.name) {
                 report.remark(path, "no listener uses this policy");
             }
         }
@@ -507,4 +482,3 @@ fn choices<'n>(names: impl Iterator<Item = &'n str>) -> String {
 
 /// ALPN name of HTTP/1.1 (RFC 7301, section 6), the only protocol over which files are served.
 pub const HTTP: &[u8] = b"http/1.1";
-const VERSIONS: &str = "\"1.2\", \"1.3\" or both";

@@ -1,5 +1,6 @@
 //! Values of keys that accept a fixed set of words.
 
+use becket_proto::labelled;
 use serde::{Deserialize, Serialize};
 
 /// Behaviour for a server name that no certificate contains.
@@ -126,27 +127,19 @@ pub enum ConnectionsOnFailure {
     Close,
 }
 
+labelled! {
 /// Administrative mode of a server, which decides which clients are sent to it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[derive(Default, Deserialize, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ServerMode {
     /// The server receives all clients.
     #[default]
-    Ready,
+    Ready = "ready",
     /// The server receives only clients that stick to it, as with `weight = 0`.
-    Drain,
+    Drain = "drain",
     /// The server receives no clients and no checks, as with `disabled = true`.
-    Maintenance,
+    Maintenance = "maintenance",
 }
-
-impl ServerMode {
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::Ready => "ready",
-            Self::Drain => "drain",
-            Self::Maintenance => "maintenance",
-        }
-    }
 }
 
 /// Connections whose TLS records the kernel encrypts and decrypts.

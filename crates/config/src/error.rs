@@ -117,21 +117,10 @@ impl From<ValueError> for String {
     }
 }
 
-impl From<&'static str> for ValueError {
-    fn from(fault: &'static str) -> Self {
-        let fault = fault.into();
+impl<T: Into<Cow<'static, str>>> From<T> for ValueError {
+    fn from(fault: T) -> Self {
         Self {
-            fault,
-            accepted: None,
-        }
-    }
-}
-
-impl From<String> for ValueError {
-    fn from(fault: String) -> Self {
-        let fault = fault.into();
-        Self {
-            fault,
+            fault: fault.into(),
             accepted: None,
         }
     }

@@ -30,14 +30,11 @@ impl Text for KeySource {
         "a PEM file, or \"pkcs11:token=..;object=..?module-path=/..&pin-source=/..\"";
 
     fn parse(text: &str) -> Result<Self, ValueError> {
-        match text {
-            uri if uri
-                .get(..SCHEME.len())
-                .is_some_and(|it| it.eq_ignore_ascii_case(SCHEME)) =>
-            {
-                KeyUri::parse(uri).map(Self::Token)
-            }
-            path => Ok(Self::File(path.to_owned())),
+        let scheme = text.get(..SCHEME.len());
+        if scheme.is_some_and(|it| it.eq_ignore_ascii_case(SCHEME)) {
+            KeyUri::parse(text).map(Self::Token)
+        } else {
+            Ok(Self::File(text.to_owned()))
         }
     }
 
@@ -51,7 +48,7 @@ impl Text for KeySource {
 
 as_text!(KeySource);
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KeyUri {
     text: Arc<str>,
     pub token: TokenId,
@@ -64,7 +61,7 @@ pub struct KeyUri {
 }
 
 /// A token, and the PKCS#11 library that accesses it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenId {
     /// `module-path`: absolute path of the library.
     pub module: PathBuf,
@@ -96,18 +93,12 @@ pub enum Attribute {
 impl TokenId {
     /// Returns a readable name of the token, unique among the tokens of its library.
     pub fn name(&self) -> String {
-        let mut name = String::new();
-        for (attribute, value) in &self.attributes {
-            if !name.is_empty() {
-                name.push(';');
-            }
-            if *attribute != Attribute::Token {
-                name += attribute.label();
-                name.push('=');
-            }
-            name += value;
-        }
-        name
+        let parts = self.attributes.iter();
+        let parts = parts.map(|(attribute, value)| match attribute {
+            Attribute::Token => value.clone(),
+            other => format!("{}={value}", other.label()),
+        });
+        parts.collect::<Vec<_>>().join(";")
     }
 }
 
@@ -130,13 +121,7 @@ impl KeyUri {
         let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
         let mut uri = Self {
             text: text.into(),
-            token: TokenId {
-                module: PathBuf::new(),
-                attributes: Vec::new(),
-            },
-            pin_source: None,
-            object: None,
-            id: None,
+            ..Self::default()
         };
         for part in attributes(path, ';')? {
             uri.take_path(part)?;
@@ -145,15 +130,13 @@ impl KeyUri {
             uri.take_query(part)?;
         }
         uri.token.attributes.sort();
-        match &uri {
-            _ if uri.token.module.as_os_str().is_empty() => Err("no module-path".into()),
-            Self {
-                object: None,
-                id: None,
-                ..
-            } => Err("no key: neither object nor id".into()),
-            _ => Ok(uri),
+        if uri.token.module.as_os_str().is_empty() {
+            return Err("no module-path".into());
         }
+        if uri.object.is_none() && uri.id.is_none() {
+            return Err("no key: neither object nor id".into());
+        }
+        Ok(uri)
     }
 
     fn take_path(&mut self, (name, value): (&str, Vec<u8>)) -> Result<(), ValueError> {
@@ -183,22 +166,17 @@ impl KeyUri {
     fn take_query(&mut self, (name, value): (&str, Vec<u8>)) -> Result<(), ValueError> {
         let value = text_of(name, value)?;
         match name {
-            "module-path" if !Path::new(&value).is_absolute() => {
-                Err("module-path is not an absolute path".into())
-            }
-            "module-path" => {
-                self.token.module = value.into();
-                Ok(())
-            }
-            "pin-source" => {
-                self.pin_source = Some(file_of(&value)?);
-                Ok(())
-            }
+            "module-path" if Path::new(&value).is_absolute() => self.token.module = value.into(),
+            "module-path" => return Err("module-path is not an absolute path".into()),
+            "pin-source" => self.pin_source = Some(file_of(&value)?),
             "pin-value" => {
-                Err("pin-value is not supported; use pin-source to name a file with the PIN".into())
+                let fault =
+                    "pin-value is not supported; use pin-source to name a file with the PIN";
+                return Err(fault.into());
             }
-            _ => Err(format!("unknown attribute: {name}").into()),
+            _ => return Err(format!("unknown attribute: {name}").into()),
         }
+        Ok(())
     }
 }
 

@@ -122,7 +122,7 @@ pub(super) fn removed_server(server: &RemovedServer) -> String {
 }
 
 pub(super) fn changed_server(server: &ServerStatus) -> String {
-    let (name, mode) = (escaped(&server.name), server.mode.word());
+    let (name, mode) = (escaped(&server.name), server.mode.label());
     let limit = match server.maxconn {
         None => "no limit".to_owned(),
         Some(limit) => format!("maxconn {limit}"),

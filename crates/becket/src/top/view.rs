@@ -259,7 +259,7 @@ static SERVER_COLUMNS: [ServerColumn; 8] = [
     column("MODE", 11, None, |it| {
         match (it.server.mode, it.server.backup) {
             (ServerMode::Ready, true) => "backup".to_owned(),
-            (mode, _) => mode.word().to_owned(),
+            (mode, _) => mode.label().to_owned(),
         }
     }),
     column("CONDITION", 14, None, |it| {

@@ -2,7 +2,8 @@
 
 use std::collections::HashSet;
 
-use super::VERSIONS;
+use becket_proto::http_status::Expected;
+
 use crate::address::{Address, ServerAddress};
 use crate::backend::{Backend, Files};
 use crate::choices::{Introduction, Verify};
@@ -10,7 +11,9 @@ use crate::error::Report;
 use crate::key;
 use crate::key_source::KeySource;
 use crate::listener::{Certificate, Pair};
+use crate::notation::Text;
 use crate::policy::ServerTls;
+use crate::suites::ServedVersion;
 
 impl Backend {
     pub(crate) fn check(&self, path: &str, report: &mut Report) {
@@ -45,7 +48,11 @@ impl Backend {
                 "proxy-header = \"v2\" with it",
             );
         }
-        self.check_health(&key!(path, self.health), report);
+        let (path_of_health, health) = (key!(path, self.health), &self.health);
+        if health.expect.is_empty() {
+            let path = key!(path_of_health, health.expect);
+            report.refuse(path, "no status is expected", Expected::ACCEPTED);
+        }
         if let Some(tls) = &self.tls {
             self.check_tls(tls, &key!(path, self.tls), report);
         }
@@ -106,17 +113,9 @@ impl Backend {
         }
     }
 
-    fn check_health(&self, path: &str, report: &mut Report) {
-        let health = &self.health;
-        if health.expect.is_empty() {
-            let accepted = "statuses such as \"200\", \"2xx\" or \"200-399\"";
-            report.refuse(key!(path, health.expect), "no status is expected", accepted);
-        }
-    }
-
     fn check_tls(&self, tls: &ServerTls, path: &str, report: &mut Report) {
         if tls.versions.is_empty() {
-            report.refuse(key!(path, tls.versions), "empty", VERSIONS);
+            report.refuse(key!(path, tls.versions), "empty", ServedVersion::ACCEPTED);
         }
         if let Some(Certificate::Pair(pair)) = &tls.client_certificate {
             let path = key!(path, tls.client_certificate);

@@ -2,11 +2,11 @@
 
 use becket_proto::starttls::Protocol;
 
-use super::VERSIONS;
 use crate::choices::{ClientCertificates, ClientTrust, KernelTls, Mode};
 use crate::error::Report;
 use crate::key;
 use crate::listener::{ListenMode, ListenerSection};
+use crate::notation::Text;
 use crate::policy::Policy;
 use crate::suites::{KeyExchangeGroup, ServedVersion};
 
@@ -147,7 +147,7 @@ impl Policy {
 
     fn check_parameters(&self, path: &str, report: &mut Report) {
         if self.versions.is_empty() {
-            report.refuse(key!(path, self.versions), "empty", VERSIONS);
+            report.refuse(key!(path, self.versions), "empty", ServedVersion::ACCEPTED);
         }
         for (version, name) in [(ServedVersion::Tls12, "1.2"), (ServedVersion::Tls13, "1.3")] {
             if !self.versions.contains(&version) {

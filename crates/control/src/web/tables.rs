@@ -91,7 +91,7 @@ fn server_state(server: &ServerStatus, now: Timestamp) -> String {
     let health = &server.health;
     let mut text = match server.mode {
         ServerMode::Ready => health.label().to_owned(),
-        mode => mode.word().to_owned(),
+        mode => mode.label().to_owned(),
     };
     if server.backup {
         text += " (backup)";

@@ -23,7 +23,7 @@ impl Overrides {
             format!("addresses {}", all.join(" "))
         });
         let each = [
-            self.mode.map(|mode| format!("mode {}", mode.word())),
+            self.mode.map(|mode| format!("mode {}", mode.label())),
             self.weight.map(|weight| format!("weight {weight}")),
             self.maxconn.map(|most| format!("maxconn {most}")),
             addresses,
