@@ -22,15 +22,18 @@ use crate::node::{Node, NodeState};
 use crate::outbox::{BATCH, OutboxReader};
 use crate::replica::{DATAGRAMS_PER_TURN, MAX_DATAGRAM};
 use crate::settings::Settings;
-use crate::socket::{PeerSocket, SocketRead};
+use crate::socket::PeerSocket;
 
 #[derive(Debug)]
 pub(crate) struct Exchange {
-    pub(crate) node: Arc<Node>,
-    pub(crate) socket: StdSocket,
-    pub(crate) events: OutboxReader,
-    pub(crate) reloads: UnboundedReceiver<Settings>,
-    pub(crate) clock: Clock,
+    node: Arc<Node>,
+    events: OutboxReader,
+    reloads: UnboundedReceiver<Settings>,
+    clock: Clock,
+    lookups: Lookups,
+    buffer: Box<[u8]>,
+    /// Time of the next check for worker events. `None` if the task sleeps until a worker wakes it.
+    tell_at: Option<Duration>,
 }
 
 /// Reason why the task woke up.
@@ -43,54 +46,52 @@ enum Woken {
 }
 
 impl Exchange {
-    /// Exchanges datagrams with the peers until the membership is dropped, then sends a goodbye.
-    ///
-    /// # Errors
-    /// Fails if the runtime cannot watch the sockets.
-    pub(crate) async fn run(mut self) -> io::Result<()> {
-        let mut turns = Turns {
-            node: self.node,
-            events: self.events,
-            socket: PeerSocket::register(self.socket)?,
+    pub(crate) fn new(
+        node: Arc<Node>,
+        events: OutboxReader,
+        reloads: UnboundedReceiver<Settings>,
+        clock: Clock,
+    ) -> Self {
+        Self {
+            node,
+            events,
+            reloads,
+            clock,
             lookups: Lookups::new(),
             buffer: vec![0; LARGEST].into_boxed_slice(),
             tell_at: Some(Duration::ZERO),
-        };
+        }
+    }
+
+    /// Exchanges datagrams with the peers until the membership is dropped, then sends a goodbye.
+    ///
+    /// # Errors
+    /// Fails if the runtime cannot watch the socket.
+    pub(crate) async fn run(mut self, socket: StdSocket) -> io::Result<()> {
+        let socket = PeerSocket::register(socket)?;
         loop {
-            let deadline = turns.deadline();
+            let deadline = self.deadline();
             let left = deadline.map(|at| at.saturating_sub(self.clock.mono()));
             let woken = tokio::select! {
-                () = turns.socket.readable() => Woken::Datagrams,
-                () = turns.events.wakeup(), if turns.tell_at.is_none() => Woken::Events,
+                () = socket.readable() => Woken::Datagrams,
+                () = self.events.wakeup(), if self.tell_at.is_none() => Woken::Events,
                 () = pass(left) => Woken::Time,
-                Some(Ok((name, found))) = turns.lookups.join_next() => Woken::Found(name, found),
+                Some(Ok((name, found))) = self.lookups.join_next() => Woken::Found(name, found),
                 settings = self.reloads.recv() => match settings {
                     Some(settings) => Woken::Reloaded(Box::new(settings)),
                     None => {
-                        turns.leave(self.clock.now());
+                        self.leave(&socket, self.clock.now());
                         return Ok(());
                     }
                 },
             };
-            if turns.turn(woken, self.clock.now()) {
+            if self.turn(woken, &socket, self.clock.now()) {
                 // Yield before the remaining work, so that other tasks of this thread can run.
                 yield_now().await;
             }
         }
     }
-}
 
-struct Turns {
-    node: Arc<Node>,
-    events: OutboxReader,
-    socket: PeerSocket,
-    lookups: Lookups,
-    buffer: Box<[u8]>,
-    /// Time of the next check for worker events. `None` if the task sleeps until a worker wakes it.
-    tell_at: Option<Duration>,
-}
-
-impl Turns {
     /// Returns the time at which the task must wake up even without a datagram or an event.
     fn deadline(&self) -> Option<Duration> {
         let deadlines = [self.node.lock().next_deadline(), self.tell_at];
@@ -99,11 +100,11 @@ impl Turns {
 
     /// Handles the reason for the wakeup, and sends due datagrams. Returns whether work remains for
     /// the next turn.
-    fn turn(&mut self, woken: Woken, now: Now) -> bool {
+    fn turn(&mut self, woken: Woken, socket: &PeerSocket, now: Now) -> bool {
         let mut node = self.node.lock();
         let mut left = false;
         match woken {
-            Woken::Datagrams => left = receive(&mut node, &self.socket, &mut self.buffer, now),
+            Woken::Datagrams => left = receive(&mut node, socket, &mut self.buffer, now),
             Woken::Events => self.tell_at = Some(now.mono),
             Woken::Time => {}
             Woken::Reloaded(settings) => node.reload(*settings),
@@ -114,14 +115,14 @@ impl Turns {
             let any = node.tell(&self.events, now);
             self.tell_at = any.then_some(now.mono + BATCH);
         }
-        node.send(now, |to, datagram| self.socket.send(to, datagram));
+        node.send(now, |to, datagram| socket.send(to, datagram));
         left || node.next_deadline().is_some_and(|at| at <= now.mono)
     }
 
     /// Sends queued events to the peers, followed by a goodbye.
-    fn leave(&self, now: Now) {
+    fn leave(&self, socket: &PeerSocket, now: Now) {
         let mut node = self.node.lock();
-        let mut send = |to, datagram: &[u8]| self.socket.send(to, datagram);
+        let mut send = |to, datagram: &[u8]| socket.send(to, datagram);
         node.tell(&self.events, now);
         node.send(now, &mut send);
         node.replica.leave(now.mono, &mut send);
@@ -132,11 +133,12 @@ impl Turns {
 fn receive(node: &mut NodeState, socket: &PeerSocket, buffer: &mut [u8], now: Now) -> bool {
     for _ in 0..DATAGRAMS_PER_TURN {
         match socket.receive(buffer) {
-            SocketRead::Datagram(len, from) => {
+            Ok((len, from)) => {
                 node.receive(from, buffer.get_mut(..len).unwrap_or_default(), now);
             }
-            SocketRead::Noise => {}
-            SocketRead::Silence => return false,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return false,
+            // Receiving failed once, so the next attempt may succeed.
+            Err(_) => {}
         }
     }
     true

@@ -18,8 +18,8 @@ pub struct Membership {
     /// Queues for events, one per worker.
     outboxes: Vec<Outbox>,
     reloads: UnboundedSender<Settings>,
-    /// Prepared task. `None` once it runs.
-    exchange: Option<Exchange>,
+    /// Prepared task with its socket. `None` once it runs.
+    exchange: Option<(Exchange, UdpSocket)>,
     /// Running task. `None` before the start.
     task: Option<JoinHandle<()>>,
 }
@@ -34,18 +34,12 @@ impl Membership {
         let (events, outboxes) = OutboxReader::of_workers(host.workers, QUEUED_EVENTS);
         let node = Arc::new(Node::new(settings, host)?);
         let (reloads, received) = unbounded_channel();
-        let exchange = Exchange {
-            node: Arc::clone(&node),
-            socket,
-            events,
-            reloads: received,
-            clock,
-        };
+        let exchange = Exchange::new(Arc::clone(&node), events, received, clock);
         Ok(Self {
             node,
             outboxes,
             reloads,
-            exchange: Some(exchange),
+            exchange: Some((exchange, socket)),
             task: None,
         })
     }
@@ -61,11 +55,11 @@ impl Membership {
     /// Starts the communication with the peers, as a task of the current runtime. The task sends a
     /// goodbye, closes its sockets and ends when the membership is dropped.
     pub fn start(&mut self) {
-        let Some(exchange) = self.exchange.take() else {
+        let Some((exchange, socket)) = self.exchange.take() else {
             return;
         };
         self.task = Some(tokio::spawn(async move {
-            if let Err(error) = exchange.run().await {
+            if let Err(error) = exchange.run(socket).await {
                 tracing::error!(name: "replication-failed", %error, "cannot replicate TLS sessions");
             }
         }));

@@ -23,16 +23,6 @@ pub(crate) struct PeerSocket {
     maps_v4: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum SocketRead {
-    /// Length in bytes and source address. A datagram longer than the buffer is truncated.
-    Datagram(usize, SocketAddr),
-    /// Receiving failed once. The caller may try again.
-    Noise,
-    /// No datagram is queued.
-    Silence,
-}
-
 /// Error from binding the socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotBound {
@@ -91,13 +81,10 @@ impl PeerSocket {
         let _watched = self.socket.readable().await;
     }
 
-    /// Receives one datagram without waiting.
-    pub(crate) fn receive(&self, buffer: &mut [u8]) -> SocketRead {
-        match self.socket.try_recv_from(buffer) {
-            Ok((len, from)) => SocketRead::Datagram(len, from),
-            Err(error) if error.kind() == ErrorKind::WouldBlock => SocketRead::Silence,
-            Err(_) => SocketRead::Noise,
-        }
+    /// Receives one datagram without waiting, and returns its length and source. Truncates a datagram
+    /// that is longer than the buffer.
+    pub(crate) fn receive(&self, buffer: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        self.socket.try_recv_from(buffer)
     }
 
     /// Sends one datagram without waiting. Returns `true` if the kernel accepted it.

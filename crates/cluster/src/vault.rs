@@ -15,10 +15,10 @@
 
 use crate::replica::{JOIN_NONCE_LEN, Role, SHARE_LEN, TAG_LEN, Transcript, Vault};
 use aws_lc_rs::aead::{
-    AES_256_GCM_SIV, Aad, Algorithm, LessSafeKey, NONCE_LEN as AEAD_NONCE_LEN, Nonce, UnboundKey,
+    AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN as AEAD_NONCE_LEN, Nonce, UnboundKey,
 };
 use aws_lc_rs::agreement::{PrivateKey, UnparsedPublicKey, X25519, agree};
-use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
+use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use becket_proto::ticket::SecretId;
 use zeroize::Zeroizing;
 
@@ -66,14 +66,10 @@ impl ClusterVault {
 
 impl JoinSecret {
     fn new(bytes: &[u8; 32]) -> Option<Self> {
-        let replication = Zeroizing::new(*bytes);
-        let extracted = Salt::new(HKDF_SHA256, JOIN).extract(&replication[..]);
-        let mut key = Zeroizing::new([0; KEY_LEN]);
-        let expanded = extracted.expand(&[JOIN], HKDF_SHA256);
-        expanded.and_then(|okm| okm.fill(&mut key[..])).ok()?;
+        let extracted = Salt::new(HKDF_SHA256, JOIN).extract(bytes);
         Some(Self {
-            join: aead(&AES_256_GCM_SIV, &key)?,
-            replication,
+            join: expand(&extracted, &[JOIN])?,
+            replication: Zeroizing::new(*bytes),
         })
     }
 }
@@ -122,16 +118,8 @@ impl Vault for ClusterVault {
         .ok()?;
         let extracted = Salt::new(HKDF_SHA256, PAIR).extract(&material[..]);
         let transcript = transcript.encode();
-        let key = |label: &[u8]| {
-            let mut key = Zeroizing::new([0; KEY_LEN]);
-            let expanded = extracted
-                .expand(&[label, &transcript], HKDF_SHA256)
-                .ok()?
-                .fill(&mut key[..]);
-            expanded.ok()?;
-            aead(&AES_256_GCM_SIV, &key)
-        };
-        let (from_initiator, from_responder) = (key(FROM_INITIATOR)?, key(FROM_RESPONDER)?);
+        let from_initiator = expand(&extracted, &[FROM_INITIATOR, &transcript])?;
+        let from_responder = expand(&extracted, &[FROM_RESPONDER, &transcript])?;
         Some(match role {
             Role::Initiator => PairKeys {
                 sealing: from_initiator,
@@ -192,8 +180,12 @@ impl Vault for ClusterVault {
     }
 }
 
-fn aead(algorithm: &'static Algorithm, key: &[u8; KEY_LEN]) -> Option<LessSafeKey> {
-    UnboundKey::new(algorithm, key).ok().map(LessSafeKey::new)
+fn expand(extracted: &Prk, info: &[&[u8]]) -> Option<LessSafeKey> {
+    let mut key = Zeroizing::new([0; KEY_LEN]);
+    let expanded = extracted.expand(info, HKDF_SHA256).ok()?;
+    expanded.fill(&mut key[..]).ok()?;
+    let key = UnboundKey::new(&AES_256_GCM_SIV, &key[..]).ok()?;
+    Some(LessSafeKey::new(key))
 }
 
 fn seal(

@@ -14,6 +14,14 @@ pub struct PeerName {
     pub boot: Boot,
 }
 
+impl PeerName {
+    /// First name in the order of all names.
+    pub(super) const LOWEST: Self = Self {
+        node: NodeId(0),
+        boot: Boot(0),
+    };
+}
+
 /// Converts IPv4-mapped IPv6 addresses to IPv4 and clears the flow label, so that addresses can be
 /// compared.
 pub(super) fn canonical(address: SocketAddr) -> SocketAddr {

@@ -191,17 +191,12 @@ impl<V: Vault> Replica<V> {
         };
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
         exit.left = self.limits.datagrams_per_turn;
-        let begin = self.served.take();
-        let begin = begin.map_or(Bound::Unbounded, Bound::Included);
-        let rest = match begin {
-            Bound::Included(name) => (Bound::Unbounded, Bound::Excluded(name)),
-            _ => (Bound::Unbounded, Bound::Unbounded),
-        };
+        let first = self.served.take().unwrap_or(PeerName::LOWEST);
         let ranges = [
-            Some((begin, Bound::Unbounded)),
-            (begin != Bound::Unbounded).then_some(rest),
+            (Bound::Included(first), Bound::Unbounded),
+            (Bound::Unbounded, Bound::Excluded(first)),
         ];
-        for range in ranges.into_iter().flatten() {
+        for range in ranges {
             for (name, peer) in self.peers.range_mut(range) {
                 for id in &peer.pairs {
                     if let Some(pair) = self.pairs.get_mut(id)

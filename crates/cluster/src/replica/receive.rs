@@ -12,7 +12,7 @@ use super::Replica;
 use super::datagram::{HEADER_LEN, Header, PairId};
 use super::names::PeerName;
 use super::peer::{Dump, DumpWalk, PairStage, ReplicaPeer, Retired};
-use super::record::{Frame, Parsed, PeerRecord};
+use super::record::{Frame, PeerRecord};
 use super::sink::{Sink, StickCursor};
 use super::status::{DropCause, PeerTraffic};
 use super::vault::{TAG_LEN, Vault};
@@ -69,7 +69,7 @@ impl<V: Vault> Replica<V> {
         let arrival = pair.window.mark(sequence);
         if pair.is_candidate() {
             let first = Frame::next(&mut Reader::new(text(datagram)));
-            if first != Some(Parsed::Frame(Frame::Echo(pair.welcome))) {
+            if first != Some(Ok(Frame::Echo(pair.welcome))) {
                 return Err(DropCause::NotEchoed);
             }
             pair.stage = PairStage::Confirmed;
@@ -114,13 +114,13 @@ impl<V: Vault> Replica<V> {
         let mut left = false;
         while !reader.is_empty() {
             let taken = match Frame::next(&mut reader).ok_or(DropCause::Malformed)? {
-                Parsed::Frame(Frame::Record(record)) => {
+                Ok(Frame::Record(record)) => {
                     if matches!(record, PeerRecord::Sync(_) | PeerRecord::Stuck(_)) {
                         self.warming.received(peer.name, now);
                     }
                     sink.take(peer.name, record)
                 }
-                Parsed::Frame(frame) => {
+                Ok(frame) => {
                     match frame {
                         Frame::Echo(nonce) => {
                             pair.reply_due = true;
@@ -137,8 +137,7 @@ impl<V: Vault> Replica<V> {
                     }
                     continue;
                 }
-                Parsed::Unknown => Err(DropCause::UnknownKind),
-                Parsed::Malformed => Err(DropCause::Malformed),
+                Err(cause) => Err(cause),
             };
             count(taken, [&mut peer.traffic, &mut self.total]);
         }

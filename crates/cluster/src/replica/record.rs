@@ -18,9 +18,11 @@
 //! further bytes are for newer nodes.
 
 use std::fmt;
+use std::io::{self, Write};
 use std::time::Duration;
 
 use super::datagram::{HEADER_LEN, MAX_DATAGRAM};
+use super::status::DropCause;
 use super::vault::{NONCE_LEN, TAG_LEN};
 use becket_proto::reader::Reader;
 use becket_proto::session::PolicyTag;
@@ -89,14 +91,6 @@ pub(super) enum Frame<'a> {
     Bye,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parsed<'a> {
-    Frame(Frame<'a>),
-    Unknown,
-    /// Record of a known kind whose body is invalid.
-    Malformed,
-}
-
 impl<'a> PeerRecord<'a> {
     /// Writes the record to the start of `out` and returns its length. Returns `None` if it does not fit into
     /// `out` or into a datagram, or if its ID is empty or longer than 32 bytes.
@@ -109,9 +103,7 @@ impl<'a> PeerRecord<'a> {
     pub fn decode(text: &'a [u8]) -> Option<(Self, usize)> {
         let mut reader = Reader::new(text);
         match Frame::next(&mut reader)? {
-            Parsed::Frame(Frame::Record(record)) => {
-                Some((record, text.len() - reader.rest().len()))
-            }
+            Ok(Frame::Record(record)) => Some((record, text.len() - reader.rest().len())),
             _ => None,
         }
     }
@@ -120,23 +112,37 @@ impl<'a> PeerRecord<'a> {
 impl<'a> Frame<'a> {
     pub(super) fn encode(&self, out: &mut [u8]) -> Option<usize> {
         let room = out.len().min(MAX_RECORD);
-        let mut writer = RecordWriter {
-            out: out.get_mut(..room)?,
-            at: 3,
-        };
-        let kind = match self {
-            Self::Record(record) => writer.record(record)?,
-            Self::Echo(nonce) => writer.put(ECHO, nonce)?,
-            Self::Alive { held } => writer.put(ALIVE, &held.to_be_bytes())?,
-            Self::Ask { youngest } => writer.put(ASK, &youngest.to_be_bytes())?,
-            Self::End => END,
-            Self::Bye => BYE,
-        };
-        writer.finish(kind)
+        let (head, mut body) = out.get_mut(..room)?.split_first_chunk_mut::<3>()?;
+        let room = body.len();
+        let kind = self.write(&mut body).ok()?;
+        let len = room - body.len();
+        let [high, low] = u16::try_from(len).ok()?.to_be_bytes();
+        *head = [kind, high, low];
+        Some(head.len() + len)
     }
 
-    /// Reads one record. Returns `None` if the record is truncated.
-    pub(super) fn next(reader: &mut Reader<'a>) -> Option<Parsed<'a>> {
+    /// Writes the body, and returns the kind.
+    fn write(&self, out: &mut impl Write) -> io::Result<u8> {
+        match self {
+            Self::Record(PeerRecord::New(session)) => write_session(session, out).map(|()| NEW),
+            Self::Record(PeerRecord::Sync(session)) => write_session(session, out).map(|()| SYNC),
+            Self::Record(PeerRecord::Del { policy, id }) => {
+                out.write_all(&policy.0.to_be_bytes())?;
+                write_id(id, out).map(|()| DEL)
+            }
+            Self::Record(PeerRecord::Stick(stick)) => write_stick(stick, out).map(|()| STICK),
+            Self::Record(PeerRecord::Stuck(stick)) => write_stick(stick, out).map(|()| STUCK),
+            Self::Echo(nonce) => out.write_all(nonce).map(|()| ECHO),
+            Self::Alive { held } => out.write_all(&held.to_be_bytes()).map(|()| ALIVE),
+            Self::Ask { youngest } => out.write_all(&youngest.to_be_bytes()).map(|()| ASK),
+            Self::End => Ok(END),
+            Self::Bye => Ok(BYE),
+        }
+    }
+
+    /// Reads one record. Returns `None` if the record is truncated, and the cause to drop it if its
+    /// kind is unknown or its body is invalid.
+    pub(super) fn next(reader: &mut Reader<'a>) -> Option<Result<Self, DropCause>> {
         let kind = reader.u8()?;
         let mut body = reader.vec16()?;
         let frame = match kind {
@@ -150,9 +156,9 @@ impl<'a> Frame<'a> {
             ASK => body.u32().map(|youngest| Self::Ask { youngest }),
             END => Some(Self::End),
             BYE => Some(Self::Bye),
-            _ => return Some(Parsed::Unknown),
+            _ => return Some(Err(DropCause::UnknownKind)),
         };
-        Some(frame.map_or(Parsed::Malformed, Parsed::Frame))
+        Some(frame.ok_or(DropCause::Malformed))
     }
 }
 
@@ -212,74 +218,27 @@ fn seconds(body: &mut Reader<'_>) -> Option<Duration> {
     Some(Duration::from_secs(body.u32()?.into()))
 }
 
-/// Writes one record to `out`. `at` is the next write position; the record's header is written
-/// last.
-struct RecordWriter<'a> {
-    out: &'a mut [u8],
-    at: usize,
+fn write_session(session: &SessionRecord<'_>, out: &mut impl Write) -> io::Result<()> {
+    out.write_all(&session.policy.0.to_be_bytes())?;
+    out.write_all(&floor(session.ttl).to_be_bytes())?;
+    out.write_all(&ceiling(session.age).to_be_bytes())?;
+    out.write_all(&session.origin.0.to_be_bytes())?;
+    write_id(session.id, out)?;
+    out.write_all(session.state)
 }
 
-impl RecordWriter<'_> {
-    fn record(&mut self, record: &PeerRecord<'_>) -> Option<u8> {
-        match record {
-            PeerRecord::New(session) => self.session(NEW, session),
-            PeerRecord::Sync(session) => self.session(SYNC, session),
-            PeerRecord::Del { policy, id } => {
-                self.name(*policy, id)?;
-                Some(DEL)
-            }
-            PeerRecord::Stick(stick) => self.stick(STICK, stick),
-            PeerRecord::Stuck(stick) => self.stick(STUCK, stick),
-        }
-    }
+fn write_stick(stick: &PeerStick, out: &mut impl Write) -> io::Result<()> {
+    out.write_all(&stick.server.0.to_be_bytes())?;
+    out.write_all(&floor(stick.life).to_be_bytes())?;
+    out.write_all(&stick.origin.0.to_be_bytes())
+}
 
-    fn session(&mut self, kind: u8, session: &SessionRecord<'_>) -> Option<u8> {
-        self.bytes(&session.policy.0.to_be_bytes())?;
-        self.bytes(&floor(session.ttl).to_be_bytes())?;
-        self.bytes(&ceiling(session.age).to_be_bytes())?;
-        self.bytes(&session.origin.0.to_be_bytes())?;
-        self.id(session.id)?;
-        self.put(kind, session.state)
+fn write_id(id: &[u8], out: &mut impl Write) -> io::Result<()> {
+    if !is_id(id) {
+        return Err(io::ErrorKind::InvalidInput.into());
     }
-
-    fn stick(&mut self, kind: u8, stick: &PeerStick) -> Option<u8> {
-        self.bytes(&stick.server.0.to_be_bytes())?;
-        self.bytes(&floor(stick.life).to_be_bytes())?;
-        self.put(kind, &stick.origin.0.to_be_bytes())
-    }
-
-    fn name(&mut self, policy: PolicyTag, id: &[u8]) -> Option<()> {
-        self.bytes(&policy.0.to_be_bytes())?;
-        self.id(id)
-    }
-
-    fn id(&mut self, id: &[u8]) -> Option<()> {
-        if !is_id(id) {
-            return None;
-        }
-        self.bytes(&[id.len() as u8])?;
-        self.bytes(id)
-    }
-
-    fn put(&mut self, kind: u8, bytes: &[u8]) -> Option<u8> {
-        self.bytes(bytes)?;
-        Some(kind)
-    }
-
-    fn bytes(&mut self, bytes: &[u8]) -> Option<()> {
-        let end = self.at.checked_add(bytes.len())?;
-        self.out.get_mut(self.at..end)?.copy_from_slice(bytes);
-        self.at = end;
-        Some(())
-    }
-
-    fn finish(self, kind: u8) -> Option<usize> {
-        let len = u16::try_from(self.at.checked_sub(3)?).ok()?;
-        let head = self.out.get_mut(..3)?;
-        head[0] = kind;
-        head[1..].copy_from_slice(&len.to_be_bytes());
-        Some(self.at)
-    }
+    out.write_all(&[id.len() as u8])?;
+    out.write_all(id)
 }
 
 fn floor(time: Duration) -> u32 {
@@ -367,7 +326,7 @@ mod tests {
         let text = [2, 0, 9, 0, 0, 0, 0, 0, 0, 0, 1, 0];
         assert_eq!(
             Frame::next(&mut Reader::new(&text)),
-            Some(Parsed::Malformed)
+            Some(Err(DropCause::Malformed))
         );
     }
 
@@ -375,11 +334,8 @@ mod tests {
     fn an_unknown_kind_is_skipped_by_its_length() {
         let text = [200, 0, 2, 9, 9, 6, 0, 4, 0, 0, 0, 5];
         let mut reader = Reader::new(&text);
-        assert_eq!(Frame::next(&mut reader), Some(Parsed::Unknown));
-        assert_eq!(
-            Frame::next(&mut reader),
-            Some(Parsed::Frame(Frame::Alive { held: 5 }))
-        );
+        assert_eq!(Frame::next(&mut reader), Some(Err(DropCause::UnknownKind)));
+        assert_eq!(Frame::next(&mut reader), Some(Ok(Frame::Alive { held: 5 })));
         assert!(reader.is_empty());
     }
 
@@ -387,7 +343,7 @@ mod tests {
     fn unknown_trailing_bytes_of_a_body_are_ignored() {
         let text = [6, 0, 6, 0, 0, 0, 5, 9, 9];
         let parsed = Frame::next(&mut Reader::new(&text));
-        assert_eq!(parsed, Some(Parsed::Frame(Frame::Alive { held: 5 })));
+        assert_eq!(parsed, Some(Ok(Frame::Alive { held: 5 })));
     }
 
     #[test]
@@ -397,7 +353,7 @@ mod tests {
         assert_eq!(out[..3], [10, 0, 0]);
         for text in [&[10, 0, 0][..], &[10, 0, 1, 7]] {
             let parsed = Frame::next(&mut Reader::new(text));
-            assert_eq!(parsed, Some(Parsed::Frame(Frame::Bye)));
+            assert_eq!(parsed, Some(Ok(Frame::Bye)));
         }
     }
 
