@@ -25,7 +25,7 @@ use becket_log::PATIENCE;
 
 use super::child::Child;
 use super::run::Runner;
-use super::supervisor::{Action, Input, ProcessEnd, Supervisor, SupervisorState};
+use super::supervisor::{Action, Input, Supervisor, SupervisorState};
 use crate::protocol::{IS_CONTINUED, OperatorRequest, SocketKind, VERSION};
 
 /// The state as JSON, in a memory file. Descriptors follow in this order: one per process, the
@@ -129,13 +129,7 @@ impl Carried {
             let stream = fds.next().ok_or(io::ErrorKind::NotFound.into());
             match stream.and_then(|stream| Child::adopt(id, pid, stream, read)) {
                 Ok(child) => runner.children.push(child),
-                Err(error) => lost.push((
-                    id,
-                    ProcessEnd {
-                        code: None,
-                        text: error.to_string(),
-                    },
-                )),
+                Err(error) => lost.push((id, error.into())),
             }
         }
         for (kind, address, count) in state.sockets {

@@ -199,10 +199,7 @@ impl Child {
             return Poll::Ready(ChildEvent::Exited(match self.process.try_wait() {
                 Ok(Some(status)) => ended(status),
                 Ok(None) => return Poll::Pending,
-                Err(error) => ProcessEnd {
-                    code: None,
-                    text: error.to_string(),
-                },
+                Err(error) => error.into(),
             }));
         }
         if self
@@ -286,7 +283,7 @@ impl Child {
     }
 }
 
-fn ended(status: ExitStatus) -> ProcessEnd {
+pub(super) fn ended(status: ExitStatus) -> ProcessEnd {
     ProcessEnd {
         code: status.code().and_then(|code| u8::try_from(code).ok()),
         text: status.to_string(),

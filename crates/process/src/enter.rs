@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use becket_config::process::Log;
+use becket_config::process::{Log, LogTarget};
 use becket_sys::fd_messages;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::notify::Notifier;
@@ -150,8 +150,7 @@ fn check(
             send(&stream, &Command::Opened(listing, first, found), fds)?;
         }
     }
-    let status = process.wait()?;
-    let code = status.code().and_then(|code| u8::try_from(code).ok());
+    let code = child::ended(process.wait()?).code;
     Ok(code.map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
@@ -212,16 +211,14 @@ fn supervise(
 /// Starts the supervisor's log, which writes to stderr or syslog as configured. The serving process
 /// reports an invalid level.
 fn start_log(seen: &FoundConfig) -> io::Result<becket_log::Logging> {
-    let (file, level) = (&seen.file.log, &seen.file.log.level);
-    let log = Log {
-        level: becket_log::check_level(level)
-            .map_or_else(|_| "info".to_owned(), |()| level.clone()),
-        format: file.format,
-        syslog: file.syslog.clone(),
-        syslog_facility: file.syslog_facility,
-        syslog_tag: file.syslog_tag.clone(),
-        ..Log::default()
+    let mut log = Log {
+        file: LogTarget::Stderr,
+        access: LogTarget::Off,
+        ..seen.file.log.clone()
     };
+    if becket_log::check_level(&log.level).is_err() {
+        log.level = Log::default().level;
+    }
     let logging = becket_log::install(&log, &Files::default()).map_err(io::Error::other)?;
     logging.start().map_err(io::Error::other)?;
     Ok(logging)

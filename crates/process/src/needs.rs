@@ -25,12 +25,9 @@ pub(super) struct Needs {
     pub(super) logs: Vec<PathBuf>,
     /// Tokens that hold configured private keys.
     pub(super) tokens: Vec<TokenSpec>,
-    /// Addresses to listen on for clients.
-    pub(super) clients: Vec<SocketAddr>,
-    pub(super) admin: Option<SocketAddr>,
+    /// Addresses to bind, each with its purpose.
+    pub(super) addresses: BTreeSet<(SocketKind, SocketAddr)>,
     pub(super) admin_socket: Option<AdminSocket>,
-    /// Address that receives datagrams from other hosts.
-    pub(super) datagrams: Option<SocketAddr>,
     /// Number of worker threads; each has its own socket per address.
     pub(super) workers: usize,
 }
@@ -47,9 +44,15 @@ impl Needs {
         let addresses = |at: &Address| at.to_bind(has_ipv6).unwrap_or_default();
         let listeners = file.listener.iter();
         let binds = listeners.flat_map(|listener| &listener.bind);
+        let clients = binds.flat_map(|bind| addresses(&bind.address));
+        let admin = file.admin.address.as_ref();
+        let admin = admin.and_then(|admin| addresses(&admin.address).pop());
         let cluster = file.cluster.as_ref();
         let datagrams = cluster.and_then(|cluster| cluster.listen.as_ref());
-        let admin = file.admin.address.as_ref();
+        let datagrams = datagrams.and_then(|at| addresses(&at.address).pop());
+        let clients = clients.map(|address| (SocketKind::Clients, address));
+        let admin = admin.map(|address| (SocketKind::Admin, address));
+        let datagrams = datagrams.map(|address| (SocketKind::Datagrams, address));
         let logs = [&file.log.file, &file.log.access].into_iter();
         let files = files(file).into_iter();
         let watched = file.files_of_certificates().into_iter();
@@ -61,27 +64,11 @@ impl Needs {
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),
             tokens: tokens(file),
-            clients: binds.flat_map(|bind| addresses(&bind.address)).collect(),
+            addresses: clients.chain(admin).chain(datagrams).collect(),
             // An unknown owner of the socket is ignored here; the serving process reports it.
             admin_socket: AdminSocket::of(&file.admin, folder).ok().flatten(),
-            admin: admin.and_then(|admin| addresses(&admin.address).pop()),
-            datagrams: datagrams.and_then(|at| addresses(&at.address).pop()),
             workers: worker_count(&file.process),
         }
-    }
-}
-
-impl Needs {
-    /// Returns every address once, with its purpose.
-    pub(super) fn addresses(&self) -> BTreeSet<(SocketKind, SocketAddr)> {
-        let all = [
-            (SocketKind::Clients, &self.clients[..]),
-            (SocketKind::Admin, self.admin.as_slice()),
-            (SocketKind::Datagrams, self.datagrams.as_slice()),
-        ];
-        let all = all.into_iter();
-        all.flat_map(|(kind, listed)| listed.iter().map(move |address| (kind, *address)))
-            .collect()
     }
 }
 

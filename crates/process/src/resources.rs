@@ -50,9 +50,8 @@ pub(super) fn passed() -> io::Result<HeldSockets> {
 #[derive(Debug, Default)]
 pub(super) struct FoundConfig {
     pub(super) file: File,
-    /// `Ok` if only root can change the configuration file and its parts; the error number if the
-    /// file cannot be opened; `None` otherwise.
-    handed: Option<Result<(), i32>>,
+    /// Error number if the configuration file cannot be opened.
+    error: Option<i32>,
     /// Folders with parts of the configuration.
     folders: Vec<PathBuf>,
     /// `true` if only root can change the configuration.
@@ -79,12 +78,11 @@ impl FoundConfig {
             Ok(Some(RootOnly::File(file))) => {
                 let parts = PartsByRoot::default();
                 let written = source.written(&part(&file, LARGEST).unwrap_or_default(), &parts);
-                let is_roots = !parts.is_of_others.get();
                 Self {
                     file: written,
-                    handed: is_roots.then_some(Ok(())),
+                    is_roots: !parts.is_of_others.get(),
                     folders: parts.folders.into_inner(),
-                    is_roots,
+                    error: None,
                 }
             }
             Ok(None) => {
@@ -101,7 +99,7 @@ impl FoundConfig {
             }
             Ok(Some(RootOnly::Folder(_))) => Self::default(),
             Err(error) => Self {
-                handed: error.raw_os_error().map(Err),
+                error: error.raw_os_error(),
                 ..Self::default()
             },
         }
@@ -232,9 +230,9 @@ pub(super) struct ResourceOffer {
 impl ResourceOffer {
     pub(super) fn of_files(source: &ConfigSource, seen: &FoundConfig, needs: &Needs) -> Self {
         let mut offer = Self::default();
-        match (source.file(), &seen.handed) {
-            (Some(path), Some(Ok(()))) => offer.add(path, ListedPath::File),
-            (Some(path), Some(Err(error))) => offer.add(path, ListedPath::Error(*error)),
+        match (source.file(), seen.error) {
+            (Some(path), Some(error)) => offer.add(path, ListedPath::Error(error)),
+            (Some(path), None) if seen.is_roots => offer.add(path, ListedPath::File),
             _ => {}
         }
         if seen.is_roots {
@@ -277,7 +275,7 @@ impl ResourceOffer {
     /// supervisor.
     pub(super) fn bind(&mut self, needs: &Needs, before: &HeldSockets) -> HeldSockets {
         let mut held = HeldSockets::new();
-        for (wanted, address) in needs.addresses() {
+        for &(wanted, address) in &needs.addresses {
             let passed = (SocketKind::Passed, address);
             let is_passed = wanted == SocketKind::Clients && before.contains_key(&passed);
             let kind = if is_passed {
@@ -385,7 +383,7 @@ impl ResourceOffer {
 
     /// Records for each TCP address whether it can be bound.
     pub(super) fn probe(&mut self, needs: &Needs) {
-        for (kind, address) in needs.addresses() {
+        for &(kind, address) in &needs.addresses {
             if kind != SocketKind::Datagrams {
                 let free = probe(address).map(|()| Vec::new());
                 self.add_sockets(kind, address, free);

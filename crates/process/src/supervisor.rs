@@ -203,8 +203,7 @@ impl Supervisor {
             Input::Started(id, Ok(times)) => self.started(now, id, times),
             Input::Started(id, Err(error)) => {
                 tracing::error!(name: "process-start-failed", %error, "cannot start a serving process");
-                let text = error.to_string();
-                self.exited(now, id, &ProcessEnd { code: None, text }, &mut out);
+                self.exited(now, id, &error.into(), &mut out);
             }
             Input::Offered(id, times) => {
                 if let Some(serving) = self.serves_mut().filter(|serving| serving.id == id)

@@ -33,6 +33,13 @@ pub(crate) struct ProcessEnd {
     pub text: String,
 }
 
+impl From<io::Error> for ProcessEnd {
+    fn from(error: io::Error) -> Self {
+        let text = error.to_string();
+        Self { code: None, text }
+    }
+}
+
 /// A step for the runner. The runner carries out steps in order.
 #[derive(Debug)]
 pub(crate) enum Action {
