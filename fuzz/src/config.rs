@@ -28,9 +28,6 @@ pub fn run(data: &[u8]) -> usize {
         parsed.is_ok(),
         reading.file.is_some() && reading.problems.is_empty()
     );
-    let Some(file) = reading.file else {
-        return 0;
-    };
     let environment = Environment {
         // A device has no children, so relative paths lead to no file.
         base: Path::new("/dev/null"),
@@ -51,7 +48,7 @@ pub fn run(data: &[u8]) -> usize {
         trials: Default::default(),
         running: None,
     };
-    match prepare(&file, &environment) {
+    match prepare(reading, &environment) {
         Ok(_) => 1,
         Err(rejected) => {
             assert!(!rejected.errors.is_empty(), "a rejection has a reason");

@@ -14,7 +14,7 @@ use crate::script::link::End;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
-use becket_config::file::File;
+use becket_config::read::read;
 use becket_control::rotation::Rotation;
 use becket_keys::signing::queue::SigningQueue;
 use becket_multibuffer::Multibuffer;
@@ -411,8 +411,8 @@ impl Place {
                 becket_keys::files::Files::default(),
             )
         };
-        let file = File::parse(CONFIG).expect("a configuration");
-        let config = prepare(&file, &environment)
+        let reading = read(CONFIG, &Default::default());
+        let config = prepare(reading, &environment)
             .expect("a configuration")
             .config;
         let mut roots = RootCertStore::empty();

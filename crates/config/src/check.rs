@@ -159,14 +159,10 @@ impl File {
             (key!("log", log.access), &log.access),
         ];
         for (path, target) in targets {
-            let is_nowhere = *target == LogTarget::Syslog && log.syslog.is_none();
-            let fault = "log.syslog is not set";
-            report.refuse_if(
-                is_nowhere,
-                path,
-                fault,
-                "the address of the daemon in log.syslog",
-            );
+            if *target == LogTarget::Syslog && log.syslog.is_none() {
+                let accepted = "the address of the daemon in log.syslog";
+                report.refuse(path, "log.syslog is not set", accepted);
+            }
         }
         if process.key_log {
             let fault = "TLS secrets are written to the file named by SSLKEYLOGFILE";

@@ -150,12 +150,6 @@ impl Report {
         self.error(Problem::new(path, fault).accepted(accepted));
     }
 
-    pub(crate) fn refuse_if(&mut self, is_wrong: bool, path: String, fault: &str, accepted: &str) {
-        if is_wrong {
-            self.refuse(path, fault, accepted);
-        }
-    }
-
     pub fn remark(&mut self, path: impl Into<String>, fault: impl Into<String>) {
         self.warn(Problem::new(path, fault));
     }

@@ -116,53 +116,37 @@ pub struct Prepared {
 ///
 /// # Errors
 /// Returns all problems, each with its line, key path and value.
-pub fn prepare_reading(
-    reading: Reading,
-    environment: &Environment<'_>,
-) -> Result<Prepared, Rejected> {
+pub fn prepare(reading: Reading, environment: &Environment<'_>) -> Result<Prepared, Rejected> {
     let Reading {
         file,
         problems: mut errors,
         places,
     } = reading;
-    let prepared = file.map(|file| prepare(&file, environment));
-    let place = |problems: &mut Vec<Problem>| {
-        problems
-            .iter_mut()
-            .for_each(|problem| places.place(problem));
-        problems.sort_by_key(|problem| problem.line);
+    let Some(file) = file else {
+        return Err(Rejected::of(errors));
     };
-    let warnings = match prepared {
-        Some(Ok(mut prepared)) => {
-            place(&mut prepared.warnings);
-            if errors.is_empty() {
-                return Ok(prepared);
-            }
-            prepared.warnings
-        }
-        Some(Err(mut rejected)) => {
-            place(&mut rejected.errors);
-            place(&mut rejected.warnings);
-            // An invalid value was already removed from the file. Do not report its key as missing
-            // as well.
-            let news = |problem: &Problem| !places.is_cut(&problem.path);
-            errors.extend(rejected.errors.into_iter().filter(news));
-            errors.sort_by_key(|problem| problem.line);
-            rejected.warnings
-        }
-        None => Vec::new(),
+    let (config, found) = build(&file, environment);
+    let placed = |mut problem| {
+        places.place(&mut problem);
+        problem
     };
+    // An invalid value was already removed from the file. Do not report its key as missing as well.
+    let news = |problem: &Problem| !places.is_cut(&problem.path);
+    errors.extend(found.errors.into_iter().map(placed).filter(news));
+    errors.sort_by_key(|problem| problem.line);
+    let mut warnings: Vec<Problem> = found.warnings.into_iter().map(placed).collect();
+    warnings.sort_by_key(|problem| problem.line);
+    if errors.is_empty() {
+        return Ok(Prepared { config, warnings });
+    }
     Err(Rejected {
         warnings,
         ..Rejected::of(errors)
     })
 }
 
-/// Builds a configuration. Blocks.
-///
-/// # Errors
-/// Returns all problems, each with its key path.
-pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, Rejected> {
+/// Builds a configuration, which is valid only if the report contains no error. Blocks.
+fn build(file: &File, environment: &Environment<'_>) -> (Config, Report) {
     let mut builder = ConfigBuilder::new(file, environment);
     builder.loader.tokens = environment.tokens.open(file);
     file.check(&mut builder.report);
@@ -189,14 +173,7 @@ pub fn prepare(file: &File, environment: &Environment<'_>) -> Result<Prepared, R
         batches: builder.batches(),
         tokens: builder.loader.tokens,
     };
-    let Report { errors, warnings } = builder.report;
-    if !errors.is_empty() {
-        return Err(Rejected {
-            warnings,
-            ..Rejected::of(errors)
-        });
-    }
-    Ok(Prepared { config, warnings })
+    (config, builder.report)
 }
 
 struct ConfigBuilder<'a> {

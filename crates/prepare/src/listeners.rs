@@ -13,7 +13,7 @@ use std::sync::Arc;
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
-
+use becket_config::error::Problem;
 use becket_config::file::File;
 use becket_config::glob;
 use becket_config::key;
@@ -103,23 +103,16 @@ impl ConfigBuilder<'_> {
         bind
     }
 
+    /// Loads every chain of a listener with its key, in the order of the list.
     pub(super) fn credentials_of(
         &mut self,
         path: &str,
         listener: &listener::ListenerSection,
     ) -> Vec<Loaded> {
-        let path = key!(path, listener.certificates);
-        let loaded = self.credentials(&path, &listener.certificates);
-        let known = loaded.iter().map(|it| (it.digest, it.clone()));
-        self.loader.known.extend(known);
-        loaded
-    }
-
-    /// Loads every chain with its key, in the order of the list.
-    pub(super) fn credentials(&mut self, path: &str, listed: &[Certificate]) -> Vec<Loaded> {
+        let of_list = key!(path, listener.certificates);
         let mut loaded = Vec::new();
-        for (index, entry) in listed.iter().enumerate() {
-            let path = format!("{path}[{index}]");
+        for (index, entry) in listener.certificates.iter().enumerate() {
+            let path = format!("{of_list}[{index}]");
             match entry {
                 Certificate::Path(text) => {
                     let place = self.environment.base.join(text);
@@ -146,7 +139,10 @@ impl ConfigBuilder<'_> {
             }
         }
         let each = loaded.into_iter();
-        each.map(|one| self.signing(path, one)).collect()
+        let loaded: Vec<_> = each.map(|one| self.signing(&of_list, one)).collect();
+        let known = loaded.iter().map(|it| (it.digest, it.clone()));
+        self.loader.known.extend(known);
+        loaded
     }
 
     fn signing(&mut self, path: &str, mut loaded: Loaded) -> Loaded {
@@ -219,33 +215,35 @@ impl ConfigBuilder<'_> {
 
     /// Loads every file of a directory that matches a pattern, sorted by name.
     fn directory(&mut self, path: &str, folder: &Path, pattern: &str, loaded: &mut Vec<Loaded>) {
-        let entries = match self.environment.files.list(folder) {
-            Ok(entries) => entries,
-            Err(error) => {
-                loaded.extend(self.or_before(folder, |builder| {
-                    let problem = shown(path, folder, becket_keys::files::reason(&error));
-                    builder
-                        .report
-                        .error(problem.accepted("a readable directory"));
-                    None
-                }));
-                return;
+        match self.matching(path, folder, pattern) {
+            Ok(files) => {
+                for file in files {
+                    let load = |builder: &mut Self| {
+                        builder.loader.bundle(path, &file, &mut builder.report)
+                    };
+                    loaded.extend(self.or_before(&file, load));
+                }
             }
-        };
-        let mut files = entries;
+            Err(problem) => loaded.extend(self.or_before(folder, |builder| {
+                builder.report.error(problem);
+                None
+            })),
+        }
+    }
+
+    /// Returns the files of a directory that match a pattern; at least one.
+    fn matching(&self, path: &str, folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, Problem> {
+        let listed = self.environment.files.list(folder);
+        let mut files = listed.map_err(|error| {
+            let problem = shown(path, folder, becket_keys::files::reason(&error));
+            problem.accepted("a readable directory")
+        })?;
         files.retain(|file| fits(pattern, file) && !self.environment.files.is_folder(file));
         if files.is_empty() {
-            loaded.extend(self.or_before(folder, |builder| {
-                let problem = shown(path, folder, format!("no {pattern} in this directory"));
-                let accepted = format!("at least one {pattern}");
-                builder.report.error(problem.accepted(accepted));
-                None
-            }));
+            let problem = shown(path, folder, format!("no {pattern} in this directory"));
+            return Err(problem.accepted(format!("at least one {pattern}")));
         }
-        for file in files {
-            let load = |builder: &mut Self| builder.loader.bundle(path, &file, &mut builder.report);
-            loaded.extend(self.or_before(&file, load));
-        }
+        Ok(files)
     }
 
     pub(super) fn map(

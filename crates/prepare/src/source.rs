@@ -17,7 +17,7 @@ use rustls_pki_types::UnixTime;
 
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
-use super::{Environment, Prepared, ServerNames, prepare_reading};
+use super::{Environment, Prepared, ServerNames, prepare};
 use becket_keys::files::{Files, LARGEST, clean, reason};
 use becket_keys::signing::token::Tokens;
 use becket_tls::config::Config;
@@ -274,7 +274,7 @@ impl ConfigSource {
             Rejected::of(vec![problem.accepted("a TOML file, which is in UTF-8")])
         })?;
         let reading = read(&text, &flags.to_table(&self.base));
-        placed(prepare_reading(reading, environment), |problem| {
+        placed(prepare(reading, environment), |problem| {
             name_flag(flags, problem);
         })
     }
@@ -311,7 +311,7 @@ fn load_foreign(
     translation: &Translation,
     environment: &Environment<'_>,
 ) -> Result<Prepared, Rejected> {
-    let prepared = prepare_reading(read("", &translation.table), environment);
+    let prepared = prepare(read("", &translation.table), environment);
     let mut prepared = placed(prepared, |problem| translation.place(problem));
     if !translation.problems.is_empty() {
         let mut all = prepared.err().unwrap_or_else(|| Rejected::of(Vec::new()));

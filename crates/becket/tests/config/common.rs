@@ -9,7 +9,7 @@ use std::time::Duration;
 use becket_config::error::{Problem, Rejected};
 use becket_config::read::read;
 use becket_prepare::resolver::HostResolver;
-use becket_prepare::{Environment, Prepared, ServerNames, prepare_reading};
+use becket_prepare::{Environment, Prepared, ServerNames, prepare};
 use becket_tls::config::Config;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
@@ -104,7 +104,7 @@ impl Folder {
             trials: Default::default(),
             running,
         };
-        let prepared = prepare_reading(read(text, &toml::Table::new()), &environment);
+        let prepared = prepare(read(text, &toml::Table::new()), &environment);
         // Most tests ignore the line numbers of problems.
         let unplaced = |problems: &mut Vec<Problem>| {
             problems.iter_mut().for_each(|problem| problem.line = None);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::common::{Folder, NOW, assert_faults, lines, site};
 use becket_config::choices::ProxyTlv;
 use becket_config::error::Report;
-use becket_config::file::File;
+use becket_config::read::read;
 use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
 use becket_prepare::resolver::HostResolver;
 use becket_prepare::source::ConfigSource;
@@ -221,7 +221,7 @@ fn loading_with_deferred_lookups_resolves_no_server_name() {
         trials: Default::default(),
         running: None,
     };
-    let prepared = prepare(&File::parse(&text).unwrap(), &environment).unwrap();
+    let prepared = prepare(read(&text, &Default::default()), &environment).unwrap();
     assert_eq!(lines(&prepared.warnings), [""; 0]);
     assert!(prepared.config.backends[0].servers[0].addresses.is_empty());
     let bind = ["127.0.0.1:8443", "[::1]:8443"].map(|address| address.parse().unwrap());

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::script::link::End;
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket_config::file::File;
+use becket_config::read::read;
 use becket_control::rotation::Rotation;
 use becket_multibuffer::Multibuffer;
 use becket_prepare::resolver::HostResolver;
@@ -82,7 +82,7 @@ impl House {
                 .add(write_certificate(&folder.path().join(file), name))
                 .unwrap();
         }
-        let file = File::parse(text).expect("the shape of the text is right");
+        let reading = read(text, &Default::default());
         let environment = Environment {
             base: folder.path(),
             now: UnixTime::now(),
@@ -97,7 +97,8 @@ impl House {
             trials: Default::default(),
             running: None,
         };
-        let config = prepare(&file, &environment).unwrap_or_else(|rejected| panic!("{rejected:?}"));
+        let config =
+            prepare(reading, &environment).unwrap_or_else(|rejected| panic!("{rejected:?}"));
         let config = config.config;
         let rotation = Rotation::start(config.file.ticket_rotation(), now()).unwrap();
         let pools = config.backends.iter();

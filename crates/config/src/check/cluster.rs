@@ -9,12 +9,10 @@ use crate::key;
 impl Cluster {
     pub(super) fn check(&self, report: &mut Report) {
         let at = "cluster";
-        report.refuse_if(
-            self.secret.is_some() && self.secret_from_key.is_some(),
-            key!(at, self.secret_from_key),
-            "conflicts with cluster.secret",
-            "one of the two",
-        );
+        if self.secret.is_some() && self.secret_from_key.is_some() {
+            let fault = "conflicts with cluster.secret";
+            report.refuse(key!(at, self.secret_from_key), fault, "one of the two");
+        }
         if self.secret.is_none() && self.secret_from_key.is_none() {
             let accepted = "a file that \"becket secret FILE\" made";
             report.refuse(key!(at, self.secret), "missing", accepted);
@@ -42,11 +40,9 @@ impl Cluster {
                 report.refuse(path, "an earlier peer has this address", "each peer once");
             }
         }
-        report.refuse_if(
-            !self.peers.is_empty() && self.listen.is_none(),
-            key!(at, self.peers),
-            "no address to receive their datagrams",
-            "cluster.listen with it",
-        );
+        if !self.peers.is_empty() && self.listen.is_none() {
+            let fault = "no address to receive their datagrams";
+            report.refuse(key!(at, self.peers), fault, "cluster.listen with it");
+        }
     }
 }

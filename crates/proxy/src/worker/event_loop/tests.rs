@@ -13,7 +13,7 @@ use std::path::Path;
 use std::sync::mpsc::{Receiver, channel};
 
 use becket_config::error::Rejected;
-use becket_config::file::File;
+use becket_config::read::read;
 use becket_multibuffer::Multibuffer;
 use becket_proto::session_table::SessionTable;
 use becket_proto::ticket::{Epoch, KeyId, NodeId, SecretId};
@@ -71,7 +71,7 @@ fn config_with(
             becket_keys::files::Files::default(),
         )
     };
-    let prepared = prepare(&File::parse(&text).unwrap(), &environment)?;
+    let prepared = prepare(read(&text, &Default::default()), &environment)?;
     Ok(Arc::new(prepared.config))
 }
 
