@@ -4,28 +4,27 @@
 //! from forged addresses does not block listed peers. The number of recorded sources is limited: a new source replaces
 //! the one that has been idle longest, and only an admitted HELLO adds a source.
 
+use std::hash::RandomState;
 use std::net::IpAddr;
+use std::num::NonZeroUsize;
 use std::time::Duration;
+
+use lru::LruCache;
 
 use super::limits::ReplicaLimits;
 use super::pace::Pace;
 
 pub(super) struct HelloLimits {
     all: Pace,
-    sources: Vec<HelloSource>,
-}
-
-struct HelloSource {
-    prefix: IpAddr,
-    pace: Pace,
-    used: Duration,
+    /// Rate of each source, by address or network. The hash is keyed, because peers choose addresses.
+    sources: LruCache<IpAddr, Pace, RandomState>,
 }
 
 impl HelloLimits {
     pub(super) fn new(limits: &ReplicaLimits) -> Self {
         Self {
             all: Pace::new(limits.hellos_per_second.into(), BURST),
-            sources: Vec::new(),
+            sources: LruCache::with_hasher(SOURCES, RandomState::new()),
         }
     }
 
@@ -40,42 +39,17 @@ impl HelloLimits {
         // Limits a listed peer by its full address, so that another host of its network cannot use up its
         // allowance.
         let prefix = if listed { from } else { prefix(from) };
-        let known = self
-            .sources
-            .iter()
-            .position(|source| source.prefix == prefix);
-        let refused = known
-            .and_then(|at| self.sources.get(at))
-            .is_some_and(|source| !source.pace.ready(now));
+        let known = self.sources.peek(&prefix);
+        let refused = known.is_some_and(|pace| !pace.ready(now));
         if refused || !(listed || self.all.ready(now)) {
             return false;
         }
         if !listed {
             self.all.charge(now, 1);
         }
-        let at = known.unwrap_or_else(|| self.remember(prefix, limits));
-        if let Some(source) = self.sources.get_mut(at) {
-            source.pace.charge(now, 1);
-            source.used = now;
-        }
+        let new = || Pace::new(limits.hellos_per_source.into(), BURST);
+        self.sources.get_or_insert_mut(prefix, new).charge(now, 1);
         true
-    }
-
-    fn remember(&mut self, prefix: IpAddr, limits: &ReplicaLimits) -> usize {
-        let source = HelloSource {
-            prefix,
-            pace: Pace::new(limits.hellos_per_source.into(), BURST),
-            used: Duration::ZERO,
-        };
-        if self.sources.len() < SOURCES {
-            self.sources.push(source);
-            return self.sources.len() - 1;
-        }
-        let quiet = (0..self.sources.len())
-            .min_by_key(|at| self.sources[*at].used)
-            .unwrap_or(0);
-        self.sources[quiet] = source;
-        quiet
     }
 }
 
@@ -92,8 +66,8 @@ fn prefix(address: IpAddr) -> IpAddr {
 }
 
 /// Maximum number of recorded sources. It exceeds the number of listed addresses, so that HELLOs with listed addresses
-/// do not evict each other, and is small enough for a linear search per HELLO.
-const SOURCES: usize = 512;
+/// do not evict each other.
+const SOURCES: NonZeroUsize = NonZeroUsize::new(512).unwrap();
 
 /// Burst of the rate limits. A starting node receives HELLOs from each of its peers, possibly from
 /// several addresses.
@@ -151,7 +125,7 @@ mod tests {
         for number in 0..10_000 {
             assert!(hello_limits.admits(address(number), true, &limits(), NOW));
         }
-        assert_eq!(hello_limits.sources.len(), SOURCES);
+        assert_eq!(hello_limits.sources.len(), SOURCES.get());
     }
 
     #[test]
