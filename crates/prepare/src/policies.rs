@@ -50,10 +50,9 @@ impl ConfigBuilder<'_> {
     /// Builds one policy. `path` is the configuration path of the policy, or of the listener if it names no policy.
     /// Error messages start with `path`.
     pub(super) fn policy(&mut self, path: &str, keys: policy::Policy) -> Policy {
-        let known = self.client_authorities(path, &keys);
-        let (pins, roots) = known.unzip();
+        let (pins, roots) = self.client_authorities(path, &keys).unzip();
+        let pins = pins.unwrap_or_default();
         let mut lists = Vec::new();
-        let pinned = pins.clone().unwrap_or_default();
         let verifier = roots.as_ref().and_then(|roots| {
             let asked = RevocationLists {
                 files: &keys.crl,
@@ -61,8 +60,8 @@ impl ConfigBuilder<'_> {
                 key: "client-ca",
             };
             lists = self.revocation(path, &asked);
-            let pins = pins.unwrap_or_default();
-            let verifier = verifier::of_clients(&keys, (roots, pins), &lists, self.file.limits);
+            let trusted = (roots, pins.clone());
+            let verifier = verifier::of_clients(&keys, trusted, &lists, self.file.limits);
             let refused = |error: VerifierBuilderError| {
                 let path = key!(path, keys.client_ca);
                 self.report
@@ -78,7 +77,7 @@ impl ConfigBuilder<'_> {
                 &roots,
                 keys.requires_ems(),
             ),
-            contents: contents(&roots, &pinned, &lists),
+            contents: contents(&roots, &pins, &lists),
             suites: suites(&keys),
             trial: keys
                 .tried()

@@ -24,7 +24,6 @@ use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::port_holder::port_holder;
 use becket_sys::privileges::is_root;
-use becket_sys::regular;
 use becket_sys::root_only::{self, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
@@ -88,12 +87,10 @@ impl FoundConfig {
             Ok(None) => {
                 // A pipe can be read only once, by the serving process.
                 let is_file = path.metadata().is_ok_and(|found| found.is_file());
-                let file = is_file.then(|| regular::open(&path).ok()).flatten();
-                let text = file
-                    .and_then(|it| part(&it.0, LARGEST).ok())
-                    .unwrap_or_default();
+                let files = Files::default();
+                let text = is_file.then(|| files.text(&path, LARGEST).ok()?);
                 Self {
-                    file: source.written(&text, &Files::default()),
+                    file: source.written(&text.flatten().unwrap_or_default(), &files),
                     ..Self::default()
                 }
             }
