@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::time::Duration;
 
+use derive_more::{Add, Sum};
+
 use crate::Error;
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Add, Sum)]
 pub struct Spent {
     pub user: Duration,
     pub system: Duration,
@@ -36,9 +38,8 @@ impl Spent {
 /// # Errors
 /// [`Error::Plan`] if one of the named processes does not exist.
 pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
-    let mut spent = Spent::default();
     if pids.is_empty() {
-        return Ok(spent);
+        return Ok(Spent::default());
     }
     let all = processes();
     for pid in pids {
@@ -47,11 +48,7 @@ pub fn of_processes(pids: &[u32]) -> Result<Spent, Error> {
         }
     }
     let family = family(&all, pids);
-    for process in all.iter().filter(|process| family.contains(&process.pid)) {
-        spent.user += process.spent.user;
-        spent.system += process.spent.system;
-    }
-    Ok(spent)
+    Ok(sum(&all, |pid| family.contains(&pid)))
 }
 
 /// Returns the CPU time of this process with its descendants, and of all other processes except kernel threads.
@@ -59,17 +56,13 @@ pub fn of_own_family_and_others() -> (Spent, Spent) {
     let all = processes();
     let own = family(&all, &[std::process::id()]);
     let kernel = family(&all, &[KTHREADD]);
-    let (mut of_own, mut of_others) = (Spent::default(), Spent::default());
-    for process in all.iter().filter(|process| !kernel.contains(&process.pid)) {
-        let sum = if own.contains(&process.pid) {
-            &mut of_own
-        } else {
-            &mut of_others
-        };
-        sum.user += process.spent.user;
-        sum.system += process.spent.system;
-    }
-    (of_own, of_others)
+    let is_other = |pid| !own.contains(&pid) && !kernel.contains(&pid);
+    (sum(&all, |pid| own.contains(&pid)), sum(&all, is_other))
+}
+
+fn sum(all: &[ProcessTimes], is_meant: impl Fn(u32) -> bool) -> Spent {
+    let meant = all.iter().filter(|process| is_meant(process.pid));
+    meant.map(|process| process.spent).sum()
 }
 
 fn family(all: &[ProcessTimes], pids: &[u32]) -> BTreeSet<u32> {

@@ -7,6 +7,7 @@
 //! A [`Summary`] is the form in a report: percentiles in microseconds, and the distribution as buckets of
 //! growing width, never only a mean.
 
+use std::ops::AddAssign;
 use std::time::Duration;
 
 use crate::report::{HistogramBucket, Summary};
@@ -35,11 +36,6 @@ impl Histogram {
             recorded.is_ok(),
             "clamped values fit an auto-resizing histogram"
         );
-    }
-
-    pub fn merge(&mut self, other: &Self) {
-        let added = self.inner.add(&other.inner);
-        debug_assert!(added.is_ok(), "both resize");
     }
 
     pub fn count(&self) -> u64 {
@@ -79,6 +75,13 @@ impl Histogram {
                 count: step.count_since_last_iteration(),
             })
             .collect()
+    }
+}
+
+impl AddAssign for Histogram {
+    fn add_assign(&mut self, other: Self) {
+        let added = self.inner.add(&other.inner);
+        debug_assert!(added.is_ok(), "both resize");
     }
 }
 

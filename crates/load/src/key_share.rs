@@ -78,9 +78,8 @@ struct Share {
     kind: Group,
     classical: PrivateKey,
     post_quantum: Option<DecapsulationKey<kem::AlgorithmId>>,
+    /// Public keys; the classical one is at the end.
     public: Vec<u8>,
-    /// Offset of the classical share in `public`.
-    classical_from: usize,
 }
 
 impl Share {
@@ -98,14 +97,12 @@ impl Share {
             let encapsulation = key.encapsulation_key().map_err(|_| no_key())?;
             public.extend_from_slice(encapsulation.key_bytes().map_err(|_| no_key())?.as_ref());
         }
-        let classical_from = public.len();
         public.extend_from_slice(classical_public.as_ref());
         Ok(Self {
             kind,
             classical,
             post_quantum,
             public,
-            classical_from,
         })
     }
 
@@ -142,7 +139,7 @@ impl ActiveKeyExchange for Exchange {
 
     fn hybrid_component(&self) -> Option<(NamedGroup, &[u8])> {
         self.0.post_quantum.as_ref()?;
-        let classical = self.0.public.get(self.0.classical_from..)?;
+        let classical = self.0.public.last_chunk::<X25519_LEN>()?;
         Some((NamedGroup::X25519, classical))
     }
 
@@ -175,6 +172,8 @@ thread_local! {
     static SHARES: RefCell<[Option<Arc<Share>>; 4]> = const { RefCell::new([const { None }; 4]) };
 }
 
+/// Length of a public key in bytes (RFC 7748, 6.1).
+const X25519_LEN: usize = 32;
 /// Ciphertext length in bytes (FIPS 203, table 3).
 const ML_KEM_768_CIPHERTEXT_LEN: usize = 1088;
 

@@ -11,6 +11,7 @@
 use std::collections::BTreeMap;
 
 use becket_stats::units::show_count;
+use derive_more::AddAssign;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
@@ -141,7 +142,7 @@ pub struct LoadStep {
 }
 
 /// Connections and bytes of a step.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AddAssign)]
 pub struct Traffic {
     /// TCP connections started.
     pub connections: u64,
@@ -153,18 +154,8 @@ pub struct Traffic {
     pub bytes_out: u64,
 }
 
-impl Traffic {
-    /// Adds the counts of another thread.
-    pub fn add(&mut self, other: &Self) {
-        self.connections += other.connections;
-        self.closed_while_idle += other.closed_while_idle;
-        self.bytes_in += other.bytes_in;
-        self.bytes_out += other.bytes_out;
-    }
-}
-
 /// Handshakes by plan and by outcome.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema, AddAssign)]
 #[serde(deny_unknown_fields)]
 pub struct Handshakes {
     /// The plan asked for a full handshake.
@@ -192,21 +183,6 @@ pub struct Handshakes {
 }
 
 impl Handshakes {
-    /// Adds the counts of another thread.
-    pub fn add(&mut self, other: &Self) {
-        self.asked_full += other.asked_full;
-        self.asked_resumed += other.asked_resumed;
-        self.nothing_to_offer += other.nothing_to_offer;
-        self.declined += other.declined;
-        self.full += other.full;
-        self.full_with_retry += other.full_with_retry;
-        self.resumed_by_id += other.resumed_by_id;
-        self.resumed_by_ticket += other.resumed_by_ticket;
-        self.resumed_by_psk += other.resumed_by_psk;
-        self.early_data_accepted += other.early_data_accepted;
-        self.early_data_rejected += other.early_data_rejected;
-    }
-
     /// Returns the number of resumed handshakes of all kinds.
     pub fn resumed(&self) -> u64 {
         self.resumed_by_id + self.resumed_by_ticket + self.resumed_by_psk

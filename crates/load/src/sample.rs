@@ -2,10 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use crate::histogram::Histogram;
-use crate::report::{Handshakes, Traffic};
+use derive_more::AddAssign;
 
 use crate::failure::Failure;
+use crate::histogram::Histogram;
+use crate::report::{Handshakes, Traffic};
 
 #[derive(Clone, Debug, Default)]
 pub struct Samples {
@@ -27,7 +28,7 @@ pub struct Samples {
     pub latency: Histograms,
 }
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, AddAssign)]
 pub struct Histograms {
     pub connect: Histogram,
     pub handshake_full: Histogram,
@@ -56,32 +57,19 @@ impl Samples {
         self.failures.values().sum()
     }
 
-    pub fn merge(&mut self, other: &Self) {
+    /// Adds the results of another thread.
+    pub fn merge(&mut self, other: Self) {
         self.attempted += other.attempted;
         self.succeeded += other.succeeded;
-        for (failure, count) in &other.failures {
-            *self.failures.entry(*failure).or_default() += count;
+        for (failure, count) in other.failures {
+            *self.failures.entry(failure).or_default() += count;
         }
         self.completed += other.completed;
         self.lingered += other.lingered;
-        self.traffic.add(&other.traffic);
-        self.handshakes.add(&other.handshakes);
+        self.traffic += other.traffic;
+        self.handshakes += other.handshakes;
         self.tickets_full += other.tickets_full;
         self.tickets_resumed += other.tickets_resumed;
-        self.latency.merge(&other.latency);
-    }
-}
-
-impl Histograms {
-    fn merge(&mut self, other: &Self) {
-        self.connect.merge(&other.connect);
-        self.handshake_full.merge(&other.handshake_full);
-        self.handshake_resumed.merge(&other.handshake_resumed);
-        self.first_byte.merge(&other.first_byte);
-        self.answered.merge(&other.answered);
-        self.since_queued.merge(&other.since_queued);
-        self.whole.merge(&other.whole);
-        self.corrected.merge(&other.corrected);
-        self.late.merge(&other.late);
+        self.latency += other.latency;
     }
 }

@@ -234,12 +234,7 @@ fn by_cost(mut schemes: Vec<SignatureScheme>) -> Vec<SignatureScheme> {
         SignatureScheme::RSA_PSS_SHA256,
         SignatureScheme::RSA_PKCS1_SHA256,
     ];
-    schemes.sort_by_key(|scheme| {
-        preferred
-            .iter()
-            .position(|p| p == scheme)
-            .unwrap_or(preferred.len())
-    });
+    schemes.sort_by_key(|scheme| !preferred.contains(scheme));
     schemes
 }
 

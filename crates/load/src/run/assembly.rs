@@ -28,7 +28,7 @@ pub(super) fn assemble(
         merged.resize_with(merged.len().max(harvest.samples.len()), Samples::default);
         merged
             .iter_mut()
-            .zip(&harvest.samples)
+            .zip(harvest.samples)
             .for_each(|(into, from)| into.merge(from));
     }
     if let Some(negotiated) = negotiated
