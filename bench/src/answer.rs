@@ -33,6 +33,7 @@ fn standings(run: &Run, outcome: &Outcome) -> Option<String> {
     let each = outcome.cases.iter().flat_map(|case| {
         figures.iter().flat_map(move |figure| {
             let standings = verdict::standings(case, figure, run.certainty());
+            let standings = standings.into_iter();
             standings.map(move |standing| (case, figure, standing))
         })
     });

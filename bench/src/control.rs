@@ -18,7 +18,7 @@ use crate::Error;
 use crate::figures;
 use crate::load::{self, Ask};
 use crate::peer::Server;
-use crate::result::{Run, Sample};
+use crate::result::{Run, Sample, values};
 use crate::turns;
 
 #[derive(Debug)]
@@ -80,12 +80,6 @@ impl Control {
         }
         self.samples.push(sample);
     }
-}
-
-/// Returns the values of a figure, one per sample that has it.
-pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
-    let values = samples.iter().filter_map(|sample| sample.get(figure));
-    values.collect()
 }
 
 /// Returns the relative spread of the control's CPU time between rounds, divided by the square root of `rounds`. The

@@ -162,11 +162,9 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             ),
         ],
         Measure::Capacity => overload(),
-        Measure::AddedLatency => {
-            let mut shown = under(LATENCY_LOADS, LATENCY);
-            shown.extend(under(LATENCY_LOADS, ADDED));
-            shown
-        }
+        Measure::AddedLatency => [LATENCY, ADDED]
+            .map(|rows| under(LATENCY_LOADS, rows))
+            .concat(),
         Measure::Idle => vec![less(
             figures::PSS_PER_CONNECTION,
             "memory (PSS) per idle connection",
@@ -185,11 +183,9 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
                 .map(|(make, name, heading)| make(name, heading))
                 .collect()
         }
-        Measure::Storm => {
-            let mut shown = under(STORM_LOADS, PROBED);
-            shown.extend(under(STORM_LOADS, RETURNED));
-            shown
-        }
+        Measure::Storm => [PROBED, RETURNED]
+            .map(|rows| under(STORM_LOADS, rows))
+            .concat(),
         Measure::Burst => vec![
             decides(figures::MEAN, "mean latency"),
             less(figures::P50, "median latency (p50)"),
@@ -242,11 +238,10 @@ fn overload() -> Vec<Figure> {
 
 /// Returns the figures of all `rows`, grouped by load.
 fn under(loads: &[&str], rows: &[FigureRow]) -> Vec<Figure> {
-    let mut all = Vec::new();
-    for load in loads {
-        all.extend(rows.iter().map(|row| at(row, load)));
-    }
-    all
+    let loads = loads.iter();
+    loads
+        .flat_map(|load| rows.iter().map(|row| at(row, load)))
+        .collect()
 }
 
 /// Returns the figures of all `rows` for each load, grouped by row.

@@ -15,7 +15,7 @@ use becket_load::clock;
 use becket_load::preface::{Flight, Preface};
 use rustls::client::Resumption;
 use rustls::server::{ServerSessionMemoryCache, StoresServerSessions, UnbufferedServerConnection};
-use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
+use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, crypto::aws_lc_rs, version};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -208,17 +208,8 @@ impl Side {
             used += discard;
             match state.map_err(failed)? {
                 ConnectionState::EncodeTlsData(mut record) => {
-                    let wanted = match record.encode(output.get_mut(*filled..).unwrap_or(&mut [])) {
-                        Ok(count) => {
-                            *filled += count;
-                            continue;
-                        }
-                        Err(EncodeError::InsufficientSize(InsufficientSizeError {
-                            required_size,
-                        })) => required_size,
-                        Err(error) => return Err(Error::Asked(error.to_string())),
-                    };
-                    output.resize(*filled + wanted, 0);
+                    let encoded = record.encode(output.get_mut(*filled..).unwrap_or(&mut []));
+                    *filled += encoded.map_err(|e| Error::Asked(e.to_string()))?;
                 }
                 ConnectionState::TransmitTlsData(flight) => flight.done(),
                 ConnectionState::ReadTraffic(mut traffic) => {

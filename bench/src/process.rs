@@ -38,6 +38,14 @@ pub struct Weight {
     pub threads: u64,
 }
 
+impl Weight {
+    /// Returns the growth since `before` in bytes for each of `count` connections, rounded.
+    pub fn growth(self, before: Self, count: usize) -> f64 {
+        let growth = self.pss_bytes.saturating_sub(before.pss_bytes) as f64;
+        (growth / count.max(1) as f64).round()
+    }
+}
+
 impl Process {
     /// Starts a program in its own process group.
     pub fn start(launch: Launch) -> Result<Self, Error> {
@@ -121,9 +129,7 @@ impl Process {
         }
         weight
     }
-}
 
-impl Process {
     /// Returns the CPU time of the threads of the process group whose names satisfy `is_meant`, with nanosecond
     /// resolution. Excludes threads that have ended.
     pub fn cpu_time(&self, is_meant: impl Fn(&str) -> bool) -> Duration {
@@ -159,19 +165,10 @@ impl Drop for Process {
 /// Returns a free address of 127.0.0.1, with a port below the range of ephemeral ports (ip_local_port_range). Does not
 /// reserve the port.
 pub fn free_address() -> Result<SocketAddr, Error> {
-    let mut tries = 0..PORTS_TRIED;
-    loop {
-        match TcpListener::bind(("127.0.0.1", fastrand::u16(PORTS))) {
-            Err(error) if tries.next().is_none() => {
-                return Err(Error::os("cannot find a free port of 127.0.0.1", error));
-            }
-            Err(_) => {}
-            Ok(listener) => {
-                let found = listener.local_addr();
-                return found.map_err(|e| Error::os("cannot find a free port of 127.0.0.1", e));
-            }
-        }
-    }
+    let tries = (0..PORTS_TRIED).map(|_| ([127, 0, 0, 1], fastrand::u16(PORTS)).into());
+    let tries: Vec<SocketAddr> = tries.collect();
+    let found = TcpListener::bind(tries.as_slice()).and_then(|listener| listener.local_addr());
+    found.map_err(|e| Error::os("cannot find a free port of 127.0.0.1", e))
 }
 
 fn members(group: u32) -> Vec<u32> {

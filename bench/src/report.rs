@@ -133,6 +133,7 @@ fn standings(run: &Run, outcome: &Outcome) -> String {
     for case in &outcome.cases {
         for figure in figures.iter().filter(|f| f.is_contested) {
             let standings = verdict::standings(case, figure, certainty);
+            let standings = standings.into_iter();
             all.extend(standings.map(|standing| (case, figure, standing)));
         }
     }

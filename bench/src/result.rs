@@ -265,8 +265,7 @@ impl Column {
 
     /// Returns the value of a figure in every round that has it.
     pub fn values(&self, figure: &str) -> Vec<f64> {
-        let values = self.samples.iter().filter_map(|s| s.get(figure));
-        values.collect()
+        values(&self.samples, figure)
     }
 
     /// Returns the value of a figure in a round.
@@ -288,6 +287,12 @@ impl Column {
     pub fn median(&self, figure: &str) -> Option<f64> {
         crate::spread::median(&self.values(figure))
     }
+}
+
+/// Returns the values of a figure, one per sample that has it.
+pub fn values(samples: &[Sample], figure: &str) -> Vec<f64> {
+    let values = samples.iter().filter_map(|sample| sample.get(figure));
+    values.collect()
 }
 
 impl Sample {

@@ -100,17 +100,11 @@ fn worse(figure: &Figure) -> f64 {
 }
 
 /// Compares a figure of becket with other columns of becket, with its target under a flood, and with the best peer.
-pub fn standings(
-    case: &Case,
-    figure: &Figure,
-    certainty: Certainty<'_>,
-) -> impl Iterator<Item = Standing> + use<> {
-    let kept = of_kept(case, figure, certainty);
-    let rival = of_rivals(case, figure, certainty);
-    of_beckets(case, figure, certainty)
-        .into_iter()
-        .chain(kept)
-        .chain(rival)
+pub fn standings(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Vec<Standing> {
+    let mut standings = of_beckets(case, figure, certainty);
+    standings.extend(of_kept(case, figure, certainty));
+    standings.extend(of_rivals(case, figure, certainty));
+    standings
 }
 
 pub fn of_rivals(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option<Standing> {

@@ -14,8 +14,8 @@ use crate::result::Column;
 use crate::{Error, figures, load};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
-    let mut columns = stage.columns();
-    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+    let columns = stage.columns();
+    rounds::each(stage, columns, |stage, index, column, sample| {
         let server = &stage.servers[index];
         let count = stage.settings.connections;
         let idle = stage.settings.maxconn as usize * usize::from(stage.settings.idle_clients);
@@ -40,8 +40,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         step.findings.clear();
         transactions::remark(column, &step);
         Ok(())
-    })?;
-    Ok(columns)
+    })
 }
 
 /// Idle time of the clients before the burst, longer than `idle-reclaim` in becket's configuration.

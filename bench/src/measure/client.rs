@@ -4,6 +4,7 @@ use std::io::{self, BufRead, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 
+use becket_load::response::Response;
 use rustls::{ClientConfig, ClientConnection, Stream};
 use rustls_pki_types::ServerName;
 
@@ -42,7 +43,7 @@ impl Client {
 
     pub(super) fn ask(&mut self, stage: &Stage<'_>) -> io::Result<()> {
         self.send(stage)?;
-        self.receive(stage)
+        self.receive()
     }
 
     pub(super) fn send(&mut self, stage: &Stage<'_>) -> io::Result<()> {
@@ -61,13 +62,13 @@ impl Client {
         }
     }
 
-    pub(super) fn receive(&mut self, stage: &Stage<'_>) -> io::Result<()> {
-        let mut got = Vec::new();
+    pub(super) fn receive(&mut self) -> io::Result<()> {
+        let mut response = Response::default();
         let mut piece = [0; 4096];
-        while !is_whole(&got, stage.settings.body) {
+        while !response.is_whole() {
             match self.stream().read(&mut piece)? {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                count => got.extend_from_slice(&piece[..count]),
+                count => response.feed(&piece[..count]).map_err(io::Error::other)?,
             }
         }
         Ok(())
@@ -104,11 +105,6 @@ pub(super) fn hold(
         }
         Ok(held)
     })
-}
-
-fn is_whole(got: &[u8], body: u64) -> bool {
-    let head = got.windows(4).position(|window| window == b"\r\n\r\n");
-    head.is_some_and(|head| (got.len() - head - 4) as u64 >= body)
 }
 
 /// Number of connections to open before the measurement. They fill caches and pools, which must not count as memory per

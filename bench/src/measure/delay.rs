@@ -14,8 +14,8 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let Some(network) = stage.network else {
         return Ok(Vec::new());
     };
-    let mut columns = stage.columns();
-    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+    let columns = stage.columns();
+    rounds::each(stage, columns, |stage, index, column, sample| {
         let round_trip = network.round_trip()?.as_secs_f64() * 1e6;
         let time = stage.effort.time.max(LEAST);
         let server = &stage.servers[index];
@@ -63,8 +63,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         }
         transactions::remark(column, &step);
         Ok(())
-    })?;
-    Ok(columns)
+    })
 }
 
 /// Minimum duration of a measurement, which allows about ten transactions per connection.

@@ -28,13 +28,12 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let Some((peer, site)) = stage.farm else {
         return Ok(Vec::new());
     };
-    let mut columns = ["becket, cluster", "becket, no cluster"].map(Column::new);
-    rounds::each(stage, &mut columns, |stage, index, _, sample| {
+    let columns = ["becket, cluster", "becket, no cluster"].map(Column::new);
+    rounds::each(stage, columns.into(), |stage, index, _, sample| {
         let clustered = index == 0;
         let nodes = farm::start(peer, site, clustered)?;
         one(stage, nodes, clustered, sample)
-    })?;
-    Ok(columns.into())
+    })
 }
 
 fn one(

@@ -35,8 +35,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let columns = generators
         .iter()
         .map(|generator| Column::new(generator.name()));
-    let mut columns: Vec<Column> = columns.collect();
-    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+    rounds::each(stage, columns.collect(), |stage, index, column, sample| {
         let generator = generators[index];
         if generator == Generator::BecketLoad {
             let ask = stage.ask(stage.servers[0].address, None);
@@ -55,8 +54,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             None => column.not_measured = Some(generator.needs()),
         }
         Ok(())
-    })?;
-    Ok(columns)
+    })
 }
 
 impl Generator {

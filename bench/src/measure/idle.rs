@@ -17,12 +17,9 @@ pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
         let before = server.process.weight();
         let held = hold(count)?;
         let after = server.process.weight();
-        let growth = after.pss_bytes.saturating_sub(before.pss_bytes) as f64;
         let mut sample = Sample::default();
-        sample.put(
-            figures::PSS_PER_CONNECTION,
-            (growth / held.len().max(1) as f64).round(),
-        );
+        let each = after.growth(before, held.len());
+        sample.put(figures::PSS_PER_CONNECTION, each);
         sample.put(figures::HELD, held.len() as f64);
         sample.put(figures::PSS, after.pss_bytes as f64);
         sample.put(figures::THREADS, after.threads as f64);

@@ -8,8 +8,8 @@ use crate::result::{Column, Sample};
 use crate::{Error, figures};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
-    let mut columns = stage.columns();
-    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+    let columns = stage.columns();
+    rounds::each(stage, columns, |stage, index, column, sample| {
         let same = capacity::same_for_all(stage)?;
         let found = capacity::of(stage, index)?;
         column.negotiated.clone_from(&found.negotiated);
@@ -19,8 +19,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             at(stage, index, (rate, load), sample, column)?;
         }
         Ok(())
-    })?;
-    Ok(columns)
+    })
 }
 
 fn at(

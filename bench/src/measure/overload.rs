@@ -21,9 +21,7 @@ use crate::result::{Column, Sample};
 use crate::{Error, figures, load};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
-    let mut columns = stage.columns();
-    rounds::each(stage, &mut columns, past)?;
-    Ok(columns)
+    rounds::each(stage, stage.columns(), past)
 }
 
 fn past(

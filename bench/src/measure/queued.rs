@@ -40,11 +40,8 @@ fn queue(stage: &Stage<'_>, server: &Server) -> Result<Sample, Error> {
     let mut waiting = client::hold(stage, server.address, count, Client::shake_hands)?;
     let after = server.process.weight();
     waiting[0].send(stage).map_err(wrong)?;
-    let growth = after.pss_bytes.saturating_sub(before.pss_bytes) as f64;
-    sample.put(
-        figures::PSS_PER_CONNECTION,
-        (growth / waiting.len() as f64).round(),
-    );
+    let each = after.growth(before, waiting.len());
+    sample.put(figures::PSS_PER_CONNECTION, each);
     sample.put(figures::HELD, waiting.len() as f64);
     leave_alone(stage, server, figures::FULL, &mut sample)?;
     visit(stage, server, figures::FULL, &mut sample)?;
@@ -54,7 +51,7 @@ fn queue(stage: &Stage<'_>, server: &Server) -> Result<Sample, Error> {
         ));
     }
     drop(slot);
-    waiting[0].receive(stage).map_err(wrong)?;
+    waiting[0].receive().map_err(wrong)?;
     Ok(sample)
 }
 

@@ -73,15 +73,15 @@ impl Rounds {
     }
 }
 
-/// Measures all columns in rounds. `measure` fills the sample of the column with the given index; samples without
-/// figures are dropped.
+/// Measures all columns in rounds and returns them. `measure` fills the sample of the column with the given index;
+/// samples without figures are dropped.
 pub(crate) fn each(
     stage: &mut Stage<'_>,
-    columns: &mut [Column],
+    mut columns: Vec<Column>,
     mut measure: impl FnMut(&mut Stage<'_>, usize, &mut Column, &mut Sample) -> Result<(), Error>,
-) -> Result<(), Error> {
+) -> Result<Vec<Column>, Error> {
     let mut rounds = Rounds::of(stage);
-    while let Some(round) = rounds.next(stage, columns)? {
+    while let Some(round) = rounds.next(stage, &columns)? {
         for index in order(columns.len(), round) {
             stage.check_signal()?;
             let mut sample = Sample::of(round);
@@ -91,7 +91,7 @@ pub(crate) fn each(
             }
         }
     }
-    Ok(())
+    Ok(columns)
 }
 
 /// Returns the order of the columns in a round. Each round begins with a different column.

@@ -30,7 +30,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         let alone = Column::new(column.peer.clone() + ALONE);
         [column, alone]
     };
-    let mut columns: Vec<Column> = stage.columns().into_iter().flat_map(both).collect();
+    let columns = stage.columns().into_iter().flat_map(both).collect();
     for index in 0..stage.servers.len() {
         capacity::of(stage, index)?;
     }
@@ -39,7 +39,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let held =
         held.map(|server| client::hold(stage, server.address, count, |client| client.ask(stage)));
     let held = held.collect::<Result<Vec<_>, _>>()?;
-    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+    rounds::each(stage, columns, |stage, index, column, sample| {
         let found = capacity::of(stage, index / 2)?;
         column.negotiated.clone_from(&found.negotiated);
         let load = Loaded {
@@ -49,8 +49,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             scraped: !column.peer.ends_with(ALONE),
         };
         load.measure(stage, column, sample)
-    })?;
-    Ok(columns)
+    })
 }
 
 struct Loaded<'a> {

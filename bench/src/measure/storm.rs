@@ -21,8 +21,8 @@ use crate::scenario::Settings;
 use crate::{Error, figures, load};
 
 pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
-    let mut columns = stage.columns();
-    rounds::each(stage, &mut columns, |stage, index, column, sample| {
+    let columns = stage.columns();
+    rounds::each(stage, columns, |stage, index, column, sample| {
         let same = capacity::same_for_all(stage)?;
         // The capacity cannot be measured with a limit on full handshakes. It is known from the case without a limit.
         let found = match stage.settings.full_handshakes {
@@ -42,8 +42,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             flooded(stage, index, (load, rates), sample, column)?;
         }
         Ok(())
-    })?;
-    Ok(columns)
+    })
 }
 
 /// Starts a flood at one rate while the probe sends requests at another rate.

@@ -5,10 +5,6 @@ use std::net::SocketAddr;
 use super::site::{BACKLOG, SESSIONS, Site};
 use crate::scenario::{EARLY, Files, Front};
 
-pub(super) fn args(file: &str) -> Vec<String> {
-    ["run", "--config", file].map(str::to_owned).to_vec()
-}
-
 pub(super) fn configuration(site: &Site<'_>) -> String {
     let limit = match site.settings.maxconn {
         0 => String::new(),

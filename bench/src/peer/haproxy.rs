@@ -10,10 +10,6 @@ use super::site::{
 };
 use crate::scenario::{EARLY, Front};
 
-pub(super) fn args(file: &str) -> Vec<String> {
-    ["-db", "-f", file].map(str::to_owned).to_vec()
-}
-
 pub(super) fn configuration(site: &Site<'_>) -> String {
     let (old, new) = suite_names(&site.settings.suite);
     let limit = match site.settings.maxconn {

@@ -3,10 +3,6 @@
 
 use super::site::{BACKLOG, Site, groups, suite_names};
 
-pub(super) fn args(file: &str) -> Vec<String> {
-    vec![format!("--config={file}")]
-}
-
 pub(super) fn configuration(site: &Site<'_>) -> String {
     let (old, new) = suite_names(&site.settings.suite);
     format!(

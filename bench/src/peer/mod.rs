@@ -78,6 +78,17 @@ impl Kind {
         }
     }
 
+    /// Returns the command line that runs the program in the foreground with this configuration.
+    fn args(self, file: String) -> Vec<String> {
+        match self {
+            Self::Becket => vec!["run".to_owned(), "--config".to_owned(), file],
+            Self::Hitch => vec![format!("--config={file}")],
+            Self::Haproxy => vec!["-db".to_owned(), "-f".to_owned(), file],
+            Self::Nginx => ["-e", "stderr", "-c", &file].map(str::to_owned).to_vec(),
+            Self::Stunnel => vec![file],
+        }
+    }
+
     pub fn serves_files(self) -> bool {
         matches!(self, Self::Becket | Self::Nginx)
     }
@@ -126,12 +137,13 @@ impl Peer {
 
     /// Returns the program's version and TLS library, from its own output.
     pub fn describe(&self) -> result::PeerFacts {
+        let said = |option| said(&self.program, option);
         let (version, library) = match self.kind {
-            Kind::Becket => becket::version(&self.said(&["--version"])),
-            Kind::Hitch => hitch::version(&self.said(&["--version"]), openssl()),
-            Kind::Haproxy => haproxy::version(&self.said(&["-vv"])),
-            Kind::Nginx => nginx::version(&self.said(&["-V"])),
-            Kind::Stunnel => stunnel::version(&self.said(&["-version"])),
+            Kind::Becket => becket::version(&said("--version")),
+            Kind::Hitch => hitch::version(&said("--version"), openssl()),
+            Kind::Haproxy => haproxy::version(&said("-vv")),
+            Kind::Nginx => nginx::version(&said("-V")),
+            Kind::Stunnel => stunnel::version(&said("-version")),
         };
         result::PeerFacts {
             name: self.name.clone(),
@@ -141,29 +153,14 @@ impl Peer {
         }
     }
 
-    /// Runs the program with arguments that print information, and returns its output.
-    fn said(&self, args: &[&str]) -> String {
-        let output = Command::new(&self.program)
-            .args(args)
-            .stdin(Stdio::null())
-            .output();
-        output.map_or_else(
-            |_| String::new(),
-            |o| {
-                String::from_utf8_lossy(&o.stdout).into_owned()
-                    + &String::from_utf8_lossy(&o.stderr)
-            },
-        )
-    }
-
     /// Starts the program and waits until it listens.
     pub fn start(&self, site: &Site<'_>) -> Result<Server, Error> {
-        let (mut configuration, args): (String, fn(&str) -> Vec<String>) = match self.kind {
-            Kind::Becket => (becket::configuration(site), becket::args),
-            Kind::Hitch => (hitch::configuration(site), hitch::args),
-            Kind::Haproxy => (haproxy::configuration(site), haproxy::args),
-            Kind::Nginx => (nginx::configuration(site, &self.said(&["-V"])), nginx::args),
-            Kind::Stunnel => (stunnel::configuration(site), stunnel::args),
+        let mut configuration = match self.kind {
+            Kind::Becket => becket::configuration(site),
+            Kind::Hitch => hitch::configuration(site),
+            Kind::Haproxy => haproxy::configuration(site),
+            Kind::Nginx => nginx::configuration(site, &said(&self.program, "-V")),
+            Kind::Stunnel => stunnel::configuration(site),
         };
         if self.name == OLD {
             // Remove this key, because old builds of becket may not support it.
@@ -174,7 +171,7 @@ impl Peer {
         let mut process = Process::start(Launch {
             name: self.name.clone(),
             program: self.program.clone(),
-            args: args(&file.display().to_string()),
+            args: self.kind.args(file.display().to_string()),
             env: environment(site)?,
             cpus: site.cpus.to_vec(),
             log: site.directory.join(format!("{}.log", self.name)),
@@ -228,11 +225,18 @@ fn places() -> Vec<PathBuf> {
 
 /// Returns the version of the installed OpenSSL, for a program that does not report its library.
 fn openssl() -> String {
-    let said = Command::new("openssl").arg("version").output();
-    let said = said.map(|output| String::from_utf8_lossy(&output.stdout).into_owned());
-    or_unknown(
-        said.ok()
-            .map(|said| first_words(&said, 2))
-            .filter(|said| !said.is_empty()),
+    let version = first_words(&said(Path::new("openssl"), "version"), 2);
+    or_unknown(Some(version).filter(|version| !version.is_empty()))
+}
+
+/// Runs a program with an option that prints information, and returns its output, or an empty text if it does not start.
+fn said(program: &Path, option: &str) -> String {
+    let output = Command::new(program)
+        .arg(option)
+        .stdin(Stdio::null())
+        .output();
+    output.map_or_else(
+        |_| String::new(),
+        |o| String::from_utf8_lossy(&o.stdout).into_owned() + &String::from_utf8_lossy(&o.stderr),
     )
 }

@@ -7,10 +7,6 @@ use super::site::{
 };
 use crate::scenario::{EARLY, Files, Front};
 
-pub(super) fn args(file: &str) -> Vec<String> {
-    ["-c", file, "-e", "stderr"].map(str::to_owned).to_vec()
-}
-
 /// Returns the configuration. `said` is the output of `nginx -V`.
 pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
     let (old, new) = suite_names(&site.settings.suite);

@@ -3,10 +3,6 @@
 
 use super::site::{SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
 
-pub(super) fn args(file: &str) -> Vec<String> {
-    vec![file.to_owned()]
-}
-
 pub(super) fn configuration(site: &Site<'_>) -> String {
     let (old, new) = suite_names(&site.settings.suite);
     format!(
