@@ -168,7 +168,7 @@ impl Control {
         self.begin();
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut left = self.workers.len();
+        let mut left = self.workers.count();
         let mut outcome = Outcome::Done;
         let mut settled = Instant::now();
         while left > 0 {
@@ -353,9 +353,10 @@ impl Control {
         let rotation = self.rotation.reloaded(&config, now);
         let rotation = rotation.map_err(|error| vec![format!("cluster.secret: {error}")])?;
         let old = self.state.config();
-        descriptors::raise(&config, self.workers.len()).map_err(|error| vec![error.to_string()])?;
+        descriptors::raise(&config, self.workers.count())
+            .map_err(|error| vec![error.to_string()])?;
         let held = self.workers.addresses();
-        let added = sockets::bind(&config, held, self.workers.len(), &mut sockets);
+        let added = sockets::bind(&config, held, self.workers.count(), &mut sockets);
         let added =
             added.map_err(|faults| faults.iter().map(Problem::to_string).collect::<Vec<_>>())?;
         let threads = self.workers.prepare_for(&config);
@@ -449,7 +450,7 @@ impl Control {
         adopt: fn(&Backends, &Arc<Config>) -> Adopted,
     ) -> io::Result<()> {
         let config = Arc::new(config);
-        descriptors::raise(&config, self.workers.len())?;
+        descriptors::raise(&config, self.workers.count())?;
         self.workers.prepare_for(&config)?;
         let adopted = adopt(&self.state.shared().backends, &config);
         self.exchange(config, &adopted, Vec::new());

@@ -117,7 +117,7 @@ impl Control {
         self.start_admin();
         self.report(&Event::Serving);
         let connections = self.state.config().connections;
-        let (workers, origin) = (self.workers.len(), self.config.source.origin());
+        let (workers, origin) = (self.workers.count(), self.config.source.origin());
         tracing::info!(name: "serving", workers, connections, origin, "serving");
         log_kernel_tls(&self.state.config());
         self.look_first();

@@ -110,12 +110,8 @@ impl Workers {
         &self.mailboxes
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.mailboxes.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.mailboxes.is_empty()
     }
 
     /// Returns the configured addresses, and the addresses whose sockets the latest reload retired.
