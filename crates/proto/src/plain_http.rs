@@ -5,20 +5,13 @@
 
 use crate::reader::{Prefix, prefix};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Resemblance {
-    Undecided,
-    /// A method followed by a space, or the HTTP/2 preface.
-    Request,
-    Other,
-}
-
-pub fn resemblance(input: &[u8]) -> Resemblance {
-    let mut result = Resemblance::Other;
+/// Compares the first bytes with those of requests: a method followed by a space, or the HTTP/2 preface.
+pub(crate) fn request_start(input: &[u8]) -> Prefix {
+    let mut result = Prefix::Differs;
     for token in REQUEST_STARTS {
         match prefix(input, token) {
-            Prefix::Whole => return Resemblance::Request,
-            Prefix::Partial => result = Resemblance::Undecided,
+            Prefix::Whole => return Prefix::Whole,
+            Prefix::Partial => result = Prefix::Partial,
             Prefix::Differs => {}
         }
     }
@@ -55,17 +48,17 @@ mod tests {
     #[test]
     fn http_methods_are_distinguished_from_other_protocols() {
         for (input, expected) in [
-            ("", Resemblance::Undecided),
-            ("P", Resemblance::Undecided),
-            ("PATCH", Resemblance::Undecided),
-            ("PATCH ", Resemblance::Request),
-            ("GET /", Resemblance::Request),
-            ("PRI * HTTP/2.0\r\n", Resemblance::Request),
-            ("PROXY TCP4", Resemblance::Other),
-            ("get /", Resemblance::Other),
-            ("SSH-2.0", Resemblance::Other),
+            ("", Prefix::Partial),
+            ("P", Prefix::Partial),
+            ("PATCH", Prefix::Partial),
+            ("PATCH ", Prefix::Whole),
+            ("GET /", Prefix::Whole),
+            ("PRI * HTTP/2.0\r\n", Prefix::Whole),
+            ("PROXY TCP4", Prefix::Differs),
+            ("get /", Prefix::Differs),
+            ("SSH-2.0", Prefix::Differs),
         ] {
-            assert_eq!(resemblance(input.as_bytes()), expected, "{input}");
+            assert_eq!(request_start(input.as_bytes()), expected, "{input}");
         }
     }
 

@@ -28,11 +28,6 @@ pub struct ServerHello {
 }
 
 impl ServerHello {
-    /// Returns the session ID, 0 to 32 bytes.
-    pub fn session_id(&self) -> &[u8] {
-        &self.session_id
-    }
-
     /// Returns the ID if the server issued it for a resumable session: in TLS 1.2, not empty, and different from the
     /// client's `offered` ID.
     pub fn session_to_learn(&self, offered: &[u8]) -> Option<&[u8]> {
@@ -202,7 +197,7 @@ mod tests {
                 );
             }
             let whole = peek(&stream);
-            assert_eq!(hello(whole.clone()).session_id(), [9; 32]);
+            assert_eq!(hello(whole.clone()).session_id, [9; 32]);
             stream.extend([22, 3, 3, 0, 1, 11, 99, 99]);
             assert_eq!(peek(&stream), whole);
         }
@@ -212,7 +207,7 @@ mod tests {
     fn a_certificate_in_the_same_record_is_ignored() {
         let mut both = message(0x0303, &[9; 32], &[]);
         both.extend([11, 0, 0, 3, 0, 0, 0]);
-        assert_eq!(hello(peek(&in_records(&both, 1000))).session_id(), [9; 32]);
+        assert_eq!(hello(peek(&in_records(&both, 1000))).session_id, [9; 32]);
     }
 
     #[test]

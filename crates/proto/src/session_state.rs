@@ -10,27 +10,18 @@
 
 use crate::reader::Reader;
 
-/// Returns the client's certificate chain, leaf first. The chain is empty if the client sent no
-/// certificate.
-///
-/// # Errors
-///
-/// Fails if the bytes are not a session state of rustls.
-pub fn client_chain(state: &[u8]) -> Result<Vec<&[u8]>, NotAState> {
-    let parts = parts(state).ok_or(NotAState)?;
-    Ok(parts.chain)
+/// Returns the client's certificate chain, leaf first, or `None` if the bytes are not a session state of rustls. The
+/// chain is empty if the client sent no certificate.
+pub fn client_chain(state: &[u8]) -> Option<Vec<&[u8]>> {
+    Some(parts(state)?.chain)
 }
 
 /// Returns a copy of the state that contains only the certificates at the indices `places` of the
-/// chain.
-///
-/// # Errors
-///
-/// Fails if the bytes are not a session state of rustls, or if an index is out of range.
-pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> {
-    let parts = parts(state).ok_or(NotAState)?;
+/// chain. Returns `None` if the bytes are not a session state of rustls, or if an index is out of range.
+pub fn with_chain(state: &[u8], places: &[usize]) -> Option<Vec<u8>> {
+    let parts = parts(state)?;
     let kept = places.iter().map(|at| parts.chain.get(*at).copied());
-    let kept: Vec<&[u8]> = kept.collect::<Option<_>>().ok_or(NotAState)?;
+    let kept: Vec<&[u8]> = kept.collect::<Option<_>>()?;
     // Allocated in full: growing would leave a copy of the master secret in the freed memory.
     let mut out = Vec::with_capacity(state.len());
     out.extend(parts.before);
@@ -42,11 +33,8 @@ pub fn with_chain(state: &[u8], places: &[usize]) -> Result<Vec<u8>, NotAState> 
         out.extend(one);
     }
     out.extend(parts.behind);
-    Ok(out)
+    Some(out)
 }
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NotAState;
 
 struct Parts<'a> {
     /// All bytes before the chain, including the flag for its presence.
@@ -83,10 +71,10 @@ fn parts(state: &[u8]) -> Option<Parts<'_>> {
     })
 }
 
-fn length24(length: usize) -> Result<[u8; 3], NotAState> {
+fn length24(length: usize) -> Option<[u8; 3]> {
     match u32::try_from(length).map(u32::to_be_bytes) {
-        Ok([0, length @ ..]) => Ok(length),
-        _ => Err(NotAState),
+        Ok([0, length @ ..]) => Some(length),
+        _ => None,
     }
 }
 
@@ -150,9 +138,9 @@ mod tests {
             state.extend(behind);
             let chain = chain.unwrap_or_default();
             let expected: Vec<&[u8]> = chain.iter().map(Vec::as_slice).collect();
-            prop_assert_eq!(client_chain(&state), Ok(expected));
+            prop_assert_eq!(client_chain(&state), Some(expected));
             for cut in 0..whole {
-                prop_assert_eq!(client_chain(&state[..cut]), Err(NotAState));
+                prop_assert_eq!(client_chain(&state[..cut]), None);
             }
         }
     }
@@ -170,24 +158,24 @@ mod tests {
             let shown = [encode(name, Some(&chain)), behind.clone()].concat();
             let kept: Option<Vec<_>> = places.iter().map(|at| chain.get(*at).cloned()).collect();
             let expected = kept.map(|kept| [encode(name, Some(&kept)), behind].concat());
-            prop_assert_eq!(with_chain(&shown, &places), expected.ok_or(NotAState));
+            prop_assert_eq!(with_chain(&shown, &places), expected);
             let all: Vec<usize> = (0..chain.len()).collect();
-            prop_assert_eq!(with_chain(&shown, &all), Ok(shown));
+            prop_assert_eq!(with_chain(&shown, &all), Some(shown));
         }
     }
 
     #[test]
     fn a_state_without_a_chain_has_no_certificate_to_keep() {
         let state = encode(None, None);
-        assert_eq!(with_chain(&state, &[]), Ok(state.clone()));
-        assert_eq!(with_chain(&state, &[0]), Err(NotAState));
-        assert_eq!(with_chain(&state[1..], &[]), Err(NotAState));
+        assert_eq!(with_chain(&state, &[]), Some(state.clone()));
+        assert_eq!(with_chain(&state, &[0]), None);
+        assert_eq!(with_chain(&state[1..], &[]), None);
     }
 
     #[test]
     fn an_invalid_flag_is_rejected() {
         let mut state = encode(None, None);
         state[0] = 2;
-        assert_eq!(client_chain(&state), Err(NotAState));
+        assert_eq!(client_chain(&state), None);
     }
 }

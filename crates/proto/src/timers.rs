@@ -42,7 +42,6 @@ pub struct Timers<K> {
     /// First entry of the free list.
     free: usize,
     entries: Vec<TimerEntry<K>>,
-    len: usize,
 }
 
 #[derive(Debug)]
@@ -70,7 +69,6 @@ impl<K: Copy> Timers<K> {
             taken: NONE,
             free: NONE,
             entries: Vec::new(),
-            len: 0,
         }
     }
 
@@ -96,7 +94,6 @@ impl<K: Copy> Timers<K> {
             self.entries[index] = entry;
             self.link(index);
         }
-        self.len += 1;
     }
 
     /// Removes and returns a key whose deadline is not after `now`. The order of such keys is
@@ -122,7 +119,6 @@ impl<K: Copy> Timers<K> {
             }
             self.entries[index].next = self.free;
             self.free = index;
-            self.len -= 1;
             return Some(key);
         }
         None
@@ -137,14 +133,6 @@ impl<K: Copy> Timers<K> {
             return Some(self.time(self.cursor.saturating_sub(1)));
         }
         Some(self.time(self.next_tick()?))
-    }
-
-    pub fn len(&self) -> usize {
-        self.len
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len == 0
     }
 
     /// Removes all entries from the next non-empty slot up to the tick `now`, and stores them in
@@ -263,7 +251,6 @@ mod tests {
         }
         timers.insert(year + TICK * 5, 5000);
         assert_eq!(drain(&mut timers, year), (0..5000).collect::<Vec<_>>());
-        assert_eq!(timers.len(), 1);
         assert_eq!(drain(&mut timers, year + TICK * 6), [5000]);
     }
 
@@ -365,7 +352,6 @@ mod tests {
                         prop_assert!(looks == 0 || !left, "an entry is more than a tick late");
                     }
                 }
-                prop_assert_eq!(timers.len(), model.len());
                 prop_assert_eq!(timers.next_deadline().is_none(), model.is_empty());
                 if let (Some(wake), Some(latest)) = (timers.next_deadline(), model.values().min()) {
                     prop_assert!(wake <= *latest, "the caller would oversleep");

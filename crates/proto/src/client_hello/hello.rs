@@ -13,7 +13,7 @@ use crate::reader::{Reader, Span};
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientHello<'a> {
-    body: Cow<'a, [u8]>,
+    pub(super) body: Cow<'a, [u8]>,
     wire_len: usize,
     fields: Fields,
 }
@@ -36,10 +36,6 @@ impl<'a> ClientHello<'a> {
     /// Returns the version field, which is 0x0303 in every TLS 1.3 hello (RFC 8446 4.1.2).
     pub fn legacy_version(&self) -> u16 {
         self.fields.legacy_version
-    }
-
-    pub fn random(&self) -> &[u8] {
-        self.fields.random.of(&self.body)
     }
 
     /// Returns the session ID, 0 to 32 bytes: an offer to resume in TLS 1.2, without meaning in TLS 1.3.
@@ -126,11 +122,6 @@ impl<'a> ClientHello<'a> {
     /// Returns `true` if early data (0-RTT) follows the hello, RFC 8446 4.2.10.
     pub fn offers_early_data(&self) -> bool {
         self.fields.extensions.early_data
-    }
-
-    /// Returns the message without its headers, for fingerprints and logs.
-    pub fn body(&self) -> &[u8] {
-        &self.body
     }
 
     fn at(&self, span: Option<Span>) -> &[u8] {

@@ -15,7 +15,6 @@ use crate::reader::{Reader, Span};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Fields {
     pub(super) legacy_version: u16,
-    pub(super) random: Span,
     pub(super) session_id: Span,
     pub(super) cipher_suites: Span,
     pub(super) extensions: Extensions,
@@ -50,7 +49,7 @@ impl Fields {
     /// Reads the fields before the extensions. Very old clients send no extensions.
     fn read_fixed<'a>(reader: &mut Reader<'a>) -> Option<(Self, Option<Reader<'a>>)> {
         let legacy_version = reader.u16()?;
-        let random = reader.sub(RANDOM_LEN)?.span()?;
+        reader.take(RANDOM_LEN)?;
         let session_id = reader
             .vec8()
             .filter(|id| id.rest().len() <= MAX_SESSION_ID_BYTES)?;
@@ -66,7 +65,6 @@ impl Fields {
         }
         let fields = Self {
             legacy_version,
-            random,
             session_id: session_id.span()?,
             cipher_suites,
             extensions: Extensions::NONE,

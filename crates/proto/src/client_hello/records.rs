@@ -10,7 +10,7 @@
 use std::borrow::Cow;
 
 use super::not_hello::{Malformed, NotHello};
-use crate::plain_http::{self, Resemblance};
+use crate::plain_http;
 use crate::proxy_header;
 use crate::reader::Prefix;
 
@@ -85,13 +85,13 @@ fn alert(rest: &[u8]) -> Result<bool, NotHello> {
 
 /// Detects other protocols that reach TLS ports by mistake.
 fn foreign(input: &[u8]) -> Result<bool, NotHello> {
-    let http = plain_http::resemblance(input);
+    let http = plain_http::request_start(input);
     let proxy = proxy_header::signature(input);
     match (http, proxy) {
-        (Resemblance::Request, _) => Err(NotHello::PlainHttp),
+        (Prefix::Whole, _) => Err(NotHello::PlainHttp),
         (_, Prefix::Whole) => Err(NotHello::ProxyHeader),
-        (Resemblance::Undecided, _) | (_, Prefix::Partial) => Ok(false),
-        (Resemblance::Other, Prefix::Differs) => Err(NotHello::NotTls),
+        (Prefix::Partial, _) | (_, Prefix::Partial) => Ok(false),
+        (Prefix::Differs, Prefix::Differs) => Err(NotHello::NotTls),
     }
 }
 

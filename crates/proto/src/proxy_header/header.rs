@@ -109,15 +109,9 @@ pub enum Refusal {
     DuplicateTlv(u8),
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum EncodeError {
-    /// The addresses and TLVs exceed the maximum of the length field, 65535 bytes.
-    #[error("proxy header longer than 65535 bytes")]
-    TooLong,
-    #[error("unique id longer than 128 bytes")]
-    UniqueId,
-}
+/// The addresses and TLVs exceed the maximum of the length field, 65535 bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct EncodeError;
 
 impl Endpoints {
     /// Creates the endpoints of a TCP connection. Converts IPv4-mapped addresses (`::ffff:192.0.2.1`), which a

@@ -44,13 +44,15 @@ impl ProxyHeader<'_> {
     /// Fails if a field is too long for the format; `out` is then unchanged. Version 1 never fails.
     pub fn encode(&self, format: Format, out: &mut Vec<u8>) -> Result<(), EncodeError> {
         match format {
-            Format::V1 => v1::encode(&self.endpoints, out),
+            Format::V1 => {
+                v1::encode(&self.endpoints, out);
+                Ok(())
+            }
             Format::V2 => {
                 let start = out.len();
-                return v2::encode(self, out).inspect_err(|_| out.truncate(start));
+                v2::encode(self, out).inspect_err(|_| out.truncate(start))
             }
         }
-        Ok(())
     }
 }
 

@@ -11,12 +11,6 @@ use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;
 
 pub(super) fn encode(tlvs: &Tlvs<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
-    if tlvs
-        .unique_id
-        .is_some_and(|id| id.len() > MAX_UNIQUE_ID_BYTES)
-    {
-        return Err(EncodeError::UniqueId);
-    }
     push(out, ALPN, tlvs.alpn)?;
     push(out, AUTHORITY, tlvs.authority.map(str::as_bytes))?;
     push(out, UNIQUE_ID, tlvs.unique_id)?;
@@ -74,7 +68,7 @@ fn push(out: &mut Vec<u8>, kind: u8, value: Option<&[u8]>) -> Result<(), EncodeE
     let Some(value) = value else {
         return Ok(());
     };
-    let len = u16::try_from(value.len()).map_err(|_| EncodeError::TooLong)?;
+    let len = u16::try_from(value.len()).map_err(|_| EncodeError)?;
     out.push(kind);
     out.extend_from_slice(&len.to_be_bytes());
     out.extend_from_slice(value);

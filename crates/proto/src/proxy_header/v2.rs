@@ -25,7 +25,7 @@ pub(super) fn encode(header: &ProxyHeader<'_>, out: &mut Vec<u8>) -> Result<(), 
         _ => tlv::encode(&header.tlvs, out)?,
     }
     put(out, start + FAMILY_AT, &[family]);
-    let len = u16::try_from(out.len() - start - HEADER_LEN).map_err(|_| EncodeError::TooLong)?;
+    let len = u16::try_from(out.len() - start - HEADER_LEN).map_err(|_| EncodeError)?;
     put(out, start + LENGTH_AT, &len.to_be_bytes());
     Ok(())
 }

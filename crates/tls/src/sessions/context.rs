@@ -186,7 +186,7 @@ impl ClientChain {
         };
         let issuers = path.iter().map(|place| place + 1);
         let places: Vec<usize> = iter::once(0).chain(issuers).collect();
-        with_chain(state, &places).ok()
+        with_chain(state, &places)
     }
 }
 

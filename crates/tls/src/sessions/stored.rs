@@ -42,7 +42,7 @@ impl ReturningClients {
             return Ok(());
         };
         let refused = Resumption::ClientCertificate;
-        let chain = client_chain(state).map_err(|_| refused)?;
+        let chain = client_chain(state).ok_or(refused)?;
         let chain: Vec<_> = chain.into_iter().map(CertificateDer::from).collect();
         let Some((leaf, intermediates)) = chain.split_first() else {
             return if verifier.client_auth_mandatory() {

@@ -300,10 +300,10 @@ fn alarms_of_closed_connections_are_removed() {
     for index in all {
         worker.close(index, CloseReason::Finished);
     }
-    assert!(worker.alarms.timers.len() >= MANY);
+    assert!(worker.alarms.timers.next_deadline().is_some());
     worker.clocks.now.running += Duration::from_secs(60);
     worker.expire();
-    assert!(worker.alarms.timers.is_empty());
+    assert!(worker.alarms.timers.next_deadline().is_none());
 }
 
 #[test]
