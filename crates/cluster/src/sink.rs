@@ -153,11 +153,8 @@ impl SessionSink {
         };
         let session = Session::new(state, origin);
         let lives = Lives { now, ttl };
-        if !self
-            .table
-            .insert(record.policy, record.id, session, lives)
-            .stored
-        {
+        let table = &self.table;
+        if !table.insert(record.policy, record.id, session, lives) {
             return Err(DropCause::Unwanted);
         }
         self.numbers.stored += 1;
@@ -253,7 +250,7 @@ impl DumpSource for SessionSink {
     }
 
     fn held(&self) -> u32 {
-        u32::try_from(self.table.len()).unwrap_or(u32::MAX)
+        u32::try_from(self.table.entries()).unwrap_or(u32::MAX)
     }
 }
 

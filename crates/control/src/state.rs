@@ -311,10 +311,10 @@ impl AdminState {
         let (tickets, due) = &current.rotation;
         SessionStatus {
             table: Occupancy {
-                entries: self.shared.table.len(),
+                entries: self.shared.table.entries(),
                 capacity: current.config.file.sessions.table_entries,
             },
-            early_sessions: self.shared.early.len(),
+            early_sessions: self.shared.early.entries(),
             tickets: TicketKeys {
                 next_rotation_seconds: due.after(now).as_secs(),
                 ..tickets.clone()

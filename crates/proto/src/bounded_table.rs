@@ -118,18 +118,16 @@ impl<E: Entry> BoundedTable<E> {
 
     /// Inserts an entry that is not in the table yet.
     ///
-    /// Returns its place and the number of evicted entries, or `None` if it does not fit. O(1), plus one
-    /// step per evicted entry.
-    pub fn insert(&mut self, hash: u64, entry: E) -> Option<(Place, usize)> {
+    /// Returns its place, or `None` if it does not fit. O(1), plus one step per evicted entry.
+    pub fn insert(&mut self, hash: u64, entry: E) -> Option<Place> {
         let Bounds { entries, bytes } = self.bounds;
         let most_bytes = bytes.checked_sub(entry.bytes())?;
         let most = entries.checked_sub(1)?;
-        if self.order == Order::Idle && (self.len() > most || self.bytes > most_bytes) {
+        if self.order == Order::Idle && (self.count() > most || self.bytes > most_bytes) {
             return None;
         }
-        let evicted = self.shrink(most, most_bytes);
-        let at = self.attach(hash as u32, entry);
-        Some((Place(at), evicted))
+        self.shrink(most, most_bytes);
+        Some(Place(self.attach(hash as u32, entry)))
     }
 
     pub fn remove(&mut self, at: Place) -> Option<E> {
@@ -148,23 +146,21 @@ impl<E: Entry> BoundedTable<E> {
         Some(entry)
     }
 
-    /// Checks up to `at_most` entries from the front of the list, removes each for which `is_dead`
-    /// returns `true`, and returns the number of removed entries.
-    pub fn look_over(&mut self, at_most: usize, mut is_dead: impl FnMut(&E) -> bool) -> usize {
-        let (mut dropped, mut at) = (0, self.first);
-        for _ in 0..at_most.min(self.len()) {
+    /// Checks up to `at_most` entries from the front of the list, and removes each for which `is_dead`
+    /// returns `true`.
+    pub fn look_over(&mut self, at_most: usize, mut is_dead: impl FnMut(&E) -> bool) {
+        let mut at = self.first;
+        for _ in 0..at_most.min(self.count()) {
             let slot = &self.slots[at as usize];
             let next = slot.newer;
             if is_dead(&slot.entry) {
                 self.remove(Place(at));
-                dropped += 1;
             } else if self.order == Order::Idle {
                 self.unlink(at);
                 self.link(at);
             }
             at = next;
         }
-        dropped
     }
 
     /// Changes the bounds and returns the number of evicted entries. If `entries` is lowered, the
@@ -177,7 +173,7 @@ impl<E: Entry> BoundedTable<E> {
         let dropped = self.shrink(self.bounds.entries, self.bounds.bytes);
         if self.slots.len() > self.bounds.entries {
             let mut old = std::mem::replace(self, Self::new(self.order, bounds));
-            self.slots.reserve_exact(old.len());
+            self.slots.reserve_exact(old.count());
             while let Some(slot) = old.slots.get(old.first as usize) {
                 let (hash, first) = (slot.hash, Place(old.first));
                 self.attach(hash, old.remove(first).unwrap_or_default());
@@ -197,28 +193,15 @@ impl<E: Entry> BoundedTable<E> {
         (next < self.slots.len()).then_some(next)
     }
 
-    pub fn len(&self) -> usize {
+    pub fn count(&self) -> usize {
         self.index.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.index.is_empty()
-    }
-
-    pub fn bytes(&self) -> usize {
-        self.bytes
-    }
-
-    /// Bytes of the hash table and of all slots, used or free.
-    pub fn overhead_bytes(&self) -> usize {
-        self.slots.capacity() * size_of::<Slot<E>>() + self.index.allocation_size()
     }
 
     /// Evicts entries from the front of the list until at most `entries` and `bytes` are left.
     /// Returns the number of evicted entries.
     fn shrink(&mut self, entries: usize, bytes: usize) -> usize {
         let mut dropped = 0;
-        while (self.len() > entries || self.bytes > bytes)
+        while (self.count() > entries || self.bytes > bytes)
             && self.remove(Place(self.first)).is_some()
         {
             dropped += 1;
@@ -279,44 +262,6 @@ impl<E: Entry> BoundedTable<E> {
             Some(slot) => slot.older = older,
             None => self.last = older,
         }
-    }
-
-    /// Asserts, in debug builds, that list, index and bounds agree. Visits every slot.
-    pub fn check_invariants(&self) {
-        let (mut seen, mut bytes) = (0, 0);
-        let (mut older, mut at) = (NONE, self.first);
-        while let Some(slot) = self.slots.get(at as usize) {
-            debug_assert!(slot.older == older, "the list is not the same both ways");
-            let indexed = self.index.find(spread(slot.hash), |known| *known == at);
-            debug_assert!(indexed.is_some(), "not in the index");
-            seen += 1;
-            bytes += slot.entry.bytes();
-            debug_assert!(seen <= self.slots.len(), "the list is a ring");
-            (older, at) = (at, slot.newer);
-        }
-        debug_assert!(self.last == older, "the last is not the list's end");
-        debug_assert!(seen == self.len(), "list and index differ");
-        let Bounds {
-            entries,
-            bytes: most,
-        } = self.bounds;
-        let is_bounded = seen <= entries && bytes <= most;
-        debug_assert!(
-            is_bounded || self.order == Order::Idle,
-            "more than the bounds"
-        );
-        debug_assert!(
-            bytes == self.bytes,
-            "the bytes are not those of the entries"
-        );
-        let mut at = self.free;
-        while let Some(slot) = self.slots.get(at as usize) {
-            debug_assert!(slot.older == FREE, "a free slot is in use");
-            seen += 1;
-            debug_assert!(seen <= self.slots.len(), "a slot is lost or free twice");
-            at = slot.newer;
-        }
-        debug_assert!(seen == self.slots.len(), "a slot is neither used nor free");
     }
 }
 
@@ -394,13 +339,8 @@ impl<E: Entry> Sharded<BoundedTable<E>> {
     }
 
     /// Returns the number of entries. Takes every lock in turn.
-    pub fn len(&self) -> usize {
-        self.all().map(|table| table.len()).sum()
-    }
-
-    /// Returns `true` if there are no entries. Takes every lock in turn.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
+    pub fn entries(&self) -> usize {
+        self.all().map(|table| table.count()).sum()
     }
 }
 
@@ -429,3 +369,53 @@ const NONE: u32 = u32::MAX;
 const FREE: u32 = u32::MAX - 1;
 
 const FIRST_SLOTS: usize = 16;
+
+#[cfg(test)]
+impl<E: Entry> BoundedTable<E> {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Bytes of the hash table and of all slots, used or free.
+    pub(crate) fn overhead_bytes(&self) -> usize {
+        self.slots.capacity() * size_of::<Slot<E>>() + self.index.allocation_size()
+    }
+
+    /// Asserts that list, index and bounds agree. Visits every slot.
+    pub(crate) fn check_invariants(&self) {
+        let (mut seen, mut bytes) = (0, 0);
+        let (mut older, mut at) = (NONE, self.first);
+        while let Some(slot) = self.slots.get(at as usize) {
+            assert!(slot.older == older, "the list is not the same both ways");
+            let indexed = self.index.find(spread(slot.hash), |known| *known == at);
+            assert!(indexed.is_some(), "not in the index");
+            seen += 1;
+            bytes += slot.entry.bytes();
+            assert!(seen <= self.slots.len(), "the list is a ring");
+            (older, at) = (at, slot.newer);
+        }
+        assert!(self.last == older, "the last is not the list's end");
+        assert!(seen == self.count(), "list and index differ");
+        let Bounds {
+            entries,
+            bytes: most,
+        } = self.bounds;
+        let is_bounded = seen <= entries && bytes <= most;
+        assert!(
+            is_bounded || self.order == Order::Idle,
+            "more than the bounds"
+        );
+        assert!(
+            bytes == self.bytes,
+            "the bytes are not those of the entries"
+        );
+        let mut at = self.free;
+        while let Some(slot) = self.slots.get(at as usize) {
+            assert!(slot.older == FREE, "a free slot is in use");
+            seen += 1;
+            assert!(seen <= self.slots.len(), "a slot is lost or free twice");
+            at = slot.newer;
+        }
+        assert!(seen == self.slots.len(), "a slot is neither used nor free");
+    }
+}

@@ -39,16 +39,8 @@ pub struct SessionTable<S = RandomState> {
     observer: Mutex<Option<SessionObserver>>,
 }
 
-#[derive(Clone)]
-pub struct SessionObserver(Arc<dyn Fn(SessionName) + Send + Sync>);
-
-impl SessionObserver {
-    /// Creates an observer that calls `observe` for each stored or removed session. `observe` must return quickly and
-    /// must not call the table.
-    pub fn new(observe: impl Fn(SessionName) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(observe))
-    }
-}
+/// Called for each stored or removed session. It must return quickly and must not call the table.
+pub type SessionObserver = Arc<dyn Fn(SessionName) + Send + Sync>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -71,18 +63,6 @@ impl Default for Limits {
             shards: 64,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Inserted {
-    /// `true` if the session is in the table. It is rejected if the limit is 0, the ID does not have 1 to 32 bytes, the
-    /// lifetime ends within the current second, or the state exceeds the byte limit of a shard.
-    pub stored: bool,
-    /// `true` if a session with the same policy and ID was replaced.
-    pub replaced: bool,
-    /// Number of unexpired sessions that were evicted.
-    pub evicted: usize,
-    pub expired: usize,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,7 +132,7 @@ impl<S: BuildHasher> SessionTable<S> {
         }
         let observer = self.observer.lock().unwrap_or_else(PoisonError::into_inner);
         let observer = observer.clone();
-        if let Some(SessionObserver(observe)) = observer {
+        if let Some(observe) = observer {
             observe(name);
         }
     }
@@ -164,34 +144,31 @@ impl<S: BuildHasher> SessionTable<S> {
     /// removes the expired ones.
     ///
     /// Lifetimes are rounded down to whole seconds, so a session never outlives its `ttl`.
-    pub fn insert(&self, policy: PolicyTag, id: &[u8], session: Session, lives: Lives) -> Inserted {
+    ///
+    /// Returns `false` if the session is rejected: the limit is 0, the ID does not have 1 to 32 bytes, the lifetime
+    /// ends within the current second, or the state exceeds the byte limit of a shard.
+    pub fn insert(&self, policy: PolicyTag, id: &[u8], session: Session, lives: Lives) -> bool {
         let Some((hash, name)) = self.key(policy, id) else {
-            return Inserted::default();
+            return false;
         };
         let now = lives.now.as_secs();
         let expires = lives.now.saturating_add(lives.ttl).as_secs();
         let mut shard = self.shards.of(hash);
-        let known = shard.find(hash, |stored| stored.name == name);
-        let mut done = Inserted {
-            replaced: known.is_some_and(|at| shard.remove(at).is_some()),
-            expired: shard.look_over(SWEEP, |stored| stored.expires <= now),
-            ..Inserted::default()
-        };
+        if let Some(at) = shard.find(hash, |stored| stored.name == name) {
+            shard.remove(at);
+        }
+        shard.look_over(SWEEP, |stored| stored.expires <= now);
         let stored = Stored {
             name,
             expires,
             session,
         };
-        if expires > now
-            && let Some((_, evicted)) = shard.insert(hash, stored)
-        {
-            (done.stored, done.evicted) = (true, evicted);
-        }
+        let is_stored = expires > now && shard.insert(hash, stored).is_some();
         drop(shard);
-        if done.stored {
+        if is_stored {
             self.note(name);
         }
-        done
+        is_stored
     }
 
     pub fn get(&self, policy: PolicyTag, id: &[u8], now: Duration) -> Lookup {
@@ -252,15 +229,13 @@ impl<S: BuildHasher> SessionTable<S> {
         was_there
     }
 
-    /// Removes expired sessions among the `at_most` oldest of each shard, and returns their number.
-    /// Takes every lock in turn. Call it periodically: without new sessions nothing else erases the
+    /// Removes expired sessions among the `at_most` oldest of each shard. Takes every lock in turn. Call it periodically: without new sessions nothing else erases the
     /// old secrets.
-    pub fn sweep(&self, now: Duration, at_most: usize) -> usize {
+    pub fn sweep(&self, now: Duration, at_most: usize) {
         let now = now.as_secs();
-        let shards = self.shards.all();
-        shards
-            .map(|mut shard| shard.look_over(at_most, |stored| stored.expires <= now))
-            .sum()
+        for mut shard in self.shards.all() {
+            shard.look_over(at_most, |stored| stored.expires <= now);
+        }
     }
 
     /// Changes the bounds and returns the number of evicted sessions. Takes every lock in turn. Lower bounds free
@@ -296,28 +271,8 @@ impl<S: BuildHasher> SessionTable<S> {
     }
 
     /// Number of sessions, including expired ones that are not removed yet. Takes every lock in turn.
-    pub fn len(&self) -> usize {
-        self.shards.len()
-    }
-
-    /// Returns whether the table is empty. Takes every lock in turn.
-    pub fn is_empty(&self) -> bool {
-        self.shards.is_empty()
-    }
-
-    /// Total size of all states in bytes. Takes every lock in turn.
-    pub fn bytes(&self) -> usize {
-        self.shards.all().map(|shard| shard.bytes()).sum()
-    }
-
-    /// Memory of the index and of all entries, used or free, in bytes. Takes every lock in turn.
-    pub fn overhead_bytes(&self) -> usize {
-        self.shards.all().map(|shard| shard.overhead_bytes()).sum()
-    }
-
-    /// Asserts, in debug builds, that lists, index and bounds agree. Visits every entry.
-    pub fn check_invariants(&self) {
-        self.shards.all().for_each(|shard| shard.check_invariants());
+    pub fn entries(&self) -> usize {
+        self.shards.entries()
     }
 
     /// Returns the hash and the name, or `None` if the ID has an invalid length. Only the ID is

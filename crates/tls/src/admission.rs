@@ -94,7 +94,7 @@ impl SharedAdmission {
     /// Returns the number of tracked sources. Takes the lock of every shard in turn.
     pub fn sources(&self) -> usize {
         let [sources, ..] = &self.shards;
-        sources.iter().map(|shard| lock(shard).len()).sum()
+        sources.iter().map(|shard| lock(shard).count()).sum()
     }
 
     /// Returns the number of clients that were admitted without counting, because a table was full.

@@ -490,7 +490,7 @@ impl TestSink {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.table.len()
+        self.table.entries()
     }
 }
 
@@ -567,7 +567,7 @@ impl DumpSource for TestSink {
     }
 
     fn held(&self) -> u32 {
-        self.claims.max(self.table.len() as u32)
+        self.claims.max(self.table.entries() as u32)
     }
 }
 

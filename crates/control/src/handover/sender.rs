@@ -19,7 +19,6 @@ use std::time::Duration;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::handover::{HEAD, LONGEST, Record, StickEntry};
 use becket_proto::session::{Session, SessionName};
-use becket_proto::session_table::SessionObserver;
 use zeroize::{Zeroize, Zeroizing};
 
 use super::receiver::Milestone;
@@ -48,7 +47,7 @@ impl Sender {
         let (items, received) = channel();
         let waiting = Arc::<AtomicUsize>::default();
         let (sender, count) = (items.clone(), Arc::clone(&waiting));
-        shared.table.observe(Some(SessionObserver::new(move |name| {
+        shared.table.observe(Some(Arc::new(move |name| {
             if count.fetch_add(1, Relaxed) >= MOST_WAITING
                 || sender.send(Item::Session(name)).is_err()
             {

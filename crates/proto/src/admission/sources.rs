@@ -127,12 +127,8 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
         self.table.set_bounds(bounds(limit));
     }
 
-    pub fn len(&self) -> usize {
-        self.table.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.table.is_empty()
+    pub fn count(&self) -> usize {
+        self.table.count()
     }
 
     /// Counts a connection; a source may have at most `most`.
@@ -230,7 +226,7 @@ impl<S: BuildHasher, K: Clone + Default + Eq + Hash> Sources<S, K> {
                     source: source.clone(),
                     ..Held::default()
                 };
-                self.table.insert(self.seed.hash_one(source), new)?.0
+                self.table.insert(self.seed.hash_one(source), new)?
             }
         };
         self.table.used(at)
@@ -353,7 +349,7 @@ mod tests {
         table.disconnect(&third);
         table.disconnect(&source("192.0.2.1"));
         assert_eq!(table.connect(&third, 9, Duration::ZERO), Claim::Granted);
-        assert_eq!(table.len(), 2);
+        assert_eq!(table.count(), 2);
         table.table.check_invariants();
     }
 
@@ -365,7 +361,7 @@ mod tests {
             assert_eq!(table.connect(&one, 1, Duration::ZERO), Claim::Granted);
             table.disconnect(&one);
         }
-        assert!(table.len() <= LOOKS, "{}", table.len());
+        assert!(table.count() <= LOOKS, "{}", table.count());
         table.table.check_invariants();
     }
 
@@ -447,7 +443,7 @@ mod tests {
                     }
                 }
             }
-            prop_assert!(table.len() <= limit);
+            prop_assert!(table.count() <= limit);
             table.table.check_invariants();
         }
         Ok(())

@@ -221,7 +221,7 @@ impl BackendState {
 
     /// Returns the number of stick entries. Takes the locks of the stick table.
     pub fn sticks(&self) -> usize {
-        self.stick.len()
+        self.stick.entries()
     }
 
     /// Looks up a client in the stick table. Returns the [`ServerState::key`] of its server.

@@ -116,7 +116,7 @@ impl StoresServerSessions for Store {
                     StoreKind::Early => self.max_age.min(ADVERTISED),
                 },
             };
-            let stored = self.table.insert(self.policy, &key, session, lives).stored;
+            let stored = self.table.insert(self.policy, &key, session, lives);
             if let StoreKind::ById { outbox, .. } = &self.kind {
                 handshake.resumption.session =
                     SessionName::new(self.policy, &key).filter(|_| stored);

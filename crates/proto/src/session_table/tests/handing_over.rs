@@ -19,7 +19,7 @@ fn an_observer_is_notified_of_insertions_and_removals() {
     let heard = Arc::new(Mutex::new(Vec::new()));
     let ears = Arc::clone(&heard);
     table.insert(A, b"before", session(0), lives(0, 100));
-    table.observe(Some(SessionObserver::new(move |name| {
+    table.observe(Some(Arc::new(move |name: SessionName| {
         ears.lock().unwrap().push(name.id().to_vec());
     })));
     table.insert(A, b"one", session(1), lives(0, 100));
