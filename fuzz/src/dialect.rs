@@ -22,7 +22,7 @@ pub fn run(data: &[u8]) -> usize {
     let source = match usize::from(*first) % (Dialect::ALL.len() + 2) {
         3 => MigrationSource::Haproxy,
         4 => MigrationSource::Nginx,
-        index => Dialect::ALL[index].into(),
+        index => MigrationSource::DropIn(Dialect::ALL[index]),
     };
     let (invocation, text) = match source {
         MigrationSource::DropIn(dialect) => match invoked(dialect, rest) {

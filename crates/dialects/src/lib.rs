@@ -23,7 +23,7 @@
 //! ```
 //!
 //! `ciphers` reads cipher strings of OpenSSL, `command_line` reads command lines, [`migration`]
-//! writes TOML, and [`page`] writes the tables of `docs/reference/drop-in.md`.
+//! writes TOML, and [`page`] the help of a program.
 
 mod builder;
 mod ciphers;
@@ -76,21 +76,19 @@ impl Dialect {
 
     /// Returns the dialect of a program; Debian calls stunnel `stunnel4`.
     pub fn named(program: &str) -> Option<Self> {
-        let program = if program == "stunnel4" {
-            "stunnel"
-        } else {
-            program
-        };
-        Self::ALL
-            .into_iter()
-            .find(|dialect| dialect.name() == program)
+        match program {
+            "hitch" => Some(Self::Hitch),
+            "stud" => Some(Self::Stud),
+            "stunnel" | "stunnel4" => Some(Self::Stunnel),
+            _ => None,
+        }
     }
 
     /// Returns the settings in the order of `docs/reference/drop-in.md`.
     pub fn settings(self) -> &'static [Setting] {
         match self {
             Self::Hitch => hitch::SETTINGS,
-            Self::Stud => &stud::SETTINGS,
+            Self::Stud => stud::SETTINGS,
             Self::Stunnel => stunnel::SETTINGS,
         }
     }
@@ -160,18 +158,10 @@ impl MigrationSource {
         match self {
             Self::DropIn(Dialect::Stunnel) => stunnel::migrated(text, folder, parts),
             Self::DropIn(Dialect::Hitch) => hitch::migrated(text, folder),
-            Self::DropIn(dialect) => {
-                dialect.translate(&Invocation::of_file(""), text, folder, parts)
-            }
+            Self::DropIn(Dialect::Stud) => stud::translate(&Invocation::of_file(""), text, folder),
             Self::Haproxy => haproxy::translate(text, folder, parts),
             Self::Nginx => nginx::translate(text, folder, parts),
         }
-    }
-}
-
-impl From<Dialect> for MigrationSource {
-    fn from(dialect: Dialect) -> Self {
-        Self::DropIn(dialect)
     }
 }
 

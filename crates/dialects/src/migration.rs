@@ -1,8 +1,6 @@
 //! Writes the configuration of another program as `becket.toml`: only values that differ from the
 //! defaults, each with its origin.
 
-use std::fmt::Write;
-
 use serde::Serialize;
 use toml::{Table, Value};
 
@@ -24,11 +22,7 @@ pub struct Migration {
 }
 
 /// Writes a translated configuration as `becket.toml`; `name` is the original file.
-pub fn migrate(
-    source: impl Into<MigrationSource>,
-    name: &str,
-    translation: &Translation,
-) -> Migration {
+pub fn migrate(source: MigrationSource, name: &str, translation: &Translation) -> Migration {
     let reading = read("", &translation.table);
     let mut errors = reading.problems;
     let mut report = Report::default();
@@ -48,7 +42,6 @@ pub fn migrate(
     let file = reading.file.filter(|_| errors.is_empty());
     Migration {
         toml: file.map(|file| {
-            let source: MigrationSource = source.into();
             let program = source.name();
             let title = format!("# Written by \"becket migrate --from {program}\" from {name}.\n");
             let is_drop_in = matches!(source, MigrationSource::DropIn(_));
@@ -156,13 +149,9 @@ impl TomlWriter<'_> {
             ("backend", table(&Backend::default())),
         ] {
             for section in array(&whole, kind) {
-                let name = section
-                    .get("name")
-                    .and_then(Value::as_str)
-                    .unwrap_or_default();
-                let path = format!("{kind}[{name}]");
-                self.text += &format!("\n[[{kind}]]\n");
-                self.keys(&path, section, &default);
+                let name = section.get("name").and_then(Value::as_str);
+                let path = format!("{kind}[{}]", name.unwrap_or_default());
+                self.section(&format!("\n[[{kind}]]"), &path, section, &default);
                 self.nested(&path, kind, section);
             }
         }
@@ -174,40 +163,38 @@ impl TomlWriter<'_> {
             if let (Value::Table(section), Some(default)) = (section, default)
                 && section != default
             {
-                self.text += &format!("\n[{name}]\n");
-                self.keys(name, section, default);
+                self.section(&format!("\n[{name}]"), name, section, default);
             }
         }
         self.text
     }
 
     fn nested(&mut self, path: &str, kind: &str, section: &Table) {
-        for (nested, default) in [
-            ("tls", table(&ServerTls::default())),
-            ("health", table(&HealthSection::default())),
-        ] {
-            if let Some(Value::Table(inner)) = section.get(nested)
-                && (nested == "tls" || *inner != default)
-            {
-                let path = format!("{path}.{nested}");
-                self.text += &format!("[{kind}.{nested}]{}\n", self.comment(&path));
-                self.keys(&path, inner, &default);
-            }
-        }
-        for (nested, of) in [
-            ("server", table(&ServerSection::default())),
-            ("route", Table::new()),
-        ] {
-            for (index, table) in array(section, nested).enumerate() {
-                let path = format!("{path}.{nested}[{index}]");
-                self.text += &format!("[[{kind}.{nested}]]{}\n", self.comment(&path));
-                self.keys(&path, table, &of);
+        let defaults = [
+            table(&ServerTls::default()),
+            table(&HealthSection::default()),
+            table(&ServerSection::default()),
+            Table::new(),
+        ];
+        for (name, default) in NESTED.into_iter().zip(defaults) {
+            let path = format!("{path}.{name}");
+            match section.get(name) {
+                Some(Value::Table(inner)) if name == "tls" || *inner != default => {
+                    self.section(&format!("[{kind}.{name}]"), &path, inner, &default);
+                }
+                _ => {
+                    for (index, inner) in array(section, name).enumerate() {
+                        let path = format!("{path}[{index}]");
+                        self.section(&format!("[[{kind}.{name}]]"), &path, inner, &default);
+                    }
+                }
             }
         }
     }
 
-    /// Writes the keys of a table that differ from its defaults.
-    fn keys(&mut self, path: &str, section: &Table, default: &Table) {
+    /// Writes a header, and the keys of its table that differ from their defaults.
+    fn section(&mut self, header: &str, path: &str, section: &Table, default: &Table) {
+        self.text += &format!("{header}{}\n", self.comment(path));
         // Sorted by name, but the name and address of the section come first.
         let mut keys: Vec<(&String, &Value)> = section.iter().collect();
         keys.sort_by_key(|(key, _)| (*key != "name", *key != "bind", *key != "address", *key));
@@ -215,40 +202,35 @@ impl TomlWriter<'_> {
         // program.
         let is_known = self.translation.origins.contains_key(path);
         for (key, value) in keys {
-            let is_table =
-                matches!(value, Value::Table(_)) && ["tls", "health"].contains(&key.as_str());
+            let is_nested =
+                NESTED.contains(&key.as_str()) && (value.is_table() || value.is_array());
             let is_empty = value.as_array().is_some_and(Vec::is_empty);
-            let is_tables = ["server", "route"].contains(&key.as_str());
             if default.get(key) == Some(value)
-                || is_table
-                || is_tables
+                || is_nested
                 || (is_empty && !default.contains_key(key))
             {
                 continue;
             }
             let path = format!("{path}.{key}");
+            let mut comment = self.comment(&path);
             match value {
                 Value::Array(list) if list.len() > 1 => {
-                    let _infallible = writeln!(self.text, "{key} = [{}", self.comment(&path));
+                    self.text += &format!("{key} = [{comment}\n");
                     for (index, one) in list.iter().enumerate() {
                         let comment = self.comment(&format!("{path}[{index}]"));
-                        let _infallible = writeln!(self.text, "    {},{comment}", one);
+                        self.text += &format!("    {one},{comment}\n");
                     }
                     self.text += "]\n";
                 }
                 value => {
                     let is_link = ["name", "backend", "policy"].contains(&key.as_str());
-                    let comment = match self.comment(&path) {
-                        of_first if of_first.is_empty() => self.comment(&format!("{path}[0]")),
-                        comment => comment,
-                    };
-                    let is_default = comment.is_empty() && !is_link && !is_known;
-                    let comment = if is_default {
-                        self.default.clone()
-                    } else {
-                        comment
-                    };
-                    let _infallible = writeln!(self.text, "{key} = {}{comment}", value);
+                    if comment.is_empty() {
+                        comment = self.comment(&format!("{path}[0]"));
+                    }
+                    if comment.is_empty() && !is_link && !is_known {
+                        comment.clone_from(&self.default);
+                    }
+                    self.text += &format!("{key} = {value}{comment}\n");
                 }
             }
         }
@@ -284,5 +266,7 @@ fn array<'t>(table: &'t Table, key: &str) -> impl Iterator<Item = &'t Table> {
     list.into_iter().flatten().filter_map(Value::as_table)
 }
 
+/// Tables and arrays of tables within a section.
+const NESTED: [&str; 4] = ["tls", "health", "server", "route"];
 /// Width of the report in columns.
 const COLUMNS: usize = 120;

@@ -1,26 +1,7 @@
-//! Texts generated from the dialect tables: the pages of `docs/reference/drop-in.md`, and the help
-//! of each program.
-
-use std::fmt::Write;
+//! The help of each program, and the default configuration. A test writes the tables of
+//! `docs/reference/drop-in.md`.
 
 use super::{Dialect, command_line, hitch};
-
-pub fn table(dialect: Dialect) -> String {
-    let mut page = "| setting | becket key | | difference |\n|---|---|---|---|\n".to_owned();
-    for setting in dialect.settings() {
-        let ours = match setting.ours {
-            "" => String::new(),
-            ours => format!("`{ours}`"),
-        };
-        let word = setting.verdict.word();
-        let _infallible = writeln!(
-            page,
-            "| `{}` | {ours} | {word} | {} |",
-            setting.theirs, setting.why
-        );
-    }
-    page
-}
 
 pub fn help(dialect: Dialect) -> String {
     if dialect == Dialect::Stunnel {
@@ -42,7 +23,27 @@ keepalive = 3600
 
 #[cfg(test)]
 mod tests {
+    use std::fmt::Write;
+
     use super::*;
+
+    /// Formats the settings of a dialect as a table of the page.
+    fn table(dialect: Dialect) -> String {
+        let mut page = "| setting | becket key | | difference |\n|---|---|---|---|\n".to_owned();
+        for setting in dialect.settings() {
+            let ours = match setting.ours {
+                "" => String::new(),
+                ours => format!("`{ours}`"),
+            };
+            let word = setting.verdict.word();
+            let _infallible = writeln!(
+                page,
+                "| `{}` | {ours} | {word} | {} |",
+                setting.theirs, setting.why
+            );
+        }
+        page
+    }
 
     /// With `BLESS` in the environment, the test writes the tables.
     #[test]

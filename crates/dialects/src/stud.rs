@@ -5,79 +5,51 @@
 //! a warning.
 
 use std::path::Path;
-use std::sync::LazyLock;
 
-use super::hitch::{self, HitchTranslator, Value};
+use super::hitch::{HitchTranslator, Value};
 use super::invocation::{Invocation, InvocationStep};
 use super::setting::Setting;
-use super::setting::ValueKind::{Number, Switch, Text};
+use super::setting::ValueKind::{Number, Switch, SwitchOff, Text};
 use super::translation::Translation;
 use becket_config::error::Problem;
 
 /// Remark about an unknown setting, which stud ignores as well.
 static UNKNOWN: Setting = Setting::ignored(Text, "unknown key", "not a setting of stud");
 
-/// Settings of stud, in the order of the documentation page. Settings that differ from hitch come
-/// from `OWN`, all others from hitch's table.
-pub(super) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
-    let own = |name: &str| OWN.iter().find(|setting| setting.theirs == name);
-    let of_hitch = |name: &str| {
-        hitch::SETTINGS
-            .iter()
-            .find(|setting| setting.theirs == name)
-    };
-    let found = NAMES
-        .iter()
-        .map(|name| own(name).or_else(|| of_hitch(name)));
-    found.flatten().copied().collect()
-});
-
-const NAMES: &[&str] = &[
-    "frontend",
-    "backend",
-    "pem-file",
-    "tls",
-    "ssl",
-    "ciphers",
-    "prefer-server-ciphers",
-    "ssl-engine",
-    "write-proxy",
-    "write-ip",
-    "write-xff",
-    "proxy-proxy",
-    "backlog",
-    "keepalive",
-    "workers",
-    "user",
-    "group",
-    "chroot",
-    "daemon",
-    "quiet",
-    "syslog",
-    "syslog-facility",
-    "shared-cache",
-    "shared-cache-listen",
-    "shared-cache-peer",
-    "shared-cache-if",
-    "client",
-];
-
+/// Settings of stud, in the order of the documentation page.
 #[rustfmt::skip]
-const OWN: &[Setting] = &[
+pub(super) const SETTINGS: &[Setting] = &[
     Setting::same(Text, "frontend", "listener.bind").option("f"),
+    Setting::same(Text, "backend", "backend.server.address").option("b"),
     Setting::same(Text, "pem-file", "listener.certificates"),
     Setting::differs(Text, "tls", "policy.versions", "TLS 1.2 and 1.3 are enabled; older versions are not supported").option(""),
     Setting::differs(Text, "ssl", "policy.versions", "TLS 1.2 and 1.3 are enabled; SSL is not supported").option(""),
+    Setting::same(Text, "ciphers", "policy.suites").option("c"),
+    Setting::differs(SwitchOff, "prefer-server-ciphers", "policy.suites", "the server's order is always used").option("O"),
+    Setting::ignored(Text, "ssl-engine", "engines are not supported; AWS-LC does cryptography in software").option("e"),
+    Setting::same(Switch, "write-proxy", "backend.proxy-header").option(""),
+    Setting::same(Switch, "write-ip", "backend.proxy-header").option(""),
     Setting::refused(Switch, "write-xff", "HTTP is not modified; use write-proxy to send the client's address").option(""),
+    Setting::differs(Switch, "proxy-proxy", "backend.proxy-header", "a connection without a complete header of version 1 is closed; every client may send a header, as before; listener.trusted-networks in becket.toml restricts the senders").option(""),
+    Setting::same(Number, "backlog", "listener.backlog").option("B"),
+    Setting::same(Number, "keepalive", "listener.keepalive").option("k"),
+    Setting::differs(Number, "workers", "process.workers", "workers are threads of one process").option("n"),
+    Setting::same(Text, "user", "process.user").option("u"),
+    Setting::same(Text, "group", "process.group").option("g"),
+    Setting::differs(Text, "chroot", "", "process.sandbox limits files instead (Landlock, Linux 5.13); sockets of servers were inside: prefix their paths"),
+    Setting::differs(Switch, "daemon", "", "it runs in the background, as before; with becket.toml use a service manager").option(""),
     Setting::differs(Switch, "quiet", "log.level", "only errors are logged").option("q"),
+    Setting::same(Switch, "syslog", "log.syslog").option("s"),
+    Setting::same(Text, "syslog-facility", "log.syslog-facility").option(""),
     Setting::same(Number, "shared-cache", "sessions.table-entries").option("C"),
     Setting::differs(Text, "shared-cache-listen", "cluster.listen", "sessions are shared with beckets alone; those of stud are not received").option("U"),
     Setting::differs(Text, "shared-cache-peer", "cluster.peers", "sessions are shared with beckets at these addresses, with a secret derived from the key of the last pem-file; none is sent to stud").option("P"),
     Setting::differs(Text, "shared-cache-if", "", "peers are found by their addresses (shared-cache-peer), not by multicast").option("M"),
+    Setting::differs(Switch, "client", "listener.tls", "plain clients are connected to the backend with TLS; the backend's certificate is not verified, as before").option(""),
 ];
 
 pub(super) fn translate(invocation: &Invocation, text: &[u8], folder: &Path) -> Translation {
-    let mut reader = HitchTranslator::new(folder, "stud", &SETTINGS, "v1");
+    let mut reader = HitchTranslator::new(folder, "stud", SETTINGS, "v1");
     for step in &invocation.steps {
         match step {
             InvocationStep::Set(name, value) => take(&mut reader, name, None, value),
@@ -142,7 +114,7 @@ fn bracketed(address: &str) -> String {
 mod tests {
     use super::super::NO_PARTS;
     use super::super::migration::migrate;
-    use super::super::{Dialect, DialectCommand, SettingSupport};
+    use super::super::{Dialect, DialectCommand, MigrationSource, SettingSupport};
     use super::*;
     use becket_config::file::File;
     use becket_config::read::read;
@@ -187,7 +159,11 @@ unheard-of = 5
     #[test]
     fn every_setting_is_translated_as_its_table_says() {
         let translation = translated(EVERYTHING);
-        let migration = migrate(Dialect::Stud, "stud.conf", &translation);
+        let migration = migrate(
+            MigrationSource::DropIn(Dialect::Stud),
+            "stud.conf",
+            &translation,
+        );
         let toml = migration
             .toml
             .unwrap_or_else(|| panic!("{:?}", migration.errors));

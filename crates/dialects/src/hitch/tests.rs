@@ -29,7 +29,11 @@ fn faults(translation: &Translation) -> Vec<String> {
 #[track_caller]
 fn migrated(text: &str) -> (String, File) {
     let translation = translated(text);
-    let migration = migrate(Dialect::Hitch, "hitch.conf", &translation);
+    let migration = migrate(
+        MigrationSource::DropIn(Dialect::Hitch),
+        "hitch.conf",
+        &translation,
+    );
     let toml = migration
         .toml
         .unwrap_or_else(|| panic!("{:?} of\n{text}", migration.errors));

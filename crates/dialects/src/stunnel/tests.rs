@@ -35,14 +35,14 @@ fn translated_with(text: &str, parts: &[(&str, &str)]) -> Translation {
 }
 
 fn faults(text: &str) -> Vec<String> {
-    let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translated(text));
+    let migration = migrate(SOURCE, "stunnel.conf", &translated(text));
     migration.errors.iter().map(ToString::to_string).collect()
 }
 
 #[track_caller]
 fn migrated(text: &str) -> (String, File) {
     let translation = translated(text);
-    let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translation);
+    let migration = migrate(SOURCE, "stunnel.conf", &translation);
     let toml = migration
         .toml
         .unwrap_or_else(|| panic!("{:?} of\n{text}", migration.errors));
@@ -315,7 +315,7 @@ fn included_files_are_read_in_place_in_the_order_of_their_names() {
         ("conf.d/10", "; still of a\nconnect = a.test:1\n"),
     ];
     let translation = translated_with(text, &parts);
-    let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translation);
+    let migration = migrate(SOURCE, "stunnel.conf", &translation);
     let page = migration.page();
     let toml = migration.toml.unwrap_or_else(|| panic!("{page}"));
     let file = File::parse(&toml).unwrap();
@@ -331,7 +331,7 @@ fn included_files_are_read_in_place_in_the_order_of_their_names() {
 fn errors_in_included_files_have_their_file_and_line() {
     let found = |parts: &[(&str, &str)], text: &str| {
         let translation = translated_with(text, parts);
-        let migration = migrate(Dialect::Stunnel, "stunnel.conf", &translation);
+        let migration = migrate(SOURCE, "stunnel.conf", &translation);
         let found = migration.errors.iter().map(ToString::to_string);
         found.collect::<Vec<_>>()
     };
