@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use toml::{Table, Value};
 
-use super::ciphers::{self, CipherChoice, LEAVING, NOTHING_LEFT, TLS13};
+use super::ciphers::{self, LEAVING, NOTHING_LEFT, TLS13};
 use super::setting::{Remark, Setting, SettingSupport};
 use super::translation::{Translation, name};
 use becket_config::error::{Problem, shortened};
@@ -309,47 +309,23 @@ impl TranslationBuilder {
         }
     }
 
-    /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`, and records it in the remark of the
-    /// setting.
-    pub(super) fn set_tls(
-        &mut self,
-        tls: &mut SectionBuilder,
-        path: &'static str,
-        value: impl Into<Value>,
-        origin: impl Into<Option<SettingId>>,
-    ) {
-        let origin = origin.into();
-        if let Some(origin) = origin {
-            self.becomes(origin, path);
-        }
-        tls.set(path.trim_start_matches("backend.tls."), value, origin);
-    }
-
     /// Sets the groups of a policy from OpenSSL's list of curves.
     pub(super) fn curves(&mut self, policy: &mut SectionBuilder, list: &str, origin: SettingId) {
-        let (known, others): (Vec<&str>, Vec<&str>) = list
-            .split(':')
-            .map(str::trim)
-            .partition(|name| KeyExchangeGroup::parse(name).is_ok());
-        if known.is_empty() {
-            return self.refuse(
-                origin,
-                "none of these groups is supported",
-                KeyExchangeGroup::ACCEPTED,
-            );
+        let (mut groups, mut others) = (Vec::new(), Vec::new());
+        for name in list.split(':').map(str::trim) {
+            match KeyExchangeGroup::parse(name).map(|group| group.write()) {
+                Ok(group) if groups.contains(&group) => {}
+                Ok(group) => groups.push(group),
+                Err(_) => others.push(name),
+            }
+        }
+        if groups.is_empty() {
+            let fault = "none of these groups is supported";
+            return self.refuse(origin, fault, KeyExchangeGroup::ACCEPTED);
         }
         if !others.is_empty() {
             let why = format!("without {}, which is not supported", others.join(" and "));
-            self.amend(origin, SettingSupport::Different, why);
-        }
-        let mut groups = Vec::new();
-        for group in known
-            .iter()
-            .filter_map(|name| KeyExchangeGroup::parse(name).ok())
-        {
-            if !groups.contains(&group.write()) {
-                groups.push(group.write());
-            }
+            self.differs(origin, why);
         }
         policy.set("groups", groups, origin);
     }
@@ -369,20 +345,16 @@ impl TranslationBuilder {
             return;
         };
         let all_of_tls13 = TLS13.join(":");
+        let newer_text = newer.map_or(&*all_of_tls13, |(text, _)| text);
+        let older_text = older.map_or(default, |(text, _)| text);
         let mut suites = Vec::new();
-        for (version, given, default, choose) in [
-            (
-                "1.3",
-                newer,
-                all_of_tls13.as_str(),
-                ciphers::tls13 as fn(&str) -> CipherChoice,
-            ),
-            ("1.2", older, default, ciphers::tls12),
+        for (version, given, choice) in [
+            ("1.3", newer, ciphers::tls13(newer_text)),
+            ("1.2", older, ciphers::tls12(older_text)),
         ] {
             if !versions.contains(&version) {
                 continue;
             }
-            let choice = choose(given.map_or(default, |(text, _)| text));
             if let Some((_, origin)) = given {
                 if choice.suites.is_empty() {
                     return self.refuse(origin, NOTHING_LEFT, LEAVING);

@@ -7,7 +7,7 @@
 
 use super::setting::SettingSupport;
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct CipherChoice {
     pub(super) suites: Vec<&'static str>,
     /// `true` if the string also selects suites that becket does not support.
@@ -16,16 +16,12 @@ pub(super) struct CipherChoice {
 
 impl CipherChoice {
     pub(super) fn support(&self) -> (SettingSupport, String) {
-        let served = self.suites.join(" ");
+        let enabled = format!("enabled: {}", self.suites.join(" "));
         if self.more {
-            (
-                SettingSupport::Different,
-                format!(
-                    "enabled: {served}; suites without forward secrecy or an AEAD are not supported"
-                ),
-            )
+            let why = "; suites without forward secrecy or an AEAD are not supported";
+            (SettingSupport::Different, enabled + why)
         } else {
-            (SettingSupport::Same, format!("enabled: {served}"))
+            (SettingSupport::Same, enabled)
         }
     }
 }
@@ -54,10 +50,7 @@ pub(super) fn tls12(string: &str) -> CipherChoice {
 
 /// Parses a colon-separated list of TLS 1.3 suites.
 pub(super) fn tls13(string: &str) -> CipherChoice {
-    let mut chosen = CipherChoice {
-        suites: Vec::new(),
-        more: false,
-    };
+    let mut chosen = CipherChoice::default();
     for name in string.split(':').filter(|name| !name.is_empty()) {
         match TLS13.iter().find(|known| **known == name) {
             Some(known) if !chosen.suites.contains(known) => chosen.suites.push(known),

@@ -36,6 +36,8 @@ impl SettingSupport {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ValueKind {
     Text,
+    /// Text; the values of several lines accumulate.
+    Repeated,
     Number,
     /// Yes or no. The key and the support in the table row apply to the value `yes`.
     Switch,

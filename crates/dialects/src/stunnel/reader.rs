@@ -95,7 +95,7 @@ impl StunnelTranslator {
             self.out.refuse_setting(origin);
         }
         let service = self.services.last_mut().unwrap_or(&mut self.global);
-        if !service.take(setting.theirs, value.to_owned(), origin) {
+        if !service.take(setting, value, origin) {
             let accepted = format!("at most {MOST_VALUES}");
             self.out.refuse(origin, "too many values", accepted);
         }
@@ -112,46 +112,34 @@ impl StunnelTranslator {
         let mut free = FreeNames::default();
         let names = services.iter().map(|it| free.take(&it.name, "service"));
         let names: Vec<String> = names.collect();
-        let named: BTreeMap<&str, usize> = services
-            .iter()
-            .enumerate()
-            .map(|(index, it)| (it.name.as_str(), index))
-            .collect();
-        let mut children: BTreeMap<usize, Vec<(usize, String)>> = BTreeMap::new();
-        for (index, service) in services
-            .iter()
-            .enumerate()
-            .filter(|(_, it)| !it.is_client())
-        {
+        let all = services.iter().zip(&names);
+        // If several services have one name, the last one has the children.
+        let primaries = services.iter().map(|it| it.name.as_str()).zip(&names);
+        let primaries: BTreeMap<&str, &String> = primaries.collect();
+        let mut children: BTreeMap<&String, Vec<ChildService<'_>>> = BTreeMap::new();
+        for (service, name) in all.clone().filter(|(it, _)| !it.is_client()) {
             let Some((text, origin)) = service.text("sni") else {
                 continue;
             };
-            match text
-                .split_once(':')
-                .and_then(|(name, pattern)| Some((*named.get(name)?, pattern)))
-            {
-                Some((primary, pattern)) => children
-                    .entry(primary)
-                    .or_default()
-                    .push((index, pattern.to_owned())),
-                None => self
-                    .out
-                    .refuse(origin, "no service has this name", "SERVICE:PATTERN"),
-            }
+            let named = text.split_once(':');
+            let named = named.and_then(|(name, pattern)| Some((primaries.get(name)?, pattern)));
+            let Some((primary, pattern)) = named else {
+                let fault = "no service has this name";
+                self.out.refuse(origin, fault, "SERVICE:PATTERN");
+                continue;
+            };
+            let children = children.entry(primary).or_default();
+            children.push((service, name, pattern));
         }
-        for (index, service) in services.iter().enumerate() {
-            let name = &names[index];
+        for (service, name) in all {
             self.backend(name, service);
             if service.is_client() {
                 self.plain(name, service);
             } else {
                 self.policy(name, service);
                 if service.text("sni").is_none() {
-                    let children = children.remove(&index).unwrap_or_default();
-                    let children = children.iter().map(|(index, pattern)| {
-                        (&services[*index], names[*index].as_str(), pattern.as_str())
-                    });
-                    self.listener(name, service, &children.collect::<Vec<_>>());
+                    let children = children.remove(name).unwrap_or_default();
+                    self.listener(name, service, &children);
                 }
             }
         }
@@ -172,34 +160,24 @@ impl StunnelTranslator {
         self.out.add(section);
     }
 
-    fn listener(&mut self, name: &str, service: &Service, children: &[(&Service, &str, &str)]) {
+    fn listener(&mut self, name: &str, service: &Service, children: &[ChildService<'_>]) {
         let mut section = self.out.section("listener", name);
         self.bind(&mut section, service);
         section.set("backend", name, None);
         self.starttls(&mut section, service, children);
         let mut shown = BTreeSet::new();
-        let services = children.iter().map(|(child, ..)| *child).chain([service]);
         // The certificate of `service` comes last, because becket uses the last certificate as the
         // default.
-        let services: Vec<&Service> = services.collect();
-        for service in services {
-            match service.text("cert") {
-                None => {
-                    let problem =
-                        service.fault("cert", "missing: a TLS server needs a certificate");
-                    self.out.problem(problem.accepted("cert = FILE"));
-                }
-                Some((cert, origin))
-                    if shown.insert(cert)
-                        || children
-                            .iter()
-                            .all(|(child, ..)| child.text("cert").is_none()) =>
-                {
-                    let entry = self.certificate(service, cert);
-                    let key = service.text("key").map(|(_, origin)| origin);
-                    section.push("certificates", entry, [origin].into_iter().chain(key));
-                }
-                Some(_) => {}
+        for service in children.iter().map(|(child, ..)| *child).chain([service]) {
+            let Some((cert, origin)) = service.text("cert") else {
+                let problem = service.fault("cert", "missing: a TLS server needs a certificate");
+                self.out.problem(problem.accepted("cert = FILE"));
+                continue;
+            };
+            if shown.insert(cert) {
+                let entry = self.certificate(service, cert);
+                let key = service.text("key").map(|(_, origin)| origin);
+                section.push("certificates", entry, [origin].into_iter().chain(key));
             }
         }
         for (child, own, pattern) in children {
@@ -215,11 +193,9 @@ impl StunnelTranslator {
         if pattern != "*" {
             route.insert("names".to_owned(), vec![pattern].into());
         }
-        if let (true, Some(origin)) = (pattern.starts_with("*."), origin) {
-            self.out.differs(
-                origin,
-                "a wildcard stands for one label; the certificate is chosen by its own names",
-            );
+        if let Some(origin) = origin.filter(|_| pattern.starts_with("*.")) {
+            let why = "a wildcard stands for one label; the certificate is chosen by its own names";
+            self.out.differs(origin, why);
         }
         route.insert("policy".to_owned(), name.into());
         route.insert("backend".to_owned(), name.into());
@@ -236,42 +212,42 @@ impl StunnelTranslator {
     }
 
     fn bind(&mut self, section: &mut SectionBuilder, service: &Service) {
-        let accepts = service.all("accept");
-        if accepts.is_empty() {
-            let problem =
-                service.fault("accept", "missing: each service must define two endpoints");
-            self.out.problem(problem.accepted("accept = [HOST:]PORT"));
-        }
-        for (text, origin) in accepts {
-            let at = match endpoint(text, "0.0.0.0") {
-                // In stunnel, a socket bound to `::` accepts IPv4 and IPv6.
-                Some((host, port)) if host == "::" => format!(":{port}"),
-                Some((host, port)) => address(&host, &port.to_string()),
-                None => {
-                    let accepted = "[HOST:]PORT, the port as a number";
-                    self.out.refuse(*origin, "not an address", accepted);
-                    continue;
-                }
+        for (text, origin) in self.needed(service, "accept") {
+            let Some((host, port)) = endpoint(text, "0.0.0.0") else {
+                let accepted = "[HOST:]PORT, the port as a number";
+                self.out.refuse(*origin, "not an address", accepted);
+                continue;
             };
-            section.push("bind", at, [*origin]);
+            // In stunnel, a socket bound to `::` accepts IPv4 and IPv6.
+            let host = if host == "::" { "*" } else { host };
+            section.push("bind", address(host, &port), [*origin]);
         }
+    }
+
+    /// Returns the endpoints of a service. Records a problem if there are none.
+    fn needed<'s>(&mut self, service: &'s Service, name: &str) -> &'s [(String, SettingId)] {
+        let given = service.all(name);
+        if given.is_empty() {
+            let problem = service.fault(name, "missing: each service must define two endpoints");
+            let problem = problem.accepted(format!("{name} = [HOST:]PORT"));
+            self.out.problem(problem);
+        }
+        given
     }
 
     fn starttls(
         &mut self,
         section: &mut SectionBuilder,
         service: &Service,
-        children: &[(&Service, &str, &str)],
+        children: &[ChildService<'_>],
     ) {
         let Some((ours, origin)) = self.protocol(service) else {
             return;
         };
         if !children.is_empty() {
-            return self.out.refuse(
-                origin,
-                "not allowed with services of other names",
-                "one service: the server is connected before a name is known",
-            );
+            let fault = "not allowed with services of other names";
+            let accepted = "one service: the server is connected before a name is known";
+            return self.out.refuse(origin, fault, accepted);
         }
         section.set("starttls", ours, origin);
         section.set("unknown-names", "default", origin);
@@ -307,27 +283,17 @@ impl StunnelTranslator {
     }
 
     fn servers(&mut self, section: &mut SectionBuilder, service: &Service) {
-        let connects = service.all("connect");
-        if connects.is_empty() {
-            let problem =
-                service.fault("connect", "missing: each service must define two endpoints");
-            self.out.problem(problem.accepted("connect = [HOST:]PORT"));
-        }
-        for (text, origin) in connects {
+        for (text, origin) in self.needed(service, "connect") {
             let at = match endpoint(text, "localhost") {
                 _ if text.starts_with('/') => text.clone(),
-                Some((host, port)) => address(&host, &port.to_string()),
+                Some((host, port)) => address(host, &port),
                 None => {
-                    self.out.refuse(
-                        *origin,
-                        "not an address",
-                        "[HOST:]PORT, the port as a number, or /path",
-                    );
+                    let accepted = "[HOST:]PORT, the port as a number, or /path";
+                    self.out.refuse(*origin, "not an address", accepted);
                     continue;
                 }
             };
-            let mut server = Table::new();
-            server.insert("address".to_owned(), at.into());
+            let server = Table::from_iter([("address".to_owned(), at.into())]);
             section.push("server", server, [*origin]);
         }
     }
@@ -337,9 +303,7 @@ impl StunnelTranslator {
             match strategy.to_ascii_lowercase().as_str() {
                 "rr" => {}
                 "prio" => section.set("balance", "first", origin),
-                _ => self
-                    .out
-                    .refuse(origin, "not one of the choices", "rr or prio"),
+                _ => self.out.refuse(origin, NO_CHOICE, "rr or prio"),
             }
         } else if service.all("connect").len() > 1 {
             section.set("balance", "first", None);
@@ -350,11 +314,9 @@ impl StunnelTranslator {
         if let Some((kind, origin)) = service.text("transparent")
             && !["none", "no"].contains(&kind)
         {
-            self.out.refuse(
-                origin,
-                "connections to servers cannot use the client's address",
-                "none; protocol = proxy sends the address to servers",
-            );
+            let fault = "connections to servers cannot use the client's address";
+            let accepted = "none; protocol = proxy sends the address to servers";
+            self.out.refuse(origin, fault, accepted);
         }
         if let Some((protocol, origin)) = service.text("protocol") {
             let is_proxy = protocol.eq_ignore_ascii_case("proxy");
@@ -384,12 +346,10 @@ impl StunnelTranslator {
                     Err(_) => self.out.refuse(*origin, "not a time", "whole seconds"),
                 },
                 ("a" | "l" | "r", name) => {
-                    let (support, why) = if name == "TCP_NODELAY" && is_on {
-                        (SettingSupport::Same, "")
-                    } else {
-                        (SettingSupport::Different, "not set on becket's sockets")
-                    };
-                    self.out.amend(*origin, support, why);
+                    match name {
+                        "TCP_NODELAY" if is_on => self.out.same(*origin),
+                        _ => self.out.differs(*origin, "not set on becket's sockets"),
+                    }
                     self.out.becomes(*origin, "");
                 }
                 _ => {
@@ -410,18 +370,12 @@ impl StunnelTranslator {
             let given: Vec<(u32, SettingId)> = given
                 .filter_map(|(text, origin)| Some((text.parse().ok()?, origin)))
                 .collect();
-            let most = given.iter().map(|(value, _)| *value);
-            let most = if given.len() < services.len() {
-                most.chain([default]).max()
-            } else {
-                most.max()
-            };
-            let most = most.unwrap_or(default);
+            let of_others = (given.len() < services.len()).then_some(default);
+            let values = given.iter().map(|(value, _)| *value);
+            let most = values.chain(of_others).max().unwrap_or(default);
             for (_, origin) in given.iter().filter(|(value, _)| *value != most) {
-                out.differs(
-                    *origin,
-                    format!("all services use the longest value, {most}"),
-                );
+                let why = format!("all services use the longest value, {most}");
+                out.differs(*origin, why);
             }
             (most, given.first().map(|(_, origin)| *origin))
         };
@@ -438,10 +392,8 @@ impl StunnelTranslator {
         let (entries, origin) = longest(&mut self.out, "sessionCacheSize", 1000);
         match origin {
             Some(origin) if entries == 0 => {
-                self.out.differs(
-                    origin,
-                    "an unlimited table is not supported; sessions.table-entries applies",
-                );
+                let why = "an unlimited table is not supported; sessions.table-entries applies";
+                self.out.differs(origin, why);
             }
             Some(origin) => self.out.put("sessions.table-entries", entries, origin),
             None => {}
@@ -490,26 +442,23 @@ impl StunnelTranslator {
                 "4" | "warning" => "warn",
                 "5" | "6" | "notice" | "info" => "info",
                 "7" | "debug" => "debug",
-                _ => return self.refuse_level(origin),
+                _ => {
+                    let accepted =
+                        "emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7";
+                    self.out.refuse(origin, "not a level", accepted);
+                    return false;
+                }
             };
             self.out.put("log.level", level, origin);
         }
-        match global.text("foreground") {
-            None => true,
-            Some((word, _)) if word.eq_ignore_ascii_case("no") => true,
-            Some((word, _))
-                if ["yes", "quiet"]
-                    .iter()
-                    .any(|it| word.eq_ignore_ascii_case(it)) =>
-            {
-                false
-            }
-            Some((_, origin)) => {
-                self.out
-                    .refuse(origin, "not one of the choices", "yes, quiet or no");
-                false
-            }
+        let Some((word, origin)) = global.text("foreground") else {
+            return true;
+        };
+        let word = word.to_ascii_lowercase();
+        if !["yes", "quiet", "no"].contains(&word.as_str()) {
+            self.out.refuse(origin, NO_CHOICE, "yes, quiet or no");
         }
+        word == "no"
     }
 
     /// Resolves a path below the `chroot` of the service or of the global part, if set.
@@ -523,27 +472,22 @@ impl StunnelTranslator {
             None => self.out.place(path),
         }
     }
-
-    fn refuse_level(&mut self, origin: SettingId) -> bool {
-        self.out.refuse(
-            origin,
-            "not a level",
-            "emerg, alert, crit, err, warning, notice, info, debug, or 0 to 7",
-        );
-        false
-    }
 }
 
 /// Splits `[HOST:]PORT` into host and port. IPv6 addresses have no brackets in stunnel.
-fn endpoint(text: &str, default: &str) -> Option<(String, u16)> {
+fn endpoint<'t>(text: &'t str, default: &'t str) -> Option<(&'t str, String)> {
     let (host, port) = text.rsplit_once(':').unwrap_or((default, text));
-    let port = port.trim().parse().ok().filter(|port| *port > 0)?;
+    let port: u16 = port.trim().parse().ok().filter(|port| *port > 0)?;
     let host = host.trim().trim_start_matches('[').trim_end_matches(']');
     let host = if host.is_empty() { default } else { host };
-    Some((host.to_owned(), port))
+    Some((host, port.to_string()))
 }
 
+/// Service, its name in becket, and the pattern of its server names.
+type ChildService<'s> = (&'s Service, &'s str, &'s str);
+
 const TALKS: &str = "smtp, imap, pop3 or pgsql";
+const NO_CHOICE: &str = "not one of the choices";
 
 /// Default of Linux for the keep-alive idle time in seconds; stunnel uses it if only SO_KEEPALIVE
 /// is set.

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use super::super::builder::SettingId;
-use super::table::REPEATED;
+use super::super::setting::{Setting, ValueKind};
 use becket_config::error::Problem;
 
 pub(super) type GivenSettings = BTreeMap<&'static str, Vec<(String, SettingId)>>;
@@ -40,16 +40,17 @@ impl Service {
 
     /// Adds a value if the setting accumulates values, otherwise replaces it. Returns `false` if
     /// there are too many values.
-    pub(super) fn take(&mut self, name: &'static str, value: String, origin: SettingId) -> bool {
+    pub(super) fn take(&mut self, setting: &Setting, value: &str, origin: SettingId) -> bool {
+        let name = setting.theirs;
         let values = self.given.entry(name).or_default();
-        if !REPEATED.contains(&name) {
+        if setting.kind != ValueKind::Repeated {
             values.clear();
         } else if values.is_empty() {
             values.extend(self.global.get(name).into_iter().flatten().cloned());
         }
         let has_room = values.len() < MOST_VALUES;
         if has_room {
-            values.push((value, origin));
+            values.push((value.to_owned(), origin));
         }
         has_room
     }

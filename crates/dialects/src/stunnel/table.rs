@@ -1,14 +1,14 @@
 //! The settings of stunnel, up to 5.7x.
 
 use super::super::setting::Setting;
-use super::super::setting::ValueKind::{Number, Switch, Text};
+use super::super::setting::ValueKind::{Number, Repeated, Switch, Text};
 
 /// Settings of stunnel(8) on Unix.
 #[rustfmt::skip]
 pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::same(Text, "include", ""),
-    Setting::same(Text, "accept", "listener.bind"),
-    Setting::same(Text, "connect", "backend.server.address"),
+    Setting::same(Repeated, "accept", "listener.bind"),
+    Setting::same(Repeated, "connect", "backend.server.address"),
     Setting::same(Switch, "client", "listener.tls"),
     Setting::same(Text, "cert", "listener.certificates"),
     Setting::same(Text, "key", "listener.certificates.key"),
@@ -25,13 +25,13 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::refused(Text, "CAengine", "engines are not supported"),
     Setting::same(Text, "CRLfile", "policy.crl"),
     Setting::same(Text, "CRLpath", "policy.crl"),
-    Setting::same(Text, "checkHost", "policy.client-names"),
-    Setting::same(Text, "checkIP", "policy.client-names"),
-    Setting::same(Text, "checkEmail", "policy.client-names"),
+    Setting::same(Repeated, "checkHost", "policy.client-names"),
+    Setting::same(Repeated, "checkIP", "policy.client-names"),
+    Setting::same(Repeated, "checkEmail", "policy.client-names"),
     Setting::same(Text, "sslVersion", "policy.versions"),
     Setting::same(Text, "sslVersionMin", "policy.versions"),
     Setting::same(Text, "sslVersionMax", "policy.versions"),
-    Setting::same(Text, "options", "policy.versions"),
+    Setting::same(Repeated, "options", "policy.versions"),
     Setting::same(Text, "ciphers", "policy.suites"),
     Setting::same(Text, "ciphersuites", "policy.suites"),
     Setting::same(Text, "curves", "policy.groups"),
@@ -46,7 +46,7 @@ pub(in super::super) const SETTINGS: &[Setting] = &[
     Setting::differs(Text, "sessiond", "", "sessions are kept in this process; a [cluster] in becket.toml shares them"),
     Setting::differs(Text, "ticketKeySecret", "", "becket creates its own ticket keys, so clients of other hosts make full handshakes; a [cluster] in becket.toml shares the keys"),
     Setting::differs(Text, "ticketMacSecret", "", "becket creates its own ticket keys"),
-    Setting::same(Text, "socket", "listener.keepalive"),
+    Setting::same(Repeated, "socket", "listener.keepalive"),
     Setting::same(Text, "transparent", ""),
     Setting::same(Text, "setuid", "process.user"),
     Setting::same(Text, "setgid", "process.group"),
@@ -113,14 +113,4 @@ pub(super) const GLOBAL: &[&str] = &[
     "RNDfile",
     "RNDoverwrite",
     "syslog",
-];
-/// Settings whose values accumulate.
-pub(super) const REPEATED: &[&str] = &[
-    "accept",
-    "connect",
-    "checkHost",
-    "checkIP",
-    "checkEmail",
-    "options",
-    "socket",
 ];

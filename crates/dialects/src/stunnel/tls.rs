@@ -1,17 +1,20 @@
 //! Translates the TLS settings of services: versions, suites, and verification.
 
+use toml::Value;
+
 use super::super::builder::{SectionBuilder, SettingId};
+use super::SETTINGS;
 use super::reader::StunnelTranslator;
 use super::service::Service;
 
-enum Verified {
-    No,
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Verification {
     /// The chain is verified if the peer sends a certificate.
-    IfThere(SettingId),
+    IfThere,
     /// A certificate is required, and its chain is verified.
-    Always(SettingId),
+    Always,
     /// The peer's own certificate must be in the list of trusted certificates.
-    Pinned(SettingId),
+    Pinned,
 }
 
 impl StunnelTranslator {
@@ -30,18 +33,16 @@ impl StunnelTranslator {
             self.out.curves(&mut section, list, origin);
         }
         self.strength(service);
-        let (word, origin) = match self.verified(service) {
-            Verified::No => {
-                self.unverified(service);
-                return self.out.add(section);
-            }
-            Verified::IfThere(origin) => ("optional", origin),
-            Verified::Always(origin) => ("required", origin),
-            Verified::Pinned(origin) => {
-                let trust = "certificates";
-                section.set("client-trust", trust, origin);
-                ("required", origin)
-            }
+        let Some((verification, origin)) = self.verification(service) else {
+            self.unverified(service);
+            return self.out.add(section);
+        };
+        if verification == Verification::Pinned {
+            section.set("client-trust", "certificates", origin);
+        }
+        let word = match verification {
+            Verification::IfThere => "optional",
+            Verification::Always | Verification::Pinned => "required",
         };
         section.set("client-certificates", word, origin);
         if let Some((path, origin)) = self.trusted(service, origin) {
@@ -64,46 +65,39 @@ impl StunnelTranslator {
 
     pub(super) fn server_tls(&mut self, section: &mut SectionBuilder, service: &Service) {
         let mut tls = section.nested("tls");
-        match self.verified(service) {
-            Verified::No => {
+        let verify = "backend.tls.verify";
+        let names = ["checkHost", "checkIP"].map(|name| service.one(name));
+        match self.verification(service) {
+            None => {
                 let origin = service.on("client");
-                self.out
-                    .set_tls(&mut tls, "backend.tls.verify", "none", origin);
+                self.set_tls(&mut tls, verify, "none", origin);
                 self.unverified(service);
             }
-            // A TLS server always sends a certificate, so both kinds of verification are
-            // equivalent.
-            Verified::IfThere(by) | Verified::Always(by) => {
-                self.out.becomes(by, "backend.tls.verify");
-                let is_named = |name| service.one(name).is_some();
-                if !["checkHost", "checkIP"].into_iter().any(is_named) {
-                    let key = "backend.tls.verify";
-                    self.out.set_tls(&mut tls, key, "chain", Some(by));
+            Some((verification, by)) => {
+                if verification == Verification::Pinned {
+                    self.set_tls(&mut tls, verify, "pinned", by);
+                } else if names == [None, None] {
+                    // A TLS server always sends a certificate, so the other kinds of verification
+                    // are equivalent.
+                    self.set_tls(&mut tls, verify, "chain", by);
                 }
-                self.verified_server(&mut tls, service, by);
-            }
-            Verified::Pinned(by) => {
-                let key = "backend.tls.verify";
-                self.out.set_tls(&mut tls, key, "pinned", Some(by));
+                self.out.becomes(by, verify);
                 self.verified_server(&mut tls, service, by);
             }
         }
         if let Some((ours, origin)) = self.protocol(service) {
-            let key = "backend.tls.starttls";
-            self.out.set_tls(&mut tls, key, ours, origin);
+            self.set_tls(&mut tls, "backend.tls.starttls", ours, origin);
         }
         if let Some((name, origin)) = service.one("sni") {
             let name = if name.is_empty() { "off" } else { name };
-            self.out.set_tls(&mut tls, "backend.tls.sni", name, *origin);
+            self.set_tls(&mut tls, "backend.tls.sni", name, *origin);
         }
         if let Some((cert, origin)) = service.text("cert") {
             let entry = self.certificate(service, cert);
-            let key = "backend.tls.client-certificate";
-            self.out.set_tls(&mut tls, key, entry, origin);
+            self.set_tls(&mut tls, "backend.tls.client-certificate", entry, origin);
         }
         if let Some((versions, origin)) = self.versions(service) {
-            self.out
-                .set_tls(&mut tls, "backend.tls.versions", versions, origin);
+            self.set_tls(&mut tls, "backend.tls.versions", versions, origin);
         }
         for name in ["ciphers", "ciphersuites", "curves"] {
             if let Some((_, origin)) = service.text(name) {
@@ -118,76 +112,77 @@ impl StunnelTranslator {
         section.set_nested("tls", tls, origin);
     }
 
+    /// Sets a key of `[backend.tls]`, such as `backend.tls.ca`, and records it in the remark of
+    /// the setting.
+    fn set_tls(
+        &mut self,
+        tls: &mut SectionBuilder,
+        path: &'static str,
+        value: impl Into<Value>,
+        origin: impl Into<Option<SettingId>>,
+    ) {
+        let origin = origin.into();
+        if let Some(origin) = origin {
+            self.out.becomes(origin, path);
+        }
+        tls.set(path.trim_start_matches("backend.tls."), value, origin);
+    }
+
     fn verified_server(&mut self, tls: &mut SectionBuilder, service: &Service, by: SettingId) {
         if let Some((path, origin)) = self.trusted(service, by) {
-            self.out.set_tls(tls, "backend.tls.ca", path, origin);
+            self.set_tls(tls, "backend.tls.ca", path, origin);
         }
         let lists = self.lists(service);
-        if let Some((_, origin)) = lists.first() {
-            let origin = *origin;
+        if let Some(&(_, origin)) = lists.first() {
             let paths: Vec<String> = lists.into_iter().map(|(path, _)| path).collect();
-            let key = "backend.tls.crl";
-            self.out.set_tls(tls, key, paths, origin);
+            self.set_tls(tls, "backend.tls.crl", paths, origin);
         }
-        let names = ["checkHost", "checkIP"]
-            .iter()
-            .flat_map(|name| service.all(name));
-        let names: Vec<_> = names.cloned().collect();
-        match &names[..] {
+        let names = ["checkHost", "checkIP"].iter();
+        let names: Vec<_> = names.flat_map(|name| service.all(name)).collect();
+        match names[..] {
             [] => {}
-            [(name, origin)] => {
-                self.out
-                    .set_tls(tls, "backend.tls.name", name.clone(), *origin);
-            }
+            [(name, origin)] => self.set_tls(tls, "backend.tls.name", name.as_str(), *origin),
             [_, (_, origin), ..] => {
-                self.out
-                    .refuse(*origin, "a second name", "one checkHost or checkIP")
+                let accepted = "one checkHost or checkIP";
+                self.out.refuse(*origin, "a second name", accepted);
             }
         }
         if let Some((_, origin)) = service.one("checkEmail") {
-            self.out.refuse(
-                *origin,
-                "servers cannot be verified by mail address",
-                "checkHost or checkIP",
-            );
+            let fault = "servers cannot be verified by mail address";
+            self.out.refuse(*origin, fault, "checkHost or checkIP");
         }
     }
 
-    fn verified(&mut self, service: &Service) -> Verified {
+    /// Returns how peers are verified, and the setting that chooses it; `None` if they are not.
+    fn verification(&mut self, service: &Service) -> Option<(Verification, SettingId)> {
         if let Some((level, origin)) = service.text("verify") {
-            return match level {
-                "0" => Verified::No,
-                "1" => Verified::IfThere(origin),
-                "2" => Verified::Always(origin),
-                "3" => {
-                    self.out.differs(origin, ITSELF);
-                    Verified::Pinned(origin)
-                }
-                "4" => Verified::Pinned(origin),
+            let verification = match level {
+                "0" => return None,
+                "1" => Verification::IfThere,
+                "2" => Verification::Always,
+                "3" | "4" => Verification::Pinned,
                 _ => {
                     self.out.refuse(origin, "not a level", "0 to 4");
-                    Verified::No
+                    return None;
                 }
             };
-        }
-        if let Some(origin) = service.on("verifyPeer") {
-            if let Some(origin) = service.on("verifyChain") {
+            if level == "3" {
                 self.out.differs(origin, ITSELF);
             }
-            return Verified::Pinned(origin);
+            return Some((verification, origin));
         }
-        match (service.on("verifyChain"), service.on("requireCert")) {
-            (Some(origin), _) => Verified::Always(origin),
-            (None, Some(origin)) => {
-                self.out.refuse(
-                    origin,
-                    "requires a certificate but does not verify it",
-                    "verifyChain = yes with it",
-                );
-                Verified::No
+        let chain = service.on("verifyChain");
+        if let Some(origin) = service.on("verifyPeer") {
+            if let Some(chain) = chain {
+                self.out.differs(chain, ITSELF);
             }
-            (None, None) => Verified::No,
+            return Some((Verification::Pinned, origin));
         }
+        if let (None, Some(origin)) = (chain, service.on("requireCert")) {
+            let fault = "requires a certificate but does not verify it";
+            self.out.refuse(origin, fault, "verifyChain = yes with it");
+        }
+        chain.map(|origin| (Verification::Always, origin))
     }
 
     fn trusted(&mut self, service: &Service, by: SettingId) -> Option<(String, SettingId)> {
@@ -217,18 +212,11 @@ impl StunnelTranslator {
 
     /// Marks verification settings as ignored, because nothing is verified.
     fn unverified(&mut self, service: &Service) {
-        for name in [
-            "CAfile",
-            "CApath",
-            "CRLfile",
-            "CRLpath",
-            "checkHost",
-            "checkIP",
-            "checkEmail",
-        ] {
-            for (_, origin) in service.all(name) {
-                self.out
-                    .ignored(*origin, "without verifyChain nothing is verified");
+        let keys = ["policy.client-ca", "policy.crl", "policy.client-names"];
+        for setting in SETTINGS.iter().filter(|it| keys.contains(&it.ours)) {
+            for (_, origin) in service.all(setting.theirs) {
+                let why = "without verifyChain nothing is verified";
+                self.out.ignored(*origin, why);
             }
         }
     }
