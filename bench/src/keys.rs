@@ -20,11 +20,18 @@ pub fn file(directory: &Path, key: &str) -> Result<PathBuf, Error> {
         "p384" => &["ec", "-pkeyopt", "ec_paramgen_curve:P-384"],
         _ => &[&rsa],
     };
+    // This file replaces the system's openssl.cnf, so that every system creates the same extensions.
+    let config = directory.join("openssl.cnf");
+    let text = format!(
+        "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = extensions\n\
+         [name]\nCN = {NAME}\n[extensions]\nsubjectAltName = DNS:{NAME}, DNS:localhost\n"
+    );
+    fs::write(&config, text).map_err(|e| Error::os("cannot write openssl.cnf", e))?;
     let output = Command::new("openssl")
         .args(["req", "-x509", "-nodes", "-newkey"])
         .args(kind)
-        .args(["-subj", &format!("/CN={NAME}"), "-addext"])
-        .arg(format!("subjectAltName=DNS:{NAME},DNS:localhost"))
+        .arg("-config")
+        .arg(&config)
         .arg("-keyout")
         .arg(&path)
         .arg("-out")

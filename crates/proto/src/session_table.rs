@@ -229,8 +229,8 @@ impl<S: BuildHasher> SessionTable<S> {
         was_there
     }
 
-    /// Removes expired sessions among the `at_most` oldest of each shard. Takes every lock in turn. Call it periodically: without new sessions nothing else erases the
-    /// old secrets.
+    /// Removes expired sessions among the `at_most` oldest of each shard. Takes every lock in turn.
+    /// Call it periodically: without new sessions nothing else erases the old secrets.
     pub fn sweep(&self, now: Duration, at_most: usize) {
         let now = now.as_secs();
         for mut shard in self.shards.all() {

@@ -109,7 +109,7 @@ pub enum Refusal {
     DuplicateTlv(u8),
 }
 
-/// The addresses and TLVs exceed the maximum of the length field, 65535 bytes.
+/// A field is too long, or the addresses and TLVs exceed the maximum of the length field, 65535 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EncodeError;
 

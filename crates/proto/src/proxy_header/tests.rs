@@ -293,6 +293,9 @@ fn an_oversized_header_is_not_encoded() {
     assert_eq!(too_long.encode(V2, &mut out), Err(EncodeError));
     too_long.tlvs.authority = Some(&long[..65535]);
     assert_eq!(too_long.encode(V2, &mut out), Err(EncodeError));
+    let mut id = plain(Endpoints::Unknown);
+    id.tlvs.unique_id = Some(&[0; 129]);
+    assert_eq!(id.encode(V2, &mut out), Err(EncodeError));
     assert_eq!(out, b"before");
 }
 

@@ -11,9 +11,13 @@ use super::header::{EncodeError, Refusal, SslTlv, Tlvs};
 use crate::reader::Reader;
 
 pub(super) fn encode(tlvs: &Tlvs<'_>, out: &mut Vec<u8>) -> Result<(), EncodeError> {
+    let id = tlvs.unique_id;
+    if id.is_some_and(|id| id.len() > MAX_UNIQUE_ID_BYTES) {
+        return Err(EncodeError);
+    }
     push(out, ALPN, tlvs.alpn)?;
     push(out, AUTHORITY, tlvs.authority.map(str::as_bytes))?;
-    push(out, UNIQUE_ID, tlvs.unique_id)?;
+    push(out, UNIQUE_ID, id)?;
     let early_data = tlvs.early_data.map(u32::to_be_bytes);
     push(
         out,

@@ -527,9 +527,12 @@ mod tests {
         let v4 = |port| (Ipv4Addr::LOCALHOST, port).into();
         stays_deaf(listen(LOOPBACK, &ListenOptions::default()).unwrap(), v4);
         // A socket of the service manager may accept both families.
-        let both = || {
-            let listener = TcpListener::bind((Ipv6Addr::UNSPECIFIED, 0))?;
-            listener.set_nonblocking(true).map(|()| listener)
+        let both = || -> io::Result<TcpListener> {
+            let socket = Socket::new(Domain::IPV6, Type::STREAM.nonblocking(), None)?;
+            socket.set_only_v6(false)?;
+            socket.bind(&SocketAddr::from((Ipv6Addr::UNSPECIFIED, 0)).into())?;
+            socket.listen(16)?;
+            Ok(socket.into())
         };
         let Ok(listener) = both() else {
             becket_tidy::skip("needs IPv6");
