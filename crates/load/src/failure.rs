@@ -58,8 +58,8 @@ pub enum Failure {
     Os(i32),
 }
 
-impl Failure {
-    pub fn from_io(error: &io::Error) -> Self {
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
         match error.kind() {
             io::ErrorKind::ConnectionRefused => Self::Refused,
             io::ErrorKind::ConnectionReset
@@ -68,16 +68,18 @@ impl Failure {
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::Unreachable,
             io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => Self::NoPort,
             io::ErrorKind::TimedOut => Self::TimeOut("connect"),
-            _ => match Errno::from_io_error(error) {
+            _ => match Errno::from_io_error(&error) {
                 Some(Errno::MFILE | Errno::NFILE) => Self::NoDescriptor,
                 other => Self::Os(other.map_or(0, Errno::raw_os_error)),
             },
         }
     }
+}
 
-    pub fn from_tls(error: &TlsError) -> Self {
+impl From<TlsError> for Failure {
+    fn from(error: TlsError) -> Self {
         match error {
-            TlsError::AlertReceived(alert) => Self::Alert(u8::from(*alert)),
+            TlsError::AlertReceived(alert) => Self::Alert(u8::from(alert)),
             TlsError::PeerIncompatible(_) => Self::Tls("nothing in common"),
             TlsError::PeerMisbehaved(_) => Self::Tls("peer misbehaved"),
             TlsError::DecryptError => Self::Tls("record does not decrypt"),
@@ -88,7 +90,9 @@ impl Failure {
             _ => Self::Tls("other error"),
         }
     }
+}
 
+impl Failure {
     /// Returns advice on how to remove the cause, if it is known.
     pub fn hint(self) -> Option<&'static str> {
         match self {
@@ -112,7 +116,7 @@ mod tests {
 
     #[test]
     fn a_failure_of_the_client_is_named_as_such() {
-        let none_left = Failure::from_io(&io::Error::from_raw_os_error(24));
+        let none_left = Failure::from(io::Error::from_raw_os_error(24));
         assert_eq!(none_left, Failure::NoDescriptor);
         assert!(none_left.to_string().starts_with("client:"));
         assert!(none_left.hint().is_some());

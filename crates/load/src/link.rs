@@ -105,15 +105,11 @@ impl LoadConnection {
         env: &Env,
     ) -> Result<Self, Failure> {
         let plan = &env.plan;
-        let tls = match config.zip(plan.server_name.clone()) {
-            None => None,
-            Some((config, name)) => {
-                Some(ClientConnection::new(config, name).map_err(|e| Failure::from_tls(&e))?)
-            }
-        };
+        let tls = config.zip(plan.server_name.clone());
+        let tls = tls.map(|(config, name)| ClientConnection::new(config, name));
         let mut link = Self {
             wire,
-            tls,
+            tls: tls.transpose()?,
             phase: Phase::Connecting,
             preface: plan.preface.as_ref().map(|preface| {
                 PrefaceState::new(if resumes {
@@ -176,7 +172,7 @@ impl LoadConnection {
                 Ok(count) => count,
                 Err(e) if e.kind() == ErrorKind::WouldBlock => return Ok(self.rest()),
                 Err(_) if self.is_idle() => return self.on_end(env),
-                Err(e) => return Err(Failure::from_io(&e)),
+                Err(e) => return Err(e.into()),
             };
             env.samples(self.times.step).traffic.bytes_in += count as u64;
             self.take_in(env, count)?;
@@ -244,7 +240,7 @@ impl LoadConnection {
     fn flush(&mut self, env: &mut Env) -> Result<(), Failure> {
         let sent = match self.wire.flush() {
             Err(_) if self.is_idle() => return Ok(()),
-            flushed => flushed.map_err(|e| Failure::from_io(&e))?,
+            flushed => flushed?,
         };
         env.samples(self.times.step).traffic.bytes_out += sent as u64;
         if self.phase == Phase::Connecting && sent > 0 {
@@ -275,8 +271,7 @@ impl LoadConnection {
         let request = env.request(self.requests_left);
         let data = self.tls.as_mut().and_then(ClientConnection::early_data);
         if let Some(mut data) = data.filter(|data| data.bytes_left() >= request.len()) {
-            let written = data.write_all(request);
-            written.map_err(|e| Failure::from_io(&e))?;
+            data.write_all(request)?;
             self.early = true;
         }
         Ok(())
@@ -288,8 +283,7 @@ impl LoadConnection {
         match &mut self.tls {
             None => self.wire.outbox.extend_from_slice(request),
             Some(tls) => {
-                let written = tls.writer().write_all(request);
-                written.map_err(|e| Failure::from_io(&e))?;
+                tls.writer().write_all(request)?;
                 self.collect()?;
             }
         }
@@ -301,8 +295,7 @@ impl LoadConnection {
             return Ok(());
         };
         while tls.wants_write() {
-            let written = tls.write_tls(&mut self.wire.outbox);
-            written.map_err(|e| Failure::from_io(&e))?;
+            tls.write_tls(&mut self.wire.outbox)?;
         }
         Ok(())
     }
@@ -331,11 +324,8 @@ impl LoadConnection {
                 return Ok(());
             };
             let mut records = env.input.get(taken..count).unwrap_or(&[]);
-            let read = tls.read_tls(&mut records);
-            taken += read.map_err(|e| Failure::from_io(&e))?;
-            let state = tls
-                .process_new_packets()
-                .map_err(|e| Failure::from_tls(&e))?;
+            taken += tls.read_tls(&mut records)?;
+            let state = tls.process_new_packets()?;
             self.peer_closed |= state.peer_has_closed();
             if self.phase == Phase::Handshaking && !tls.is_handshaking() {
                 self.on_handshake(env, now)?;

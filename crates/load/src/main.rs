@@ -2,12 +2,12 @@
 #![forbid(unsafe_code)]
 
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use becket_load::cli::{Cli, Instead};
 use becket_load::{Error, probe, run, serve, text};
 use clap::Parser;
+use signal_hook::consts::{SIGINT, SIGTERM};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -24,11 +24,11 @@ fn main() -> ExitCode {
 
 fn program() -> Result<u8, Error> {
     let cli = Cli::parse();
-    let stop = stop_on_signals()?;
+    let stop = run::stop_on(&[SIGINT, SIGTERM])?;
     if let Some(Instead::Probe(options)) = &cli.instead {
         let all_answered = probe::run(options, &stop)?;
         return Ok(if stop.load(Ordering::Relaxed) {
-            INTERRUPTED
+            run::INTERRUPTED
         } else if all_answered {
             0
         } else {
@@ -53,27 +53,10 @@ fn program() -> Result<u8, Error> {
         print!("{page}");
     }
     Ok(match report.steps.iter().map(|step| step.completed).sum() {
-        _ if report.interrupted => INTERRUPTED,
+        _ if report.interrupted => run::INTERRUPTED,
         0u64 => NOTHING_SUCCEEDED,
         _ => 0,
     })
 }
 
-/// Installs signal handlers: the first signal ends the run early, the second exits at once.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
-        let armed = signal_hook::flag::register_conditional_shutdown(
-            signal,
-            INTERRUPTED.into(),
-            Arc::clone(&stop),
-        )
-        .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)));
-        armed.map_err(|e| Error::os("cannot install signal handlers", e))?;
-    }
-    Ok(stop)
-}
-
-/// Exit code that shells use for a program that SIGINT terminated.
-const INTERRUPTED: u8 = 130;
 const NOTHING_SUCCEEDED: u8 = 1;

@@ -117,10 +117,8 @@ impl ClientSlot {
             link = self.connect(resumes, times, env)?;
         }
         let interest = Interest::READABLE | Interest::WRITABLE;
-        let registered = env
-            .registry
-            .register(&mut link.wire.socket, self.token, interest);
-        registered.map_err(|e| Failure::from_io(&e))?;
+        env.registry
+            .register(&mut link.wire.socket, self.token, interest)?;
         self.link.insert(link).turn(env, false)
     }
 
@@ -136,11 +134,9 @@ impl ClientSlot {
         env.opened += 1;
         env.samples(times.step).traffic.connections += 1;
         times.mark = clock::now();
-        let wire = Wire::connect(env.plan.address(), source);
-        let wire = wire.map_err(|e| Failure::from_io(&e))?;
+        let wire = Wire::connect(env.plan.address(), source)?;
         if since_queued {
-            let noted = note_acknowledgements(&wire.socket, true);
-            noted.map_err(|e| Failure::from_io(&e))?;
+            note_acknowledgements(&wire.socket, true)?;
         }
         LoadConnection::open(wire, self.config.clone(), resumes, times, env)
     }

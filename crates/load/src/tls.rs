@@ -108,11 +108,8 @@ impl TlsOptions {
             let fault = "--resume-kind id and ticket require TLS 1.2, psk requires TLS 1.3: remove --tls, or choose another kind";
             return Err(Error::Plan(fault.to_owned()));
         }
-        if self.early_data
-            && !offered
-                .iter()
-                .any(|offered| wanted(Some(TlsVersion::Tls13), offered))
-        {
+        let tls13 = |version| wanted(Some(TlsVersion::Tls13), version);
+        if self.early_data && !offered.iter().copied().any(tls13) {
             let fault = "--early-data requires TLS 1.3, which --tls or --resume-kind excludes";
             return Err(Error::Plan(fault.to_owned()));
         }

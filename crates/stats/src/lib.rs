@@ -6,11 +6,13 @@
 //! The crate uses no clock, no files and no sockets.
 //!
 //! ```
-//! use becket_stats::ratio::{Interval, Verdict};
+//! use std::cmp::Ordering;
+//!
+//! use becket_stats::ratio::Interval;
 //!
 //! let rounds = [(80.0, 100.0), (81.0, 100.0), (79.0, 100.0)];
 //! let interval = Interval::paired(&rounds, 0.95).unwrap();
-//! assert_eq!(interval.against(1.0), Verdict::Less);
+//! assert_eq!(interval.against(1.0), Some(Ordering::Less));
 //! ```
 #![forbid(unsafe_code)]
 

@@ -11,22 +11,14 @@
 //! five checks at 95 % are wrong in 14 of 100 cases. [`level`] returns the higher confidence that
 //! each check then needs, according to Bonferroni.
 
+use std::cmp::Ordering;
+
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
     /// The ratio of the geometric means.
     pub ratio: f64,
     pub low: f64,
     pub high: f64,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// The first series is significantly lower.
-    Less,
-    /// The first series is significantly higher.
-    More,
-    /// The difference is not significant.
-    Unclear,
 }
 
 impl Interval {
@@ -60,12 +52,13 @@ impl Interval {
         }
     }
 
-    /// Returns how the first series compares with the second series multiplied by `times`.
-    pub fn against(&self, times: f64) -> Verdict {
+    /// Returns how the first series compares with the second series multiplied by `times`, or `None` if the difference
+    /// is not significant.
+    pub fn against(&self, times: f64) -> Option<Ordering> {
         match self {
-            Self { high, .. } if *high < times => Verdict::Less,
-            Self { low, .. } if *low > times => Verdict::More,
-            _ => Verdict::Unclear,
+            Self { high, .. } if *high < times => Some(Ordering::Less),
+            Self { low, .. } if *low > times => Some(Ordering::Greater),
+            _ => None,
         }
     }
 }
@@ -162,7 +155,7 @@ mod tests {
         assert!((interval.ratio.ln() - 0.2).abs() < 1e-9);
         assert!((interval.low.ln() - (0.2 - reach)).abs() < 1e-4);
         assert!((interval.high.ln() - (0.2 + reach)).abs() < 1e-4);
-        assert_eq!(interval.against(1.0), Verdict::Unclear);
+        assert_eq!(interval.against(1.0), None);
     }
 
     #[test]
@@ -179,9 +172,9 @@ mod tests {
             low: 0.94,
             high: 0.96,
         };
-        assert_eq!(interval.against(1.0), Verdict::Less);
-        assert_eq!(interval.widened(0.05).against(1.0), Verdict::Unclear);
-        assert_eq!(interval.against(0.9), Verdict::More);
+        assert_eq!(interval.against(1.0), Some(Ordering::Less));
+        assert_eq!(interval.widened(0.05).against(1.0), None);
+        assert_eq!(interval.against(0.9), Some(Ordering::Greater));
     }
 
     #[test]
@@ -196,7 +189,7 @@ mod tests {
                     .collect();
                 looks.iter().any(|rounds| {
                     let interval = Interval::paired(&pairs[..*rounds], confidence).unwrap();
-                    interval.against(1.0) != Verdict::Unclear
+                    interval.against(1.0).is_some()
                 })
             });
             runs.count() as f64 / f64::from(RUNS)
@@ -214,7 +207,7 @@ mod tests {
             let pairs: Vec<(f64, f64)> = (0..5)
                 .map(|_| (1.02 * noise(&mut random, 0.005), noise(&mut random, 0.005)))
                 .collect();
-            Interval::paired(&pairs, 0.95).unwrap().against(1.0) == Verdict::More
+            Interval::paired(&pairs, 0.95).unwrap().against(1.0) == Some(Ordering::Greater)
         });
         let found = found.count();
         assert!(found > 190, "{found}");

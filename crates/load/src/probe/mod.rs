@@ -127,7 +127,8 @@ impl Asked {
             if offers.refused.contains_key(way.version) {
                 continue;
             }
-            if let Err(failure) = self.try_way(way, address, offers)? {
+            let tls = Tls::new(&way.options())?;
+            if let Err(failure) = self.try_way(way, &tls, address, offers) {
                 offers.refused.insert(way.version, failure.to_string());
             }
         }
@@ -153,18 +154,15 @@ impl Asked {
     fn try_way(
         &self,
         way: &Way,
+        tls: &Tls,
         address: SocketAddr,
         offers: &mut Offers,
-    ) -> Result<Result<(), Failure>, Error> {
-        let tls = Tls::new(&way.options())?;
+    ) -> Result<(), Failure> {
         let sessions = Arc::new(Sessions::default());
         let config = tls.config_with(Resumption::store(Arc::clone(&sessions) as _));
         let is_psk = way.offer == Offered::Psk;
         let waits = is_psk.then_some(&*sessions);
-        let full = match self.handshake(address, &config, waits) {
-            Ok((full, _)) => full,
-            Err(failure) => return Ok(Err(failure)),
-        };
+        let (full, _) = self.handshake(address, &config, waits)?;
         let agreed = negotiated::of(&full, None);
         if !offers.versions.contains(&way.version) {
             offers.versions.push(way.version);
@@ -175,7 +173,7 @@ impl Asked {
             offers.certificate = full.peer_certificates().and_then(ServerCertificate::of);
         }
         let Some(given) = sessions.given() else {
-            return Ok(Ok(()));
+            return Ok(());
         };
         if let Ok((again, offered)) = self.handshake(address, &config, None)
             && again.handshake_kind() == Some(HandshakeKind::Resumed)
@@ -190,7 +188,7 @@ impl Asked {
                 offers.early_data_bytes = given.early_data_bytes;
             }
         }
-        Ok(Ok(()))
+        Ok(())
     }
 
     /// Makes a handshake and returns the resumption method that its first flight offered. If `waits` is given, also requests `/` and
@@ -202,12 +200,10 @@ impl Asked {
         waits: Option<&Sessions>,
     ) -> Result<(ClientConnection, Offered), Failure> {
         let name = self.name.clone();
-        let mut tls = ClientConnection::new(Arc::clone(config), name)
-            .map_err(|error| Failure::from_tls(&error))?;
+        let mut tls = ClientConnection::new(Arc::clone(config), name)?;
         let mut peer = Peer::connect(address, self.time_out)?;
         let mut flight = Vec::new();
-        let written = tls.write_tls(&mut flight);
-        written.map_err(|error| Failure::from_io(&error))?;
+        tls.write_tls(&mut flight)?;
         let offered = Offered::of(&flight);
         peer.say(&flight)?;
         while tls.is_handshaking() {

@@ -34,7 +34,7 @@ pub(super) fn is_offered(
             _ if answer.len() > MOST_BYTES => return Err(Failure::Tls("not TLS")),
             _ => {}
         }
-        match peer.read(&mut buffer).map_err(|e| failure(&e))? {
+        match peer.read(&mut buffer).map_err(failure)? {
             0 => return Err(Failure::ClosedEarly),
             count => answer.extend_from_slice(buffer.get(..count).unwrap_or_default()),
         }

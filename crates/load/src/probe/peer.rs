@@ -21,21 +21,19 @@ pub(super) struct Peer {
 impl Peer {
     pub(super) fn connect(address: SocketAddr, time_out: Duration) -> Result<Self, Failure> {
         let until = clock::now() + time_out;
-        let socket = TcpStream::connect_timeout(&address, time_out)
-            .map_err(|error| Failure::from_io(&error))?;
         Ok(Self {
-            socket,
+            socket: TcpStream::connect_timeout(&address, time_out)?,
             until,
             left: MOST_BYTES,
         })
     }
 
     pub(super) fn say(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        self.write_all(bytes).map_err(|e| failure(&e))
+        self.write_all(bytes).map_err(failure)
     }
 
     pub(super) fn turn(&mut self, tls: &mut ClientConnection) -> Result<(), Failure> {
-        tls.complete_io(self).map_err(|e| failure(&e))?;
+        tls.complete_io(self).map_err(failure)?;
         Ok(())
     }
 
@@ -106,18 +104,18 @@ fn flush(tls: &mut ClientConnection, peer: &mut Peer) -> io::Result<()> {
     Ok(())
 }
 
-pub(super) fn failure(error: &io::Error) -> Failure {
+pub(super) fn failure(error: io::Error) -> Failure {
     let of_tls = error
         .get_ref()
         .and_then(|inner| inner.downcast_ref::<TlsError>());
     match (of_tls, error.kind()) {
-        (Some(error), _) => Failure::from_tls(error),
+        (Some(error), _) => error.clone().into(),
         (None, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
             Failure::TimeOut("handshake")
         }
         (None, io::ErrorKind::UnexpectedEof) => Failure::ClosedEarly,
         (None, io::ErrorKind::FileTooLarge) => Failure::Tls("handshake too long"),
-        _ => Failure::from_io(error),
+        _ => error.into(),
     }
 }
 

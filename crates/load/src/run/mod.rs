@@ -11,6 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use signal_hook::flag;
+
 use crate::report::LoadReport;
 
 use self::assembly::{assemble, conditions};
@@ -32,6 +34,20 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
     let mut report = assemble(&plan, &marks, harvests, conditions);
     report.interrupted = stop.load(Ordering::Relaxed);
     Ok(report)
+}
+
+/// Installs signal handlers, and returns the flag that the first signal sets. The second signal exits at once.
+///
+/// # Errors
+/// [`Error::Os`] if a handler cannot be installed.
+pub fn stop_on(signals: &[i32]) -> Result<Arc<AtomicBool>, Error> {
+    let stop = Arc::new(AtomicBool::new(false));
+    for signal in signals {
+        flag::register_conditional_shutdown(*signal, INTERRUPTED.into(), Arc::clone(&stop))
+            .and_then(|_| flag::register(*signal, Arc::clone(&stop)))
+            .map_err(|e| Error::os("cannot install signal handlers", e))?;
+    }
+    Ok(stop)
 }
 
 /// Raises the limit on open files and selects the first address that accepts a connection.
@@ -63,6 +79,8 @@ fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     })))
 }
 
+/// Exit code that shells use for a program that SIGINT terminated.
+pub const INTERRUPTED: u8 = 130;
 /// Number of file descriptors reserved for polls, standard streams and libraries.
 const DESCRIPTORS_BESIDE: u64 = 64;
 /// Minimum time limit of the connect before the run: after a flood, a server may accept late.
