@@ -14,7 +14,7 @@ use std::time::Duration;
 use becket_load::clock;
 use becket_load::preface::{Flight, Preface};
 use rustls::client::Resumption;
-use rustls::server::{ServerSessionMemoryCache, StoresServerSessions, UnbufferedServerConnection};
+use rustls::server::{ServerSessionMemoryCache, UnbufferedServerConnection};
 use rustls::unbuffered::{ConnectionState, UnbufferedStatus};
 use rustls::{ClientConfig, ClientConnection, ServerConfig, crypto::aws_lc_rs, version};
 use rustls_pki_types::pem::PemObject;
@@ -259,8 +259,7 @@ fn server_config(settings: &Settings, certificate: &Path) -> Result<ServerConfig
         .with_single_cert(chain, key)
         .map_err(failed)?;
     if settings.resume_kind == "id" {
-        let store: Arc<dyn StoresServerSessions> = ServerSessionMemoryCache::new(1024);
-        config.session_storage = store;
+        config.session_storage = ServerSessionMemoryCache::new(1024);
     } else {
         config.ticketer = aws_lc_rs::Ticketer::new().map_err(failed)?;
     }

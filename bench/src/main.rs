@@ -3,12 +3,11 @@
 
 use std::io::{self, Write};
 use std::process::ExitCode;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 
 use becket_bench::cli::{self, Cli, Command};
 use becket_bench::{Error, catalog, plan, plot, readme, report, runner, store};
 use clap::Parser;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -38,7 +37,8 @@ fn program() -> Result<(), Error> {
                 return Ok(());
             }
             let out = order.out.clone();
-            let stop = stop_on_signals()?;
+            // After a second signal, the guard stops the peers.
+            let stop = becket_load::run::stop_on(&[SIGINT, SIGTERM, SIGHUP])?;
             let run = runner::run(order, &stop)?;
             write_pages(&out, &run)?;
             say(&report::markdown(&run));
@@ -72,20 +72,4 @@ fn write_pages(directory: &std::path::Path, run: &becket_bench::result::Run) -> 
         }
     }
     store::write(&directory.join("report.md"), &report::markdown(run))
-}
-
-/// Installs signal handlers. The first signal ends the run and stops the peers. The second one exits immediately, and the guard
-/// stops the peers.
-fn stop_on_signals() -> Result<Arc<AtomicBool>, Error> {
-    let stop = Arc::new(AtomicBool::new(false));
-    for signal in [
-        signal_hook::consts::SIGINT,
-        signal_hook::consts::SIGTERM,
-        signal_hook::consts::SIGHUP,
-    ] {
-        signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&stop))
-            .and_then(|_| signal_hook::flag::register(signal, Arc::clone(&stop)))
-            .map_err(|e| Error::os("cannot install signal handlers", e))?;
-    }
-    Ok(stop)
 }

@@ -12,17 +12,6 @@ use rustix::process::Signal;
 
 use crate::{Error, guard, place};
 
-#[derive(Clone, Debug, Default)]
-pub struct Launch {
-    pub name: String,
-    pub program: PathBuf,
-    pub args: Vec<String>,
-    /// Environment variables in addition to those of the bench.
-    pub env: Vec<(String, String)>,
-    pub cpus: Vec<usize>,
-    pub log: PathBuf,
-}
-
 /// Running program and all processes of its process group.
 #[derive(Debug)]
 pub struct Process {
@@ -47,31 +36,25 @@ impl Weight {
 }
 
 impl Process {
-    /// Starts a program in its own process group.
-    pub fn start(launch: Launch) -> Result<Self, Error> {
-        let no_log = |e| Error::os(format!("cannot write {}", launch.log.display()), e);
-        let log = File::create(&launch.log).map_err(no_log)?;
-        let also = log.try_clone().map_err(no_log)?;
-        let mut command = Command::new(&launch.program);
-        command
-            .args(&launch.args)
-            .envs(launch.env)
-            .stdin(Stdio::null())
-            .stdout(log)
-            .stderr(also)
-            .process_group(0);
-        let child = place::on(&launch.cpus, || {
-            command.spawn().map_err(|e| {
-                let program = launch.program.display();
-                Error::Peer(format!("cannot start {}: {program}: {e}", launch.name))
+    /// Starts a program on these CPUs in its own process group. `log` receives its output.
+    pub fn start(
+        name: String,
+        mut command: Command,
+        cpus: &[usize],
+        log: PathBuf,
+    ) -> Result<Self, Error> {
+        let no_log = |e| Error::os(format!("cannot write {}", log.display()), e);
+        let output = File::create(&log).map_err(no_log)?;
+        let also = output.try_clone().map_err(no_log)?;
+        command.stdin(Stdio::null()).stdout(output).stderr(also);
+        let child = place::on(cpus, || {
+            command.process_group(0).spawn().map_err(|e| {
+                let program = command.get_program().display();
+                Error::Peer(format!("cannot start {name}: {program}: {e}"))
             })
         })?;
         guard::watch(child.id());
-        Ok(Self {
-            name: launch.name,
-            child,
-            log: launch.log,
-        })
+        Ok(Self { name, child, log })
     }
 
     /// Waits until the program accepts connections.

@@ -4,7 +4,9 @@
 //! because the speed of a machine changes over time. See [`becket_stats::ratio`] for the statistics and
 //! [`crate::control`] for the precision that the machine allows.
 
-use becket_stats::ratio::{Interval, Verdict, level};
+use std::cmp::Ordering;
+
+use becket_stats::ratio::{Interval, level};
 
 use crate::control;
 use crate::figure::Figure;
@@ -70,7 +72,7 @@ pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) ->
         let apart = |other: &Column, times: f64| {
             certainty
                 .between(subject, other, &figure.name)
-                .is_some_and(|interval| interval.against(times) != Verdict::Unclear)
+                .is_some_and(|interval| interval.against(times).is_some())
         };
         let measured = subject.median(&figure.name).is_some();
         let rival = rival(case, figure).is_none_or(|rival| apart(rival, 1.0));
@@ -83,11 +85,8 @@ pub fn is_decided(case: &Case, deciding: &[Figure], certainty: Certainty<'_>) ->
 /// Returns whether the first column is better than the second one multiplied by `times`. Returns `None` if this is
 /// unclear.
 fn is_better(interval: &Interval, times: f64, figure: &Figure) -> Option<bool> {
-    match interval.against(times) {
-        Verdict::Unclear => None,
-        Verdict::Less => Some(figure.less_is_better),
-        Verdict::More => Some(!figure.less_is_better),
-    }
+    let order = interval.against(times)?;
+    Some(order.is_lt() == figure.less_is_better)
 }
 
 /// Returns the ratio of two values of a figure at which the first one is worse by [`TOLERATED`].
@@ -156,9 +155,9 @@ pub fn of_kept(case: &Case, figure: &Figure, certainty: Certainty<'_>) -> Option
     Some(Standing {
         against: format!("its closed loop (target: {:.0} %)", mark * 100.0),
         word: match interval.against(*mark) {
-            Verdict::More => "target met",
-            Verdict::Less => "target missed",
-            Verdict::Unclear => "inconclusive",
+            None => "inconclusive",
+            Some(Ordering::Less) => "target missed",
+            Some(_) => "target met",
         },
         interval,
     })

@@ -18,8 +18,6 @@ mod stage;
 mod storm;
 mod transactions;
 
-use becket_load::report::Negotiated;
-
 pub use self::capacities::Capacities;
 pub use self::stage::Stage;
 use crate::order::LARGE;
@@ -58,13 +56,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
 
 /// Returns an error if a server negotiated other parameters than the case requires.
 fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
-    let Some(Negotiated {
-        version,
-        suite,
-        group,
-        ..
-    }) = &column.negotiated
-    else {
+    let Some(agreed) = &column.negotiated else {
         return Ok(());
     };
     let wanted_suite = match settings.suite.as_str() {
@@ -76,15 +68,15 @@ fn check_alike(settings: &Settings, column: &Column) -> Result<(), Error> {
         "p256" => "secp256r1",
         other => other,
     };
-    let group_differs = group
-        .as_ref()
-        .is_some_and(|g| !g.eq_ignore_ascii_case(wanted_group));
+    let group = agreed.group.as_deref();
+    let group_differs = group.is_some_and(|group| !group.eq_ignore_ascii_case(wanted_group));
+    let (version, suite) = (&agreed.version, &agreed.suite);
     let version_differs = version.strip_prefix("TLSv") != Some(settings.tls.as_str());
     if version_differs || !suite.contains(wanted_suite) || group_differs {
         return Err(Error::Unlike(format!(
             "{} negotiated {version}, {suite}, {} instead of TLS {}, {wanted_suite}, {wanted_group}: its figures would not be comparable",
             column.peer,
-            group.as_deref().unwrap_or("no group"),
+            group.unwrap_or("no group"),
             settings.tls
         )));
     }

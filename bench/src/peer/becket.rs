@@ -110,7 +110,7 @@ fn front(site: &Site<'_>) -> String {
 /// addresses. Peers other than becket have no such limit.
 pub(super) const HALF_OPEN: &str = "half-open-per-source = 10000\n";
 
-pub(super) fn version(said: &str) -> (String, String) {
-    let version = said.split_ascii_whitespace().nth(1).unwrap_or("unknown");
-    (version.to_owned(), "rustls with AWS-LC".to_owned())
+pub(super) fn version(said: &str) -> (Option<String>, Option<String>) {
+    let version = said.split_ascii_whitespace().nth(1).map(str::to_owned);
+    (version, Some("rustls with AWS-LC".to_owned()))
 }

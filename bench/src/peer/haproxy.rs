@@ -5,9 +5,7 @@
 
 use std::net::SocketAddr;
 
-use super::site::{
-    BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after,
-};
+use super::site::{BACKLOG, SESSIONS, Site, first_words, groups, suite_names, words_after};
 use crate::scenario::{EARLY, Front};
 
 pub(super) fn configuration(site: &Site<'_>) -> String {
@@ -65,13 +63,13 @@ backend servers
     )
 }
 
-pub(super) fn version(said: &str) -> (String, String) {
+pub(super) fn version(said: &str) -> (Option<String>, Option<String>) {
     let version = words_after(said, "HAProxy version ", 1);
     let running = said
         .lines()
         .find_map(|line| line.strip_prefix("Running on ")?.split_once(" version : "));
     let library = running.map(|(_, rest)| first_words(rest, 2));
-    (or_unknown(version), or_unknown(library))
+    (version, library)
 }
 
 /// Rules for passthrough: wait for the ClientHello and route by its server name.

@@ -30,9 +30,9 @@ quiet = on
     )
 }
 
-pub(super) fn version(said: &str, openssl: String) -> (String, String) {
+pub(super) fn version(said: &str, openssl: Option<String>) -> (Option<String>, Option<String>) {
     let version = said
         .split_ascii_whitespace()
         .find(|word| word.starts_with(|c: char| c.is_ascii_digit()));
-    (version.unwrap_or("unknown").to_owned(), openssl)
+    (version.map(str::to_owned), openssl)
 }

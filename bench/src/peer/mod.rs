@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 pub use self::site::Site;
-use self::site::{first_words, or_unknown};
+use self::site::first_words;
 use crate::Error;
-use crate::process::{self, Launch, Process};
+use crate::process::{self, Process};
 use crate::result;
 use crate::scenario::OLD;
 use crate::store;
@@ -78,14 +78,14 @@ impl Kind {
         }
     }
 
-    /// Returns the command line that runs the program in the foreground with this configuration.
-    fn args(self, file: String) -> Vec<String> {
+    /// Returns the options before the configuration file that run the program in the foreground.
+    fn options(self) -> &'static [&'static str] {
         match self {
-            Self::Becket => vec!["run".to_owned(), "--config".to_owned(), file],
-            Self::Hitch => vec![format!("--config={file}")],
-            Self::Haproxy => vec!["-db".to_owned(), "-f".to_owned(), file],
-            Self::Nginx => ["-e", "stderr", "-c", &file].map(str::to_owned).to_vec(),
-            Self::Stunnel => vec![file],
+            Self::Becket => &["run", "--config"],
+            Self::Hitch => &["--config"],
+            Self::Haproxy => &["-db", "-f"],
+            Self::Nginx => &["-e", "stderr", "-c"],
+            Self::Stunnel => &[],
         }
     }
 
@@ -138,6 +138,7 @@ impl Peer {
     /// Returns the program's version and TLS library, from its own output.
     pub fn describe(&self) -> result::PeerFacts {
         let said = |option| said(&self.program, option);
+        let unknown = || "unknown".to_owned();
         let (version, library) = match self.kind {
             Kind::Becket => becket::version(&said("--version")),
             Kind::Hitch => hitch::version(&said("--version"), openssl()),
@@ -147,8 +148,8 @@ impl Peer {
         };
         result::PeerFacts {
             name: self.name.clone(),
-            version,
-            library,
+            version: version.unwrap_or_else(unknown),
+            library: library.unwrap_or_else(unknown),
             configuration: String::new(),
         }
     }
@@ -168,14 +169,11 @@ impl Peer {
         }
         let file = site.directory.join(format!("{}.conf", self.name));
         store::write(&file, &configuration)?;
-        let mut process = Process::start(Launch {
-            name: self.name.clone(),
-            program: self.program.clone(),
-            args: self.kind.args(file.display().to_string()),
-            env: environment(site)?,
-            cpus: site.cpus.to_vec(),
-            log: site.directory.join(format!("{}.log", self.name)),
-        })?;
+        let mut command = Command::new(&self.program);
+        command.args(self.kind.options()).arg(file);
+        set_environment(&mut command, site)?;
+        let log = site.directory.join(format!("{}.log", self.name));
+        let mut process = Process::start(self.name.clone(), command, site.cpus, log)?;
         process.wait_for(site.address)?;
         Ok(Server {
             name: self.name.clone(),
@@ -187,25 +185,24 @@ impl Peer {
     }
 }
 
-/// Returns environment variables for OpenSSL and AWS-LC. They hide CPU features, and make OpenSSL accept 1024-bit keys.
+/// Sets environment variables for OpenSSL and AWS-LC. They hide CPU features, and make OpenSSL accept 1024-bit keys.
 ///
 /// See OPENSSL_ia32cap(3) for the format: the first word masks CPUID leaf 1 and the second one leaf 7, with EDX or EBX
 /// in the lower half and ECX in the upper half. `avx512` hides AVX-512 F, DQ, IFMA, CD, BW and VL, and VAES with
 /// VPCLMULQDQ. `aes` hides AES-NI with PCLMULQDQ, and VAES with VPCLMULQDQ.
-fn environment(site: &Site<'_>) -> Result<Vec<(String, String)>, Error> {
+fn set_environment(command: &mut Command, site: &Site<'_>) -> Result<(), Error> {
     let mask = match site.settings.mask.as_str() {
         "avx512" => Some(":~0x600d0230000"),
         "aes" => Some("~0x200000200000000:~0x60000000000"),
         _ => None,
     };
-    let mask = mask.map(|mask| ("OPENSSL_ia32cap".to_owned(), mask.to_owned()));
-    let mut variables: Vec<(String, String)> = mask.into_iter().collect();
+    command.envs(mask.map(|mask| ("OPENSSL_ia32cap", mask)));
     if site.settings.key == "rsa1024" {
         let file = site.directory.join("openssl.cnf");
         store::write(&file, SMALL_KEYS)?;
-        variables.push(("OPENSSL_CONF".to_owned(), file.display().to_string()));
+        command.env("OPENSSL_CONF", file);
     }
-    Ok(variables)
+    Ok(())
 }
 
 /// OpenSSL configuration that accepts keys of any size.
@@ -224,9 +221,9 @@ fn places() -> Vec<PathBuf> {
 }
 
 /// Returns the version of the installed OpenSSL, for a program that does not report its library.
-fn openssl() -> String {
+fn openssl() -> Option<String> {
     let version = first_words(&said(Path::new("openssl"), "version"), 2);
-    or_unknown(Some(version).filter(|version| !version.is_empty()))
+    Some(version).filter(|version| !version.is_empty())
 }
 
 /// Runs a program with an option that prints information, and returns its output, or an empty text if it does not start.

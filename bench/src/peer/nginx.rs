@@ -2,9 +2,7 @@
 
 use std::net::SocketAddr;
 
-use super::site::{
-    BACKLOG, SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after,
-};
+use super::site::{BACKLOG, SESSIONS, Site, first_words, groups, suite_names, words_after};
 use crate::scenario::{EARLY, Files, Front};
 
 /// Returns the configuration. `said` is the output of `nginx -V`.
@@ -100,7 +98,7 @@ fn files(site: &Site<'_>, sealed: &str) -> String {
     )
 }
 
-pub(super) fn version(said: &str) -> (String, String) {
+pub(super) fn version(said: &str) -> (Option<String>, Option<String>) {
     let version = words_after(said, "nginx version: nginx/", 1);
     let built = said
         .lines()
@@ -109,10 +107,7 @@ pub(super) fn version(said: &str) -> (String, String) {
         text.split_once("running with ")
             .map_or(text, |(_, running)| running)
     });
-    (
-        or_unknown(version),
-        or_unknown(library.map(|text| first_words(text, 2))),
-    )
+    (version, library.map(|text| first_words(text, 2)))
 }
 
 /// Returns the path of the stream module if it is a dynamic module, as in Debian's build, otherwise `None`.

@@ -49,10 +49,6 @@ pub(super) fn first_words(text: &str, count: usize) -> String {
     words.join(" ")
 }
 
-pub(super) fn or_unknown(text: Option<String>) -> String {
-    text.unwrap_or_else(|| "unknown".to_owned())
-}
-
 /// Returns the names of a cipher suite: OpenSSL's name for TLS 1.2, and the IANA name for TLS 1.3.
 pub(super) fn suite_names(suite: &str) -> (&'static str, &'static str) {
     match suite {

@@ -1,7 +1,7 @@
 //! Generates the configuration of stunnel, which uses a thread per connection and has no setting for the number of
 //! workers.
 
-use super::site::{SESSIONS, Site, first_words, groups, or_unknown, suite_names, words_after};
+use super::site::{SESSIONS, Site, first_words, groups, suite_names, words_after};
 
 pub(super) fn configuration(site: &Site<'_>) -> String {
     let (old, new) = suite_names(&site.settings.suite);
@@ -32,7 +32,7 @@ ciphersuites = {new}
     )
 }
 
-pub(super) fn version(said: &str) -> (String, String) {
+pub(super) fn version(said: &str) -> (Option<String>, Option<String>) {
     let compiled = || {
         let with = said
             .lines()
@@ -40,8 +40,5 @@ pub(super) fn version(said: &str) -> (String, String) {
         with.map(|text| first_words(text, 2))
     };
     let library = words_after(said, "Running  with ", 2).or_else(compiled);
-    (
-        or_unknown(words_after(said, "stunnel ", 1)),
-        or_unknown(library),
-    )
+    (words_after(said, "stunnel ", 1), library)
 }

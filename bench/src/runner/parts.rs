@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::path::Path;
+use std::process::Command;
 
 use crate::Error;
 use crate::control::Control;
@@ -16,7 +17,7 @@ use crate::network;
 use crate::order::Order;
 use crate::peer::{Kind, Peer, Server, Site};
 use crate::place::{Place, Shares};
-use crate::process::{Launch, Process, free_address};
+use crate::process::{Process, free_address};
 use crate::result::{Column, PeerFacts};
 use crate::scenario::{Files, Front, Measure, Scenario, Settings};
 
@@ -276,15 +277,10 @@ fn own(
 ) -> Result<Server, Error> {
     let program = std::env::current_exe()
         .map_err(|e| Error::os("cannot find the bench's own executable", e))?;
-    let args = ["part"].iter().chain(args).map(|arg| (*arg).to_owned());
-    let mut process = Process::start(Launch {
-        name: format!("the bench's {name}"),
-        program,
-        args: args.collect(),
-        env: Vec::new(),
-        cpus: cpus.to_vec(),
-        log: directory.join(format!("{name}.log")),
-    })?;
+    let mut command = Command::new(program);
+    command.arg("part").args(args);
+    let log = directory.join(format!("{name}.log"));
+    let mut process = Process::start(format!("the bench's {name}"), command, cpus, log)?;
     process.wait_for(address)?;
     Ok(Server {
         name: name.to_owned(),
