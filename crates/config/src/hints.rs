@@ -1,5 +1,8 @@
 //! Hints in error messages: for invalid TOML, and for keys of other programs.
 
+use toml_parser::Source;
+use toml_parser::lexer::TokenKind;
+
 /// Returns becket's setting for a key of nginx, HAProxy or Traefik.
 pub(crate) fn foreign(key: &str) -> Option<&'static str> {
     let plain = |c: &char| !matches!(c, '-' | '_');
@@ -66,56 +69,28 @@ const FOREIGN: [(&[&str], &str); 15] = [
     ),
 ];
 
-/// Returns the innermost bracket or string that is open at the byte offset `until`, and the offset where it begins.
+/// Returns the innermost bracket or string that is open at the byte offset `until`, the start of a line, and the offset
+/// where it begins.
 pub(crate) fn opened(text: &str, until: usize) -> Option<(usize, &'static str)> {
     let mut open = Vec::new();
-    let mut at = 0;
-    while at < until {
-        let rest = text.as_bytes().get(at..).unwrap_or_default();
-        let quote = QUOTES
-            .into_iter()
-            .find(|quote| rest.starts_with(quote.as_bytes()));
-        at += match (rest.first(), quote) {
-            (None, _) => break,
-            (_, Some(quote)) => match string_length(rest, quote) {
-                length if at + length > until => return Some((at, quote)),
-                length => length,
-            },
-            (Some(b'#'), _) => rest.iter().take_while(|byte| **byte != b'\n').count(),
-            (Some(byte), _) => {
-                match byte {
-                    b'[' => open.push((at, "[")),
-                    b'{' => open.push((at, "{")),
-                    b']' | b'}' => {
-                        open.pop();
-                    }
-                    _ => {}
-                }
-                1
+    for token in Source::new(text).lex() {
+        let (start, end) = (token.span().start(), token.span().end());
+        if start >= until {
+            break;
+        }
+        match token.kind() {
+            TokenKind::MlBasicString if end >= until => return Some((start, "\"\"\"")),
+            TokenKind::MlLiteralString if end >= until => return Some((start, "'''")),
+            TokenKind::LeftSquareBracket => open.push((start, "[")),
+            TokenKind::LeftCurlyBracket => open.push((start, "{")),
+            TokenKind::RightSquareBracket | TokenKind::RightCurlyBracket => {
+                open.pop();
             }
-        };
+            _ => {}
+        }
     }
     open.pop()
 }
-
-/// Returns the length of the string at the start of `text`, including its quotes. Returns more than
-/// the length of `text` if the closing quote is missing.
-fn string_length(text: &[u8], quote: &str) -> usize {
-    let mut at = quote.len();
-    loop {
-        let rest = text.get(at..).unwrap_or_default();
-        at += match rest.first() {
-            None => return text.len() + 1,
-            _ if rest.starts_with(quote.as_bytes()) => return at + quote.len(),
-            Some(b'\n') if quote.len() == 1 => return at,
-            Some(b'\\') if quote.starts_with('"') => 2,
-            Some(_) => 1,
-        };
-    }
-}
-
-/// Longer quotes come first, because `"` is a prefix of `"""`.
-const QUOTES: [&str; 4] = ["\"\"\"", "'''", "\"", "'"];
 
 #[cfg(test)]
 mod tests {
