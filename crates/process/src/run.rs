@@ -142,7 +142,9 @@ impl Runner {
                     return Input::Tick;
                 }
                 happened = happened => happened,
-                () = at(deadline) => return Input::Tick,
+                () = sleep_until(deadline.unwrap_or(self.origin)), if deadline.is_some() => {
+                    return Input::Tick;
+                }
                 () = self.watch.settled() => return Input::FilesChanged,
             };
             self.reported += 1;
@@ -515,14 +517,6 @@ impl Runner {
         {
             tracing::debug!(%error, "cannot notify the service manager");
         }
-    }
-}
-
-/// Sleeps until `instant`, or forever for `None`.
-async fn at(instant: Option<Instant>) {
-    match instant {
-        Some(instant) => sleep_until(instant).await,
-        None => std::future::pending().await,
     }
 }
 
