@@ -75,7 +75,7 @@ impl Exchange {
             let woken = tokio::select! {
                 () = socket.readable() => Woken::Datagrams,
                 () = self.events.wakeup(), if self.tell_at.is_none() => Woken::Events,
-                () = pass(left) => Woken::Time,
+                () = sleep(left.unwrap_or_default()), if left.is_some() => Woken::Time,
                 Some(Ok((name, found))) = self.lookups.join_next() => Woken::Found(name, found),
                 settings = self.reloads.recv() => match settings {
                     Some(settings) => Woken::Reloaded(Box::new(settings)),
@@ -142,14 +142,6 @@ fn receive(node: &mut NodeState, socket: &PeerSocket, buffer: &mut [u8], now: No
         }
     }
     true
-}
-
-/// Sleeps for `left`, or forever if `None`.
-async fn pass(left: Option<Duration>) {
-    match left {
-        Some(left) => sleep(left).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Size of the receive buffer in bytes. It is larger than any valid datagram.

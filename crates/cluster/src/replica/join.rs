@@ -38,24 +38,18 @@ impl<V: Vault> Replica<V> {
         if before == self.joins.begun.len() && self.joins.look.is_none_or(|look| look > now) {
             return;
         }
-        self.joins.look = None;
-        let mut targets: Vec<(SocketAddr, Reason)> = Vec::new();
-        let mut rests: Option<Duration> = None;
-        for known in &self.joins.listed {
-            if known.rest > now {
-                rests = Some(rests.map_or(known.rest, |rest| rest.min(known.rest)));
-            } else if !is_answered(&self.peers, known.address) {
-                targets.push((known.address, Reason::Listed));
-            }
-        }
+        let rests = self.joins.listed.iter().map(|known| known.rest);
+        self.joins.look = rests.filter(|rest| *rest > now).min();
+        let listed = self.joins.listed.iter().filter(|known| known.rest <= now);
+        let missing = listed.filter(|known| !is_answered(&self.peers, known.address));
+        let mut targets: Vec<_> = missing
+            .map(|known| (known.address, Reason::Listed))
+            .collect();
         for peer in self.peers.values().filter(|peer| peer.is_live()) {
             let newest = peer.pairs.last().and_then(|id| self.pairs.get(id));
             if newest.is_some_and(|pair| pair.is_to_be_replaced(&self.limits, now)) {
                 targets.push((peer.address, Reason::Stale));
             }
-        }
-        if let Some(rests) = rests {
-            self.joins.look_at(rests);
         }
         for (target, reason) in targets {
             self.begin(target, reason, now);
@@ -203,14 +197,10 @@ impl<V: Vault> Replica<V> {
                 .pairs
                 .iter()
                 .filter(|(_, pair)| pair.is_candidate() && (!of_peer || pair.peer == name));
-            let (mut count, mut oldest) = (0, None);
-            for (id, pair) in candidates {
-                count += 1;
-                if oldest.is_none_or(|(made, _)| pair.made < made) {
-                    oldest = Some((pair.made, *id));
-                }
-            }
-            if let Some((_, id)) = oldest.filter(|_| count >= limit) {
+            let oldest = candidates.clone().min_by_key(|(_, pair)| pair.made);
+            if let Some(id) = oldest.map(|(id, _)| *id)
+                && candidates.count() >= limit
+            {
                 self.pairs.remove(&id);
             }
         }

@@ -141,27 +141,27 @@ impl<S> Joins<S> {
         self.look.into_iter().chain(begun).min()
     }
 
-    /// Records that a HELLO was sent, and schedules the next one.
-    pub(super) fn said_hello(&mut self, id: PairId, now: Duration) {
-        let Some(begun) = self.begun.get_mut(&id) else {
-            return;
-        };
-        begun.next = now + begun.wait;
-        begun.wait = (begun.wait * 2).min(HELLO_AGAIN_AT_MOST);
-        let target = begun.target;
-        if let Some(known) = self.listed.iter_mut().find(|known| known.address == target) {
-            known.hellos = known.hellos.saturating_add(1);
-        }
+    /// Returns the joins whose HELLO must be sent now. Counts these HELLOs, and schedules the next ones.
+    pub(super) fn due_hellos(
+        &mut self,
+        now: Duration,
+    ) -> impl Iterator<Item = (PairId, &BegunJoin<S>)> {
+        let Self { begun, listed, .. } = self;
+        let due = begun.iter_mut().filter(move |(_, begun)| begun.next <= now);
+        due.map(move |(id, begun)| {
+            begun.next = now + begun.wait;
+            begun.wait = (begun.wait * 2).min(HELLO_AGAIN_AT_MOST);
+            if let Some(known) = at_address(listed, begun.target) {
+                known.hellos = known.hellos.saturating_add(1);
+            }
+            (*id, &*begun)
+        })
     }
 
     /// Ends the joins to an address, because a peer answered or is reachable there.
     pub(super) fn answered(&mut self, address: SocketAddr) {
         self.begun.retain(|_, begun| begun.target != address);
-        if let Some(known) = self
-            .listed
-            .iter_mut()
-            .find(|known| known.address == address)
-        {
+        if let Some(known) = at_address(&mut self.listed, address) {
             known.hellos = 0;
             known.rest = Duration::ZERO;
             known.own = false;
@@ -209,8 +209,7 @@ impl<S> Joins<S> {
     }
 
     fn set_rest(&mut self, address: SocketAddr, until: Duration, own: bool) {
-        let mut listed = self.listed.iter_mut();
-        if let Some(known) = listed.find(|known| known.address == address) {
+        if let Some(known) = at_address(&mut self.listed, address) {
             known.rest = until;
             known.own = own;
         }
@@ -219,8 +218,7 @@ impl<S> Joins<S> {
 
     /// Records a refused join under its address. Unlisted addresses cannot displace the entry of a listed one.
     pub(super) fn refuse(&mut self, mut refused: RefusedJoin) {
-        let mut listed = self.listed.iter_mut();
-        if let Some(known) = listed.find(|known| known.address == refused.address) {
+        if let Some(known) = at_address(&mut self.listed, refused.address) {
             refused.count += known.refused.as_ref().map_or(0, |known| known.count);
             known.refused = Some(refused);
             return;
@@ -259,6 +257,10 @@ impl ListedAddress {
             refused: None,
         }
     }
+}
+
+fn at_address(listed: &mut [ListedAddress], address: SocketAddr) -> Option<&mut ListedAddress> {
+    listed.iter_mut().find(|known| known.address == address)
 }
 
 /// Returns whether a live peer is reachable at this address.

@@ -64,19 +64,13 @@ impl SendQueue {
         let low = *self.bytes.get(at + 2)?;
         Some(3 + usize::from(u16::from_be_bytes([high, low])))
     }
-
-    /// Drops all queued records and overwrites them with zeros.
-    pub(super) fn clear(&mut self) {
-        let (front, back) = self.bytes.as_mut_slices();
-        front.zeroize();
-        back.zeroize();
-        self.bytes.clear();
-    }
 }
 
 impl Drop for SendQueue {
     fn drop(&mut self) {
-        self.clear();
+        let (front, back) = self.bytes.as_mut_slices();
+        front.zeroize();
+        back.zeroize();
     }
 }
 

@@ -137,24 +137,16 @@ impl<V: Vault> Replica<V> {
     fn send_joins(&mut self, now: Duration, send: &mut impl FnMut(SocketAddr, &[u8]) -> bool) {
         let name = self.name;
         let mut exit = Exit::new(&mut self.vault, &mut self.pace, &mut self.total, send, now);
-        let begun = self.joins.begun.iter();
-        let due: Vec<PairId> = begun
-            .filter(|(_, begun)| begun.next <= now)
-            .map(|(id, _)| *id)
-            .collect();
-        for id in due {
-            self.joins.said_hello(id, now);
-            if let Some(begun) = self.joins.begun.get(&id) {
-                let hello = Join {
-                    kind: JoinKind::Hello,
-                    from: name,
-                    id,
-                    nonce: begun.nonce,
-                    echo: [0; NONCE_LEN],
-                    share: begun.share,
-                };
-                exit.join(begun.secret, None, &hello, begun.target);
-            }
+        for (id, begun) in self.joins.due_hellos(now) {
+            let hello = Join {
+                kind: JoinKind::Hello,
+                from: name,
+                id,
+                nonce: begun.nonce,
+                echo: [0; NONCE_LEN],
+                share: begun.share,
+            };
+            exit.join(begun.secret, None, &hello, begun.target);
         }
         for (id, pair) in &mut self.pairs {
             if let PairStage::Candidate {

@@ -11,7 +11,7 @@ use zeroize::Zeroize;
 use super::Replica;
 use super::datagram::{HEADER_LEN, Header, PairId};
 use super::names::PeerName;
-use super::peer::{Dump, DumpWalk, PairStage, ReplicaPeer, Retired};
+use super::peer::{Dump, DumpWalk, PairStage, Retired};
 use super::record::{Frame, PeerRecord};
 use super::sink::{Sink, StickCursor};
 use super::status::{DropCause, PeerTraffic};
@@ -28,11 +28,9 @@ impl<V: Vault> Replica<V> {
     ) -> Result<(), DropCause> {
         match Header::decode(datagram)? {
             Header::Pair { to, sequence } => {
-                let result = self.take_sealed((to, from), sequence, datagram, now);
-                let taken = match result {
-                    Ok(()) => self.take_text((to, from), text(datagram), now, sink),
-                    Err(cause) => Err(cause),
-                };
+                let opened = self.take_sealed((to, from), sequence, datagram, now);
+                let taken =
+                    opened.and_then(|()| self.take_text((to, from), text(datagram), now, sink));
                 if let Err(cause) = taken {
                     self.note_peer(to, cause);
                 }
@@ -113,33 +111,36 @@ impl<V: Vault> Replica<V> {
         let mut reader = Reader::new(text);
         let mut left = false;
         while !reader.is_empty() {
-            let taken = match Frame::next(&mut reader).ok_or(DropCause::Malformed)? {
+            match Frame::next(&mut reader).ok_or(DropCause::Malformed)? {
                 Ok(Frame::Record(record)) => {
                     if matches!(record, PeerRecord::Sync(_) | PeerRecord::Stuck(_)) {
                         self.warming.received(peer.name, now);
                     }
-                    sink.take(peer.name, record)
+                    let taken = sink.take(peer.name, record);
+                    count(taken, [&mut peer.traffic, &mut self.total]);
                 }
-                Ok(frame) => {
-                    match frame {
-                        Frame::Echo(nonce) => {
-                            pair.reply_due = true;
-                            if nonce == pair.welcome {
-                                // An echo proves that the peer receives datagrams at this address.
-                                // A HELLO can come from a forged address.
-                                pair.address = from;
-                                peer.address = from;
-                            }
-                        }
-                        Frame::End => self.warming.ended(peer.name),
-                        Frame::Bye => left = true,
-                        _ => take_frame(peer, frame),
+                Ok(Frame::Echo(nonce)) => {
+                    pair.reply_due = true;
+                    if nonce == pair.welcome {
+                        // An echo proves that the peer receives datagrams at this address. A HELLO
+                        // can come from a forged address.
+                        pair.address = from;
+                        peer.address = from;
                     }
-                    continue;
                 }
-                Err(cause) => Err(cause),
-            };
-            count(taken, [&mut peer.traffic, &mut self.total]);
+                Ok(Frame::Alive { held }) => peer.held = Some(held),
+                // A dump request is ignored while a dump is running.
+                Ok(Frame::Ask { youngest }) if peer.dump.is_none() && peer.is_live() => {
+                    peer.dump = Some(Dump {
+                        at: DumpWalk::Sticks(StickCursor::default()),
+                        youngest: Duration::from_secs(youngest.into()),
+                    });
+                }
+                Ok(Frame::Ask { .. }) => {}
+                Ok(Frame::End) => self.warming.ended(peer.name),
+                Ok(Frame::Bye) => left = true,
+                Err(cause) => count(Err(cause), [&mut peer.traffic, &mut self.total]),
+            }
         }
         if left {
             self.farewell(to);
@@ -176,20 +177,6 @@ impl<V: Vault> Replica<V> {
 fn text(datagram: &[u8]) -> &[u8] {
     let end = datagram.len().saturating_sub(TAG_LEN);
     datagram.get(HEADER_LEN..end).unwrap_or_default()
-}
-
-fn take_frame(peer: &mut ReplicaPeer, frame: Frame<'_>) {
-    match frame {
-        Frame::Alive { held } => peer.held = Some(held),
-        // A dump request is ignored while a dump is running.
-        Frame::Ask { youngest } if peer.dump.is_none() && peer.is_live() => {
-            peer.dump = Some(Dump {
-                at: DumpWalk::Sticks(StickCursor::default()),
-                youngest: Duration::from_secs(youngest.into()),
-            });
-        }
-        _ => {}
-    }
 }
 
 fn count(taken: Result<(), DropCause>, traffic: [&mut PeerTraffic; 2]) {
