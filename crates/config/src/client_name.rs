@@ -1,6 +1,5 @@
 //! Accepted names in client certificates: the values of `policy.client-names`.
 
-use std::fmt::{self, Display, Formatter};
 use std::net::IpAddr;
 
 use crate::address::NamePattern;
@@ -47,25 +46,19 @@ impl Text for ClientName {
     }
 
     fn write(&self) -> String {
-        self.to_string()
+        match self {
+            Self::Subject(name) => format!("subject:{name}"),
+            Self::CommonName(name) => format!("cn:{name}"),
+            Self::OrganizationalUnit(name) => format!("ou:{name}"),
+            Self::Dns(name) => format!("dns:{name}"),
+            Self::Uri(name) => format!("uri:{name}"),
+            Self::Email(name) => format!("email:{name}"),
+            Self::Ip(ip) => format!("ip:{ip}"),
+        }
     }
 }
 
 as_text!(ClientName);
-
-impl Display for ClientName {
-    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Subject(name) => write!(f, "subject:{name}"),
-            Self::CommonName(name) => write!(f, "cn:{name}"),
-            Self::OrganizationalUnit(name) => write!(f, "ou:{name}"),
-            Self::Dns(name) => write!(f, "dns:{name}"),
-            Self::Uri(name) => write!(f, "uri:{name}"),
-            Self::Email(name) => write!(f, "email:{name}"),
-            Self::Ip(ip) => write!(f, "ip:{ip}"),
-        }
-    }
-}
 
 #[cfg(test)]
 mod tests {
@@ -83,7 +76,7 @@ mod tests {
             "email:alice@a.test",
             "ip:2001:db8::1",
         ] {
-            let name = ClientName::parse(text).map(|name| name.to_string());
+            let name = ClientName::parse(text).map(|name| name.write());
             assert_eq!(name, Ok(text.to_owned()));
         }
     }

@@ -110,7 +110,7 @@ mod tests {
             (true, ClientName::Ip([10, 0, 0, 7].into())),
             (false, ClientName::Ip([10, 0, 0, 8].into())),
         ] {
-            assert_eq!(has(wanted.clone()), good, "{wanted}");
+            assert_eq!(has(wanted.clone()), good, "{wanted:?}");
         }
     }
 
