@@ -39,7 +39,7 @@ pub use self::outbox::{Outbox, SessionEvent};
 pub use self::replica::PeerStick;
 pub use self::settings::{Peer, Secret, Settings};
 pub use self::sink::SinkCounts;
-pub use self::socket::{NotBound, bind};
+pub use self::socket::bind;
 pub use self::status::ClusterStatus;
 
 pub use self::sticks::StickMemory;

@@ -3,7 +3,7 @@
 //! Sending never blocks: a datagram that the kernel does not accept is counted as lost. The socket is not connected, so
 //! ICMP errors do not affect it.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::net::{SocketAddr, UdpSocket as StdSocket};
 
 use becket_sys::socket::{datagrams, hear_only};
@@ -23,37 +23,13 @@ pub(crate) struct PeerSocket {
     maps_v4: bool,
 }
 
-/// Error from binding the socket.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NotBound {
-    /// Value of `cluster.listen`.
-    pub value: String,
-    pub fault: String,
-    pub accepted: &'static str,
-}
-
 /// Binds the socket to the configured address, or uses the inherited socket `given`.
 ///
 /// # Errors
 /// Fails if the socket cannot be bound.
-pub fn bind(
-    settings: &Settings,
-    given: Option<io::Result<StdSocket>>,
-) -> Result<StdSocket, NotBound> {
+pub fn bind(settings: &Settings, given: Option<io::Result<StdSocket>>) -> io::Result<StdSocket> {
     let listen = settings.listen;
-    let bound = given.unwrap_or_else(|| datagrams(listen, BUFFER));
-    let socket = bound.map_err(|error| NotBound {
-        value: listen.to_string(),
-        fault: error.to_string(),
-        accepted: match error.kind() {
-            ErrorKind::AddrInUse => "an address and UDP port that no other program uses",
-            ErrorKind::PermissionDenied => {
-                "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
-            }
-            ErrorKind::AddrNotAvailable => "an address of this host",
-            _ => "an address that can be bound",
-        },
-    })?;
+    let socket = given.unwrap_or_else(|| datagrams(listen, BUFFER))?;
     if let Err(error) = hear_only(&socket, SIGNATURE) {
         // Without the filter, datagrams of other protocols are dropped later, by the state machine.
         tracing::warn!(name: "socket-filter-failed", %error, "cannot attach the socket filter of the cluster socket");

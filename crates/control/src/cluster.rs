@@ -6,12 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_cluster::{Host, Membership, NameLookup, NoBoot, NotBound, Resolve, Secret, Settings};
+use becket_cluster::{Host, Membership, NameLookup, NoBoot, Resolve, Secret, Settings};
 use becket_config::error::Problem;
 use becket_proto::session::PolicyTag;
 use zeroize::Zeroizing;
 
 use crate::health::prober;
+use crate::sockets::bindable;
 use becket_prepare::resolver::HostResolver;
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::shared::SharedState;
@@ -60,15 +61,16 @@ pub fn bind(
     config: &Config,
     given: Option<io::Result<UdpSocket>>,
 ) -> Result<Option<UdpSocket>, Problem> {
-    let settings = settings(config);
-    let bound = settings.map(|settings| becket_cluster::bind(&settings, given));
-    bound.transpose().map_err(problem)
-}
-
-fn problem(of: NotBound) -> Problem {
-    Problem::new("cluster.listen", of.fault)
-        .value(of.value)
-        .accepted(of.accepted)
+    let Some(settings) = settings(config) else {
+        return Ok(None);
+    };
+    let bound = becket_cluster::bind(&settings, given);
+    bound.map(Some).map_err(|error| {
+        let unused = "an address and UDP port that no other program uses";
+        Problem::new("cluster.listen", error.to_string())
+            .value(settings.listen.to_string())
+            .accepted(bindable(&error, unused))
+    })
 }
 
 /// Returns this node's membership in the cluster, or `None` without a socket.

@@ -142,14 +142,21 @@ fn problem(listener: &Listener, address: SocketAddr, error: &io::Error) -> Probl
         fault(address, error),
     )
     .value(address.to_string());
-    problem.accepted(match error.kind() {
-        io::ErrorKind::AddrInUse => "an address that no other process listens on",
+    let unused = "an address that no other process listens on";
+    problem.accepted(bindable(error, unused))
+}
+
+/// Describes the addresses that can be bound, after this error. `unused` describes an address that
+/// is not in use.
+pub fn bindable(error: &io::Error, unused: &'static str) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::AddrInUse => unused,
         io::ErrorKind::PermissionDenied => {
             "a port from 1024 up, or CAP_NET_BIND_SERVICE, or a start as root with process.user"
         }
         io::ErrorKind::AddrNotAvailable => "an address of this host",
         _ => "an address that can be bound",
-    })
+    }
 }
 
 /// Maximum number of unsent bytes in the kernel per connection: twice the size of one read by the
