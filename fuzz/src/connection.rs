@@ -283,10 +283,10 @@ impl Play {
         let after = traffic(counters);
         let counted = std::array::from_fn(|i| after[i] - self.before[i]);
         let logged = [
-            record.client_bytes_in,
-            record.client_bytes_out,
-            record.server_bytes_in,
-            record.server_bytes_out,
+            record.client_traffic.received,
+            record.client_traffic.sent,
+            record.facts.server_traffic.received,
+            record.facts.server_traffic.sent,
         ];
         assert_eq!(logged, counted, "the log and the metric differ");
         assert_eq!(

@@ -15,71 +15,23 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::facts::{ByteCounts, Facts, ResumedBy};
 use super::{Escaped, Timestamp};
 use becket_config::choices::LogFormat;
-use becket_keys::identity::Identity;
 use becket_proto::close_reason::CloseReason;
-use becket_proto::labelled;
 use becket_stats::units::show_bytes;
-use becket_tls::ja4::Ja4;
+use becket_sys::clock::Now;
+use becket_tls::names;
 
-/// Data for the access log line of a closed connection. A field is `None` if the connection ended
-/// before its value was known.
+/// Data for the access log line of a closed connection.
 #[derive(Clone, Debug)]
 pub struct AccessRecord {
-    pub accepted: Timestamp,
-    /// Address of the client, taken from the PROXY header if the listener accepts one.
-    pub client: SocketAddr,
-    pub listener: Arc<str>,
-    pub sni: Option<Box<str>>,
-    pub ja4: Option<Ja4>,
-    /// Result of the handshake; `None` if the handshake did not complete.
-    pub tls: Option<HandshakeRecord>,
-    /// Unique ID in the PROXY header received from the client or sent to the server; `None` without
-    /// a PROXY header.
-    pub id: Option<Box<[u8]>>,
-    /// Configured address of the server to which the connection was relayed.
-    pub server: Option<Arc<str>>,
-    /// Ciphertext bytes received from the client.
-    pub client_bytes_in: u64,
-    /// Ciphertext bytes sent to the client.
-    pub client_bytes_out: u64,
-    /// Plaintext bytes received from the server.
-    pub server_bytes_in: u64,
-    /// Plaintext bytes sent to the server.
-    pub server_bytes_out: u64,
-    pub times: ConnectionTimes,
-    pub reason: CloseReason,
-}
-
-#[derive(Clone, Debug)]
-pub struct ConnectionTimes {
-    /// Time spent in backend queues.
-    pub queued: Duration,
-    /// Duration of the successful connect, including the TLS handshake with the server.
-    pub connect: Option<Duration>,
+    pub facts: Facts,
+    /// Bytes of the client's socket.
+    pub client_traffic: ByteCounts,
     /// Time from accept to close.
     pub total: Duration,
-}
-
-#[derive(Clone, Debug)]
-pub struct HandshakeRecord {
-    /// TLS version, such as `TLSv1.3`.
-    pub version: Option<&'static str>,
-    /// Cipher suite by its IANA name.
-    pub suite: Option<&'static str>,
-    /// Key exchange group; a TLS 1.2 resumption has none.
-    pub group: Option<&'static str>,
-    pub alpn: Option<Box<[u8]>>,
-    /// Kind of resumption; `None` for a full handshake.
-    pub resumed: Option<ResumedBy>,
-    /// Subject and serial number of the verified client certificate.
-    pub identity: Option<Box<Identity>>,
-    /// Reason why the policy's trial would reject this client; a trial only counts and logs. `None`
-    /// if the trial would accept the client.
-    pub would_refuse: Option<&'static str>,
-    /// Time from accept until the traffic keys were available.
-    pub took: Duration,
+    pub reason: CloseReason,
 }
 
 #[derive(Clone, Debug)]
@@ -130,7 +82,7 @@ impl AccessLine {
 
     fn time(&self) -> Timestamp {
         match self {
-            Self::Connection(record) => record.accepted,
+            Self::Connection(record) => record.facts.accepted_at,
             Self::Request(record) => record.at,
         }
     }
@@ -170,7 +122,7 @@ impl AccessLine {
         match self {
             Self::Request(record) => record.write_short(out),
             Self::Connection(record) if record.reason.is_failed_handshake() => {
-                let (client, reason) = (record.client, record.reason.label());
+                let (client, reason) = (record.facts.client, record.reason.label());
                 writeln!(out, "{client} handshake failed: {reason}")
             }
             Self::Connection(_) => Ok(()),
@@ -187,6 +139,25 @@ fn plain(field: Field<'_>, out: &mut String) -> fmt::Result {
 }
 
 impl RequestRecord {
+    /// Creates the record of a request. `asked` is its method and target, or `None` if its head is
+    /// invalid.
+    pub fn new(facts: &Facts, asked: Option<(&str, &str)>, now: Now) -> Self {
+        let (method, target) = asked.unzip();
+        Self {
+            at: Timestamp::from_unix(now.unix),
+            client: facts.client,
+            listener: Arc::clone(&facts.listener),
+            sni: facts.server_name.clone(),
+            id: facts.unique_id().map(Box::from),
+            method: method.map(Box::from),
+            target: target.map(Box::from),
+            status: "",
+            bytes: 0,
+            began: now.mono,
+            took: Duration::ZERO,
+        }
+    }
+
     fn fields(&self, each: Each<'_>) -> fmt::Result {
         let listener = Escaped::new(&*self.listener);
         let sni = self.sni.as_deref().map(Escaped::new);
@@ -202,7 +173,7 @@ impl RequestRecord {
         each("path", text(target.as_ref()))?;
         each("status", text(status))?;
         each("bytes", Field::Count(self.bytes))?;
-        each("request_us", Field::Count(micros(self.took)))
+        each("request_us", time(Some(self.took)))
     }
 
     /// Writes a line such as `GET /a.txt 200 6 B 0.3 ms`.
@@ -223,19 +194,6 @@ impl RequestRecord {
     }
 }
 
-labelled! {
-pub enum ResumedBy {
-    /// TLS 1.2 session ID (RFC 5246, section 7.4.1.2).
-    Id = "id",
-    /// TLS 1.2 ticket (RFC 5077).
-    Ticket = "ticket",
-    /// TLS 1.3 pre-shared key (RFC 8446, section 2.2).
-    Psk = "psk",
-    /// TLS 1.3 pre-shared key with early data (section 2.3).
-    Early = "early",
-}
-}
-
 #[derive(Clone, Copy)]
 pub enum Field<'a> {
     /// Text that already contains the escapes of the text format. JSON output escapes it further.
@@ -247,48 +205,67 @@ pub enum Field<'a> {
 }
 
 impl AccessRecord {
+    pub fn new(
+        mut facts: Facts,
+        client_traffic: ByteCounts,
+        reason: CloseReason,
+        now: Now,
+    ) -> Self {
+        // Frees the received header, because the record may wait for a slow disk.
+        if let Some(introduced) = &mut facts.introduced {
+            introduced.header = None;
+        }
+        Self {
+            total: now.mono.saturating_sub(facts.accepted),
+            facts,
+            client_traffic,
+            reason,
+        }
+    }
+
     /// Calls `each` with every field in the order of the line.
     ///
     /// # Errors
     /// Returns the first error of `each`.
     pub fn fields(&self, each: Each<'_>) -> fmt::Result {
-        let listener = Escaped::new(&*self.listener);
-        let sni = self.sni.as_deref().map(Escaped::new);
-        let tls = self.tls.as_ref();
+        let facts = &self.facts;
+        let listener = Escaped::new(&*facts.listener);
+        let sni = facts.server_name.as_deref().map(Escaped::new);
+        let tls = facts.tls.as_ref();
+        let version = tls.and_then(|tls| tls.version).map(names::version);
+        let suite = tls.and_then(|tls| tls.suite).map(names::suite);
+        let group = tls.and_then(|tls| tls.group).map(names::group);
         let alpn = tls.and_then(|tls| tls.alpn.as_deref()).map(Escaped::new);
-        let server = self.server.as_deref().map(Escaped::new);
+        let server = facts.server.as_deref().map(Escaped::new);
         let identity = tls.and_then(|tls| tls.identity.as_deref());
         let subject = identity.map(|identity| Escaped::new(&*identity.subject));
         let serial = identity.map(|identity| Escaped::new(&*identity.serial));
-        let id = self.id.as_deref().map(Escaped::new);
-        each("client", Field::Text(&self.client))?;
+        let id = facts.unique_id().map(Escaped::new);
+        let (client, server_traffic) = (self.client_traffic, facts.server_traffic);
+        each("client", Field::Text(&facts.client))?;
         each("listener", Field::Text(&listener))?;
         each("sni", text(sni.as_ref()))?;
-        each("ja4", text(self.ja4.as_ref()))?;
-        each("version", text(tls.and_then(|tls| tls.version.as_ref())))?;
-        each("suite", text(tls.and_then(|tls| tls.suite.as_ref())))?;
-        each("group", text(tls.and_then(|tls| tls.group.as_ref())))?;
+        each("ja4", text(facts.ja4.as_ref()))?;
+        each("version", text(version.as_ref()))?;
+        each("suite", text(suite.as_ref()))?;
+        each("group", text(group.as_ref()))?;
         each("alpn", text(alpn.as_ref()))?;
-        let kind = tls.map(|tls| tls.resumed.map_or("full", ResumedBy::label));
+        let kind = tls.map(|tls| tls.resumed_by().map_or("full", ResumedBy::label));
         each("handshake", text(kind.as_ref()))?;
         each("subject", text(subject.as_ref()))?;
         each("serial", text(serial.as_ref()))?;
-        each(
-            "would_refuse",
-            text(tls.and_then(|tls| tls.would_refuse.as_ref())),
-        )?;
+        let would_refuse = tls.and_then(|tls| tls.would_refuse);
+        each("would_refuse", text(would_refuse.as_ref()))?;
         each("unique_id", text(id.as_ref()))?;
         each("server", text(server.as_ref()))?;
-        each("client_bytes_in", Field::Count(self.client_bytes_in))?;
-        each("client_bytes_out", Field::Count(self.client_bytes_out))?;
-        each("server_bytes_in", Field::Count(self.server_bytes_in))?;
-        each("server_bytes_out", Field::Count(self.server_bytes_out))?;
-        let took = tls.map(|tls| Field::Count(micros(tls.took)));
-        each("handshake_us", took.unwrap_or(Field::Absent))?;
-        each("queue_us", Field::Count(micros(self.times.queued)))?;
-        let connect = self.times.connect.map(|took| Field::Count(micros(took)));
-        each("connect_us", connect.unwrap_or(Field::Absent))?;
-        each("total_us", Field::Count(micros(self.times.total)))?;
+        each("client_bytes_in", Field::Count(client.received))?;
+        each("client_bytes_out", Field::Count(client.sent))?;
+        each("server_bytes_in", Field::Count(server_traffic.received))?;
+        each("server_bytes_out", Field::Count(server_traffic.sent))?;
+        each("handshake_us", time(tls.map(|tls| tls.took)))?;
+        each("queue_us", time(Some(facts.queued)))?;
+        each("connect_us", time(facts.connect))?;
+        each("total_us", time(Some(self.total)))?;
         each("reason", Field::Text(&self.reason.label()))
     }
 }
@@ -297,14 +274,20 @@ fn text<T: Display>(value: Option<&T>) -> Field<'_> {
     value.map_or(Field::Absent, |value| Field::Text(value))
 }
 
-fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+fn time(value: Option<Duration>) -> Field<'static> {
+    let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+    value.map_or(Field::Absent, |time| Field::Count(micros(time)))
 }
 
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
+    use crate::facts::{Agreed, ProxyDetails};
+    use becket_keys::identity::Identity;
     use becket_proto::client_hello::peek;
+    use becket_sys::clock::Clock;
+    use becket_tls::ja4::Ja4;
+    use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
     fn ja4() -> Ja4 {
         let hello = include_bytes!("../../proto/testdata/client_hello/openssl-tls12.bin");
@@ -314,49 +297,67 @@ pub(crate) mod tests {
         Ja4::of(&hello).unwrap()
     }
 
-    pub(crate) fn record() -> AccessRecord {
-        AccessRecord {
-            accepted: Timestamp::from_unix(Duration::from_micros(1_234_567_890_000_001)),
-            client: "192.0.2.1:4711".parse().unwrap(),
-            listener: "web".into(),
-            sni: Some("www.example.org".into()),
+    fn facts() -> Facts {
+        let start = Clock::start().now();
+        let client = "192.0.2.1:4711".parse().unwrap();
+        Facts {
+            accepted_at: Timestamp::from_unix(Duration::from_micros(1_234_567_890_000_001)),
+            server_name: Some("www.example.org".into()),
             ja4: Some(ja4()),
-            tls: Some(HandshakeRecord {
-                version: Some("TLSv1.3"),
-                suite: Some("TLS_AES_128_GCM_SHA256"),
-                group: Some("X25519MLKEM768"),
+            tls: Some(Agreed {
+                version: Some(ProtocolVersion::TLSv1_3),
+                suite: Some(CipherSuite::TLS13_AES_128_GCM_SHA256),
+                group: Some(NamedGroup::X25519MLKEM768),
                 alpn: Some((*b"h2").into()),
                 resumed: Some(ResumedBy::Psk),
+                early_data: None,
+                client_verified: true,
                 identity: Some(Box::new(Identity {
                     subject: "CN=alice,O=Rope Walk".into(),
                     common_name: Some("alice".into()),
                     serial: "0ABC01".into(),
                 })),
                 would_refuse: Some("client-certificate"),
+                presented: None,
                 took: Duration::from_micros(740),
             }),
-            id: Some((*b"8d2f").into()),
+            introduced: Some(Box::new(ProxyDetails {
+                unique_id: Some((*b"8d2f").into()),
+                ..ProxyDetails::default()
+            })),
             server: Some("127.0.0.1:8080".into()),
-            client_bytes_in: 900,
-            client_bytes_out: 2_000,
-            server_bytes_in: 1_024,
-            server_bytes_out: 80,
-            times: ConnectionTimes {
-                queued: Duration::from_micros(30),
-                connect: Some(Duration::from_micros(210)),
-                total: Duration::from_millis(12),
+            server_traffic: ByteCounts {
+                received: 1_024,
+                sent: 80,
             },
+            queued: Duration::from_micros(30),
+            connect: Some(Duration::from_micros(210)),
+            ..Facts::new(client, "web".into(), start)
+        }
+    }
+
+    pub(crate) fn record() -> AccessRecord {
+        AccessRecord {
+            facts: facts(),
+            client_traffic: ByteCounts {
+                received: 900,
+                sent: 2_000,
+            },
+            total: Duration::from_millis(12),
             reason: CloseReason::Finished,
         }
     }
 
     fn empty() -> AccessRecord {
         AccessRecord {
-            sni: None,
-            ja4: None,
-            tls: None,
-            id: None,
-            server: None,
+            facts: Facts {
+                server_name: None,
+                ja4: None,
+                tls: None,
+                introduced: None,
+                server: None,
+                ..facts()
+            },
             reason: CloseReason::NotTls,
             ..record()
         }
@@ -385,9 +386,9 @@ pub(crate) mod tests {
     }
 
     fn request() -> RequestRecord {
-        let of = record();
+        let of = facts();
         RequestRecord {
-            at: of.accepted,
+            at: of.accepted_at,
             client: of.client,
             listener: of.listener,
             sni: None,
@@ -481,8 +482,8 @@ pub(crate) mod tests {
     #[test]
     fn a_hostile_name_forges_neither_a_line_nor_a_field() {
         let mut hostile = record();
-        hostile.sni = Some("a reason=finished\nb\"\\".into());
-        hostile.tls.as_mut().unwrap().alpn = Some((*b"\xff\x00\x1b").into());
+        hostile.facts.server_name = Some("a reason=finished\nb\"\\".into());
+        hostile.facts.tls.as_mut().unwrap().alpn = Some((*b"\xff\x00\x1b").into());
         let text = line(&hostile, LogFormat::Text);
         assert_eq!(text.lines().count(), 1);
         assert!(

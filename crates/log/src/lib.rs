@@ -17,6 +17,7 @@
 pub mod access;
 pub mod access_log;
 mod escape;
+pub mod facts;
 mod line;
 pub mod output;
 mod queue;

@@ -14,7 +14,8 @@ use becket_sys::kernel_tls::ReceivedRecord;
 
 use crate::metrics::Counter;
 use crate::pipes::Lent;
-use crate::socket::{ByteCounts, KernelTlsSocket, Ready, SocketError, StreamSocket};
+use crate::socket::{KernelTlsSocket, Ready, SocketError, StreamSocket};
+use becket_log::facts::ByteCounts;
 use becket_tls::scratch::{Buffer, READ};
 
 #[derive(Debug)]

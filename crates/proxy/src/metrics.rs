@@ -13,8 +13,8 @@ use rustls::HandshakeKind;
 use becket_http::status::StatusCode;
 use becket_proto::labelled;
 
-use crate::socket::ByteCounts;
 use becket_keys::signing::queue::Signed;
+use becket_log::facts::ByteCounts;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::resumption::{Offer, Resumption};
 

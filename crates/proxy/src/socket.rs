@@ -143,12 +143,6 @@ pub struct Ready {
     pub failed: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ByteCounts {
-    pub received: u64,
-    pub sent: u64,
-}
-
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SocketError {
     WouldBlock,

@@ -35,7 +35,7 @@ use serde::Serialize;
 
 use becket_control::rotation::Rotation;
 use becket_keys::certificates::KeySet;
-use becket_log::access::ResumedBy;
+use becket_log::facts::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::chain::is_of_old_version;
 use becket_tls::config::{Config, Listener, Policy, Route};

@@ -43,8 +43,9 @@ fn comes_in(house: &House, stage: &mut Stage, listener: usize, config: &Arc<Clie
     stage
         .record()
         .unwrap()
+        .facts
         .tls
-        .and_then(|tls| tls.resumed)
+        .and_then(|tls| tls.resumed_by())
         .is_some()
 }
 

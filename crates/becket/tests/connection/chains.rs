@@ -8,7 +8,7 @@ use crate::script::stage::Stage;
 use becket_config::choices::ClientCertificates;
 use becket_config::policy::Policy;
 use becket_config::process::LimitsSection;
-use becket_log::access::ResumedBy;
+use becket_log::facts::ResumedBy;
 use becket_proto::bounded_table::Cursor;
 use becket_proto::close_reason::CloseReason;
 use becket_proto::session_table::Visited;
@@ -260,7 +260,7 @@ fn a_session_stores_only_the_verified_path_of_a_chain() {
             let mut client = Client::enter(&mut stage, house.listener(listener), &config, "a.test");
             client.talk(&mut stage);
             let record = stage.record().unwrap();
-            let tls = record.tls.unwrap();
+            let tls = record.facts.tls.unwrap();
             assert_eq!(tls.resumed, expected, "{version:?}");
             let identity = tls.identity.map(|who| who.common_name);
             assert_eq!(identity, Some(Some("alice".into())), "{expected:?}");

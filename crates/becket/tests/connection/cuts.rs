@@ -179,10 +179,10 @@ impl World {
 fn check_sums(stage: &Stage) {
     let (record, counters) = (stage.record().unwrap(), &stage.counters);
     let line = [
-        record.client_bytes_in,
-        record.client_bytes_out,
-        record.server_bytes_in,
-        record.server_bytes_out,
+        record.client_traffic.received,
+        record.client_traffic.sent,
+        record.facts.server_traffic.received,
+        record.facts.server_traffic.sent,
     ];
     let counted = [
         &counters.client_bytes_in,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::script::stage::Stage;
 use becket_keys::signing::SignatureRequest;
-use becket_log::access::ResumedBy;
+use becket_log::facts::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::backend_state::Pick;
 use becket_proxy::backend::pool::PickHint;
@@ -130,7 +130,12 @@ fn marked_early_data_is_answered_before_the_handshake_finishes() {
     assert_eq!(client.received, b"answer!");
     assert_eq!(client.fault, None);
     assert_eq!(
-        stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+        stage
+            .record()
+            .unwrap()
+            .facts
+            .tls
+            .and_then(|tls| tls.resumed_by()),
         Some(ResumedBy::Early)
     );
     assert_eq!(stage.counters.early_accepted.value(), 1);
@@ -211,7 +216,12 @@ fn announced_but_unsent_early_data_leaves_no_mark() {
     client.talk(&mut stage);
     assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
     assert_eq!(
-        stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+        stage
+            .record()
+            .unwrap()
+            .facts
+            .tls
+            .and_then(|tls| tls.resumed_by()),
         Some(ResumedBy::Psk)
     );
 }
@@ -226,7 +236,12 @@ fn a_client_that_sends_early_data_each_time_never_runs_out_of_sessions() {
         client.end.write_all(&flight).unwrap();
         client.talk(&mut stage);
         assert_eq!(
-            stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+            stage
+                .record()
+                .unwrap()
+                .facts
+                .tls
+                .and_then(|tls| tls.resumed_by()),
             Some(ResumedBy::Early),
             "{visit}"
         );
@@ -251,7 +266,12 @@ fn early_data_of_a_dropped_session_is_rejected_and_resent_unmarked() {
     client.talk(&mut stage);
     assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
     assert_eq!(
-        stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+        stage
+            .record()
+            .unwrap()
+            .facts
+            .tls
+            .and_then(|tls| tls.resumed_by()),
         None
     );
     assert_eq!(stage.counters.early_rejected.value(), 1);

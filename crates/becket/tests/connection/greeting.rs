@@ -55,7 +55,7 @@ fn served(stage: &mut Stage, client: &mut Client) -> (String, String) {
     client.talk(stage);
     assert!(!client.tls.is_handshaking(), "{:?}", stage.closed());
     let header = String::from_utf8(server_got(stage)).unwrap();
-    (stage.record().unwrap().client.to_string(), header)
+    (stage.record().unwrap().facts.client.to_string(), header)
 }
 
 #[test]
@@ -93,7 +93,10 @@ fn a_header_and_a_hello_may_arrive_together() {
     client.end.write_all(&bytes).unwrap();
     let (seen, _) = served(&mut stage, &mut client);
     assert_eq!(seen, "[2001:db8::7]:4711");
-    assert_eq!(stage.record().unwrap().sni.as_deref(), Some("a.test"));
+    assert_eq!(
+        stage.record().unwrap().facts.server_name.as_deref(),
+        Some("a.test")
+    );
 }
 
 #[test]
@@ -132,7 +135,7 @@ fn untrusted_senders_and_missing_proxy_headers_are_rejected() {
     client.talk(&mut stage);
     assert_eq!(stage.closed(), Some(CloseReason::UntrustedProxy));
     assert_eq!(
-        stage.record().unwrap().client_bytes_in,
+        stage.record().unwrap().client_traffic.received,
         0,
         "not a byte was read"
     );
@@ -281,7 +284,7 @@ fn a_plain_listener_expects_the_header() {
     );
     assert_eq!(header.tlvs.ssl, None, "no TLS ended here");
     assert_eq!(&got[len..], b"and this");
-    assert_eq!(stage.record().unwrap().id.as_deref(), Some(&b"one"[..]));
+    assert_eq!(stage.record().unwrap().facts.unique_id(), Some(&b"one"[..]));
     assert!(!stage.is_handshaking());
     assert_eq!(stage.counters.handshakes_begun.value(), 0);
 }

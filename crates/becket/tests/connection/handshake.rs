@@ -222,7 +222,7 @@ fn a_hello_may_arrive_one_byte_at_a_time() {
         }
         stage.settle();
         assert!(!client.tls.is_handshaking(), "{:?}", client.fault);
-        assert!(stage.record().unwrap().tls.is_some());
+        assert!(stage.record().unwrap().facts.tls.is_some());
         assert_eq!(stage.net.dialled.len(), 1);
     }
 }
@@ -241,7 +241,7 @@ fn a_name_selects_its_certificate_and_wildcards_match_one_label() {
             "{name}: {:?}",
             client.fault
         );
-        let sni = stage.record().unwrap().sni;
+        let sni = stage.record().unwrap().facts.server_name;
         assert_eq!(sni.as_deref(), Some(name));
     }
 }

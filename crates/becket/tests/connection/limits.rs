@@ -47,9 +47,9 @@ fn a_server_that_does_not_read_blocks_the_client() {
     client.talk(&mut stage);
     let record = stage.record().unwrap();
     assert!(
-        record.client_bytes_in <= 3 * CAPACITY as u64,
+        record.client_traffic.received <= 3 * CAPACITY as u64,
         "{}",
-        record.client_bytes_in
+        record.client_traffic.received
     );
     assert!(client.tls.wants_write());
     let mut got = 0;
@@ -70,10 +70,10 @@ fn a_turn_moves_no_more_than_its_budget() {
     let (mut stage, mut client) = relaying(&house, 1 << 20);
     stage.limits.bytes_per_turn = 64 * 1024;
     server_says(&mut stage, &[5; 1_000_000]);
-    let before = stage.record().unwrap().client_bytes_out;
+    let before = stage.record().unwrap().client_traffic.sent;
     assert!(stage.turn());
     assert!(stage.is_unfinished(), "there is more to do");
-    let moved = stage.record().unwrap().client_bytes_out - before;
+    let moved = stage.record().unwrap().client_traffic.sent - before;
     assert!((64 * 1024..130 * 1024).contains(&moved), "{moved}");
     client.talk(&mut stage);
     assert_eq!(client.received.len(), 1_000_000);

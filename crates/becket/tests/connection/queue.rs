@@ -111,9 +111,9 @@ fn a_queue_timeout_removes_the_client_from_the_queue() {
     drop(client);
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::QueueTimeout));
-    let times = stage.record().unwrap().times;
-    assert_eq!(times.queued, house.config.backends[0].queue_timeout);
-    assert_eq!(times.connect, None);
+    let facts = stage.record().unwrap().facts;
+    assert_eq!(facts.queued, house.config.backends[0].queue_timeout);
+    assert_eq!(facts.connect, None);
     drop(held);
     assert_eq!(in_use(&house), 0);
 }
@@ -255,7 +255,7 @@ fn a_failed_connect_releases_its_slot_before_the_next_selection() {
     assert_eq!(server_got(&mut stage), b"hello");
     assert_eq!(counts(), [0, 1]);
     let record = stage.record().unwrap();
-    assert_eq!(record.server.as_deref(), Some("127.0.0.1:82"));
+    assert_eq!(record.facts.server.as_deref(), Some("127.0.0.1:82"));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::script::net::Plan;
 use crate::script::stage::Stage;
-use becket_log::access::ResumedBy;
+use becket_log::facts::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_tls::resumption::{Offer, Resumption};
 use rustls::ClientConfig;
@@ -25,7 +25,12 @@ fn visit(
     client.talk(stage);
     assert_eq!(client.fault, None);
     assert!(!client.tls.is_handshaking());
-    stage.record().unwrap().tls.and_then(|tls| tls.resumed)
+    stage
+        .record()
+        .unwrap()
+        .facts
+        .tls
+        .and_then(|tls| tls.resumed_by())
 }
 
 fn twice(house: &House, config: ClientConfig) -> (Option<ResumedBy>, Option<ResumedBy>) {

@@ -117,7 +117,7 @@ fn download(site: &Site, capacity: usize, prepare: impl Fn(&Watch)) -> Stage {
     stage.settle();
     assert_eq!(stage.closed(), Some(CloseReason::Finished));
     let record = stage.record().unwrap();
-    assert_eq!(record.client_bytes_out, got.len() as u64);
+    assert_eq!(record.client_traffic.sent, got.len() as u64);
     assert_eq!(stage.counters.client_bytes_out.value(), got.len() as u64);
     stage
 }

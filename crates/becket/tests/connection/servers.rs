@@ -27,7 +27,7 @@ fn a_server_that_refuses_at_once_is_skipped() {
     let (mut stage, _client) = enter(&house(""), [refuse, Plan::Accept]);
     assert_eq!(server_got(&mut stage), b"hello");
     assert_eq!(stage.counters.connect_failures.value(), 1);
-    let server = stage.record().unwrap().server;
+    let server = stage.record().unwrap().facts.server;
     assert_eq!(server.as_deref(), Some("127.0.0.1:82"));
 }
 

@@ -6,7 +6,7 @@ use crate::common::{BACKEND, COSTLY, Client, House, house, server_got};
 use crate::script::link::End;
 use crate::script::stage::Stage;
 use becket_keys::signing::SignatureRequest;
-use becket_log::access::ResumedBy;
+use becket_log::facts::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::socket::StreamSocket;
 use rustls::crypto::aws_lc_rs::kx_group::{SECP256R1, SECP384R1};
@@ -93,8 +93,9 @@ fn only_full_handshakes_with_expensive_keys_use_crypto_threads() {
             stage
                 .record()
                 .unwrap()
+                .facts
                 .tls
-                .and_then(|tls| tls.resumed)
+                .and_then(|tls| tls.resumed_by())
                 .is_some()
         );
         assert_eq!(stage.counters.signatures_begun.value(), 1);
@@ -240,7 +241,12 @@ fn a_resuming_client_does_not_wait_for_pending_signatures() {
     let again = enter(&house, &mut stage, &config);
     assert!(!again.tls.is_handshaking());
     assert_eq!(
-        stage.record().unwrap().tls.and_then(|tls| tls.resumed),
+        stage
+            .record()
+            .unwrap()
+            .facts
+            .tls
+            .and_then(|tls| tls.resumed_by()),
         Some(ResumedBy::Psk)
     );
 }

@@ -59,11 +59,20 @@ fn bulk_is_spliced_both_ways_and_the_pipes_are_returned() {
     assert_eq!(counters.pipes_lent.value(), counters.pipes_returned.value());
     let record = stage.record().unwrap();
     assert_eq!(
-        (record.client_bytes_out, record.server_bytes_in),
+        (
+            record.client_traffic.sent,
+            record.facts.server_traffic.received
+        ),
         (100_000, 100_000)
     );
-    assert_eq!((record.client_bytes_in, record.server_bytes_out), (6, 6));
-    assert!(record.times.connect.is_some());
+    assert_eq!(
+        (
+            record.client_traffic.received,
+            record.facts.server_traffic.sent
+        ),
+        (6, 6)
+    );
+    assert!(record.facts.connect.is_some());
 }
 
 #[test]

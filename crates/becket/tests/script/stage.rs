@@ -18,10 +18,10 @@ use becket_keys::signing::queue::{Answers, Signed, SigningQueue, answer};
 use becket_keys::signing::worker::WorkerSigning;
 use becket_keys::signing::{Offload, SignatureRequest};
 use becket_log::access::AccessRecord;
+use becket_log::facts::Facts;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::cancel::Cancels;
 use becket_proxy::backend::inbox::{BackendEvent, TestInbox};
-use becket_proxy::connection::facts::Facts;
 use becket_proxy::connection::failure_log::FailureLog;
 use becket_proxy::connection::listener::ListenerState;
 use becket_proxy::connection::{Advanced, Connection, Side, Turn};
@@ -249,9 +249,9 @@ impl Stage {
             Advanced::Waiting => {}
             Advanced::Unfinished => self.queued = true,
             Advanced::Ended(reason) => {
-                self.closed = Some(connection.record(reason, self.now));
+                let ended = self.connection.take();
+                self.closed = ended.map(|it| it.into_record(reason, self.now));
                 self.counters.closed.of(reason).add(1);
-                self.connection = None;
             }
         }
         true
@@ -304,7 +304,11 @@ impl Stage {
     /// Returns the connection's record, as the access log would show it now.
     pub(crate) fn record(&self) -> Option<AccessRecord> {
         match &self.connection {
-            Some(connection) => Some(connection.record(CloseReason::Stopped, self.now)),
+            Some(connection) => {
+                let seen = connection.glance();
+                let (facts, reason) = (seen.facts.clone(), CloseReason::Stopped);
+                Some(AccessRecord::new(facts, seen.traffic, reason, self.now))
+            }
             None => self.closed.clone(),
         }
     }

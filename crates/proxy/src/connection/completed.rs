@@ -6,10 +6,10 @@ use rustls::{HandshakeKind, ProtocolVersion};
 
 use super::context::Net;
 use super::decision::HelloDecision;
-use super::facts::Agreed;
 use crate::metrics::Counters;
 use becket_keys::identity::Identity;
-use becket_log::access::ResumedBy;
+use becket_log::facts::Agreed;
+use becket_log::facts::ResumedBy;
 use becket_tls::engine::Engine;
 
 /// Returns the negotiated parameters. Fields that the engine does not know are empty.

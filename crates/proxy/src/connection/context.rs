@@ -11,7 +11,6 @@ use std::{fmt, io};
 use becket_config::process::{LimitsSection, Timeouts};
 use becket_proto::{half_pipe::HalfPipe, session::SessionName};
 
-use super::facts::Facts;
 use super::failure_log::FailureLog;
 use crate::backend::cancel::Cancels;
 use crate::leg::{Got, Leg};
@@ -20,6 +19,7 @@ use crate::pipes::{Lent, Pipes};
 use crate::socket::{KernelTlsSocket, SocketError, StreamSocket};
 use becket_keys::signing::worker::WorkerSigning;
 use becket_log::access_log::AccessSender;
+use becket_log::facts::Facts;
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use becket_tls::admission::{Admitted, ConnectionPermit, HalfOpen, WorkerAdmission};

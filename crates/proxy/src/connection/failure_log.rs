@@ -6,7 +6,7 @@
 
 use becket_sys::clock::Now;
 
-use super::facts::Facts;
+use becket_log::facts::Facts;
 use becket_log::{Escaped, KeyedRateLimit, RateLimit};
 use becket_proto::close_reason::CloseReason;
 use becket_proto::networks::Network;

@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use super::context::Net;
-use super::facts::Facts;
 use super::{Connection, Phase};
 use crate::backend::server_state::ServerState;
-use crate::socket::ByteCounts;
+use becket_log::facts::ByteCounts;
+use becket_log::facts::Facts;
 use becket_tls::config::Config;
 
 #[derive(Clone, Copy, Debug)]

@@ -18,11 +18,11 @@ use becket_config::choices::Introduction;
 use becket_proto::proxy_header::{Accept, Endpoints, MAX_V2_BYTES, ProxyHeader, decode};
 
 use super::context::{Context, Net};
-use super::facts::{Facts, ProxyDetails};
 use super::listener::ListenerState;
 use super::reached::{Advance, Reached};
 use crate::leg::Got;
 use crate::socket::StreamSocket;
+use becket_log::facts::{Facts, ProxyDetails};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::scratch::{Buffer, Scratch};
 

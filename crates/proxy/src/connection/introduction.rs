@@ -13,7 +13,7 @@ use becket_config::choices::{Introduction, ProxyTlv};
 use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, SslTlv, Tlvs};
 
 use super::context::{Core, Net};
-use super::facts::{Agreed, Facts};
+use becket_log::facts::{Agreed, Facts};
 use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
 use becket_tls::names;

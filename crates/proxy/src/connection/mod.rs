@@ -39,7 +39,6 @@ mod connecting;
 mod context;
 mod conversing;
 mod decision;
-pub mod facts;
 pub mod failure_log;
 pub mod glance;
 mod greeting;
@@ -74,7 +73,6 @@ use self::connecting::Connecting;
 use self::context::{Context, Core, EarlyBytes};
 pub use self::context::{Net, Side, Turn};
 use self::conversing::Conversing;
-use self::facts::Facts;
 use self::greeting::Greeting;
 use self::hello::Hello;
 use self::listener::ListenerState;
@@ -94,6 +92,7 @@ use crate::socket::{Ready, StreamSocket};
 use becket_keys::signing::Offload;
 use becket_keys::signing::queue::Signed;
 use becket_log::access::AccessRecord;
+use becket_log::facts::Facts;
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use becket_tls::admission::Admitted;
@@ -498,10 +497,8 @@ impl<N: Net> Connection<N> {
         self.core.session.as_deref().copied().filter(|_| failed)
     }
 
-    pub fn record(&self, reason: CloseReason, now: Now) -> AccessRecord {
-        self.core
-            .facts
-            .record(self.core.client.traffic, reason, now)
+    pub fn into_record(self, reason: CloseReason, now: Now) -> AccessRecord {
+        AccessRecord::new(self.core.facts, self.core.client.traffic, reason, now)
     }
 
     /// Resets the connection, to free resources under overload. A reset costs both sides the least

@@ -21,12 +21,12 @@ use becket_sys::clock::Now;
 use rustls::client::UnbufferedClientConnection;
 
 use super::context::EarlyBytes;
-use super::facts::Facts;
 use super::half::Tls;
 use crate::leg::{Got, Leg};
 use crate::metrics::Counters;
 use crate::pipes::Lent;
 use crate::socket::StreamSocket;
+use becket_log::facts::Facts;
 use becket_tls::engine::Received;
 use becket_tls::scratch::{Buffer, READ, Scratch};
 use becket_tls::to_servers::ServerTls;

@@ -21,13 +21,13 @@ use mio::net::TcpStream;
 
 use super::event_loop::{ConnectionEntry, Worker, token_of};
 use super::shares::{GATHER, SLICE};
-use crate::connection::facts::Facts;
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
-use crate::socket::{ByteCounts, KernelSocket};
+use crate::socket::KernelSocket;
 use crate::worker::acceptor::{Accepted, Acceptor};
 use crate::worker::net::BOTH;
-use becket_log::access::AccessLine;
+use becket_log::access::{AccessLine, AccessRecord};
+use becket_log::facts::{ByteCounts, Facts};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::admission::Admitted;
 
@@ -158,13 +158,13 @@ impl Worker {
         let config = listener.config();
         let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.clocks.now);
         if !has_room {
-            return self.reset(&socket, &facts, CloseReason::ConnectionLimit);
+            return self.reset(&socket, facts, CloseReason::ConnectionLimit);
         }
         if self.shared.memory.refuses() {
-            return self.turn_away(&socket, &facts, CloseReason::MemoryLimit);
+            return self.turn_away(&socket, facts, CloseReason::MemoryLimit);
         }
         if waited > LIMIT {
-            return self.turn_away(&socket, &facts, CloseReason::Overload);
+            return self.turn_away(&socket, facts, CloseReason::Overload);
         }
         let entered = match config.keys.accept_proxy {
             // The PROXY header contains the client's address, so the limits per source are checked
@@ -177,7 +177,7 @@ impl Worker {
         };
         let counted = match entered {
             Ok(counted) => counted,
-            Err(reason) => return self.turn_away(&socket, &facts, reason),
+            Err(reason) => return self.turn_away(&socket, facts, reason),
         };
         let share = self
             .served
@@ -187,7 +187,7 @@ impl Worker {
             .handshakes
             .div_ceil(self.shared.workers);
         if self.newcomers.handshakes >= share && !self.displace() {
-            return self.turn_away(&socket, &facts, CloseReason::HandshakeLimit);
+            return self.turn_away(&socket, facts, CloseReason::HandshakeLimit);
         }
         let vacant = self.connections.vacant_entry();
         let index = vacant.key();
@@ -198,7 +198,7 @@ impl Worker {
             .register(&mut socket, token, BOTH)
             .is_err()
         {
-            return self.turn_away(&socket, &facts, CloseReason::NoDescriptor);
+            return self.turn_away(&socket, facts, CloseReason::NoDescriptor);
         }
         let timeouts = &self.served.config.file.timeouts;
         let counters = &self.counters;
@@ -242,20 +242,20 @@ impl Worker {
 
     /// Resets a client that cannot be served, and decrements the number of open connections.
     /// Returns `false`, as [`Self::admit`] does.
-    fn turn_away(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
+    fn turn_away(&mut self, socket: &TcpStream, facts: Facts, reason: CloseReason) -> bool {
         self.shared.release_connection();
         self.reset(socket, facts, reason)
     }
 
     /// Resets a client, which needs no further packets or state. Returns `false`, as
     /// [`Self::admit`] does.
-    fn reset(&mut self, socket: &TcpStream, facts: &Facts, reason: CloseReason) -> bool {
+    fn reset(&mut self, socket: &TcpStream, facts: Facts, reason: CloseReason) -> bool {
         let _gone = becket_sys::socket::reset_on_close(socket);
         self.counters.closed.of(reason).add(1);
         let now = self.clocks.now;
-        self.resources.failures.refuse(facts, reason, now);
+        self.resources.failures.refuse(&facts, reason, now);
         if let Some(access) = &self.resources.access {
-            let record = facts.record(ByteCounts::default(), reason, now);
+            let record = AccessRecord::new(facts, ByteCounts::default(), reason, now);
             access.send(AccessLine::Connection(Box::new(record)));
         }
         false

@@ -440,7 +440,7 @@ impl Worker {
             self.forget(session);
         }
         if let Some(access) = &self.resources.access {
-            let record = entry.connection.record(reason, self.clocks.now);
+            let record = entry.connection.into_record(reason, self.clocks.now);
             access.send(AccessLine::Connection(Box::new(record)));
         }
     }

@@ -522,7 +522,8 @@ impl ServingFiles {
     fn note_request<N: Net>(&mut self, head: Option<&Head<'_>>, cx: &Context<'_, '_, N>) {
         self.record = cx.turn.access.map(|_| {
             let facts = &cx.core.facts;
-            Box::new(facts.request(head.map(|head| (head.method, head.target)), cx.turn.now))
+            let asked = head.map(|head| (head.method, head.target));
+            Box::new(RequestRecord::new(facts, asked, cx.turn.now))
         });
     }
 

@@ -1,24 +1,23 @@
 //! Facts about a connection, for the access log, the metrics and the PROXY header.
+//!
+//! The connection fills its [`Facts`]. When it ends, they become part of its
+//! [`AccessRecord`](crate::access::AccessRecord).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::socket::ByteCounts;
 use becket_keys::identity::Identity;
 use becket_keys::presented::Presented;
-use becket_log::Timestamp;
-use becket_log::access::{
-    AccessRecord, ConnectionTimes, HandshakeRecord, RequestRecord, ResumedBy,
-};
-use becket_proto::close_reason::CloseReason;
+use becket_proto::labelled;
 use becket_sys::clock::Now;
 use becket_tls::ja4::Ja4;
-use becket_tls::names;
 use rustls::{CipherSuite, NamedGroup, ProtocolVersion};
 
+use super::Timestamp;
+
 /// Properties of a connection. Each phase sets the properties that it determines.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Facts {
     /// Address of the client, from an accepted PROXY header or the socket.
     pub client: SocketAddr,
@@ -79,6 +78,13 @@ pub struct Agreed {
     pub took: Duration,
 }
 
+/// Bytes of a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ByteCounts {
+    pub received: u64,
+    pub sent: u64,
+}
+
 impl Facts {
     pub fn new(client: SocketAddr, listener: Arc<str>, accepted: Now) -> Self {
         Self {
@@ -97,69 +103,31 @@ impl Facts {
         }
     }
 
-    /// Returns the access log record of a request. `asked` is its method and target, or `None` if
-    /// its head is invalid.
-    pub fn request(&self, asked: Option<(&str, &str)>, now: Now) -> RequestRecord {
-        let (method, target) = asked.unzip();
-        RequestRecord {
-            at: Timestamp::from_unix(now.unix),
-            client: self.client,
-            listener: Arc::clone(&self.listener),
-            sni: self.server_name.clone(),
-            id: self
-                .introduced
-                .as_ref()
-                .and_then(|known| known.unique_id.clone()),
-            method: method.map(Box::from),
-            target: target.map(Box::from),
-            status: "",
-            bytes: 0,
-            began: now.mono,
-            took: Duration::ZERO,
-        }
-    }
-
-    pub fn record(&self, client: ByteCounts, reason: CloseReason, now: Now) -> AccessRecord {
-        AccessRecord {
-            accepted: self.accepted_at,
-            client: self.client,
-            listener: Arc::clone(&self.listener),
-            sni: self.server_name.clone(),
-            ja4: self.ja4,
-            tls: self.tls.as_ref().map(|tls| HandshakeRecord {
-                version: tls.version.map(names::version),
-                suite: tls.suite.map(names::suite),
-                group: tls.group.map(names::group),
-                alpn: tls.alpn.clone(),
-                resumed: tls.resumed_by(),
-                identity: tls.identity.clone(),
-                would_refuse: tls.would_refuse,
-                took: tls.took,
-            }),
-            id: self
-                .introduced
-                .as_ref()
-                .and_then(|known| known.unique_id.clone()),
-            server: self.server.clone(),
-            client_bytes_in: client.received,
-            client_bytes_out: client.sent,
-            server_bytes_in: self.server_traffic.received,
-            server_bytes_out: self.server_traffic.sent,
-            times: ConnectionTimes {
-                queued: self.queued,
-                connect: self.connect,
-                total: now.mono.saturating_sub(self.accepted),
-            },
-            reason,
-        }
+    /// Returns the unique ID in the PROXY header received from the client or sent to the server.
+    pub fn unique_id(&self) -> Option<&[u8]> {
+        self.introduced.as_ref()?.unique_id.as_deref()
     }
 }
 
 impl Agreed {
-    fn resumed_by(&self) -> Option<ResumedBy> {
+    /// Returns the kind of resumption, or of early data; `None` for a full handshake.
+    pub fn resumed_by(&self) -> Option<ResumedBy> {
         match self.early_data {
             Some(_) => Some(ResumedBy::Early),
             None => self.resumed,
         }
     }
+}
+
+labelled! {
+pub enum ResumedBy {
+    /// TLS 1.2 session ID (RFC 5246, section 7.4.1.2).
+    Id = "id",
+    /// TLS 1.2 ticket (RFC 5077).
+    Ticket = "ticket",
+    /// TLS 1.3 pre-shared key (RFC 8446, section 2.2).
+    Psk = "psk",
+    /// TLS 1.3 pre-shared key with early data (section 2.3).
+    Early = "early",
+}
 }
