@@ -8,12 +8,12 @@ use std::thread;
 use std::time::Duration;
 
 use becket_e2e::{
-    Backend, Client, Over, Place, REQUEST, Shape, Signal, Trust, eventually, fresh_address,
-    http_get,
+    Backend, Client, Over, Place, REQUEST, Shape, Signal, Trust, becket_done, eventually,
+    fresh_address, http_get,
 };
 
 use crate::upgrades_lose_nothing::{
-    READY_AND_SILENT, TWO_WORKERS, install_script, rounds, start, upgrade,
+    READY_AND_SILENT, TWO_WORKERS, install, install_script, rounds, start, upgrade,
 };
 
 #[test]
@@ -85,6 +85,24 @@ fn reload_requests_during_an_upgrade_are_answered_by_the_serving_process() {
     assert_eq!(restarts, 0.0, "{}", becket.logs());
     becket.signal(Signal::TERM);
     assert_eq!(becket.ended(), Some(0), "{}", becket.logs());
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn the_reload_command_waits_for_a_running_upgrade() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = Shape::new(backend.address).process(TWO_WORKERS);
+    let shape = shape.timeouts("upgrade = \"1s\"");
+    let becket = start(&place, &shape);
+    for script in ["exec sleep 1000", READY_AND_SILENT] {
+        install_script(&place, script);
+        becket.signal(Signal::USR2);
+        assert_eq!(becket_done(&place, &["reload"]), "reloaded\n");
+    }
+    install(&place);
+    becket.signal(Signal::USR2);
+    assert_eq!(becket_done(&place, &["reload"]), "reloaded\n");
 }
 
 #[test]

@@ -43,7 +43,7 @@ impl Client {
 
     pub(super) fn ask(&mut self, stage: &Stage<'_>) -> io::Result<()> {
         self.send(stage)?;
-        self.receive()
+        self.receive(stage)
     }
 
     pub(super) fn send(&mut self, stage: &Stage<'_>) -> io::Result<()> {
@@ -62,7 +62,7 @@ impl Client {
         }
     }
 
-    pub(super) fn receive(&mut self) -> io::Result<()> {
+    pub(super) fn receive(&mut self, stage: &Stage<'_>) -> io::Result<()> {
         let mut response = Response::default();
         let mut piece = [0; 4096];
         while !response.is_whole() {
@@ -70,6 +70,9 @@ impl Client {
                 0 => return Err(io::ErrorKind::UnexpectedEof.into()),
                 count => response.feed(&piece[..count]).map_err(io::Error::other)?,
             }
+        }
+        if response.status != 200 || response.body != stage.settings.body {
+            return Err(io::Error::other("not the requested body"));
         }
         Ok(())
     }

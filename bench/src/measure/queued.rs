@@ -51,7 +51,7 @@ fn queue(stage: &Stage<'_>, server: &Server) -> Result<Sample, Error> {
         ));
     }
     drop(slot);
-    waiting[0].receive().map_err(wrong)?;
+    waiting[0].receive(stage).map_err(wrong)?;
     Ok(sample)
 }
 

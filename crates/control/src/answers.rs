@@ -342,7 +342,7 @@ fn page(content_type: &'static str, body: Result<String, fmt::Error>) -> Respons
 /// Number of threads that create pages.
 pub(super) const MAKERS: usize = 2;
 /// Timeout of lists and changes. Longer than the default timeouts of a reload and of an upgrade,
-/// and than the timeout of `becket reload`.
+/// and shorter than the read timeout of `becket reload`.
 const MOST_PATIENCE: Duration = Duration::from_secs(65);
 /// Maximum length in bytes of the request body of a change.
 const LONGEST_CHANGE: usize = 64 * 1024;

@@ -9,6 +9,9 @@ mod request;
 mod table;
 pub mod tasks;
 
+use std::thread::sleep;
+use std::time::Duration;
+
 use becket_control::replies::{EndedChanges, ForgottenSessions, RotatedTickets};
 use serde_json::{Value, json};
 
@@ -106,9 +109,27 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
         } => shown(post("/tickets/rotate")?, |it: &RotatedTickets| {
             format!("ticket keys rotated, epoch {}\n", it.epoch)
         }),
-        CtlTask::Reload => ending(post("/reload")?, "reloaded"),
+        CtlTask::Reload => {
+            wait_for_upgrade(place);
+            ending(post("/reload")?, "reloaded")
+        }
         CtlTask::Drain => ending(post("/drain")?, "draining"),
-        CtlTask::Upgrade => ending(post("/upgrade")?, "upgraded"),
+        CtlTask::Upgrade => {
+            wait_for_upgrade(place);
+            ending(post("/upgrade")?, "upgraded")
+        }
+    }
+}
+
+/// Waits until no upgrade is running, for about a minute at most. The process that an upgrade
+/// replaces refuses a reload, and answers every upgrade request with the outcome of the running one.
+fn wait_for_upgrade(place: &AdminAddress) {
+    for _ in 0..MOST_POLLS {
+        let status = place.status();
+        if !status.is_ok_and(|status| status.changes.upgrades.running) {
+            return;
+        }
+        sleep(POLL_INTERVAL);
     }
 }
 
@@ -119,3 +140,6 @@ fn ending(object: Value, done: &str) -> Result<Printed, NotDone> {
         format!("{done}\n{}", ended(&it.ended))
     })
 }
+
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+const MOST_POLLS: usize = 1200;
