@@ -21,12 +21,12 @@ pub fn file(directory: &Path, key: &str) -> Result<PathBuf, Error> {
         _ => &[&rsa],
     };
     // This file replaces the system's openssl.cnf, so that every system creates the same extensions.
-    let config = directory.join("openssl.cnf");
+    let config = directory.join("request.cnf");
     let text = format!(
         "[req]\nprompt = no\ndistinguished_name = name\nx509_extensions = extensions\n\
          [name]\nCN = {NAME}\n[extensions]\nsubjectAltName = DNS:{NAME}, DNS:localhost\n"
     );
-    fs::write(&config, text).map_err(|e| Error::os("cannot write openssl.cnf", e))?;
+    fs::write(&config, text).map_err(|e| Error::os("cannot write request.cnf", e))?;
     let output = Command::new("openssl")
         .args(["req", "-x509", "-nodes", "-newkey"])
         .args(kind)
