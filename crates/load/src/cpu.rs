@@ -110,7 +110,7 @@ fn processes() -> Vec<ProcessTimes> {
 fn parse(pid: u32, line: &str) -> Option<ProcessTimes> {
     let (_, rest) = line.rsplit_once(')')?;
     let fields: Vec<&str> = rest.split_ascii_whitespace().collect();
-    // The first field after the name is field 3 of proc(5).
+    // The first field after the name is field 3 of proc_pid_stat(5).
     let number = |field: usize| fields.get(field - 3)?.parse::<u64>().ok();
     let ticks =
         |field: usize| number(field).map(|n| Duration::from_millis(n * 1_000 / TICKS_PER_SECOND));

@@ -129,15 +129,7 @@ fn marked_early_data_is_answered_before_the_handshake_finishes() {
     client.talk(&mut stage);
     assert_eq!(client.received, b"answer!");
     assert_eq!(client.fault, None);
-    assert_eq!(
-        stage
-            .record()
-            .unwrap()
-            .facts
-            .tls
-            .and_then(|tls| tls.resumed_by()),
-        Some(ResumedBy::Early)
-    );
+    assert_eq!(stage.resumed_by(), Some(ResumedBy::Early));
     assert_eq!(stage.counters.early_accepted.value(), 1);
     assert_eq!(stage.counters.early_rejected.value(), 0);
 }
@@ -215,15 +207,7 @@ fn announced_but_unsent_early_data_leaves_no_mark() {
     client.say(b"GET /");
     client.talk(&mut stage);
     assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
-    assert_eq!(
-        stage
-            .record()
-            .unwrap()
-            .facts
-            .tls
-            .and_then(|tls| tls.resumed_by()),
-        Some(ResumedBy::Psk)
-    );
+    assert_eq!(stage.resumed_by(), Some(ResumedBy::Psk));
 }
 
 #[test]
@@ -235,16 +219,7 @@ fn a_client_that_sends_early_data_each_time_never_runs_out_of_sessions() {
         let (mut client, flight) = first_flight(&house, &mut stage, &config, b"GET /");
         client.end.write_all(&flight).unwrap();
         client.talk(&mut stage);
-        assert_eq!(
-            stage
-                .record()
-                .unwrap()
-                .facts
-                .tls
-                .and_then(|tls| tls.resumed_by()),
-            Some(ResumedBy::Early),
-            "{visit}"
-        );
+        assert_eq!(stage.resumed_by(), Some(ResumedBy::Early), "{visit}");
     }
     // Two from the full handshake, and one for each used session.
     assert_eq!(house.early.entries(), 2);
@@ -265,15 +240,7 @@ fn early_data_of_a_dropped_session_is_rejected_and_resent_unmarked() {
     client.say(b"GET /");
     client.talk(&mut stage);
     assert_eq!(split(&server_got(&mut stage)), (None, b"GET /".to_vec()));
-    assert_eq!(
-        stage
-            .record()
-            .unwrap()
-            .facts
-            .tls
-            .and_then(|tls| tls.resumed_by()),
-        None
-    );
+    assert_eq!(stage.resumed_by(), None);
     assert_eq!(stage.counters.early_rejected.value(), 1);
 }
 

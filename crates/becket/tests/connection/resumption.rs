@@ -25,12 +25,7 @@ fn visit(
     client.talk(stage);
     assert_eq!(client.fault, None);
     assert!(!client.tls.is_handshaking());
-    stage
-        .record()
-        .unwrap()
-        .facts
-        .tls
-        .and_then(|tls| tls.resumed_by())
+    stage.resumed_by()
 }
 
 fn twice(house: &House, config: ClientConfig) -> (Option<ResumedBy>, Option<ResumedBy>) {

@@ -89,15 +89,7 @@ fn only_full_handshakes_with_expensive_keys_use_crypto_threads() {
         client.talk(&mut stage);
         let again = enter(&house, &mut stage, &config);
         assert!(!again.tls.is_handshaking());
-        assert!(
-            stage
-                .record()
-                .unwrap()
-                .facts
-                .tls
-                .and_then(|tls| tls.resumed_by())
-                .is_some()
-        );
+        assert!(stage.resumed_by().is_some());
         assert_eq!(stage.counters.signatures_begun.value(), 1);
     }
 }
@@ -240,15 +232,7 @@ fn a_resuming_client_does_not_wait_for_pending_signatures() {
     crowd(&house, &stage, MOST);
     let again = enter(&house, &mut stage, &config);
     assert!(!again.tls.is_handshaking());
-    assert_eq!(
-        stage
-            .record()
-            .unwrap()
-            .facts
-            .tls
-            .and_then(|tls| tls.resumed_by()),
-        Some(ResumedBy::Psk)
-    );
+    assert_eq!(stage.resumed_by(), Some(ResumedBy::Psk));
 }
 
 #[test]

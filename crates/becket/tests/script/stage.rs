@@ -19,6 +19,7 @@ use becket_keys::signing::worker::WorkerSigning;
 use becket_keys::signing::{Offload, SignatureRequest};
 use becket_log::access::AccessRecord;
 use becket_log::facts::Facts;
+use becket_log::facts::ResumedBy;
 use becket_proto::close_reason::CloseReason;
 use becket_proxy::backend::cancel::Cancels;
 use becket_proxy::backend::inbox::{BackendEvent, TestInbox};
@@ -299,6 +300,12 @@ impl Stage {
     /// Returns the reason of the close, if the connection is closed.
     pub(crate) fn closed(&self) -> Option<CloseReason> {
         self.closed.as_ref().map(|record| record.reason)
+    }
+
+    /// Returns how the connection's handshake resumed; `None` for a full handshake.
+    pub(crate) fn resumed_by(&self) -> Option<ResumedBy> {
+        let record = self.record().expect("a connection");
+        record.facts.tls?.resumed_by()
     }
 
     /// Returns the connection's record, as the access log would show it now.
