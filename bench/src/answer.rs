@@ -229,6 +229,7 @@ const STEPS: &[(&str, &str)] = &[
     ("pq", "group"),
     ("replication", "cluster"),
     ("servers", "servers"),
+    ("sharing", "workers"),
     ("threads", "crypto-threads"),
 ];
 const FEW: usize = 4;

@@ -15,6 +15,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "overload",
     "collapse",
     "cores",
+    "sharing",
     "key",
     "cipher",
     "resumption",
@@ -134,7 +135,7 @@ mod tests {
     }
 
     /// Each scenario of the suite with the articles that it cites, in order.
-    const CITED: [(&str, &[&str]); 31] = [
+    const CITED: [(&str, &[&str]); 32] = [
         (
             "classics",
             &[
@@ -153,6 +154,7 @@ mod tests {
         ("overload", &["bernat-1"]),
         ("collapse", &["bernat-1"]),
         ("cores", &["haproxy-ssl", "bernat-1"]),
+        ("sharing", &[]),
         ("key", &["bernat-1", "haproxy-ssl"]),
         ("cipher", &["haproxy-ssl", "bernat-1"]),
         ("resumption", &["haproxy-ssl", "bernat-1"]),

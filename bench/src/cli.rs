@@ -240,7 +240,7 @@ mod tests {
         assert_eq!(ids, ["implementations"]);
         let cases = order.effort.cases(&order.scenarios[0]).unwrap();
         assert!(cases.iter().all(|(_, case)| case.text["key"] == "rsa2048"));
-        assert_eq!(cases.len(), 2);
+        assert_eq!(cases.len(), 3);
     }
 
     #[test]

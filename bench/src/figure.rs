@@ -215,6 +215,14 @@ fn delay() -> Vec<Figure> {
         less(figures::FIRST_P99, "time to the first byte (p99)"),
         less(figures::P50, "time to the last byte (p50)"),
         less(figures::P99, "time to the last byte (p99)"),
+        condition(
+            figures::CLIENT_PACKETS,
+            "packets of the client per transaction",
+        ),
+        condition(
+            figures::SERVER_PACKETS,
+            "packets of the server per transaction",
+        ),
         condition(figures::RTT, "round trip of the network"),
     ]
 }

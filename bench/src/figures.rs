@@ -94,6 +94,9 @@ pub const FIRST_P99: &str = "first_byte_p99_us";
 /// Median time to the first byte, in network round-trip times.
 pub const ROUND_TRIPS_TO_FIRST: &str = "first_byte_round_trips";
 pub const ROUND_TRIPS_TO_LAST: &str = "last_byte_round_trips";
+/// Number of IP packets that a client sends per full handshake with a request, with an MTU of 1500.
+pub const CLIENT_PACKETS: &str = "client_packets";
+pub const SERVER_PACKETS: &str = "server_packets";
 /// Share of connections whose early data the server accepted, 0 to 1.
 pub const EARLY: &str = "early_data_share";
 /// Round-trip time of the network, measured with UDP datagrams.

@@ -39,10 +39,15 @@ struct Line {
     is_over: AtomicBool,
     /// Number of packets dropped because the queue was full.
     dropped: AtomicU64,
+    /// Number of packets that the client has sent.
+    from_client: AtomicU64,
+    from_server: AtomicU64,
 }
 
 /// Packet in transit, with its delivery time.
 type Held = (Instant, Vec<u8>);
+/// Selects the counter of one direction.
+type Counter = fn(&Line) -> &AtomicU64;
 
 impl Network {
     /// Creates the network if the measure needs one. The threads of the link run on `cpus`. The error describes what
@@ -65,8 +70,8 @@ impl Network {
         let (server, from_server) = host(SERVER)?;
         let line = Arc::new(Line::default());
         let (to_client, to_server) = (from_client.try_clone()?, from_server.try_clone()?);
-        carry(from_client, to_server, &line);
-        carry(from_server, to_client, &line);
+        carry(from_client, to_server, (&line, |line| &line.from_client));
+        carry(from_server, to_client, (&line, |line| &line.from_server));
         Ok(Self {
             server,
             client,
@@ -76,6 +81,16 @@ impl Network {
 
     pub fn dropped(&self) -> u64 {
         self.line.dropped.load(Ordering::Relaxed)
+    }
+
+    /// Returns the number of packets that the client and the server have sent.
+    pub fn packets(&self) -> [u64; 2] {
+        let Line {
+            from_client,
+            from_server,
+            ..
+        } = &*self.line;
+        [from_client, from_server].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Runs `work` with the calling thread in the client's namespace. Sockets, threads and processes that `work`
@@ -178,18 +193,19 @@ fn ip(words: &str) -> io::Result<()> {
 
 /// Starts two threads that carry packets in one direction until the link is closed. One receives packets, and one
 /// delivers them after the delay.
-fn carry(from: File, to: File, line: &Arc<Line>) {
+fn carry(from: File, to: File, (line, sent): (&Arc<Line>, Counter)) {
     let (held, due) = sync_channel(MOST_HELD);
     let line = Arc::clone(line);
-    thread::spawn(move || take(from, &held, &line));
+    thread::spawn(move || take(from, &held, (&line, sent)));
     thread::spawn(move || deliver(to, &due));
 }
 
-fn take(mut from: File, held: &SyncSender<Held>, line: &Line) {
+fn take(mut from: File, held: &SyncSender<Held>, (line, sent): (&Line, Counter)) {
     let mut packet = [0; 2048];
     while !line.is_over.load(Ordering::Relaxed) {
         match from.read(&mut packet) {
             Ok(count) => {
+                sent(line).fetch_add(1, Ordering::Relaxed);
                 let packet = packet[..count].to_vec();
                 match held.try_send((clock::now() + ONE_WAY, packet)) {
                     Ok(()) => {}
@@ -257,6 +273,9 @@ mod tests {
         let client = network.at_client(|| TcpStream::connect(address).map_err(failed));
         assert!(client.is_ok() && clock::now() - begin >= round_trip);
         assert_eq!(network.dropped(), 0);
+        // The datagrams of the round-trip time, SYN and ACK; SYN-ACK in the opposite direction.
+        let [client, server] = network.packets();
+        assert!(client.min(server) > PINGS as u64);
         // The host's own namespace has no such device.
         assert!(!std::path::Path::new("/sys/class/net/delay").exists());
     }

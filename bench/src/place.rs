@@ -65,15 +65,29 @@ impl Place {
         if settings.smt && self.cores.iter().all(|core| core.cpus.len() == 1) {
             return Some("needs cores with two hyper-threads".to_owned());
         }
-        let lacks = settings.spread && settings.workers > self.most_cores();
+        let (workers, here) = (settings.workers, self.cores.len());
+        if settings.shares_cores && workers > here {
+            return Some(format!(
+                "needs {workers} cores, this machine has {here}: workers must not share cores"
+            ));
+        }
+        let lacks = settings.spread && workers > self.most_cores();
         lacks.then(|| {
-            let (least, here) = (settings.workers * 2, self.cores.len());
+            let least = workers * 2;
             format!("needs {least} cores, this machine has {here}: workers must not share cores with the client")
         })
     }
 
     pub fn of(&self, settings: &Settings) -> Shares {
         let threads = if settings.smt { 2 } else { 1 };
+        if settings.shares_cores {
+            let cores = self.cores.iter().take(settings.workers);
+            let server = cores.flat_map(|core| core.cpus.iter().take(threads));
+            return Shares {
+                server: server.copied().collect(),
+                client: self.all(),
+            };
+        }
         let cores = settings.cores.and_then(|cores| usize::try_from(cores).ok());
         let cores = cores.unwrap_or(settings.workers.div_ceil(threads));
         self.shares(cores, threads)
@@ -148,6 +162,22 @@ mod tests {
         assert_eq!(cpus(2, 4), (vec![0], vec![1]));
         assert_eq!(cpus(8, 3), (vec![0, 1, 2], vec![3, 4, 5, 6, 7]));
         assert_eq!(cpus(8, 9), (vec![0, 1, 2, 3], vec![4, 5, 6, 7]));
+    }
+
+    #[test]
+    fn clients_use_the_cores_of_the_workers_if_the_case_says_so() {
+        let scenario = &crate::catalog::find(&["sharing".to_owned()]).unwrap()[0];
+        let place = place(2, 1);
+        let shares = scenario.cases(true).unwrap().into_iter();
+        let shares = shares.map(|(_, settings)| (place.of(&settings), place.needs(&settings)));
+        let of = |server: &[usize]| Shares {
+            server: server.to_vec(),
+            client: vec![0, 1],
+        };
+        assert_eq!(
+            shares.collect::<Vec<_>>(),
+            [(of(&[0]), None), (of(&[0, 1]), None)]
+        );
     }
 
     #[test]

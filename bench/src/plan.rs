@@ -64,6 +64,6 @@ mod tests {
         };
         let plan = of(&order).unwrap();
         let servers: Vec<usize> = plan.iter().map(|(.., servers)| *servers).collect();
-        assert_eq!(servers, [5, 1, 1, 1, 5, 1, 1, 1, 5, 1, 1, 1]);
+        assert_eq!(servers, [5, 1, 1, 1, 5, 1, 1, 1, 5, 5, 1, 1, 1, 1, 1, 1]);
     }
 }

@@ -80,6 +80,11 @@ type Row = (
 
 const ROWS: &[Row] = &[
     ("full, TLS 1.3, P-256", "pq", &[("group", "x25519")]),
+    (
+        "full, TLS 1.3, P-256, X25519MLKEM768",
+        "pq",
+        &[("group", "x25519mlkem768")],
+    ),
     ("full, TLS 1.3, RSA-2048", "key", &[("key", "rsa2048")]),
     (
         "full, TLS 1.2, P-256",

@@ -133,6 +133,9 @@ pub struct Axis {
     /// Values for a quick run; empty for all values.
     #[serde(default)]
     pub quick: Vec<toml::Value>,
+    /// Settings of the cases that vary. All other cases keep their value.
+    #[serde(default)]
+    when: BTreeMap<String, toml::Value>,
 }
 
 /// Columns that cannot be measured.
@@ -179,6 +182,8 @@ pub struct Settings {
     pub cores: Option<u64>,
     /// Each worker requires a core of its own that no client uses.
     pub spread: bool,
+    /// Each worker requires a core of its own. Clients use all cores, also those of the workers.
+    pub shares_cores: bool,
     /// Parallel connections of a closed loop.
     pub connections: usize,
     /// CPU features hidden from the crypto libraries: `none`, `avx512` or `aes`.
@@ -336,15 +341,23 @@ impl Scenario {
             } else {
                 &axis.values
             };
-            let longer = products.iter().flat_map(|product| {
-                let setting = axis.setting.as_str();
-                values
-                    .iter()
-                    .map(move |value| [product.as_slice(), &[(setting, value)]].concat())
+            let longer = products.into_iter().flat_map(|product| {
+                if !self.varies(axis, &product) {
+                    return vec![product];
+                }
+                let with = |value| [product.as_slice(), &[(axis.setting.as_str(), value)]].concat();
+                values.iter().map(with).collect()
             });
             products = longer.collect();
         }
         products
+    }
+
+    /// Returns whether an axis varies the cases with these settings.
+    fn varies(&self, axis: &Axis, differing: &[(&str, &toml::Value)]) -> bool {
+        let text = self.text_of(differing).unwrap_or_default();
+        let mut when = axis.when.iter();
+        when.all(|(name, value)| text.get(name) == Some(&plain(value)))
     }
 
     /// Returns the settings of a column in a case: the case's settings with the changes under `beside`.
@@ -419,6 +432,7 @@ impl Settings {
             rsa_batch: of("rsa-batch"),
             cores: auto_or_number("cores")?,
             spread: of("spread") == "true",
+            shares_cores: of("spread") == "shared",
             connections: at_least_one("connections")?,
             mask: of("mask"),
             bytes: of("bytes") == "on",
@@ -514,7 +528,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("requests", &["1"]),
     ("workers", &["1"]),
     ("cores", &["auto"]),
-    ("spread", &["false", "true"]),
+    ("spread", &["false", "true", "shared"]),
     ("connections", &["50"]),
     ("mask", &["none", "avx512", "aes"]),
     ("bytes", &["off", "on"]),
@@ -550,6 +564,24 @@ mod tests {
         let quick = scenario.cases(true).unwrap();
         assert_eq!(quick[1].0, "key rsa2048, body 1m");
         assert_eq!(quick[1].1.body, 1024 * 1024);
+    }
+
+    #[test]
+    fn an_axis_with_a_condition_varies_only_the_matching_cases() {
+        let text = format!(
+            "{HEAD}[[axis]]\nsetting = \"tls\"\nvalues = [\"1.3\", \"1.2\"]\n[[axis]]\nsetting = \"group\"\nvalues = [\"x25519\", \"x25519mlkem768\"]\nwhen = {{ tls = \"1.3\" }}\n"
+        );
+        let scenario = Scenario::parse("x", &text).unwrap();
+        let cases = scenario.cases(false).unwrap();
+        let labels: Vec<&str> = cases.iter().map(|(label, _)| label.as_str()).collect();
+        assert_eq!(
+            labels,
+            [
+                "tls 1.3, group x25519",
+                "tls 1.3, group x25519mlkem768",
+                "tls 1.2"
+            ]
+        );
     }
 
     #[test]

@@ -1,12 +1,15 @@
 //! Measures the time to the first and to the last byte over a network with a delay, also as a number of round trips.
 
+use std::net::SocketAddr;
+use std::thread;
 use std::time::Duration;
 
 use becket_load::plan::Load;
 
 use super::stage::Stage;
 use super::{rounds, transactions};
-use crate::result::Column;
+use crate::network::Network;
+use crate::result::{Column, Sample};
 use crate::scenario::EARLY;
 use crate::{Error, figures, load};
 
@@ -58,6 +61,9 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         ] {
             sample.put(name, value);
         }
+        if stage.settings.resume == "never" {
+            count_packets(stage, (network, server.address), sample)?;
+        }
         if network.dropped() > 0 {
             column.note("the network dropped packets because its queue was full");
         }
@@ -66,7 +72,32 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     })
 }
 
+/// Counts the packets of a fixed number of transactions, from SYN to FIN.
+fn count_packets(
+    stage: &Stage<'_>,
+    (network, server): (&Network, SocketAddr),
+    sample: &mut Sample,
+) -> Result<(), Error> {
+    let ask = stage
+        .ask(server, None)
+        .flag("--i-own-this-target")
+        .with("-c", 1);
+    let before = network.packets();
+    let step = network.at_client(|| ask.one(Load::ClosedCount(COUNTED), stage.stop))?;
+    // The last packets of the last connection may be in transit.
+    thread::sleep(WARM_DOWN);
+    let names = [figures::CLIENT_PACKETS, figures::SERVER_PACKETS];
+    for ((name, before), after) in names.into_iter().zip(before).zip(network.packets()) {
+        sample.put(name, load::share(after - before, step.completed));
+    }
+    Ok(())
+}
+
 /// Minimum duration of a measurement, which allows about ten transactions per connection.
 const LEAST: Duration = Duration::from_secs(1);
 /// Warm-up. It includes the first transaction of each connection, which cannot resume a session.
 const WARM_UP: &str = "500ms";
+/// Time in which all packets in transit arrive.
+const WARM_DOWN: Duration = Duration::from_millis(100);
+/// Number of transactions whose packets are counted.
+const COUNTED: u64 = 20;
