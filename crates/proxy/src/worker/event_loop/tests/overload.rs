@@ -130,3 +130,68 @@ fn overload_accepts_clients_without_waking_the_worker() {
     }
     assert_eq!(worker.counters.backlog_changes.value(), 2);
 }
+
+/// Returns a ClientHello with a key share of X25519MLKEM768. In a real network most of them take two TCP segments.
+fn post_quantum_hello() -> Vec<u8> {
+    let provider = rustls::crypto::CryptoProvider {
+        kx_groups: vec![rustls::crypto::aws_lc_rs::kx_group::X25519MLKEM768],
+        ..rustls::crypto::aws_lc_rs::default_provider()
+    };
+    let config = rustls::ClientConfig::builder_with_provider(Arc::new(provider))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .with_root_certificates(rustls::RootCertStore::empty())
+        .with_no_client_auth();
+    let name = "a.test".try_into().unwrap();
+    let mut client = rustls::ClientConnection::new(Arc::new(config), name).unwrap();
+    let mut hello = Vec::new();
+    client.write_tls(&mut hello).unwrap();
+    hello
+}
+
+#[test]
+fn a_hello_in_two_parts_is_served_like_any_other_under_overload() {
+    let (mut worker, clients, _folder) = unsigned(8);
+    let hello = post_quantum_hello();
+    let (first, second) = hello.split_at(hello.len() / 2);
+    let mut cut = TcpStream::connect(clients[0].peer_addr().unwrap()).unwrap();
+    cut.set_nodelay(true).unwrap();
+    cut.write_all(first).unwrap();
+    let end = worker.time() + Duration::from_secs(3600);
+    while worker.counters.accepted.value() < 9 {
+        for (_, acceptor) in &mut worker.acceptors.sockets {
+            acceptor.ready = true;
+        }
+        worker.accept(Duration::ZERO, end);
+    }
+    let index = worker.newcomers.without_hello.first().unwrap();
+    let deadline = |worker: &Worker| worker.connections[index].connection.deadline();
+    assert_eq!((waiting(&worker), worker.newcomers.handshakes), (8, 9));
+    let hello_until = deadline(&worker);
+    // The second part arrives when the other clients have waited for so long that the newest client is served first.
+    worker.clocks.now.running += PATIENCE + Duration::from_millis(1);
+    cut.write_all(second).unwrap();
+    let readable = Ready {
+        readable: true,
+        ..Ready::default()
+    };
+    while waiting(&worker) < 9 {
+        let entry = worker.connections.get_mut(index).unwrap();
+        entry.connection.handle_ready(Side::Client, readable);
+        worker.advance_newcomer(index);
+    }
+    assert_eq!(worker.newcomers.without_hello.first(), None);
+    assert!(deadline(&worker) > hello_until);
+    let now = worker.clocks.now.running;
+    let room = worker.newcomers.signing.room();
+    // The wait of this client begins with the second part, so it is neither dropped nor overtaken.
+    assert_eq!(worker.newcomers.unsigned.pop_excess(now), None);
+    assert_eq!(worker.newcomers.unsigned.pop(room, now), Some(index));
+    worker.advance(index, Connection::sign);
+    let closed = &worker.counters.closed;
+    assert_eq!(closed.of(CloseReason::Overload).value(), 0);
+    cut.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut record = [0; 5];
+    cut.read_exact(&mut record).unwrap();
+    assert_eq!(record[0], 22, "a handshake record (RFC 8446, section 5.1)");
+}
