@@ -6,6 +6,7 @@
 //! * [`log_lines`]: every log line is in the reference;
 //! * [`arrows`]: allowed imports between crates;
 //! * [`classics`]: every row about the classic articles has a state and a proof;
+//! * [`shared`]: state that several threads write is listed;
 //! * [`circles`]: no circle of imports within a crate;
 //! * [`exceptions`]: known violations, which may only become fewer.
 //!
@@ -23,6 +24,7 @@ mod parts;
 mod paths;
 mod prose;
 mod rust;
+mod shared;
 mod workspace;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -389,6 +391,29 @@ fn files_named_in_the_architecture_exist() {
     assert!(paths.len() > 150, "the tables were not found");
     paths.retain(|path| !workspace.rust().any(|file| file.path.starts_with(path)));
     demand_none("no file", paths);
+}
+
+/// A value that several workers write moves its cache line between them, so `shared.txt` states when each is written.
+#[test]
+fn state_that_workers_share_is_listed() {
+    let listed = shared::listed(include_str!("../shared.txt"));
+    let of_workers = sources().filter(|(krate, _)| shared::CRATES.contains(krate));
+    let found: BTreeSet<_> = of_workers
+        .flat_map(|(_, file)| {
+            let names = shared::names(&file.text).into_iter();
+            names.map(|name| (file.path.clone(), name))
+        })
+        .collect();
+    assert!(found.len() > 50, "the state was not found: {}", found.len());
+    let text = |(path, name): &(String, String)| format!("{path} {name}");
+    demand_none(
+        "shared, but not in shared.txt",
+        found.difference(&listed).map(text).collect(),
+    );
+    demand_none(
+        "listed, but not shared",
+        listed.difference(&found).map(text).collect(),
+    );
 }
 
 #[test]

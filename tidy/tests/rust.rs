@@ -68,7 +68,7 @@ pub(crate) fn wide_structs(source: &str) -> Vec<String> {
     wide.map(|(name, _)| name).collect()
 }
 
-fn without_visibility(item: &str) -> &str {
+pub(crate) fn without_visibility(item: &str) -> &str {
     let Some(rest) = item.strip_prefix("pub") else {
         return item;
     };

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use becket_config::address::NamePattern;
+use becket_proto::own_line::OwnLine;
 use becket_proto::ticket::UnixSeconds;
 use rustls::sign::CertifiedKey;
 use rustls::{SignatureAlgorithm, SignatureScheme};
@@ -127,7 +128,7 @@ pub struct KeySet {
     keys: Vec<HeldKey>,
     policy: Option<Arc<str>>,
     /// Number of completed handshakes for this name. Clones share the counter.
-    handshakes: Arc<AtomicU64>,
+    handshakes: Arc<OwnLine<AtomicU64>>,
 }
 
 #[derive(Clone, Debug)]

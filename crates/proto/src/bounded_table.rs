@@ -19,6 +19,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use hashbrown::HashTable;
 
+use crate::own_line::OwnLine;
+
 /// Entry of a table. Free slots hold the default value, which must own no memory.
 pub trait Entry: Default {
     /// Bytes that count against the bound. They must not change while the entry is in the table.
@@ -265,14 +267,12 @@ impl<E: Entry> BoundedTable<E> {
     }
 }
 
-/// Shards, each a value with its own lock. The locks are two cache lines apart, because x86
-/// processors fetch cache lines in pairs.
+/// Shards, each a value with its own lock.
 #[derive(Debug)]
 pub struct Sharded<T>(Box<[Shard<T>]>);
 
 #[derive(Debug)]
-#[repr(align(128))]
-struct Shard<T>(Mutex<T>);
+struct Shard<T>(OwnLine<Mutex<T>>);
 
 /// Position in a walk by [`Sharded::visit`]. The default is the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -286,7 +286,7 @@ impl<T> Sharded<T> {
     /// shards.
     pub fn new(count: usize, make: impl Fn(usize, usize) -> T) -> Self {
         let count = count.max(1).next_power_of_two();
-        let shards = (0..count).map(|number| Shard(Mutex::new(make(number, count))));
+        let shards = (0..count).map(|number| Shard(OwnLine(Mutex::new(make(number, count)))));
         Self(shards.collect())
     }
 

@@ -34,6 +34,7 @@ pub mod index_queue;
 mod labelled;
 pub mod limits;
 pub mod networks;
+pub mod own_line;
 pub mod plain_http;
 pub mod post_handshake;
 pub mod private_key;

@@ -41,7 +41,9 @@ macro_rules! counters {
         plain { $(#[doc = $help:literal] $field:ident = $name:literal,)* }
         others { $($(#[doc = $doc:literal])* $other:ident: $kind:ty,)* }
     ) => {
+        /// The alignment separates the counters of two workers (see [`OwnLine`](becket_proto::own_line::OwnLine)).
         #[derive(Debug, Default)]
+        #[repr(align(128))]
         pub struct Counters {
             $(#[doc = $help] pub $field: Counter,)*
             $($(#[doc = $doc])* pub $other: $kind,)*

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use becket_proto::limits::SharedCount;
+use becket_proto::own_line::OwnLine;
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::Clock;
 
@@ -50,7 +51,7 @@ pub struct SharedState {
     /// client.
     pub memory: MemoryState,
     /// Number of open connections, limited by `limits.connections`.
-    pub connections: SharedCount,
+    pub connections: OwnLine<SharedCount>,
 }
 
 impl SharedState {
@@ -75,7 +76,7 @@ impl SharedState {
             syslog_lines_dropped: Arc::default(),
             access_lines_dropped: Arc::default(),
             memory: MemoryState::default(),
-            connections: SharedCount::default(),
+            connections: OwnLine::default(),
         }
     }
 

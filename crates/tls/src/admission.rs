@@ -35,6 +35,7 @@ use std::time::Duration;
 use becket_config::listener::ListenMode;
 use becket_config::process::Admission;
 use becket_proto::admission::{Bucket, Claim, Holding, Rate, Share, Source, Sources};
+use becket_proto::own_line::OwnLine;
 
 use crate::config::Listener;
 use crate::ja4::Ja4;
@@ -45,15 +46,21 @@ use becket_proto::close_reason::CloseReason;
 #[derive(Debug)]
 pub struct SharedAdmission {
     workers: usize,
-    /// State of a [`Bucket`] of tokens for full handshakes.
-    bucket: AtomicU64,
-    /// Number of full handshakes in progress, if they are limited.
-    in_flight: AtomicU32,
+    full: OwnLine<FullCounts>,
     /// Number of times that a key was not counted, because its table had no free entry.
     untracked: AtomicU64,
     seed: RandomState,
     /// One table per kind of key, so that keys of one kind cannot fill the table of another kind.
-    shards: [Box<[Mutex<KeyTable>]>; KINDS],
+    shards: [Box<[OwnLine<Mutex<KeyTable>>]>; KINDS],
+}
+
+/// Counts for the limits on full handshakes of all clients together.
+#[derive(Debug)]
+struct FullCounts {
+    /// State of a [`Bucket`] of tokens.
+    bucket: AtomicU64,
+    /// Number of full handshakes in progress, if they are limited.
+    in_flight: AtomicU32,
 }
 
 type KeyTable = Sources<RandomState, LimitKey>;
@@ -62,11 +69,13 @@ impl SharedAdmission {
     /// Creates the state with empty tables, which allocate memory on their first use.
     pub fn new(workers: usize) -> Self {
         let seed = RandomState::new();
-        let shard = |_| Mutex::new(Sources::new(0, seed.clone()));
+        let shard = |_| OwnLine(Mutex::new(Sources::new(0, seed.clone())));
         Self {
             workers,
-            bucket: AtomicU64::new(0),
-            in_flight: AtomicU32::new(0),
+            full: OwnLine(FullCounts {
+                bucket: AtomicU64::new(0),
+                in_flight: AtomicU32::new(0),
+            }),
             untracked: AtomicU64::new(0),
             shards: std::array::from_fn(|_| (0..SHARDS).map(shard).collect()),
             seed,
@@ -88,7 +97,7 @@ impl SharedAdmission {
     }
 
     pub fn in_flight(&self) -> u32 {
-        self.in_flight.load(Relaxed)
+        self.full.in_flight.load(Relaxed)
     }
 
     /// Returns the number of tracked sources. Takes the lock of every shard in turn.
@@ -134,20 +143,23 @@ impl SharedAdmission {
             return true;
         };
         let next = |bucket| rate.take(Bucket(bucket), now).map(|bucket| bucket.0);
-        self.bucket.fetch_update(Relaxed, Relaxed, next).is_ok()
+        self.full
+            .bucket
+            .fetch_update(Relaxed, Relaxed, next)
+            .is_ok()
     }
 
     fn has_one(&self, rate: Option<Rate>, now: Duration) -> bool {
-        let bucket = Bucket(self.bucket.load(Relaxed));
+        let bucket = Bucket(self.full.bucket.load(Relaxed));
         rate.is_none_or(|rate| rate.has_one(bucket, now))
     }
 
     /// Counts a new full handshake. Returns `false` if `most` full handshakes are in progress.
     fn start(&self, most: Option<u32>) -> bool {
-        let before = self.in_flight.fetch_add(1, Relaxed);
+        let before = self.full.in_flight.fetch_add(1, Relaxed);
         let admitted = most.is_none_or(|most| before < most);
         if !admitted {
-            self.in_flight.fetch_sub(1, Relaxed);
+            self.full.in_flight.fetch_sub(1, Relaxed);
         }
         admitted
     }
@@ -459,7 +471,7 @@ struct FullHandshake {
 
 impl Drop for FullHandshake {
     fn drop(&mut self) {
-        self.shared.in_flight.fetch_sub(1, Relaxed);
+        self.shared.full.in_flight.fetch_sub(1, Relaxed);
         for key in &self.keys {
             self.shared.shard(key).end_full(key);
         }

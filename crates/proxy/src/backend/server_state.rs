@@ -19,6 +19,7 @@ use becket_config::choices::ServerMode;
 use becket_proto::balance;
 use becket_proto::health::Condition;
 use becket_proto::limits::SharedCount;
+use becket_proto::own_line::OwnLine;
 
 use super::backend_state::BackendState;
 use becket_tls::config::overrides::Overrides;
@@ -29,10 +30,9 @@ pub struct ServerState {
     name: Arc<str>,
     key: u64,
     backend: Arc<BackendState>,
-    /// Number of claimed slots, and the share of `maxconn` that this process may claim.
-    slots: SharedCount,
+    /// Counts that every connection changes, apart from the values that it only reads.
+    connects: OwnLine<Connects>,
     limits: SlotLimits,
-    connects: Connects,
     weight: AtomicU32,
     weight_percent: AtomicU32,
     /// `true` while the server is out of service and receives no new connections.
@@ -53,6 +53,8 @@ struct SlotLimits {
 
 #[derive(Debug, Default)]
 struct Connects {
+    /// Number of claimed slots, and the share of `maxconn` that this process may claim.
+    slots: SharedCount,
     succeeded: AtomicU64,
     failed: AtomicU64,
     failed_in_a_row: AtomicU32,
@@ -134,12 +136,11 @@ impl ServerState {
             name: Arc::clone(&config.name),
             key: balance::name_key(&config.name),
             backend,
-            slots: SharedCount::default(),
             limits: SlotLimits {
                 maxconn: AtomicU32::new(UNLIMITED),
                 reserved: AtomicBool::new(false),
             },
-            connects: Connects::default(),
+            connects: OwnLine::default(),
             weight: AtomicU32::new(0),
             weight_percent: AtomicU32::new(100),
             failing: AtomicBool::new(false),
@@ -216,7 +217,7 @@ impl ServerState {
 
     /// Returns the number of claimed slots, including slots for connects in progress.
     pub fn in_use(&self) -> u32 {
-        self.slots.count()
+        self.connects.slots.count()
     }
 
     pub fn connections(&self) -> u64 {
@@ -292,7 +293,7 @@ impl ServerState {
     }
 
     pub fn has_room(&self) -> bool {
-        self.slots.has_room(self.limit())
+        self.connects.slots.has_room(self.limit())
     }
 
     pub fn note_connect(&self) {
@@ -401,17 +402,17 @@ impl ServerState {
     /// Returns the number of claimed slots, with the share of `maxconn` that this process may
     /// claim.
     pub fn slots(&self) -> &SharedCount {
-        &self.slots
+        &self.connects.slots
     }
 
     /// Claims a slot. Returns `false` if the limit for clients is reached.
     pub(super) fn take_slot(&self) -> bool {
         let limit = self.limit();
         if limit == UNLIMITED {
-            self.slots.add();
+            self.connects.slots.add();
             return true;
         }
-        self.slots.take(limit)
+        self.connects.slots.take(limit)
     }
 
     /// Reserves one slot for a health check, or ends the reservation.
@@ -424,12 +425,12 @@ impl ServerState {
 
     /// Claims a slot for a health check. Returns `false` if `maxconn` is reached.
     pub(super) fn take_reserved_slot(&self) -> bool {
-        self.slots.take(self.limits.maxconn.load(SeqCst))
+        self.connects.slots.take(self.limits.maxconn.load(SeqCst))
     }
 
     /// Releases a slot, and grants it to the longest-waiting connection, if any.
     pub(super) fn give_back_slot(&self) {
-        self.slots.give_back();
+        self.connects.slots.give_back();
         self.backend.settle();
     }
 }

@@ -65,7 +65,9 @@ impl Answers for Mailbox {
     }
 }
 
+/// The alignment separates the mailboxes of two workers, because each worker writes its own before it sleeps.
 #[derive(Debug)]
+#[repr(align(128))]
 pub struct Mailbox {
     /// `None` after the worker has ended.
     messages: Mutex<Option<Vec<WorkerMessage>>>,
