@@ -6,6 +6,7 @@ use std::time::Duration;
 use becket_stats::units::parse_duration;
 use clap::{Parser, Subcommand};
 
+use crate::build::BuildArgs;
 use crate::order::{Effort, Order};
 use crate::part::Part;
 use crate::peer::Peer;
@@ -35,9 +36,19 @@ pub enum Command {
         #[arg(long, value_name = "FILE")]
         readme: Option<PathBuf>,
     },
+    /// Build servers to measure
+    #[command(subcommand)]
+    Peers(Peers),
     /// Starts a child process of the bench.
     #[command(subcommand, hide = true)]
     Part(Part),
+}
+
+/// Subcommand of `becket-bench peers`.
+#[derive(Debug, Subcommand)]
+pub enum Peers {
+    /// Build nginx and HAProxy from sources, in about three minutes
+    Build(BuildArgs),
 }
 
 #[derive(Debug, clap::Args)]

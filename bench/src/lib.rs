@@ -23,6 +23,7 @@
 
 pub mod answer;
 pub mod articles;
+pub mod build;
 pub mod catalog;
 pub mod classic;
 pub mod cli;

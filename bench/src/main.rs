@@ -4,7 +4,7 @@
 use std::io::{self, Write};
 use std::process::ExitCode;
 
-use becket_bench::cli::{self, Cli, Command};
+use becket_bench::cli::{self, Cli, Command, Peers};
 use becket_bench::{Error, catalog, plan, plot, readme, report, runner, store};
 use clap::Parser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -56,6 +56,7 @@ fn program() -> Result<(), Error> {
             directory,
             readme: Some(file),
         } => readme::write(&file, &directory),
+        Command::Peers(Peers::Build(args)) => args.run(),
         Command::Part(part) => part.run(),
     }
 }

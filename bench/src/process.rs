@@ -76,15 +76,9 @@ impl Process {
 
     /// Returns an error that includes the end of the program's log.
     pub fn complain(&self, what: &str) -> Error {
-        let log = fs::read_to_string(&self.log).unwrap_or_default();
-        let lines: Vec<&str> = log.lines().collect();
-        let last = lines
-            .get(lines.len().saturating_sub(LOG_LINES)..)
-            .unwrap_or(&[]);
-        let log = if last.is_empty() {
-            "its log is empty".to_owned()
-        } else {
-            format!("its log ends with:\n  {}", last.join("\n  "))
+        let log = match end_of(&self.log).as_str() {
+            "" => "its log is empty".to_owned(),
+            lines => format!("its log ends with:{lines}"),
         };
         Error::Peer(format!("{} {what}; {log}", self.name))
     }
@@ -143,6 +137,15 @@ impl Drop for Process {
         drop(self.child.wait());
         guard::forget(group);
     }
+}
+
+/// Returns the last lines of a log, each after a line break and two spaces.
+pub fn end_of(log: &Path) -> String {
+    let log = fs::read(log).unwrap_or_default();
+    let log = String::from_utf8_lossy(&log);
+    let lines: Vec<&str> = log.lines().collect();
+    let last = lines.iter().skip(lines.len().saturating_sub(LOG_LINES));
+    last.map(|line| format!("\n  {line}")).collect()
 }
 
 /// Returns a free address of 127.0.0.1, with a port below the range of ephemeral ports (ip_local_port_range). Does not

@@ -6,9 +6,10 @@ use std::path::Path;
 
 use crate::figure;
 use crate::figures;
-use crate::result::{Case, Column, Run};
+use crate::peer::AWSLC;
+use crate::result::{Case, Column, PeerFacts, Run};
 use crate::table::Rows;
-use crate::{Error, store, table};
+use crate::{Error, store, table, verdict};
 
 pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
     let run = store::read(directory)?;
@@ -33,13 +34,18 @@ pub fn split(text: &str) -> Option<(&str, &str, &str)> {
 
 /// Returns the table with the cost of transactions and of an idle connection.
 pub fn section(run: &Run) -> String {
-    let peers: Vec<&str> = run.peers.iter().map(|peer| peer.name.as_str()).collect();
-    let heads = run.peers.iter().map(|peer| {
-        let version = peer.version.split('-').next().unwrap_or_default();
-        format!("{} {version}", peer.name)
-    });
+    let is_built = |peer: &&PeerFacts| peer.name.ends_with(AWSLC);
+    let built: Vec<&PeerFacts> = run.peers.iter().filter(is_built).collect();
+    let peers: Vec<&PeerFacts> = run.peers.iter().filter(|peer| !is_built(peer)).collect();
+    let heads = peers.iter().map(|peer| named(peer));
     let own = |text: &str| std::iter::once(text.to_owned());
-    let mut rows = Rows::new(own("").chain(heads).chain(own("becket's eta")));
+    let best = built.first().map(|first| {
+        let names: Vec<String> = built.iter().map(|peer| named(peer)).collect();
+        let (names, library) = (names.join(" or "), &first.library);
+        format!("best with {library} ({names}), relative to becket")
+    });
+    let heads = own("").chain(heads).chain(best);
+    let mut rows = Rows::new(heads.chain(own("becket's eta")));
     for (heading, id, settings) in ROWS {
         let has = |case: &&Case| {
             let mut each = settings.iter();
@@ -50,26 +56,59 @@ pub fn section(run: &Run) -> String {
             let becket = case.column("becket");
             let etas = becket.and_then(|column| table::etas(case, column));
             let eta = etas.unwrap_or_else(|| "-".to_owned());
-            let cells = match *id {
-                "idle" => cells(case, &peers, figures::PSS_PER_CONNECTION),
-                _ => cells(case, &peers, figures::CPU),
+            let name = match *id {
+                "idle" => figures::PSS_PER_CONNECTION,
+                _ => figures::CPU,
             };
+            let best = built.first().map(|_| best_built(run, case, name));
+            let cells = cells(case, &peers, name).into_iter().chain(best);
             rows.add(own(heading).chain(cells).chain(own(&eta)));
         }
     }
     rows.text()
 }
 
-fn cells(case: &Case, peers: &[&str], name: &str) -> Vec<String> {
+/// Returns the name of a peer without the suffix of its build, and its version.
+fn named(peer: &PeerFacts) -> String {
+    let version = peer.version.split('-').next().unwrap_or_default();
+    let name = peer.name.strip_suffix(AWSLC).unwrap_or(&peer.name);
+    format!("{name} {version}")
+}
+
+fn cells(case: &Case, peers: &[&PeerFacts], name: &str) -> Vec<String> {
+    let columns = peers.iter().map(|peer| case.column(&peer.name));
+    columns.map(|column| cell(case, column, name)).collect()
+}
+
+/// Formats the median of a column, in bold if it is the best of the case.
+fn cell(case: &Case, column: Option<&Column>, name: &str) -> String {
     let figure = figure::less(name, "");
     let best = figure.best(case).map(|(_, value)| value);
-    let median = |column: &Column| column.median(name);
-    let cell = |peer: &&str| match case.column(peer).and_then(median) {
+    match column.and_then(|column| column.median(name)) {
         None => "not available".to_owned(),
         Some(value) if Some(value) == best => format!("**{}**", figure.show(value)),
         Some(value) => figure.show(value),
+    }
+}
+
+/// Formats the best of the peers that were built with AWS-LC, and the ratio of its figure to becket's.
+fn best_built(run: &Run, case: &Case, name: &str) -> String {
+    let built = case
+        .columns
+        .iter()
+        .filter(|column| column.peer.ends_with(AWSLC));
+    let best = figure::less(name, "")
+        .best_of(built)
+        .map(|(column, _)| column);
+    let cell = cell(case, best, name);
+    let Some(best) = best else {
+        return cell;
     };
-    peers.iter().map(cell).collect()
+    let interval =
+        verdict::subject(case).and_then(|becket| run.certainty().between(best, becket, name));
+    let ratio = interval.map(|interval| format!(": {}", verdict::show(&interval)));
+    let peer = best.peer.strip_suffix(AWSLC).unwrap_or(&best.peer);
+    format!("{peer} {cell}{}", ratio.unwrap_or_default())
 }
 
 type Row = (
@@ -124,6 +163,8 @@ const END: &str = "<!-- figures: end -->";
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::result::Outcome;
+    use crate::result::testing::{case, column};
 
     #[test]
     fn a_readme_is_split_at_its_markers() {
@@ -132,6 +173,52 @@ mod tests {
             Some(("a\n", "\nold\n", "\nb"))
         );
         assert_eq!(split("nothing"), None);
+    }
+
+    #[test]
+    fn peers_with_the_library_of_becket_share_a_column() {
+        let peer = |name: &str, version: &str, library: &str| PeerFacts {
+            name: name.to_owned(),
+            version: version.to_owned(),
+            library: library.to_owned(),
+            ..PeerFacts::default()
+        };
+        let (becket, nginx) = ([100.0, 100.2, 99.8], [200.0, 200.4, 199.6]);
+        let run_with = |haproxy: &[f64]| {
+            let columns = vec![
+                column("becket", &becket),
+                column("nginx", &nginx),
+                column("nginx@awslc", &[150.0; 3]),
+                column("haproxy@awslc", haproxy),
+            ];
+            let mut case = case(columns);
+            let group = ("group".to_owned(), "x25519".to_owned());
+            case.settings.extend([group]);
+            Run {
+                looks: 1,
+                control: column("relay", &[1.0; 5]).samples,
+                peers: vec![
+                    peer("becket", "0.1.0", "rustls with AWS-LC"),
+                    peer("nginx", "1.22.1", "OpenSSL 3.0.19"),
+                    peer("nginx@awslc", "1.28.3", "AWS-LC 5.12.0"),
+                    peer("haproxy@awslc", "3.0.11-9e587df", "AWS-LC 5.12.0"),
+                ],
+                scenarios: vec![Outcome {
+                    id: "pq".to_owned(),
+                    cases: vec![case],
+                    ..Outcome::default()
+                }],
+                ..Run::default()
+            }
+        };
+        let slower = section(&run_with(&[120.0, 120.1, 119.9]));
+        let head = "| | becket 0.1.0 | nginx 1.22.1 | best with AWS-LC 5.12.0 (nginx 1.28.3 or haproxy 3.0.11), relative to becket |";
+        assert!(slower.starts_with(head), "{slower}");
+        let row = "| **100.0 us** | 200.0 us | haproxy 120.0 us: 1.20 (1.";
+        assert!(slower.contains(row), "{slower}");
+        let faster = section(&run_with(&[80.0, 80.1, 79.9]));
+        let row = "| 100.0 us | 200.0 us | haproxy **80.0 us**: 0.80 (0.";
+        assert!(faster.contains(row), "{faster}");
     }
 
     #[test]

@@ -44,6 +44,8 @@ fn invalid_options_are_answered_with_the_accepted_ones() {
     fails(&["run", "speed"], 2, "object-size");
     let nowhere = ["run", "key", "--peers=nginx", "--peer=nginx=/nowhere/nginx"];
     fails(&nowhere, 3, "libnginx-mod-stream");
+    let not_built = ["run", "key", "--peers=haproxy@awslc"];
+    fails(&not_built, 3, "becket-bench peers build --awslc");
     let directory = tempfile::tempdir().unwrap();
     fails(
         &["report", &directory.path().display().to_string()],
@@ -56,6 +58,38 @@ fn invalid_options_are_answered_with_the_accepted_ones() {
         4,
         "/proc/nowhere",
     );
+}
+
+#[test]
+fn a_build_of_peers_names_the_failed_step_its_log_and_missing_packages() {
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name).display().to_string();
+    let build = |path: &str| {
+        let mut bench = Command::new(BENCH);
+        bench.args(["peers", "build", "--awslc", "--out", &place("out")]);
+        for sources in ["--nginx", "--haproxy", "--aws-lc"] {
+            bench.args([sources, &place("sources")]);
+        }
+        let output = bench.env("PATH", path).output().unwrap();
+        assert_eq!(output.status.code(), Some(3), "{}", said(&output));
+        said(&output)
+    };
+    fs::create_dir(place("sources")).unwrap();
+    fs::create_dir(place("tools")).unwrap();
+    let missing = build(&place("tools"));
+    assert!(missing.contains("apt-get install cmake"), "{missing}");
+
+    let script = "#!/bin/sh\n[ $1 = --version ] || { echo no such project; exit 1; }\n";
+    for tool in ["cmake", "c++", "make", "tar"] {
+        let tool = place(&format!("tools/{tool}"));
+        fs::write(&tool, script).unwrap();
+        fs::set_permissions(&tool, fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    let failed = build(&format!("{}:/usr/bin:/bin", place("tools")));
+    let log = place("out/awslc-build/build-AWS-LC.log");
+    for words in ["cannot build AWS-LC", &log, "no such project"] {
+        assert!(failed.contains(words), "{failed}");
+    }
 }
 
 #[test]

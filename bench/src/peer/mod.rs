@@ -71,9 +71,10 @@ impl Kind {
         }
     }
 
-    fn remedy(self) -> &'static str {
+    fn remedy(self, name: &str) -> &'static str {
         match self {
             Self::Becket => "build it with `cargo build --profile dist -p becket`",
+            _ if name.ends_with(AWSLC) => "build it with `becket-bench peers build --awslc`",
             _ => "apt-get install hitch haproxy nginx libnginx-mod-stream stunnel4",
         }
     }
@@ -106,18 +107,19 @@ impl Peer {
                 "unknown peer `{name}` (accepted: {known}, each also with @WORD)"
             ))
         })?;
-        let base = kind.name();
+        // `peers build` keeps the suffix in the name of the file.
+        let file = if name.ends_with(AWSLC) { name } else { base };
         let found = match program {
             Some(program) => Some(program).filter(|p| p.is_file()),
             None => {
-                let mut files = places().into_iter().map(|place| place.join(base));
+                let mut files = places().into_iter().map(|place| place.join(file));
                 files.find(|file| file.is_file())
             }
         };
         let program = found.ok_or_else(|| {
             Error::Peer(format!(
-                "{name} is not installed: {}, or use --peer {base}=PATH",
-                kind.remedy()
+                "{name} is not installed: {}, or use --peer {file}=PATH",
+                kind.remedy(name)
             ))
         })?;
         Ok(Self {
@@ -208,11 +210,23 @@ fn set_environment(command: &mut Command, site: &Site<'_>) -> Result<(), Error> 
 /// OpenSSL configuration that accepts keys of any size.
 const SMALL_KEYS: &str = "openssl_conf = all\n[all]\nssl_conf = ssl\n[ssl]\nsystem_default = small\n[small]\nCipherString = DEFAULT:@SECLEVEL=0\n";
 
-/// Returns the directories to search for programs, in order: the bench's directory, `PATH`, and the usual directories.
+/// Suffix of the peers that `peers build` builds with AWS-LC.
+pub const AWSLC: &str = "@awslc";
+
+/// Returns the directory for peers that `peers build` builds.
+pub fn built() -> Result<PathBuf, Error> {
+    let own = std::env::current_exe();
+    let own = own.map_err(|e| Error::os("cannot find the bench's own executable", e))?;
+    Ok(own.with_file_name("peers"))
+}
+
+/// Returns the directories to search for programs, in order: the bench's directory, the one of built peers, `PATH`, and
+/// the usual directories.
 fn places() -> Vec<PathBuf> {
-    let own = std::env::current_exe().ok();
-    let own = own.as_deref().and_then(Path::parent);
-    let mut places: Vec<PathBuf> = own.map(Path::to_owned).into_iter().collect();
+    let built = built().ok();
+    let own = built.as_deref().and_then(Path::parent);
+    let mut places: Vec<PathBuf> = own.into_iter().map(Path::to_owned).collect();
+    places.extend(built.clone());
     if let Some(path) = std::env::var_os("PATH") {
         places.extend(std::env::split_paths(&path));
     }

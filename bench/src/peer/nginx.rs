@@ -36,6 +36,12 @@ pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
         // If root runs the bench, nginx workers must run as root too, because the files are readable only by root.
         _ => ("user root;\n".to_owned(), "http", files(site, sealed)),
     };
+    // AWS-LC has no such commands. The client offers a single suite.
+    let suites = if said.contains("AWS-LC") {
+        String::new()
+    } else {
+        format!("  ssl_conf_command Ciphersuites {new};\n")
+    };
     format!(
         "{module}worker_processes {workers};
 pid {directory}/nginx.pid;
@@ -48,8 +54,7 @@ events {{ worker_connections {connections}; }}
   ssl_certificate_key {certificate};
   ssl_protocols TLSv{tls};
   ssl_ciphers {old};
-  ssl_conf_command Ciphersuites {new};
-  ssl_ecdh_curve {groups};
+{suites}  ssl_ecdh_curve {groups};
   ssl_session_cache shared:bench:{cache}m;
   ssl_session_timeout 300s;
 {server}
@@ -107,7 +112,8 @@ pub(super) fn version(said: &str) -> (Option<String>, Option<String>) {
         text.split_once("running with ")
             .map_or(text, |(_, running)| running)
     });
-    (version, library.map(|text| first_words(text, 2)))
+    let library = library.map(|text| first_words(text.trim_end_matches(')'), 2));
+    (version, library)
 }
 
 /// Returns the path of the stream module if it is a dynamic module, as in Debian's build, otherwise `None`.
@@ -134,5 +140,18 @@ mod tests {
         let place = "/usr/lib/nginx/modules/ngx_stream_module.so";
         assert_eq!(module(debian).as_deref(), Some(place));
         assert_eq!(module(own), None);
+    }
+
+    #[test]
+    fn the_library_is_the_one_in_use() {
+        let of = |said: &str| version(said).1.unwrap();
+        let head = "nginx version: nginx/1.28.3\n";
+        let built = "built with OpenSSL 1.1.1 (compatible; AWS-LC 5.12.0)";
+        let running = "(running with AWS-LC 5.12.0)";
+        assert_eq!(of(&format!("{head}{built} {running}\n")), "AWS-LC 5.12.0");
+        assert_eq!(
+            of("built with OpenSSL 3.0.19 1 Jan 2026\n"),
+            "OpenSSL 3.0.19"
+        );
     }
 }

@@ -177,10 +177,17 @@ impl Parts {
         known: &[PeerFacts],
     ) -> Option<Column> {
         let library = known.iter().find(|p| p.name == peer.name);
-        let library = library.map(|p| p.library.as_str());
-        let old = library.is_some_and(|l| OLD_OPENSSL.iter().any(|old| l.starts_with(old)));
-        let lacks = settings.group == "x25519mlkem768" && peer.kind != Kind::Becket && old;
-        let lacks = lacks.then(|| format!("{} has no X25519MLKEM768", library.unwrap_or_default()));
+        let library = library.map_or("", |p| p.library.as_str());
+        let is = |libraries: &[&str]| libraries.iter().any(|l| library.starts_with(l));
+        let is_other = peer.kind != Kind::Becket;
+        let lacks = if settings.group == "x25519mlkem768" && is_other && is(OLD_OPENSSL) {
+            Some("X25519MLKEM768")
+        } else if settings.ktls && is_other && is(&["AWS-LC"]) {
+            Some("kernel TLS")
+        } else {
+            None
+        };
+        let lacks = lacks.map(|what| format!("{library} has no {what}"));
         if let Some(reason) = lacks.or_else(|| scenario.reason(peer.kind.name(), settings)) {
             return Some(Column::without(&peer.name, reason));
         }
