@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use becket_load::report::Summary;
 
-use super::server::{Server, config};
+use super::server::{Server, config, serve_in_parts};
 use super::{Responder, load, report, shown, signal};
 
 fn above(summary: &Summary, us: f64) -> u64 {
@@ -109,4 +109,16 @@ fn a_ramp_beyond_the_capacity_is_not_reported_as_sustained() {
     let page = shown(&page);
     let rows = page.lines().filter(|row| row.ends_with('%'));
     assert_eq!(rows.count(), 2, "{page}");
+}
+
+#[test]
+fn a_client_answers_only_the_whole_flight_of_the_server() {
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
+    let port = listener.local_addr().expect("its address").port();
+    let server = std::thread::spawn(move || serve_in_parts(&listener));
+    let report = report(&format!("https://localhost:{port}/"), "-n 1 -c 1 --tls 1.3");
+    let step = &report.steps[0];
+    assert_eq!(step.succeeded, 1, "{:?}", step.failures);
+    let early = server.join().expect("no panic").expect("a request");
+    assert_eq!(early, 0, "a ChangeCipherSpec alone delays the Finished");
 }

@@ -117,3 +117,36 @@ fn serve(
     while matches!(socket.read(&mut buffer), Ok(1..)) {}
     Ok(())
 }
+
+/// Serves one TLS 1.3 client, and sends its flight in two parts. Returns the number of bytes that the client sent between
+/// the parts.
+pub(crate) fn serve_in_parts(listener: &TcpListener) -> io::Result<usize> {
+    let (mut socket, _) = listener.accept()?;
+    let mut tls = ServerConnection::new(Arc::new(config())).map_err(io::Error::other)?;
+    while !tls.wants_write() {
+        if tls.read_tls(&mut socket)? == 0 {
+            // The program first checks that it can connect.
+            return serve_in_parts(listener);
+        }
+        tls.process_new_packets().map_err(io::Error::other)?;
+    }
+    let mut flight = Vec::new();
+    while tls.wants_write() {
+        tls.write_tls(&mut flight)?;
+    }
+    let (hello, rest) =
+        flight.split_at(5 + usize::from(u16::from_be_bytes([flight[3], flight[4]])));
+    socket.write_all(hello)?;
+    socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+    let early = socket.read(&mut [0; 64]).unwrap_or(0);
+    socket.set_read_timeout(None)?;
+    socket.write_all(rest)?;
+    let mut stream = Stream::new(&mut tls, &mut socket);
+    let _request = stream.read(&mut [0; 4096])?;
+    stream.write_all(USUAL)?;
+    stream.conn.send_close_notify();
+    stream.flush()?;
+    socket.shutdown(Shutdown::Write)?;
+    while matches!(socket.read(&mut [0; 64]), Ok(1..)) {}
+    Ok(early)
+}
