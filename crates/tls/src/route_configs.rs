@@ -274,7 +274,11 @@ impl ResolvesServerCert for ChainResolver {
             let is_same = certificate.server_name.as_deref() == name;
             is_same.then(|| self.0.keys_for(certificate.name()))
         })??;
-        let chosen = keys.choose(hello.signature_schemes());
+        let chosen = match keys.iter().count() {
+            // A single chain is sent in any case, and to choose it would create its signer twice.
+            1 => None,
+            _ => keys.choose(hello.signature_schemes()),
+        };
         let chosen = chosen.or_else(|| keys.iter().next())?;
         let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;
         let now = context::with(|handshake| {
