@@ -12,7 +12,7 @@ demo:
 test:
     cargo test --workspace --no-fail-fast
 
-# Run CI, or one of its steps: packages, guest, toolchain, format, lint, document, dependencies, oldest, aarch64, models, miri, fuzz, benches, packaging, test
+# Run CI, or one of its steps: packages, guest, toolchain, format, lint, document, dependencies, oldest, aarch64, models, miri, fuzz, benches, gate, packaging, test
 ci *STEP:
     .ci/run {{STEP}}
 

@@ -7,6 +7,7 @@ use becket_stats::units::parse_duration;
 use clap::{Parser, Subcommand};
 
 use crate::build::BuildArgs;
+use crate::gate::GateArgs;
 use crate::order::{Effort, Order};
 use crate::part::Part;
 use crate::peer::Peer;
@@ -39,6 +40,8 @@ pub enum Command {
     /// Build servers to measure
     #[command(subcommand)]
     Peers(Peers),
+    /// Count instructions, allocations and system calls per transaction, and compare them with stored counts
+    Gate(GateArgs),
     /// Starts a child process of the bench.
     #[command(subcommand, hide = true)]
     Part(Part),
@@ -194,7 +197,7 @@ fn one_only(text: &str) -> Result<(String, Vec<String>), &'static str> {
 
 const EXIT_CODES: &str = "\
 Exit codes:
-  0 done; 2 invalid command line, scenario or stored run; 3 a peer is missing or does not start;
+  0 done; 1 the gate's counts differ; 2 invalid command line, scenario or stored run; 3 a peer is missing or does not start;
   4 operating system error (limits, ports, disk); 5 peers negotiated different parameters;
   6 other processes use the CPUs of this machine; 130 interrupted.";
 

@@ -33,6 +33,7 @@ pub mod farm;
 pub mod figure;
 pub mod figures;
 pub mod floors;
+pub mod gate;
 pub mod guard;
 pub mod kernel;
 pub mod keys;
@@ -75,6 +76,12 @@ pub enum Error {
     /// A peer supports the requested TLS parameters, but negotiated different ones.
     #[error("{0}")]
     Unlike(String),
+    /// The gate's counts differ from the stored ones.
+    #[error(
+        "the counts differ from the stored ones; if that is intended, run `cargo run -p becket-bench -- gate --update`, and state \
+         difference and reason in the message of the same commit"
+    )]
+    Counts,
     /// Other processes use the CPUs of the run.
     #[error(
         "other processes use {share:.0} % of the CPUs of this run, which would distort the figures; stop them, or use --busy-ok"
@@ -108,11 +115,12 @@ impl Error {
         }
     }
 
-    /// Returns the exit code of the program: 2 for an invalid option, scenario or stored run, 3 for a peer that is missing or
+    /// Returns the exit code of the program: 1 for other counts than stored, 2 for an invalid option, scenario or stored run, 3 for a peer that is missing or
     /// does not start, 4 for an operating system error, 5 for peers with different parameters, 6 for a busy machine,
     /// 130 after a signal.
     pub fn exit_code(&self) -> u8 {
         match self {
+            Self::Counts => 1,
             Self::Asked(_) | Self::Stored { .. } => 2,
             Self::Peer(_) => 3,
             Self::Os { .. } => 4,

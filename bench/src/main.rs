@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use becket_bench::cli::{self, Cli, Command, Peers};
-use becket_bench::{Error, catalog, plan, plot, readme, report, runner, store};
+use becket_bench::{Error, catalog, gate, plan, plot, readme, report, runner, store};
 use clap::Parser;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
@@ -57,6 +57,12 @@ fn program() -> Result<(), Error> {
             readme: Some(file),
         } => readme::write(&file, &directory),
         Command::Peers(Peers::Build(args)) => args.run(),
+        Command::Gate(args) => {
+            let stop = becket_load::run::stop_on(&[SIGINT, SIGTERM, SIGHUP])?;
+            let (table, passes) = gate::run(&args, &stop)?;
+            say(&table);
+            passes.then_some(()).ok_or(Error::Counts)
+        }
         Command::Part(part) => part.run(),
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use becket_load::clock;
 
+pub(crate) use self::parts::backend;
 use self::parts::{OPEN_LOOP, Parts};
 use crate::control::Control;
 use crate::measure::{self, Capacities, Stage};

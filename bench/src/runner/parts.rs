@@ -250,7 +250,7 @@ pub(super) fn control(place: &Place, directory: &Path) -> Result<Control, Error>
     Ok(Control::new(relay, backend, &client))
 }
 
-fn backend(
+pub(crate) fn backend(
     directory: &Path,
     (name, host): (&str, &str),
     service: &[&str],
