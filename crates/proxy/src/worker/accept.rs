@@ -89,6 +89,9 @@ impl Worker {
                 }
                 let has_room = self.shared.claim_connection(self.served.config.connections);
                 if !has_room && !is_overdue {
+                    if !self.acceptors.sockets[key].has_client() {
+                        break;
+                    }
                     self.counters.connection_limit_pauses.add(1);
                     self.rest(&"limits.connections is reached");
                     break;

@@ -99,6 +99,12 @@ impl Acceptor {
         }
     }
 
+    /// Returns whether a client waits in the accept queue. If not, an event follows when one waits.
+    pub(super) fn has_client(&mut self) -> bool {
+        self.ready = becket_sys::socket::has_client(&self.socket).unwrap_or(true);
+        self.ready
+    }
+
     /// Returns how long a newly accepted client waited in the accept queue. If the last measured
     /// wait was short and recent, returns that value to save a system call.
     pub(super) fn waited(&mut self, client: &TcpStream, now: Duration) -> Duration {

@@ -18,6 +18,6 @@ pub use listener::{
     refuse_new, set_options, succeed,
 };
 pub use stream::{
-    bind_no_port, client_gone, connect, has_room, is_local_shortage, reset_on_close, send_file,
-    send_more, silent_for, unsent,
+    bind_no_port, client_gone, connect, has_client, has_room, is_local_shortage, reset_on_close,
+    send_file, send_more, silent_for, unsent,
 };

@@ -96,6 +96,20 @@ pub fn has_room(socket: impl AsFd) -> io::Result<bool> {
     }
 }
 
+/// Returns `true` if a client waits in the accept queue of a listening socket (poll(2) without waiting). If `false`, a
+/// readable event follows when one waits.
+///
+/// # Errors
+/// `OutOfMemory` from poll(2).
+pub fn has_client(socket: impl AsFd) -> io::Result<bool> {
+    let mut look = [PollFd::new(&socket, PollFlags::IN)];
+    match poll(&mut look, Some(&Timespec::default())) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(true),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Returns the time since the peer last sent data, or since it connected if it has sent none (`TCP_INFO`), with a
 /// resolution of one millisecond. For a socket that was just accepted, this is its time in the accept queue.
 ///

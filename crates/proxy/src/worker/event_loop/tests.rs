@@ -359,6 +359,22 @@ fn clients_accepted_after_a_config_message_use_the_new_configuration() {
 }
 
 #[test]
+fn accepting_pauses_at_the_limit_of_connections_only_if_a_client_waits() {
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (mut worker, web) = worker(&server, "tls = false\n[limits]\nconnections = 1");
+    let _first = TcpStream::connect(web).unwrap();
+    let now = worker.time();
+    worker.accept(now, now + Duration::from_secs(3600));
+    let pauses = |worker: &Worker| worker.counters.connection_limit_pauses.value();
+    assert_eq!((worker.connections.len(), pauses(&worker)), (1, 0));
+    let _second = TcpStream::connect(web).unwrap();
+    while pauses(&worker) == 0 {
+        turn(&mut worker);
+    }
+    assert_eq!(worker.connections.len(), 1);
+}
+
+#[test]
 fn connections_of_a_failed_server_are_closed_in_parts() {
     let mut scene = scene();
     let worker = &mut scene.worker;
