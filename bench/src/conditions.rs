@@ -78,9 +78,8 @@ pub fn load() -> String {
         .join(" ")
 }
 
-/// Raises the soft limit on open files to the hard limit, but not above `MOST_FILES`. Child processes inherit the
-/// limit.
-pub fn raise_open_files() -> Result<u64, Error> {
+/// Raises the soft limit on open files to the hard limit, but not above `most`. Child processes inherit the limit.
+pub fn raise_open_files(most: u64) -> Result<u64, Error> {
     let limit = getrlimit(Resource::Nofile);
     let hard = limit.maximum.unwrap_or(u64::MAX);
     if hard < LEAST_FILES {
@@ -93,12 +92,12 @@ pub fn raise_open_files() -> Result<u64, Error> {
         ));
     }
     let wanted = Rlimit {
-        current: Some(hard.min(MOST_FILES)),
+        current: Some(hard.min(most)),
         maximum: limit.maximum,
     };
     setrlimit(Resource::Nofile, wanted)
         .map_err(|e| Error::os("cannot raise the limit on open files", e.into()))?;
-    Ok(hard.min(MOST_FILES))
+    Ok(hard.min(most))
 }
 
 /// Formats seconds since 1970 as `2026-01-31T1205Z`.
@@ -161,4 +160,4 @@ pub const CONGESTION: &str = "net.ipv4.tcp_congestion_control";
 const LEAST_FILES: u64 = 9_000;
 /// Upper bound for the limit on open files, because some programs allocate a table with one entry per possible
 /// descriptor.
-const MOST_FILES: u64 = 65_536;
+pub const MOST_FILES: u64 = 65_536;

@@ -70,12 +70,12 @@ impl Figure {
             return format!("{sign}{}", show_us(value.abs()));
         }
         match name {
-            figures::PSS_PER_CONNECTION | figures::PSS | figures::SCRAPE_BYTES | figures::WIRE => {
-                show_bytes(value)
-            }
-            figures::OVERHEAD => format!("{:.1} %", value * 100.0),
+            name if name.ends_with("_bytes") => show_bytes(value),
+            figures::OVERHEAD | figures::DEVIATION => format!("{:.1} %", value * 100.0),
             name if name.contains("_share") => format!("{:.0} %", value * 100.0),
-            name if name.starts_with(figures::DROPS) => format!("{value:.0}"),
+            name if name == figures::LOST || name.starts_with(figures::DROPS) => {
+                format!("{value:.0}")
+            }
             name if name.starts_with(figures::RECOVERY) => format!("{value:.2} s"),
             figures::MB_PER_CPU_S | figures::MB_PER_S => format!("{value:.0} MB"),
             name if name.contains("_per_s") => show_rate(value),
@@ -177,12 +177,8 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             shown.extend(by_row(&[figures::FULL, figures::EMPTY], QUEUED));
             shown
         }
-        Measure::Scraped => {
-            let figures = SCRAPED.iter();
-            figures
-                .map(|(make, name, heading)| make(name, heading))
-                .collect()
-        }
+        Measure::Crowd => listed(CROWD),
+        Measure::Scraped => listed(SCRAPED),
         Measure::Storm => [PROBED, RETURNED]
             .map(|rows| under(STORM_LOADS, rows))
             .concat(),
@@ -201,6 +197,12 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             by_row(&phases, FAILOVER)
         }
     }
+}
+
+fn listed(rows: &[FigureRow]) -> Vec<Figure> {
+    let rows = rows.iter();
+    rows.map(|(make, name, heading)| make(name, heading))
+        .collect()
 }
 
 /// Returns the figures of `delay`, starting with the round trips that resumption saves.
@@ -355,6 +357,41 @@ const SCRAPED: &[FigureRow] = &[
     ),
     (less, figures::SCRAPE, "time to receive all pages"),
     (less, figures::SCRAPE_BYTES, "bytes of all pages"),
+];
+const CROWD: &[FigureRow] = &[
+    (
+        less,
+        figures::PSS_PER_CONNECTION,
+        "memory (PSS) per idle connection",
+    ),
+    (
+        less,
+        figures::KERNEL_PER_CONNECTION,
+        "kernel memory of its two sockets",
+    ),
+    (
+        less,
+        figures::DEVIATION,
+        "largest deviation of the memory from a straight line",
+    ),
+    (less, figures::P99, "p99 of the active connections"),
+    (less, figures::P50, "p50 of the active connections"),
+    (more, figures::OPENED, "rate of opening"),
+    (less, figures::OPEN_CPU, "server CPU to open a connection"),
+    (
+        less,
+        figures::LOST,
+        "connections lost by a reload and an upgrade",
+    ),
+    (less, "reload_us", "duration of a reload"),
+    (less, "reload_pss_bytes", "largest memory during a reload"),
+    (less, "upgrade_us", "duration of an upgrade"),
+    (
+        less,
+        "upgrade_pss_bytes",
+        "largest memory during an upgrade",
+    ),
+    (less, figures::DRAIN, "duration of a drain"),
 ];
 const FAILOVER: &[FigureRow] = &[
     (more, figures::RESUMED, "share of resumed handshakes"),

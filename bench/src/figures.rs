@@ -40,6 +40,18 @@ pub const MOVED: &str = "cpu_moved_ratio";
 pub const THREADS: &str = "threads";
 /// Growth of the proportional set size in bytes per idle connection.
 pub const PSS_PER_CONNECTION: &str = "pss_per_connection_bytes";
+/// Growth of the kernel's memory in bytes for the server's two sockets of an idle connection.
+pub const KERNEL_PER_CONNECTION: &str = "kernel_per_connection_bytes";
+/// Largest distance of the memory from a straight line over the number of connections, relative to the largest memory.
+pub const DEVIATION: &str = "growth_deviation_share";
+/// Rate at which idle connections were opened, each with a request.
+pub const OPENED: &str = "opened_per_s";
+/// Server CPU time to open an idle connection, with its request.
+pub const OPEN_CPU: &str = "open_cpu_us";
+/// Number of connections that did not survive a reload or an upgrade.
+pub const LOST: &str = "lost_connections";
+/// Time from SIGTERM to the end of the server.
+pub const DRAIN: &str = "drain_us";
 pub const HELD: &str = "held_connections";
 /// Capacity: the highest confirmed rate with at most 1 failure in 1000 and a p99 below 100 ms.
 pub const CAPACITY: &str = "capacity_per_s";

@@ -109,6 +109,12 @@ pub fn taken_over() -> Option<u64> {
     Some(counted.sum())
 }
 
+/// Returns the memory of the kernel's own objects in bytes, such as sockets.
+pub fn slab() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    crate::process::field(&text, "Slab:") * 1024
+}
+
 /// Finds a counter in the format of `/proc/net/netstat`: lines of names alternate with lines of values.
 fn counter(netstat: &str, wanted: &str) -> Option<u64> {
     let lines: Vec<&str> = netstat.lines().collect();

@@ -100,6 +100,12 @@ impl Effort {
         self.idle.min(self.most_clients())
     }
 
+    /// Returns the number of connections of the `crowd` measure: that of the case, or few in a short run.
+    pub fn crowd(&self, settings: &Settings) -> usize {
+        let most = if self.few { self.idle } else { usize::MAX };
+        settings.connections.min(most)
+    }
+
     /// Returns the maximum number of client connections. A server needs two descriptors for each.
     pub fn most_clients(&self) -> usize {
         usize::try_from(self.open_files.saturating_sub(2_000) / 2).unwrap_or(usize::MAX)

@@ -8,10 +8,12 @@ use plotters::coord::Shift;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
+use becket_stats::units::show_bytes;
+
 use crate::Error;
 use crate::figure::{self, Figure};
 use crate::figures;
-use crate::result::{Case, Column, Outcome, Point};
+use crate::result::{Case, Column, Growth, Outcome, Point};
 use crate::{spread, table};
 
 pub struct Plot<'a> {
@@ -22,6 +24,7 @@ pub struct Plot<'a> {
 
 enum Content<'a> {
     Ramps(Vec<&'a Column>),
+    Growth(&'a Column),
     Bars(Figure, Vec<Bar<'a>>),
 }
 
@@ -41,6 +44,14 @@ pub fn of_outcome(outcome: &Outcome) -> Vec<Plot<'_>> {
                 content: Content::Ramps(columns),
             });
         }
+    }
+    for (n, case) in outcome.cases.iter().enumerate() {
+        let growing = case.columns.iter().find(|column| !column.growth.is_empty());
+        plots.extend(growing.map(|column| Plot {
+            file: format!("{}-growth-{}.svg", outcome.id, n + 1),
+            title: format!("growth of the memory, {}", case.label),
+            content: Content::Growth(column),
+        }));
     }
     for (n, figure) in figure::headlines(outcome).into_iter().enumerate() {
         let bars = bars(outcome, &figure);
@@ -75,6 +86,7 @@ impl Plot<'_> {
     fn draw(&self, svg: &mut String) -> Drawn {
         let height = match &self.content {
             Content::Ramps(columns) => RAMP_HEIGHT * columns.len() as u32,
+            Content::Growth(_) => RAMP_HEIGHT,
             Content::Bars(_, bars) => BAR_HEIGHT * rows(bars).len() as u32 + 2 * MARGIN,
         };
         let size = (WIDTH, height + 2 * TITLE);
@@ -83,6 +95,7 @@ impl Plot<'_> {
         let inner = area.titled(&self.title, ("sans-serif", TITLE))?;
         match &self.content {
             Content::Ramps(columns) => draw_ramps(&inner, columns)?,
+            Content::Growth(column) => draw_growth(&inner, column)?,
             Content::Bars(figure, bars) => draw_bars(&inner, figure, bars)?,
         }
         Ok(area.present()?)
@@ -185,6 +198,47 @@ fn draw_bars(area: &Area<'_>, figure: &Figure, bars: &[Bar<'_>]) -> Drawn {
         let value = figure.show(bar.median);
         chart.draw_series([text(&value, most.max(bar.median), 4, &left)])?;
     }
+    Ok(())
+}
+
+fn draw_growth(area: &Area<'_>, column: &Column) -> Drawn {
+    let points = || column.growth.iter();
+    let most = points().map(|it| it.connections).max().unwrap_or(1);
+    let largest = points().map(|it| it.pss_bytes.max(it.kernel_bytes));
+    let largest = largest.max().unwrap_or(1).max(1);
+    let mut chart = ChartBuilder::on(area)
+        .margin(8)
+        .margin_right(30)
+        .x_label_area_size(MARGIN)
+        .y_label_area_size(2 * MARGIN)
+        .build_cartesian_2d(0..most, 0..largest)?;
+    chart
+        .configure_mesh()
+        .max_light_lines(1)
+        .label_style(("sans-serif", SMALL))
+        .axis_desc_style(("sans-serif", SMALL))
+        .x_labels(4)
+        .y_labels(5)
+        .x_desc("idle connections")
+        .y_label_formatter(&|bytes| show_bytes(*bytes as f64))
+        .draw()?;
+    type Value = fn(&Growth) -> u64;
+    let lines: [(&str, RGBColor, Value); 2] = [
+        ("process", colour(&column.peer), |it| it.pss_bytes),
+        ("kernel", RGBColor(150, 150, 150), |it| it.kernel_bytes),
+    ];
+    for (name, colour, value) in lines {
+        let line = points().map(|it| (it.connections, value(it)));
+        chart
+            .draw_series(LineSeries::new(line, colour.stroke_width(2)).point_size(3))?
+            .label(name)
+            .legend(move |(x, y)| PathElement::new([(x, y), (x + 16, y)], colour));
+    }
+    chart
+        .configure_series_labels()
+        .position(SeriesLabelPosition::UpperLeft)
+        .background_style(WHITE.mix(0.3))
+        .draw()?;
     Ok(())
 }
 

@@ -4,7 +4,7 @@ use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 
 use becket_load::clock;
@@ -87,6 +87,18 @@ impl Process {
         matches!(self.child.try_wait(), Ok(Some(_)) | Err(_))
     }
 
+    /// Waits for the end of the program. Returns `None` if it still runs after `limit`.
+    pub fn end_within(&mut self, limit: Duration) -> Option<ExitStatus> {
+        let deadline = clock::now() + limit;
+        while clock::now() < deadline {
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Some(status);
+            }
+            std::thread::sleep(PAUSE);
+        }
+        None
+    }
+
     pub fn kill(&self) {
         guard::kill(self.child.id(), Signal::KILL);
     }
@@ -128,10 +140,7 @@ impl Drop for Process {
     fn drop(&mut self) {
         let group = self.child.id();
         guard::kill(group, Signal::TERM);
-        let deadline = clock::now() + STOP_LIMIT;
-        while clock::now() < deadline && matches!(self.child.try_wait(), Ok(None)) {
-            std::thread::sleep(PAUSE);
-        }
+        self.end_within(STOP_LIMIT);
         // SIGKILL also ends the children, and the program itself if it is still running.
         guard::kill(group, Signal::KILL);
         drop(self.child.wait());
@@ -168,7 +177,7 @@ fn members(group: u32) -> Vec<u32> {
     pids.filter(in_group).collect()
 }
 
-fn field(text: &str, name: &str) -> u64 {
+pub(crate) fn field(text: &str, name: &str) -> u64 {
     let line = text.lines().find_map(|line| line.strip_prefix(name));
     let number = line.and_then(|rest| rest.split_ascii_whitespace().next());
     number.and_then(|n| n.parse().ok()).unwrap_or(0)

@@ -171,6 +171,21 @@ pub struct Column {
     /// Steps of a ramp in the last round.
     #[serde(default)]
     pub curve: Vec<Point>,
+    /// Memory at numbers of idle connections.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub growth: Vec<Growth>,
+}
+
+/// Growth of the memory at a number of idle connections.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Growth {
+    /// Open connections.
+    pub connections: u64,
+    /// Growth of the server's proportional set size in bytes.
+    pub pss_bytes: u64,
+    /// Growth of the kernel's memory in bytes for the server's sockets: half of that for all sockets of the connections.
+    pub kernel_bytes: u64,
 }
 
 /// Step of a ramp.

@@ -60,6 +60,9 @@ pub enum Measure {
     /// Memory of idle connections.
     #[serde(alias = "idle")]
     Idle,
+    /// A crowd of idle connections, and its reload, upgrade and drain.
+    #[serde(alias = "crowd")]
+    Crowd,
     /// Memory and CPU time of clients in a full queue.
     #[serde(alias = "queued")]
     Queued,

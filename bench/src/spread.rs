@@ -24,6 +24,22 @@ pub fn relative(values: &[f64]) -> Option<f64> {
     Some((largest - least) / 2.0 / median)
 }
 
+/// Returns the largest distance of a point from the straight line through all points (least squares), as a share of the
+/// largest value. Returns `None` if there is no line.
+pub fn from_line(points: &[(f64, f64)]) -> Option<f64> {
+    let count = points.len() as f64;
+    let (x, y) = points
+        .iter()
+        .fold((0.0, 0.0), |sum, p| (sum.0 + p.0, sum.1 + p.1));
+    let (x, y) = (x / count, y / count);
+    let square: f64 = points.iter().map(|p| (p.0 - x).powi(2)).sum();
+    let slope = points.iter().map(|p| (p.0 - x) * (p.1 - y)).sum::<f64>() / square;
+    let distances = points.iter().map(|p| (p.1 - y - slope * (p.0 - x)).abs());
+    let most = points.iter().map(|p| p.1).fold(0.0, f64::max);
+    let share = distances.fold(f64::NAN, f64::max) / most;
+    share.is_finite().then_some(share)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -33,6 +49,14 @@ mod tests {
         assert_eq!(median(&[3.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[1.0, 2.0]), Some(1.5));
         assert_eq!(median(&[]), None);
+    }
+
+    #[test]
+    fn the_distance_from_a_line_is_relative_to_the_largest_value() {
+        assert_eq!(from_line(&[(1.0, 5.0), (2.0, 7.0), (4.0, 11.0)]), Some(0.0));
+        let bent = from_line(&[(0.0, 0.0), (1.0, 4.0), (2.0, 2.0)]).unwrap();
+        assert!((bent - 0.5).abs() < 1e-9, "{bent}");
+        assert_eq!(from_line(&[(1.0, 5.0)]), None);
     }
 
     #[test]

@@ -110,6 +110,74 @@ pub(super) fn hold(
     })
 }
 
+/// Opens connections until `held` has `count` of them, several at once. Each makes a request. Returns how many were
+/// refused, and replaced by others; a busy server refuses clients that waited for long.
+pub(super) fn gather(
+    stage: &Stage<'_>,
+    addresses: &[SocketAddr],
+    held: &mut Vec<Client>,
+    count: usize,
+) -> Result<usize, Error> {
+    let tls = stage.tls()?;
+    let (mut tries, begun) = (0, held.len());
+    let most = 2 * (count.saturating_sub(begun) + AT_ONCE);
+    place::on(stage.client, || {
+        while held.len() < count {
+            stage.check_signal()?;
+            let some = tries..tries + AT_ONCE.min(count - held.len());
+            tries = some.end;
+            let opened: Vec<_> = some
+                .map(|number| {
+                    let address = addresses[number % addresses.len()];
+                    let mut client = Client::open(stage, address, &tls.config())?;
+                    client.tls.write_tls(&mut client.socket)?;
+                    Ok(client)
+                })
+                .collect();
+            let sent: Vec<_> = opened
+                .into_iter()
+                .map(|client: io::Result<Client>| {
+                    let mut client = client?;
+                    client.shake_hands()?;
+                    client.send(stage)?;
+                    Ok(client)
+                })
+                .collect();
+            for client in sent {
+                let answered = client.and_then(|mut client: Client| {
+                    client.receive(stage)?;
+                    Ok(client)
+                });
+                match answered {
+                    Ok(client) => held.push(client),
+                    Err(error) if tries > most => {
+                        let number = held.len() + 1;
+                        let what = format!("cannot open idle connection {number}");
+                        return Err(Error::os(what, error));
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        Ok(tries - (held.len() - begun))
+    })
+}
+
+/// Makes a request on each connection, and returns the number of connections without an answer.
+pub(super) fn ask_all(stage: &Stage<'_>, held: &mut [Client]) -> usize {
+    let mut lost = 0;
+    for some in held.chunks_mut(AT_ONCE) {
+        let sent: Vec<bool> = some.iter_mut().map(|it| it.send(stage).is_ok()).collect();
+        let answers = some.iter_mut().zip(sent);
+        lost += answers
+            .filter_map(|(it, sent)| (!sent || it.receive(stage).is_err()).then_some(()))
+            .count();
+    }
+    lost
+}
+
+/// Number of connections that open at once, as the clients of a busy server do.
+const AT_ONCE: usize = 32;
 /// Number of connections to open before the measurement. They fill caches and pools, which must not count as memory per
 /// connection.
-pub(super) const WARM_UP: usize = 200;
+pub(crate) const WARM_UP: usize = 200;

@@ -4,6 +4,7 @@ mod burst;
 mod capacities;
 mod capacity;
 mod client;
+pub(crate) mod crowd;
 mod delay;
 mod failover;
 mod generators;
@@ -19,6 +20,7 @@ mod storm;
 mod transactions;
 
 pub use self::capacities::Capacities;
+pub(crate) use self::client::WARM_UP;
 pub use self::stage::Stage;
 use crate::order::LARGE;
 use crate::result::Column;
@@ -31,6 +33,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::Capacity => overload::run(stage),
         Measure::AddedLatency => latency::run(stage),
         Measure::Idle => idle::run(stage),
+        Measure::Crowd => crowd::run(stage),
         Measure::Queued => queued::run(stage),
         Measure::Scraped => scraped::run(stage),
         Measure::Storm => storm::run(stage),
@@ -40,7 +43,9 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::Delay => delay::run(stage),
     };
     // If a server has exited, return an error with its log, which explains more than the error of the client.
-    if !matches!(measured, Err(Error::Stopped)) {
+    // The servers of a crowd exit, because they are drained.
+    let drained = stage.measure == Measure::Crowd && measured.is_ok();
+    if !drained && !matches!(measured, Err(Error::Stopped)) {
         stage.check_alive()?;
     }
     let mut columns = measured?;

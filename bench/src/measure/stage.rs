@@ -94,6 +94,11 @@ impl Stage<'_> {
         self.settings.connections.min(self.effort.most_idle())
     }
 
+    /// Returns the number of connections of the `crowd` measure.
+    pub fn crowd(&self) -> usize {
+        self.effort.crowd(self.settings)
+    }
+
     pub fn check_signal(&self) -> Result<(), Error> {
         if self.stop.load(Ordering::Relaxed) {
             return Err(Error::Stopped);

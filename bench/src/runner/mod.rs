@@ -12,6 +12,7 @@ use becket_load::clock;
 
 pub(crate) use self::parts::backend;
 use self::parts::{OPEN_LOOP, Parts};
+use crate::conditions::MOST_FILES;
 use crate::control::Control;
 use crate::measure::{self, Capacities, Stage};
 use crate::network::{self, Network};
@@ -52,7 +53,12 @@ struct Runner<'a> {
 impl<'a> Runner<'a> {
     fn new(mut order: Order, stop: &'a Arc<AtomicBool>) -> Result<Self, Error> {
         let place = Place::here()?;
-        order.effort.open_files = conditions::raise_open_files()?;
+        let is_crowd = order
+            .scenarios
+            .iter()
+            .any(|it| it.measure == Measure::Crowd);
+        let most = if is_crowd { 1 << 20 } else { MOST_FILES };
+        order.effort.open_files = conditions::raise_open_files(most)?;
         let directory = tempfile::Builder::new()
             .prefix("becket-bench-")
             .permissions(std::os::unix::fs::PermissionsExt::from_mode(0o755))

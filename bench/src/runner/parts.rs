@@ -1,7 +1,7 @@
 //! Starts the processes of a case: the backend, the servers and the floors.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::process::Command;
 
@@ -12,7 +12,7 @@ use crate::figures::{ANSWER, ROUND_TRIP};
 use crate::floors::Floors;
 use crate::kernel;
 use crate::library::Library;
-use crate::measure::{queued, scraped};
+use crate::measure::{WARM_UP, crowd, queued, scraped};
 use crate::network;
 use crate::order::Order;
 use crate::peer::{Kind, Peer, Server, Site};
@@ -46,6 +46,8 @@ impl Parts {
             Measure::Idle | Measure::Queued => {
                 settings.connections.min(self.order.effort.most_idle()) + ROOM
             }
+            // Each takes two of the server's descriptors, which suffice for no more.
+            Measure::Crowd => self.order.effort.crowd(settings).max(WARM_UP),
             Measure::Scraped => {
                 let held = settings.connections.min(self.order.effort.most_idle());
                 held.max(OPEN_LOOP) + ROOM
@@ -63,8 +65,12 @@ impl Parts {
             if scenario.measure == Measure::Delay {
                 address.set_ip(network::SERVER.into());
             }
+            if scenario.measure == Measure::Crowd {
+                address.set_ip(Ipv4Addr::UNSPECIFIED.into());
+            }
             let extra = match scenario.measure {
                 Measure::Queued => queued::sections(address, site.backend, site.certificate),
+                Measure::Crowd => crowd::sections(site.directory, address),
                 Measure::Scraped => scraped::sections(site.directory, address),
                 _ => String::new(),
             };
@@ -193,6 +199,11 @@ impl Parts {
         }
         let needs = self.place.needs(settings);
         let needs = needs.or_else(|| kernel::without_tls(settings));
+        let effort = &self.order.effort;
+        let files = 2 * effort.crowd(settings) as u64 + OTHER_FILES;
+        let few = scenario.measure == Measure::Crowd && files > effort.open_files;
+        let few = few.then(|| format!("needs {files} open files (`ulimit -Hn`)"));
+        let needs = needs.or(few);
         needs.map(|machine| Column::not_measured(&peer.name, machine))
     }
 
@@ -320,6 +331,8 @@ const SERVICE: &[&str] = &["--service-time", "9ms", "--service-knee", "30"];
 pub(super) const OPEN_LOOP: usize = 4_000;
 /// Number of connections to add for the bench itself.
 const ROOM: usize = 300;
+/// Open files of a server besides those of its connections.
+const OTHER_FILES: u64 = 150;
 /// OpenSSL versions without X25519MLKEM768, which version 3.5 introduced.
 const OLD_OPENSSL: &[&str] = &[
     "OpenSSL 1.",
