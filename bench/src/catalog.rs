@@ -136,7 +136,7 @@ mod tests {
     }
 
     /// Each scenario of the suite with the articles that it cites, in order.
-    const CITED: [(&str, &[&str]); 32] = [
+    const CITED: [(&str, &[&str]); 33] = [
         (
             "classics",
             &[
