@@ -254,7 +254,9 @@ const ACTIVE: usize = 100;
 const FIRST: usize = 1_000;
 /// Number of further readings.
 const PARTS: usize = 10;
-const ADDRESSES: u8 = 8;
+/// Number of addresses of the listener. connect(2) prefers half of the ports (14 000 for a pair of addresses); when they
+/// are used up, it scans them all each time.
+const ADDRESSES: u8 = 16;
 /// Distance between the connections of successive requests: a prime, so that all are used.
 const STRIDE: usize = 7_919;
 /// Memory of a client in bytes, about.
