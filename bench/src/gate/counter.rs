@@ -32,6 +32,8 @@ impl Tool {
         }
     }
 
+    /// Returns the tool's command line. The scheduling policy SCHED_IDLE lets client and backend finish each step before the
+    /// server continues, so the order of all steps repeats.
     fn command(self, directory: &Path) -> String {
         let out = directory.join(OUT);
         match self {
@@ -213,7 +215,7 @@ fn output(mut command: Command) -> Result<String, Error> {
     let name = command.get_program().display().to_string();
     let output = command.output().map_err(|e| {
         Error::Peer(format!(
-            "cannot run {name}: {e}; install valgrind and strace"
+            "cannot run {name}: {e}; the gate needs rustc, valgrind and strace"
         ))
     })?;
     if output.status.success() {

@@ -98,11 +98,13 @@ fn count(
     args: &GateArgs,
     stop: &Arc<AtomicBool>,
 ) -> Result<BTreeMap<String, BTreeMap<String, u64>>, Error> {
-    let place = Place::here()?.one();
-    let backend = runner::backend(directory, ("backend", "127.0.0.1"), &[], &place.client)?;
+    let client = Place::here()?.one().client;
+    // All processes share one CPU, see `Tool::command`.
+    let cpu = &client[..client.len().min(1)];
+    let backend = runner::backend(directory, ("backend", "127.0.0.1"), &[], cpu)?;
     let addresses = [free_address()?, free_address()?, free_address()?];
     let config = config(tool, directory, backend.address, &addresses)?;
-    let mut serving = Serving::start(tool, (&args.becket, &place.client), directory, &config)?;
+    let mut serving = Serving::start(tool, (&args.becket, cpu), directory, &config)?;
     let mut all = BTreeMap::new();
     for (case, listener, path, options) in CASES {
         if !args.only.is_empty() && !args.only.iter().any(|only| only == case) {
@@ -115,7 +117,7 @@ fn count(
         let ask = options
             .chunks(2)
             .fold(Ask::plain(url), |ask, pair| ask.with(pair[0], pair[1]));
-        let ask = ask.with("-c", 1).with("-t", 1).with("--time-out", "1m");
+        let ask = ask.on(cpu).with("-c", 1).with("--time-out", "1m");
         let mut load = |transactions| {
             let step = ask.one(Load::ClosedCount(transactions), stop)?;
             if step.succeeded != transactions {
@@ -193,7 +195,9 @@ fn compare(stored: &Stored, counted: &Stored) -> (String, bool) {
             let allowed = match what.as_str() {
                 INSTRUCTIONS if same => was as f64 * TOLERANCE + SLACK,
                 INSTRUCTIONS => was as f64 * FOREIGN + SLACK,
-                _ => 0.0,
+                "allocations" => 0.0,
+                // Zero, except for the steps of a bulk transfer, whose sizes vary.
+                _ => (was / 20) as f64,
             };
             let differs = is.abs_diff(was) as f64 > allowed;
             passes &= !differs;
@@ -290,7 +294,7 @@ mod tests {
             ("2", 1_049_000, 2, true),
             ("2", 1_051_000, 2, false),
             ("1", 1_000_000, 3, false),
-            ("1", 1_000_000, 0, false),
+            ("1", 1_000_000, 1, false),
         ] {
             let now = stored(rustc, &[(INSTRUCTIONS, instructions), ("accept4", accepts)]);
             let (table, passed) = compare(&before, &now);
