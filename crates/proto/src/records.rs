@@ -52,7 +52,8 @@ impl Default for Allowance {
     }
 }
 
-/// Record type of handshake messages in clear text.
+pub const ALERT: u8 = 21;
+/// Record type of handshake messages.
 pub const HANDSHAKE: u8 = 22;
 /// Record type of application data, and of every encrypted record in TLS 1.3.
 pub const APPLICATION_DATA: u8 = 23;

@@ -30,8 +30,11 @@ use rustls::unbuffered::{
     ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
     WriteTraffic,
 };
-use rustls::{Error, ExtractedSecrets, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig};
+use rustls::{
+    CommonState, Error, ExtractedSecrets, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig,
+};
 
+use super::direct::Direct;
 use super::side::TlsSide;
 use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
@@ -39,9 +42,8 @@ use crate::sessions::context::{self, HandshakeContext};
 
 /// TLS state of one connection. `C` is becket's role: TLS server by default, or TLS client for
 /// connections to servers.
-pub struct Engine<C = UnbufferedServerConnection> {
-    /// Boxed, so that a phase transition moves a pointer instead of a kilobyte.
-    connection: Box<C>,
+pub struct Engine<C: TlsSide = UnbufferedServerConnection> {
+    layer: Layer<C>,
     /// Bytes that rustls has processed but not discarded, followed by bytes that were not yet
     /// passed to rustls.
     held: Vec<u8>,
@@ -64,21 +66,27 @@ pub struct Engine<C = UnbufferedServerConnection> {
     /// `true` after a TLS message was sent to the peer. If `false`, no keys exist yet, so an alert
     /// is sent in plaintext.
     spoken: bool,
-    /// `true` if the configuration allows extracting the secrets, so that the kernel may encrypt
-    /// later.
+    /// `true` if the kernel may take over encryption later.
     movable: bool,
     /// `true` if rustls may owe the peer the answer to a KeyUpdate, because a record without data
     /// other than a ticket has arrived. rustls may delay the answer until there is data to send.
     owes: bool,
 }
 
+/// What encrypts and decrypts. Boxed, so that a phase transition moves a pointer instead of a
+/// kilobyte.
+enum Layer<C: TlsSide> {
+    Rustls(Box<C>),
+    Direct(Box<Direct<C>>),
+}
+
 /// Omits all keys from the output.
 impl<C: TlsSide> fmt::Debug for Engine<C> {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let common = self.connection.common();
+        let common = self.facts().map(TlsSide::common);
         out.debug_struct("Engine")
-            .field("version", &common.protocol_version())
-            .field("kind", &common.handshake_kind())
+            .field("version", &common.map(CommonState::protocol_version))
+            .field("kind", &common.map(CommonState::handshake_kind))
             .finish_non_exhaustive()
     }
 }
@@ -101,25 +109,24 @@ pub struct Received {
 pub struct Overfull(pub usize);
 
 impl Engine {
-    /// Starts the server side of a handshake. `most_held` is the maximum size of an unfinished
-    /// record or message during the handshake, in bytes.
+    /// Starts the server side of a handshake. The other arguments are those of [`Engine::of`].
     ///
     /// # Errors
     ///
     /// Fails only if the configuration is unusable.
-    pub fn new(config: Arc<ServerConfig>, most_held: usize) -> Result<Self, Error> {
-        let movable = config.enable_secret_extraction;
+    pub fn new(config: Arc<ServerConfig>, most_held: usize, movable: bool) -> Result<Self, Error> {
         let connection = UnbufferedServerConnection::new(config)?;
         Ok(Self::of(connection, most_held, movable))
     }
 }
 
 impl<C: TlsSide> Engine<C> {
-    /// Wraps a rustls connection that has not started. `most_held` is the same as for
-    /// [`Engine::new`]. `movable` means that the configuration allows extracting the secrets.
+    /// Wraps a rustls connection that has not started. `most_held` is the maximum size of an
+    /// unfinished record or message during the handshake, in bytes. `movable` means that the kernel
+    /// may encrypt later.
     pub fn of(connection: C, most_held: usize, movable: bool) -> Self {
         Self {
-            connection: Box::new(connection),
+            layer: Layer::Rustls(Box::new(connection)),
             held: Vec::new(),
             taken: 0,
             waits: false,
@@ -184,7 +191,8 @@ impl<C: TlsSide> Engine<C> {
 
     /// Returns `true` if the handshake is unfinished. Early data may already have been relayed.
     pub fn is_unfinished(&self) -> bool {
-        self.connection.common().is_handshaking()
+        self.facts()
+            .is_some_and(|facts| facts.common().is_handshaking())
     }
 
     /// Stores the context for the remaining handshake. [`Self::receive`] lends the context to
@@ -206,9 +214,7 @@ impl<C: TlsSide> Engine<C> {
         };
         let mut handshake = Some(*handshake);
         let taken = context::lend(&mut handshake, || self.take_in(input, plain, out));
-        self.unfinished = handshake
-            .filter(|_| self.connection.common().is_handshaking())
-            .map(Box::new);
+        self.unfinished = handshake.filter(|_| self.is_unfinished()).map(Box::new);
         taken
     }
 
@@ -237,7 +243,7 @@ impl<C: TlsSide> Engine<C> {
                 continue;
             }
             let shown = input.get_mut(discarded..end).unwrap_or_default();
-            let (established, tickets) = (self.traffic, self.connection.tickets());
+            let (established, tickets) = (self.traffic, self.tickets());
             discarded += self.show(shown, plain, out, &mut received)?;
             let Some(len) = record else { break };
             if verdict == Verdict::Ask && discarded == taken {
@@ -246,7 +252,7 @@ impl<C: TlsSide> Engine<C> {
             }
             taken = end;
             if self.traffic {
-                let mute = plain.len() == before && self.connection.tickets() == tickets;
+                let mute = plain.len() == before && self.tickets() == tickets;
                 self.owes |= established && mute;
                 let weight = self.allowance.charge(len, plain.len() - before);
                 let Some(weight) = weight else {
@@ -279,10 +285,10 @@ impl<C: TlsSide> Engine<C> {
     }
 
     fn judge(&mut self, record: &[u8]) -> Result<Verdict, Error> {
-        let Some(skipping) = &mut self.skipping else {
+        let (Some(skipping), Layer::Rustls(connection)) = (&mut self.skipping, &self.layer) else {
             return Ok(Verdict::Pass);
         };
-        let verdict = skipping.judge(record, self.connection.common())?;
+        let verdict = skipping.judge(record, connection.common())?;
         if verdict == Verdict::Over {
             self.skipping = None;
         }
@@ -305,7 +311,17 @@ impl<C: TlsSide> Engine<C> {
         let mut consumed = 0;
         loop {
             let rest = input.get_mut(consumed..).unwrap_or_default();
-            let UnbufferedStatus { mut discard, state } = self.connection.process(rest);
+            let connection = match &mut self.layer {
+                Layer::Rustls(connection) => connection,
+                // The record is incomplete.
+                Layer::Direct(_) if records::first(rest).is_none() => return Ok(0),
+                Layer::Direct(direct) => {
+                    let opened = direct.open(rest, plain, out);
+                    received.ended = opened.map_err(|error| self.refuse(&[], out, error))?;
+                    return Ok(rest.len());
+                }
+            };
+            let UnbufferedStatus { mut discard, state } = connection.process(rest);
             let (mut settled, mut writable) = (false, false);
             match state {
                 Ok(ConnectionState::ReadTraffic(mut traffic)) => {
@@ -337,7 +353,7 @@ impl<C: TlsSide> Engine<C> {
             if settled {
                 // rustls can already write after its flight if the client announced early data.
                 // That is not enough to serve the client, because the ClientHello may be a replay.
-                let handshaking = self.connection.common().is_handshaking();
+                let handshaking = self.is_unfinished();
                 received.ready = writable && (received.early || !handshaking);
                 if received.ready {
                     self.skipping = None;
@@ -351,14 +367,22 @@ impl<C: TlsSide> Engine<C> {
     /// Appends the pending output and the alert for `error` to `out`, and returns `error`. `rest`
     /// contains the bytes that rustls has processed and not discarded.
     fn refuse(&mut self, rest: &[u8], out: &mut Buffer, error: Error) -> Error {
+        let connection = match &mut self.layer {
+            Layer::Rustls(connection) => connection,
+            Layer::Direct(_) if self.close_notify_sent => return error,
+            Layer::Direct(direct) => {
+                direct.refuse(&error, out);
+                return error;
+            }
+        };
         let mut rest = rest.to_vec();
-        if matches!(error, Error::General(_)) && self.connection.common().wants_write() {
+        if matches!(error, Error::General(_)) && connection.common().wants_write() {
             // The private key failed to sign. The messages before the signature are pending,
             // without an alert after them.
-            self.collect_alert(&mut rest, out);
+            collect_alert(connection.as_mut(), &mut rest, out);
             self.spoken = true;
         }
-        let silent = !self.connection.common().wants_write();
+        let silent = !connection.common().wants_write();
         if silent && !matches!(error, Error::AlertReceived(_)) && !self.close_notify_sent {
             if !self.spoken {
                 // No keys exist yet, so the alert is sent in plaintext.
@@ -368,29 +392,12 @@ impl<C: TlsSide> Engine<C> {
             // rustls sends no alert for some errors, and has no function to send one. An invalid
             // record makes rustls send an alert, encrypted with the current keys.
             rest.extend(IMPOSSIBLE);
-            let UnbufferedStatus { discard, state } = self.connection.process(&mut rest);
+            let UnbufferedStatus { discard, state } = connection.process(&mut rest);
             drop(state);
             rest.drain(..discard.min(rest.len()));
         }
-        self.collect_alert(&mut rest, out);
+        collect_alert(connection.as_mut(), &mut rest, out);
         error
-    }
-
-    /// Appends the pending output of rustls to `out`. Stops when there is no more output, because a
-    /// further call would report the error again.
-    fn collect_alert(&mut self, rest: &mut [u8], out: &mut Buffer) {
-        let mut discarded = 0;
-        while self.connection.common().wants_write() {
-            let rest = rest.get_mut(discarded..).unwrap_or_default();
-            let UnbufferedStatus { discard, state } = self.connection.process(rest);
-            let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
-                return;
-            };
-            if encode_into(out, |room| data.encode(room)).is_err() {
-                return;
-            }
-            discarded += discard;
-        }
     }
 
     /// Encrypts `plain` into records and appends them to `out`. A pending ticket or key update
@@ -400,6 +407,9 @@ impl<C: TlsSide> Engine<C> {
     ///
     /// Fails before the end of the handshake, or if the keys are exhausted (RFC 8446, section 5.5).
     pub fn encrypt(&mut self, plain: &[u8], out: &mut Buffer) -> Result<(), Error> {
+        if let Layer::Direct(direct) = &mut self.layer {
+            return direct.seal(plain, out);
+        }
         self.write(out, |traffic, room| traffic.encrypt(plain, room))?;
         self.owes &= plain.is_empty();
         Ok(())
@@ -415,6 +425,9 @@ impl<C: TlsSide> Engine<C> {
             return Ok(());
         }
         self.close_notify_sent = true;
+        if let Layer::Direct(direct) = &mut self.layer {
+            return direct.close_notify(out);
+        }
         self.write(out, |traffic, room| traffic.queue_close_notify(room))
     }
 
@@ -438,9 +451,12 @@ impl<C: TlsSide> Engine<C> {
         out: &mut Buffer,
         mut write: impl FnMut(&mut WriteTraffic<'_, C::Data>, &mut [u8]) -> Result<usize, EncryptError>,
     ) -> Result<(), Error> {
+        let Layer::Rustls(connection) = &mut self.layer else {
+            return Err(Error::EncryptError);
+        };
         loop {
             let taken = self.held.get_mut(..self.taken).unwrap_or_default();
-            let UnbufferedStatus { discard, state } = self.connection.process(taken);
+            let UnbufferedStatus { discard, state } = connection.process(taken);
             let done = match state? {
                 ConnectionState::WriteTraffic(mut traffic) => {
                     encode_into(out, |room| write(&mut traffic, room))?;
@@ -493,18 +509,72 @@ impl<C: TlsSide> Engine<C> {
     ///
     /// Returns the errors of [`TlsSide::into_secrets`].
     pub fn into_secrets(self) -> Result<(ExtractedSecrets, KernelConnection<C::Data>), Error> {
-        self.connection.into_secrets()
+        match self.layer {
+            Layer::Rustls(connection) => connection.into_secrets(),
+            Layer::Direct(_) => Err(Error::General("the secrets were extracted before".into())),
+        }
+    }
+
+    /// Returns `true` if becket encrypts and decrypts without rustls.
+    pub fn is_direct(&self) -> bool {
+        matches!(self.layer, Layer::Direct(_))
+    }
+
+    /// Takes the records of an engine [at rest](Self::is_at_rest) from rustls; see [`Direct`].
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`TlsSide::into_secrets`]. The engine is consumed, so the connection
+    /// must end.
+    pub fn into_direct(mut self) -> Result<Self, Error> {
+        if let Layer::Rustls(connection) = self.layer {
+            let direct = Direct::new(connection.into_secrets()?)?;
+            self.layer = Layer::Direct(Box::new(direct));
+        }
+        Ok(self)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn direct(&mut self) -> Option<&mut Direct<C>> {
+        match &mut self.layer {
+            Layer::Rustls(_) => None,
+            Layer::Direct(direct) => Some(direct),
+        }
+    }
+
+    fn tickets(&self) -> u32 {
+        self.facts().map_or(0, TlsSide::tickets)
     }
 
     /// Returns the kind of the handshake, full or resumed, or `None` if it is not known yet.
     pub fn handshake_kind(&self) -> Option<HandshakeKind> {
-        self.connection.common().handshake_kind()
+        self.facts()?.common().handshake_kind()
     }
 
     /// Returns the rustls connection, from which the caller can read negotiated parameters and the
-    /// peer's chain.
-    pub fn facts(&self) -> &C {
-        &self.connection
+    /// peer's chain. Returns `None` if rustls no longer encrypts and decrypts.
+    pub fn facts(&self) -> Option<&C> {
+        match &self.layer {
+            Layer::Rustls(connection) => Some(connection),
+            Layer::Direct(_) => None,
+        }
+    }
+}
+
+/// Appends the pending output of rustls to `out`. Stops when there is no more output, because a
+/// further call would report the error again.
+fn collect_alert(connection: &mut impl TlsSide, rest: &mut [u8], out: &mut Buffer) {
+    let mut discarded = 0;
+    while connection.common().wants_write() {
+        let rest = rest.get_mut(discarded..).unwrap_or_default();
+        let UnbufferedStatus { discard, state } = connection.process(rest);
+        let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
+            return;
+        };
+        if encode_into(out, |room| data.encode(room)).is_err() {
+            return;
+        }
+        discarded += discard;
     }
 }
 

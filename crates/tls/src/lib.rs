@@ -45,6 +45,7 @@
 pub mod admission;
 pub mod chain;
 pub mod config;
+mod direct;
 pub mod engine;
 pub mod hello_router;
 pub mod ja4;

@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use becket_config::choices::KernelTls;
 use becket_config::file::File;
 use becket_config::suites::ServedVersion;
 use becket_proto::client_hello::ClientHello;
@@ -108,7 +107,7 @@ impl RouteConfigs {
             .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
         let mut plain = base(policy, &listener.certificates)?;
-        plain.enable_secret_extraction = listener.keys.kernel_tls == KernelTls::Bulk;
+        plain.enable_secret_extraction = true;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
         }

@@ -15,7 +15,7 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-use becket_config::choices::Verify;
+use becket_config::choices::{KernelTls, Verify};
 use becket_config::policy::{ServerAlpn, Sni};
 use becket_proto::starttls::Protocol;
 use becket_proto::ticket::UnixSeconds;
@@ -121,7 +121,7 @@ impl ServerTls {
             ServerAlpn::Client => client_alpn.map(<[u8]>::to_vec).into_iter().collect(),
         };
         let config = server_tls.config(onward, now);
-        let movable = config.enable_secret_extraction;
+        let movable = onward.keys.kernel_tls == KernelTls::Bulk;
         let connection = UnbufferedClientConnection::new_with_alpn(config, sent, alpn)?;
         Ok(Engine::of(connection, self.most_held, movable))
     }

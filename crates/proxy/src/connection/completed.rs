@@ -15,23 +15,19 @@ use becket_tls::engine::Engine;
 /// Returns the negotiated parameters. Fields that the engine does not know are empty.
 pub(super) fn agreed<N: Net>(engine: &Engine, client: &HelloDecision<N>, took: Duration) -> Agreed {
     let facts = engine.facts();
-    let version = facts.protocol_version();
+    let version = facts.and_then(|facts| facts.protocol_version());
+    let suite = facts.and_then(|facts| facts.negotiated_cipher_suite());
+    let group = facts.and_then(|facts| facts.negotiated_key_exchange_group());
+    let certificate = facts.and_then(|facts| facts.peer_certificates()?.first());
     Agreed {
         version,
-        suite: facts.negotiated_cipher_suite().map(|suite| suite.suite()),
-        group: facts
-            .negotiated_key_exchange_group()
-            .map(|group| group.name()),
-        alpn: facts.alpn_protocol().map(Box::from),
+        suite: suite.map(|suite| suite.suite()),
+        group: group.map(|group| group.name()),
+        alpn: facts.and_then(|facts| facts.alpn_protocol().map(Box::from)),
         resumed: resumed_by(engine, client, version),
         early_data: None,
-        client_verified: facts
-            .peer_certificates()
-            .is_some_and(|chain| !chain.is_empty()),
-        identity: facts
-            .peer_certificates()
-            .and_then(<[_]>::first)
-            .and_then(Identity::of),
+        client_verified: certificate.is_some(),
+        identity: certificate.and_then(Identity::of),
         would_refuse: None,
         presented: None,
         took,

@@ -72,6 +72,8 @@ pub struct Turn<'a, N> {
     pub signing: Option<&'a WorkerSigning>,
     /// Sender of request records; `None` without an access log.
     pub access: Option<&'a AccessSender>,
+    /// `true` if no client waits for a signature or in the accept queue.
+    pub is_calm: bool,
     /// `true` if the process accepts no new clients and exits after the last one.
     pub draining: bool,
 }

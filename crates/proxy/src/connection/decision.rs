@@ -4,10 +4,11 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use super::connected::Connected;
-use super::context::Net;
+use super::context::{Net, Turn};
 use super::handshake_refusal::HandshakeRefusal;
 use super::listener::ListenerState;
 use crate::backend::pool::Pool;
+use becket_config::choices::KernelTls;
 use becket_config::process::LimitsSection;
 use becket_keys::signing::Offload;
 use becket_keys::signing::worker::WorkerSigning;
@@ -49,12 +50,15 @@ impl<N: Net> HelloDecision<N> {
     }
 
     /// Returns `true` if the client must queue for its signature: it cannot resume a session, or it
-    /// may need an offloaded signature while too many are in progress.
-    pub(super) fn waits_for_turn(&self, signing: Option<&WorkerSigning>) -> bool {
+    /// may need an offloaded signature while too many are in progress. A cheap signature is made at
+    /// once if no other client waits.
+    pub(super) fn waits_for_turn(&self, turn: &Turn<'_, N>) -> bool {
         let crowded = |(signing, offload): (&WorkerSigning, Offload)| {
             signing.takes(offload) && signing.is_crowded(offload)
         };
-        !self.served.may_resume || signing.zip(self.offload).is_some_and(crowded)
+        let is_cheap = self.offload == Some(Offload::Pointless);
+        !(self.served.may_resume || turn.is_calm && is_cheap)
+            || turn.signing.zip(self.offload).is_some_and(crowded)
     }
 
     /// Copies the ClientHello from the worker's buffers into `held`.
@@ -76,7 +80,8 @@ impl<N: Net> HelloDecision<N> {
         };
         let config = std::sync::Arc::clone(&self.served.config);
         let may_take_early = config.max_early_data_size > 0;
-        let engine = Engine::new(config, most_held);
+        let movable = self.listener.config().keys.kernel_tls == KernelTls::Bulk;
+        let engine = Engine::new(config, most_held, movable);
         let engine = engine
             .map_err(|error| HandshakeRefusal::new(CloseReason::Internal, error.to_string()))?;
         Ok(if self.offers_early {

@@ -98,7 +98,7 @@ fn ssl(tls: &Agreed) -> SslTlv<'_> {
 /// Returns the client's certificate, or `None` if it would make the header too long for usual
 /// servers.
 fn certificate(engine: &Engine) -> Option<&[u8]> {
-    let chain = engine.facts().peer_certificates()?;
+    let chain = engine.facts()?.peer_certificates()?;
     let leaf: &[u8] = chain.first()?;
     Some(leaf).filter(|leaf| leaf.len() <= LONGEST_CERTIFICATE)
 }

@@ -16,7 +16,7 @@ use std::mem;
 
 use becket_proto::half_pipe::HalfPipe;
 use becket_proto::post_handshake::{Alert, Message, Messages, Unexpected};
-use becket_proto::records::{APPLICATION_DATA, Allowance};
+use becket_proto::records::{ALERT, APPLICATION_DATA, Allowance, HANDSHAKE};
 use becket_sys::kernel_tls::{Cipher, Direction, Key, TlsVersion};
 use rustls::kernel::KernelConnection;
 use rustls::{CommonState, ConnectionTrafficSecrets, SupportedCipherSuite};
@@ -398,10 +398,6 @@ fn confidentiality_limit(suite: SupportedCipherSuite) -> u64 {
     }
 }
 
-/// Content type of alerts (RFC 8446, section 5.1).
-const ALERT: u8 = 21;
-/// Content type of handshake messages.
-const HANDSHAKE: u8 = 22;
 /// A KeyUpdate message that requests none in return (RFC 8446, section 4.6.3).
 const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 /// Alert `unexpected_message` (RFC 8446, section 6.2).

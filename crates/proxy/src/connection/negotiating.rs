@@ -114,7 +114,7 @@ impl<N: Net> Negotiating<N> {
     ) -> Advance<Self, N> {
         let ready = cx.core.client.ready;
         match mem::replace(&mut self.stage, HandshakeStage::Hello) {
-            HandshakeStage::Hello if self.client.waits_for_turn(cx.turn.signing) => {
+            HandshakeStage::Hello if self.client.waits_for_turn(cx.turn) => {
                 self.client.hold(scratch);
                 self.wait_as(HandshakeStage::AwaitsTurn)
             }
@@ -472,7 +472,7 @@ impl<N: Net> HelloDecision<N> {
 
 /// Returns `true` if the answer to the client's Finished contains only tickets.
 fn has_only_tickets_to_send(engine: &Engine, received: Received) -> bool {
-    let version = engine.facts().protocol_version();
+    let version = engine.facts().and_then(|facts| facts.protocol_version());
     version == Some(ProtocolVersion::TLSv1_3) && !received.early
 }
 

@@ -134,12 +134,12 @@ impl<N: Net> Relaying<N> {
         }
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
-        // Checked once per turn, so that each step needs no check for a move to kernel TLS.
+        // Checked once per turn, so that each step needs no check.
         let moves = client.note_bulk(0) | server.note_bulk(0);
         let mut moved = false;
         loop {
             if moves {
-                client.move_to_kernel(&mut server)?;
+                client.leave_rustls(&mut server)?;
             }
             if server.step(&mut client, scratch, &mut learn)? {
                 if mem::take(&mut server.spoke) && !server.pipe.waits() {

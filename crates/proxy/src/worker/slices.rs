@@ -130,13 +130,15 @@ impl Worker {
             .acceptors
             .backlog
             .is_falling_behind(self.clocks.now.running);
-        let is_calm = self.newcomers.unsigned.is_empty_here() && !is_behind;
+        self.newcomers.is_calm = self.newcomers.unsigned.is_empty_here() && !is_behind;
         let before = self.connections.get(index);
         let is_new = before.is_some_and(|entry| entry.connection.lacks_hello());
         self.advance(index, Connection::advance);
+        let is_calm = std::mem::take(&mut self.newcomers.is_calm);
         let entry = self.connections.get(index);
         let offload = entry.and_then(|entry| entry.connection.wants_signature());
         match offload {
+            // The answer to a second ClientHello.
             Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
             // The client has just joined the queue, so the queue may now be too long.
             Some(_) if is_new => {

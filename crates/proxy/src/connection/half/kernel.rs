@@ -40,13 +40,33 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         }
     }
 
-    /// Moves the TLS of this leg to the kernel if [`Self::note_bulk`] requires this and no bytes
-    /// are pending. `onward` is the direction that carries data from this leg.
-    pub(in super::super) fn enter_kernel(
+    /// Takes the TLS of this leg from rustls if [`Self::note_bulk`] requires this: the kernel
+    /// encrypts and decrypts if it may and no bytes are pending, otherwise the engine without
+    /// rustls. `onward` is the direction that carries data from this leg.
+    pub(in super::super) fn leave_engine(
         &mut self,
         onward: &mut HalfPipe<Lent>,
     ) -> Result<(), CloseReason> {
         let Some(tls) = self.tls.as_deref_mut().filter(|_| self.moves) else {
+            return Ok(());
+        };
+        match tls {
+            Tls::Own(engine) if engine.is_movable() => self.enter_kernel(onward),
+            Tls::Own(engine) if engine.is_at_rest() => {
+                self.moves = false;
+                let Tls::Own(engine) = mem::replace(tls, Tls::Between) else {
+                    return Err(CloseReason::Internal);
+                };
+                let direct = engine.into_direct();
+                *tls = Tls::Own(direct.map_err(|_| CloseReason::Internal)?);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn enter_kernel(&mut self, onward: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {
+        let Some(tls) = self.tls.as_deref_mut() else {
             return Ok(());
         };
         self.pipe.release();
@@ -57,7 +77,8 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         };
         self.moves = false;
         let socket = &mut self.leg.socket;
-        let kind = KernelCipher::of(engine.facts().common()).filter(|kind| {
+        let common = engine.facts().map(TlsSide::common);
+        let kind = common.and_then(KernelCipher::of).filter(|kind| {
             let without_rekey = self.limits.kernel_tls_without_rekey;
             let support = socket.support();
             support.covers(kind.version, kind.cipher, without_rekey)
