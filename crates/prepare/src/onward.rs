@@ -28,13 +28,17 @@ use becket_keys::pem::Pem;
 use becket_tls::config::Onward;
 use becket_tls::key_log::LateKeyLog;
 use becket_tls::policy::{contents, versions};
+use becket_tls::random::PublicRandom;
 use becket_tls::server_rules::{Pins, RuleVerifier, ServerRule};
 use becket_tls::verifier;
 
 impl ConfigBuilder<'_> {
     pub(super) fn onward(&mut self, path: &str, tls: Option<&ServerTls>) -> Option<Onward> {
         let tls = tls?;
-        let provider = Arc::new(aws_lc_rs::default_provider());
+        let provider = Arc::new(CryptoProvider {
+            secure_random: &PublicRandom,
+            ..aws_lc_rs::default_provider()
+        });
         let shown = tls.client_certificate.as_ref().map(|entry| {
             let path = key!(path, tls.client_certificate);
             self.credential(&path, entry)

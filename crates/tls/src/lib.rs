@@ -55,6 +55,7 @@ pub mod limit_key;
 pub mod names;
 pub mod path;
 pub mod policy;
+pub mod random;
 pub mod resumption;
 pub mod route_configs;
 pub mod scratch;

@@ -22,6 +22,7 @@ use becket_proto::ticket::{Origin, OriginId, UnixSeconds};
 use zeroize::Zeroizing;
 
 use crate::admission::HandshakePermit;
+use crate::random;
 use crate::resumption::Resumption;
 use becket_keys::signing::SignatureRequest;
 use becket_proto::close_reason::CloseReason;
@@ -176,17 +177,18 @@ impl ServerCertificate {
 
 impl ClientChain {
     /// Returns rustls' session state with only the client's leaf and the certificates on its
-    /// verified path.
+    /// verified path. Uses `room` if the state becomes shorter.
     ///
     /// Returns `None` if the state has an unexpected format, because a resumption could then not
-    /// verify the chain. The caller must erase the state.
-    pub fn kept(&self, state: &[u8]) -> Option<Vec<u8>> {
+    /// verify the chain.
+    pub fn kept<'a>(&self, state: &'a [u8], room: &'a mut Zeroizing<Vec<u8>>) -> Option<&'a [u8]> {
         let Some(path) = &self.path else {
-            return Some(state.to_vec());
+            return Some(state);
         };
         let issuers = path.iter().map(|place| place + 1);
         let places: Vec<usize> = iter::once(0).chain(issuers).collect();
-        with_chain(state, &places)
+        *room = Zeroizing::new(with_chain(state, &places)?);
+        Some(room)
     }
 }
 
@@ -226,7 +228,7 @@ impl ResumptionState {
 fn random_id() -> OriginId {
     let mut bytes = [0; 8];
     // Fails only without a system random source. In that case, the handshake has already failed.
-    match aws_lc_rs::rand::fill(&mut bytes) {
+    match random::fill(&mut bytes) {
         Ok(()) => OriginId(u64::from_ne_bytes(bytes)),
         Err(_) => OriginId(0),
     }

@@ -105,10 +105,11 @@ impl StoresServerSessions for Store {
     fn put(&self, key: Vec<u8>, value: Vec<u8>) -> bool {
         let value = Zeroizing::new(value);
         context::with(|handshake| {
-            let Some(state) = handshake.client.kept(&value) else {
+            let mut room = Zeroizing::default();
+            let Some(state) = handshake.client.kept(&value, &mut room) else {
                 return false;
             };
-            let session = Session::new(state, handshake.origin(self.max_age));
+            let session = Session::new(state.to_vec(), handshake.origin(self.max_age));
             let lives = Lives {
                 now: handshake.clock.mono,
                 ttl: match self.kind {

@@ -24,6 +24,7 @@ use zeroize::Zeroizing;
 
 use super::context::{self, OpenedSession};
 use super::stored::ReturningClients;
+use crate::random;
 use crate::resumption::Resumption;
 use crate::secret::shared::SecretBytes;
 
@@ -109,7 +110,7 @@ impl Ticketer {
     fn seal(&self, origin: Origin, state: &[u8]) -> Option<Vec<u8>> {
         let (id, key) = self.ring.sealing();
         let mut nonce = [0; 12];
-        aws_lc_rs::rand::fill(&mut nonce).ok()?;
+        random::fill(&mut nonce).ok()?;
         let header = TicketHeader {
             version: TicketHeader::VERSION,
             key: id,
@@ -169,13 +170,14 @@ impl ProducesTickets for Ticketer {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
+        let mut room = Zeroizing::default();
         let (origin, state) = context::with(|handshake| {
-            let state = Zeroizing::new(handshake.client.kept(plain)?);
-            let fits = length(&state) <= self.longest;
+            let state = handshake.client.kept(plain, &mut room)?;
+            let fits = length(state) <= self.longest;
             handshake.resumption.withheld |= !fits;
             fits.then(|| (handshake.origin(self.max_age), state))
         })??;
-        self.seal(origin, &state)
+        self.seal(origin, state)
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
