@@ -456,13 +456,11 @@ fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerStat
     };
     let pools = config.backends.iter();
     let pools = pools.map(|one| Rc::new(Pool::lone(Arc::clone(one), Arc::<TestInbox>::default())));
-    Rc::new(ListenerState {
-        mode: config.listeners[listener].keys.speaks(),
-        router: HelloRouter::new(Arc::clone(&config.listeners[listener]), &parts)
-            .expect("a router"),
-        pools: pools.collect(),
-        cancel_targets: Default::default(),
-    })
+    let router = HelloRouter::new(Arc::clone(&config.listeners[listener]), &parts);
+    Rc::new(ListenerState::new(
+        router.expect("a router"),
+        pools.collect(),
+    ))
 }
 
 // Indices of the listeners in the configuration.

@@ -137,12 +137,8 @@ impl House {
             outbox: None,
         };
         let listener = Arc::clone(&self.config.listeners[listener]);
-        Rc::new(ListenerState {
-            mode: listener.keys.speaks(),
-            router: HelloRouter::new(listener, &parts).unwrap(),
-            pools: Rc::clone(&self.pools),
-            cancel_targets: Default::default(),
-        })
+        let router = HelloRouter::new(listener, &parts).unwrap();
+        Rc::new(ListenerState::new(router, Rc::clone(&self.pools)))
     }
 
     pub(crate) fn stage(&self) -> Stage {

@@ -45,8 +45,8 @@ pub struct Pool {
     /// File service; `None` if the backend consists of servers.
     files: Option<FileService>,
     servers: Arc<[Arc<ServerState>]>,
-    /// Cached addresses of each server, with their [`ServerState::generation`].
-    addresses: Vec<RefCell<(u32, Rc<[ServerAddress]>)>>,
+    /// Copies of what a connect needs of each server.
+    copies: Vec<ServerCopy>,
     wheel: RefCell<Wheel>,
     /// Reused for each choice, to avoid allocations.
     candidates: RefCell<Vec<Candidate>>,
@@ -54,6 +54,15 @@ pub struct Pool {
     /// Round-robin position in the configured source addresses, incremented for each connect.
     departures: Cell<usize>,
     seed: RandomState,
+}
+
+/// A worker's copy of what a connect needs of a server, so that workers do not write to the same
+/// reference counts.
+#[derive(Debug)]
+struct ServerCopy {
+    name: Arc<str>,
+    /// Addresses, with their [`ServerState::generation`].
+    addresses: RefCell<(u32, Rc<[ServerAddress]>)>,
 }
 
 /// Properties of a client for stickiness and hash balancing.
@@ -76,9 +85,12 @@ impl Pool {
         start: usize,
     ) -> Self {
         let servers = state.servers();
-        let seen = |server: &Arc<ServerState>| {
+        let copy = |server: &Arc<ServerState>| {
             let generation = server.generation();
-            RefCell::new((generation, Rc::from(&*server.addresses())))
+            ServerCopy {
+                name: Arc::from(&**server.name()),
+                addresses: RefCell::new((generation, Rc::from(&*server.addresses()))),
+            }
         };
         let pool = Self {
             wheel: RefCell::new(Wheel::new(servers.len())),
@@ -89,7 +101,7 @@ impl Pool {
             backend,
             state,
             inbox,
-            addresses: servers.iter().map(seen).collect(),
+            copies: servers.iter().map(copy).collect(),
             servers,
             choices: Cell::new(start as u64),
             departures: Cell::new(start),
@@ -257,17 +269,28 @@ impl Pool {
 
     /// Returns the addresses of a server in the order of connection attempts.
     pub fn addresses(&self, server: &Arc<ServerState>) -> Rc<[ServerAddress]> {
-        let mut all = self.servers.iter().zip(&self.addresses);
-        let Some((_, seen)) = all.find(|(one, _)| Arc::ptr_eq(one, server)) else {
-            // A reload added the server after this pool was created, so no addresses are cached.
+        let Some(copy) = self.copy_of(server) else {
             return Rc::from(&*server.addresses());
         };
         let generation = server.generation();
-        let mut seen = seen.borrow_mut();
+        let mut seen = copy.addresses.borrow_mut();
         if seen.0 != generation {
             *seen = (generation, Rc::from(&*server.addresses()));
         }
         Rc::clone(&seen.1)
+    }
+
+    /// Returns the name of a server.
+    pub fn server_name(&self, server: &Arc<ServerState>) -> Arc<str> {
+        let copy = self.copy_of(server);
+        Arc::clone(copy.map_or(server.name(), |copy| &copy.name))
+    }
+
+    /// Returns `None` if a reload added the server after this pool was created.
+    fn copy_of(&self, server: &Arc<ServerState>) -> Option<&ServerCopy> {
+        let mut all = self.servers.iter().zip(&self.copies);
+        let (_, copy) = all.find(|(one, _)| Arc::ptr_eq(one, server))?;
+        Some(copy)
     }
 
     /// Returns the next configured source address; `None` if the kernel chooses.

@@ -272,8 +272,8 @@ impl<N: Net> Connecting<N> {
     /// server.
     fn dial(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let server = self.slot.server();
-        cx.core.facts.server = Some(server.name().clone());
         let pool = &self.pending.pool;
+        cx.core.facts.server = Some(pool.server_name(server));
         let addresses = pool.addresses(server);
         let Some(address) = addresses.get(self.address) else {
             return self.fail(io::ErrorKind::AddrNotAvailable.into(), cx);

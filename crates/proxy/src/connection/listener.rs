@@ -16,6 +16,9 @@ use becket_tls::hello_router::HelloRouter;
 
 #[derive(Debug)]
 pub struct ListenerState {
+    /// Name of the listener, in memory of this worker, because each connection increments its
+    /// reference count.
+    pub name: Arc<str>,
     /// Mode of the listener. The self-test of `becket check` overrides the configured mode to skip
     /// the plaintext dialog.
     pub mode: ListenMode,
@@ -26,6 +29,17 @@ pub struct ListenerState {
 }
 
 impl ListenerState {
+    pub fn new(router: HelloRouter, pools: Rc<[Rc<Pool>]>) -> Self {
+        let keys = &router.listener().keys;
+        Self {
+            name: Arc::from(&*keys.name.0),
+            mode: keys.speaks(),
+            router,
+            pools,
+            cancel_targets: OnceCell::new(),
+        }
+    }
+
     pub fn config(&self) -> &Arc<Listener> {
         self.router.listener()
     }

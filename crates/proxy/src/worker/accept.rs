@@ -159,7 +159,7 @@ impl Worker {
     ) -> bool {
         self.counters.accepted.add(1);
         let config = listener.config();
-        let facts = Facts::new(address, Arc::clone(&config.keys.name.0), self.clocks.now);
+        let facts = Facts::new(address, Arc::clone(&listener.name), self.clocks.now);
         if !has_room {
             return self.reset(&socket, facts, CloseReason::ConnectionLimit);
         }

@@ -250,12 +250,7 @@ impl Worker {
                 return Ok(Rc::clone(state));
             }
             let router = HelloRouter::new(Arc::clone(listener), &self.parts(config))?;
-            Ok(Rc::new(ListenerState {
-                mode: listener.keys.speaks(),
-                router,
-                pools: Rc::clone(pools),
-                cancel_targets: Default::default(),
-            }))
+            Ok(Rc::new(ListenerState::new(router, Rc::clone(pools))))
         };
         config.listeners.iter().map(state).collect()
     }
