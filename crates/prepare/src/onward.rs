@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use becket_config::choices::Verify;
+use becket_config::choices::{KernelTls, Verify};
 use becket_config::error::Problem;
 use becket_config::file::File;
 use becket_config::key;
@@ -28,17 +28,13 @@ use becket_keys::pem::Pem;
 use becket_tls::config::Onward;
 use becket_tls::key_log::LateKeyLog;
 use becket_tls::policy::{contents, versions};
-use becket_tls::random::PublicRandom;
 use becket_tls::server_rules::{Pins, RuleVerifier, ServerRule};
 use becket_tls::verifier;
 
 impl ConfigBuilder<'_> {
     pub(super) fn onward(&mut self, path: &str, tls: Option<&ServerTls>) -> Option<Onward> {
         let tls = tls?;
-        let provider = Arc::new(CryptoProvider {
-            secure_random: &PublicRandom,
-            ..aws_lc_rs::default_provider()
-        });
+        let provider = Arc::new(aws_lc_rs::default_provider());
         let shown = tls.client_certificate.as_ref().map(|entry| {
             let path = key!(path, tls.client_certificate);
             self.credential(&path, entry)
@@ -60,7 +56,7 @@ impl ConfigBuilder<'_> {
         if self.file.process.key_log {
             client.key_log = Arc::new(LateKeyLog::default());
         }
-        client.enable_secret_extraction = true;
+        client.enable_secret_extraction = tls.kernel_tls == KernelTls::Bulk;
         Some(Onward {
             keys: tls.clone(),
             client,

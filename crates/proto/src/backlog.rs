@@ -38,6 +38,11 @@ impl Backlog {
         }
     }
 
+    /// Returns `true` if the latest pass left no client in the accept queues.
+    pub fn is_emptied(&self) -> bool {
+        self.behind_since.is_none()
+    }
+
     /// Returns `true` if clients have been left in the accept queue for longer than [`TARGET`].
     pub fn is_behind(&self, now: Duration) -> bool {
         self.has_been_behind(now, TARGET)

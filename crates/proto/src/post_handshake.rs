@@ -85,9 +85,11 @@ impl Messages {
         let mut rest = all;
         while let Some((kind, body, behind)) = split(rest) {
             let message = match (kind, body) {
-                (KEY_UPDATE, [requested @ (0 | 1)]) if behind.is_empty() => Message::KeyUpdate {
-                    requested: *requested == 1,
-                },
+                (KEY_UPDATE_TYPE, [requested @ (0 | 1)]) if behind.is_empty() => {
+                    Message::KeyUpdate {
+                        requested: *requested == 1,
+                    }
+                }
                 (TICKET, body) => Message::Ticket(body),
                 (HELLO_REQUEST | CLIENT_HELLO, _) => Message::Renegotiation,
                 _ => return Err(Unexpected.into()),
@@ -120,6 +122,8 @@ fn split(bytes: &[u8]) -> Option<(u8, &[u8], &[u8])> {
 /// Maximum message length in bytes, equal to the maximum record length and to the limit of the TLS
 /// engine.
 pub const MOST: usize = 16 * 1024;
+/// A KeyUpdate message that requests none in return (RFC 8446, section 4.6.3).
+pub const KEY_UPDATE: [u8; 5] = [KEY_UPDATE_TYPE, 0, 0, 1, 0];
 // Alert descriptions (RFC 8446, section 6).
 const CLOSE_NOTIFY: u8 = 0;
 const USER_CANCELED: u8 = 90;
@@ -127,7 +131,7 @@ const USER_CANCELED: u8 = 90;
 const HELLO_REQUEST: u8 = 0;
 const CLIENT_HELLO: u8 = 1;
 const TICKET: u8 = 4;
-const KEY_UPDATE: u8 = 24;
+const KEY_UPDATE_TYPE: u8 = 24;
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! Records of an established connection with bulk data, encrypted and decrypted without rustls.
 //!
 //! rustls allocates a block for each sent record and copies the data twice, and copies received
-//! data once. [`Direct`] consumes the connection and writes records straight from the caller's
-//! buffer to another one. rustls keeps the state for KeyUpdates and tickets. Decision 0052 has the
+//! data once. [`Direct`] takes over from it and moves data between the caller's buffers in one
+//! pass. rustls keeps the state for KeyUpdates and tickets. Decision 0052 has the
 //! measurements.
 //!
 //! Sources: RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 section 6.2.3.3; RFC 5288; RFC 7905.
@@ -10,14 +10,15 @@
 use aws_lc_rs::aead::{
     AES_128_GCM, AES_256_GCM, Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey,
 };
-use becket_proto::post_handshake::{Alert, Message, Messages, Unexpected};
+use becket_proto::post_handshake::{Alert, KEY_UPDATE, Message, Messages, Unexpected};
 use becket_proto::records::{ALERT, APPLICATION_DATA, HANDSHAKE};
 use rustls::kernel::KernelConnection;
 use rustls::{
     AlertDescription, ConnectionTrafficSecrets, Error, ExtractedSecrets, InvalidMessage,
-    PeerMisbehaved, ProtocolVersion, SupportedCipherSuite,
+    PeerMisbehaved, ProtocolVersion,
 };
 
+use crate::kernel::confidentiality_limit;
 use crate::scratch::Buffer;
 use crate::side::TlsSide;
 
@@ -30,6 +31,8 @@ pub(crate) struct Direct<C: TlsSide> {
     messages: Messages,
     /// `true` if a KeyUpdate must precede the next data, because the peer requested it.
     owes_update: bool,
+    /// `true` if the peer has requested a second handshake.
+    renegotiates: bool,
 }
 
 /// Key of one direction.
@@ -61,17 +64,14 @@ impl<C: TlsSide> Direct<C> {
         (secrets, connection): (ExtractedSecrets, KernelConnection<C::Data>),
     ) -> Result<Self, Error> {
         let tls13 = connection.protocol_version() == ProtocolVersion::TLSv1_3;
-        let limit = match connection.negotiated_cipher_suite() {
-            SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
-            SupportedCipherSuite::Tls13(suite) => suite.common.confidentiality_limit,
-        };
         Ok(Self {
+            limit: confidentiality_limit(connection.negotiated_cipher_suite()),
             connection,
             sealing: Key::new(secrets.tx, tls13)?,
             opening: Key::new(secrets.rx, tls13)?,
-            limit,
             messages: Messages::default(),
             owes_update: false,
+            renegotiates: false,
         })
     }
 
@@ -110,6 +110,11 @@ impl<C: TlsSide> Direct<C> {
         }
     }
 
+    /// Returns `true` if a part of a message was received.
+    pub(crate) fn has_part(&self) -> bool {
+        self.messages.is_begun()
+    }
+
     fn heed_alert(&self, content: &[u8]) -> Result<bool, Error> {
         match Alert::read(content, self.opening.form == Form::Tls13) {
             Some(Alert::CloseNotify) => Ok(true),
@@ -131,7 +136,11 @@ impl<C: TlsSide> Direct<C> {
                 Ok(())
             }
             Message::Ticket(ticket) if tls13 => C::take_ticket(&mut self.connection, ticket),
+            // One answer, as by rustls, so that requests in a row cost no unbounded output.
             Message::Renegotiation if !tls13 => {
+                if std::mem::replace(&mut self.renegotiates, true) {
+                    return Err(PeerMisbehaved::TooManyRenegotiationRequests.into());
+                }
                 let refusal = [1, u8::from(AlertDescription::NoRenegotiation)];
                 self.sealing.seal(ALERT, &refusal, out)
             }
@@ -175,7 +184,7 @@ impl<C: TlsSide> Direct<C> {
         let alert = match error {
             Error::AlertReceived(_) => return,
             Error::DecryptError => AlertDescription::BadRecordMac,
-            Error::PeerSentOversizedRecord => AlertDescription::RecordOverflow,
+            Error::PeerSentOversizedRecord | Error::Other(_) => AlertDescription::RecordOverflow,
             Error::InvalidMessage(InvalidMessage::UnexpectedMessage(_)) => {
                 AlertDescription::UnexpectedMessage
             }
@@ -222,53 +231,46 @@ impl Key {
         nonce
     }
 
-    /// Returns the additional data of a record of TLS 1.2 (RFC 5246, section 6.2.3.3).
-    fn additional(&self, kind: u8, len: usize) -> [u8; 13] {
-        let mut data = [0; 13];
-        data[..8].copy_from_slice(&self.sequence.to_be_bytes());
-        data[8..].copy_from_slice(&header(kind, len));
-        data
+    /// Returns the additional data of a record that starts with `head` and contains `len` bytes
+    /// (RFC 5246, section 6.2.3.3; RFC 8446, section 5.2).
+    fn additional(&self, head: [u8; HEADER], len: usize) -> ([u8; MOST_ADDITIONAL], usize) {
+        let mut data = [0; MOST_ADDITIONAL];
+        let sequence = self.sequence.to_be_bytes();
+        let [kind, major, minor, ..] = head;
+        if self.form == Form::Tls13 {
+            data[..HEADER].copy_from_slice(&head);
+            return (data, HEADER);
+        }
+        data[..sequence.len()].copy_from_slice(&sequence);
+        data[sequence.len()..].copy_from_slice(&header([kind, major, minor], len));
+        (data, MOST_ADDITIONAL)
     }
 
     /// Appends a record with this content, of at most [`LARGEST_PART`] bytes, to `out`.
     fn seal(&mut self, kind: u8, content: &[u8], out: &mut Buffer) -> Result<(), Error> {
         let nonce = self.nonce();
         let kinds = [kind];
-        let (explicit, inner): (&[u8], &[u8]) = match self.form {
-            Form::Tls13 => (&[], &kinds),
-            Form::Tls12Gcm => (&nonce[SALT..], &[]),
-            Form::Tls12 => (&[], &[]),
+        let (outer, explicit, inner): (u8, &[u8], &[u8]) = match self.form {
+            Form::Tls13 => (APPLICATION_DATA, &[], &kinds),
+            Form::Tls12Gcm => (kind, &nonce[SALT..], &[]),
+            Form::Tls12 => (kind, &[], &[]),
         };
         let len = explicit.len() + content.len() + inner.len() + TAG;
-        let outer = match self.form {
-            Form::Tls13 => APPLICATION_DATA,
-            Form::Tls12Gcm | Form::Tls12 => kind,
-        };
-        let start = header(outer, len);
+        let start = header([outer, MAJOR, MINOR], len);
+        let (additional, known) = self.additional(start, content.len());
         let record = out.next(HEADER + len);
         let (head, rest) = record.split_at_mut(HEADER + explicit.len());
         head[..HEADER].copy_from_slice(&start);
         head[HEADER..].copy_from_slice(explicit);
         let (sealed, tail) = rest.split_at_mut(content.len());
-        let nonce = Nonce::assume_unique_for_key(nonce);
-        let done = match self.form {
-            Form::Tls13 => self.key.seal_out_of_place_scatter(
-                nonce,
-                Aad::from(start),
-                content,
-                sealed,
-                inner,
-                tail,
-            ),
-            Form::Tls12Gcm | Form::Tls12 => self.key.seal_out_of_place_scatter(
-                nonce,
-                Aad::from(self.additional(kind, content.len())),
-                content,
-                sealed,
-                inner,
-                tail,
-            ),
-        };
+        let done = self.key.seal_out_of_place_scatter(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(&additional[..known]),
+            content,
+            sealed,
+            inner,
+            tail,
+        );
         done.map_err(|_| Error::EncryptError)?;
         self.sequence += 1;
         out.advance(HEADER + len);
@@ -283,31 +285,29 @@ impl Key {
         if major != MAJOR {
             return Err(InvalidMessage::UnknownProtocolVersion.into());
         }
-        let (explicit, body) = match self.form {
-            Form::Tls12Gcm => body.split_at_checked(IV - SALT).ok_or(SHORT)?,
-            Form::Tls13 | Form::Tls12 => body.split_at(0),
+        let (most, explicit) = match self.form {
+            Form::Tls13 if kind != APPLICATION_DATA => return Err(unexpected()),
+            // The type follows the data.
+            Form::Tls13 => (LARGEST_PART + 1, 0),
+            Form::Tls12Gcm => (LARGEST_PART, IV - SALT),
+            Form::Tls12 => (LARGEST_PART, 0),
         };
+        let (explicit, body) = body.split_at_checked(explicit).ok_or(SHORT)?;
         let (sealed, tag) = body.split_last_chunk::<TAG>().ok_or(SHORT)?;
-        if sealed.len() > LARGEST_PART + usize::from(self.form == Form::Tls13) * EXPANSION {
+        if sealed.len() > most {
             return Err(Error::PeerSentOversizedRecord);
         }
         let mut nonce = self.nonce();
         nonce[IV - explicit.len()..].copy_from_slice(explicit);
-        let nonce = Nonce::assume_unique_for_key(nonce);
+        let (additional, known) = self.additional(*start, sealed.len());
         let opened = plain.next(sealed.len());
-        let done = match self.form {
-            Form::Tls13 if kind != APPLICATION_DATA => return Err(unexpected()),
-            Form::Tls13 => {
-                let start = Aad::from(*start);
-                self.key
-                    .open_separate_gather(nonce, start, sealed, tag, opened)
-            }
-            Form::Tls12Gcm | Form::Tls12 => {
-                let additional = Aad::from(self.additional(kind, sealed.len()));
-                self.key
-                    .open_separate_gather(nonce, additional, sealed, tag, opened)
-            }
-        };
+        let done = self.key.open_separate_gather(
+            Nonce::assume_unique_for_key(nonce),
+            Aad::from(&additional[..known]),
+            sealed,
+            tag,
+            opened,
+        );
         done.map_err(|_| Error::DecryptError)?;
         self.sequence += 1;
         if self.form != Form::Tls13 {
@@ -316,17 +316,14 @@ impl Key {
         // The type is the last byte that is not zero (RFC 8446, section 5.4).
         let len = opened.iter().rposition(|byte| *byte != 0);
         let len = len.ok_or_else(unexpected)?;
-        if len > LARGEST_PART {
-            return Err(Error::PeerSentOversizedRecord);
-        }
         Ok((opened[len], len))
     }
 }
 
-fn header(kind: u8, len: usize) -> [u8; HEADER] {
+fn header([kind, major, minor]: [u8; 3], len: usize) -> [u8; HEADER] {
     // A record has at most 16 KiB and its overhead, so the length fits.
     let [high, low] = (len as u16).to_be_bytes();
-    [kind, MAJOR, 3, high, low]
+    [kind, major, minor, high, low]
 }
 
 fn unexpected() -> Error {
@@ -349,17 +346,16 @@ impl From<Refusal> for Error {
 }
 
 const SHORT: Error = Error::InvalidMessage(InvalidMessage::MessageTooShort);
-/// A KeyUpdate message that requests none in return (RFC 8446, section 4.6.3).
-const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 /// Maximum data per record in bytes.
 const LARGEST_PART: usize = 16 * 1024;
-/// Maximum number of bytes by which the content of a record of TLS 1.3 may exceed the data: the
-/// type and padding.
-const EXPANSION: usize = 256;
 /// Records that a key may still encrypt after data has reached the limit: alerts and a KeyUpdate.
 const RESERVED: u64 = 8;
 const HEADER: usize = 5;
+/// Version in the header of each record.
 const MAJOR: u8 = 3;
+const MINOR: u8 = 3;
+/// Maximum length of the additional data, in TLS 1.2.
+const MOST_ADDITIONAL: usize = 8 + HEADER;
 const TAG: usize = 16;
 const IV: usize = 12;
 /// Part of the nonce in TLS 1.2 with AES-GCM that the records do not contain, in bytes.
@@ -373,7 +369,7 @@ mod tests {
     use rustls::client::UnbufferedClientConnection;
     use rustls::crypto::aws_lc_rs::{ALL_CIPHER_SUITES, default_provider};
     use rustls::pki_types::{PrivateKeyDer, ServerName};
-    use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig};
+    use rustls::{ClientConfig, HandshakeKind, RootCertStore, ServerConfig, SupportedCipherSuite};
 
     use super::*;
     use crate::engine::{Engine, Received};
@@ -477,12 +473,10 @@ mod tests {
         rustls::crypto::aws_lc_rs::cipher_suite::TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256;
 
     #[test]
-    fn rustls_understands_every_suite_and_is_understood() {
-        let signs = |suite: &&SupportedCipherSuite| !format!("{suite:?}").contains("RSA_WITH");
-        for suite in ALL_CIPHER_SUITES
-            .iter()
-            .filter(|suite| signs(suite) || format!("{suite:?}").contains("ECDSA"))
-        {
+    fn rustls_understands_every_cipher_and_is_understood() {
+        // The certificate has an ECDSA key, and the records of the RSA suites are the same.
+        let signs = |suite: &&SupportedCipherSuite| !format!("{suite:?}").contains("_RSA_");
+        for suite in ALL_CIPHER_SUITES.iter().filter(signs) {
             let Pair {
                 server, mut client, ..
             } = pair(*suite);
@@ -584,6 +578,20 @@ mod tests {
         assert_eq!(content.next(2), [1, 100]);
     }
 
+    #[test]
+    fn further_requests_for_a_handshake_end_the_connection() {
+        let Pair { server, client, .. } = pair(TLS12);
+        let mut server = server.into_direct().unwrap();
+        let mut client = client.into_direct().unwrap();
+        let mut out = Buffer::default();
+        let peer = client.direct().unwrap();
+        let requests = [1, 0, 0, 0].repeat(4096);
+        peer.sealing.seal(HANDSHAKE, &requests, &mut out).unwrap();
+        let (received, _, answer) = attempt(&mut server, out.filled());
+        assert!(crate::engine::is_without_data(&received.unwrap_err()));
+        assert!(answer.len() < 100, "{}", answer.len());
+    }
+
     /// Returns the alert with which the server answers a record of the client with this content.
     fn answer_to(suite: SupportedCipherSuite, kind: u8, content: &[u8]) -> Option<u8> {
         let Pair { server, client, .. } = pair(suite);
@@ -631,19 +639,24 @@ mod tests {
     }
 
     #[test]
-    fn padding_is_removed() {
-        let Pair { server, client, .. } = pair(TLS13);
-        let mut server = server.into_direct().unwrap();
-        let mut client = client.into_direct().unwrap();
-        let (mut padded, mut out) = (vec![7, 0, APPLICATION_DATA], Buffer::default());
-        padded.extend([0; 200]);
-        client
-            .direct()
-            .unwrap()
-            .sealing
-            .seal(0, &padded, &mut out)
-            .unwrap();
-        assert_eq!(pass(&mut server, out.filled()).0, [7, 0]);
+    fn padding_is_removed_up_to_the_largest_record() {
+        for (padding, fits) in [
+            (200, true),
+            (LARGEST_PART - 2, true),
+            (LARGEST_PART - 1, false),
+        ] {
+            let Pair { server, client, .. } = pair(TLS13);
+            let mut server = server.into_direct().unwrap();
+            let mut client = client.into_direct().unwrap();
+            let (mut padded, mut out) = (vec![7, 0, APPLICATION_DATA], Buffer::default());
+            // The type that `seal` appends is a byte of padding.
+            padded.extend(vec![0; padding - 1]);
+            let peer = client.direct().unwrap();
+            peer.sealing.seal(0, &padded, &mut out).unwrap();
+            let (received, plain, _) = attempt(&mut server, out.filled());
+            assert_eq!(received.is_ok(), fits, "{padding}");
+            assert_eq!(plain, if fits { &[7, 0][..] } else { &[] });
+        }
     }
 
     proptest! {

@@ -73,8 +73,8 @@ pub struct Engine<C: TlsSide = UnbufferedServerConnection> {
     owes: bool,
 }
 
-/// What encrypts and decrypts. Boxed, so that a phase transition moves a pointer instead of a
-/// kilobyte.
+/// Implementation of the record layer. Boxed, so that a phase transition moves a pointer instead of
+/// a kilobyte.
 enum Layer<C: TlsSide> {
     Rustls(Box<C>),
     Direct(Box<Direct<C>>),
@@ -317,6 +317,7 @@ impl<C: TlsSide> Engine<C> {
                 Layer::Direct(_) if records::first(rest).is_none() => return Ok(0),
                 Layer::Direct(direct) => {
                     let opened = direct.open(rest, plain, out);
+                    received.ready = true;
                     received.ended = opened.map_err(|error| self.refuse(&[], out, error))?;
                     return Ok(rest.len());
                 }
@@ -492,15 +493,27 @@ impl<C: TlsSide> Engine<C> {
         self.movable = false;
     }
 
-    /// Returns `true` if the kernel can take over TLS now: no partial record or message is stored,
-    /// rustls has no pending answer, and close_notify was not sent.
+    /// Returns `true` if the kernel or [`Direct`] can take over from rustls now: no partial record
+    /// or message is stored, rustls has no pending answer, and close_notify was not sent.
     pub fn is_at_rest(&self) -> bool {
+        self.held.is_empty() && self.may_leave_rustls()
+    }
+
+    /// Returns `true` if rustls has no pending answer, so that the engine can leave it at the end
+    /// of a record.
+    pub fn may_leave_rustls(&self) -> bool {
         self.traffic
-            && self.held.is_empty()
             && self.skipping.is_none()
             && !self.owes
             && !self.close_notify_sent
+            && !self.is_direct()
             && !self.is_unfinished()
+    }
+
+    /// Returns `true` if no part of a record or message was received.
+    pub fn is_without_part(&self) -> bool {
+        let has_part = matches!(&self.layer, Layer::Direct(direct) if direct.has_part());
+        self.held.is_empty() && !has_part
     }
 
     /// Consumes the engine, and returns the secrets for the next record in each direction.

@@ -3,6 +3,14 @@
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use rustls::{CipherSuite, ProtocolVersion, SupportedCipherSuite};
 
+/// Returns the maximum number of records that may be encrypted under one key.
+pub fn confidentiality_limit(suite: SupportedCipherSuite) -> u64 {
+    match suite {
+        SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
+        SupportedCipherSuite::Tls13(suite) => suite.common.confidentiality_limit,
+    }
+}
+
 /// Returns the kernel's version and cipher for a suite, or `None` if no kernel supports the suite.
 pub fn cipher_of(suite: SupportedCipherSuite) -> Option<(TlsVersion, Cipher)> {
     let version = match suite.version().version {

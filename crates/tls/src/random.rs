@@ -1,12 +1,11 @@
-//! Random values that are not secret: randoms of hellos, nonces of tickets, IDs of origins.
+//! Random values of TLS that are not secret: nonces of tickets, IDs of origins.
 //!
 //! A call of AWS-LC's generator takes several hundred nanoseconds for any number of bytes, and
-//! takes locks that all threads share. A full handshake with TLS 1.3 needs eight such values. So
-//! each thread fetches 1 KiB at a time. Secrets (keys, signatures) come from AWS-LC directly.
+//! takes locks that all threads share. So each thread fetches 1 KiB at a time.
 //!
 //! A copy of this process, as made from a snapshot of a virtual machine, repeats up to 1 KiB of
-//! values. Tickets tolerate repeated nonces (AES-GCM-SIV), and each handshake also contains a key
-//! share from AWS-LC or a random of the client.
+//! values. Tickets tolerate repeated nonces (AES-GCM-SIV). Secrets, and randoms of hellos, come from
+//! AWS-LC directly: a resumption with TLS 1.2 is fresh only because of the server's random.
 
 use std::cell::RefCell;
 
@@ -23,13 +22,18 @@ pub fn fill(bytes: &mut [u8]) -> Result<(), Unspecified> {
     FETCHED.with_borrow_mut(|fetched| fetched.fill(bytes))
 }
 
-/// The generator that rustls uses for values that are not secret.
+/// Generator for rustls. Short values, such as the masks of ticket ages, come from [`fill`].
 #[derive(Debug)]
-pub struct PublicRandom;
+pub struct TlsRandom;
 
-impl SecureRandom for PublicRandom {
+impl SecureRandom for TlsRandom {
     fn fill(&self, bytes: &mut [u8]) -> Result<(), GetRandomFailed> {
-        fill(bytes).map_err(|_| GetRandomFailed)
+        let filled = if bytes.len() < SHORTEST_SECRET {
+            fill(bytes)
+        } else {
+            rand::fill(bytes)
+        };
+        filled.map_err(|_| GetRandomFailed)
     }
 }
 
@@ -56,6 +60,9 @@ impl Fetched {
         Ok(())
     }
 }
+
+/// Minimum length of a random of a hello, or of a secret, in bytes.
+const SHORTEST_SECRET: usize = 16;
 
 thread_local! {
     static FETCHED: RefCell<Fetched> = const {

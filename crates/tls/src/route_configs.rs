@@ -26,7 +26,7 @@ use super::key_log::LateKeyLog;
 use super::policy::{groups, versions};
 use super::skipping::SecretsForSkipping;
 use crate::config::{Listener, Policy, Route};
-use crate::random::PublicRandom;
+use crate::random::TlsRandom;
 use crate::resumption::Offer;
 use crate::sessions::context;
 use crate::sessions::store::{Store, StoreKind};
@@ -246,7 +246,7 @@ fn base(
     let provider = CryptoProvider {
         cipher_suites: policy.suites.clone(),
         kx_groups: groups(&policy.keys.groups),
-        secure_random: &PublicRandom,
+        secure_random: &TlsRandom,
         ..aws_lc_rs::default_provider()
     };
     let builder = ServerConfig::builder_with_provider(Arc::new(provider))

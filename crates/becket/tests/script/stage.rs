@@ -231,7 +231,7 @@ impl Stage {
             pipes: &self.pipes,
             signing: self.signing.as_ref(),
             access: None,
-            is_calm: false,
+            is_alone: false,
             draining: self.draining,
         };
         let advanced = if std::mem::take(&mut self.stops) {

@@ -269,28 +269,21 @@ impl Pool {
 
     /// Returns the addresses of a server in the order of connection attempts.
     pub fn addresses(&self, server: &Arc<ServerState>) -> Rc<[ServerAddress]> {
-        let Some(copy) = self.copy_of(server) else {
-            return Rc::from(&*server.addresses());
+        self.name_and_addresses(server).1
+    }
+
+    pub fn name_and_addresses(&self, server: &Arc<ServerState>) -> (Arc<str>, Rc<[ServerAddress]>) {
+        let mut all = self.servers.iter().zip(&self.copies);
+        let Some((_, copy)) = all.find(|(one, _)| Arc::ptr_eq(one, server)) else {
+            // A reload added the server after this pool was created, so it has no copy.
+            return (Arc::clone(server.name()), Rc::from(&*server.addresses()));
         };
         let generation = server.generation();
         let mut seen = copy.addresses.borrow_mut();
         if seen.0 != generation {
             *seen = (generation, Rc::from(&*server.addresses()));
         }
-        Rc::clone(&seen.1)
-    }
-
-    /// Returns the name of a server.
-    pub fn server_name(&self, server: &Arc<ServerState>) -> Arc<str> {
-        let copy = self.copy_of(server);
-        Arc::clone(copy.map_or(server.name(), |copy| &copy.name))
-    }
-
-    /// Returns `None` if a reload added the server after this pool was created.
-    fn copy_of(&self, server: &Arc<ServerState>) -> Option<&ServerCopy> {
-        let mut all = self.servers.iter().zip(&self.copies);
-        let (_, copy) = all.find(|(one, _)| Arc::ptr_eq(one, server))?;
-        Some(copy)
+        (Arc::clone(&copy.name), Rc::clone(&seen.1))
     }
 
     /// Returns the next configured source address; `None` if the kernel chooses.

@@ -273,8 +273,8 @@ impl<N: Net> Connecting<N> {
     fn dial(mut self, cx: &mut Context<'_, '_, N>) -> Advance<Self, N> {
         let server = self.slot.server();
         let pool = &self.pending.pool;
-        cx.core.facts.server = Some(pool.server_name(server));
-        let addresses = pool.addresses(server);
+        let (name, addresses) = pool.name_and_addresses(server);
+        cx.core.facts.server = Some(name);
         let Some(address) = addresses.get(self.address) else {
             return self.fail(io::ErrorKind::AddrNotAvailable.into(), cx);
         };

@@ -72,8 +72,9 @@ pub struct Turn<'a, N> {
     pub signing: Option<&'a WorkerSigning>,
     /// Sender of request records; `None` without an access log.
     pub access: Option<&'a AccessSender>,
-    /// `true` if no client waits for a signature or in the accept queue.
-    pub is_calm: bool,
+    /// `true` if no other client waits for a signature of this worker, and none was left in its
+    /// accept queues.
+    pub is_alone: bool,
     /// `true` if the process accepts no new clients and exits after the last one.
     pub draining: bool,
 }

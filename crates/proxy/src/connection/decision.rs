@@ -8,6 +8,7 @@ use super::context::{Net, Turn};
 use super::handshake_refusal::HandshakeRefusal;
 use super::listener::ListenerState;
 use crate::backend::pool::Pool;
+use crate::socket::Ready;
 use becket_config::choices::KernelTls;
 use becket_config::process::LimitsSection;
 use becket_keys::signing::Offload;
@@ -51,14 +52,14 @@ impl<N: Net> HelloDecision<N> {
 
     /// Returns `true` if the client must queue for its signature: it cannot resume a session, or it
     /// may need an offloaded signature while too many are in progress. A cheap signature is made at
-    /// once if no other client waits.
-    pub(super) fn waits_for_turn(&self, turn: &Turn<'_, N>) -> bool {
+    /// once if no other client waits and this one has not left.
+    pub(super) fn waits_for_turn(&self, ready: Ready, turn: &Turn<'_, N>) -> bool {
         let crowded = |(signing, offload): (&WorkerSigning, Offload)| {
             signing.takes(offload) && signing.is_crowded(offload)
         };
         let is_cheap = self.offload == Some(Offload::Pointless);
-        !(self.served.may_resume || turn.is_calm && is_cheap)
-            || turn.signing.zip(self.offload).is_some_and(crowded)
+        let is_next = is_cheap && turn.is_alone && !ready.ended;
+        !(self.served.may_resume || is_next) || turn.signing.zip(self.offload).is_some_and(crowded)
     }
 
     /// Copies the ClientHello from the worker's buffers into `held`.

@@ -67,7 +67,7 @@ impl<C: TlsSide> Tls<C> {
     /// Returns `true` if no partial record was received. With kernel TLS, partial records are not
     /// visible, so this returns `false`.
     pub(super) fn is_without_part(&self) -> bool {
-        self.engine().is_some_and(|engine| engine.held().is_empty())
+        self.engine().is_some_and(Engine::is_without_part)
     }
 
     pub(super) fn engine_mut(&mut self) -> Option<&mut Engine<C>> {
@@ -134,25 +134,24 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         let engine = self.tls.as_ref().and_then(|tls| tls.engine());
         let traffic = self.leg.traffic;
         let bytes = traffic.received + traffic.sent + ahead;
+        let for_kernel = self.limits.kernel_tls_after as u64;
         self.moves = engine.is_some_and(|engine| {
-            let enough = if engine.is_movable() {
-                self.limits.kernel_tls_after as u64
+            if engine.is_movable() {
+                bytes >= for_kernel
             } else {
-                DIRECT_AFTER
-            };
-            !engine.is_direct() && bytes >= enough
+                bytes >= for_kernel.min(DIRECT_AFTER) && engine.may_leave_rustls()
+            }
         });
         self.moves
     }
 
-    /// Takes the TLS of each leg from rustls, if [`Self::note_bulk`] has requested this and no
-    /// bytes are pending.
-    pub(super) fn leave_rustls<T: KernelTlsSocket, D: TlsSide>(
+    /// Takes the TLS of each leg from rustls, if [`Self::note_bulk`] has requested this.
+    pub(super) fn both_leave_rustls<T: KernelTlsSocket, D: TlsSide>(
         &mut self,
         to: &mut Half<'_, T, D>,
     ) -> Result<(), CloseReason> {
-        self.leave_engine(to.pipe)?;
-        to.leave_engine(self.pipe)
+        self.leave_rustls(to.pipe)?;
+        to.leave_rustls(self.pipe)
     }
 
     /// Returns `true` if the engine can decrypt more data without new input.

@@ -15,11 +15,11 @@ use std::io::ErrorKind;
 use std::mem;
 
 use becket_proto::half_pipe::HalfPipe;
-use becket_proto::post_handshake::{Alert, Message, Messages, Unexpected};
+use becket_proto::post_handshake::{Alert, KEY_UPDATE, Message, Messages, Unexpected};
 use becket_proto::records::{ALERT, APPLICATION_DATA, Allowance, HANDSHAKE};
 use becket_sys::kernel_tls::{Cipher, Direction, Key, TlsVersion};
 use rustls::kernel::KernelConnection;
-use rustls::{CommonState, ConnectionTrafficSecrets, SupportedCipherSuite};
+use rustls::{CommonState, ConnectionTrafficSecrets};
 
 use super::context::Side;
 use crate::leg::{Got, Leg};
@@ -28,7 +28,7 @@ use crate::pipes::Lent;
 use crate::socket::{KernelTlsSocket, SocketError};
 use becket_proto::close_reason::CloseReason;
 use becket_tls::engine::Engine;
-use becket_tls::kernel::cipher_of;
+use becket_tls::kernel::{cipher_of, confidentiality_limit};
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
@@ -391,15 +391,6 @@ impl From<Unexpected> for RecordFailure {
     }
 }
 
-fn confidentiality_limit(suite: SupportedCipherSuite) -> u64 {
-    match suite {
-        SupportedCipherSuite::Tls12(suite) => suite.common.confidentiality_limit,
-        SupportedCipherSuite::Tls13(suite) => suite.common.confidentiality_limit,
-    }
-}
-
-/// A KeyUpdate message that requests none in return (RFC 8446, section 4.6.3).
-const KEY_UPDATE: [u8; 5] = [24, 0, 0, 1, 0];
 /// Alert `unexpected_message` (RFC 8446, section 6.2).
 const UNEXPECTED_MESSAGE: u8 = 10;
 /// Alert `bad_record_mac` (RFC 8446, section 6.2).

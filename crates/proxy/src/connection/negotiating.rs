@@ -114,7 +114,7 @@ impl<N: Net> Negotiating<N> {
     ) -> Advance<Self, N> {
         let ready = cx.core.client.ready;
         match mem::replace(&mut self.stage, HandshakeStage::Hello) {
-            HandshakeStage::Hello if self.client.waits_for_turn(cx.turn) => {
+            HandshakeStage::Hello if self.client.waits_for_turn(ready, cx.turn) => {
                 self.client.hold(scratch);
                 self.wait_as(HandshakeStage::AwaitsTurn)
             }

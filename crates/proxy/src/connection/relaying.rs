@@ -139,7 +139,7 @@ impl<N: Net> Relaying<N> {
         let mut moved = false;
         loop {
             if moves {
-                client.leave_rustls(&mut server)?;
+                client.both_leave_rustls(&mut server)?;
             }
             if server.step(&mut client, scratch, &mut learn)? {
                 if mem::take(&mut server.spoke) && !server.pipe.waits() {

@@ -116,8 +116,8 @@ pub(super) struct Newcomers {
     /// Connections that have not sent a complete ClientHello, oldest first.
     pub(super) without_hello: IndexQueue,
     pub(super) shares: Shares,
-    /// `true` during a step of a handshake while no other client waits.
-    pub(super) is_calm: bool,
+    /// Value of [`Turn::is_alone`]; `true` only during the step of a handshake.
+    pub(super) is_alone: bool,
     pub(super) signing: WorkerSigning,
 }
 
@@ -224,7 +224,7 @@ impl Worker {
                 unsigned: Unsigned::default(),
                 without_hello: IndexQueue::default(),
                 shares: Shares::new(),
-                is_calm: false,
+                is_alone: false,
                 signing,
             },
             connections: Slab::new(),
@@ -347,7 +347,7 @@ impl Worker {
             pipes: &self.resources.pipes,
             signing: Some(&self.newcomers.signing),
             access: self.resources.access.as_ref(),
-            is_calm: self.newcomers.is_calm,
+            is_alone: self.newcomers.is_alone,
             draining: self.shutdown == Shutdown::Draining,
         };
         let advanced = step(

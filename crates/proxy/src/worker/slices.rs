@@ -126,19 +126,17 @@ impl Worker {
     /// Advances a handshaking connection. If it needs a cheap signature and no other client waits,
     /// the signature is made immediately.
     pub(super) fn advance_newcomer(&mut self, index: usize) {
-        let is_behind = self
-            .acceptors
-            .backlog
-            .is_falling_behind(self.clocks.now.running);
-        self.newcomers.is_calm = self.newcomers.unsigned.is_empty_here() && !is_behind;
+        let backlog = &self.acceptors.backlog;
+        let is_first = self.newcomers.unsigned.is_empty_here();
+        let is_calm = is_first && !backlog.is_falling_behind(self.clocks.now.running);
+        self.newcomers.is_alone = is_first && backlog.is_emptied();
         let before = self.connections.get(index);
         let is_new = before.is_some_and(|entry| entry.connection.lacks_hello());
         self.advance(index, Connection::advance);
-        let is_calm = std::mem::take(&mut self.newcomers.is_calm);
+        self.newcomers.is_alone = false;
         let entry = self.connections.get(index);
         let offload = entry.and_then(|entry| entry.connection.wants_signature());
         match offload {
-            // The answer to a second ClientHello.
             Some(Offload::Pointless) if is_calm => self.advance(index, Connection::sign),
             // The client has just joined the queue, so the queue may now be too long.
             Some(_) if is_new => {

@@ -43,7 +43,7 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
     /// Takes the TLS of this leg from rustls if [`Self::note_bulk`] requires this: the kernel
     /// encrypts and decrypts if it may and no bytes are pending, otherwise the engine without
     /// rustls. `onward` is the direction that carries data from this leg.
-    pub(in super::super) fn leave_engine(
+    pub(in super::super) fn leave_rustls(
         &mut self,
         onward: &mut HalfPipe<Lent>,
     ) -> Result<(), CloseReason> {

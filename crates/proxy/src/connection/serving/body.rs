@@ -86,7 +86,7 @@ impl ServingFiles {
         let may_move = !self.ended && !self.to_client.is_holding();
         let mut client = self.half(cx);
         if may_move && client.note_bulk(rest) {
-            client.leave_engine(&mut HalfPipe::default())?;
+            client.leave_rustls(&mut HalfPipe::default())?;
             // Data that arrived during the move causes no further event, so the next step reads
             // again.
             client.leg.ready.readable |= client.is_plain();
