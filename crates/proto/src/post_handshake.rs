@@ -1,9 +1,9 @@
-//! Alerts and handshake messages of a peer on an established connection that the kernel decrypts.
+//! Alerts and handshake messages of a peer on an established connection whose records rustls no
+//! longer decrypts.
 //!
-//! For each record without data, the kernel delivers only the type and the content. A record may
+//! The kernel, or `crates/tls/src/direct.rs`, delivers the type and the content of a record. A record may
 //! contain several messages, and a long message may span several records ([`Messages`]); an alert is a
-//! record of its own ([`Alert`]). The caller decides which messages a version allows, and how to react
-//! (`crates/proxy/src/connection/kernel_tls.rs`). Sources: RFC 8446 sections 4, 4.6, 5.1 and 6;
+//! record of its own ([`Alert`]). The caller decides which messages a version allows, and how to react. Sources: RFC 8446 sections 4, 4.6, 5.1 and 6;
 //! RFC 5246 sections 7.2 and 7.4.
 
 use std::mem;

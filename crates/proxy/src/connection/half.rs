@@ -2,7 +2,7 @@
 //!
 //! Both sides process data in the same way. They differ only in errors and stream ends, for which
 //! [`Side`] and the callers are responsible. A side may use TLS in becket, kernel TLS or none; only
-//! [`Tls`] distinguishes them. `kernel.rs` moves the TLS of a leg to the kernel.
+//! [`Tls`] distinguishes them. `kernel.rs` takes the TLS of a leg with bulk data from rustls.
 
 mod kernel;
 
@@ -28,7 +28,7 @@ use becket_tls::side::TlsSide;
 pub(super) enum Tls<C: TlsSide> {
     Own(Engine<C>),
     Kernel(Box<KernelRecords<C>>),
-    /// TLS is being moved from the engine to the kernel. If the move fails, the connection ends.
+    /// TLS is being taken from rustls. If this fails, the connection ends.
     Between,
 }
 
@@ -45,7 +45,7 @@ pub(super) struct Half<'a, S, C: TlsSide> {
     /// Pipes for data from the peer; `None` if becket decrypts or encrypts on either leg, or if a
     /// [`Learner`](super::learner::Learner) reads the data.
     pub(super) pipes: Option<&'a Rc<Pipes>>,
-    /// `true` if TLS moves to the kernel as soon as no bytes are pending.
+    /// `true` if TLS leaves rustls at the next possible moment.
     moves: bool,
     /// Bytes that may still be read from the peer in this turn.
     pub(super) left: usize,

@@ -1,15 +1,18 @@
-//! Moves the TLS of a leg with bulk data to the kernel. Its data is then relayed like that of a leg
-//! without TLS.
+//! Takes the TLS of a leg with bulk data from rustls.
 //!
-//! Each leg moves separately after it has carried `limits.kernel-tls-after` bytes, at a moment when
-//! no bytes are pending for its peer and the engine holds no bytes. Such moments exist on a busy
-//! leg, too, because its reads stop at the end of a record ([`Half::most_to_read`]). First, the TLS
-//! layer is attached to the socket. If the kernel refuses the layer, or does not support the
-//! negotiated cipher, the leg stays with rustls. After the layer is attached, the leg cannot return
-//! to rustls, so a rejected key ends the connection.
+//! If the listener or the backend allows kernel TLS, the leg moves to the kernel after it has
+//! carried `limits.kernel-tls-after` bytes, at a moment when no bytes are pending for its peer and
+//! the engine holds no bytes. Its data is then relayed like that of a leg without TLS. Such moments
+//! exist on a busy leg, too, because its reads stop at the end of a record
+//! ([`Half::most_to_read`]). First, the TLS layer is attached to the socket. If the kernel refuses
+//! the layer, or does not support the negotiated cipher, becket keeps the leg. After the layer is
+//! attached, the leg cannot return, so a rejected key ends the connection.
 //!
-//! Legs with less data call no function of this module. [`KernelRecords`] processes records after
-//! the move. Decision 0028 explains both.
+//! Otherwise the engine encrypts and decrypts without rustls (`Engine::into_direct`) after
+//! [`DIRECT_AFTER`](super::DIRECT_AFTER) bytes.
+//!
+//! Legs with less data call no function of this module. [`KernelRecords`] processes records after a
+//! move to the kernel. Decisions 0028 and 0052 explain the moves.
 
 use std::mem;
 
@@ -22,6 +25,7 @@ use crate::metrics::KernelTlsRefusal;
 use crate::pipes::Lent;
 use crate::socket::KernelTlsSocket;
 use becket_proto::close_reason::CloseReason;
+
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 

@@ -72,7 +72,7 @@ impl ServingFiles {
     }
 
     /// Returns how many of the next file bytes sendfile(2) may send; 0 if becket encrypts. If much
-    /// of the body is still unsent, first moves TLS to the kernel.
+    /// of the body is still unsent, first takes TLS from rustls.
     fn most_to_send<N: Net>(
         &mut self,
         body: &FileBody,
