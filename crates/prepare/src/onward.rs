@@ -8,7 +8,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use becket_config::choices::{KernelTls, Verify};
+use becket_config::choices::Verify;
 use becket_config::error::Problem;
 use becket_config::file::File;
 use becket_config::key;
@@ -56,7 +56,7 @@ impl ConfigBuilder<'_> {
         if self.file.process.key_log {
             client.key_log = Arc::new(LateKeyLog::default());
         }
-        client.enable_secret_extraction = tls.kernel_tls == KernelTls::Bulk;
+        client.enable_secret_extraction = true;
         Some(Onward {
             keys: tls.clone(),
             client,

@@ -24,8 +24,8 @@ use crate::side::TlsSide;
 
 pub(crate) struct Direct<C: TlsSide> {
     connection: KernelConnection<C::Data>,
-    sealing: Key,
-    opening: Key,
+    sealing: RecordKey,
+    opening: RecordKey,
     /// Maximum number of sent records under one key.
     limit: u64,
     messages: Messages,
@@ -36,7 +36,7 @@ pub(crate) struct Direct<C: TlsSide> {
 }
 
 /// Key of one direction.
-struct Key {
+struct RecordKey {
     key: LessSafeKey,
     iv: [u8; IV],
     /// Sequence number of the next record.
@@ -67,8 +67,8 @@ impl<C: TlsSide> Direct<C> {
         Ok(Self {
             limit: confidentiality_limit(connection.negotiated_cipher_suite()),
             connection,
-            sealing: Key::new(secrets.tx, tls13)?,
-            opening: Key::new(secrets.rx, tls13)?,
+            sealing: RecordKey::new(secrets.tx, tls13)?,
+            opening: RecordKey::new(secrets.rx, tls13)?,
             messages: Messages::default(),
             owes_update: false,
             renegotiates: false,
@@ -101,7 +101,7 @@ impl<C: TlsSide> Direct<C> {
             HANDSHAKE => {
                 let mut messages = std::mem::take(&mut self.messages);
                 messages.take(&content, |message| {
-                    self.heed(&message, out).map_err(Refusal)
+                    self.heed(&message, out).map_err(MessageRefusal)
                 })?;
                 self.messages = messages;
                 Ok(false)
@@ -132,7 +132,7 @@ impl<C: TlsSide> Direct<C> {
         match message {
             Message::KeyUpdate { requested } if tls13 => {
                 self.owes_update |= requested;
-                self.opening = Key::new(self.connection.update_rx_secret()?, tls13)?;
+                self.opening = RecordKey::new(self.connection.update_rx_secret()?, tls13)?;
                 Ok(())
             }
             Message::Ticket(ticket) if tls13 => C::take_ticket(&mut self.connection, ticket),
@@ -161,7 +161,7 @@ impl<C: TlsSide> Direct<C> {
                     return Err(Error::EncryptError);
                 }
                 self.sealing.seal(HANDSHAKE, &KEY_UPDATE, out)?;
-                self.sealing = Key::new(self.connection.update_tx_secret()?, true)?;
+                self.sealing = RecordKey::new(self.connection.update_tx_secret()?, true)?;
                 self.owes_update = false;
             }
             self.sealing.seal(APPLICATION_DATA, part, out)?;
@@ -196,7 +196,7 @@ impl<C: TlsSide> Direct<C> {
     }
 }
 
-impl Key {
+impl RecordKey {
     fn new(
         (sequence, secrets): (u64, ConnectionTrafficSecrets),
         tls13: bool,
@@ -331,16 +331,16 @@ fn unexpected() -> Error {
 }
 
 /// An error of a message, or an unexpected message.
-struct Refusal(Error);
+struct MessageRefusal(Error);
 
-impl From<Unexpected> for Refusal {
+impl From<Unexpected> for MessageRefusal {
     fn from(_: Unexpected) -> Self {
         Self(unexpected())
     }
 }
 
-impl From<Refusal> for Error {
-    fn from(refusal: Refusal) -> Self {
+impl From<MessageRefusal> for Error {
+    fn from(refusal: MessageRefusal) -> Self {
         refusal.0
     }
 }
@@ -525,7 +525,7 @@ mod tests {
             .seal(HANDSHAKE, &request, &mut out)
             .unwrap();
         let next = client_direct.connection.update_tx_secret().unwrap();
-        client_direct.sealing = Key::new(next, true).unwrap();
+        client_direct.sealing = RecordKey::new(next, true).unwrap();
         pass(&mut server, out.filled());
         assert!(direct(&mut server).owes_update);
         let sealed = seal(&mut server, b"again");

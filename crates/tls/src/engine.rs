@@ -26,15 +26,13 @@ use std::{fmt, mem};
 use becket_proto::records::{self, Allowance};
 use rustls::kernel::KernelConnection;
 use rustls::server::UnbufferedServerConnection;
-use rustls::unbuffered::{
-    ConnectionState, EncodeError, EncryptError, InsufficientSizeError, UnbufferedStatus,
-    WriteTraffic,
-};
+use rustls::unbuffered::{ConnectionState, EncryptError, UnbufferedStatus, WriteTraffic};
 use rustls::{
     CommonState, Error, ExtractedSecrets, HandshakeKind, OtherError, PeerMisbehaved, ServerConfig,
 };
 
 use super::direct::Direct;
+use super::output::{collect_alert, encode_into};
 use super::side::TlsSide;
 use super::skipping::{Skipping, Verdict};
 use crate::scratch::{Buffer, LARGEST_RECORD, READ};
@@ -574,23 +572,6 @@ impl<C: TlsSide> Engine<C> {
     }
 }
 
-/// Appends the pending output of rustls to `out`. Stops when there is no more output, because a
-/// further call would report the error again.
-fn collect_alert(connection: &mut impl TlsSide, rest: &mut [u8], out: &mut Buffer) {
-    let mut discarded = 0;
-    while connection.common().wants_write() {
-        let rest = rest.get_mut(discarded..).unwrap_or_default();
-        let UnbufferedStatus { discard, state } = connection.process(rest);
-        let Ok(ConnectionState::EncodeTlsData(mut data)) = state else {
-            return;
-        };
-        if encode_into(out, |room| data.encode(room)).is_err() {
-            return;
-        }
-        discarded += discard;
-    }
-}
-
 /// Returns `true` if the error means that the peer sent more records without data than the engine
 /// or rustls allows.
 pub fn is_without_data(error: &Error) -> bool {
@@ -603,53 +584,6 @@ pub fn is_without_data(error: &Error) -> bool {
                 | PeerMisbehaved::TooManyRenegotiationRequests
         )
     )
-}
-
-enum Encoding {
-    TooSmall(usize),
-    Failed(Error),
-}
-
-impl From<EncodeError> for Encoding {
-    fn from(error: EncodeError) -> Self {
-        match error {
-            EncodeError::InsufficientSize(InsufficientSizeError { required_size }) => {
-                Self::TooSmall(required_size)
-            }
-            EncodeError::AlreadyEncoded => Self::Failed(Error::General(error.to_string())),
-        }
-    }
-}
-
-impl From<EncryptError> for Encoding {
-    fn from(error: EncryptError) -> Self {
-        match error {
-            EncryptError::InsufficientSize(InsufficientSizeError { required_size }) => {
-                Self::TooSmall(required_size)
-            }
-            EncryptError::EncryptExhausted => Self::Failed(Error::EncryptError),
-        }
-    }
-}
-
-/// Encodes data with `encode` and appends the result to `out`. If the buffer is too small, enlarges
-/// it and encodes again.
-fn encode_into<E: Into<Encoding>>(
-    out: &mut Buffer,
-    mut encode: impl FnMut(&mut [u8]) -> Result<usize, E>,
-) -> Result<(), Error> {
-    let mut least = 0;
-    for _ in 0..2 {
-        match encode(out.room(least)).map_err(Into::into) {
-            Ok(written) => {
-                out.advance(written);
-                return Ok(());
-            }
-            Err(Encoding::TooSmall(required)) => least = required,
-            Err(Encoding::Failed(error)) => return Err(error),
-        }
-    }
-    Err(Error::EncryptError)
 }
 
 /// Maximum weight of the records that one call processes. It is so large that one read of

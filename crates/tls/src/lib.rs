@@ -53,6 +53,7 @@ pub mod kernel;
 pub mod key_log;
 pub mod limit_key;
 pub mod names;
+mod output;
 pub mod path;
 pub mod policy;
 pub mod random;
