@@ -257,6 +257,21 @@ impl<S: StreamSocket> Leg<S> {
         self.push_by(S::send, bytes, pipe, counter)
     }
 
+    /// Sends like [`Self::push`]. The kernel may hold back the last bytes until the caller sends
+    /// more, or FIN, which must follow immediately.
+    ///
+    /// # Errors
+    ///
+    /// Returns the errors of [`Self::receive`].
+    pub fn push_more(
+        &mut self,
+        bytes: &[u8],
+        pipe: &mut HalfPipe<Lent>,
+        counter: &Counter,
+    ) -> Result<(), SocketError> {
+        self.push_by(S::send_more, bytes, pipe, counter)
+    }
+
     /// Sends `head` like [`Self::push`]. If the socket accepted all of `head`, sends up to `most`
     /// bytes of a file that is in the page cache. Returns the number of file bytes sent. If that
     /// number is 0 and the leg is still writable, the kernel cannot send this file, or the file has
@@ -272,7 +287,7 @@ impl<S: StreamSocket> Leg<S> {
         pipe: &mut HalfPipe<Lent>,
         counter: &Counter,
     ) -> Result<usize, SocketError> {
-        self.push_by(S::send_more, head, pipe, counter)?;
+        self.push_more(head, pipe, counter)?;
         let mut total = 0;
         while total < most && !pipe.waits() {
             let sent = self.socket.send_file(file, at + total as u64, most - total);

@@ -107,7 +107,7 @@ fn a_broken_record_causes_an_alert_and_a_server_reset() {
 }
 
 #[test]
-fn an_end_signalled_together_with_data_is_detected() {
+fn an_end_signalled_together_with_data_is_detected_and_relayed_with_it() {
     let (mut stage, mut client) = house("").relaying(&TLS13);
     let near = stage.net.dialled[0].near.clone();
     near.hold();
@@ -117,6 +117,7 @@ fn an_end_signalled_together_with_data_is_detected() {
     client.talk(&mut stage);
     assert_eq!(client.received, b"all");
     assert!(client.closed);
+    assert!(client.end.watch_peer().has_fin_with_data());
 }
 
 #[test]

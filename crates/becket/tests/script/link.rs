@@ -66,6 +66,8 @@ pub(super) struct Half {
     unspliceable: bool,
     /// The last send announced that more data follows.
     promised: bool,
+    /// FIN followed an announcement, so the kernel sends both in one packet.
+    fin_has_data: bool,
     pub(super) kernel: Kernel,
 }
 
@@ -422,6 +424,11 @@ impl Watch {
         self.with(|me, _| me.promised && !me.starved && !me.broken)
     }
 
+    /// Returns `true` if this end's FIN was in the packet of its last bytes.
+    pub(crate) fn has_fin_with_data(&self) -> bool {
+        self.with(|me, _| me.fin_has_data)
+    }
+
     /// Sets the features of this end's kernel, and the call that it refuses.
     pub(crate) fn give_kernel(&self, support: Support, refuses: Option<Refused>) {
         self.with(|me, _| (me.kernel.support, me.kernel.refuses) = (support, refuses));
@@ -485,6 +492,7 @@ impl Half {
 
     /// Sends FIN to the peer.
     fn end_to(&mut self, peer: &mut Self) {
+        self.fin_has_data = std::mem::take(&mut self.promised);
         if std::mem::replace(&mut self.finished, true) || self.broken || peer.closed {
             return;
         }

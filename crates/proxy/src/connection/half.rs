@@ -287,7 +287,11 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
             }
             None => plain,
         };
-        to.send(bytes, self.pipe)?;
+        if to.pipe.source_ended() {
+            to.send_before_fin(bytes, self.pipe)?;
+        } else {
+            to.send(bytes, self.pipe)?;
+        }
         taken.map(drop)
     }
 
@@ -418,6 +422,21 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
         }
         let counter = self.side.bytes_out(self.counters);
         let sent = self.leg.push(bytes, self.pipe, counter);
+        self.settle(sent, back)
+    }
+
+    /// Sends the last bytes like [`Self::send`]. The next step sends FIN, which then shares the
+    /// packet of these bytes.
+    fn send_before_fin(
+        &mut self,
+        bytes: &[u8],
+        back: &mut HalfPipe<Lent>,
+    ) -> Result<(), CloseReason> {
+        if self.pipe.is_finished() || matches!(self.tls, Some(Tls::Kernel(_))) {
+            return self.send(bytes, back);
+        }
+        let counter = self.side.bytes_out(self.counters);
+        let sent = self.leg.push_more(bytes, self.pipe, counter);
         self.settle(sent, back)
     }
 
