@@ -340,10 +340,12 @@ impl Drop for Becket {
 /// Log text that no test may cause: a system call that the sandbox does not allow.
 const REFUSED: &str = "refused by process.sandbox";
 
+/// Returns `true` until every thread has exited: the main thread may be first, and the others keep the sockets open.
 fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = status.rsplit(')').next().unwrap_or_default();
-    !state.is_empty() && !state.starts_with(" Z")
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
+    !state.is_empty() && (!state.starts_with(" Z") || threads > 1)
 }
 
 /// Returns the child processes except token agents.
