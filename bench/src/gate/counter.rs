@@ -32,16 +32,15 @@ impl Tool {
         }
     }
 
-    /// Returns the tool's command line. The scheduling policy SCHED_IDLE lets client and backend finish each step before the
-    /// server continues, so the order of all steps repeats.
+    /// Returns the tool's command line.
     fn command(self, directory: &Path) -> String {
         let out = directory.join(OUT);
         match self {
             Self::Callgrind => format!(
-                "chrt -i 0 valgrind -q --tool=callgrind --separate-threads=yes --compress-strings=no --callgrind-out-file='{}'",
+                "valgrind -q --tool=callgrind --separate-threads=yes --compress-strings=no --callgrind-out-file='{}'",
                 out.display()
             ),
-            Self::Strace => format!("chrt -i 0 strace -D -f -o '{}'", out.display()),
+            Self::Strace => format!("strace -D -f -o '{}'", out.display()),
         }
     }
 }
@@ -101,6 +100,11 @@ impl Serving {
         std::thread::sleep(SETTLE);
         let pid = fs::read_to_string(&pid)
             .map_err(|e| process.complain(&format!("did not start the script: {e}")))?;
+        // SCHED_IDLE lets client and backend finish each step before the server continues, so the order of all steps
+        // repeats. It is set after the start, which would take too long with it on a busy machine.
+        let mut chrt = Command::new("chrt");
+        chrt.args(["--all-tasks", "--idle", "--pid", "0", pid.trim()]);
+        output(chrt)?;
         Ok(Self {
             tool,
             directory: directory.to_owned(),
