@@ -3,7 +3,8 @@
 //!
 //! The kernel, or `crates/tls/src/direct.rs`, delivers the type and the content of a record. A record may
 //! contain several messages, and a long message may span several records ([`Messages`]); an alert is a
-//! record of its own ([`Alert`]). The caller decides which messages a version allows, and how to react. Sources: RFC 8446 sections 4, 4.6, 5.1 and 6;
+//! record of its own ([`Alert`]). The caller decides which messages a version allows, and how to react.
+//! Sources: RFC 8446 sections 4, 4.6, 5.1 and 6;
 //! RFC 5246 sections 7.2 and 7.4.
 
 use std::mem;

@@ -134,7 +134,7 @@ impl<N: Net> Relaying<N> {
         }
         client.note_readiness(server.pipe);
         server.note_readiness(client.pipe);
-        // Checked once per turn, so that each step needs no check.
+        // TLS leaves rustls rarely, so this is checked once per turn instead of at each step.
         let moves = client.note_bulk(0) | server.note_bulk(0);
         let mut moved = false;
         loop {
