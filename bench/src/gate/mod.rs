@@ -195,6 +195,7 @@ fn compare(stored: &Stored, counted: &Stored) -> (String, bool) {
             let allowed = match what.as_str() {
                 INSTRUCTIONS if same => was as f64 * TOLERANCE + SLACK,
                 INSTRUCTIONS => was as f64 * FOREIGN + SLACK,
+                what if OF_WAKES.contains(&what) => (was / 20).max(1) as f64,
                 "allocations" => 0.0,
                 // Zero, except for the steps of a bulk transfer, whose sizes vary.
                 _ => (was / 20) as f64,
@@ -258,8 +259,11 @@ const MANY: u64 = 80;
 const INSTRUCTIONS: &str = "instructions";
 /// Tolerance of instructions, which differ by up to 0.4 % between runs.
 const TOLERANCE: f64 = 0.015;
-/// Additional tolerance, for threads that run periodically.
-const SLACK: f64 = 400.0;
+/// Additional tolerance: a wake-up more costs about 700 instructions, see [`OF_WAKES`].
+const SLACK: f64 = 1500.0;
+/// Counts with a tolerance of 1. On a busy machine, becket sometimes runs between two segments of
+/// its peer, and so wakes once more.
+const OF_WAKES: [&str; 4] = ["clock readings", "epoll_wait", "ppoll", "recvfrom"];
 /// Tolerance with another compiler or valgrind than for the stored counts.
 const FOREIGN: f64 = 0.05;
 
@@ -289,10 +293,10 @@ mod tests {
         let before = stored("1", &[(INSTRUCTIONS, 1_000_000), ("accept4", 2)]);
         for (rustc, instructions, accepts, passes) in [
             ("1", 1_015_000, 2, true),
-            ("1", 1_016_000, 2, false),
-            ("1", 984_000, 2, false),
+            ("1", 1_017_000, 2, false),
+            ("1", 983_000, 2, false),
             ("2", 1_049_000, 2, true),
-            ("2", 1_051_000, 2, false),
+            ("2", 1_052_000, 2, false),
             ("1", 1_000_000, 3, false),
             ("1", 1_000_000, 1, false),
         ] {
@@ -300,6 +304,13 @@ mod tests {
             let (table, passed) = compare(&before, &now);
             assert_eq!(passed, passes, "{table}");
         }
+    }
+
+    #[test]
+    fn one_wake_up_more_passes() {
+        let with = |waits| stored("1", &[("epoll_wait", waits)]);
+        assert!(compare(&with(3), &with(4)).1);
+        assert!(!compare(&with(3), &with(5)).1);
     }
 
     #[test]
