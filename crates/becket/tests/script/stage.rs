@@ -277,12 +277,18 @@ impl Stage {
         self.turn();
     }
 
-    /// Advances the clocks.
+    /// Advances the clocks. If the deadline is not reached, an alarm expires before it, as in a
+    /// worker.
     pub(crate) fn wait(&mut self, time: Duration) {
         self.now.mono += time;
         self.now.running += time;
         self.now.instant += time;
         self.now.unix += time;
+        if let Some(connection) = &mut self.connection
+            && connection.deadline() > self.now.running
+        {
+            assert!(connection.leave_rustls().is_ok(), "AWS-LC rejects a key");
+        }
     }
 
     /// Returns `true` during the handshake.

@@ -6,9 +6,9 @@
 
 mod kernel;
 
-use std::fmt;
 use std::fs::File;
 use std::rc::Rc;
+use std::{fmt, mem};
 
 use becket_config::process::LimitsSection;
 use becket_proto::half_pipe::{HalfPipe, Next as Step};
@@ -74,6 +74,22 @@ impl<C: TlsSide> Tls<C> {
         match self {
             Self::Own(engine) => Some(engine),
             Self::Kernel(_) | Self::Between => None,
+        }
+    }
+
+    /// Takes the records from rustls if the engine is at rest and the kernel will not take them.
+    /// Returns `true` if it did.
+    pub(super) fn leave_rustls(&mut self) -> Result<bool, CloseReason> {
+        match mem::replace(self, Self::Between) {
+            Self::Own(engine) if !engine.is_movable() && engine.is_at_rest() => {
+                let direct = engine.into_direct();
+                *self = Self::Own(direct.map_err(|_| CloseReason::Internal)?);
+                Ok(true)
+            }
+            tls => {
+                *self = tls;
+                Ok(false)
+            }
         }
     }
 }

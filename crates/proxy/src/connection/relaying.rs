@@ -219,6 +219,16 @@ impl<N: Net> Relaying<N> {
             && server.is_none_or(Tls::is_without_part)
     }
 
+    /// Takes the records of both legs from rustls; see [`Tls::leave_rustls`].
+    pub(super) fn leave_rustls(&mut self) -> Result<bool, CloseReason> {
+        let client = self
+            .client_tls
+            .as_mut()
+            .map_or(Ok(false), Tls::leave_rustls)?;
+        let server = self.server.tls.as_mut();
+        Ok(server.map_or(Ok(false), |tls| tls.leave_rustls())? || client)
+    }
+
     /// Returns `true` if the client has not finished its handshake, which may happen with early
     /// data.
     fn is_unfinished(&self) -> bool {

@@ -32,7 +32,19 @@ impl Worker {
             }
             entry.alarm_at = Duration::MAX;
             if entry.connection.deadline() > self.clocks.now.running {
+                // The first alarm comes `timeouts.connect` after the handshake began. Most
+                // connections have ended by then, so the others are worth the change.
+                match entry.connection.leave_rustls() {
+                    Ok(left) => steps += usize::from(left),
+                    Err(reason) => {
+                        self.close(index, reason);
+                        continue;
+                    }
+                }
                 self.set_alarm(index);
+                if steps == STEPS_PER_TURN {
+                    return;
+                }
                 continue;
             }
             // Received data is processed first, because it may have arrived before the deadline,

@@ -26,6 +26,7 @@ use crate::pipes::Lent;
 use crate::socket::KernelTlsSocket;
 use becket_proto::close_reason::CloseReason;
 
+use becket_tls::engine::Engine;
 use becket_tls::scratch::{Buffer, READ};
 use becket_tls::side::TlsSide;
 
@@ -54,19 +55,11 @@ impl<S: KernelTlsSocket, C: TlsSide> Half<'_, S, C> {
         let Some(tls) = self.tls.as_deref_mut().filter(|_| self.moves) else {
             return Ok(());
         };
-        match tls {
-            Tls::Own(engine) if engine.is_movable() => self.enter_kernel(onward),
-            Tls::Own(engine) if engine.is_at_rest() => {
-                self.moves = false;
-                let Tls::Own(engine) = mem::replace(tls, Tls::Between) else {
-                    return Err(CloseReason::Internal);
-                };
-                let direct = engine.into_direct();
-                *tls = Tls::Own(direct.map_err(|_| CloseReason::Internal)?);
-                Ok(())
-            }
-            _ => Ok(()),
+        if tls.engine().is_some_and(Engine::is_movable) {
+            return self.enter_kernel(onward);
         }
+        self.moves = !tls.leave_rustls()?;
+        Ok(())
     }
 
     fn enter_kernel(&mut self, onward: &mut HalfPipe<Lent>) -> Result<(), CloseReason> {

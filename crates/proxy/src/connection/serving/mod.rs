@@ -195,6 +195,11 @@ impl ServingFiles {
         Advance::Reached(self.abort(reason, cx))
     }
 
+    /// Takes the records from rustls; see [`Tls::leave_rustls`].
+    pub(super) fn leave_rustls(&mut self) -> Result<bool, CloseReason> {
+        self.tls.as_mut().map_or(Ok(false), Tls::leave_rustls)
+    }
+
     fn waits_for(&self) -> ClientWait {
         match &self.doing {
             Doing::Hearing if self.to_client.waits() => ClientWait::Answer,
