@@ -19,7 +19,7 @@ use std::time::Duration;
 use becket_proto::fresh_queue::LIMIT;
 use mio::net::TcpStream;
 
-use super::event_loop::{ConnectionEntry, Worker, token_of};
+use super::event_loop::{Age, ConnectionEntry, Worker, token_of};
 use super::shares::{GATHER, SLICE};
 use crate::connection::listener::ListenerState;
 use crate::connection::{Advanced, Connection, Side};
@@ -223,6 +223,7 @@ impl Worker {
             handshaking: true,
             alarm_at: Duration::MAX,
             alarm: 0,
+            age: Age::New,
         }));
         self.newcomers.handshakes += 1;
         self.advance_newcomer(index);

@@ -145,6 +145,17 @@ pub(super) struct ConnectionEntry {
     pub(super) handshaking: bool,
     pub(super) alarm_at: Duration,
     pub(super) alarm: u32,
+    pub(super) age: Age,
+}
+
+/// Age of a connection, by the alarms that expired before its deadline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Age {
+    New,
+    /// One alarm has expired. The next one follows within `timeouts.connect`.
+    Survivor,
+    /// Another alarm has expired.
+    Old,
 }
 
 /// Timer entry of a connection. The entry is obsolete unless its number equals the connection's
@@ -407,7 +418,7 @@ impl Worker {
         if deadline >= entry.alarm_at {
             return;
         }
-        if entry.handshaking {
+        if entry.handshaking || entry.age == Age::Survivor {
             // The deadline of the following connect phase is no earlier than this time, so that
             // phase needs no new alarm.
             deadline =

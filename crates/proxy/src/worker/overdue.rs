@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::event_loop::Worker;
+use super::event_loop::{Age, Worker};
 use super::sweep::{Sweep, SweepCause};
 use crate::connection::{Advanced, Connection};
 use crate::memory::IdleReclaim;
@@ -32,16 +32,7 @@ impl Worker {
             }
             entry.alarm_at = Duration::MAX;
             if entry.connection.deadline() > self.clocks.now.running {
-                // The first alarm comes `timeouts.connect` after the handshake began. Most
-                // connections have ended by then, so the others are worth the change.
-                match entry.connection.leave_rustls() {
-                    Ok(left) => steps += usize::from(left),
-                    Err(reason) => {
-                        self.close(index, reason);
-                        continue;
-                    }
-                }
-                self.set_alarm(index);
+                steps += usize::from(self.outlive(index));
                 if steps == STEPS_PER_TURN {
                     return;
                 }
@@ -62,6 +53,29 @@ impl Worker {
                 return;
             }
         }
+    }
+
+    /// Sets a new alarm for a connection whose alarm has expired before its deadline. The second
+    /// time, takes its records from rustls, and returns `true` if that was possible. Most
+    /// connections have ended by then, so the freed memory is worth the time.
+    fn outlive(&mut self, index: usize) -> bool {
+        let Some(entry) = self.connections.get_mut(index) else {
+            return false;
+        };
+        let mut left = Ok(false);
+        match entry.age {
+            Age::New if !entry.handshaking => entry.age = Age::Survivor,
+            Age::Survivor => {
+                entry.age = Age::Old;
+                left = entry.connection.leave_rustls();
+            }
+            Age::New | Age::Old => {}
+        }
+        match left {
+            Ok(_) => self.set_alarm(index),
+            Err(reason) => self.close(index, reason),
+        }
+        left.is_ok_and(|left| left)
     }
 
     /// Closes connections that have been idle for at least `rest`: up to the fraction `share` of
