@@ -1,5 +1,6 @@
 //! Tests a worker on real sockets. The test runs its turns.
 
+mod age;
 mod overload;
 mod reclaim;
 mod retiring;
@@ -148,6 +149,26 @@ fn scene() -> Scene {
     }
 }
 
+/// Returns a worker whose listener has a certificate of `a.test`, with what the worker needs and
+/// the certificate.
+fn tls_worker(
+    kind: &'static rcgen::SignatureAlgorithm,
+) -> (
+    (Worker, SocketAddr),
+    (TcpListener, tempfile::TempDir),
+    rcgen::Certificate,
+) {
+    let folder = tempfile::tempdir().unwrap();
+    let key = rcgen::KeyPair::generate_for(kind).unwrap();
+    let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let path = folder.path().join("a.pem");
+    std::fs::write(&path, certificate.pem() + &key.serialize_pem()).unwrap();
+    let server = TcpListener::bind("127.0.0.1:0").unwrap();
+    let worker = worker(&server, &format!("certificates = ['{}']", path.display()));
+    (worker, (server, folder), certificate)
+}
+
 /// Returns clients that sent a ClientHello without resumption, and a worker that has read all of
 /// them. Its key is of this kind, and there are no crypto threads.
 fn newcomers(
@@ -155,14 +176,7 @@ fn newcomers(
     kind: &'static rcgen::SignatureAlgorithm,
     before: impl FnOnce(&mut Worker),
 ) -> (Worker, Vec<TcpStream>, tempfile::TempDir) {
-    let folder = tempfile::tempdir().unwrap();
-    let key = rcgen::KeyPair::generate_for(kind).unwrap();
-    let params = rcgen::CertificateParams::new(["a.test".to_owned()]).unwrap();
-    let certificate = params.self_signed(&key).unwrap().pem() + &key.serialize_pem();
-    let path = folder.path().join("a.pem");
-    std::fs::write(&path, certificate).unwrap();
-    let server = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (mut worker, web) = worker(&server, &format!("certificates = ['{}']", path.display()));
+    let ((mut worker, web), (_, folder), _) = tls_worker(kind);
     let hello = include_bytes!("../../../../proto/testdata/client_hello/openssl-tls13.bin");
     let client = || {
         let mut socket = TcpStream::connect(web).unwrap();

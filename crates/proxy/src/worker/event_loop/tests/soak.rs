@@ -72,6 +72,14 @@ pub(super) fn without_sessions(mut trust: ClientConfig) -> ClientConfig {
 }
 
 impl Client {
+    pub(super) fn new(web: SocketAddr, trust: &Arc<ClientConfig>) -> Self {
+        Self {
+            tls: ClientConnection::new(Arc::clone(trust), "a.test".try_into().unwrap()).unwrap(),
+            socket: TcpStream::connect(web).unwrap(),
+            was_deceived: false,
+        }
+    }
+
     pub(super) fn talk(&mut self) -> bool {
         let later = |error: &io::Error| error.kind() == ErrorKind::WouldBlock;
         while self.tls.wants_write() {
@@ -134,13 +142,7 @@ impl<S> Soak<S> {
     }
 
     pub(super) fn client(&self, trust: &Arc<ClientConfig>) -> Option<Client> {
-        let tls = ClientConnection::new(Arc::clone(trust), "a.test".try_into().unwrap()).unwrap();
-        let socket = TcpStream::connect(self.web).unwrap();
-        let mut client = Client {
-            tls,
-            socket,
-            was_deceived: false,
-        };
+        let mut client = Client::new(self.web, trust);
         client.talk().then_some(client)
     }
 
