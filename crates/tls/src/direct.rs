@@ -1,9 +1,9 @@
-//! Records of an established connection with bulk data, encrypted and decrypted without rustls.
+//! Records of an established connection, encrypted and decrypted without rustls.
 //!
 //! rustls allocates a block for each sent record and copies the data twice, and copies received
 //! data once. [`Direct`] takes over from it and moves data between the caller's buffers in one
-//! pass. rustls keeps the state for KeyUpdates and tickets. Decision 0052 has the
-//! measurements.
+//! pass. It also needs less memory, because rustls keeps only the state for KeyUpdates and tickets.
+//! Decision 0052 has the measurements.
 //!
 //! Sources: RFC 8446 sections 4.6.3, 5 and 6; RFC 5246 section 6.2.3.3; RFC 5288; RFC 7905.
 
