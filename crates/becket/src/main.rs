@@ -37,8 +37,7 @@ use becket_process::{ProcessRole, StartTask, enter};
 use clap::Parser;
 use rustls_pki_types::UnixTime;
 
-/// Static builds replace the allocator of musl, because it has one lock for all threads.
-#[cfg(target_env = "musl")]
+/// Decision 0009 explains the choice. AWS-LC allocates with it too.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -26,7 +26,6 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_c
 
 use crate::admin::AdminSockets;
 use crate::cluster;
-use crate::ebb::Ebb;
 use crate::handover::receiver;
 use crate::health::prober::Prober;
 use crate::memory::MemoryWatch;
@@ -38,8 +37,8 @@ use crate::server::shared_limits::SharedLimits;
 use crate::server::upgrade_state::Handover;
 use crate::server::watching::Watching;
 use crate::server::{
-    AdminThreads, ConfigTasks, Control, LogThreads, MemoryTasks, Supervision, Terminator,
-    WAITING_CHANGES, log_warnings,
+    AdminThreads, ConfigTasks, Control, LogThreads, Supervision, Terminator, WAITING_CHANGES,
+    log_warnings,
 };
 use crate::sockets;
 use crate::state::{AdminState, MainProcess};
@@ -174,10 +173,7 @@ fn launch_parts(
             changes: channel(WAITING_CHANGES),
         },
         handover,
-        memory: MemoryTasks {
-            watch: memory,
-            ebb: Ebb::default(),
-        },
+        memory,
         supervision: Supervision {
             signals,
             commands: commands(&link).map_err(system("cannot receive commands"))?,

@@ -24,7 +24,7 @@
 //!   [`exposition`]: `/metrics`; [`status`]: the model of all pages and commands; [`problems`]:
 //!   problems that need an operator; `web` and [`history`]: the page for browsers;
 //!   [`certificates`]: certificates in use;
-//! * [`memory`]: the memory watermark; [`ebb`]: when memory of closed connections is given back.
+//! * [`memory`]: the memory watermark.
 #![forbid(unsafe_code)]
 
 pub mod admin;
@@ -34,7 +34,6 @@ pub mod api;
 pub mod certificates;
 pub mod cluster;
 mod connections;
-pub mod ebb;
 pub mod exposition;
 pub mod handover;
 pub mod health;

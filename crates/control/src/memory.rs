@@ -1,8 +1,7 @@
 //! The memory watermark, `limits.memory`.
 //!
-//! The control loop measures memory use ten times a second. Above the watermark, it alternates
-//! between two actions: returning freed memory to the system, and closing idle connections. Above
-//! nine eighths of the watermark, new clients are also rejected.
+//! The control loop measures memory use ten times a second. Above the watermark, it closes idle
+//! connections. Above nine eighths of the watermark, new clients are also rejected.
 //! docs/decisions/0039-memory-has-a-watermark.md explains the measurement.
 
 use std::time::Duration;
@@ -12,13 +11,6 @@ use becket_proxy::memory::{IdleReclaim, MemoryStatus, Shortage};
 use becket_proxy::shared::SharedState;
 use becket_sys::cgroup::MemoryGroup;
 use becket_sys::memory::ResidentMemory;
-
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Relief {
-    /// Return freed memory to the system.
-    GiveBack,
-    EndIdle(IdleReclaim),
-}
 
 #[derive(Debug)]
 pub struct MemoryWatch {
@@ -42,14 +34,14 @@ impl MemoryWatch {
         }
     }
 
-    /// Measures memory use, stores the result for the workers and the admin pages, and returns the
-    /// action to take now, if any.
+    /// Measures memory use, stores the result for the workers and the admin pages, and returns
+    /// which idle connections to close now, if any.
     pub fn check(
         &mut self,
         limit: MemoryLimit,
         shared: &SharedState,
         now: Duration,
-    ) -> Option<Relief> {
+    ) -> Option<IdleReclaim> {
         let (used, watermark) = self.read(limit, shared.connections()).unwrap_or((0, 0));
         let before = self.policy.shortage;
         let relief = self.policy.decide(used, watermark, now);
@@ -101,9 +93,10 @@ struct MemoryPolicy {
 }
 
 impl MemoryPolicy {
-    /// Returns the action to take now if `used` bytes are in use. A watermark of 0 means no limit.
-    fn decide(&mut self, used: u64, watermark: u64, now: Duration) -> Option<Relief> {
+    /// Returns which connections to close now if `used` bytes are in use. A watermark of 0 means no limit.
+    fn decide(&mut self, used: u64, watermark: u64, now: Duration) -> Option<IdleReclaim> {
         let slack = watermark / SLACK;
+        let before = self.shortage;
         let is_above = |level: Shortage, begins: u64| {
             let slack = if level <= self.shortage { slack } else { 0 };
             watermark > 0 && used > begins - slack
@@ -116,20 +109,20 @@ impl MemoryPolicy {
             *self = Self::default();
             return None;
         };
+        if before == Shortage::None {
+            self.next = now + BETWEEN;
+        }
         if now < self.next {
             return None;
         }
+        self.next = now + BETWEEN;
         let number = self.actions;
         self.actions = number.saturating_add(1);
-        self.next = now + BETWEEN;
-        if number.is_multiple_of(2) {
-            return Some(Relief::GiveBack);
-        }
         let excess = used.saturating_sub(watermark - slack);
-        Some(Relief::EndIdle(IdleReclaim {
-            rest: LONGEST_REST / 4_u32.pow((number / 2).min(2)),
+        Some(IdleReclaim {
+            rest: LONGEST_REST / 4_u32.pow(number.min(2)),
             share: excess as f64 / used as f64,
-        }))
+        })
     }
 }
 
@@ -139,8 +132,9 @@ const PERCENT_OF_GROUP: u64 = 85;
 /// Hysteresis as a divisor: memory use must fall below the watermark by 1/32 of the watermark
 /// before the shortage ends.
 const SLACK: u64 = 32;
-/// Minimum interval between two actions, so that each can take effect.
-const BETWEEN: Duration = Duration::from_secs(1);
+/// Minimum interval between two actions, and between the begin of the shortage and the first one.
+/// The allocator returns freed memory to the system within about a second.
+const BETWEEN: Duration = Duration::from_secs(2);
 /// Minimum idle time of connections that the first close action closes. The second uses a quarter
 /// of this time, later ones a sixteenth.
 const LONGEST_REST: Duration = Duration::from_secs(16);
@@ -177,26 +171,28 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_freed_first_and_the_longest_idle_connections_are_closed_next() {
+    fn the_longest_idle_connections_are_closed_first() {
         let mut policy = MemoryPolicy::default();
         let mut decide =
             |used, tenths: u64| policy.decide(used, WATERMARK, Duration::from_millis(tenths * 100));
         let end = |seconds, share| {
             let rest = Duration::from_secs(seconds);
-            Some(Relief::EndIdle(IdleReclaim { rest, share }))
+            Some(IdleReclaim { rest, share })
         };
         assert_eq!(decide(3200, 0), None);
-        assert_eq!(decide(6200, 1), Some(Relief::GiveBack));
-        assert_eq!(decide(6200, 10), None);
-        assert_eq!(decide(6200, 11), end(16, 0.5));
-        assert_eq!(decide(4000, 21), Some(Relief::GiveBack));
-        assert_eq!(decide(4000, 31), end(4, 0.225));
-        assert_eq!(decide(4000, 41), Some(Relief::GiveBack));
-        assert_eq!(decide(4000, 51), end(1, 0.225));
-        assert_eq!(decide(4000, 61), Some(Relief::GiveBack));
-        assert_eq!(decide(4000, 71), end(1, 0.225));
-        assert_eq!(decide(3100, 81), None);
-        assert_eq!(decide(3201, 82), Some(Relief::GiveBack));
+        assert_eq!(decide(6200, 1), None);
+        assert_eq!(decide(6200, 20), None);
+        assert_eq!(decide(6200, 21), end(16, 0.5));
+        assert_eq!(decide(4000, 31), None);
+        assert_eq!(decide(4000, 41), end(4, 0.225));
+        assert_eq!(decide(4000, 61), end(1, 0.225));
+        assert_eq!(decide(4000, 81), end(1, 0.225));
+        assert_eq!(decide(3100, 91), None);
+        assert_eq!(decide(3201, 102), None);
+        assert_eq!(
+            decide(3201, 122).map(|idle| idle.rest),
+            Some(Duration::from_secs(16))
+        );
     }
 
     proptest! {

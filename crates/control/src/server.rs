@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_config::error::Problem;
-use becket_sys::clock::{Clock, Now};
+use becket_sys::clock::Now;
 use becket_sys::priority;
 use becket_sys::socket;
 use becket_sys::socket_file::SocketFile;
@@ -41,9 +41,8 @@ use crate::admin::{self, AdminSockets, Pages};
 use crate::answers::Responder;
 use crate::api::ChangeRequest;
 use crate::cluster;
-use crate::ebb::Ebb;
 use crate::health::{cancel, prober::Prober};
-use crate::memory::{MemoryWatch, Relief};
+use crate::memory::MemoryWatch;
 use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
 use crate::rotation::Rotation;
 use crate::sandbox::Sandbox;
@@ -113,7 +112,7 @@ pub struct Control {
     pub logs: LogThreads,
     pub admin: AdminThreads,
     pub handover: Handover,
-    pub memory: MemoryTasks,
+    pub memory: MemoryWatch,
     pub supervision: Supervision,
     pub sandbox: Sandbox,
     /// Time at which `timeouts.drain` expires; `None` unless this process is draining.
@@ -141,12 +140,6 @@ pub struct AdminThreads {
     pub pages: Option<Pages>,
     /// Channel for the changes that operators request over the admin pages.
     pub changes: (Sender<ChangeRequest>, Receiver<ChangeRequest>),
-}
-
-#[derive(Debug)]
-pub struct MemoryTasks {
-    pub watch: MemoryWatch,
-    pub ebb: Ebb,
 }
 
 /// Sources of operator requests: the supervisor's commands, or signals if there is no supervisor.
@@ -247,9 +240,6 @@ impl Control {
         let config = self.state.config();
         self.prober.tick(&config, &shared.backends, now);
         self.watch_memory(now.mono);
-        if self.memory.ebb.has_come(shared.connections(), now.mono) {
-            give_back(shared.clock);
-        }
         for index in config.tokens.lost() {
             self.report(&Event::Token(index));
         }
@@ -259,10 +249,8 @@ impl Control {
     fn watch_memory(&mut self, now: Duration) {
         let shared = self.state.shared();
         let limit = self.state.config().file.limits.memory;
-        match self.memory.watch.check(limit, shared, now) {
-            None => {}
-            Some(Relief::GiveBack) => give_back(shared.clock),
-            Some(Relief::EndIdle(idle)) => self.workers.end_idle(idle),
+        if let Some(idle) = self.memory.check(limit, shared, now) {
+            self.workers.end_idle(idle);
         }
     }
 
@@ -433,7 +421,6 @@ impl Control {
     /// Passes the configuration to the control loop and the workers. `added` contains the new
     /// sockets of each worker; it may be empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
-        self.memory.ebb.replace(&self.state.config());
         self.state.set_config(config);
         // Set the limits of new servers before a worker connects to them.
         self.settle_limits();
@@ -495,20 +482,6 @@ impl Control {
             tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket; it stays in use until this process exits");
         }
         self.drain_until = Some(Instant::now() + self.state.config().file.timeouts.drain);
-    }
-}
-
-/// Returns freed memory to the kernel on a new thread, because the call may take milliseconds.
-fn give_back(clock: Clock) {
-    let thread = std::thread::Builder::new().name("becket-ebb".into());
-    let began = thread.spawn(move || {
-        let before = clock.mono();
-        becket_sys::memory::give_back();
-        let took = clock.mono().saturating_sub(before);
-        tracing::debug!(ms = took.as_millis() as u64, "memory given back");
-    });
-    if let Err(error) = began {
-        tracing::debug!(%error, "cannot give memory back");
     }
 }
 

@@ -298,12 +298,16 @@ pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
         .arg0(words.next().unwrap_or_else(|| NAME.into()))
         .args(words)
         .env(IS_STARTED, VERSION)
+        .env(PURGE_DELAY.0, PURGE_DELAY.1)
         .env_remove(IS_CONTINUED)
         .env_remove("NOTIFY_SOCKET")
         .stdin(Stdio::from(OwnedFd::from(there)));
     Ok((ChildProcess::start(&mut command)?, here))
 }
 
+/// Option of mimalloc, in milliseconds: after ten times as long, freed memory returns to the
+/// system. The default would take ten seconds.
+const PURGE_DELAY: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "100");
 /// Fallback for an empty `argv[0]`.
 const NAME: &str = "becket";
 /// Time limit for a process to read a command.

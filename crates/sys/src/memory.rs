@@ -1,21 +1,10 @@
-//! Reads the resident memory and the number of descriptors of this process, and returns freed
-//! memory to the system.
+//! Reads the resident memory and the number of descriptors of this process.
 //!
-//! Sources: proc(5), malloc_trim(3).
+//! Source: proc(5).
 
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::FileExt;
-
-/// Makes glibc return freed memory to the system (malloc_trim). Does nothing with other C libraries. Call it rarely and
-/// in a separate thread, because it locks each arena while the kernel releases its pages.
-pub fn give_back() {
-    #[cfg(target_env = "gnu")]
-    // SAFETY: takes a number, and any thread may call it at any time (malloc_trim(3)).
-    unsafe {
-        libc::malloc_trim(0);
-    }
-}
 
 /// Resident memory of this process, including mapped files. It does not include the page cache or
 /// the kernel's memory for sockets.

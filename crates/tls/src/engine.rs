@@ -184,6 +184,9 @@ impl<C: TlsSide> Engine<C> {
         self.held = held;
         let (discarded, received) = outcome?;
         self.held.drain(..discarded.min(self.held.len()));
+        if self.held.is_empty() {
+            self.held = Vec::new();
+        }
         Ok(received)
     }
 

@@ -80,17 +80,16 @@ impl<C: TlsSide> Tls<C> {
     /// Takes the records from rustls if the engine is at rest and the kernel will not take them.
     /// Returns `true` if it did.
     pub(super) fn leave_rustls(&mut self) -> Result<bool, CloseReason> {
-        match mem::replace(self, Self::Between) {
-            Self::Own(engine) if !engine.is_movable() && engine.is_at_rest() => {
-                let direct = engine.into_direct();
-                *self = Self::Own(direct.map_err(|_| CloseReason::Internal)?);
-                Ok(true)
-            }
-            tls => {
-                *self = tls;
-                Ok(false)
-            }
+        let engine = self.engine();
+        if !engine.is_some_and(|engine| !engine.is_movable() && engine.is_at_rest()) {
+            return Ok(false);
         }
+        let Self::Own(engine) = mem::replace(self, Self::Between) else {
+            return Ok(false);
+        };
+        let direct = engine.into_direct();
+        *self = Self::Own(direct.map_err(|_| CloseReason::Internal)?);
+        Ok(true)
     }
 }
 
@@ -524,4 +523,4 @@ impl<'a, S: KernelTlsSocket, C: TlsSide> Half<'a, S, C> {
 
 /// Minimum bytes of a leg before becket encrypts and decrypts without rustls. The change costs about
 /// as much CPU as 40 KiB save (calculated). A smaller `limits.kernel-tls-after` replaces this value.
-const DIRECT_AFTER: u64 = 256 * 1024;
+const DIRECT_AFTER: u64 = 64 * 1024;

@@ -148,11 +148,12 @@ pub(super) struct ConnectionEntry {
     pub(super) age: Age,
 }
 
-/// Age of a connection, by the alarms that expired before its deadline.
+/// Age of a connection, by the alarms that expired before its deadline. Until it is old, they
+/// follow each other within `timeouts.connect`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Age {
     New,
-    /// One alarm has expired. The next one follows within `timeouts.connect`.
+    /// One alarm has expired since the handshake.
     Survivor,
     /// Another alarm has expired.
     Old,
@@ -418,7 +419,7 @@ impl Worker {
         if deadline >= entry.alarm_at {
             return;
         }
-        if entry.handshaking || entry.age == Age::Survivor {
+        if entry.handshaking || entry.age != Age::Old {
             // The deadline of the following connect phase is no earlier than this time, so that
             // phase needs no new alarm.
             deadline =

@@ -55,25 +55,30 @@ impl Worker {
         }
     }
 
-    /// Sets a new alarm for a connection whose alarm has expired before its deadline. The second
-    /// time, takes its records from rustls, and returns `true` if that was possible. Most
+    /// Sets a new alarm for a connection whose alarm has expired before its deadline. From the
+    /// second time on, takes its records from rustls, and returns `true` if that was possible. Most
     /// connections have ended by then, so the freed memory is worth the time.
     fn outlive(&mut self, index: usize) -> bool {
         let Some(entry) = self.connections.get_mut(index) else {
             return false;
         };
-        let mut left = Ok(false);
-        match entry.age {
-            Age::New if !entry.handshaking => entry.age = Age::Survivor,
-            Age::Survivor => {
-                entry.age = Age::Old;
-                left = entry.connection.leave_rustls();
+        let left = match entry.age {
+            _ if entry.handshaking => Ok(false),
+            Age::New => {
+                entry.age = Age::Survivor;
+                Ok(false)
             }
-            Age::New | Age::Old => {}
-        }
+            Age::Survivor | Age::Old => {
+                entry.age = Age::Old;
+                entry.connection.leave_rustls()
+            }
+        };
         match left {
             Ok(_) => self.set_alarm(index),
-            Err(reason) => self.close(index, reason),
+            Err(reason) => self.advance(index, |connection, turn, _| {
+                connection.stop(turn);
+                Advanced::Ended(reason)
+            }),
         }
         left.is_ok_and(|left| left)
     }

@@ -8,7 +8,7 @@
 //! the layer, or does not support the negotiated cipher, becket keeps the leg. After the layer is
 //! attached, the leg cannot return, so a rejected key ends the connection.
 //!
-//! Otherwise the engine encrypts and decrypts without rustls (`Engine::into_direct`) after
+//! Otherwise the engine encrypts and decrypts without rustls ([`Tls::leave_rustls`]) after
 //! [`DIRECT_AFTER`](super::DIRECT_AFTER) bytes.
 //!
 //! Legs with less data call no function of this module. [`KernelRecords`] processes records after a
