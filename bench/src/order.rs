@@ -19,6 +19,8 @@ pub struct Effort {
     /// Maximum time per case for additional rounds. If zero, a case has exactly [`Effort::rounds`].
     pub patience: Duration,
     pub idle: usize,
+    /// Time between the last request of idle connections and the measurement of their memory.
+    pub rest: Duration,
     pub open_files: u64,
     /// `true` to use as few values per setting as a quick run.
     pub few: bool,
@@ -35,6 +37,7 @@ impl Effort {
             time: Duration::from_secs(2),
             patience: Duration::from_secs(300),
             idle: 10_000,
+            rest: Duration::from_secs(12),
             open_files: 0,
             few: false,
             only: Vec::new(),
@@ -62,6 +65,7 @@ impl Effort {
             time: Duration::from_millis(60),
             patience: Duration::ZERO,
             idle: 50,
+            rest: Duration::ZERO,
             few: true,
             ..Self::full()
         }

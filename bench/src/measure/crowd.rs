@@ -84,6 +84,7 @@ impl Crowd {
             let begun = clock::now();
             refused += client::gather(stage, &addresses, &mut self.clients, upto)?;
             took += clock::now() - begun;
+            thread::sleep(stage.effort.rest);
             let bytes = process.weight().pss_bytes.saturating_sub(before.pss_bytes);
             column.growth.push(Growth {
                 connections: upto as u64,

@@ -1,7 +1,9 @@
 //! Measures the memory per idle connection: the growth of the servers' memory over thousands of connections.
 //!
 //! A blocking client opens the connections one by one. Each makes one request, so that the buffers of both sides have been used. The
-//! proportional set size is read while all connections are open.
+//! proportional set size is read while all connections are open and have been idle for [`Effort::rest`](crate::order::Effort::rest).
+
+use std::thread;
 
 use super::client::{self, WARM_UP};
 use super::stage::Stage;
@@ -16,6 +18,7 @@ pub(super) fn run(stage: &Stage<'_>) -> Result<Vec<Column>, Error> {
         drop(hold(WARM_UP.min(count))?);
         let before = server.process.weight();
         let held = hold(count)?;
+        thread::sleep(stage.effort.rest);
         let after = server.process.weight();
         let mut sample = Sample::default();
         let each = after.growth(before, held.len());
