@@ -259,7 +259,7 @@ const MANY: u64 = 80;
 const INSTRUCTIONS: &str = "instructions";
 /// Tolerance of instructions, which differ by up to 0.4 % between runs.
 const TOLERANCE: f64 = 0.015;
-/// Additional tolerance: a wake-up more costs about 700 instructions, see [`OF_WAKES`].
+/// Additional tolerance: one more wake-up costs about 700 instructions, see [`OF_WAKES`].
 const SLACK: f64 = 1500.0;
 /// Counts with a tolerance of 1. On a busy machine, becket sometimes runs between two segments of
 /// its peer, and so wakes once more.

@@ -132,8 +132,8 @@ const PERCENT_OF_GROUP: u64 = 85;
 /// Hysteresis as a divisor: memory use must fall below the watermark by 1/32 of the watermark
 /// before the shortage ends.
 const SLACK: u64 = 32;
-/// Minimum interval between two actions, and between the begin of the shortage and the first one.
-/// The allocator returns freed memory to the system within about a second.
+/// Minimum interval between two actions, and between the beginning of the shortage and the first
+/// one. Meanwhile the allocator returns freed memory to the system.
 const BETWEEN: Duration = Duration::from_secs(2);
 /// Minimum idle time of connections that the first close action closes. The second uses a quarter
 /// of this time, later ones a sixteenth.

@@ -305,8 +305,8 @@ pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
     Ok((ChildProcess::start(&mut command)?, here))
 }
 
-/// Option of mimalloc, in milliseconds: after ten times as long, freed memory returns to the
-/// system. The default would take ten seconds.
+/// Option of mimalloc: minimum age in milliseconds of freed pages before they return to the system,
+/// when a thread next frees a page. The default is 1000.
 const PURGE_DELAY: (&str, &str) = ("MIMALLOC_PURGE_DELAY", "100");
 /// Fallback for an empty `argv[0]`.
 const NAME: &str = "becket";

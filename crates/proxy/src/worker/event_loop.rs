@@ -421,7 +421,7 @@ impl Worker {
         }
         if entry.handshaking || entry.age != Age::Old {
             // The deadline of the following connect phase is no earlier than this time, so that
-            // phase needs no new alarm.
+            // phase needs no new alarm. Connections that are not old need this alarm; see [`Age`].
             deadline =
                 deadline.min(self.clocks.now.running + self.served.config.file.timeouts.connect);
         }

@@ -9,7 +9,7 @@
 //! attached, the leg cannot return, so a rejected key ends the connection.
 //!
 //! Otherwise the engine encrypts and decrypts without rustls ([`Tls::leave_rustls`]) after
-//! [`DIRECT_AFTER`](super::DIRECT_AFTER) bytes.
+//! [`DIRECT_AFTER`](super::DIRECT_AFTER) bytes, or at the connection's second alarm.
 //!
 //! Legs with less data call no function of this module. [`KernelRecords`] processes records after a
 //! move to the kernel. Decisions 0028 and 0052 explain the moves.
