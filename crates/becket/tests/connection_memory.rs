@@ -83,6 +83,6 @@ fn an_idle_connection_uses_little_memory() {
 const MOST_IN_THE_SLAB: usize = 1024;
 /// 4 KiB per idle connection, minus the slab's part and the memory of the kernel and of timers.
 const MOST_HEAP: usize = 3 * 1024;
-/// The same after [`REST`], when becket has taken the records from rustls.
+/// Maximum heap after [`REST`], without the state of rustls.
 const MOST_LATER: usize = 1280;
 const REST: Duration = Duration::from_secs(5);

@@ -56,8 +56,8 @@ impl Worker {
     }
 
     /// Sets a new alarm for a connection whose alarm has expired before its deadline. From the
-    /// second time on, takes its records from rustls, and returns `true` if that was possible. Most
-    /// connections have ended by then, so the freed memory is worth the time.
+    /// second time on, takes its records from rustls to free memory, and returns `true` if that was
+    /// possible. Few connections live so long.
     fn outlive(&mut self, index: usize) -> bool {
         let Some(entry) = self.connections.get_mut(index) else {
             return false;
