@@ -61,7 +61,7 @@ impl<N: Net> Connection<N> {
         self.core.client.socket.is_acknowledged()
     }
 
-    /// Takes the records of an established connection from rustls, which frees 1.6 KiB. Returns
+    /// Takes the records of an established connection from rustls, which frees 1.3 KiB. Returns
     /// `true` if it did.
     ///
     /// # Errors
