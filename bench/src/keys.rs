@@ -45,7 +45,7 @@ pub fn file(directory: &Path, key: &str) -> Result<PathBuf, Error> {
             "openssl cannot create a {key} certificate: {said}"
         )));
     }
-    // All users can read the file, because some peers open it as `nobody`.
+    // Some peers open the file as `nobody`.
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644))
         .map_err(|e| Error::os(format!("cannot change {}", path.display()), e))?;
     Ok(path)

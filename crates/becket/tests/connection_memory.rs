@@ -26,8 +26,8 @@ use crate::common::{Client, House, house, server_got, server_says};
 #[global_allocator]
 static HEAP: Cap<System> = Cap::new(System, usize::MAX);
 
-/// Returns the heap of one connection that has relayed a question and an answer and is idle, from
-/// then on and after `rest`. The result is the memory that its close frees.
+/// Returns the heap of one connection that has relayed a question and an answer: at once, and after
+/// `rest`. Both figures are the memory that its close frees.
 fn idle(
     house: &House,
     version: &'static rustls::SupportedProtocolVersion,

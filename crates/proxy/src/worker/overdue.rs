@@ -169,6 +169,6 @@ impl Worker {
 /// Maximum number of alarms that a turn checks, and of connections that its sweeps check. A check
 /// costs about 100 ns or less.
 const LOOKS_PER_TURN: usize = 4096;
-/// Maximum number of connections that one turn closes, moves to another server or takes from rustls. Each takes about
-/// 10 us, so the turn takes less than 1 ms longer.
+/// Maximum number of connections that one turn closes, moves to another server or takes from
+/// rustls. Each takes about 10 us, so the turn takes less than 1 ms longer.
 pub(super) const STEPS_PER_TURN: usize = 64;
