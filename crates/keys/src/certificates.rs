@@ -1,78 +1,286 @@
 //! Certificates by server name, and the choice among the keys of one name.
 //!
-//! A [`CertificateMap`] contains the certificates of a listener: for exact names, wildcard names
-//! (one label, RFC 6125 section 6.4.3), IP addresses and a default. Each name has a [`KeySet`] with
-//! one chain per kind of key. Clients that support ECDSA receive an ECDSA certificate, because an
-//! ECDSA signature costs 3 to 5 times less CPU time than RSA. Lookups do not allocate. The module
-//! `keys` reads the files.
+//! A [`CertificateMap`] contains the certificates of a listener in the order of the configuration,
+//! and by name: exact names, wildcard names (one label, RFC 6125 section 6.4.3), IP addresses and a
+//! default. Each name has a [`KeySet`] with one chain per kind of key. Clients that support ECDSA
+//! receive an ECDSA certificate, because an ECDSA signature costs 3 to 5 times less CPU time than
+//! RSA. Lookups do not allocate.
+//!
+//! A map does not change. [`CertificateMap::changed`] returns another map that shares all unchanged
+//! parts ([`SortedChunks`]), so a changed certificate costs the same with any number of
+//! certificates, and workers use the old map meanwhile. The module `keys` checks the certificates.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use becket_config::address::NamePattern;
-use becket_proto::own_line::OwnLine;
-use becket_proto::ticket::UnixSeconds;
-use rustls::sign::CertifiedKey;
+use becket_config::choices::DefaultCertificate;
+use becket_proto::sorted_chunks::SortedChunks;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
-use super::ocsp::OcspStatus;
-use super::presented::Presented;
+use super::loaded::Loaded;
 use crate::signing::Offload;
 
 #[derive(Clone, Debug)]
 pub struct CertificateMap {
-    exact: HashMap<String, KeySet>,
-    wildcard: HashMap<String, KeySet>,
-    default: KeySet,
-    /// `true` if a certificate contains an IP address. Addresses are stored as exact names, because
-    /// no client can send an address as its server name.
-    has_addresses: bool,
+    list: SortedChunks<Listed>,
+    /// Names in the order of their hashes.
+    names: SortedChunks<Named>,
+    default: Arc<KeySet>,
+    choice: DefaultCertificate,
+    /// Number of names that are IP addresses. Addresses are stored as exact names, because no
+    /// client can send an address as its server name.
+    addresses: usize,
+    /// `true` if a key of this or an earlier version of the map signs on crypto threads.
+    needs_crypto_threads: bool,
+}
+
+/// A certificate, and the index of its entry in the list of the configuration. The files of a
+/// folder have the same index, and are sorted by path.
+#[derive(Clone, Debug)]
+pub struct Listed {
+    pub entry: u32,
+    pub loaded: Arc<Loaded>,
+}
+
+impl Listed {
+    fn order(&self, (entry, file): (u32, &Path)) -> Ordering {
+        let by_file = || Path::new(&*self.loaded.file).cmp(file);
+        self.entry.cmp(&entry).then_with(by_file)
+    }
+
+    fn place(&self) -> (u32, &Path) {
+        (self.entry, &self.loaded.file)
+    }
+
+    pub fn is_same(&self, other: &Self) -> bool {
+        self.entry == other.entry && Arc::ptr_eq(&self.loaded, &other.loaded)
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Named {
+    hash: u64,
+    keys: Arc<KeySet>,
+}
+
+impl Named {
+    fn order(&self, hash: u64, name: NameParts<'_>) -> Ordering {
+        let by_name = || parts_of(&self.keys.name).cmp(&name);
+        self.hash.cmp(&hash).then_with(by_name)
+    }
+}
+
+/// `true` for a wildcard, and the name without `*.`.
+type NameParts<'a> = (bool, &'a str);
+
+fn parts_of(name: &NamePattern) -> NameParts<'_> {
+    match name {
+        NamePattern::Exact(name) => (false, name),
+        NamePattern::Wildcard(suffix) => (true, suffix),
+    }
+}
+
+fn hash_of(name: NameParts<'_>) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish()
+}
+
+/// A certificate to add to a map, with its names. Without names, they are read from it.
+pub type NewCertificate = (Listed, Option<Vec<NamePattern>>);
+
+/// Certificates that a map does not serve as their files suggest.
+#[derive(Debug, Default)]
+pub struct MapFaults {
+    /// A name, the certificate that is used for it, and another one with the same kind of key.
+    pub hidden: Vec<(NamePattern, Arc<Loaded>, Arc<Loaded>)>,
+    /// Certificates without a name that are not the default.
+    pub nameless: Vec<Arc<Loaded>>,
 }
 
 impl CertificateMap {
-    /// Creates a map that returns `default` for unknown names.
-    pub fn new(default: KeySet) -> Self {
-        Self {
-            exact: HashMap::new(),
-            wildcard: HashMap::new(),
-            default,
-            has_addresses: false,
+    /// Creates a map of certificates, which must be in the order of the configuration.
+    pub fn of(certificates: Vec<NewCertificate>, choice: DefaultCertificate) -> (Self, MapFaults) {
+        let mut faults = MapFaults::default();
+        let mut list = Vec::with_capacity(certificates.len());
+        let mut of_names = Vec::with_capacity(certificates.len());
+        let mut nameless = Vec::new();
+        for (listed, names) in certificates {
+            let names = names.unwrap_or_else(|| listed.loaded.names());
+            if names.is_empty() {
+                nameless.push(Arc::clone(&listed.loaded));
+            }
+            for name in names {
+                of_names.push((hash_of(parts_of(&name)), name, listed.clone()));
+            }
+            list.push(listed);
+        }
+        // A stable sort: later certificates of one name have precedence.
+        of_names.sort_by(|(a, x, _), (b, y, _)| (a, parts_of(x)).cmp(&(b, parts_of(y))));
+        let mut of_names = of_names.into_iter().peekable();
+        let mut names = Vec::with_capacity(of_names.len());
+        while let Some((hash, name, first)) = of_names.next() {
+            let mut certificates = vec![first];
+            while let Some((_, _, next)) = of_names.next_if(|(_, other, _)| *other == name) {
+                certificates.push(next);
+            }
+            let keys = Arc::new(KeySet::of(name, certificates));
+            keys.report(&mut faults);
+            names.push(Named { hash, keys });
+        }
+        let mut map = Self {
+            needs_crypto_threads: list.iter().any(|it| needs_threads(&it.loaded)),
+            list: SortedChunks::of_sorted(list),
+            default: Arc::default(),
+            choice,
+            addresses: names.iter().filter(|it| is_address(&it.keys.name)).count(),
+            names: SortedChunks::of_sorted(names),
+        };
+        map.set_default(nameless, &mut faults);
+        (map, faults)
+    }
+
+    /// Returns this map without `removed` and with `added`. An added certificate replaces the one
+    /// of the same entry and file.
+    pub fn changed(&self, removed: &[Listed], added: Vec<NewCertificate>) -> (Self, MapFaults) {
+        let mut map = self.clone();
+        let mut faults = MapFaults::default();
+        let mut touched: HashMap<NamePattern, (Vec<Listed>, Vec<Listed>)> = HashMap::new();
+        let mut nameless = Vec::new();
+        let mut remove = |listed: &Listed| {
+            for name in listed.loaded.names() {
+                touched.entry(name).or_default().0.push(listed.clone());
+            }
+        };
+        for listed in removed {
+            if let Some(found) = map.list.remove(|it| it.order(listed.place())) {
+                remove(&found);
+            }
+        }
+        let mut new_names = Vec::new();
+        for (listed, names) in added {
+            let place = listed.place();
+            if let Some(found) = map.list.insert(listed.clone(), |it| it.order(place)) {
+                remove(&found);
+            }
+            let names = names.unwrap_or_else(|| listed.loaded.names());
+            if names.is_empty() {
+                nameless.push(Arc::clone(&listed.loaded));
+            }
+            map.needs_crypto_threads |= needs_threads(&listed.loaded);
+            new_names.push((listed, names));
+        }
+        for (listed, names) in new_names {
+            for name in names {
+                touched.entry(name).or_default().1.push(listed.clone());
+            }
+        }
+        for (name, (removed, added)) in touched {
+            map.change_name(name, &removed, added, &mut faults);
+        }
+        map.set_default(nameless, &mut faults);
+        (map, faults)
+    }
+
+    fn change_name(
+        &mut self,
+        name: NamePattern,
+        removed: &[Listed],
+        added: Vec<Listed>,
+        faults: &mut MapFaults,
+    ) {
+        let hash = hash_of(parts_of(&name));
+        let before = self.names.remove(|it| it.order(hash, parts_of(&name)));
+        let had_name = before.is_some();
+        let before = before.iter().flat_map(|it| it.keys.listed());
+        let is_kept = |it: &&Listed| !removed.iter().any(|other| it.is_same(other));
+        let mut certificates: Vec<Listed> = before.filter(is_kept).cloned().collect();
+        certificates.extend(added);
+        certificates.sort_by(|a, b| a.order(b.place()));
+        let has_name = !certificates.is_empty();
+        if is_address(&name) {
+            self.addresses += usize::from(has_name && !had_name);
+            self.addresses -= usize::from(had_name && !has_name);
+        }
+        if has_name {
+            let keys = Arc::new(KeySet::of(name, certificates));
+            keys.report(faults);
+            let name = parts_of(&keys.name);
+            let named = Named {
+                hash,
+                keys: Arc::clone(&keys),
+            };
+            self.names.insert(named, |it| it.order(hash, name));
         }
     }
 
-    /// Returns the keys for a name, to add chains.
-    pub fn keys_mut(&mut self, name: NamePattern) -> &mut KeySet {
-        let set = match name {
-            NamePattern::Exact(name) => {
-                self.has_addresses |= name.parse::<IpAddr>().is_ok();
-                self.exact.entry(name)
-            }
-            NamePattern::Wildcard(suffix) => self.wildcard.entry(suffix),
+    /// Returns this map with another choice of the default certificate.
+    pub fn with_default(&self, choice: DefaultCertificate) -> (Self, MapFaults) {
+        let mut map = self.clone();
+        let mut faults = MapFaults::default();
+        map.choice = choice;
+        map.set_default(Vec::new(), &mut faults);
+        (map, faults)
+    }
+
+    /// Chooses the default: the last or the first certificate, with all certificates that share a
+    /// name with it.
+    fn set_default(&mut self, mut nameless: Vec<Arc<Loaded>>, faults: &mut MapFaults) {
+        let mut list = self.list.iter();
+        let chosen = match self.choice {
+            DefaultCertificate::Last => list.next_back(),
+            DefaultCertificate::First => list.next(),
         };
-        set.or_default()
+        let Some(chosen) = chosen.cloned() else {
+            self.default = Arc::default();
+            return;
+        };
+        nameless.retain(|it| !Arc::ptr_eq(it, &chosen.loaded));
+        faults.nameless = nameless;
+        let mut certificates: Vec<Listed> = Vec::new();
+        for name in chosen.loaded.names() {
+            let sets = self.find(parts_of(&name)).into_iter();
+            let sharing = sets.flat_map(|keys| keys.listed());
+            certificates.extend(sharing.filter(|it| !it.is_same(&chosen)).cloned());
+        }
+        certificates.sort_by(|a, b| a.order(b.place()));
+        certificates.dedup_by(|a, b| a.is_same(b));
+        // The chosen certificate has precedence over others with the same kind of key.
+        certificates.push(chosen);
+        let before = self.default.listed();
+        let both = before.iter().zip(&certificates);
+        let is_same = before.len() == certificates.len() && { both }.all(|(a, b)| a.is_same(b));
+        if !is_same {
+            self.default = Arc::new(KeySet::of(NamePattern::Exact(String::new()), certificates));
+        }
+    }
+
+    fn find(&self, name: NameParts<'_>) -> Option<&KeySet> {
+        let hash = hash_of(name);
+        let named = self.names.get(|it| it.order(hash, name))?;
+        Some(&named.keys)
     }
 
     /// Returns the keys for a lower-case server name: an exact match, then a wildcard match.
     /// Ignores a trailing dot, which some clients send.
     pub fn named(&self, name: &str) -> Option<&KeySet> {
         let name = name.strip_suffix('.').unwrap_or(name);
-        self.exact.get(name).or_else(|| {
+        self.find((false, name)).or_else(|| {
             let (_, suffix) = name.split_once('.')?;
-            self.wildcard.get(suffix)
+            self.find((true, suffix))
         })
     }
 
     /// Returns the exact or wildcard name in the map that matches a lower-case server name.
     pub fn covering(&self, name: &str) -> Option<NamePattern> {
-        let name = name.strip_suffix('.').unwrap_or(name);
-        if self.exact.contains_key(name) {
-            return Some(NamePattern::Exact(name.to_owned()));
-        }
-        let (_, suffix) = name.split_once('.')?;
-        let is_covered = self.wildcard.contains_key(suffix);
-        is_covered.then(|| NamePattern::Wildcard(suffix.to_owned()))
+        self.named(name).map(|keys| keys.name.clone())
     }
 
     /// Returns the keys for a server name, or the default keys if the name is unknown or missing.
@@ -88,9 +296,9 @@ impl CertificateMap {
         &self,
         address: impl FnOnce() -> Option<SocketAddr>,
     ) -> Option<Box<str>> {
-        let address = self.has_addresses.then(address)??;
+        let address = (self.addresses > 0).then(address)??;
         let name = address.ip().to_canonical().to_string();
-        self.exact.contains_key(&name).then(|| name.into())
+        self.find((false, &name)).map(|_| name.into())
     }
 
     /// Returns the keys for clients that send no name or an unknown name.
@@ -100,130 +308,172 @@ impl CertificateMap {
 
     /// Returns `true` if at least one key signs on crypto threads.
     pub fn needs_crypto_threads(&self) -> bool {
-        let sets = self.exact.values().chain(self.wildcard.values());
-        let all = sets.chain([&self.default]).flat_map(|set| &set.keys);
-        let mut offloads = all.map(|held| held.offload);
-        offloads.any(|offload| matches!(offload, Offload::Batches | Offload::Always))
+        self.needs_crypto_threads
     }
 
-    /// Returns every name with its keys: exact names first, otherwise unordered.
-    pub fn names(&self) -> impl Iterator<Item = (NamePattern, &KeySet)> {
-        let exact = self
-            .exact
-            .iter()
-            .map(|(name, keys)| (NamePattern::Exact(name.clone()), keys));
-        let wildcard = self
-            .wildcard
-            .iter()
-            .map(|(name, keys)| (NamePattern::Wildcard(name.clone()), keys));
-        exact.chain(wildcard)
+    /// Returns every name with its keys, unordered.
+    pub fn names(&self) -> impl Iterator<Item = (&NamePattern, &KeySet)> {
+        self.names.iter().map(|it| (&it.keys.name, &*it.keys))
     }
+
+    pub fn name_count(&self) -> usize {
+        self.names.len()
+    }
+
+    /// Returns `true` if there is no certificate.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Returns all certificates in the order of the configuration.
+    pub fn certificates(&self) -> impl Iterator<Item = &Listed> {
+        self.list.iter()
+    }
+
+    /// Returns the certificates of an entry of the configuration, sorted by path.
+    pub fn entry(&self, entry: u32) -> impl Iterator<Item = &Listed> {
+        let all = self.list.starting_at(move |it| {
+            if it.entry < entry {
+                Ordering::Less
+            } else {
+                Ordering::Greater
+            }
+        });
+        all.take_while(move |it| it.entry == entry)
+    }
+
+    /// Returns the certificate of a file in an entry of the configuration.
+    pub fn certificate(&self, entry: u32, file: &Path) -> Option<&Listed> {
+        self.list.get(|it| it.order((entry, file)))
+    }
+
+    pub fn choice(&self) -> DefaultCertificate {
+        self.choice
+    }
+}
+
+fn is_address(name: &NamePattern) -> bool {
+    matches!(name, NamePattern::Exact(name) if name.parse::<IpAddr>().is_ok())
+}
+
+fn needs_threads(loaded: &Loaded) -> bool {
+    matches!(loaded.offload, Offload::Batches | Offload::Always)
 }
 
 /// The chains of one server name, at most one per kind of key.
-#[derive(Clone, Debug, Default)]
+#[derive(Debug)]
 pub struct KeySet {
-    /// At most one chain per signature algorithm, sorted by [`preference`]: algorithms with fast
-    /// signatures first.
-    keys: Vec<HeldKey>,
-    policy: Option<Arc<str>>,
-    /// Number of completed handshakes for this name. Clones share the counter.
-    handshakes: Arc<OwnLine<AtomicU64>>,
+    name: NamePattern,
+    chains: Chains,
+    /// Number of completed handshakes for this name.
+    handshakes: AtomicU64,
 }
 
-#[derive(Clone, Debug)]
-struct HeldKey {
-    key: Arc<CertifiedKey>,
-    offload: Offload,
-    presented: Arc<Presented>,
-    /// Expiry of the stapled OCSP response, and the chain without this response. `None` unless a
-    /// response with an expiry is stapled.
-    bare: Option<(UnixSeconds, Arc<CertifiedKey>)>,
+/// Most names have one certificate, which takes no further memory.
+#[derive(Debug)]
+enum Chains {
+    One(Listed),
+    Several(Box<SeveralChains>),
+}
+
+#[derive(Debug, Default)]
+struct SeveralChains {
+    /// All certificates of the name, later ones with precedence.
+    listed: Vec<Listed>,
+    /// At most one certificate per signature algorithm, sorted by [`preference`]: algorithms with
+    /// fast signatures first.
+    used: Vec<Arc<Loaded>>,
+}
+
+impl Default for KeySet {
+    fn default() -> Self {
+        Self::of(NamePattern::Exact(String::new()), Vec::new())
+    }
 }
 
 impl KeySet {
-    /// Adds a chain. Replaces and returns the chain with a key of the same kind, if any. Without
-    /// `policy`, clients keep the current policy.
-    pub fn insert(
-        &mut self,
-        key: Arc<CertifiedKey>,
-        offload: Offload,
-        policy: Option<&Arc<str>>,
-    ) -> Option<Arc<CertifiedKey>> {
-        if policy.is_some() {
-            self.policy = policy.cloned();
-        }
-        let kind = key.key.algorithm();
-        let leaf = key.cert.first();
-        let presented = leaf.map(Presented::of).unwrap_or_default();
-        let staple = leaf.zip(key.ocsp.as_deref());
-        let status = staple.and_then(|(leaf, response)| OcspStatus::read(response, leaf).ok());
-        let bare = status.and_then(|status| {
-            let bare = CertifiedKey {
-                ocsp: None,
-                ..CertifiedKey::clone(&key)
-            };
-            Some((status.until?, Arc::new(bare)))
-        });
-        let new = HeldKey {
-            bare,
-            key,
-            offload,
-            presented: Arc::new(presented),
+    /// Creates the keys of a name. Of several certificates with the same kind of key, the last one
+    /// is used.
+    fn of(name: NamePattern, mut listed: Vec<Listed>) -> Self {
+        let chains = if listed.len() == 1
+            && let Some(only) = listed.pop()
+        {
+            Chains::One(only)
+        } else {
+            let mut used: Vec<Arc<Loaded>> = Vec::new();
+            for it in listed.iter().rev() {
+                let kind = it.loaded.key.algorithm();
+                if !used.iter().any(|other| other.key.algorithm() == kind) {
+                    used.push(Arc::clone(&it.loaded));
+                }
+            }
+            used.sort_by_key(|it| preference(it.key.algorithm()));
+            Chains::Several(Box::new(SeveralChains { listed, used }))
         };
-        let same = self
-            .keys
-            .iter_mut()
-            .find(|other| other.key.key.algorithm() == kind);
-        if let Some(other) = same {
-            return Some(std::mem::replace(other, new).key);
+        Self {
+            name,
+            chains,
+            handshakes: AtomicU64::new(0),
         }
-        self.keys.push(new);
-        self.keys
-            .sort_by_key(|held| preference(held.key.key.algorithm()));
-        None
     }
 
-    /// Returns the policy name for clients that receive one of these chains; `None` means the
-    /// policy of the route.
+    fn listed(&self) -> &[Listed] {
+        match &self.chains {
+            Chains::One(only) => slice::from_ref(only),
+            Chains::Several(several) => &several.listed,
+        }
+    }
+
+    /// Adds each certificate that a later one with the same kind of key hides.
+    fn report(&self, faults: &mut MapFaults) {
+        let mut last: Vec<&Arc<Loaded>> = Vec::new();
+        for it in self.listed() {
+            let kind = it.loaded.key.algorithm();
+            let same = last.iter_mut().find(|it| it.key.algorithm() == kind);
+            match same {
+                Some(same) => {
+                    let hidden = std::mem::replace(same, &it.loaded);
+                    let both = (Arc::clone(&it.loaded), Arc::clone(hidden));
+                    faults.hidden.push((self.name.clone(), both.0, both.1));
+                }
+                None => last.push(&it.loaded),
+            }
+        }
+    }
+
+    /// Returns the policy name for clients that receive one of these chains: that of the last
+    /// certificate with one. `None` means the policy of the route.
     pub fn policy(&self) -> Option<&str> {
-        self.policy.as_deref()
+        let mut listed = self.listed().iter().rev();
+        let policy = listed.find_map(|it| it.loaded.policy());
+        policy.map(|policy| &**policy)
     }
 
-    /// Returns the first chain in the order of `preference` whose key supports an accepted
-    /// signature scheme.
-    pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
-        self.iter()
-            .find(|key| key.key.choose_scheme(accepted).is_some())
+    /// Returns all chains in the order of `preference`, algorithms with fast signatures first.
+    pub fn chains(&self) -> &[Arc<Loaded>] {
+        match &self.chains {
+            Chains::One(only) => slice::from_ref(&only.loaded),
+            Chains::Several(several) => &several.used,
+        }
+    }
+
+    /// Returns the index of the first chain whose key supports an accepted signature scheme. If
+    /// there is none, returns the index of the first chain.
+    pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<usize> {
+        let chains = self.chains();
+        // A single chain is sent in any case.
+        let chosen = match chains.len() {
+            1 => None,
+            _ => chains.iter().position(|it| it.key.supports(accepted)),
+        };
+        chosen.or((!chains.is_empty()).then_some(0))
     }
 
     /// Returns the handshake signatures that are sent to other threads. This is the maximum over
     /// all keys, because the handshake may use any key.
     pub fn offload(&self) -> Offload {
-        let each = self.keys.iter().map(|held| held.offload);
+        let each = self.chains().iter().map(|it| it.offload);
         each.max().unwrap_or(Offload::Pointless)
-    }
-
-    /// Returns all chains in the order of `preference`, algorithms with fast signatures first.
-    pub fn iter(&self) -> impl Iterator<Item = &Arc<CertifiedKey>> {
-        self.keys.iter().map(|held| &held.key)
-    }
-
-    /// Returns the algorithm names of the chain at an index of [`Self::iter`].
-    pub fn presented(&self, place: usize) -> Option<&Arc<Presented>> {
-        self.keys.get(place).map(|held| &held.presented)
-    }
-
-    /// Returns the chain at an index of [`Self::iter`]. Omits an OCSP response that has expired at
-    /// `now`.
-    pub fn sent(&self, place: usize, now: UnixSeconds) -> Option<&Arc<CertifiedKey>> {
-        let held = self.keys.get(place)?;
-        let over = held.bare.as_ref().filter(|(until, _)| *until <= now);
-        Some(over.map_or(&held.key, |(_, bare)| bare))
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.keys.is_empty()
     }
 
     pub fn count_handshake(&self) {
@@ -243,5 +493,103 @@ fn preference(algorithm: SignatureAlgorithm) -> u8 {
         SignatureAlgorithm::ED25519 => 1,
         SignatureAlgorithm::RSA => 2,
         _ => 3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::{BTreeMap, BTreeSet};
+    use std::path::PathBuf;
+
+    use super::*;
+    use crate::issuers::IssuerTable;
+    use crate::loaded::tests::loaded_from;
+
+    fn names(loaded: &Loaded) -> BTreeSet<String> {
+        loaded.names().iter().map(ToString::to_string).collect()
+    }
+
+    /// Compares a map with what follows from the list of its certificates.
+    fn check(map: &CertificateMap, model: &BTreeMap<(u32, PathBuf), Arc<Loaded>>) {
+        let listed = map.certificates().map(|it| (it.entry, it.loaded.file.to_path_buf()));
+        assert!(listed.eq(model.keys().cloned()));
+        let mut expected: BTreeMap<String, &Arc<Loaded>> = BTreeMap::new();
+        for loaded in model.values() {
+            expected.extend(names(loaded).into_iter().map(|name| (name, loaded)));
+        }
+        assert_eq!(map.name_count(), expected.len());
+        for (name, keys) in map.names() {
+            assert!(Arc::ptr_eq(&keys.chains()[0], expected[&name.to_string()]), "{name}");
+        }
+        for (name, loaded) in &expected {
+            let asked = name.replacen("*.", "any.", 1);
+            let found = map.named(&asked).unwrap();
+            assert!(found.name.to_string() != *name || Arc::ptr_eq(&found.chains()[0], loaded));
+        }
+        let has_address = expected.keys().any(|name| name.parse::<IpAddr>().is_ok());
+        assert_eq!(map.addresses > 0, has_address);
+        let last = model.values().next_back();
+        let default = map.default_keys().chains().first();
+        assert_eq!(last.map(Arc::as_ptr), default.map(Arc::as_ptr));
+        for entry in 0..4 {
+            let of_model = model.keys().filter(|(of, _)| *of == entry).count();
+            assert_eq!(map.entry(entry).count(), of_model);
+        }
+    }
+
+    #[test]
+    fn a_changed_map_is_equal_to_a_new_one_and_older_versions_stay() {
+        let issuers = IssuerTable::default();
+        let pool: Vec<Arc<Loaded>> = (0..40)
+            .map(|number: usize| {
+                let names = [
+                    format!("{}.test", number % 9),
+                    format!("*.{}.test", number % 4),
+                    format!("192.0.2.{}", number % 3),
+                ];
+                let names: Vec<&str> = names[number % 3..].iter().map(|it| &**it).collect();
+                let file = format!("/{}/{}.pem", number % 5, number % 7);
+                Arc::new(loaded_from(Path::new(&file), &names, &issuers))
+            })
+            .collect();
+        let listed = |loaded: &Arc<Loaded>, entry| Listed {
+            entry,
+            loaded: Arc::clone(loaded),
+        };
+        for seed in 0..30 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut model: BTreeMap<(u32, PathBuf), Arc<Loaded>> = BTreeMap::new();
+            let (mut map, _) = CertificateMap::of(Vec::new(), DefaultCertificate::Last);
+            let mut versions = Vec::new();
+            for _ in 0..30 {
+                let (mut removed, mut added) = (Vec::new(), Vec::new());
+                let mut places = BTreeSet::new();
+                for _ in 0..random.usize(0..4) {
+                    let new = listed(&pool[random.usize(0..pool.len())], random.u32(0..4));
+                    let at = (new.entry, new.loaded.file.to_path_buf());
+                    if !places.insert(at.clone()) {
+                        continue;
+                    }
+                    if random.bool() {
+                        let old = model.remove(&at);
+                        removed.extend(old.map(|old| listed(&old, at.0)));
+                    } else {
+                        model.insert(at, Arc::clone(&new.loaded));
+                        added.push((new, None));
+                    }
+                }
+                map = map.changed(&removed, added).0;
+                check(&map, &model);
+                let all = model.iter().map(|(at, it)| (listed(it, at.0), None));
+                check(&CertificateMap::of(all.collect(), DefaultCertificate::Last).0, &model);
+                versions.push((map.clone(), model.clone()));
+            }
+            versions.iter().for_each(|(map, model)| check(map, model));
+        }
+    }
+
+    #[test]
+    fn a_name_with_one_certificate_takes_one_small_block() {
+        assert!(size_of::<KeySet>() <= 48, "{}", size_of::<KeySet>());
     }
 }

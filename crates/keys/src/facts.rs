@@ -1,9 +1,16 @@
 //! Parses certificates and revocation lists without verifying them; `becket_tls` has the verifiers.
 
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+
+use becket_config::address::NamePattern;
+use becket_config::notation::Text;
 use becket_proto::ticket::UnixSeconds;
 use x509_parser::error::X509Error;
 use x509_parser::nom;
-use x509_parser::prelude::{CertificateRevocationList, FromDer, Validity, X509Certificate};
+use x509_parser::prelude::{
+    CertificateRevocationList, FromDer, GeneralName, Validity, X509Certificate,
+};
 
 pub fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(der).ok().map(|(_, read)| read)
@@ -16,6 +23,49 @@ pub fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
 /// Returns the first violation of RFC 5280.
 pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom::Err<X509Error>> {
     CertificateRevocationList::from_der(der).map(|(_, read)| read)
+}
+
+/// Returns the DNS names and IP addresses of a certificate, and in the second list the names that
+/// no ClientHello can contain. Uses the common name if the certificate contains no alternative
+/// names.
+pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
+    let (mut names, mut unusable) = (Vec::new(), Vec::new());
+    let mut addresses = BTreeSet::new();
+    let mut add = |name: &str| match NamePattern::parse(name) {
+        Ok(name) if !names.contains(&name) => names.push(name),
+        Ok(_) => {}
+        Err(_) => unusable.push(name.to_owned()),
+    };
+    let alternative = certificate.subject_alternative_name().ok().flatten();
+    let general = alternative.map(|names| names.value.general_names.as_slice());
+    for name in general.unwrap_or_default() {
+        match name {
+            GeneralName::DNSName(name) => add(name),
+            GeneralName::IPAddress(bytes) => addresses.extend(ip_address(bytes)),
+            _ => {}
+        }
+    }
+    // The common name counts only if the certificate contains no alternative names (RFC 6125,
+    // section 6.4.4).
+    if general.is_none() {
+        let common = certificate.subject().iter_common_name().next();
+        common
+            .and_then(|name| name.as_str().ok())
+            .into_iter()
+            .for_each(add);
+    }
+    names.extend(addresses.into_iter().map(NamePattern::Exact));
+    (names, unusable)
+}
+
+/// Formats an IP address from a certificate (RFC 5280, section 4.2.1.6). Returns `None` for an
+/// invalid length.
+fn ip_address(bytes: &[u8]) -> Option<String> {
+    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
+    let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
+    address
+        .ok()
+        .map(|address| address.to_canonical().to_string())
 }
 
 /// Returns the expiry of a certificate. An expiry before 1970 becomes 1970.
@@ -54,6 +104,8 @@ pub fn expiry(left: i64) -> String {
 /// Maximum time from the renewal warning to the expiry, in seconds. A certificate this close to its
 /// expiry indicates that automatic renewal has failed repeatedly.
 const TWO_WEEKS: i64 = 14 * 86_400;
+/// Maximum of [`renew_by`]'s time before the expiry, in seconds.
+pub const LONGEST_WARNING: u64 = TWO_WEEKS as u64;
 const TWO_DAYS: u64 = 2 * 86_400;
 
 #[cfg(test)]

@@ -4,6 +4,7 @@
 //! This process opens a path with its own privileges if the supervisor did not list it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::OsStr;
 use std::fmt;
 use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
@@ -11,11 +12,14 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use becket_config::error::Problem;
 pub use becket_config::error::reason;
 use becket_config::parts::{IncludedFiles, TOO_LARGE};
 use becket_sys::identity::user_name;
 use becket_sys::privileges::effective_user;
 use becket_sys::regular;
+
+use super::stamp::Stamp;
 
 #[derive(Clone, Default)]
 pub struct Files {
@@ -60,14 +64,32 @@ impl fmt::Debug for Files {
 }
 
 /// State of a path when the supervisor listed it.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub enum FileAt {
-    /// A regular file, with its index in the supervisor's list.
-    Listed(u32),
-    /// A folder, with the paths in it.
-    Folder(Vec<PathBuf>),
+    /// A regular file, with its index in the supervisor's list. The stamp is `None` if it is not
+    /// known.
+    Listed(u32, Option<Stamp>),
+    Folder(ListedFolder),
     /// Error number (errno) from opening the path.
     Error(i32),
+    /// A path that this process must open itself, because users other than root can change it.
+    Own,
+}
+
+#[derive(Clone, Debug, Default)]
+pub struct ListedFolder {
+    /// Names and states, sorted by name. A folder in this folder has no entries.
+    pub entries: Vec<(Box<str>, FileAt)>,
+    /// `true` if only changed files are listed.
+    pub is_part: bool,
+}
+
+impl ListedFolder {
+    fn get(&self, name: &OsStr) -> Option<&FileAt> {
+        let name = name.to_str()?;
+        let at = self.entries.binary_search_by(|(other, _)| (**other).cmp(name));
+        Some(&self.entries.get(at.ok()?)?.1)
+    }
 }
 
 impl Files {
@@ -144,16 +166,46 @@ impl Files {
 
     /// Returns the listed files that this process has no permission to open.
     pub fn closed(&self) -> Vec<PathBuf> {
-        let is_closed = |path: &&PathBuf| {
+        let is_closed = |path: &PathBuf| {
             regular::open(path).is_err_and(|error| error.kind() == io::ErrorKind::PermissionDenied)
         };
-        self.listed.keys().filter(is_closed).cloned().collect()
+        let mut paths = Vec::new();
+        for (path, at) in &*self.listed {
+            paths.push(path.clone());
+            if let FileAt::Folder(folder) = at {
+                paths.extend(folder.entries.iter().map(|(name, _)| path.join(&**name)));
+            }
+        }
+        paths.retain(is_closed);
+        paths
     }
 
     /// Returns `true` if this process must open the path itself, because the supervisor did not
     /// list it.
     pub fn is_own(&self, path: &Path) -> bool {
-        !self.listed.contains_key(path)
+        matches!(self.at(path), FileAt::Own)
+    }
+
+    /// Returns `true` if the supervisor listed only the changed files of a folder.
+    pub fn is_part(&self, folder: &Path) -> bool {
+        matches!(self.at(folder), FileAt::Folder(folder) if folder.is_part)
+    }
+
+    fn at(&self, path: &Path) -> &FileAt {
+        let inside = || match self.listed.get(path.parent()?)? {
+            FileAt::Folder(folder) => folder.get(path.file_name()?),
+            _ => None,
+        };
+        self.listed.get(path).or_else(inside).unwrap_or(&FileAt::Own)
+    }
+
+    /// Returns the stamp of a file. Returns `None` if it cannot be known without opening the file.
+    pub fn stamp(&self, path: &Path) -> Option<Stamp> {
+        match self.at(path) {
+            FileAt::Own => Some(Stamp::of(path, &fs::metadata(path).ok()?)),
+            FileAt::Listed(_, stamp) => *stamp,
+            FileAt::Folder(_) | FileAt::Error(_) => None,
+        }
     }
 
     /// Opens a regular file for reading from its start, without blocking on a FIFO. Two open copies
@@ -162,9 +214,9 @@ impl Files {
     /// # Errors
     /// Returns the error of a system call; `InvalidInput` if the path is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
-        match self.listed.get(path) {
-            None => self.here(path, regular::open),
-            Some(FileAt::Listed(number)) => {
+        match self.at(path) {
+            FileAt::Own => self.here(path, regular::open),
+            FileAt::Listed(number, _) => {
                 let opener = self.opener.as_ref().ok_or(io::ErrorKind::NotFound)?;
                 match opener(*number)? {
                     Some(file) => {
@@ -174,8 +226,8 @@ impl Files {
                     None => self.here(path, regular::open),
                 }
             }
-            Some(FileAt::Folder(_)) => Err(io::ErrorKind::IsADirectory.into()),
-            Some(FileAt::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
+            FileAt::Folder(_) => Err(io::ErrorKind::IsADirectory.into()),
+            FileAt::Error(error) => Err(io::Error::from_raw_os_error(*error)),
         }
     }
 
@@ -184,19 +236,18 @@ impl Files {
     /// # Errors
     /// Returns the error of a system call.
     pub fn bytes(&self, path: &Path) -> io::Result<Vec<u8>> {
-        if self.listed.contains_key(path) {
-            let mut bytes = Vec::new();
-            self.open(path)?.0.read_to_end(&mut bytes)?;
-            Ok(bytes)
-        } else {
-            self.here(path, |path| fs::read(path))
+        if self.is_own(path) {
+            return self.here(path, |path| fs::read(path));
         }
+        let mut bytes = Vec::new();
+        self.open(path)?.0.read_to_end(&mut bytes)?;
+        Ok(bytes)
     }
 
     pub fn is_folder(&self, path: &Path) -> bool {
-        match self.listed.get(path) {
-            None => path.is_dir(),
-            Some(listed) => matches!(listed, FileAt::Folder(_)),
+        match self.at(path) {
+            FileAt::Own => path.is_dir(),
+            listed => matches!(listed, FileAt::Folder(_)),
         }
     }
 
@@ -205,16 +256,19 @@ impl Files {
     /// # Errors
     /// Returns the error of a system call.
     pub fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
-        match self.listed.get(folder) {
-            None => {
+        match self.at(folder) {
+            FileAt::Own => {
                 let entries = self.here(folder, |folder| fs::read_dir(folder))?;
                 let mut paths: Vec<_> = entries.filter_map(|it| Some(it.ok()?.path())).collect();
                 paths.sort();
                 Ok(paths)
             }
-            Some(FileAt::Folder(paths)) => Ok(paths.clone()),
-            Some(FileAt::Listed(_)) => Err(io::ErrorKind::NotADirectory.into()),
-            Some(FileAt::Error(error)) => Err(io::Error::from_raw_os_error(*error)),
+            FileAt::Folder(listed) => {
+                let names = listed.entries.iter();
+                Ok(names.map(|(name, _)| folder.join(&**name)).collect())
+            }
+            FileAt::Listed(..) => Err(io::ErrorKind::NotADirectory.into()),
+            FileAt::Error(error) => Err(io::Error::from_raw_os_error(*error)),
         }
     }
 }
@@ -263,6 +317,11 @@ pub fn clean(path: &Path) -> PathBuf {
     } else {
         plain
     }
+}
+
+/// Returns a problem with a file, for the configuration key `path`.
+pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
+    Problem::new(path, fault).text(&clean(file).to_string_lossy())
 }
 
 /// Returns a permission error that names the inaccessible file or folder, and a remedy.
@@ -342,14 +401,20 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("site.pem");
         fs::write(&path, "text").unwrap();
-        let listed = [
-            (path.clone(), FileAt::Error(13)),
-            (folder.path().to_owned(), FileAt::Folder(vec![path.clone()])),
-        ];
+        let entries = [("own.pem", FileAt::Own), ("site.pem", FileAt::Error(13))];
+        let listed = ListedFolder {
+            entries: entries.map(|(name, at)| (name.into(), at)).into(),
+            is_part: false,
+        };
+        let listed = [(folder.path().to_owned(), FileAt::Folder(listed))];
         let files = Files::new(listed.into());
         let error = files.open(&path).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::PermissionDenied);
         assert!(files.is_folder(folder.path()) && !files.is_folder(&path));
-        assert_eq!(files.list(folder.path()).unwrap(), [path]);
+        assert!(files.stamp(&path).is_none());
+        let own = folder.path().join("own.pem");
+        fs::write(&own, "text").unwrap();
+        assert!(files.is_own(&own) && files.stamp(&own).is_some());
+        assert_eq!(files.list(folder.path()).unwrap(), [own, path]);
     }
 }

@@ -1,70 +1,45 @@
-//! Loads certificates with their keys from files, and verifies that they belong together.
+//! Checks a certificate with its issuers and its key.
 //!
-//! The first certificate of a [`Loaded`] chain belongs to the private key, and each certificate is
-//! signed by the next. Errors in the files go into the report. An expired certificate is only a
-//! warning, because an error would turn a late renewal into an outage. [`pem`](crate::pem) decodes
-//! the files, and [`certificates`](crate::certificates) maps names to chains.
+//! The first certificate of a chain belongs to the private key, and each certificate is signed by
+//! the next. Errors in the files go into the report. An expired certificate is only a warning,
+//! because an error would turn a late renewal into an outage. [`pem`](crate::pem) decodes the
+//! files, [`loading`](crate::loading) reads many of them, and
+//! [`certificates`](crate::certificates) maps names to chains.
+//!
+//! The signatures and the key of files are not checked again if their contents were checked
+//! earlier ([`checked`](crate::checked)).
 
-use std::collections::{BTreeSet, HashMap};
-use std::net::IpAddr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
-use becket_config::address::NamePattern;
 use becket_multibuffer::PrivateKey;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
 use rustls::crypto::CryptoProvider;
+use rustls::crypto::aws_lc_rs::sign::any_supported_type;
 use rustls::server::ParsedCertificate;
-use rustls::sign::{CertifiedKey, SigningKey};
-use rustls::{CertificateError, Error, RootCertStore};
+use rustls::sign::SigningKey;
+use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
-use x509_parser::prelude::{FromDer, GeneralName, X509Certificate, X509Version};
+use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
-use becket_config::notation::Text;
-
-use super::digest::digest;
-use super::facts::{expiry, renew_by};
-use super::pem::Pem;
-use crate::files::{Files, clean};
+use super::checked::{CheckedDigest, CheckedFiles};
+use super::facts::{self, expiry, names_of, renew_by};
+use super::issuers::{IssuerTable, Issuers};
+use super::job::{ChainSource, Job, Outcome};
+use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Parts};
+use super::ocsp;
+use super::pem::{FileText, Pem, PemError};
+use super::stamp::Stamp;
+use super::stored_key::{self, KeyKind, StoredKey};
+use crate::files::{Files, clean, reason, shown};
 use crate::signing::Offload;
 use crate::signing::token::wire::TokenFault;
-use crate::signing::token::{PublicKey, TokenKey, Tokens};
+use crate::signing::token::{PublicKey, Tokens};
+use becket_config::address::NamePattern;
 use becket_config::error::{Problem, Report};
 use becket_config::key_source::KeyUri;
-
-#[derive(Clone, Debug)]
-pub struct Loaded {
-    pub key: Arc<CertifiedKey>,
-    /// RSA key for batched signatures; `None` if this key does not sign in batches.
-    pub batch_key: Option<Arc<PrivateKey>>,
-    pub offload: Offload,
-    /// Server names in lower case; may be empty.
-    pub names: Arc<[NamePattern]>,
-    pub file: Arc<Path>,
-    /// Key on a token; `None` if the private key is in a file.
-    pub token: Option<TokenKey>,
-    /// Digest of the paths and contents of the chain and key files.
-    pub digest: [u8; 32],
-    /// Digest of the stapled OCSP response; `None` without one.
-    pub ocsp: Option<[u8; 32]>,
-    /// Policy name for clients that receive this certificate; `None` if not configured.
-    pub policy: Option<Arc<str>>,
-}
-
-impl Loaded {
-    /// Returns `true` if both chains were loaded from the same paths with equal contents.
-    pub fn is_same(&self, other: &Self) -> bool {
-        (self.digest, self.ocsp) == (other.digest, other.ocsp)
-    }
-}
-
-struct Private {
-    key: Arc<dyn SigningKey>,
-    batch_key: Option<Arc<PrivateKey>>,
-    offload: Offload,
-    token: Option<TokenKey>,
-}
+use becket_proto::ticket::UnixSeconds;
 
 #[derive(Debug)]
 pub struct Loader {
@@ -73,185 +48,262 @@ pub struct Loader {
     pub now: UnixTime,
     pub files: Files,
     pub batches: bool,
+    /// `true` if crypto threads sign with expensive keys.
+    pub crypto_threads: bool,
     pub tokens: Tokens,
-    /// Loaded chains that can be reused, by digest. Includes the chains of the running
-    /// configuration.
-    pub known: HashMap<[u8; 32], Loaded>,
+    pub issuers: IssuerTable,
+    pub checked: CheckedFiles,
+}
+
+/// The contents of the files of a [`Job`], and the errors of reading them.
+#[derive(Debug)]
+pub(super) struct Texts {
+    chain: Option<FileText>,
+    /// File of the key; `None` if the chain's file has it, or for a key on a token.
+    key: Option<FileText>,
+    ocsp: Option<Vec<u8>>,
+    report: Report,
+}
+
+/// A chain to check, and what was read from its first certificate.
+struct Chain<'a> {
+    job: &'a Job,
+    pem: &'a Pem,
+    leaf: &'a CertificateDer<'static>,
+    parsed: X509Certificate<'a>,
+    issuers: Arc<Issuers>,
 }
 
 impl Loader {
-    /// Loads chain and key from one file. Problems refer to the configuration key `path`.
-    pub fn bundle(&self, path: &str, file: &Path, report: &mut Report) -> Option<Loaded> {
-        let pem = read(&self.files, path, file, report)?;
-        if needs_password(path, file, &pem, report) {
+    /// Returns the certificate that was loaded earlier, with warnings about its dates. Returns
+    /// `None` if a file may have changed, or if the time decides about an OCSP response.
+    pub(super) fn reuse(&self, job: &Job) -> Option<Outcome> {
+        let before = job.before.as_ref()?;
+        if job.ocsp.is_some() || before.policy() != job.policy.as_ref() {
             return None;
         }
-        let digest = digest(&[file.as_os_str().as_bytes(), &pem.digest]);
-        self.warn_if_readable((path, file, digest), &pem, report);
-        self.check(path, (file, digest), pem, report)
-    }
-
-    /// Loads chain and key from two files. Problems refer to the configuration key `path`.
-    pub fn pair(
-        &self,
-        path: &str,
-        chain: &Path,
-        key: &Path,
-        report: &mut Report,
-    ) -> Option<Loaded> {
-        let of_chain = read(&self.files, &format!("{path}.chain"), chain, report);
-        let of_key = read(&self.files, &format!("{path}.key"), key, report);
-        let (of_chain, of_key) = (of_chain?, of_key?);
-        if needs_password(&format!("{path}.key"), key, &of_key, report) {
-            return None;
-        }
-        let paths = [chain, key].map(|path| path.as_os_str().as_bytes());
-        let digest = digest(&[paths[0], paths[1], &of_chain.digest, &of_key.digest]);
-        let pem = Pem {
-            certificates: of_chain.certificates,
-            ..of_key
+        let stamp = self.files.stamp(job.file())?;
+        let stamp = match &job.source {
+            ChainSource::Pair { key, .. } => stamp.and(self.files.stamp(key)?),
+            ChainSource::Bundle(_) | ChainSource::Token { .. } => stamp,
         };
-        self.warn_if_readable((path, key, digest), &pem, report);
-        self.check(path, (chain, digest), pem, report)
-    }
-
-    fn warn_if_readable(
-        &self,
-        (path, file, digest): (&str, &Path, [u8; 32]),
-        pem: &Pem,
-        report: &mut Report,
-    ) {
-        if !self.known.contains_key(&digest) {
-            warn_if_readable(path, file, pem, report);
-        }
-    }
-
-    /// Loads a chain whose key is on a token. The token must prove possession of the key. Problems
-    /// refer to the configuration key `path`.
-    pub fn on_token(
-        &self,
-        path: &str,
-        chain: &Path,
-        uri: &KeyUri,
-        report: &mut Report,
-    ) -> Option<Loaded> {
-        let mut pem = read(&self.files, &format!("{path}.chain"), chain, report)?;
-        let file = chain.as_os_str().as_bytes();
-        let digest = digest(&[file, uri.to_string().as_bytes(), &pem.digest]);
-        if let Some(known) = self.known.get(&digest) {
-            return Some(known.clone());
-        }
-        pem.keys.clear();
-        if pem.certificates.is_empty() {
-            let problem = shown(path, chain, "no certificate");
-            report.error(problem.accepted("certificates, the server's own first, PEM"));
+        if !before.has_stamp(stamp) {
             return None;
         }
-        parse(path, chain, &pem.certificates, report)?;
-        let key = match self.find(&pem, uri) {
-            Ok(key) => key,
-            Err(fault) => {
-                let problem =
-                    Problem::new(format!("{path}.key"), fault.to_string()).text(&uri.to_string());
-                report.error(problem);
-                return None;
+        let mut outcome = Outcome {
+            loaded: Some(Arc::clone(before)),
+            ..Outcome::default()
+        };
+        if before.dates_need_check(self.now.as_secs())
+            && let Some(leaf) = facts::certificate(&before.leaf())
+        {
+            let at = (&*job.path, job.file());
+            self.check_dates(at, &leaf, &before.issuers, &mut outcome.report);
+        }
+        Some(outcome)
+    }
+
+    /// Reads the files of a job. Blocks.
+    pub(super) fn read(&self, job: &Job) -> Texts {
+        let mut report = Report::default();
+        let mut read = |path: &str, file: &Path| {
+            let text = FileText::read(&self.files, file);
+            let fault = |error: PemError| {
+                let problem = shown(path, file, error.to_string());
+                report.error(problem.accepted("a readable PEM file"));
+            };
+            text.map_err(fault).ok()
+        };
+        let (chain, key) = match &job.source {
+            ChainSource::Bundle(file) => (read(&job.path, file), None),
+            ChainSource::Pair { chain, key } => (
+                read(&format!("{}.chain", job.path), chain),
+                read(&format!("{}.key", job.path), key),
+            ),
+            ChainSource::Token { chain, .. } => {
+                (read(&format!("{}.chain", job.path), chain), None)
             }
         };
-        let private = Private {
-            key: Arc::new(key.clone()),
-            batch_key: None,
-            offload: Offload::Token,
-            token: Some(key),
-        };
-        let at = (path, chain, digest);
-        self.finish(at, pem.certificates, Some(private), report)
-    }
-
-    fn find(&self, pem: &Pem, uri: &KeyUri) -> Result<TokenKey, TokenFault> {
-        let refused = |why: &str| TokenFault::Refused(why.to_owned());
-        let leaf = pem.certificates.first().and_then(|leaf| {
-            let (_, leaf) = X509Certificate::from_der(leaf).ok()?;
-            Some(PublicKey::of(leaf.public_key().raw))
+        let ocsp = job.ocsp.as_ref().and_then(|file| {
+            let fault = |error| {
+                let problem = shown(&format!("{}.ocsp", job.path), file, reason(&error));
+                report.error(problem.accepted("a readable OCSP response, DER"));
+            };
+            self.files.bytes(file).map_err(fault).ok()
         });
-        let public = leaf.ok_or_else(|| refused("the certificate cannot be read"))?;
-        let public =
-            public.ok_or_else(|| refused("tokens sign with RSA, P-256, P-384 and Ed25519 only"))?;
-        self.tokens.key(uri, public)
-    }
-
-    fn check(
-        &self,
-        path: &str,
-        (file, digest): (&Path, [u8; 32]),
-        mut pem: Pem,
-        report: &mut Report,
-    ) -> Option<Loaded> {
-        if let Some(known) = self.known.get(&digest) {
-            return Some(known.clone());
-        }
-        let fault = match (pem.certificates.len(), pem.keys.len()) {
-            (0, _) => "no certificate",
-            (_, 0) => "no private key",
-            (_, 1) => "",
-            _ => "more than one private key",
-        };
-        if !fault.is_empty() {
-            report.error(
-                shown(path, file, fault)
-                    .accepted("certificates, the server's own first, and one private key, PEM"),
-            );
-            return None;
-        }
-        parse(path, file, &pem.certificates, report)?;
-        let batch_key = pem.keys.first().and_then(|key| self.batch_key(key));
-        let key = self.match_key(path, file, &mut pem, report);
-        let private = key.map(|key| Private {
-            offload: Offload::of(&*key, batch_key.is_some()),
+        Texts {
+            chain,
             key,
-            batch_key,
-            token: None,
-        });
-        let at = (path, file, digest);
-        self.finish(at, pem.certificates, private, report)
+            ocsp,
+            report,
+        }
     }
 
-    fn finish(
+    /// Checks the files of a job. Blocks only for a key on a token.
+    pub(super) fn check(&self, job: &Job, mut texts: Texts) -> Outcome {
+        let mut report = std::mem::take(&mut texts.report);
+        let pem = parse_texts(job, &texts, &mut report);
+        let chain = pem.as_ref().and_then(|pem| self.chain(job, pem, &mut report));
+        let (loaded, names) = match chain {
+            Some(chain) => self.loaded(&chain, texts, &mut report),
+            None => (None, None),
+        };
+        Outcome {
+            loaded,
+            names,
+            report,
+        }
+    }
+
+    fn chain<'a>(&self, job: &'a Job, pem: &'a Pem, report: &mut Report) -> Option<Chain<'a>> {
+        let (path, file) = (&*job.path, job.file());
+        let (leaf, issuers) = pem.certificates.split_first()?;
+        let parsed = parse(path, file, leaf, report)?;
+        let issuers = self.issuers.find(issuers);
+        let issuers = issuers.map_err(|fault| report.error(shown(path, file, fault)));
+        Some(Chain {
+            job,
+            pem,
+            leaf,
+            parsed,
+            issuers: issuers.ok()?,
+        })
+    }
+
+    /// Returns the certificate with its names, or without names if it was loaded earlier.
+    fn loaded(
         &self,
-        (path, file, digest): (&str, &Path, [u8; 32]),
-        chain: Vec<CertificateDer<'static>>,
-        private: Option<Private>,
+        chain: &Chain<'_>,
+        mut texts: Texts,
         report: &mut Report,
-    ) -> Option<Loaded> {
-        let parsed = parse(path, file, &chain, report)?;
-        let ordered = self.check_chain(path, file, (&chain, &parsed), report);
-        self.check_dates(path, file, &parsed, report);
-        let leaf = parsed.first()?;
-        let (names, unusable) = names_of(leaf);
+    ) -> (Option<Arc<Loaded>>, Option<Vec<NamePattern>>) {
+        let (job, file) = (chain.job, chain.job.file());
+        let warnings = report.warnings.len();
+        let key = self.checked_key(chain, &texts, report);
+        self.check_dates((&job.path, file), &chain.parsed, &chain.issuers, report);
+        let (names, unusable) = names_of(&chain.parsed);
         for name in unusable {
             let fault = format!("the certificate has a name that no client can ask for: {name:?}");
-            report.warn(shown(path, file, fault));
+            report.warn(shown(&job.path, file, fault));
         }
-        if leaf.version() != X509Version::V3 {
+        if chain.parsed.version() != X509Version::V3 {
             let fault = "the certificate is older than X.509 version 3, and many clients reject it";
-            report.warn(shown(path, file, fault));
+            report.warn(shown(&job.path, file, fault));
         }
-        let Private {
+        let staple = texts.ocsp.take();
+        let staple = staple.and_then(|response| {
+            let path = format!("{}.ocsp", job.path);
+            let at = (&*path, job.ocsp.as_deref()?);
+            let now = UnixSeconds(self.now.as_secs());
+            ocsp::staple(at, response, chain.leaf, now, report)
+        });
+        let Some(key) = key else {
+            return (None, None);
+        };
+        let batch_key = chain.pem.keys.first().and_then(|key| self.batch_key(key));
+        let parts = Parts {
+            leaf: chain.leaf,
+            validity: LeafValidity::of(chain.parsed.validity()),
+            issuers: Arc::clone(&chain.issuers),
+            offload: self.offload(&key, chain, batch_key.is_some()),
             key,
+            file,
+        };
+        let extras = Extras {
+            policy: job.policy.clone(),
+            staple,
             batch_key,
-            offload,
-            token,
-        } = private?;
-        ordered.then_some(Loaded {
-            offload,
-            batch_key,
-            key: Arc::new(CertifiedKey::new(chain, key)),
-            names: names.into(),
-            file: file.into(),
-            token,
-            digest,
-            ocsp: None,
-            policy: None,
-        })
+        };
+        let stamp = self.stamp(job, &texts);
+        let loaded = Loaded::new(parts, stamp, extras);
+        if let Some(before) = job.before.as_ref().filter(|it| it.is_same(&loaded)) {
+            before.set_stamp(stamp);
+            report.warnings.truncate(warnings);
+            self.check_dates((&job.path, file), &chain.parsed, &chain.issuers, report);
+            return (Some(Arc::clone(before)), None);
+        }
+        (Some(Arc::new(loaded)), Some(names))
+    }
+
+    /// Returns the key after the checks of the key and of the signatures. Omits these checks if
+    /// they succeeded earlier. Returns `None` if one fails.
+    fn checked_key(
+        &self,
+        chain: &Chain<'_>,
+        texts: &Texts,
+        report: &mut Report,
+    ) -> Option<HeldKey> {
+        if let ChainSource::Token { uri, .. } = &chain.job.source {
+            return self.on_token(chain, uri, report);
+        }
+        if let Some((path, file)) = chain.job.key_file()
+            && texts.of_key().is_some_and(FileText::is_world_readable)
+        {
+            warn_of_readers(&path, file, report);
+        }
+        let der = chain.pem.keys.first()?;
+        let kind = KeyKind::of(chain.parsed.public_key().raw);
+        let stored = kind.map(|kind| StoredKey::new(kind, der));
+        let digest = texts.digest(&self.checked);
+        if let Some(stored) = &stored
+            && (chain.has_loaded(stored)
+                || digest.is_some_and(|digest| self.checked.contains(&digest)))
+        {
+            return Some(HeldKey::Stored(stored.clone()));
+        }
+        let warnings = report.warnings.len();
+        let key = match_key(chain, kind, der, report);
+        let is_signed = self.check_chain(chain, report);
+        let key = key.filter(|_| is_signed)?;
+        let is_warned = report.warnings.len() > warnings;
+        if let Some(digest) = digest.filter(|_| stored.is_some() && !is_warned) {
+            self.checked.insert(digest);
+        }
+        Some(stored.map_or(HeldKey::Parsed(key), HeldKey::Stored))
+    }
+
+    /// Returns the key on a token, which must prove possession of the key. May block for seconds.
+    fn on_token(&self, chain: &Chain<'_>, uri: &KeyUri, report: &mut Report) -> Option<HeldKey> {
+        let before = chain.job.before.as_ref();
+        let before = before.filter(|it| it.has_parts(chain.leaf, &chain.issuers));
+        if let Some(HeldKey::Token(key)) = before.map(|before| &before.key) {
+            return Some(HeldKey::Token(key.clone()));
+        }
+        let refused = |why: &str| TokenFault::Refused(why.to_owned());
+        let public = PublicKey::of(chain.parsed.public_key().raw)
+            .ok_or_else(|| refused("tokens sign with RSA, P-256, P-384 and Ed25519 only"));
+        let key = public.and_then(|public| self.tokens.key(uri, public));
+        let key = key.map_err(|fault| {
+            let path = format!("{}.key", chain.job.path);
+            report.error(Problem::new(path, fault.to_string()).text(&uri.to_string()));
+        });
+        let is_signed = self.check_chain(chain, report);
+        key.ok().filter(|_| is_signed).map(HeldKey::Token)
+    }
+
+    fn offload(&self, key: &HeldKey, chain: &Chain<'_>, in_batches: bool) -> Offload {
+        if matches!(key, HeldKey::Token(_)) {
+            return Offload::Token;
+        }
+        let public = chain.parsed.public_key().raw;
+        match Offload::of(&*key.signing_key(), public, in_batches) {
+            Offload::Batches | Offload::Always if !self.crypto_threads => Offload::Never,
+            offload => offload,
+        }
+    }
+
+    /// Returns the stamp of all files; `None` if one has changed so recently that a further change
+    /// might not change its times.
+    fn stamp(&self, job: &Job, texts: &Texts) -> Option<Stamp> {
+        let recent = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX) - GRANULARITY;
+        let of = |path: &Path, text: &FileText| {
+            (text.meta.ctime() < recent).then(|| Stamp::of(path, &text.meta))
+        };
+        let stamp = of(job.file(), texts.chain.as_ref()?)?;
+        match (&texts.key, job.key_file()) {
+            (Some(text), Some((_, path))) => Some(stamp.and(of(path, text)?)),
+            _ => Some(stamp),
+        }
     }
 
     /// Returns the RSA key for batched signatures. Returns `None` if the key's type, length or
@@ -266,76 +318,18 @@ impl Loader {
         key.ok().map(Arc::new)
     }
 
-    fn match_key(
-        &self,
-        path: &str,
-        file: &Path,
-        pem: &mut Pem,
-        report: &mut Report,
-    ) -> Option<Arc<dyn SigningKey>> {
-        let mut der = pem.keys.pop()?;
-        let der = std::mem::replace(&mut *der, PrivateKeyDer::Pkcs8(Vec::new().into()));
-        // The crypto provider erases the key bytes after parsing them.
-        let key = match self.provider.key_provider.load_private_key(der) {
-            Ok(key) => key,
-            Err(error) => {
-                report.error(
-                    shown(path, file, format!("a private key that cannot be used: {error}"))
-                        .accepted("RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519; PKCS#8, PKCS#1 or SEC1"),
-                );
-                return None;
-            }
-        };
-        let public = key.public_key();
-        // The function `keys_match` of rustls cannot parse X.509 version 1 certificates, but becket
-        // accepts them.
-        let owner = pem.certificates.iter().position(|certificate| {
-            let parsed = X509Certificate::from_der(certificate);
-            let public = public.as_deref();
-            parsed.is_ok_and(|(_, it)| public.is_some_and(|key| key == it.public_key().raw))
-        });
-        let fault = match owner {
-            Some(0) => return Some(key),
-            Some(at) => format!(
-                "the private key belongs to certificate {}, not to the first",
-                at + 1
-            ),
-            None => "the private key belongs to another certificate".to_owned(),
-        };
-        report.error(shown(path, file, fault).accepted("the key of the first certificate"));
-        None
-    }
-
     /// Checks that each certificate is issued and signed by the next one.
-    fn check_chain(
-        &self,
-        path: &str,
-        file: &Path,
-        (chain, parsed): (&[CertificateDer<'_>], &[X509Certificate<'_>]),
-        report: &mut Report,
-    ) -> bool {
-        for (at, (of, by)) in parsed.iter().zip(parsed.iter().skip(1)).enumerate() {
-            if of.issuer().as_raw() != by.subject().as_raw() {
-                let fault = format!(
-                    "the chain is out of order: certificate {} ({}) is issued by {}, but certificate {} is {}",
-                    at + 1,
-                    of.subject(),
-                    of.issuer(),
-                    at + 2,
-                    by.subject(),
-                );
-                report.error(
-                    shown(path, file, fault).accepted("each certificate followed by its issuer's"),
-                );
-                return false;
-            }
+    fn check_chain(&self, chain: &Chain<'_>, report: &mut Report) -> bool {
+        let (path, file) = (&*chain.job.path, chain.job.file());
+        let accepted = "each certificate followed by its issuer's";
+        if let Some(at) = chain.first_out_of_order() {
+            report.error(shown(path, file, chain.order_fault(at)).accepted(accepted));
+            return false;
         }
-        match self.verify(chain, parsed) {
+        match self.verify(chain) {
             Some(Error::InvalidCertificate(CertificateError::BadSignature)) => {
                 let fault = "a certificate of the chain is not signed by the next one";
-                report.error(
-                    shown(path, file, fault).accepted("each certificate followed by its issuer's"),
-                );
+                report.error(shown(path, file, fault).accepted(accepted));
                 false
             }
             Some(error) => {
@@ -349,23 +343,17 @@ impl Loader {
 
     /// Verifies the signatures, with the last certificate as the trust anchor. Ignores expiry,
     /// because an expired certificate is only a warning.
-    fn verify(
-        &self,
-        chain: &[CertificateDer<'_>],
-        parsed: &[X509Certificate<'_>],
-    ) -> Option<Error> {
-        let [leaf, between @ .., last] = chain else {
-            return None;
+    fn verify(&self, chain: &Chain<'_>) -> Option<Error> {
+        let roots = match chain.issuers.anchor()? {
+            Ok(roots) => roots,
+            Err(error) => return Some(error),
         };
-        let mut roots = RootCertStore::empty();
-        if let Err(error) = roots.add(last.clone()) {
-            return Some(error);
-        }
-        let leaf = match ParsedCertificate::try_from(leaf) {
+        let leaf = match ParsedCertificate::try_from(chain.leaf) {
             Ok(leaf) => leaf,
             Err(error) => return Some(error),
         };
-        let not_before = parsed.first()?.validity().not_before.timestamp();
+        let (_, between) = chain.issuers.certificates().split_last()?;
+        let not_before = chain.parsed.validity().not_before.timestamp();
         let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(
             u64::try_from(not_before).unwrap_or_default(),
         ));
@@ -383,23 +371,17 @@ impl Loader {
         }
     }
 
-    /// Checks the validity dates of a chain that was loaded earlier.
-    pub fn check_known(&self, path: &str, known: &Loaded, report: &mut Report) {
-        if let Some(parsed) = parse(path, &known.file, &known.key.cert, report) {
-            self.check_dates(path, &known.file, &parsed, report);
-        }
-    }
-
     fn check_dates(
         &self,
-        path: &str,
-        file: &Path,
-        parsed: &[X509Certificate<'_>],
+        (path, file): (&str, &Path),
+        leaf: &X509Certificate<'_>,
+        issuers: &Issuers,
         report: &mut Report,
     ) {
         let now = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX);
-        for (at, certificate) in parsed.iter().enumerate() {
-            let validity = certificate.validity();
+        let of_issuers = issuers.facts.iter().map(|facts| &facts.validity);
+        let validities = std::iter::once(leaf.validity()).chain(of_issuers);
+        for (at, validity) in validities.enumerate() {
             let fault = if validity.not_before.timestamp() > now {
                 "is not valid yet".to_owned()
             } else if renew_by(validity) <= now {
@@ -407,66 +389,166 @@ impl Loader {
             } else {
                 continue;
             };
-            let fault = format!("certificate {} ({}) {fault}", at + 1, certificate.subject());
+            let subject = subject(leaf, issuers, at);
+            let fault = format!("certificate {} ({subject}) {fault}", at + 1);
             report.warn(shown(path, file, fault));
         }
     }
 }
 
-/// Returns the DNS names and IP addresses of a certificate, and in the second list the names that
-/// no ClientHello can contain. Uses the common name if the certificate contains no alternative
-/// names.
-pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
-    let (mut names, mut unusable) = (Vec::new(), Vec::new());
-    let mut addresses = BTreeSet::new();
-    let mut add = |name: &str| match NamePattern::parse(name) {
-        Ok(name) if !names.contains(&name) => names.push(name),
-        Ok(_) => {}
-        Err(_) => unusable.push(name.to_owned()),
-    };
-    let alternative = certificate.subject_alternative_name().ok().flatten();
-    let general = alternative.map(|names| names.value.general_names.as_slice());
-    for name in general.unwrap_or_default() {
-        match name {
-            GeneralName::DNSName(name) => add(name),
-            GeneralName::IPAddress(bytes) => addresses.extend(ip_address(bytes)),
-            _ => {}
-        }
+impl Texts {
+    /// Returns the file that contains the key.
+    fn of_key(&self) -> Option<&FileText> {
+        self.key.as_ref().or(self.chain.as_ref())
     }
-    // The common name counts only if the certificate contains no alternative names (RFC 6125,
-    // section 6.4.4).
-    if general.is_none() {
-        let common = certificate.subject().iter_common_name().next();
-        common
-            .and_then(|name| name.as_str().ok())
-            .into_iter()
-            .for_each(add);
+
+    fn digest(&self, checked: &CheckedFiles) -> Option<CheckedDigest> {
+        let key = self.key.as_ref().map(|key| &**key.text);
+        checked.digest(&self.chain.as_ref()?.text, key.unwrap_or_default())
     }
-    names.extend(addresses.into_iter().map(NamePattern::Exact));
-    (names, unusable)
 }
 
-/// Formats an IP address from a certificate (RFC 5280, section 4.2.1.6). Returns `None` for an
-/// invalid length.
-fn ip_address(bytes: &[u8]) -> Option<String> {
-    let v4 = <[u8; 4]>::try_from(bytes).map(IpAddr::from);
-    let address = v4.or_else(|_| <[u8; 16]>::try_from(bytes).map(IpAddr::from));
-    address
-        .ok()
-        .map(|address| address.to_canonical().to_string())
+impl Chain<'_> {
+    /// Returns `true` if the certificate that was loaded earlier has the same chain and key.
+    fn has_loaded(&self, key: &StoredKey) -> bool {
+        let before = self.job.before.as_ref();
+        before.is_some_and(|before| {
+            before.has_parts(self.leaf, &self.issuers)
+                && matches!(&before.key, HeldKey::Stored(known) if known == key)
+        })
+    }
+
+    /// Returns the index of the first certificate whose issuer is not the next certificate.
+    fn first_out_of_order(&self) -> Option<usize> {
+        let facts = &self.issuers.facts;
+        let of_issuers = facts.iter().map(|facts| &*facts.issuer);
+        let issuers = std::iter::once(self.parsed.issuer().as_raw()).chain(of_issuers);
+        let mut pairs = issuers.zip(facts.iter().map(|facts| &*facts.subject));
+        pairs.position(|(issuer, subject)| issuer != subject)
+    }
+
+    fn order_fault(&self, at: usize) -> String {
+        let of_issuer = |at: usize| facts::certificate(self.pem.certificates.get(at)?);
+        let issuer = of_issuer(at).map(|it| it.issuer().to_string());
+        let [of, by] = [at, at + 1].map(|at| subject(&self.parsed, &self.issuers, at));
+        format!(
+            "the chain is out of order: certificate {} ({of}) is issued by {}, but certificate {} is {by}",
+            at + 1,
+            issuer.unwrap_or_default(),
+            at + 2,
+        )
+    }
+}
+
+/// Returns the subject of a certificate of the chain as text.
+fn subject(leaf: &X509Certificate<'_>, issuers: &Issuers, at: usize) -> String {
+    let Some(at) = at.checked_sub(1) else {
+        return leaf.subject().to_string();
+    };
+    let issuer = issuers.certificates().get(at);
+    let issuer = issuer.and_then(|it| facts::certificate(it));
+    issuer.map_or_else(String::new, |it| it.subject().to_string())
+}
+
+/// Returns the certificates of a job's files, with exactly one key unless it is on a token.
+fn parse_texts(job: &Job, texts: &Texts, report: &mut Report) -> Option<Pem> {
+    let mut parse = |path: &str, file: &Path, text: &FileText| {
+        let fault = |error: PemError| {
+            let problem = shown(path, file, error.to_string());
+            report.error(problem.accepted("a readable PEM file"));
+        };
+        Pem::parse(&text.text).map_err(fault).ok()
+    };
+    let (path, file) = (&*job.path, job.file());
+    let chain_path = match &job.source {
+        ChainSource::Bundle(_) => path.to_owned(),
+        ChainSource::Pair { .. } | ChainSource::Token { .. } => format!("{path}.chain"),
+    };
+    let chain = texts.chain.as_ref();
+    let chain = chain.and_then(|text| parse(&chain_path, file, text));
+    let pem = match &job.source {
+        ChainSource::Bundle(_) => chain?,
+        ChainSource::Token { .. } => Pem {
+            keys: Vec::new(),
+            ..chain?
+        },
+        ChainSource::Pair { key, .. } => {
+            let text = texts.key.as_ref();
+            let of_key = text.and_then(|text| parse(&format!("{path}.key"), key, text));
+            let (chain, of_key) = (chain?, of_key?);
+            Pem {
+                certificates: chain.certificates,
+                ..of_key
+            }
+        }
+    };
+    let fault = match (job.key_file(), pem.certificates.len(), pem.keys.len()) {
+        (Some((path, key)), ..) if needs_password(&path, key, &pem, report) => return None,
+        (_, 0, _) => "no certificate",
+        (None, ..) | (_, _, 1) => return Some(pem),
+        (_, _, 0) => "no private key",
+        _ => "more than one private key",
+    };
+    let accepted = match job.source {
+        ChainSource::Token { .. } => "certificates, the server's own first, PEM",
+        _ => "certificates, the server's own first, and one private key, PEM",
+    };
+    report.error(shown(path, file, fault).accepted(accepted));
+    None
+}
+
+/// Parses the key, and checks that it belongs to the first certificate.
+fn match_key(
+    chain: &Chain<'_>,
+    kind: Option<KeyKind>,
+    der: &PrivateKeyDer<'_>,
+    report: &mut Report,
+) -> Option<Arc<dyn SigningKey>> {
+    let (path, file) = (&*chain.job.path, chain.job.file());
+    let of_kind = kind.and_then(|kind| stored_key::parse(kind, der).ok());
+    // A key of another kind than the certificate's is parsed for the error message.
+    let key = of_kind.map_or_else(|| any_supported_type(der), Ok);
+    let key = match key {
+        Ok(key) => key,
+        Err(error) => {
+            let fault = format!("a private key that cannot be used: {error}");
+            report.error(shown(path, file, fault).accepted(
+                "RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519; PKCS#8, PKCS#1 or SEC1",
+            ));
+            return None;
+        }
+    };
+    let public = key.public_key();
+    let public = public.as_deref();
+    if public.is_some_and(|key| key == chain.parsed.public_key().raw) {
+        return Some(key);
+    }
+    // The function `keys_match` of rustls cannot parse X.509 version 1 certificates, but becket
+    // accepts them.
+    let owner = chain.pem.certificates.iter().position(|certificate| {
+        let parsed = facts::certificate(certificate);
+        parsed.is_some_and(|it| public.is_some_and(|key| key == it.public_key().raw))
+    });
+    let fault = match owner {
+        Some(at) => format!(
+            "the private key belongs to certificate {}, not to the first",
+            at + 1
+        ),
+        None => "the private key belongs to another certificate".to_owned(),
+    };
+    report.error(shown(path, file, fault).accepted("the key of the first certificate"));
+    None
 }
 
 fn parse<'c>(
     path: &str,
     file: &Path,
-    chain: &'c [CertificateDer<'_>],
+    certificate: &'c CertificateDer<'_>,
     report: &mut Report,
-) -> Option<Vec<X509Certificate<'c>>> {
-    let parsed = chain
-        .iter()
-        .map(|certificate| X509Certificate::from_der(certificate));
-    let parsed: Result<Vec<_>, _> = parsed.map(|one| one.map(|(_, parsed)| parsed)).collect();
+) -> Option<X509Certificate<'c>> {
+    let parsed = X509Certificate::from_der(certificate);
     parsed
+        .map(|(_, parsed)| parsed)
         .map_err(|error| report.error(shown(path, file, format!("not a certificate: {error}"))))
         .ok()
 }
@@ -485,9 +567,13 @@ pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Opti
 /// Warns if all users can read the file of a private key.
 pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
     if pem.world_readable && !pem.keys.is_empty() {
-        let fault = "all users of this host can read this private key";
-        report.warn(shown(path, file, fault).accepted("chmod o-r"));
+        warn_of_readers(path, file, report);
     }
+}
+
+fn warn_of_readers(path: &str, file: &Path, report: &mut Report) {
+    let fault = "all users of this host can read this private key";
+    report.warn(shown(path, file, fault).accepted("chmod o-r"));
 }
 
 /// Returns `true` and reports an error if every private key of the file is encrypted.
@@ -504,6 +590,5 @@ pub fn needs_password(path: &str, file: &Path, pem: &Pem, report: &mut Report) -
     needs
 }
 
-pub fn shown(path: &str, file: &Path, fault: impl Into<String>) -> Problem {
-    Problem::new(path, fault).text(&clean(file).to_string_lossy())
-}
+/// Time in seconds in which two changes of a file may get equal times, with a reserve.
+const GRANULARITY: i64 = 1;

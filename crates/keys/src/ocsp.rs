@@ -6,20 +6,17 @@
 //! Source: RFC 6960, section 4.2.1.
 
 use std::path::Path;
-use std::sync::Arc;
 
 use becket_config::error::Report;
 use becket_proto::der::Der;
 use becket_proto::ticket::UnixSeconds;
-use rustls::sign::CertifiedKey;
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::FromDer;
 use x509_parser::time::ASN1Time;
 
-use super::digest::digest;
 use super::facts;
-use super::keys::{Loaded, Loader, shown};
-use crate::files::reason;
+use super::loaded::Staple;
+use crate::files::shown;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OcspStatus {
@@ -56,65 +53,37 @@ impl OcspStatus {
     }
 }
 
-impl Loader {
-    /// Staples the OCSP response in `file` to a chain. Skips a response that is expired or not
-    /// `good`, because clients would reject it.
-    pub fn staple(&self, path: &str, file: &Path, to: &mut Loaded, report: &mut Report) {
-        let response = match self.files.bytes(file) {
-            Ok(response) => response,
-            Err(error) => {
-                let problem = shown(path, file, reason(&error));
-                return report.error(problem.accepted("a readable OCSP response, DER"));
-            }
-        };
-        let Some(leaf) = to.key.cert.first() else {
-            return;
-        };
-        let status = match OcspStatus::read(&response, leaf) {
-            Ok(status) => status,
-            Err(unusable) => {
-                let problem = shown(path, file, unusable.to_string());
-                return report.error(
-                    problem.accepted("the OCSP response for the first certificate of the chain"),
-                );
-            }
-        };
-        let now = UnixSeconds(self.now.as_secs());
-        let fault = match status {
-            OcspStatus { is_good: false, .. } => {
-                "the OCSP response says that the certificate is revoked or unknown"
-            }
-            OcspStatus { from, .. } if from > now => "the OCSP response is not valid yet",
-            OcspStatus {
-                until: Some(until), ..
-            } if until <= now => "the OCSP response has expired",
-            _ => {
-                let digest = Some(digest(&[&response]));
-                if to.ocsp != digest {
-                    to.ocsp = digest;
-                    to.key = Arc::new(CertifiedKey {
-                        ocsp: Some(response),
-                        ..CertifiedKey::clone(&to.key)
-                    });
-                }
-                return;
-            }
-        };
-        to.unstaple();
-        report.warn(shown(path, file, format!("{fault}; it is not sent")));
-    }
-}
-
-impl Loaded {
-    pub fn unstaple(&mut self) {
-        self.ocsp = None;
-        if self.key.ocsp.is_some() {
-            self.key = Arc::new(CertifiedKey {
-                ocsp: None,
-                ..CertifiedKey::clone(&self.key)
-            });
+/// Returns the response to staple to a certificate at `now`. Returns `None` for a response that is
+/// expired or not `good`, because clients would reject it. Problems refer to the configuration key
+/// `path` and the file of the response.
+pub fn staple(
+    (path, file): (&str, &Path),
+    response: Vec<u8>,
+    leaf: &CertificateDer<'_>,
+    now: UnixSeconds,
+    report: &mut Report,
+) -> Option<Staple> {
+    let status = match OcspStatus::read(&response, leaf) {
+        Ok(status) => status,
+        Err(unusable) => {
+            let problem = shown(path, file, unusable.to_string());
+            report
+                .error(problem.accepted("the OCSP response for the first certificate of the chain"));
+            return None;
         }
-    }
+    };
+    let fault = match status {
+        OcspStatus { is_good: false, .. } => {
+            "the OCSP response says that the certificate is revoked or unknown"
+        }
+        OcspStatus { from, .. } if from > now => "the OCSP response is not valid yet",
+        OcspStatus {
+            until: Some(until), ..
+        } if until <= now => "the OCSP response has expired",
+        OcspStatus { until, .. } => return Some(Staple { response, until }),
+    };
+    report.warn(shown(path, file, format!("{fault}; it is not sent")));
+    None
 }
 
 /// Returns the status and the serial number, without leading zeros, of each certificate in a
@@ -197,16 +166,8 @@ const BASIC: &[u8] = &[0x2b, 0x06, 0x01, 0x05, 0x05, 0x07, 0x30, 0x01, 0x01];
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::signing::Offload;
-
-    use std::time::Duration;
 
     use rcgen::{CertificateParams, KeyPair, SerialNumber};
-    use rustls::crypto::aws_lc_rs::sign::any_supported_type;
-    use rustls_pki_types::{PrivateKeyDer, UnixTime};
-
-    use crate::certificates::KeySet;
-    use crate::files::Files;
 
     fn element(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
         let contents = parts.concat();
@@ -278,55 +239,21 @@ mod tests {
     }
 
     #[test]
-    fn a_response_is_sent_with_its_chain_until_it_expires() {
-        let mut params = CertificateParams::new(["a.test".to_owned()]).unwrap();
-        params.serial_number = Some(SerialNumber::from(7));
-        let key = KeyPair::generate().unwrap();
-        let chain = vec![params.self_signed(&key).unwrap().der().clone()];
-        let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-        let key = any_supported_type(&key).unwrap();
-        let folder = tempfile::tempdir().unwrap();
-        let mut loaded = Loaded {
-            key: Arc::new(CertifiedKey::new(chain, key)),
-            batch_key: None,
-            offload: Offload::Never,
-            names: [].into(),
-            file: folder.path().join("a.pem").into(),
-            token: None,
-            digest: [0; 32],
-            ocsp: None,
-            policy: None,
-        };
-        let mut load = |until: &[u8], status, now| {
-            let file = folder.path().join("a.ocsp");
-            std::fs::write(&file, response(&[7], status, Some(until))).unwrap();
-            let loader = Loader {
-                provider: rustls::crypto::aws_lc_rs::default_provider(),
-                now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
-                files: Files::default(),
-                batches: false,
-                tokens: Default::default(),
-                known: Default::default(),
-            };
+    fn a_response_is_stapled_only_if_it_is_good_and_current() {
+        let leaf = leaf(&[7]);
+        let load = |status, now| {
+            let response = response(&[7], status, Some(b"20260102000000Z"));
             let mut report = Report::default();
-            loader.staple("ocsp", &file, &mut loaded, &mut report);
+            let at = ("ocsp", Path::new("a.ocsp"));
+            let found = staple(at, response, &leaf, UnixSeconds(now), &mut report);
             assert!(report.errors.is_empty());
-            let has = loaded.key.ocsp.is_some();
-            let mut set = KeySet::default();
-            set.insert(Arc::clone(&loaded.key), loaded.offload, None);
-            let sends = |now| set.sent(0, UnixSeconds(now)).unwrap().ocsp.is_some();
-            (
-                report.warnings.len(),
-                has,
-                [sends(1_767_311_999), sends(1_767_312_000)],
-            )
+            (report.warnings.len(), found.and_then(|it| it.until))
         };
-        let next = b"20260102000000Z";
-        let no = [false, false];
-        assert_eq!(load(next, GOOD, 1_767_312_000), (1, false, no), "over");
-        assert_eq!(load(next, GOOD, 1_767_225_599), (1, false, no), "too early");
-        assert_eq!(load(next, TAG_1, 1_767_225_600), (1, false, no), "revoked");
-        assert_eq!(load(next, GOOD, 1_767_225_600), (0, true, [true, false]));
+        assert_eq!(load(GOOD, 1_767_312_000), (1, None), "over");
+        assert_eq!(load(GOOD, 1_767_225_599), (1, None), "too early");
+        assert_eq!(load(TAG_1, 1_767_225_600), (1, None), "revoked");
+        let until = Some(UnixSeconds(1_767_312_000));
+        assert_eq!(load(GOOD, 1_767_225_600), (0, until));
     }
 
     #[test]

@@ -6,19 +6,20 @@
 //! library would leave a copy of the base64 text in memory. The module `keys` matches keys with
 //! certificates.
 
+use std::fs::Metadata;
 use std::io::{self, Read};
 use std::mem;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 use base64ct::{Base64, Encoding};
+use memchr::memmem::find;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
 };
 use zeroize::Zeroizing;
 
-use super::digest::digest;
 use crate::files::{Files, reason};
 
 #[derive(Debug, thiserror::Error)]
@@ -35,22 +36,19 @@ pub enum PemError {
     End(String),
 }
 
-#[derive(Debug, Default)]
-pub struct Pem {
-    pub certificates: Vec<CertificateDer<'static>>,
-    pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
-    /// `true` if the file contains an encrypted private key.
-    pub encrypted: bool,
-    /// `true` if all users of this host can read the file.
-    pub world_readable: bool,
-    pub digest: [u8; 32],
+/// The text of a file, which is erased on drop.
+#[derive(Debug)]
+pub struct FileText {
+    pub text: Zeroizing<Vec<u8>>,
+    /// Metadata of the file when it was opened.
+    pub meta: Metadata,
 }
 
-impl Pem {
+impl FileText {
     /// Reads a file of at most 16 MiB. Blocks.
     ///
     /// # Errors
-    /// Fails if the file cannot be read or a section is broken.
+    /// Fails if the file cannot be read.
     pub fn read(files: &Files, path: &Path) -> Result<Self, PemError> {
         let (mut file, meta) = files.open(path)?;
         if meta.len() > LARGEST_FILE {
@@ -61,10 +59,36 @@ impl Pem {
         let room = usize::try_from(meta.len()).unwrap_or_default() + 1;
         let mut text = Zeroizing::new(Vec::with_capacity(room));
         file.by_ref().take(meta.len()).read_to_end(&mut text)?;
-        let mut pem = Self::parse(&text)?;
-        pem.digest = digest(&[&text]);
-        pem.world_readable = meta.permissions().mode() & 0o004 != 0;
-        Ok(pem)
+        Ok(Self { text, meta })
+    }
+
+    /// Returns `true` if all users of this host can read the file.
+    pub fn is_world_readable(&self) -> bool {
+        self.meta.permissions().mode() & 0o004 != 0
+    }
+}
+
+#[derive(Debug, Default)]
+pub struct Pem {
+    pub certificates: Vec<CertificateDer<'static>>,
+    pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
+    /// `true` if the file contains an encrypted private key.
+    pub encrypted: bool,
+    /// `true` if all users of this host can read the file.
+    pub world_readable: bool,
+}
+
+impl Pem {
+    /// Reads a file of at most 16 MiB. Blocks.
+    ///
+    /// # Errors
+    /// Fails if the file cannot be read or a section is broken.
+    pub fn read(files: &Files, path: &Path) -> Result<Self, PemError> {
+        let file = FileText::read(files, path)?;
+        Ok(Self {
+            world_readable: file.is_world_readable(),
+            ..Self::parse(&file.text)?
+        })
     }
 
     /// Parses the text of a file.
@@ -154,10 +178,6 @@ impl<'a> Section<'a> {
         out.truncate(length);
         Some(mem::take(&mut *out))
     }
-}
-
-fn find(text: &[u8], part: &[u8]) -> Option<usize> {
-    text.windows(part.len()).position(|window| window == part)
 }
 
 const BEGIN: &[u8] = b"-----BEGIN ";

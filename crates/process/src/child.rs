@@ -25,7 +25,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::supervisor::ProcessEnd;
 use crate::protocol::{
-    Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, Resources, VERSION,
+    Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, ListedPath, Resources, VERSION,
 };
 
 #[derive(Debug)]
@@ -55,15 +55,35 @@ pub(super) struct Child {
 #[derive(Debug, Default)]
 pub(super) struct ListedFiles {
     pub(super) number: u32,
-    pub(super) paths: Vec<PathBuf>,
+    /// Paths with their indices, each with the names in it.
+    paths: Vec<(u32, PathBuf, Vec<Box<str>>)>,
 }
 
 impl ListedFiles {
     pub(super) fn of(listing: &Resources) -> Self {
-        let paths = listing.files.iter().map(|(path, _)| path.clone());
+        let paths = listing.indexed().map(|(index, (path, listed))| {
+            let names = match listed {
+                ListedPath::Folder(folder) => {
+                    let names = folder.entries.iter().map(|(name, _)| name.clone());
+                    names.collect()
+                }
+                ListedPath::File(_) | ListedPath::Error(_) => Vec::new(),
+            };
+            (index, path.clone(), names)
+        });
         Self {
             number: listing.number,
             paths: paths.collect(),
+        }
+    }
+
+    /// Returns the path with this index.
+    pub(super) fn path(&self, index: u32) -> Option<PathBuf> {
+        let at = self.paths.partition_point(|(first, ..)| *first <= index);
+        let (first, path, names) = self.paths.get(at.checked_sub(1)?)?;
+        match (index - first).checked_sub(1) {
+            None => Some(path.clone()),
+            Some(inside) => Some(path.join(&**names.get(inside as usize)?)),
         }
     }
 }
@@ -326,7 +346,28 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::protocol::{MOST_OPENED, OpenResult};
+    use crate::protocol::{FolderListing, ListedEntry, MOST_OPENED, OpenResult};
+
+    #[test]
+    fn an_index_counts_paths_and_the_names_in_folders() {
+        let folder = FolderListing {
+            entries: ["a", "b"].map(|name| (name.into(), ListedEntry::Own)).into(),
+            is_part: false,
+        };
+        let files = [
+            ("/one", ListedPath::File(None)),
+            ("/two", ListedPath::Folder(folder)),
+            ("/three", ListedPath::Error(2)),
+        ];
+        let listing = Resources {
+            files: files.map(|(path, listed)| (path.into(), listed)).into(),
+            ..Resources::default()
+        };
+        let listed = ListedFiles::of(&listing);
+        let paths = (0..6).map_while(|index| listed.path(index));
+        let paths: Vec<PathBuf> = paths.collect();
+        assert_eq!(paths, ["/one", "/two", "/two/a", "/two/b", "/three"].map(PathBuf::from));
+    }
 
     #[tokio::test]
     async fn events_are_delayed_until_pending_commands_are_read() {
@@ -342,7 +383,7 @@ mod tests {
         there.set_nonblocking(true).unwrap();
         let mut child = Child::of(1, process, here, Vec::new()).unwrap();
         while child.is_flushed() {
-            let answer = Command::Opened(1, 0, vec![OpenResult::Own; MOST_OPENED]);
+            let answer = Command::Opened(1, 0, vec![OpenResult::Own; MOST_OPENED as usize]);
             child.send(&answer, Vec::new());
         }
         let mut sent: Outgoing = Outgoing::default();

@@ -27,6 +27,7 @@ use crate::signals::Signals;
 use becket_keys::files::Files;
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::signing::token::wire::tokens;
+use becket_keys::watch::WatchedPlaces;
 use becket_prepare::source::ConfigSource;
 
 #[derive(Debug)]
@@ -122,11 +123,12 @@ fn check(
     let gives =
         |path: &&PathBuf| seen.is_roots && root_only::gives(path, identity).unwrap_or(false);
     let logs = needs.logs.iter().filter(gives).cloned().collect();
-    let mut offer = ResourceOffer::of_files(source, seen, &needs);
+    let places = WatchedPlaces::default();
+    let mut offer = ResourceOffer::of_files(source, (seen, &needs), &places);
     offer.listing.logs = logs;
     offer.probe(&needs);
     offer.start_agents(seen, &needs, Some(identity), None);
-    let files = ListedFiles::of(&offer.listing).paths;
+    let listed = ListedFiles::of(&offer.listing);
     let (process, stream) = child::spawn(Path::new("/proc/self/exe"))?;
     let start = ProcessStart {
         supervisor: std::process::id(),
@@ -142,12 +144,13 @@ fn check(
     while let Some((text, _)) = fd_messages::receive(&stream, LONGEST_EVENT, 0)? {
         if let Event::Open {
             listing,
-            files: numbers,
+            first,
+            count,
         } = serde_json::from_slice(&text)?
         {
-            let (found, fds) = open_listed(&files, &numbers);
-            let first = numbers.first().copied().unwrap_or_default();
-            send(&stream, &Command::Opened(listing, first, found), fds)?;
+            let opened = open_listed(&listed, (first, count));
+            let answer = Command::Opened(listing, first, opened.results);
+            send(&stream, &answer, opened.fds)?;
         }
     }
     let code = child::ended(process.wait()?).code;

@@ -106,7 +106,7 @@ impl SupervisorLink {
     pub fn report(&self, event: &Event) {
         if matches!(
             event,
-            Event::Ready | Event::Reloaded | Event::Refused | Event::Renewed
+            Event::Ready | Event::Reloaded | Event::Refused | Event::Renewed(_)
         ) {
             self.opener.close_files();
         }

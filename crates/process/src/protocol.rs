@@ -23,7 +23,7 @@ use becket_sys::identity::UnixIdentity;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames and of the state that a supervisor carries over an exec.
-pub const VERSION: &str = "5";
+pub const VERSION: &str = "6";
 /// Environment variable with [`VERSION`], set in a process that a supervisor started.
 pub const IS_STARTED: &str = "BECKET_CHILD";
 /// Environment variable with [`VERSION`], set for a program that a supervisor executed to replace
@@ -34,14 +34,14 @@ pub const LONGEST_EVENT: usize = 1024 * 1024;
 /// Maximum size of a command in bytes; fits the paths of 200 000 certificates.
 pub const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
 /// Maximum number of files opened for a process at a time.
-pub const MOST_OPENED: usize = 16;
+pub const MOST_OPENED: u32 = 64;
 
 #[derive(Debug, Serialize, Deserialize)]
 pub enum Command {
     /// First command: change to this user, load the configuration, report [`Event::Ready`].
     Start(ProcessStart),
     Reload(Resources),
-    /// Check the certificate files for changes.
+    /// Check the listed files for changes, and the changed files that the process opens itself.
     Renew(Resources),
     /// Answers [`Event::Open`]: number of the listing, index of the first file, and a result per
     /// file. The descriptors of open files follow.
@@ -76,11 +76,12 @@ pub enum Command {
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Event {
-    /// Open these files of a listing.
+    /// Open files of a listing: the index of the first one, and their number, at most
+    /// [`MOST_OPENED`].
     Open {
         listing: u32,
-        /// Indices of files, at most [`MOST_OPENED`].
-        files: Vec<u32>,
+        first: u32,
+        count: u32,
     },
     /// Loading makes progress; the supervisor extends its deadline.
     Loading,
@@ -99,8 +100,9 @@ pub enum Event {
     Refused,
     /// Files that the process opens itself have changed.
     Changed,
-    /// The check of files for changes has finished.
-    Renewed,
+    /// The check of files for changes has finished. `true` if a changed file was rejected: the next
+    /// check must list it again.
+    Renewed(bool),
     /// The process stopped accepting in favor of the process with this number. The counts are the
     /// connections that it still holds.
     Yielded(u32, Counts),
@@ -162,8 +164,13 @@ pub struct Restarts {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Resources {
     pub number: u32,
-    /// Files that the supervisor opens on request, and folders with their contents.
+    /// Files that the supervisor opens on request, and folders with their contents. In a check for
+    /// changes, only what has changed. The index of a file counts the elements of this list and of
+    /// the folders in it.
     pub files: Vec<(PathBuf, ListedPath)>,
+    /// In a check for changes, hashes of the paths of files that were removed from folders.
+    #[serde(default)]
+    pub gone: Vec<u64>,
     /// Addresses to bind, each with its number of sockets, or with the error number of the failed
     /// bind.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,
@@ -177,11 +184,43 @@ pub struct Resources {
     pub asked: u64,
 }
 
+/// Stamps of files are `None` if the supervisor does not watch them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ListedPath {
-    File,
-    Folder(Vec<PathBuf>),
+    File(Option<u64>),
+    Folder(FolderListing),
     Error(i32),
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FolderListing {
+    /// Names, sorted.
+    pub entries: Vec<(Box<str>, ListedEntry)>,
+    /// `true` if only changed files are listed.
+    pub is_part: bool,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum ListedEntry {
+    File(Option<u64>),
+    Folder,
+    /// A user other than root can change the file, so the process opens it itself.
+    Own,
+    Error(i32),
+}
+
+impl Resources {
+    /// Returns the elements of `files`, each with the index of its path.
+    pub fn indexed(&self) -> impl Iterator<Item = (u32, &(PathBuf, ListedPath))> {
+        self.files.iter().scan(0, |next, listed| {
+            let index = *next;
+            *next += 1;
+            if let ListedPath::Folder(folder) = &listed.1 {
+                *next += folder.entries.len() as u32;
+            }
+            Some((index, listed))
+        })
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

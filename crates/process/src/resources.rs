@@ -11,7 +11,6 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::ffi::OsString;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -24,14 +23,18 @@ use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::port_holder::port_holder;
 use becket_sys::privileges::is_root;
-use becket_sys::root_only::{self, RootOnly};
+use becket_sys::root_only::{self, FolderEntry, RootFolder, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
+use super::child::ListedFiles;
 use super::needs::Needs;
-use crate::protocol::{ListedPath, OpenResult, ProcessTimes, Resources, SocketKind};
+use crate::protocol::{
+    FolderListing, ListedEntry, ListedPath, OpenResult, ProcessTimes, Resources, SocketKind,
+};
 use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
+use becket_keys::watch::{Changes, WatchedPlaces};
 use becket_prepare::source::ConfigSource;
 
 pub(super) type HeldSockets = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
@@ -126,7 +129,10 @@ impl IncludedFiles for PartsByRoot {
     fn list(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
         self.folders.borrow_mut().push(folder.to_owned());
         match self.open(folder)? {
-            Some(RootOnly::Folder(names)) => Ok(paths_in(folder, &names)),
+            Some(RootOnly::Folder(entries)) => {
+                let names = names_of(entries).into_iter();
+                Ok(names.map(|(name, _)| folder.join(&*name)).collect())
+            }
             Some(RootOnly::File(_)) => Err(io::Error::other("not a folder")),
             None => IncludedFiles::list(&Files::default(), folder),
         }
@@ -148,7 +154,8 @@ pub(super) struct Holdings {
     pub(super) workers: usize,
     /// Logs that root creates for the user.
     pub(super) logs: Vec<PathBuf>,
-    pub(super) watched: Vec<PathBuf>,
+    /// Watched files that only root can change, and their stamps before the process reads them.
+    pub(super) places: WatchedPlaces,
     pub(super) keys: Process,
     pub(super) agents: Agents,
 }
@@ -225,34 +232,72 @@ pub(super) struct ResourceOffer {
 }
 
 impl ResourceOffer {
-    pub(super) fn of_files(source: &ConfigSource, seen: &FoundConfig, needs: &Needs) -> Self {
+    pub(super) fn of_files(
+        source: &ConfigSource,
+        (seen, needs): (&FoundConfig, &Needs),
+        places: &WatchedPlaces,
+    ) -> Self {
         let mut offer = Self::default();
         match (source.file(), seen.error) {
             (Some(path), Some(error)) => offer.add(path, ListedPath::Error(error)),
-            (Some(path), None) if seen.is_roots => offer.add(path, ListedPath::File),
+            (Some(path), None) if seen.is_roots => offer.add(path, ListedPath::File(None)),
             _ => {}
         }
         if seen.is_roots {
-            seen.folders.iter().for_each(|path| offer.list(path, true));
-            offer.list_all(&needs.files);
+            let files = seen.folders.iter().chain(&needs.files);
+            files.for_each(|path| offer.list(path, places));
         }
         offer
     }
 
-    pub(super) fn list_all(&mut self, files: &[PathBuf]) {
-        files.iter().for_each(|path| self.list(path, true));
+    pub(super) fn list_all(&mut self, places: &WatchedPlaces) {
+        places.sizes().for_each(|(path, _)| self.list(path, places));
     }
 
-    fn list(&mut self, path: &Path, is_named: bool) {
+    /// Lists the changed files. Lists a changed folder with all its files, unless it has many.
+    pub(super) fn list_changes(&mut self, changes: &Changes, places: &WatchedPlaces) {
+        self.listing.gone = changes.gone.iter().copied().collect();
+        for (path, size) in places.sizes().filter(|(path, _)| changes.touches(path)) {
+            if size <= SMALL_FOLDER {
+                self.list(path, places);
+                continue;
+            }
+            let changed = changes.below(path).filter(|it| it.parent() == Some(path));
+            let changed = changed.filter_map(|path| {
+                let name = path.file_name()?.to_str()?;
+                Some((name.into(), entry(path, places)?))
+            });
+            let folder = FolderListing {
+                entries: changed.collect(),
+                is_part: true,
+            };
+            self.add(path.clone(), ListedPath::Folder(folder));
+        }
+    }
+
+    fn list(&mut self, path: &Path, places: &WatchedPlaces) {
+        let stamp = |path: &Path| places.stamp(path).map(|stamp| stamp.0);
         match root_only::open(path) {
             Ok(None) => {}
-            Ok(Some(RootOnly::File(_))) => self.add(path.to_owned(), ListedPath::File),
-            Ok(Some(RootOnly::Folder(names))) => {
-                let paths = paths_in(path, &names);
-                if is_named {
-                    paths.iter().for_each(|path| self.list(path, false));
-                }
-                self.add(path.to_owned(), ListedPath::Folder(paths));
+            Ok(Some(RootOnly::File(_))) => {
+                self.add(path.to_owned(), ListedPath::File(stamp(path)));
+            }
+            Ok(Some(RootOnly::Folder(entries))) => {
+                let entries = names_of(entries).into_iter().filter_map(|(name, is_file)| {
+                    let path = path.join(&*name);
+                    // The type is enough, because only root can change the folder.
+                    let listed = if is_file {
+                        ListedEntry::File(stamp(&path))
+                    } else {
+                        entry(&path, places)?
+                    };
+                    Some((name, listed))
+                });
+                let folder = FolderListing {
+                    entries: entries.collect(),
+                    is_part: false,
+                };
+                self.add(path.to_owned(), ListedPath::Folder(folder));
             }
             Err(error) => {
                 if let Some(error) = error.raw_os_error() {
@@ -389,33 +434,88 @@ impl ResourceOffer {
     }
 }
 
-/// Opens listed files by index, in order. An index outside the listing is an error.
-pub(super) fn open_listed(files: &[PathBuf], numbers: &[u32]) -> (Vec<OpenResult>, Vec<OwnedFd>) {
-    let mut fds = Vec::new();
-    let open = |place: &u32| {
-        let Some(path) = usize::try_from(*place).ok().and_then(|at| files.get(at)) else {
-            return OpenResult::Error(EINVAL);
-        };
-        match root_only::open(path) {
-            Ok(Some(RootOnly::File(file))) => {
-                fds.push(file.into());
-                OpenResult::Open
-            }
-            Ok(Some(RootOnly::Folder(_))) => OpenResult::Error(EINVAL),
-            Ok(None) => OpenResult::Own,
-            Err(error) => OpenResult::Error(number(&error)),
-        }
-    };
-    let found = numbers.iter().map(open).collect();
-    (found, fds)
+/// Files that were opened for a process.
+#[derive(Debug, Default)]
+pub(super) struct OpenedFiles {
+    pub(super) results: Vec<OpenResult>,
+    pub(super) fds: Vec<OwnedFd>,
+    /// Number of paths that were walked.
+    pub(super) walks: usize,
 }
 
-/// Returns the sorted paths of a folder's contents, without paths that are not UTF-8.
-fn paths_in(folder: &Path, names: &[OsString]) -> Vec<PathBuf> {
-    let mut paths: Vec<PathBuf> = names.iter().map(|name| folder.join(name)).collect();
-    paths.retain(|path| path.to_str().is_some());
-    paths.sort();
-    paths
+/// Opens listed files, `count` from index `first` on. An index outside the listing is an error.
+/// Walks the path of a folder once for all its files.
+pub(super) fn open_listed(listed: &ListedFiles, (first, count): (u32, u32)) -> OpenedFiles {
+    let mut opened = OpenedFiles::default();
+    let mut folder: Option<(PathBuf, Option<RootFolder>)> = None;
+    for index in (first..).take(count as usize) {
+        let result = match listed.path(index) {
+            Some(path) => opened.open(&path, &mut folder),
+            None => Err(io::ErrorKind::InvalidInput.into()),
+        };
+        opened.results.push(match result {
+            Ok(Some(file)) => {
+                opened.fds.push(file.into());
+                OpenResult::Open
+            }
+            Ok(None) => OpenResult::Own,
+            Err(error) => OpenResult::Error(error.raw_os_error().unwrap_or(EINVAL)),
+        });
+    }
+    opened
+}
+
+impl OpenedFiles {
+    fn open(
+        &mut self,
+        path: &Path,
+        folder: &mut Option<(PathBuf, Option<RootFolder>)>,
+    ) -> io::Result<Option<std::fs::File>> {
+        let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
+        let is_other = |known: &mut (PathBuf, _)| known.0 != parent;
+        if folder.take_if(is_other).is_some() || folder.is_none() {
+            self.walks += 1;
+            let opened = RootFolder::open(parent).ok().flatten();
+            *folder = Some((parent.to_owned(), opened));
+        }
+        let of_folder = folder.as_ref().and_then(|(_, folder)| folder.as_ref());
+        if let Some((folder, name)) = of_folder.zip(path.file_name())
+            && let Some(file) = folder.file(name)?
+        {
+            return Ok(Some(file));
+        }
+        self.walks += 1;
+        match root_only::open(path)? {
+            Some(RootOnly::File(file)) => Ok(Some(file)),
+            Some(RootOnly::Folder(_)) => Err(io::Error::from_raw_os_error(EINVAL)),
+            None => Ok(None),
+        }
+    }
+}
+
+/// Returns the state of a path in a listed folder. Returns `None` if it cannot be listed.
+fn entry(path: &Path, places: &WatchedPlaces) -> Option<ListedEntry> {
+    match root_only::open(path) {
+        Ok(None) => Some(ListedEntry::Own),
+        Ok(Some(RootOnly::File(_))) => {
+            let stamp = places.stamp(path);
+            Some(ListedEntry::File(stamp.map(|stamp| stamp.0)))
+        }
+        Ok(Some(RootOnly::Folder(_))) => Some(ListedEntry::Folder),
+        Err(error) => error.raw_os_error().map(ListedEntry::Error),
+    }
+}
+
+/// Returns the sorted names in a folder, without names that are not UTF-8. `true` marks regular
+/// files.
+fn names_of(entries: Vec<FolderEntry>) -> Vec<(Box<str>, bool)> {
+    let names = entries.into_iter().filter_map(|entry| {
+        let name = entry.name.into_string().ok()?;
+        Some((name.into_boxed_str(), entry.is_file))
+    });
+    let mut names: Vec<_> = names.collect();
+    names.sort_unstable();
+    names
 }
 
 fn number(error: &io::Error) -> i32 {
@@ -480,6 +580,8 @@ pub(super) fn is_roots(path: &Path) -> bool {
 }
 
 const EINVAL: i32 = 22;
+/// Number of files up to which a changed folder is listed with all its files.
+const SMALL_FOLDER: usize = 1000;
 const EADDRINUSE: i32 = 98;
 /// Receive buffer of a datagram socket in bytes. An unprivileged process cannot set this size.
 const BUFFER: usize = 4 * 1024 * 1024;

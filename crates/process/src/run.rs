@@ -33,7 +33,7 @@ use crate::protocol::{
 };
 use crate::signals::Signals;
 use becket_keys::signing::token::agents::Agents;
-use becket_keys::watch::{Watch, WatchedPlaces};
+use becket_keys::watch::{Changes, Watch, WatchedPlaces};
 use becket_log::Logging;
 use becket_prepare::source::ConfigSource;
 
@@ -47,6 +47,7 @@ pub(super) struct Runner {
     pub(super) admin_socket: Option<SocketFile>,
     pub(super) pid_file: Option<PidFile>,
     pub(super) watch: Watch,
+    renewing: Renewing,
     /// Number of reloads that the serving process has requested.
     pub(super) asked: u64,
     /// `true` if the supervisor must execute the program of the serving process.
@@ -57,6 +58,18 @@ pub(super) struct Runner {
     reported: u32,
     /// Start of the supervisor's clock, [`Self::now`].
     origin: Instant,
+}
+
+/// Changed files of the running configuration.
+#[derive(Default)]
+struct Renewing {
+    /// Changes that were not sent to the serving process yet.
+    changes: Changes,
+    /// Changes that were sent. Kept until no changed file is rejected, because the next check reads
+    /// rejected files again.
+    sent: Changes,
+    /// `true` if any file may have changed since the serving process read it.
+    is_unknown: bool,
 }
 
 /// Settings that stay constant while this program runs.
@@ -80,6 +93,7 @@ impl Runner {
             admin_socket: None,
             pid_file: None,
             watch: Watch::default(),
+            renewing: Renewing::default(),
             asked: 0,
             is_replaced: false,
             queued: VecDeque::new(),
@@ -145,13 +159,18 @@ impl Runner {
                 () = sleep_until(deadline.unwrap_or(self.origin)), if deadline.is_some() => {
                     return Input::Tick;
                 }
-                () = self.watch.settled() => return Input::FilesChanged,
+                changes = self.watch.settled() => {
+                    self.renewing.changes.add(changes);
+                    return Input::FilesChanged;
+                }
             };
             self.reported += 1;
             match happened {
-                ChildEvent::Event(Event::Open { listing, files }) => {
-                    return self.open(process, listing, &files);
-                }
+                ChildEvent::Event(Event::Open {
+                    listing,
+                    first,
+                    count,
+                }) => return self.open(process, listing, (first, count)),
                 ChildEvent::Event(Event::Token(index)) => self.replace_agent(process, index),
                 ChildEvent::Event(event) => return Input::Event(process, event),
                 ChildEvent::Broken(fault) => return Input::Broken(process, fault.to_owned()),
@@ -165,21 +184,22 @@ impl Runner {
         }
     }
 
-    fn open(&mut self, process: u32, listing: u32, numbers: &[u32]) -> Input {
+    fn open(&mut self, process: u32, listing: u32, files: (u32, u32)) -> Input {
         let Some(child) = self.child(process) else {
             return Input::Tick;
         };
-        if numbers.len() > MOST_OPENED || child.has_too_many_commands() {
+        let (first, count) = files;
+        if count > MOST_OPENED || child.has_too_many_commands() {
             return Input::Broken(process, "too many files at a time".to_owned());
         }
-        child.charge(numbers.len() * FILE);
         let mut listings = child.listings.iter();
         // The supervisor keeps only the paths of the latest listings. A request for a file of an
         // earlier listing returns an error.
         let listed = listings.find(|listed| listed.number == listing);
-        let (found, fds) = open_listed(listed.map_or(&[], |listed| &listed.paths), numbers);
-        let first = numbers.first().copied().unwrap_or_default();
-        child.send(&Command::Opened(listing, first, found), fds);
+        let unknown = ListedFiles::default();
+        let opened = open_listed(listed.unwrap_or(&unknown), files);
+        child.charge(opened.results.len() * FILE + opened.walks * WALK);
+        child.send(&Command::Opened(listing, first, opened.results), opened.fds);
         Input::Event(process, Event::Loading)
     }
 
@@ -196,6 +216,21 @@ impl Runner {
     fn handle(&mut self, input: Input) -> Vec<Action> {
         let is_serving = |process: &u32| self.supervisor.serving() == Some(*process);
         match &input {
+            // The process has loaded, so it requests no further file of the listing.
+            Input::Event(process, Event::Ready | Event::Reloaded | Event::Refused) => {
+                if let Some(child) = self.child(*process) {
+                    child.listings[0] = ListedFiles::default();
+                }
+            }
+            Input::Event(process, Event::Renewed(is_rejected)) if is_serving(process) => {
+                if !is_rejected {
+                    self.renewing.sent = Changes::default();
+                    self.renewing.is_unknown = false;
+                }
+                if let Some(child) = self.child(*process) {
+                    child.listings[1] = ListedFiles::default();
+                }
+            }
             Input::Event(process, Event::Asked(OperatorRequest::Reload)) if is_serving(process) => {
                 self.asked += 1
             }
@@ -383,16 +418,16 @@ impl Runner {
         times(&seen)
     }
 
-    /// Sends the command to check files for changes, and watches the files that only root can
-    /// change.
+    /// Sends the command to check files for changes.
     fn renew(&mut self, process: u32) {
-        let watched = self.held.current.watched.iter();
-        let watched: Vec<PathBuf> = watched.filter(|path| is_roots(path)).cloned().collect();
-        if !watched.is_empty() {
-            self.watch.replace(WatchedPlaces::of(watched));
-        }
+        let changes = std::mem::take(&mut self.renewing.changes);
+        self.renewing.sent.add(changes);
         let mut offer = ResourceOffer::default();
-        offer.list_all(&self.held.current.watched);
+        if self.renewing.is_unknown {
+            offer.list_all(self.watch.places());
+        } else {
+            offer.list_changes(&self.renewing.sent, self.watch.places());
+        }
         offer.listing.number = self.held.listing_number();
         let listed = ListedFiles::of(&offer.listing);
         if let Some(child) = self.child(process) {
@@ -416,18 +451,21 @@ impl Runner {
         };
         self.held.current.logs.clone_from(&logs);
         self.give_logs();
-        let mut offer = ResourceOffer::of_files(&self.setup.source, seen, needs);
+        let watched = needs.watched.iter().filter(|_| seen.is_roots);
+        let watched = watched.filter(|path| is_roots(path)).cloned().collect();
+        // Before the process reads the files, so that no later change is missed.
+        let places = WatchedPlaces::of(watched);
+        let mut offer = ResourceOffer::of_files(&self.setup.source, (seen, needs), &places);
         offer.listing.number = self.held.listing_number();
         let sockets = offer.bind(needs, &self.held.current.sockets);
         if self.setup.identity.is_some() {
             offer.add_admin_socket(needs, &mut self.admin_socket);
         }
-        let watched = needs.watched.iter().filter(|_| seen.is_roots);
         let holdings = Holdings {
             sockets,
             workers: needs.workers,
             logs,
-            watched: watched.cloned().collect(),
+            places,
             keys: seen.file.process.clone(),
             agents: Agents::default(),
         };
@@ -436,6 +474,12 @@ impl Runner {
 
     fn commit(&mut self, process: u32) {
         self.held.commit(process);
+        self.renewing = Renewing::default();
+        self.watch.stop();
+        let places = std::mem::take(&mut self.held.current.places);
+        if !places.is_empty() {
+            self.watch.replace(places);
+        }
         if self.pid_file.is_none() {
             self.write_pid();
         }
@@ -446,7 +490,10 @@ impl Runner {
         let (seen, needs) = self.look();
         if seen.is_roots {
             self.held.current.logs = needs.logs;
-            self.held.current.watched = needs.watched;
+            let watched = needs.watched.into_iter().filter(|path| is_roots(path));
+            self.watch.replace(WatchedPlaces::of(watched.collect()));
+            // The previous program may have missed changes at its end.
+            self.renewing.is_unknown = true;
         }
         self.held.current.keys = seen.file.process;
         self.write_pid();
@@ -523,7 +570,9 @@ impl Runner {
 /// Maximum number of events read after a deadline expired and before it takes effect.
 const MOST_REPORTED: u32 = 64;
 /// Event credit in bytes that each opened file costs.
-const FILE: usize = 16;
+const FILE: usize = 4;
+/// Event credit in bytes that each walked path costs.
+const WALK: usize = 16;
 /// Event credit in bytes that a reload costs.
 const RELOAD: usize = 8 * 1024;
 /// Number of attempts to bind an address that is in use. A draining process closes its sockets

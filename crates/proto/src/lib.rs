@@ -50,6 +50,7 @@ pub mod session;
 pub mod session_state;
 pub mod session_table;
 pub mod share;
+pub mod sorted_chunks;
 pub mod starttls;
 pub mod stick;
 

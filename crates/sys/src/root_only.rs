@@ -28,8 +28,51 @@ use crate::identity::UnixIdentity;
 #[derive(Debug)]
 pub enum RootOnly {
     File(File),
-    /// A directory, with the names of its entries.
-    Folder(Vec<OsString>),
+    /// A directory with its entries.
+    Folder(Vec<FolderEntry>),
+}
+
+#[derive(Debug)]
+pub struct FolderEntry {
+    pub name: OsString,
+    /// `true` for a regular file; `false` for other files, and if the type is not known.
+    pub is_file: bool,
+}
+
+/// An open directory that only root can change. It opens many files without walking the path again.
+#[derive(Debug)]
+pub struct RootFolder(OwnedFd);
+
+impl RootFolder {
+    /// Opens a directory by an absolute path. Returns `None` if the path leads to a file, or if a user other than root
+    /// can change the directory.
+    ///
+    /// # Errors
+    /// Returns the error of the failed system call.
+    pub fn open(path: &Path) -> io::Result<Option<Self>> {
+        let found = walk(path)?;
+        Ok(found.and_then(|(folder, name)| name.is_none().then_some(Self(folder))))
+    }
+
+    /// Opens a regular file in this directory. Returns `None` for a link, whose path must be walked.
+    ///
+    /// # Errors
+    /// Returns the error of the failed system call; `InvalidInput` if it is not a regular file.
+    pub fn file(&self, name: &OsStr) -> io::Result<Option<File>> {
+        match open_in(&self.0, name) {
+            Err(error) if error.raw_os_error() == Some(libc::ELOOP) => Ok(None),
+            opened => opened.map(Some),
+        }
+    }
+}
+
+fn open_in(folder: &OwnedFd, name: &OsStr) -> io::Result<File> {
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
+    let file = openat(folder, name, flags | NO_LINK, Mode::empty())?;
+    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
+        FileType::RegularFile => Ok(file.into()),
+        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
 }
 
 /// Opens a file or lists a directory by an absolute path. Returns `None` if a user other than root can change the file
@@ -44,12 +87,8 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
     let Some(name) = name else {
         return list(&folder).map(Some);
     };
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = openat(&folder, &name, flags | NO_LINK, Mode::empty())?;
-    match FileType::from_raw_mode(fstat(&file)?.st_mode) {
-        FileType::RegularFile => Ok(Some(RootOnly::File(file.into()))),
-        _ => Err(io::Error::from_raw_os_error(libc::EINVAL)),
-    }
+    let file = open_in(&folder, &name)?;
+    Ok(Some(RootOnly::File(file)))
 }
 
 /// Creates a file that the user owns, or changes the owner of an existing file from root to the user. Does nothing if a
@@ -200,15 +239,17 @@ fn names_to_walk(path: &Path) -> Vec<OsString> {
 }
 
 fn list(folder: &OwnedFd) -> io::Result<RootOnly> {
-    let mut names = Vec::new();
+    let mut entries = Vec::new();
     let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
     for entry in Dir::new(openat(folder, ".", flags, Mode::empty())?)? {
-        let name = OsStr::from_bytes(entry?.file_name().to_bytes()).to_owned();
+        let entry = entry?;
+        let name = OsStr::from_bytes(entry.file_name().to_bytes()).to_owned();
         if name != "." && name != ".." {
-            names.push(name);
+            let is_file = entry.file_type() == FileType::RegularFile;
+            entries.push(FolderEntry { name, is_file });
         }
     }
-    Ok(RootOnly::Folder(names))
+    Ok(RootOnly::Folder(entries))
 }
 
 const NO_LINK: OFlags = OFlags::NOFOLLOW.union(OFlags::CLOEXEC);
@@ -239,7 +280,8 @@ mod tests {
     fn text(path: &Path) -> Option<String> {
         match open(path).unwrap()? {
             RootOnly::File(file) => Some(io::read_to_string(file).unwrap()),
-            RootOnly::Folder(mut names) => {
+            RootOnly::Folder(entries) => {
+                let mut names: Vec<_> = entries.into_iter().map(|it| it.name).collect();
                 names.sort();
                 Some(names.join(OsStr::new(" ")).into_string().unwrap())
             }
@@ -273,6 +315,27 @@ mod tests {
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
         symlink("loop", at("loop")).unwrap();
         assert!(open(&at("loop")).is_err());
+    }
+
+    #[test]
+    fn files_of_a_folder_of_root_are_opened_without_walking_their_links() {
+        let Some(place) = folder() else { return };
+        let at = |name: &str| place.path().join(name);
+        mode(place.path(), 0o755);
+        fs::write(at("file"), "one").unwrap();
+        symlink("file", at("link")).unwrap();
+        fs::create_dir(at("folder")).unwrap();
+        let open = |path: &Path| RootFolder::open(path).unwrap();
+        let opened = open(place.path()).unwrap();
+        let file = opened.file(OsStr::new("file")).unwrap().unwrap();
+        assert_eq!(io::read_to_string(file).unwrap(), "one");
+        assert!(opened.file(OsStr::new("link")).unwrap().is_none());
+        for name in ["folder", "none"] {
+            opened.file(OsStr::new(name)).unwrap_err();
+        }
+        assert!(open(&at("file")).is_none());
+        mode(place.path(), 0o775);
+        assert!(open(place.path()).is_none());
     }
 
     #[test]

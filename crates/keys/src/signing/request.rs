@@ -52,12 +52,11 @@ pub enum Offload {
 }
 
 impl Offload {
-    /// Returns the value for a kind of key. docs/decisions/0029 and 0031 contain the measurements.
-    pub fn of(key: &dyn SigningKey, in_batches: bool) -> Self {
-        let is_short_rsa = || {
-            key.algorithm() == SignatureAlgorithm::RSA
-                && key.public_key().is_some_and(|key| key.len() < LONG_RSA)
-        };
+    /// Returns the value for a key and its encoded public key. docs/decisions/0029 and 0031 contain
+    /// the measurements.
+    pub fn of(key: &dyn SigningKey, public: &[u8], in_batches: bool) -> Self {
+        let is_short_rsa =
+            || key.algorithm() == SignatureAlgorithm::RSA && public.len() < LONG_RSA;
         if key.choose_scheme(&CHEAP).is_some() {
             Self::Pointless
         } else if !is_short_rsa() {
@@ -112,8 +111,9 @@ mod tests {
         ] {
             let key = PrivateKeyDer::Pkcs8(key.unwrap().serialize_der().into());
             let key = any_supported_type(&key).unwrap();
-            assert_eq!(Offload::of(&*key, false), alone);
-            assert_eq!(Offload::of(&*key, true), in_batches);
+            let public = key.public_key().unwrap();
+            assert_eq!(Offload::of(&*key, &public, false), alone);
+            assert_eq!(Offload::of(&*key, &public, true), in_batches);
         }
     }
 }

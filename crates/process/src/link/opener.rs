@@ -122,8 +122,12 @@ impl Opener {
 
     /// Requests [`MOST_OPENED`] files of a listing, starting with index `first`.
     fn ask(&self, listing: u32, first: u32, asking: &mut Asking) -> io::Result<OpenedAhead> {
-        let files = (first..).take(MOST_OPENED).collect();
-        self.send(&Event::Open { listing, files })?;
+        let count = MOST_OPENED;
+        self.send(&Event::Open {
+            listing,
+            first,
+            count,
+        })?;
         let (found, fds) = loop {
             let (of, from, found, fds) = self.answer(asking)?;
             // Ignores a late answer to an earlier request.

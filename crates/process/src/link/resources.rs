@@ -11,12 +11,16 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use super::opener::Opener;
-use crate::protocol::{ListedPath, Resources, SocketKind};
-use becket_keys::files::{FileAt, Files};
+use crate::protocol::{FolderListing, ListedEntry, ListedPath, Resources, SocketKind};
+use becket_keys::files::{FileAt, Files, ListedFolder};
+use becket_keys::stamp::Stamp;
+use becket_keys::watch::Changes;
 
 #[derive(Debug, Default)]
 pub struct ProcessResources {
     pub files: Files,
+    /// Files of a check for changes.
+    pub changes: Changes,
     pub sockets: BoundSockets,
     /// Unix socket for the admin pages, if the supervisor created it.
     pub admin_socket: Option<io::Result<OwnedFd>>,
@@ -36,18 +40,15 @@ impl ProcessResources {
     pub fn new(listing: Resources, fds: Vec<OwnedFd>, opener: &Arc<Opener>) -> io::Result<Self> {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or(io::ErrorKind::InvalidData);
-        let files = listing
-            .files
-            .into_iter()
-            .enumerate()
-            .map(|(number, (path, listed))| {
-                let at = match listed {
-                    ListedPath::File => FileAt::Listed(number as u32),
-                    ListedPath::Folder(paths) => FileAt::Folder(paths),
-                    ListedPath::Error(error) => FileAt::Error(error),
-                };
-                (path, at)
-            });
+        let changes = changes(&listing);
+        let files = listing.indexed().map(|(index, (path, listed))| {
+            let at = match listed {
+                ListedPath::File(stamp) => FileAt::Listed(index, stamp.map(Stamp)),
+                ListedPath::Folder(folder) => FileAt::Folder(listed_folder(index + 1, folder)),
+                ListedPath::Error(error) => FileAt::Error(*error),
+            };
+            (path.clone(), at)
+        });
         let files = Files::new(files.collect());
         let (opener, number) = (Arc::clone(opener), listing.number);
         let reporter = Arc::clone(&opener);
@@ -70,6 +71,7 @@ impl ProcessResources {
         Ok(Self {
             tokens: tokens.collect::<Result<_, _>>()?,
             files,
+            changes,
             sockets: BoundSockets {
                 sockets,
                 listen_later: false,
@@ -90,6 +92,42 @@ impl ProcessResources {
             ..Self::default()
         }
     }
+}
+
+fn listed_folder(first: u32, folder: &FolderListing) -> ListedFolder {
+    let entries = folder.entries.iter().zip(first..);
+    let entries = entries.map(|((name, entry), index)| {
+        let at = match entry {
+            ListedEntry::File(stamp) => FileAt::Listed(index, stamp.map(Stamp)),
+            ListedEntry::Folder => FileAt::Folder(ListedFolder::default()),
+            ListedEntry::Own => FileAt::Own,
+            ListedEntry::Error(error) => FileAt::Error(*error),
+        };
+        (name.clone(), at)
+    });
+    ListedFolder {
+        entries: entries.collect(),
+        is_part: folder.is_part,
+    }
+}
+
+/// Returns the paths of a listing as changes. If a folder is listed in part, so are its files.
+fn changes(listing: &Resources) -> Changes {
+    let mut changes = Changes {
+        gone: listing.gone.iter().copied().collect(),
+        ..Changes::default()
+    };
+    for (path, listed) in &listing.files {
+        if let ListedPath::Folder(folder) = listed
+            && folder.is_part
+        {
+            let names = folder.entries.iter();
+            let paths = names.map(|(name, _)| path.join(&**name));
+            changes.paths.extend(paths);
+        }
+        changes.paths.insert(path.clone());
+    }
+    changes
 }
 
 /// Sockets by kind and address. Each can be taken once.

@@ -108,7 +108,7 @@ impl Supervisor {
                 None => self.misfit(id, &event, out),
             },
             Event::Changed => out.push(Action::Watch),
-            Event::Renewed if serving.is_renewing => {
+            Event::Renewed(_) if serving.is_renewing => {
                 serving.is_renewing = false;
                 self.proceed(now, out);
             }

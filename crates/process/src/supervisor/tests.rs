@@ -193,7 +193,7 @@ impl World {
                     Event::Reloaded
                 });
             }
-            Command::Renew(_) => fake.events.push_back(Event::Renewed),
+            Command::Renew(_) => fake.events.push_back(Event::Renewed(false)),
             Command::Wanted(to, counts) if !counts.is_empty() => {
                 fake.events.push_back(Event::Granted(to, counts));
             }
@@ -281,7 +281,7 @@ impl World {
             Event::Ready,
             Event::Serving,
             Event::Reloaded,
-            Event::Renewed,
+            Event::Renewed(false),
             Event::Changed,
             Event::Yielded(process + 1, [(9, 9)].into()),
             Event::Granted(3, [(9, 9)].into()),

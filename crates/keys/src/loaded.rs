@@ -1,0 +1,360 @@
+//! A certificate with its issuers and its private key, as [`keys`](crate::keys) loads them.
+//!
+//! A [`Loaded`] certificate that is not in use takes the bytes of its certificate and about 200 bytes: no
+//! parsed key, no copy of its issuers, and no names. The first handshake makes the rest
+//! ([`Ready`]), and [`KeyCache`](crate::key_cache::KeyCache) bounds how many certificates keep it.
+
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+use becket_config::address::NamePattern;
+use becket_multibuffer::PrivateKey;
+use becket_proto::ticket::UnixSeconds;
+use rustls::sign::{CertifiedKey, SigningKey};
+use rustls::{SignatureAlgorithm, SignatureScheme};
+use rustls_pki_types::CertificateDer;
+use x509_parser::prelude::{ASN1Time, Validity};
+
+use super::digest::digest;
+use super::facts;
+use super::issuers::Issuers;
+use super::presented::Presented;
+use super::stamp::Stamp;
+use super::stored_key::{LazyKey, StoredKey};
+use crate::signing::Offload;
+use crate::signing::token::TokenKey;
+
+#[derive(Debug)]
+pub struct Loaded {
+    leaf: Box<[u8]>,
+    pub issuers: Arc<Issuers>,
+    pub key: HeldKey,
+    pub offload: Offload,
+    validity: LeafValidity,
+    /// File of the chain.
+    pub file: Box<Path>,
+    /// Stamp of all files; 0 if a file has changed too recently for a stamp.
+    stamp: AtomicU64,
+    extras: Option<Box<Extras>>,
+    ready: Mutex<Option<Arc<Ready>>>,
+    is_used: AtomicBool,
+}
+
+#[derive(Clone, Debug)]
+pub enum HeldKey {
+    Stored(StoredKey),
+    /// A key of a kind that must be parsed when it is loaded.
+    Parsed(Arc<dyn SigningKey>),
+    /// A key on a token.
+    Token(TokenKey),
+}
+
+impl HeldKey {
+    /// Returns a key that signs. A stored key is parsed at its first signature.
+    pub fn signing_key(&self) -> Arc<dyn SigningKey> {
+        match self {
+            Self::Stored(key) => Arc::new(LazyKey::new(key.clone())),
+            Self::Parsed(key) => Arc::clone(key),
+            Self::Token(key) => Arc::new(key.clone()),
+        }
+    }
+
+    pub fn algorithm(&self) -> SignatureAlgorithm {
+        match self {
+            Self::Stored(key) => key.kind.algorithm(),
+            Self::Parsed(key) => key.algorithm(),
+            Self::Token(key) => key.algorithm(),
+        }
+    }
+
+    /// Returns `true` if the key supports at least one of the schemes.
+    pub fn supports(&self, schemes: &[SignatureScheme]) -> bool {
+        match self {
+            Self::Stored(key) => {
+                let mut own = key.kind.schemes().iter();
+                own.any(|scheme| schemes.contains(scheme))
+            }
+            Self::Parsed(key) => key.choose_scheme(schemes).is_some(),
+            Self::Token(key) => key.choose_scheme(schemes).is_some(),
+        }
+    }
+}
+
+/// Validity of a certificate in seconds since 1970, at most the year 2106.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LeafValidity {
+    from: u32,
+    until: u32,
+}
+
+impl LeafValidity {
+    pub fn of(validity: &Validity) -> Self {
+        let seconds = |at: ASN1Time| u32::try_from(at.timestamp().max(0)).unwrap_or(u32::MAX);
+        Self {
+            from: seconds(validity.not_before),
+            until: seconds(validity.not_after),
+        }
+    }
+}
+
+/// Properties that few certificates have.
+#[derive(Clone, Debug, Default)]
+pub struct Extras {
+    /// Policy name for clients that receive this certificate; `None` if not configured.
+    pub policy: Option<Arc<str>>,
+    pub staple: Option<Staple>,
+    /// RSA key for batched signatures; `None` if this key does not sign in batches.
+    pub batch_key: Option<Arc<PrivateKey>>,
+}
+
+/// A stapled OCSP response.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Staple {
+    pub response: Vec<u8>,
+    pub until: Option<UnixSeconds>,
+}
+
+/// The parts of a certificate that handshakes use.
+#[derive(Debug)]
+struct Ready {
+    chain: Arc<CertifiedKey>,
+    presented: OnceLock<Arc<Presented>>,
+}
+
+/// The parts that every certificate has, for [`Loaded::new`].
+#[derive(Debug)]
+pub struct Parts<'a> {
+    pub leaf: &'a CertificateDer<'a>,
+    pub validity: LeafValidity,
+    pub issuers: Arc<Issuers>,
+    pub key: HeldKey,
+    pub offload: Offload,
+    pub file: &'a Path,
+}
+
+impl Loaded {
+    pub fn new(parts: Parts<'_>, stamp: Option<Stamp>, extras: Extras) -> Self {
+        let Parts {
+            leaf,
+            validity,
+            issuers,
+            key,
+            offload,
+            file,
+        } = parts;
+        let has_extras =
+            extras.policy.is_some() || extras.staple.is_some() || extras.batch_key.is_some();
+        Self {
+            validity,
+            leaf: leaf.as_ref().into(),
+            issuers,
+            key,
+            offload,
+            file: file.into(),
+            stamp: AtomicU64::new(stamp.map_or(0, |stamp| stamp.0)),
+            extras: has_extras.then(|| Box::new(extras)),
+            ready: Mutex::default(),
+            is_used: AtomicBool::new(false),
+        }
+    }
+
+    pub fn leaf(&self) -> CertificateDer<'_> {
+        CertificateDer::from(&*self.leaf)
+    }
+
+    /// Copies all certificates of the chain, the leaf first.
+    pub fn chain(&self) -> Vec<CertificateDer<'static>> {
+        let leaf = self.leaf().into_owned();
+        let issuers = self.issuers.certificates().iter().cloned();
+        std::iter::once(leaf).chain(issuers).collect()
+    }
+
+    /// Digest of the certificates of the chain.
+    pub fn digest(&self) -> [u8; 32] {
+        let issuers = self.issuers.certificates().iter().map(AsRef::as_ref);
+        let parts: Vec<&[u8]> = std::iter::once(&*self.leaf).chain(issuers).collect();
+        digest(&parts)
+    }
+
+    /// Parses the certificate for its names.
+    pub fn names(&self) -> Vec<NamePattern> {
+        let parsed = facts::certificate(&self.leaf);
+        parsed.map_or_else(Vec::new, |leaf| facts::names_of(&leaf).0)
+    }
+
+    /// Returns when the certificate expires, at most 2106.
+    pub fn not_after(&self) -> UnixSeconds {
+        UnixSeconds(self.validity.until.into())
+    }
+
+    /// Returns `true` if a warning about the dates of the certificate may be due at `now`, in
+    /// seconds since 1970.
+    pub fn dates_need_check(&self, now: u64) -> bool {
+        let LeafValidity { from, until } = self.validity;
+        now < from.into() || now.saturating_add(facts::LONGEST_WARNING) >= until.into()
+    }
+
+    pub fn policy(&self) -> Option<&Arc<str>> {
+        self.extras.as_ref()?.policy.as_ref()
+    }
+
+    pub fn batch_key(&self) -> Option<&Arc<PrivateKey>> {
+        self.extras.as_ref()?.batch_key.as_ref()
+    }
+
+    pub fn staple(&self) -> Option<&Staple> {
+        self.extras.as_ref()?.staple.as_ref()
+    }
+
+    /// Returns the OCSP response, unless it has expired.
+    fn staple_at(&self, now: UnixSeconds) -> Option<&Staple> {
+        let is_current = |staple: &&Staple| staple.until.is_none_or(|until| until > now);
+        self.staple().filter(is_current)
+    }
+
+    /// Returns `true` if this certificate was loaded from files with this stamp.
+    pub fn has_stamp(&self, stamp: Stamp) -> bool {
+        stamp.0 == self.stamp.load(Relaxed)
+    }
+
+    /// Records the stamp of files that were read again with equal contents.
+    pub fn set_stamp(&self, stamp: Option<Stamp>) {
+        self.stamp.store(stamp.map_or(0, |it| it.0), Relaxed);
+    }
+
+    /// Returns `true` if this certificate and its issuers are equal to others.
+    pub(super) fn has_parts(&self, leaf: &CertificateDer<'_>, issuers: &Issuers) -> bool {
+        *self.leaf == **leaf && self.issuers.certificates() == issuers.certificates()
+    }
+
+    /// Returns `true` if both have equal certificates, keys, OCSP responses and policies.
+    pub fn is_same(&self, other: &Self) -> bool {
+        let is_same_key = match (&self.key, &other.key) {
+            (HeldKey::Stored(one), HeldKey::Stored(other)) => one == other,
+            // The certificate contains the public key.
+            (HeldKey::Parsed(_), HeldKey::Parsed(_)) => true,
+            (HeldKey::Token(_), HeldKey::Token(_)) => true,
+            _ => false,
+        };
+        is_same_key
+            && self.has_parts(&other.leaf(), &other.issuers)
+            && (self.staple(), self.policy()) == (other.staple(), other.policy())
+    }
+
+    /// Returns the chain with a key, and the OCSP response unless it has expired.
+    pub fn certified(&self, key: Arc<dyn SigningKey>, now: UnixSeconds) -> CertifiedKey {
+        let mut certified = CertifiedKey::new(self.chain(), key);
+        certified.ocsp = self.staple_at(now).map(|staple| staple.response.clone());
+        certified
+    }
+
+    fn ready(&self) -> MutexGuard<'_, Option<Arc<Ready>>> {
+        // The state stays valid if another lock holder panics.
+        self.ready.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the chain that an earlier handshake made, if its OCSP response has not expired.
+    pub(super) fn ready_at(&self, now: UnixSeconds) -> Option<Arc<CertifiedKey>> {
+        let is_current = |ready: &&Arc<Ready>| {
+            self.extras.is_none() || ready.chain.ocsp.is_some() == self.staple_at(now).is_some()
+        };
+        let chain = Arc::clone(&self.ready().as_ref().filter(is_current)?.chain);
+        if !self.is_used.load(Relaxed) {
+            self.is_used.store(true, Relaxed);
+        }
+        Some(chain)
+    }
+
+    #[cfg(test)]
+    pub(super) fn has_ready(&self) -> bool {
+        self.ready().is_some()
+    }
+
+    /// Stores a chain for later handshakes. Returns `true` if none was stored.
+    pub(super) fn set_ready(&self, chain: &Arc<CertifiedKey>) -> bool {
+        let ready = Ready {
+            chain: Arc::clone(chain),
+            presented: OnceLock::new(),
+        };
+        self.ready().replace(Arc::new(ready)).is_none()
+    }
+
+    /// Drops the stored chain. With `unless_used`, keeps it if it was used since the last call.
+    /// Returns `true` if no chain is stored afterwards.
+    pub(super) fn forget_ready(&self, unless_used: bool) -> bool {
+        let was_used = self.is_used.swap(false, Relaxed);
+        if unless_used && was_used {
+            return false;
+        }
+        let _dropped_after_the_lock = self.ready().take();
+        true
+    }
+
+    /// Returns the algorithm names of the certificate.
+    pub fn presented(&self) -> Arc<Presented> {
+        let read = || Arc::new(Presented::of(&self.leaf()));
+        let ready = self.ready().clone();
+        ready.map_or_else(read, |ready| Arc::clone(ready.presented.get_or_init(read)))
+    }
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use rcgen::{CertificateParams, KeyPair};
+    use rustls_pki_types::PrivateKeyDer;
+
+    use super::*;
+    use crate::issuers::IssuerTable;
+    use crate::stored_key::KeyKind;
+
+    /// Creates a self-signed certificate for these names, in the file `NAME.pem`.
+    pub(crate) fn loaded(names: &[&str], issuers: &IssuerTable) -> Loaded {
+        let file = format!("{}.pem", names.first().unwrap_or(&"none"));
+        loaded_from(Path::new(&file), names, issuers)
+    }
+
+    pub(crate) fn loaded_from(file: &Path, names: &[&str], issuers: &IssuerTable) -> Loaded {
+        let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+        let pair = KeyPair::generate().unwrap();
+        let params = CertificateParams::new(names).unwrap();
+        let signed = params.self_signed(&pair).unwrap();
+        let der = PrivateKeyDer::Pkcs8(pair.serialize_der().into());
+        let parsed = facts::certificate(signed.der()).unwrap();
+        let parts = Parts {
+            leaf: signed.der(),
+            validity: LeafValidity::of(parsed.validity()),
+            issuers: issuers.find(&[]).unwrap(),
+            key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &der)),
+            offload: Offload::Pointless,
+            file,
+        };
+        Loaded::new(parts, None, Extras::default())
+    }
+
+    #[test]
+    fn an_unused_certificate_is_small() {
+        // With its counters it fits into a block of 128 bytes.
+        assert!(size_of::<Loaded>() <= 112, "{}", size_of::<Loaded>());
+    }
+
+    #[test]
+    fn a_stapled_response_is_sent_until_it_expires() {
+        let mut one = loaded(&["a.test"], &IssuerTable::default());
+        let staple = Staple {
+            response: vec![1],
+            until: Some(UnixSeconds(10)),
+        };
+        one.extras = Some(Box::new(Extras {
+            staple: Some(staple),
+            ..Extras::default()
+        }));
+        let one = Arc::new(one);
+        let cache = crate::key_cache::KeyCache::default();
+        let sends = |now| {
+            let chain = cache.get(&one, UnixSeconds(now), |it| it.key.signing_key());
+            chain.ocsp.is_some()
+        };
+        assert_eq!([9, 9, 10, 11].map(sends), [true, true, false, false]);
+    }
+}
