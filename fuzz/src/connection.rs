@@ -452,6 +452,7 @@ fn listener_state(config: &Config, listener: usize, now: Now) -> Rc<ListenerStat
         secrets: Arc::clone(rotation.secrets()),
         file: Arc::clone(&config.file),
         key_log: false,
+        keys: Arc::default(),
         outbox: None,
     };
     let pools = config.backends.iter();

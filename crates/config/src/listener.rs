@@ -238,7 +238,7 @@ impl Certificate {
 
     /// Returns the paths of this entry's files. Returns the folder of a glob pattern instead of the
     /// matching files.
-    pub(crate) fn files(&self) -> Vec<&str> {
+    pub fn files(&self) -> Vec<&str> {
         match self {
             Self::Path(path) => vec![glob::split(path).map_or(path, |(folder, _)| folder)],
             Self::Pair(pair) => {

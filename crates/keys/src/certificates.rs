@@ -105,6 +105,12 @@ pub struct MapFaults {
     pub nameless: Vec<Arc<Loaded>>,
 }
 
+impl Default for CertificateMap {
+    fn default() -> Self {
+        Self::of(Vec::new(), DefaultCertificate::default()).0
+    }
+}
+
 impl CertificateMap {
     /// Creates a map of certificates, which must be in the order of the configuration.
     pub fn of(certificates: Vec<NewCertificate>, choice: DefaultCertificate) -> (Self, MapFaults) {
@@ -340,6 +346,25 @@ impl CertificateMap {
             }
         });
         all.take_while(move |it| it.entry == entry)
+    }
+
+    /// Compares this map with a list of certificates in the order of the configuration. Returns the
+    /// certificates that the list lacks, and the indices of those that the map lacks.
+    pub fn difference(&self, list: &[NewCertificate]) -> (Vec<Listed>, Vec<usize>) {
+        let (mut removed, mut added) = (Vec::new(), Vec::new());
+        let mut own = self.list.iter().peekable();
+        for (index, (listed, _)) in list.iter().enumerate() {
+            let place = listed.place();
+            while let Some(before) = own.next_if(|it| it.order(place) == Ordering::Less) {
+                removed.push(before.clone());
+            }
+            match own.next_if(|it| it.order(place) == Ordering::Equal) {
+                Some(same) if same.is_same(listed) => {}
+                _ => added.push(index),
+            }
+        }
+        removed.extend(own.cloned());
+        (removed, added)
     }
 
     /// Returns the certificate of a file in an entry of the configuration.
@@ -578,7 +603,13 @@ mod tests {
                         added.push((new, None));
                     }
                 }
-                map = map.changed(&removed, added).0;
+                let next = map.changed(&removed, added).0;
+                let all = next.certificates().map(|it| (it.clone(), None));
+                let all: Vec<NewCertificate> = all.collect();
+                let (removed, added) = map.difference(&all);
+                let added = added.into_iter().map(|index| all[index].clone()).collect();
+                check(&map.changed(&removed, added).0, &model);
+                map = next;
                 check(&map, &model);
                 let all = model.iter().map(|(at, it)| (listed(it, at.0), None));
                 check(&CertificateMap::of(all.collect(), DefaultCertificate::Last).0, &model);

@@ -251,6 +251,31 @@ impl Files {
         }
     }
 
+    /// Returns the sorted paths in a folder that are not folders.
+    ///
+    /// # Errors
+    /// Returns the error of a system call.
+    pub fn list_files(&self, folder: &Path) -> io::Result<Vec<PathBuf>> {
+        let mut paths = match self.at(folder) {
+            FileAt::Own => {
+                let entries = self.here(folder, |folder| fs::read_dir(folder))?.flatten();
+                let files = entries.filter_map(|entry| match entry.file_type() {
+                    Ok(kind) if kind.is_dir() => None,
+                    Ok(kind) if kind.is_file() => Some(entry.path()),
+                    _ => Some(entry.path()).filter(|path| !path.is_dir()),
+                });
+                files.collect()
+            }
+            _ => {
+                let mut paths = self.list(folder)?;
+                paths.retain(|path| !self.is_folder(path));
+                paths
+            }
+        };
+        paths.sort_unstable();
+        Ok(paths)
+    }
+
     /// Returns the sorted paths in a folder.
     ///
     /// # Errors
@@ -355,6 +380,8 @@ fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
     None
 }
 
+/// Number of files up to which a change in a folder is looked for in all its files.
+pub const SMALL_FOLDER: usize = 1000;
 /// Maximum size of another program's configuration file in bytes.
 pub const LARGEST: u64 = 16 * 1024 * 1024;
 /// Maximum number of symbolic links and folders that are followed on a path.

@@ -11,6 +11,8 @@ use super::loaded::Loaded;
 
 #[derive(Debug)]
 pub struct Job {
+    /// Index of the entry in the configuration's list of certificates.
+    pub entry: u32,
     /// Configuration key to which problems refer.
     pub path: Arc<str>,
     pub source: ChainSource,
@@ -33,14 +35,15 @@ pub enum ChainSource {
     /// A chain whose key is on a token.
     Token {
         chain: PathBuf,
-        uri: KeyUri,
+        uri: Box<KeyUri>,
     },
 }
 
 impl Job {
     /// Creates a job for a chain with its key, without an OCSP response.
-    pub fn of(path: &Arc<str>, source: ChainSource) -> Self {
+    pub fn of(entry: u32, path: &Arc<str>, source: ChainSource) -> Self {
         Self {
+            entry,
             path: Arc::clone(path),
             source,
             ocsp: None,

@@ -137,7 +137,7 @@ mod tests {
         let path = Arc::from("certificates[0]");
         let job = |number: usize| Job {
             before: before.get(number).and_then(|it| it.loaded.clone()),
-            ..Job::of(&path, ChainSource::Bundle(folder.join(number.to_string())))
+            ..Job::of(0, &path, ChainSource::Bundle(folder.join(number.to_string())))
         };
         (0..count).map(job).collect()
     }

@@ -17,8 +17,7 @@ use rustls_pki_types::pem::{Error, SectionKind};
 use super::ConfigBuilder;
 use becket_keys::authorities::hashed;
 use becket_keys::facts;
-use becket_keys::files::{part, reason};
-use becket_keys::keys::shown;
+use becket_keys::files::{part, reason, shown};
 use becket_tls::verifier;
 
 pub(super) struct RevocationLists<'a> {

@@ -37,7 +37,7 @@ pub mod renewal;
 
 use std::collections::HashMap;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::address::Address;
@@ -57,8 +57,12 @@ use rustls_pki_types::UnixTime;
 use tracing_subscriber::filter::LevelFilter;
 
 pub use self::names::ServerNames;
+use self::renewal::Renewing;
 use self::resolver::{HostAddresses, HostResolver, has_ipv6};
+use becket_keys::certificates::CertificateMap;
+use becket_keys::checked::CheckedFiles;
 use becket_keys::files::{Files, reason};
+use becket_keys::issuers::IssuerTable;
 use becket_keys::keys::Loader;
 use becket_keys::signing::token::Tokens;
 use becket_log::check_level;
@@ -83,6 +87,8 @@ pub struct Environment<'a> {
     /// Tokens of the running configuration, and the agent sockets for the configuration to load.
     pub tokens: Tokens,
     pub trials: Trials,
+    /// Issuers of all loaded certificates.
+    pub issuers: IssuerTable,
     /// The running configuration. Unchanged chains, policies and CAs are reused from it.
     pub running: Option<&'a Config>,
 }
@@ -101,6 +107,7 @@ impl<'a> Environment<'a> {
             multibuffer: Multibuffer::detect(),
             tokens: Tokens::default(),
             trials: Trials::default(),
+            issuers: IssuerTable::default(),
             running: None,
         }
     }
@@ -110,6 +117,8 @@ impl<'a> Environment<'a> {
 pub struct Prepared {
     pub config: Config,
     pub warnings: Vec<Problem>,
+    /// Certificate files that were checked, to be saved when the configuration is used.
+    pub checked: CheckedFiles,
 }
 
 /// Builds a configuration from the parsed text. Blocks.
@@ -125,7 +134,7 @@ pub fn prepare(reading: Reading, environment: &Environment<'_>) -> Result<Prepar
     let Some(file) = file else {
         return Err(Rejected::of(errors));
     };
-    let (config, found) = build(&file, environment);
+    let (config, found, checked) = build(&file, environment);
     let placed = |mut problem| {
         places.place(&mut problem);
         problem
@@ -137,7 +146,11 @@ pub fn prepare(reading: Reading, environment: &Environment<'_>) -> Result<Prepar
     let mut warnings: Vec<Problem> = found.warnings.into_iter().map(placed).collect();
     warnings.sort_by_key(|problem| problem.line);
     if errors.is_empty() {
-        return Ok(Prepared { config, warnings });
+        return Ok(Prepared {
+            config,
+            warnings,
+            checked,
+        });
     }
     Err(Rejected {
         warnings,
@@ -146,8 +159,11 @@ pub fn prepare(reading: Reading, environment: &Environment<'_>) -> Result<Prepar
 }
 
 /// Builds a configuration, which is valid only if the report contains no error. Blocks.
-fn build(file: &File, environment: &Environment<'_>) -> (Config, Report) {
+fn build(file: &File, environment: &Environment<'_>) -> (Config, Report, CheckedFiles) {
     let mut builder = ConfigBuilder::new(file, environment);
+    if let Some(path) = checked_files(file, environment.base) {
+        builder.loader.checked = CheckedFiles::read(path);
+    }
     builder.loader.tokens = environment.tokens.open(file);
     file.check(&mut builder.report);
     if environment.server_names == ServerNames::Now {
@@ -173,7 +189,13 @@ fn build(file: &File, environment: &Environment<'_>) -> (Config, Report) {
         batches: builder.batches(),
         tokens: builder.loader.tokens,
     };
-    (config, builder.report)
+    (config, builder.report, builder.loader.checked)
+}
+
+/// Returns the file that remembers checked certificate files.
+fn checked_files(file: &File, base: &Path) -> Option<PathBuf> {
+    let cache = file.process.certificate_cache.as_ref()?;
+    Some(base.join(cache))
 }
 
 struct ConfigBuilder<'a> {
@@ -185,8 +207,9 @@ struct ConfigBuilder<'a> {
     /// Addresses to bind so far, each with its configuration key. A new address must not overlap
     /// with them.
     binds: Vec<(SocketAddr, String)>,
-    /// Errors in changed files during a renewal; `None` outside a renewal.
-    kept_out: Option<Vec<Problem>>,
+    /// Certificate maps of the listeners built so far.
+    built: Vec<Arc<CertificateMap>>,
+    renewing: Option<Renewing<'a>>,
 }
 
 impl<'a> ConfigBuilder<'a> {
@@ -199,13 +222,16 @@ impl<'a> ConfigBuilder<'a> {
                 now: environment.now,
                 files: environment.files.clone(),
                 batches: false,
+                crypto_threads: file.process.has_crypto_threads(),
                 tokens: environment.tokens.clone(),
-                known: HashMap::new(),
+                issuers: environment.issuers.clone(),
+                checked: CheckedFiles::default(),
             },
             report: Report::default(),
             names: HashMap::new(),
             binds: Vec::new(),
-            kept_out: None,
+            built: Vec::new(),
+            renewing: None,
         };
         builder.loader.batches = builder.batches().is_some();
         builder

@@ -6,14 +6,13 @@
 //! so), with all certificates that share a name with it, as in stud and hitch. A listener's own
 //! backend is its last route, which accepts every ClientHello.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
-use becket_config::error::Problem;
 use becket_config::file::File;
 use becket_config::glob;
 use becket_config::key;
@@ -23,10 +22,12 @@ use becket_config::policy;
 use becket_proto::networks::Networks;
 
 use super::ConfigBuilder;
-use becket_keys::certificates::{CertificateMap, KeySet};
-use becket_keys::keys::{Loaded, shown};
-use becket_tls::config::{Listener, Policy, Route};
-use becket_tls::served_key::served_key;
+use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate};
+use becket_keys::files::{reason, shown};
+use becket_keys::job::{ChainSource, Job};
+use becket_keys::loaded::{HeldKey, Loaded};
+use becket_keys::stamp::path_hash;
+use becket_tls::config::{Config, Listener, Policy, Route};
 
 impl ConfigBuilder<'_> {
     pub(super) fn listeners(
@@ -34,16 +35,6 @@ impl ConfigBuilder<'_> {
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Vec<Arc<Listener>> {
         let file = self.file;
-        let running = self
-            .environment
-            .running
-            .filter(|it| sign_alike(&it.file, file));
-        if let Some(running) = running {
-            let chains = running.listeners.iter().flat_map(|it| &it.credentials);
-            // Keys on tokens are loaded again, because a PIN may have changed.
-            let known = chains.filter(|it| it.token.is_none());
-            self.loader.known = known.map(|it| (it.digest, it.clone())).collect();
-        }
         let sections = file.listener.iter().zip(file.listener_paths());
         sections
             .map(|(listener, path)| Arc::new(self.listener(&path, listener, policies)))
@@ -56,21 +47,12 @@ impl ConfigBuilder<'_> {
         listener: &listener::ListenerSection,
         policies: &HashMap<String, Arc<Policy>>,
     ) -> Listener {
-        let credentials = if listener.ends_tls() {
-            self.credentials_of(path, listener)
+        let certificates = if listener.ends_tls() {
+            self.certificates(path, listener)
         } else {
-            Vec::new()
+            Arc::default()
         };
-        let path_of_certificates = key!(path, listener.certificates);
-        let default = listener.default_certificate;
-        let mut running = self.environment.running.iter().flat_map(|it| &it.listeners);
-        let before = running.find(|it| {
-            it.keys.default_certificate == default && are_one(&it.credentials, &credentials)
-        });
-        let certificates = match before {
-            Some(before) => Arc::clone(&before.certificates),
-            None => Arc::new(self.map(&path_of_certificates, &credentials, default)),
-        };
+        self.built.push(Arc::clone(&certificates));
         let ways = listener.ways().into_iter();
         let networks = |list: &[_]| -> Networks { list.iter().copied().collect() };
         Listener {
@@ -80,11 +62,229 @@ impl ConfigBuilder<'_> {
                 .map(|way| self.route(path, listener, way, &certificates, policies))
                 .collect(),
             certificates,
-            credentials,
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
             trusted: networks(&listener.trusted_networks),
         }
+    }
+
+    /// Loads the certificates of a listener. Unchanged ones are shared with the running
+    /// configuration and with the listeners before.
+    fn certificates(
+        &mut self,
+        path: &str,
+        listener: &listener::ListenerSection,
+    ) -> Arc<CertificateMap> {
+        let of_list = key!(path, listener.certificates);
+        let mut jobs = Vec::new();
+        for (index, entry) in listener.certificates.iter().enumerate() {
+            self.add_jobs((&of_list, index), entry, &mut jobs);
+        }
+        let known = self.known();
+        for job in &mut jobs {
+            job.before = known.get(&path_hash(job.file())).cloned();
+        }
+        drop(known);
+        let outcomes = self.loader.load(&jobs);
+        let mut certificates = Vec::with_capacity(jobs.len());
+        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+            self.report.errors.extend(outcome.report.errors);
+            self.report.warnings.extend(outcome.report.warnings);
+            certificates.extend(outcome.loaded.map(|loaded| {
+                let entry = job.entry;
+                (Listed { entry, loaded }, outcome.names)
+            }));
+        }
+        self.map(&of_list, certificates, listener.default_certificate)
+    }
+
+    /// Returns the loaded certificates by the hash of their path.
+    fn known(&self) -> HashMap<u64, Arc<Loaded>> {
+        let running = self.running_maps().flat_map(|map| map.certificates());
+        // Keys on tokens are loaded again, because a PIN may have changed.
+        let running = running.filter(|it| !matches!(it.loaded.key, HeldKey::Token(_)));
+        let built = self.built.iter().flat_map(|map| map.certificates());
+        let all = running.chain(built).map(|it| &it.loaded);
+        all.map(|loaded| (path_hash(&loaded.file), Arc::clone(loaded)))
+            .collect()
+    }
+
+    /// Returns the certificate maps of the running configuration, if its keys sign in the same way.
+    fn running_maps(&self) -> impl Iterator<Item = &Arc<CertificateMap>> {
+        let is_alike = |running: &&Config| sign_alike(&running.file, self.file);
+        let running = self.environment.running.filter(is_alike);
+        let listeners = running.into_iter().flat_map(|it| &it.listeners);
+        listeners.map(|listener| &listener.certificates)
+    }
+
+    /// Returns the map of these certificates. Uses a map that has most of them, if there is one.
+    fn map(
+        &mut self,
+        path: &str,
+        certificates: Vec<NewCertificate>,
+        choice: DefaultCertificate,
+    ) -> Arc<CertificateMap> {
+        let most = certificates.len() / 4;
+        let maps = self.built.iter().chain(self.running_maps());
+        let mut like = maps.filter_map(|map| {
+            let (removed, added) = map.difference(&certificates);
+            let changes = removed.len() + added.len();
+            let is_like = changes == 0 || changes <= most;
+            is_like.then(|| (Arc::clone(map), removed, added))
+        });
+        let found = like.next();
+        drop(like);
+        let (map, faults) = match found {
+            Some((map, removed, added)) if removed.is_empty() && added.is_empty() => {
+                if map.choice() == choice {
+                    return map;
+                }
+                map.with_default(choice)
+            }
+            Some((map, removed, added)) => {
+                let mut number = 0;
+                let mut certificates = certificates;
+                certificates.retain(|_| {
+                    number += 1;
+                    added.binary_search(&(number - 1)).is_ok()
+                });
+                let (map, faults) = map.changed(&removed, certificates);
+                if map.choice() == choice {
+                    (map, faults)
+                } else {
+                    (map.with_default(choice).0, faults)
+                }
+            }
+            None => CertificateMap::of(certificates, choice),
+        };
+        self.warn_of(path, faults, choice);
+        Arc::new(map)
+    }
+
+    pub(super) fn warn_of(&mut self, path: &str, faults: MapFaults, choice: DefaultCertificate) {
+        let word = match choice {
+            DefaultCertificate::Last => "last",
+            DefaultCertificate::First => "first",
+        };
+        for loaded in faults.nameless {
+            let fault = format!(
+                "a certificate without a name is used only as the default, and the default is the {word} certificate"
+            );
+            self.report.warn(shown(path, &loaded.file, fault));
+        }
+        for (name, used, hidden) in faults.hidden {
+            let fault = format!(
+                "for {name} this certificate is used, not {}, which has the same kind of key",
+                hidden.file.display(),
+            );
+            self.report.warn(shown(path, &used.file, fault));
+        }
+    }
+
+    /// Adds a job for each certificate of an entry of the list `of_list`. Reports an error if a
+    /// folder cannot be read.
+    pub(super) fn add_jobs(
+        &mut self,
+        (of_list, index): (&str, usize),
+        entry: &Certificate,
+        jobs: &mut Vec<Job>,
+    ) {
+        let path: Arc<str> = format!("{of_list}[{index}]").into();
+        // The file has at most 16 MiB, so there are fewer entries.
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        match entry {
+            Certificate::Pair(pair) => {
+                pair.check(&path, &mut self.report);
+                jobs.extend(self.pair_job(number, &path, pair));
+            }
+            Certificate::Path(text) => {
+                let split = self.folder_of(text);
+                let (folder, pattern) = match split {
+                    Some((folder, pattern)) => (folder, pattern),
+                    None => {
+                        let file = self.environment.base.join(text);
+                        jobs.push(Job::of(number, &path, ChainSource::Bundle(file)));
+                        return;
+                    }
+                };
+                let listed = match self.environment.files.list_files(&folder) {
+                    Ok(listed) => listed,
+                    Err(error) => {
+                        let problem = shown(&path, &folder, reason(&error));
+                        return self.report.error(problem.accepted("a readable directory"));
+                    }
+                };
+                if pattern.is_none() && is_lineage(&folder, &listed) {
+                    jobs.push(Job::of(number, &path, lineage(&folder)));
+                    return;
+                }
+                let pattern = pattern.unwrap_or(BUNDLES);
+                let before = jobs.len();
+                let files = listed.into_iter().filter(|file| fits(pattern, file));
+                jobs.extend(files.map(|file| Job::of(number, &path, ChainSource::Bundle(file))));
+                if jobs.len() == before {
+                    let fault = format!("no {pattern} in this directory");
+                    let problem = shown(&path, &folder, fault);
+                    self.report
+                        .error(problem.accepted(format!("at least one {pattern}")));
+                }
+            }
+        }
+    }
+
+    /// Returns the folder of an entry, with its pattern if it has one. Returns `None` if the entry
+    /// is a file.
+    pub(super) fn folder_of<'t>(&self, text: &'t str) -> Option<(PathBuf, Option<&'t str>)> {
+        if let Some((folder, pattern)) = glob::split(text) {
+            return Some((self.environment.base.join(folder), Some(pattern)));
+        }
+        let place = self.environment.base.join(text);
+        let is_folder = self.environment.files.is_folder(&place);
+        is_folder.then_some((place, None))
+    }
+
+    /// Returns the job of a pair, or `None` if a key is missing.
+    fn pair_job(&self, entry: u32, path: &Arc<str>, pair: &Pair) -> Option<Job> {
+        let base = self.environment.base;
+        let chain = base.join(pair.chain.as_ref()?);
+        let source = match pair.key.as_ref()? {
+            KeySource::File(key) => ChainSource::Pair {
+                chain,
+                key: base.join(key),
+            },
+            KeySource::Token(uri) => ChainSource::Token {
+                chain,
+                uri: Box::new(uri.clone()),
+            },
+        };
+        Some(Job {
+            ocsp: pair.ocsp.as_ref().map(|file| base.join(file)),
+            policy: pair.policy.as_deref().map(Arc::from),
+            ..Job::of(entry, path, source)
+        })
+    }
+
+    /// Loads one chain with its key: a bundle, a pair, or a certbot folder. Returns `None` for a
+    /// key on a token, which the check of `[backend.tls]` rejects.
+    pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Arc<Loaded>> {
+        let path: Arc<str> = path.into();
+        let job = match entry {
+            Certificate::Path(text) => {
+                let place = self.environment.base.join(text);
+                let listed = self.environment.files.list_files(&place);
+                let source = match listed {
+                    Ok(listed) if is_lineage(&place, &listed) => lineage(&place),
+                    _ => ChainSource::Bundle(place),
+                };
+                Job::of(0, &path, source)
+            }
+            Certificate::Pair(pair) if matches!(pair.key, Some(KeySource::Token(_))) => return None,
+            Certificate::Pair(pair) => self.pair_job(0, &path, pair)?,
+        };
+        let outcome = self.loader.load(&[job]).pop()?;
+        self.report.errors.extend(outcome.report.errors);
+        self.report.warnings.extend(outcome.report.warnings);
+        outcome.loaded
     }
 
     fn bind(
@@ -101,196 +301,6 @@ impl ConfigBuilder<'_> {
             }
         }
         bind
-    }
-
-    /// Loads every chain of a listener with its key, in the order of the list.
-    pub(super) fn credentials_of(
-        &mut self,
-        path: &str,
-        listener: &listener::ListenerSection,
-    ) -> Vec<Loaded> {
-        let of_list = key!(path, listener.certificates);
-        let mut loaded = Vec::new();
-        for (index, entry) in listener.certificates.iter().enumerate() {
-            let path = format!("{of_list}[{index}]");
-            match entry {
-                Certificate::Path(text) => {
-                    let place = self.environment.base.join(text);
-                    if let Some((folder, pattern)) = glob::split(text) {
-                        let folder = self.environment.base.join(folder);
-                        self.directory(&path, &folder, pattern, &mut loaded);
-                    } else if self.environment.files.is_folder(&place)
-                        && self.lineage(&place).is_none()
-                    {
-                        self.directory(&path, &place, BUNDLES, &mut loaded);
-                    } else {
-                        let load = |builder: &mut Self| builder.credential(&path, entry);
-                        loaded.extend(self.or_before(&place, load));
-                    }
-                }
-                Certificate::Pair(pair) => {
-                    pair.check(&path, &mut self.report);
-                    let chain = self
-                        .environment
-                        .base
-                        .join(pair.chain.as_deref().unwrap_or_default());
-                    loaded.extend(self.or_before(&chain, |builder| builder.pair(&path, pair)));
-                }
-            }
-        }
-        let each = loaded.into_iter();
-        let loaded: Vec<_> = each.map(|one| self.signing(&of_list, one)).collect();
-        let known = loaded.iter().map(|it| (it.digest, it.clone()));
-        self.loader.known.extend(known);
-        loaded
-    }
-
-    fn signing(&mut self, path: &str, mut loaded: Loaded) -> Loaded {
-        if !self.loader.known.contains_key(&loaded.digest) {
-            loaded.key = served_key(&loaded, self.file);
-        } else if self.kept_out.is_none() {
-            self.loader.check_known(path, &loaded, &mut self.report);
-        }
-        loaded
-    }
-
-    fn pair(&mut self, path: &str, pair: &Pair) -> Option<Loaded> {
-        let chain = self.environment.base.join(pair.chain.as_ref()?);
-        let mut loaded = match pair.key.as_ref()? {
-            KeySource::File(key) => {
-                let key = self.environment.base.join(key);
-                self.loader.pair(path, &chain, &key, &mut self.report)?
-            }
-            KeySource::Token(uri) => self.loader.on_token(path, &chain, uri, &mut self.report)?,
-        };
-        if let Some(file) = &pair.ocsp {
-            let (path, file) = (key!(path, pair.ocsp), self.environment.base.join(file));
-            self.loader
-                .staple(&path, &file, &mut loaded, &mut self.report);
-        } else {
-            loaded.unstaple();
-        }
-        loaded.policy = pair.policy.as_deref().map(Arc::from);
-        Some(loaded)
-    }
-
-    /// Returns the paths of the chain and the key if `folder` has certbot's layout and no other
-    /// `*.pem` file.
-    fn lineage(&self, folder: &Path) -> Option<(PathBuf, PathBuf)> {
-        let files = self.environment.files.list(folder).ok()?;
-        let is_certbots = |file: &PathBuf| LINEAGE.iter().any(|name| file.ends_with(name));
-        let whole = LINEAGE[..2]
-            .iter()
-            .all(|name| files.contains(&folder.join(name)));
-        let alone = files
-            .iter()
-            .filter(|file| fits(BUNDLES, file))
-            .all(is_certbots);
-        (whole && alone).then(|| (folder.join(LINEAGE[0]), folder.join(LINEAGE[1])))
-    }
-
-    /// Loads one chain with its key: a bundle, a pair, or a certbot folder. Returns `None` for a
-    /// key on a token, which the check of `[backend.tls]` rejects.
-    pub(super) fn credential(&mut self, path: &str, entry: &Certificate) -> Option<Loaded> {
-        match entry {
-            Certificate::Path(text) => {
-                let place = self.environment.base.join(text);
-                match self.lineage(&place) {
-                    Some((chain, key)) => {
-                        let mut loaded = self.loader.pair(path, &chain, &key, &mut self.report)?;
-                        // The loader may return an object that belongs to a configured pair of the
-                        // same files. The staple and policy of that pair do not apply to this
-                        // directory.
-                        loaded.unstaple();
-                        loaded.policy = None;
-                        Some(loaded)
-                    }
-                    None => self.loader.bundle(path, &place, &mut self.report),
-                }
-            }
-            Certificate::Pair(pair) if matches!(pair.key, Some(KeySource::Token(_))) => None,
-            Certificate::Pair(pair) => self.pair(path, pair),
-        }
-    }
-
-    /// Loads every file of a directory that matches a pattern, sorted by name.
-    fn directory(&mut self, path: &str, folder: &Path, pattern: &str, loaded: &mut Vec<Loaded>) {
-        match self.matching(path, folder, pattern) {
-            Ok(files) => {
-                for file in files {
-                    let load = |builder: &mut Self| {
-                        builder.loader.bundle(path, &file, &mut builder.report)
-                    };
-                    loaded.extend(self.or_before(&file, load));
-                }
-            }
-            Err(problem) => loaded.extend(self.or_before(folder, |builder| {
-                builder.report.error(problem);
-                None
-            })),
-        }
-    }
-
-    /// Returns the files of a directory that match a pattern; at least one.
-    fn matching(&self, path: &str, folder: &Path, pattern: &str) -> Result<Vec<PathBuf>, Problem> {
-        let listed = self.environment.files.list(folder);
-        let mut files = listed.map_err(|error| {
-            let problem = shown(path, folder, becket_keys::files::reason(&error));
-            problem.accepted("a readable directory")
-        })?;
-        files.retain(|file| fits(pattern, file) && !self.environment.files.is_folder(file));
-        if files.is_empty() {
-            let problem = shown(path, folder, format!("no {pattern} in this directory"));
-            return Err(problem.accepted(format!("at least one {pattern}")));
-        }
-        Ok(files)
-    }
-
-    pub(super) fn map(
-        &mut self,
-        path: &str,
-        loaded: &[Loaded],
-        default: DefaultCertificate,
-    ) -> CertificateMap {
-        let (chosen, word) = match default {
-            DefaultCertificate::Last => (loaded.last(), "last"),
-            DefaultCertificate::First => (loaded.first(), "first"),
-        };
-        let Some(chosen) = chosen else {
-            return CertificateMap::new(KeySet::default());
-        };
-        let names: HashSet<&NamePattern> = chosen.names.iter().collect();
-        let mut default = KeySet::default();
-        for one in loaded {
-            if one.names.iter().any(|name| names.contains(name)) {
-                default.insert(one.key.clone(), one.offload, one.policy.as_ref());
-            }
-        }
-        default.insert(chosen.key.clone(), chosen.offload, chosen.policy.as_ref());
-        let mut map = CertificateMap::new(default);
-        for one in loaded {
-            if one.names.is_empty() && !Arc::ptr_eq(&one.key, &chosen.key) {
-                let fault = format!(
-                    "a certificate without a name is used only as the default, and the default is the {word} certificate"
-                );
-                self.report.warn(shown(path, &one.file, fault));
-            }
-            for name in one.names.iter() {
-                let keys = map.keys_mut(name.clone());
-                let hidden = keys.insert(one.key.clone(), one.offload, one.policy.as_ref());
-                let Some(hidden) = hidden else {
-                    continue;
-                };
-                let earlier = loaded.iter().find(|other| Arc::ptr_eq(&other.key, &hidden));
-                let earlier = earlier.map(|other| other.file.display().to_string());
-                let fault = format!(
-                    "for {name} this certificate is used, not {}, which has the same kind of key",
-                    earlier.unwrap_or_default(),
-                );
-                self.report.warn(shown(path, &one.file, fault));
-            }
-        }
-        map
     }
 
     fn route(
@@ -346,31 +356,39 @@ impl ConfigBuilder<'_> {
     }
 }
 
-/// Returns `true` if two lists share the same key objects and have equal policies, in the same
-/// order.
-fn are_one(one: &[Loaded], other: &[Loaded]) -> bool {
-    let mut pairs = one.iter().zip(other);
-    let is_one = |(a, b): (&Loaded, &Loaded)| Arc::ptr_eq(&a.key, &b.key) && a.policy == b.policy;
-    one.len() == other.len() && pairs.all(is_one)
-}
-
 /// Returns `true` if both configurations have equal options for signing, so that a
 /// prepared key can be reused.
 fn sign_alike(one: &File, other: &File) -> bool {
     let [one, other] = [one, other].map(|file| {
         let process = &file.process;
-        let limits = file.admission.limits_handshakes();
-        (process.rsa_batch, process.has_crypto_threads(), limits)
+        (process.rsa_batch, process.has_crypto_threads())
     });
     one == other
+}
+
+/// Returns `true` if a folder has certbot's layout and no other `*.pem` file. `listed` contains the
+/// files in it, sorted.
+fn is_lineage(folder: &Path, listed: &[PathBuf]) -> bool {
+    let is_certbots = |file: &PathBuf| LINEAGE.iter().any(|name| file.ends_with(name));
+    let mut whole = LINEAGE[..2].iter();
+    let mut bundles = listed.iter().filter(|file| fits(BUNDLES, file));
+    whole.all(|name| listed.binary_search(&folder.join(name)).is_ok())
+        && bundles.all(is_certbots)
+}
+
+fn lineage(folder: &Path) -> ChainSource {
+    ChainSource::Pair {
+        chain: folder.join(LINEAGE[0]),
+        key: folder.join(LINEAGE[1]),
+    }
 }
 
 /// Files in certbot's `live/NAME/`: the full chain, its key, and the parts of the chain.
 const LINEAGE: [&str; 4] = ["fullchain.pem", "privkey.pem", "cert.pem", "chain.pem"];
 
-const BUNDLES: &str = "*.pem";
+pub(super) const BUNDLES: &str = "*.pem";
 
-fn fits(pattern: &str, file: &Path) -> bool {
+pub(super) fn fits(pattern: &str, file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default().to_string_lossy();
     glob::matches(pattern, &name)
 }
@@ -380,7 +398,7 @@ fn covers(certificates: &CertificateMap, name: &NamePattern) -> bool {
     match name {
         NamePattern::Exact(name) => certificates.named(name).is_some(),
         NamePattern::Wildcard(suffix) => certificates.names().any(|(known, _)| match known {
-            NamePattern::Wildcard(known) => known == *suffix,
+            NamePattern::Wildcard(known) => known == suffix,
             NamePattern::Exact(known) => known
                 .split_once('.')
                 .is_some_and(|(_, rest)| rest == suffix),

@@ -13,6 +13,7 @@ use becket_config::error::Problem;
 use becket_config::file::File;
 use becket_config::key;
 use becket_config::policy::ServerTls;
+use becket_proto::ticket::UnixSeconds;
 use rustls::client::VerifierBuilderError;
 use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -23,7 +24,7 @@ use super::ConfigBuilder;
 use super::crl::RevocationLists;
 use becket_keys::authorities;
 use becket_keys::digest::digest;
-use becket_keys::keys::shown;
+use becket_keys::files::shown;
 use becket_keys::pem::Pem;
 use becket_tls::config::Onward;
 use becket_tls::key_log::LateKeyLog;
@@ -49,8 +50,10 @@ impl ConfigBuilder<'_> {
             None => builder.with_no_client_auth(),
             Some(shown) => {
                 let shown = shown?;
-                contents = digest(&[&contents, &shown.digest]);
-                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(shown.key)))
+                contents = digest(&[&contents, &shown.digest()]);
+                let now = UnixSeconds(self.environment.now.as_secs());
+                let certified = shown.certified(shown.key.signing_key(), now);
+                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
             }
         };
         if self.file.process.key_log {

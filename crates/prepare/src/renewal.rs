@@ -1,22 +1,50 @@
-//! Reads the files of a running configuration again, and applies their changes.
+//! Reads changed files of a running configuration, and applies their changes.
 //!
 //! The text of the configuration is not read again, no name is resolved, and no address is bound.
 //! Only objects built from certificate files are renewed: chains with their keys, policies with
 //! their CAs and revocation lists, TLS to servers. Each object is replaced as a whole or not at
 //! all. If a new file is faulty, the object in use is kept. An object with unchanged file contents
 //! is reused.
+//!
+//! Of a large folder only the changed files are looked at. So a changed certificate costs the same
+//! with any number of others.
 
-use std::collections::{BTreeSet, HashSet};
-use std::mem;
-use std::path::Path;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use becket_config::error::Problem;
 use becket_config::key;
+use becket_config::listener::Certificate;
 
-use super::{ConfigBuilder, Environment};
-use becket_keys::keys::Loaded;
+use super::listeners::{BUNDLES, fits};
+use super::{ConfigBuilder, Environment, checked_files};
+use becket_keys::certificates::{CertificateMap, Listed, NewCertificate};
+use becket_keys::checked::CheckedFiles;
+use becket_keys::files::SMALL_FOLDER;
+use becket_keys::job::{ChainSource, Job};
+use becket_keys::stamp::path_hash;
+use becket_keys::watch::Changes;
 use becket_tls::config::{Backend, Config, Listener, Policy};
+
+/// Files that may have changed.
+#[derive(Clone, Debug, Default)]
+pub struct ChangedFiles {
+    pub changes: Changes,
+    /// Files and folders of the configuration in which any file may have changed.
+    pub unknown: BTreeSet<PathBuf>,
+}
+
+impl ChangedFiles {
+    pub fn add(&mut self, other: Self) {
+        self.changes.add(other.changes);
+        self.unknown.extend(other.unknown);
+    }
+
+    fn touches(&self, place: &Path) -> bool {
+        self.unknown.contains(place) || self.changes.touches(place)
+    }
+}
 
 #[derive(Debug)]
 pub struct Renewal {
@@ -27,11 +55,26 @@ pub struct Renewal {
     pub warnings: Vec<Problem>,
     /// Files of renewed certificates, and configuration keys of other renewed objects.
     pub taken: BTreeSet<String>,
+    /// Certificate files that were checked, to be saved when the configuration is used.
+    pub checked: CheckedFiles,
 }
 
-pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
+/// State of a renewal.
+pub(super) struct Renewing<'a> {
+    changed: &'a ChangedFiles,
+    /// Errors in changed files.
+    kept_out: Vec<Problem>,
+}
+
+pub fn renew(running: &Config, changed: &ChangedFiles, environment: &Environment<'_>) -> Renewal {
     let mut builder = ConfigBuilder::new(&running.file, environment);
-    builder.kept_out = Some(Vec::new());
+    if let Some(path) = checked_files(&running.file, environment.base) {
+        builder.loader.checked = CheckedFiles::append(path);
+    }
+    builder.renewing = Some(Renewing {
+        changed,
+        kept_out: Vec::new(),
+    });
     let mut taken = BTreeSet::new();
     let policies = builder.renewed_policies(running, &mut taken);
     let backends = running.backends.iter().zip(running.file.backend_paths());
@@ -42,7 +85,7 @@ pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
     let listeners = listeners
         .map(|(before, path)| builder.renewed_listener(&path, before, &policies, &mut taken))
         .collect();
-    let mut kept_out = builder.kept_out.unwrap_or_default();
+    let mut kept_out = builder.renewing.map(|it| it.kept_out).unwrap_or_default();
     kept_out.extend(builder.report.errors);
     let config = Config {
         listeners,
@@ -54,41 +97,38 @@ pub fn renew(running: &Config, environment: &Environment<'_>) -> Renewal {
         kept_out,
         warnings: builder.report.warnings,
         taken,
+        checked: builder.loader.checked,
     }
 }
 
-impl ConfigBuilder<'_> {
-    /// Returns the result of `load`. If `load` fails during a renewal, returns the running
-    /// credentials that were loaded from `place`.
-    pub(super) fn or_before(
-        &mut self,
-        place: &Path,
-        load: impl FnOnce(&mut Self) -> Option<Loaded>,
-    ) -> Vec<Loaded> {
-        let errors = self.report.errors.len();
-        let loaded = load(self);
-        if !self.keep_out(errors) {
-            return loaded.into_iter().collect();
-        }
-        let known = self.loader.known.values();
-        let is_of = |known: &&Loaded| *known.file == *place || known.file.parent() == Some(place);
-        let mut before: Vec<Loaded> = known.filter(is_of).cloned().collect();
-        before.sort_by(|a, b| a.file.cmp(&b.file));
-        before
-    }
+/// Changes of the certificates of a listener.
+#[derive(Default)]
+struct MapChanges {
+    removed: Vec<Listed>,
+    added: Vec<NewCertificate>,
+}
 
+impl ConfigBuilder<'_> {
     /// Moves the errors from index `from` to `kept_out` during a renewal. Returns `true` if any
     /// error was moved.
     fn keep_out(&mut self, from: usize) -> bool {
-        let Some(kept_out) = &mut self.kept_out else {
+        let Some(renewing) = &mut self.renewing else {
             return false;
         };
-        let before = kept_out.len();
-        kept_out.extend(self.report.errors.drain(from..));
-        kept_out.len() > before
+        let before = renewing.kept_out.len();
+        renewing.kept_out.extend(self.report.errors.drain(from..));
+        renewing.kept_out.len() > before
     }
 
-    /// Returns each policy in use with its replacement, which may be the same policy.
+    /// Returns `true` if one of these files, or a file in one of these folders, may have changed.
+    fn are_touched<'t>(&self, mut files: impl Iterator<Item = &'t str>) -> bool {
+        let changed = self.renewing.as_ref().map(|it| it.changed);
+        changed.is_none_or(|changed| {
+            files.any(|file| changed.touches(&self.environment.base.join(file)))
+        })
+    }
+
+    /// Returns each touched policy in use with its replacement, which may be the same policy.
     fn renewed_policies(
         &mut self,
         running: &Config,
@@ -97,12 +137,17 @@ impl ConfigBuilder<'_> {
         let routes = running.listeners.iter().flat_map(|it| &it.routes);
         let mut policies: Vec<(Arc<Policy>, Arc<Policy>)> = Vec::new();
         for before in routes.filter_map(|route| route.policy.as_ref()) {
-            if before.verifier.is_none() || policies.iter().any(|it| Arc::ptr_eq(&it.0, before)) {
+            let keys = &before.keys;
+            let files = keys.client_ca.iter().chain(&keys.crl).map(String::as_str);
+            if before.verifier.is_none()
+                || policies.iter().any(|it| Arc::ptr_eq(&it.0, before))
+                || !self.are_touched(files)
+            {
                 continue;
             }
-            let path = format!("policy[{}]", before.keys.name);
+            let path = format!("policy[{}]", keys.name);
             let (errors, warnings) = (self.report.errors.len(), self.report.warnings.len());
-            let made = self.policy(&path, before.keys.clone());
+            let made = self.policy(&path, keys.clone());
             let is_same = self.keep_out(errors) || made.contents == before.contents;
             let after = if is_same {
                 self.report.warnings.truncate(warnings);
@@ -125,6 +170,11 @@ impl ConfigBuilder<'_> {
         let Some(tls) = &before.tls else {
             return Arc::clone(before);
         };
+        let own = tls.keys.client_certificate.iter().flat_map(Certificate::files);
+        let of_servers = tls.keys.ca.iter().chain(&tls.keys.crl);
+        if !self.are_touched(own.chain(of_servers.map(String::as_str))) {
+            return Arc::clone(before);
+        }
         let keys = &before.keys;
         let path = key!(path, keys.tls);
         let (errors, warnings) = (self.report.errors.len(), self.report.warnings.len());
@@ -149,7 +199,6 @@ impl ConfigBuilder<'_> {
         policies: &[(Arc<Policy>, Arc<Policy>)],
         taken: &mut BTreeSet<String>,
     ) -> Arc<Listener> {
-        let keys = &before.keys;
         let mut routes = before.routes.clone();
         let mut is_new = false;
         for policy in routes.iter_mut().filter_map(|route| route.policy.as_mut()) {
@@ -159,52 +208,166 @@ impl ConfigBuilder<'_> {
                 is_new = true;
             }
         }
-        let mut after = Listener::clone(before);
-        if let Some(credentials) = self.renewed_credentials(path, before) {
-            let path = key!(path, keys.certificates);
-            let map = self.map(&path, &credentials, keys.default_certificate);
-            after.certificates = Arc::new(map);
-            taken.extend(changed_files(&credentials, &before.credentials));
-            taken.extend(changed_files(&before.credentials, &credentials));
-            after.credentials = credentials;
-            is_new = true;
-        }
-        if !is_new {
+        let certificates = self.renewed_certificates(path, before, taken);
+        if certificates.is_none() && !is_new {
             return Arc::clone(before);
         }
-        after.routes = routes;
-        Arc::new(after)
+        Arc::new(Listener {
+            certificates: certificates.unwrap_or_else(|| Arc::clone(&before.certificates)),
+            routes,
+            ..Listener::clone(before)
+        })
     }
 
-    /// Returns the chains and keys of a listener, if they have changed.
-    fn renewed_credentials(&mut self, path: &str, before: &Listener) -> Option<Vec<Loaded>> {
+    /// Returns the certificates of a listener, if they have changed.
+    fn renewed_certificates(
+        &mut self,
+        path: &str,
+        before: &Listener,
+        taken: &mut BTreeSet<String>,
+    ) -> Option<Arc<CertificateMap>> {
         let keys = &before.keys;
         if !keys.ends_tls() {
             return None;
         }
-        let known = before.credentials.iter();
-        self.loader.known = known.map(|it| (it.digest, it.clone())).collect();
-        let warnings = self.report.warnings.len();
-        let credentials = self.credentials_of(path, keys);
-        mem::take(&mut self.loader.known);
-        let is_same = credentials.len() == before.credentials.len() && {
-            credentials.iter().zip(&before.credentials)
+        let of_list = key!(path, keys.certificates);
+        let mut changes = MapChanges::default();
+        for (index, entry) in keys.certificates.iter().enumerate() {
+            if !self.are_touched(entry.files().into_iter()) {
+                continue;
+            }
+            match self.large_folder(index, entry, &before.certificates) {
+                Some((folder, pattern)) => {
+                    let at = (&*of_list, index);
+                    let of = (&*folder, pattern);
+                    self.renew_files(at, of, &before.certificates, &mut changes);
+                }
+                None => {
+                    let at = (&*of_list, index);
+                    self.renew_entry(at, entry, &before.certificates, &mut changes);
+                }
+            }
         }
-        .all(|(a, b)| a.is_same(b));
-        if is_same {
-            self.report.warnings.truncate(warnings);
+        let MapChanges { removed, added } = changes;
+        if removed.is_empty() && added.is_empty() {
+            return None;
         }
-        // Keeps the credentials in use if none can be loaded, because a listener needs a
-        // certificate.
-        (!is_same && !credentials.is_empty()).then_some(credentials)
+        let new = added.iter().map(|(listed, _)| listed);
+        let files = removed.iter().chain(new);
+        let files: Vec<String> = files
+            .map(|it| it.loaded.file.display().to_string())
+            .collect();
+        let (map, faults) = before.certificates.changed(&removed, added);
+        // A listener needs a certificate.
+        if map.is_empty() {
+            return None;
+        }
+        self.warn_of(&of_list, faults, keys.default_certificate);
+        taken.extend(files);
+        Some(Arc::new(map))
     }
-}
 
-/// Returns the files of certificates that are missing in `others` or have different contents there.
-fn changed_files(all: &[Loaded], others: &[Loaded]) -> impl Iterator<Item = String> {
-    let others: HashSet<_> = others.iter().map(|it| (it.digest, it.ocsp)).collect();
-    let changed = all
-        .iter()
-        .filter(move |it| !others.contains(&(it.digest, it.ocsp)));
-    changed.map(|it| it.file.display().to_string())
+    /// Returns the folder and pattern of an entry of which only the changed files are looked at: a
+    /// folder with many certificates.
+    fn large_folder<'t>(
+        &self,
+        index: usize,
+        entry: &'t Certificate,
+        before: &CertificateMap,
+    ) -> Option<(PathBuf, &'t str)> {
+        let Certificate::Path(text) = entry else {
+            return None;
+        };
+        let (folder, pattern) = self.folder_of(text)?;
+        let files = &self.environment.files;
+        let pattern = pattern.unwrap_or(BUNDLES);
+        if files.is_part(&folder) {
+            return Some((folder, pattern));
+        }
+        let changed = self.renewing.as_ref()?.changed;
+        let is_large = || {
+            let mut certificates = before.entry(u32::try_from(index).unwrap_or(u32::MAX));
+            certificates.nth(SMALL_FOLDER).is_some()
+        };
+        let is_known = !changed.unknown.contains(&folder) && files.is_own(&folder);
+        (is_known && folder.is_dir() && is_large()).then_some((folder, pattern))
+    }
+
+    /// Renews the changed files of a folder.
+    fn renew_files(
+        &mut self,
+        (of_list, index): (&str, usize),
+        (folder, pattern): (&Path, &str),
+        before: &CertificateMap,
+        changes: &mut MapChanges,
+    ) {
+        let Some(changed) = self.renewing.as_ref().map(|it| &it.changed.changes) else {
+            return;
+        };
+        let path: Arc<str> = format!("{of_list}[{index}]").into();
+        let entry = u32::try_from(index).unwrap_or(u32::MAX);
+        let files = changed.below(folder).filter(|file| {
+            file.parent() == Some(folder)
+                && fits(pattern, file)
+                && !self.environment.files.is_folder(file)
+        });
+        let jobs: Vec<Job> = files
+            .map(|file| Job {
+                before: before.certificate(entry, file).map(|it| Arc::clone(&it.loaded)),
+                ..Job::of(entry, &path, ChainSource::Bundle(file.clone()))
+            })
+            .collect();
+        if !changed.gone.is_empty() {
+            let is_gone = |it: &&Listed| changed.gone.contains(&path_hash(&it.loaded.file));
+            let gone = before.entry(entry).filter(is_gone);
+            // A file that has returned is loaded again.
+            let is_back = |it: &Listed| jobs.iter().any(|job| *job.file() == *it.loaded.file);
+            changes.removed.extend(gone.filter(|it| !is_back(it)).cloned());
+        }
+        self.load_changes(jobs, changes);
+    }
+
+    /// Renews all files of an entry.
+    fn renew_entry(
+        &mut self,
+        (of_list, index): (&str, usize),
+        entry: &Certificate,
+        before: &CertificateMap,
+        changes: &mut MapChanges,
+    ) {
+        let errors = self.report.errors.len();
+        let mut jobs = Vec::new();
+        self.add_jobs((of_list, index), entry, &mut jobs);
+        if self.keep_out(errors) {
+            return;
+        }
+        let number = u32::try_from(index).unwrap_or(u32::MAX);
+        for job in &mut jobs {
+            let known = before.certificate(number, job.file());
+            job.before = known.map(|it| Arc::clone(&it.loaded));
+        }
+        let files: BTreeSet<&Path> = jobs.iter().map(Job::file).collect();
+        let is_gone = |it: &&Listed| !files.contains(&*it.loaded.file);
+        let gone = before.entry(number).filter(is_gone);
+        changes.removed.extend(gone.cloned());
+        self.load_changes(jobs, changes);
+    }
+
+    /// Loads certificates, and adds those that have changed. A certificate with an error stays as
+    /// it is.
+    fn load_changes(&mut self, jobs: Vec<Job>, changes: &mut MapChanges) {
+        let outcomes = self.loader.load(&jobs);
+        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+            let errors = self.report.errors.len();
+            self.report.errors.extend(outcome.report.errors);
+            if self.keep_out(errors) {
+                continue;
+            }
+            if let (Some(loaded), Some(names)) = (outcome.loaded, outcome.names) {
+                self.report.warnings.extend(outcome.report.warnings);
+                let entry = job.entry;
+                changes.added.push((Listed { entry, loaded }, Some(names)));
+            }
+        }
+    }
 }

@@ -16,9 +16,10 @@ use becket_dialects::{Dialect, Invocation, Translation};
 use rustls_pki_types::UnixTime;
 
 use super::flags::Flags;
-use super::renewal::{Renewal, renew};
+use super::renewal::{ChangedFiles, Renewal, renew};
 use super::{Environment, Prepared, ServerNames, prepare};
 use becket_keys::files::{Files, LARGEST, clean, reason};
+use becket_keys::issuers::IssuerTable;
 use becket_keys::signing::token::Tokens;
 use becket_tls::config::Config;
 use becket_tls::trial::Trials;
@@ -40,6 +41,7 @@ pub struct ConfigSource {
     /// Sockets of the token agents for the next configuration to load.
     tokens: Tokens,
     trials: Trials,
+    issuers: IssuerTable,
 }
 
 impl ConfigSource {
@@ -80,6 +82,7 @@ impl ConfigSource {
             files: Files::default(),
             tokens: Tokens::default(),
             trials: Trials::default(),
+            issuers: IssuerTable::default(),
         }
     }
 
@@ -186,15 +189,15 @@ impl ConfigSource {
         }
     }
 
-    /// Reads the files that the running configuration names, but not the configuration file itself.
-    /// Blocks on file access.
-    pub fn renew(&self, running: &Config, now: UnixTime) -> Renewal {
+    /// Reads changed files that the running configuration names, but not the configuration file
+    /// itself. Blocks on file access.
+    pub fn renew(&self, running: &Config, changed: &ChangedFiles, now: UnixTime) -> Renewal {
         let folder = self.folder();
         let environment = Environment {
             tokens: running.tokens.clone(),
             ..self.environment(&folder, now, ServerNames::Later)
         };
-        renew(running, &environment)
+        renew(running, changed, &environment)
     }
 
     /// Returns the certificate files that this process opens itself, for watching.
@@ -241,6 +244,7 @@ impl ConfigSource {
         Environment {
             tokens: self.tokens.clone(),
             trials: self.trials.clone(),
+            issuers: self.issuers.clone(),
             ..Environment::system(folder, now, names, self.files.clone())
         }
     }

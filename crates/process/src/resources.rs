@@ -32,7 +32,7 @@ use super::needs::Needs;
 use crate::protocol::{
     FolderListing, ListedEntry, ListedPath, OpenResult, ProcessTimes, Resources, SocketKind,
 };
-use becket_keys::files::{Files, LARGEST, part};
+use becket_keys::files::{Files, LARGEST, SMALL_FOLDER, part};
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::watch::{Changes, WatchedPlaces};
 use becket_prepare::source::ConfigSource;
@@ -580,8 +580,6 @@ pub(super) fn is_roots(path: &Path) -> bool {
 }
 
 const EINVAL: i32 = 22;
-/// Number of files up to which a changed folder is listed with all its files.
-const SMALL_FOLDER: usize = 1000;
 const EADDRINUSE: i32 = 98;
 /// Receive buffer of a datagram socket in bytes. An unprivileged process cannot set this size.
 const BUFFER: usize = 4 * 1024 * 1024;

@@ -16,6 +16,7 @@ use crate::backend::registry::Backends;
 use crate::memory::MemoryState;
 use crate::metrics::Counters;
 use becket_http::docroot::readers::Readers;
+use becket_keys::key_cache::KeyCache;
 use becket_keys::signing::queue::SigningQueue;
 use becket_tls::admission::SharedAdmission;
 
@@ -40,6 +41,9 @@ pub struct SharedState {
     pub admission: Arc<SharedAdmission>,
     /// Signature requests for the crypto threads. Its lock is held only to push or pop a request.
     pub signatures: Arc<SigningQueue>,
+    /// Chains with parsed keys of the certificates in use. Its lock is held only while a chain is
+    /// added.
+    pub keys: Arc<KeyCache>,
     /// Threads that read served files from disk. The lock of their queue is held only to push or
     /// pop a job.
     pub readers: Arc<Readers>,
@@ -71,6 +75,7 @@ impl SharedState {
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),
+            keys: Arc::default(),
             readers: Arc::default(),
             log_lines_dropped: Arc::default(),
             syslog_lines_dropped: Arc::default(),

@@ -24,6 +24,7 @@ use rustls::sign::CertifiedKey;
 
 use super::key_log::LateKeyLog;
 use super::policy::{groups, versions};
+use super::served_key::served_key;
 use super::skipping::SecretsForSkipping;
 use crate::config::{Listener, Policy, Route};
 use crate::random::TlsRandom;
@@ -34,6 +35,7 @@ use crate::sessions::stored::ReturningClients;
 use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
 use becket_keys::certificates::CertificateMap;
+use becket_keys::key_cache::KeyCache;
 
 #[derive(Clone, Debug)]
 pub struct RouteParts {
@@ -46,6 +48,8 @@ pub struct RouteParts {
     pub file: Arc<File>,
     /// `true` to write TLS secrets to the file that `SSLKEYLOGFILE` names.
     pub key_log: bool,
+    /// Chains with parsed keys of the certificates in use. All workers share them.
+    pub keys: Arc<KeyCache>,
     /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
     /// cluster.
     pub outbox: Option<Outbox>,
@@ -62,6 +66,7 @@ impl RouteParts {
             secrets: Arc::clone(secrets),
             file: Arc::clone(file),
             key_log: false,
+            keys: Arc::default(),
             outbox: None,
         }
     }
@@ -107,7 +112,11 @@ impl RouteConfigs {
             .admitting(clients.clone())
             .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
-        let mut plain = base(policy, &listener.certificates)?;
+        let resolver = ChainResolver {
+            certificates: Arc::clone(&listener.certificates),
+            keys: Arc::clone(&parts.keys),
+        };
+        let mut plain = base(policy, resolver)?;
         plain.enable_secret_extraction = true;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
@@ -239,10 +248,7 @@ impl Resuming {
     }
 }
 
-fn base(
-    policy: &Policy,
-    certificates: &Arc<CertificateMap>,
-) -> Result<ServerConfig, rustls::Error> {
+fn base(policy: &Policy, resolver: ChainResolver) -> Result<ServerConfig, rustls::Error> {
     let provider = CryptoProvider {
         cipher_suites: policy.suites.clone(),
         kx_groups: groups(&policy.keys.groups),
@@ -255,7 +261,7 @@ fn base(
         Some(verifier) => builder.with_client_cert_verifier(verifier),
         None => builder.with_no_client_auth(),
     };
-    let mut config = builder.with_cert_resolver(Arc::new(ChainResolver(Arc::clone(certificates))));
+    let mut config = builder.with_cert_resolver(Arc::new(resolver));
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.ignore_client_order = true;
     config.require_ems = policy.keys.requires_ems();
@@ -265,7 +271,10 @@ fn base(
 /// Selects the certificate chain for the server name that rustls parsed. Fails if this name differs
 /// from the peeked name that selected the route.
 #[derive(Debug)]
-struct ChainResolver(Arc<CertificateMap>);
+struct ChainResolver {
+    certificates: Arc<CertificateMap>,
+    keys: Arc<KeyCache>,
+}
 
 impl ResolvesServerCert for ChainResolver {
     fn resolve(&self, hello: ReadHello<'_>) -> Option<Arc<CertifiedKey>> {
@@ -273,19 +282,13 @@ impl ResolvesServerCert for ChainResolver {
         let keys = context::with(|handshake| {
             let certificate = &handshake.certificate;
             let is_same = certificate.server_name.as_deref() == name;
-            is_same.then(|| self.0.keys_for(certificate.name()))
+            is_same.then(|| self.certificates.keys_for(certificate.name()))
         })??;
-        let chosen = match keys.iter().count() {
-            // A single chain is sent in any case, and to choose it would create its signer twice.
-            1 => None,
-            _ => keys.choose(hello.signature_schemes()),
-        };
-        let chosen = chosen.or_else(|| keys.iter().next())?;
-        let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;
+        let place = keys.choose(hello.signature_schemes())?;
         let now = context::with(|handshake| {
             handshake.certificate.presented = Some(place);
             handshake.clock.unix
         })?;
-        keys.sent(place, now).cloned()
+        Some(self.keys.get(keys.chains().get(place)?, now, served_key))
     }
 }

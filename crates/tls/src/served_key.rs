@@ -14,37 +14,26 @@
 
 use std::sync::Arc;
 
-use becket_config::file::File;
 use becket_multibuffer::PrivateKey;
 use rustls::pki_types::SubjectPublicKeyInfoDer;
-use rustls::sign::{CertifiedKey, Signer, SigningKey};
+use rustls::sign::{Signer, SigningKey};
 use rustls::{Error, SignatureAlgorithm, SignatureScheme};
 
 use crate::sessions::context;
-use becket_keys::keys::Loaded;
+use becket_keys::loaded::{HeldKey, Loaded};
 use becket_keys::signing::token::TokenKey;
 use becket_keys::signing::{Offload, SignatureRequest};
 
-/// Returns the key of a chain. It is wrapped if signatures are made elsewhere, which depends on
-/// crypto threads and its [`Offload`], or if full handshakes are limited.
-pub fn served_key(loaded: &Loaded, file: &File) -> Arc<CertifiedKey> {
-    let can_defer = file.process.has_crypto_threads() || loaded.token.is_some();
-    let is_deferred = can_defer && loaded.offload >= Offload::Batches;
-    let is_limited = file.admission.limits_handshakes();
-    if !is_deferred && !is_limited {
-        return Arc::clone(&loaded.key);
-    }
-    let chain = CertifiedKey::clone(&loaded.key);
-    let key = ServedKey {
-        key: Arc::clone(&chain.key),
-        batch_key: loaded.batch_key.clone(),
-        token: loaded.token.clone(),
-        is_deferred,
-        is_limited,
-    };
-    Arc::new(CertifiedKey {
-        key: Arc::new(key),
-        ..chain
+/// Returns the key of a certificate for handshakes of workers.
+pub fn served_key(loaded: &Loaded) -> Arc<dyn SigningKey> {
+    Arc::new(ServedKey {
+        key: loaded.key.signing_key(),
+        batch_key: loaded.batch_key().cloned(),
+        token: match &loaded.key {
+            HeldKey::Token(token) => Some(token.clone()),
+            HeldKey::Stored(_) | HeldKey::Parsed(_) => None,
+        },
+        is_deferred: loaded.offload >= Offload::Batches,
     })
 }
 
@@ -53,8 +42,8 @@ struct ServedKey {
     key: Arc<dyn SigningKey>,
     batch_key: Option<Arc<PrivateKey>>,
     token: Option<TokenKey>,
+    /// `true` if the signature is made elsewhere, provided that the handshake step can wait.
     is_deferred: bool,
-    is_limited: bool,
 }
 
 impl SigningKey for ServedKey {
@@ -81,10 +70,8 @@ struct ServedSigner {
 
 impl Signer for ServedSigner {
     fn sign(&self, message: &[u8]) -> Result<Vec<u8>, Error> {
-        if self.key.is_limited {
-            // This error only ends the handshake. The permit stores the close reason.
-            context::pay().map_err(|reason| Error::General(reason.label().to_owned()))?;
-        }
+        // This error only ends the handshake. The permit stores the close reason.
+        context::pay().map_err(|reason| Error::General(reason.label().to_owned()))?;
         if !self.key.is_deferred || !becket_sys::coroutine::can_suspend() {
             return self.signer.sign(message);
         }

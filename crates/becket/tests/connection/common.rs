@@ -134,6 +134,7 @@ impl House {
             secrets: Arc::clone(self.rotation.secrets()),
             file: Arc::clone(&self.config.file),
             key_log: false,
+            keys: Arc::default(),
             outbox: None,
         };
         let listener = Arc::clone(&self.config.listeners[listener]);

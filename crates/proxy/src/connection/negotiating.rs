@@ -466,7 +466,8 @@ impl<N: Net> HelloDecision<N> {
             .config()
             .certificates
             .keys_for(certificate.name());
-        keys.presented(certificate.presented?).cloned()
+        let chain = keys.chains().get(certificate.presented?)?;
+        Some(chain.presented())
     }
 }
 

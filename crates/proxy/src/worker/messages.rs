@@ -262,6 +262,7 @@ impl Worker {
             secrets: Arc::clone(&self.served.secrets),
             file: Arc::clone(&config.file),
             key_log: config.file.process.key_log,
+            keys: Arc::clone(&self.shared.keys),
             outbox: self.served.outbox.clone(),
         }
     }

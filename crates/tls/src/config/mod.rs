@@ -33,7 +33,6 @@ pub use self::onward::Onward;
 pub use self::server_address::{MOST_ADDRESSES, ServerAddress};
 use crate::trial::TrialPolicy;
 use becket_keys::certificates::{CertificateMap, KeySet};
-use becket_keys::keys::Loaded;
 use becket_keys::signing::token::Tokens;
 
 #[derive(Clone, Debug, Default)]
@@ -71,7 +70,6 @@ pub struct Listener {
     /// Certificate chains with keys by server name, and the default chain. Empty if this listener
     /// does not terminate TLS.
     pub certificates: Arc<CertificateMap>,
-    pub credentials: Vec<Loaded>,
     pub allow: Option<Networks>,
     /// Networks that may not connect, even if `allow` contains them.
     pub deny: Networks,
