@@ -140,7 +140,7 @@ fn certificates(page: &mut Page, status: &Status) {
             format_args!("{expiry}, on {day}: {name} ({key}) at listener {listener}"),
         );
     }
-    let more = all.len().saturating_sub(MOST_CERTIFICATES);
+    let more = all.len().saturating_sub(MOST_CERTIFICATES) + status.certificates_omitted;
     if more > 0 {
         page.line("", format_args!("and {more} more: becket ctl certificates"));
     }

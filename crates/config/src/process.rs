@@ -447,6 +447,9 @@ pub struct Process {
     pub key_log: bool,
     /// Reload certificate files when they change.
     pub watch: bool = true,
+    /// File that remembers which certificate files were checked, so that the next start with many
+    /// certificates is faster.
+    pub certificate_cache: Option<String>,
 }
 }
 

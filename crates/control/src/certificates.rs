@@ -1,22 +1,23 @@
 //! Certificates of all listeners with their expiry, for the admin pages.
 //!
-//! The list is created once per configuration, because parsing takes about 10 us per certificate.
-//! Certificates are not checked here, because `prepare` has checked them; certificates that cannot
-//! be parsed are omitted.
+//! The list is created once per configuration and when it is first requested, because parsing takes
+//! about 10 us per certificate. Certificates are not checked here, because `prepare` has checked
+//! them; certificates that cannot be parsed are omitted.
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use becket_config::address::NamePattern;
 use becket_proto::ticket::UnixSeconds;
 use rustls::SignatureAlgorithm;
-use rustls::sign::CertifiedKey;
 use serde::{Deserialize, Serialize};
 
+use becket_keys::certificates::KeySet;
 use becket_keys::facts;
 use becket_keys::identity::serial;
-use becket_keys::ocsp::OcspStatus;
+use becket_keys::loaded::Loaded;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
@@ -47,16 +48,52 @@ impl CertificateStatus {
     }
 }
 
-/// Returns the status of every certificate by listener and name, sorted. The default certificate is
-/// listed separately only if no name uses it.
-pub fn certificates(config: &Config) -> Arc<[CertificateStatus]> {
-    let mut list: Vec<_> = config.listeners.iter().flat_map(|l| of(l)).collect();
-    list.sort_by(|a, b| (&a.listener, &a.name, &a.key).cmp(&(&b.listener, &b.name, &b.key)));
-    list.into()
+/// Certificates in use. Of more than [`MOST_LISTED`], only those that expire first.
+#[derive(Clone, Debug, Default)]
+pub struct CertificateList {
+    /// Certificates sorted by listener and name.
+    pub listed: Arc<[CertificateStatus]>,
+    /// Number of certificates that are not listed.
+    pub omitted: usize,
 }
 
-/// Returns the number of handshakes per name since the last reload, over all listeners. Names without handshakes are
-/// omitted.
+/// The list of a configuration, which is made when it is first needed. Clones share it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LazyList(Arc<OnceLock<CertificateList>>);
+
+impl LazyList {
+    pub(super) fn get(&self, config: &Config) -> &CertificateList {
+        self.0.get_or_init(|| certificates(config))
+    }
+}
+
+/// A certificate and a name that it serves; `None` for the default.
+#[derive(Clone, Copy)]
+struct Served<'a> {
+    listener: &'a Listener,
+    name: Option<&'a NamePattern>,
+    loaded: &'a Loaded,
+}
+
+/// Returns the status of every certificate by listener and name. The default certificate is listed
+/// separately only if no name uses it.
+pub fn certificates(config: &Config) -> CertificateList {
+    let mut served: Vec<_> = config.listeners.iter().flat_map(|it| of(it)).collect();
+    let omitted = served.len().saturating_sub(MOST_LISTED);
+    if omitted > 0 {
+        served.select_nth_unstable_by_key(MOST_LISTED, |it| it.loaded.not_after().0);
+        served.truncate(MOST_LISTED);
+    }
+    let mut list: Vec<_> = served.into_iter().filter_map(entry).collect();
+    list.sort_by(|a, b| (&a.listener, &a.name, &a.key).cmp(&(&b.listener, &b.name, &b.key)));
+    CertificateList {
+        listed: list.into(),
+        omitted,
+    }
+}
+
+/// Returns the number of handshakes per name, over all listeners. Counting starts again when a certificate of the name
+/// changes. Names without handshakes are omitted.
 pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     let names = config.listeners.iter();
@@ -68,43 +105,49 @@ pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
     counts
 }
 
-fn of(listener: &Listener) -> Vec<CertificateStatus> {
+fn of(listener: &Listener) -> impl Iterator<Item = Served<'_>> {
     let map = &listener.certificates;
-    let mut list = Vec::new();
-    let mut named = Vec::new();
-    for (name, keys) in map.names() {
-        let name = name.to_string();
-        for key in keys.iter() {
-            named.push(Arc::as_ptr(key));
-            list.extend(entry(listener, &name, key));
-        }
-    }
-    named.sort_unstable();
-    for key in map.default_keys().iter() {
-        if named.binary_search(&Arc::as_ptr(key)).is_err() {
-            list.extend(entry(listener, DEFAULT, key));
-        }
-    }
-    list
+    let served = move |(name, keys): (_, &'_ KeySet)| {
+        let chains = keys.chains().iter();
+        let served = chains.map(move |loaded| Served {
+            listener,
+            name,
+            loaded,
+        });
+        served.collect::<Vec<_>>()
+    };
+    let has_name = |it: &Served<'_>| {
+        let is_used = |name: &NamePattern| {
+            let keys = map.keys_of(name).into_iter();
+            let mut chains = keys.flat_map(|keys| keys.chains());
+            chains.any(|chain| std::ptr::eq(&**chain, it.loaded))
+        };
+        it.loaded.names().iter().any(is_used)
+    };
+    let default = served((None, map.default_keys())).into_iter();
+    let default: Vec<_> = default.filter(|it| !has_name(it)).collect();
+    let names = map.names().map(|(name, keys)| (Some(name), keys));
+    names.flat_map(served).chain(default)
 }
 
-fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<CertificateStatus> {
-    let leaf = key.cert.first()?;
+fn entry(served: Served<'_>) -> Option<CertificateStatus> {
+    let Served {
+        listener,
+        name,
+        loaded,
+    } = served;
     let at = |seconds: UnixSeconds| Timestamp::from_unix(Duration::from_secs(seconds.0));
-    let parsed = facts::certificate(leaf)?;
+    let leaf = loaded.leaf();
+    let parsed = facts::certificate(&leaf)?;
     let renew_by = facts::renew_by(parsed.validity());
-    let status = key
-        .ocsp
-        .as_deref()
-        .map(|response| OcspStatus::read(response, leaf));
     Some(CertificateStatus {
         listener: listener.keys.name.to_string(),
-        name: name.to_owned(),
-        key: kind(key.key.algorithm()).into(),
+        name: name.map_or(DEFAULT.to_owned(), ToString::to_string),
+        key: kind(loaded.key.algorithm()).into(),
         serial: serial(&parsed),
-        not_after: at(facts::not_after(leaf)?),
+        not_after: at(facts::not_after(&leaf)?),
         renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),
-        ocsp_until: status.and_then(Result::ok).and_then(|it| it.until).map(at),
+        ocsp_until: loaded.staple().and_then(|it| it.until).map(at),
     })
 }
 
@@ -120,6 +163,8 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
 /// Entry for clients that send no server name, or a name that no certificate contains. Not a valid
 /// host name.
 pub const DEFAULT: &str = "(default)";
+/// Maximum number of listed certificates. With their metrics, each takes 0.6 KiB of a page.
+pub const MOST_LISTED: usize = 10_000;
 
 #[cfg(test)]
 mod tests {
@@ -129,7 +174,7 @@ mod tests {
     #[test]
     fn every_name_is_listed_once_and_the_default_only_if_it_has_no_name() {
         let config = sample::config();
-        let list = certificates(&config);
+        let CertificateList { listed: list, .. } = certificates(&config);
         let names: Vec<_> = list
             .iter()
             .map(|c| (&*c.listener, &*c.name, &*c.key))

@@ -33,6 +33,8 @@ use crate::reload::Reloading;
 use crate::rotation::{NotRotated, Rotation};
 use crate::sandbox::Sandbox;
 use crate::server::outcomes::PendingOutcomes;
+use crate::server::renewal::save_checked;
+use crate::server::retired::RetiredMaps;
 use crate::server::shared_limits::SharedLimits;
 use crate::server::upgrade_state::Handover;
 use crate::server::watching::Watching;
@@ -131,6 +133,7 @@ fn launch_parts(
     let config = Arc::new(prepared.config);
     let logging = becket_log::install(&config.log, &files)?;
     log_warnings(&prepared.warnings);
+    save_checked(prepared.checked);
     let count = worker_count(&config.file.process);
     let (memory, sandbox) = confine(&loading, &config, &files, count)?;
     let given = (given.sockets, given.admin_socket);
@@ -162,7 +165,8 @@ fn launch_parts(
         config: ConfigTasks {
             source,
             reloading: Reloading::default(),
-            watching: Watching::default(),
+            watching: Watching::of(loading.watched(&config.file)),
+            retired: RetiredMaps::default(),
             waiting: PendingOutcomes::default(),
         },
         cluster,

@@ -7,6 +7,7 @@
 //! names keep their addresses. A failed reload changes nothing, and reports all errors.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,7 +54,14 @@ pub struct Reloaded {
     /// Number of reloads requested over the admin pages before this one started.
     pub asked: u64,
     pub sockets: BoundSockets,
-    pub prepared: Result<Prepared, Vec<String>>,
+    pub prepared: Result<LoadedReload, Vec<String>>,
+}
+
+#[derive(Debug)]
+pub struct LoadedReload {
+    pub prepared: Prepared,
+    /// Files and folders to watch that this process opens itself.
+    pub own: Vec<PathBuf>,
 }
 
 impl Reloading {
@@ -104,7 +112,7 @@ impl Reloading {
 }
 
 /// Loads the configuration, and checks that workers can use it. Blocks the thread.
-fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
+fn prepare(request: &ReloadRequest) -> Result<LoadedReload, Vec<String>> {
     let now = UnixTime::since_unix_epoch(request.unix);
     let prepared = request.source.reload(&request.running, now);
     let prepared = prepared.map_err(|rejected| {
@@ -114,7 +122,8 @@ fn prepare(request: &ReloadRequest) -> Result<Prepared, Vec<String>> {
     let config = &prepared.config;
     build(config, &config.listeners, &request.secrets)
         .map_err(|problem| vec![problem.to_string()])?;
-    Ok(prepared)
+    let own = request.source.watched(&config.file);
+    Ok(LoadedReload { prepared, own })
 }
 
 /// Builds every TLS configuration of the listeners once to detect errors. Discards the results.
@@ -172,7 +181,7 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         .collect();
     keys.extend(changed("log", &old.log, &new.log, &["level"]));
     let (was, is) = (&old.file.process, &new.file.process);
-    keys.extend(changed("process", was, is, &["key-log", "watch"]));
+    keys.extend(changed("process", was, is, &["certificate-cache", "key-log", "watch"]));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {
             sockets::options(&other.keys) != sockets::options(&listener.keys)

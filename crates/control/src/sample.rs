@@ -2,24 +2,29 @@
 //! a failed reload.
 
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::replica::{self, Boot, PeerState, PeerStatus, WarmUp};
 use becket_cluster::{ClusterStatus, ConfiguredPeer, SinkCounts};
 use becket_config::address::NamePattern;
+use becket_config::choices::DefaultCertificate;
 use becket_config::{listener, policy};
 use becket_proto::session_table::SessionTable;
 use becket_proto::ticket::{NodeId, SecretId};
 use becket_sys::clock::Clock;
 use rustls::crypto::aws_lc_rs as provider;
-use rustls::sign::CertifiedKey;
 
 use super::rotation::Rotation;
 use super::state::{AdminState, MainProcess};
 use super::status::ReloadOutcome;
-use becket_keys::certificates::{CertificateMap, KeySet};
+use becket_keys::certificates::{CertificateMap, Listed};
+use becket_keys::facts;
+use becket_keys::issuers::IssuerTable;
+use becket_keys::loaded::{Extras, HeldKey, LeafValidity, Loaded, Parts};
 use becket_keys::signing::Offload;
+use becket_keys::stored_key::{KeyKind, StoredKey};
 use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
 use becket_proxy::shared::SharedState;
@@ -92,14 +97,15 @@ pub(super) fn cluster() -> ClusterStatus {
 /// Returns a configuration with two listeners. `web` has two certificates with names, one of which
 /// is the default; `other` has only a default.
 pub(crate) fn config() -> Config {
-    let named = key("example.org");
-    let mut web = CertificateMap::new(set(Arc::clone(&named)));
-    let exact = NamePattern::Exact("example.org".to_owned());
-    web.keys_mut(exact).insert(named, Offload::Never, None);
-    let wildcard = NamePattern::Wildcard("example.net".to_owned());
-    let other = key("*.example.net");
-    web.keys_mut(wildcard).insert(other, Offload::Never, None);
-    let other = CertificateMap::new(set(key("other.example")));
+    let map = |names: &[&[&str]]| {
+        let certificates = (0..).zip(names).map(|(entry, names)| {
+            let loaded = Arc::new(certificate(names));
+            (Listed { entry, loaded }, None)
+        });
+        CertificateMap::of(certificates.collect(), DefaultCertificate::First).0
+    };
+    let web = map(&[&["example.org"], &["*.example.net"]]);
+    let other = map(&[&[]]);
     Config {
         listeners: vec![listener("web", web), listener("other", other)],
         backends: vec![Arc::new(Backend::plain("app", vec![server()]))],
@@ -122,7 +128,6 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
         },
         bind: vec![([127, 0, 0, 1], 8443).into()],
         certificates: Arc::new(certificates),
-        credentials: Vec::new(),
         allow: None,
         deny: Default::default(),
         trusted: Default::default(),
@@ -146,18 +151,23 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
     })
 }
 
-fn set(key: Arc<CertifiedKey>) -> KeySet {
-    let mut set = KeySet::default();
-    set.insert(key, Offload::Never, None);
-    set
-}
-
-fn key(name: &str) -> Arc<CertifiedKey> {
-    let mut params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+fn certificate(names: &[&str]) -> Loaded {
+    let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
+    let mut params = rcgen::CertificateParams::new(names).unwrap();
+    // A common name that is no server name.
+    params.distinguished_name = rcgen::DistinguishedName::new();
     params.not_after = rcgen::date_time_ymd(2040, 1, 1);
     let pair = rcgen::KeyPair::generate().unwrap();
-    let leaf = params.self_signed(&pair).unwrap();
+    let signed = params.self_signed(&pair).unwrap();
     let der = rustls_pki_types::PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
-    let signer = provider::sign::any_supported_type(&der).unwrap();
-    Arc::new(CertifiedKey::new(vec![leaf.der().clone()], signer))
+    let parsed = facts::certificate(signed.der()).unwrap();
+    let parts = Parts {
+        leaf: signed.der(),
+        validity: LeafValidity::of(parsed.validity()),
+        issuers: IssuerTable::default().find(&[]).unwrap(),
+        key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &der)),
+        offload: Offload::Pointless,
+        file: Path::new("site.pem"),
+    };
+    Loaded::new(parts, None, Extras::default())
 }

@@ -122,12 +122,18 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
 /// reloaded.
 fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     let mut reach = Reach::default();
-    for path in files
-        .opened()
-        .iter()
-        .map(PathBuf::as_path)
-        .chain(FIXED.map(Path::new))
-    {
+    let opened = files.opened();
+    let mut added = None;
+    for path in opened.iter() {
+        let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
+        // A folder may have a hundred thousand files, which need the same places.
+        if is_file && added.is_some() && added == path.parent() {
+            continue;
+        }
+        added = path.parent().filter(|_| is_file).or(added);
+        reach.read.extend(places(path));
+    }
+    for path in FIXED.map(Path::new) {
         reach.read.extend(places(path));
     }
     let docroots = config
@@ -138,7 +144,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
         reach.read.extend(places(&docroot.path));
     }
     let process = &config.file.process;
-    let pid_file = process.pid_file.as_ref().map(|path| folder.join(path));
+    let below = |path: &String| folder.join(path);
+    let pid_file = process.pid_file.as_ref().map(below);
+    let cache = process.certificate_cache.as_ref().map(below);
     let socket = config
         .admin
         .socket
@@ -150,7 +158,7 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
         opened.map(Path::to_owned)
     });
     let null = Some("/dev/null".into());
-    for path in [pid_file, socket, key_log, null]
+    for path in [pid_file, cache, socket, key_log, null]
         .into_iter()
         .chain(logs)
         .flatten()

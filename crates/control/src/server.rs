@@ -14,7 +14,8 @@ mod changes;
 mod commands;
 mod edits;
 pub mod outcomes;
-mod renewal;
+pub mod renewal;
+pub mod retired;
 pub mod shared_limits;
 mod upgrade;
 pub mod upgrade_state;
@@ -32,9 +33,11 @@ use becket_sys::socket;
 use becket_sys::socket_file::SocketFile;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
+use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
 use self::outcomes::PendingOutcomes;
+use self::retired::RetiredMaps;
 use self::upgrade_state::Handover;
 use self::watching::Watching;
 use crate::admin::{self, AdminSockets, Pages};
@@ -124,6 +127,7 @@ pub struct ConfigTasks {
     pub source: ConfigSource,
     pub reloading: Reloading,
     pub watching: Watching,
+    pub retired: RetiredMaps,
     pub waiting: PendingOutcomes,
 }
 
@@ -244,6 +248,7 @@ impl Control {
             self.report(&Event::Token(index));
         }
         self.report(&Event::Alive);
+        self.config.retired.drop_unused();
     }
 
     fn watch_memory(&mut self, now: Duration) {
@@ -303,7 +308,11 @@ impl Control {
     fn finish_reload(&mut self, reloaded: Reloaded) {
         let temporary = self.state.temporary();
         let (prepared, sockets) = (reloaded.prepared, reloaded.sockets);
-        let committed = prepared.and_then(|prepared| self.bind_and_commit(prepared, sockets));
+        let committed = prepared.and_then(|loaded| {
+            self.bind_and_commit(loaded.prepared, sockets)?;
+            self.config.watching.replace(loaded.own);
+            Ok(())
+        });
         let errors = committed.err().unwrap_or_default();
         for error in &errors {
             tracing::error!(name: "reload-failed", "reload refused, nothing changed: {error}");
@@ -364,6 +373,7 @@ impl Control {
             (None, ..) => {}
         }
         self.commit(config, added);
+        spawn_blocking(move || renewal::save_checked(prepared.checked));
         if let Some(rotation) = rotation {
             let before = std::mem::replace(&mut self.rotation, rotation);
             if Arc::ptr_eq(before.secrets(), self.rotation.secrets()) {
@@ -421,6 +431,7 @@ impl Control {
     /// Passes the configuration to the control loop and the workers. `added` contains the new
     /// sockets of each worker; it may be empty.
     fn exchange(&mut self, config: Arc<Config>, adopted: &Adopted, added: Vec<Vec<BoundListener>>) {
+        self.config.retired.add(&self.state.config(), &config);
         self.state.set_config(config);
         // Set the limits of new servers before a worker connects to them.
         self.settle_limits();

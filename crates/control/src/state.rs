@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_cluster::{ClusterStatus, Node};
 
-use super::certificates::{CertificateStatus, certificates};
+use super::certificates::LazyList;
 use super::history::{History, Mark};
 use super::page_refusals::PageRefusal;
 use super::problems::problems;
@@ -54,7 +54,7 @@ pub struct MainProcess {
 #[derive(Clone, Debug)]
 pub(crate) struct Current {
     config: Arc<Config>,
-    certificates: Arc<[CertificateStatus]>,
+    certificates: LazyList,
     pub(crate) node: Option<Arc<Node>>,
     /// Status of reloads, upgrades and temporary changes. `since_reload` contains the handshake
     /// counts at the last successful reload; `/status` shows the handshakes since then.
@@ -123,7 +123,7 @@ impl AdminState {
             refusals: Default::default(),
             history: Mutex::default(),
             current: Mutex::new(Current {
-                certificates: certificates(&config),
+                certificates: LazyList::default(),
                 log_level: None,
                 config,
                 node,
@@ -160,10 +160,9 @@ impl AdminState {
     }
 
     pub fn set_config(&self, config: Arc<Config>) {
-        let certificates = certificates(&config);
         self.change(|current| {
             current.config = config;
-            current.certificates = certificates;
+            current.certificates = LazyList::default();
         });
     }
 
@@ -217,6 +216,7 @@ impl AdminState {
     pub fn snapshot(&self) -> Snapshot {
         let (shared, current) = (&self.shared, self.current());
         let (config, now) = (&current.config, shared.clock.now());
+        let certificates = current.certificates.get(config);
         let backends = current.backends(shared);
         let (history, mark) = self.history().read();
         let cluster = current.node.as_ref().map(|node| node.status(now));
@@ -263,7 +263,8 @@ impl AdminState {
                 .iter()
                 .map(|it| snapshot::backend(it, &mark))
                 .collect(),
-            certificates: current.certificates,
+            certificates: Arc::clone(&certificates.listed),
+            certificates_omitted: certificates.omitted,
         };
         let found = problems(&status).into_iter();
         status.problems = found.map(|(_, text)| text).collect();

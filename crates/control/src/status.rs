@@ -46,8 +46,10 @@ pub struct Status {
     pub dropped: DroppedLines,
     pub listeners: Vec<ListenerStatus>,
     pub backends: Vec<BackendStatus>,
-    /// Certificates in use, sorted by listener and name.
+    /// Certificates in use, sorted by listener and name; at most the 10 000 that expire first.
     pub certificates: Arc<[CertificateStatus]>,
+    /// Number of certificates in use that are not listed.
+    pub certificates_omitted: usize,
 }
 
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -274,6 +274,11 @@ impl CertificateMap {
         Some(&named.keys)
     }
 
+    /// Returns the keys of a name of a certificate.
+    pub fn keys_of(&self, name: &NamePattern) -> Option<&KeySet> {
+        self.find(parts_of(name))
+    }
+
     /// Returns the keys for a lower-case server name: an exact match, then a wildcard match.
     /// Ignores a trailing dot, which some clients send.
     pub fn named(&self, name: &str) -> Option<&KeySet> {

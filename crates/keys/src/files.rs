@@ -199,6 +199,16 @@ impl Files {
         self.listed.get(path).or_else(inside).unwrap_or(&FileAt::Own)
     }
 
+    /// Returns `true` if there is no file at this path.
+    pub fn is_missing(&self, path: &Path) -> bool {
+        match self.at(path) {
+            FileAt::Own => fs::symlink_metadata(path)
+                .is_err_and(|error| error.kind() == io::ErrorKind::NotFound),
+            FileAt::Error(error) => *error == ENOENT,
+            FileAt::Listed(..) | FileAt::Folder(_) => false,
+        }
+    }
+
     /// Returns the stamp of a file. Returns `None` if it cannot be known without opening the file.
     pub fn stamp(&self, path: &Path) -> Option<Stamp> {
         match self.at(path) {
@@ -384,6 +394,7 @@ fn farthest(path: &Path) -> Option<(PathBuf, Metadata)> {
 pub const SMALL_FOLDER: usize = 1000;
 /// Maximum size of another program's configuration file in bytes.
 pub const LARGEST: u64 = 16 * 1024 * 1024;
+const ENOENT: i32 = 2;
 /// Maximum number of symbolic links and folders that are followed on a path.
 const MOST_STEPS: usize = 100;
 /// Error kinds of open(2) for a folder, a socket or a dangling link.

@@ -13,9 +13,12 @@
 //! assert_eq!(pem.to_string(), "no END CERTIFICATE");
 //! ```
 //!
-//! * [`files`]: the only place that opens files of a configuration;
+//! * [`files`], [`stamp`]: the only place that opens files of a configuration; their stamps;
 //! * [`pem`]: PEM files; buffers with private keys are erased when dropped;
-//! * [`keys`]: chains with matching keys;
+//! * [`job`], [`loading`], [`keys`]: files to load, by several threads; chains with matching keys;
+//! * [`checked`]: files that need no second check;
+//! * [`loaded`], [`issuers`], [`stored_key`]: a certificate in memory, its issuers, its key;
+//! * [`key_cache`]: chains with parsed keys of the certificates in use;
 //! * [`authorities`]: certificates without keys, from a bundle or a folder;
 //! * [`certificates`]: chains and keys by server name;
 //! * [`client_names`]: names of client certificates that a policy accepts;
@@ -30,14 +33,22 @@
 
 pub mod authorities;
 pub mod certificates;
+pub mod checked;
 pub mod client_names;
 pub mod digest;
 pub mod facts;
 pub mod files;
 pub mod identity;
+pub mod issuers;
+pub mod job;
+pub mod key_cache;
 pub mod keys;
+pub mod loaded;
+pub mod loading;
 pub mod ocsp;
 pub mod pem;
 pub mod presented;
 pub mod signing;
+pub mod stamp;
+pub mod stored_key;
 pub mod watch;

@@ -306,17 +306,21 @@ impl ConfigBuilder<'_> {
         };
         let path: Arc<str> = format!("{of_list}[{index}]").into();
         let entry = u32::try_from(index).unwrap_or(u32::MAX);
-        let files = changed.below(folder).filter(|file| {
-            file.parent() == Some(folder)
-                && fits(pattern, file)
-                && !self.environment.files.is_folder(file)
-        });
-        let jobs: Vec<Job> = files
-            .map(|file| Job {
-                before: before.certificate(entry, file).map(|it| Arc::clone(&it.loaded)),
+        let files = &self.environment.files;
+        let paths = changed.below(folder);
+        let paths = paths.filter(|path| path.parent() == Some(folder) && fits(pattern, path));
+        let mut jobs = Vec::new();
+        for file in paths.filter(|path| !files.is_folder(path)) {
+            let known = before.certificate(entry, file);
+            if files.is_missing(file) {
+                changes.removed.extend(known.cloned());
+                continue;
+            }
+            jobs.push(Job {
+                before: known.map(|it| Arc::clone(&it.loaded)),
                 ..Job::of(entry, &path, ChainSource::Bundle(file.clone()))
-            })
-            .collect();
+            });
+        }
         if !changed.gone.is_empty() {
             let is_gone = |it: &&Listed| changed.gone.contains(&path_hash(&it.loaded.file));
             let gone = before.entry(entry).filter(is_gone);
@@ -346,21 +350,27 @@ impl ConfigBuilder<'_> {
             let known = before.certificate(number, job.file());
             job.before = known.map(|it| Arc::clone(&it.loaded));
         }
-        let files: BTreeSet<&Path> = jobs.iter().map(Job::file).collect();
-        let is_gone = |it: &&Listed| !files.contains(&*it.loaded.file);
+        let files: BTreeSet<PathBuf> = jobs.iter().map(|job| job.file().to_owned()).collect();
+        let failed = self.load_changes(jobs, changes);
+        // The files of a folder stay in use while the folder is missing.
+        let is_gone = |it: &&Listed| {
+            let file = &*it.loaded.file;
+            !files.contains(file) && file.parent().is_none_or(|it| !failed.contains(it))
+        };
         let gone = before.entry(number).filter(is_gone);
         changes.removed.extend(gone.cloned());
-        self.load_changes(jobs, changes);
     }
 
-    /// Loads certificates, and adds those that have changed. A certificate with an error stays as
-    /// it is.
-    fn load_changes(&mut self, jobs: Vec<Job>, changes: &mut MapChanges) {
+    /// Loads certificates, and adds those that have changed. Returns the files with errors, whose
+    /// certificates stay as they are.
+    fn load_changes(&mut self, jobs: Vec<Job>, changes: &mut MapChanges) -> BTreeSet<PathBuf> {
+        let mut failed = BTreeSet::new();
         let outcomes = self.loader.load(&jobs);
         for (job, outcome) in jobs.into_iter().zip(outcomes) {
             let errors = self.report.errors.len();
             self.report.errors.extend(outcome.report.errors);
             if self.keep_out(errors) {
+                failed.insert(job.file().to_owned());
                 continue;
             }
             if let (Some(loaded), Some(names)) = (outcome.loaded, outcome.names) {
@@ -369,5 +379,6 @@ impl ConfigBuilder<'_> {
                 changes.added.push((Listed { entry, loaded }, Some(names)));
             }
         }
+        failed
     }
 }

@@ -194,6 +194,9 @@ pub(crate) struct CheckedConfiguration {
     /// `true` if the configuration enables RSA batching and the processor supports it.
     rsa_batches: bool,
     certificates: Arc<[CertificateStatus]>,
+    /// Number of certificates in use that are not listed.
+    #[serde(skip)]
+    certificates_omitted: usize,
     /// Digests of the policies in use, by name. Policies with equal digests share sessions.
     digests: BTreeMap<String, String>,
     /// Directories from which files are served, by backend.
@@ -230,11 +233,13 @@ impl CheckedConfiguration {
         let servers = servers.map(|one| (one.name.to_string(), texts(&one.addresses)));
         let peers = config.cluster.iter().flat_map(|cluster| &cluster.peers);
         let peers = peers.map(|one| (one.name.to_string(), texts(&one.addresses)));
+        let certificates = certificates(config);
         Self {
             file: Arc::clone(&config.file),
             connections: config.connections,
             rsa_batches: config.batches.is_some(),
-            certificates: certificates(config),
+            certificates: certificates.listed,
+            certificates_omitted: certificates.omitted,
             digests: policies
                 .map(|one| (one.keys.name.to_string(), one.digest_in_hex()))
                 .collect(),
@@ -282,7 +287,7 @@ impl CheckedConfiguration {
             file.listener.len(),
             file.backend.len(),
             servers.sum::<usize>(),
-            self.certificates.len(),
+            self.certificates.len() + self.certificates_omitted,
             self.connections,
         )];
         if !self.read_by_root.is_empty() {

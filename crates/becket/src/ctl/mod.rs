@@ -50,8 +50,9 @@ fn done(place: &AdminAddress, task: &CtlTask) -> Result<Printed, NotDone> {
             }
         }
         CtlTask::Certificates => {
-            let certificates = place.status()?.certificates;
-            Ok((json!(certificates), table::certificates(&certificates)))
+            let status = place.status()?;
+            let text = table::certificates(&status.certificates, status.certificates_omitted);
+            Ok((json!(status.certificates), text))
         }
         CtlTask::Connections {
             filter,

@@ -135,8 +135,8 @@ pub(super) fn changed_server(server: &ServerStatus) -> String {
     format!("{name}: {mode}, weight {weight}, {limit}, at {at}; {changed}\n")
 }
 
-/// Formats all certificates in order of expiry.
-pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
+/// Formats certificates in order of expiry. `omitted` others expire later.
+pub(super) fn certificates(certificates: &[CertificateStatus], omitted: usize) -> String {
     let mut rows: Vec<Vec<String>> = certificates
         .iter()
         .map(|it| {
@@ -151,7 +151,11 @@ pub(super) fn certificates(certificates: &[CertificateStatus]) -> String {
         .collect();
     // Timestamps sort as strings, because all have one format.
     rows.sort();
-    table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SERIAL"], &rows)
+    let mut text = table(&["EXPIRES", "LISTENER", "NAME", "KEY", "SERIAL"], &rows);
+    if omitted > 0 {
+        text += &format!("and {omitted} more, which expire later\n");
+    }
+    text
 }
 
 /// Formats connections. The last line shows whether the list is incomplete.
@@ -292,7 +296,9 @@ mod tests {
             json!({"listener": "web", "name": "a.test", "key": "rsa",
             "not_after": format!("2026-11-{day}T11:00:00.000000Z"), "serial": serial})
         };
-        let text = certificates(&of::<Vec<_>>(json!([at(26, "0ABC01"), at(25, "7F")])));
+        let all = of::<Vec<_>>(json!([at(26, "0ABC01"), at(25, "7F")]));
+        assert!(certificates(&all, 2).ends_with("and 2 more, which expire later\n"));
+        let text = certificates(&all, 0);
         let rows = ["KEY  SERIAL", "rsa  7F", "rsa  0ABC01"];
         assert!(
             text.lines()

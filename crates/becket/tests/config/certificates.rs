@@ -45,11 +45,12 @@ fn the_last_file_and_files_that_share_a_name_with_it_are_the_default() {
         .prepare(&site("['1.pem', '2.pem', '3.pem']"))
         .unwrap();
     let map = &prepared.config.listeners[0].certificates;
-    let kinds = map.default_keys().iter().map(|key| key.key.algorithm());
+    let chains = map.default_keys().chains().iter();
+    let kinds = chains.map(|chain| chain.key.algorithm());
     let kinds: Vec<SignatureAlgorithm> = kinds.collect();
     assert_eq!(kinds, [SignatureAlgorithm::ECDSA, SignatureAlgorithm::RSA]);
-    assert_eq!(map.named("a.test").unwrap().iter().count(), 1);
-    assert_eq!(map.named("b.test").unwrap().iter().count(), 2);
+    assert_eq!(map.named("a.test").unwrap().chains().len(), 1);
+    assert_eq!(map.named("b.test").unwrap().chains().len(), 2);
 }
 
 #[test]
@@ -73,9 +74,9 @@ fn the_destination_address_replaces_a_missing_server_name() {
         assert_eq!(by(address).as_deref(), name);
         assert!(name.is_none_or(|name| map.named(name).is_some()));
     }
-    let first = map.named("2001:db8::1").unwrap().iter().next().unwrap();
-    let named = map.named("a.test").unwrap().iter().next().unwrap();
-    assert_eq!(first.cert, named.cert);
+    let first = &map.named("2001:db8::1").unwrap().chains()[0];
+    let named = &map.named("a.test").unwrap().chains()[0];
+    assert_eq!(first.leaf(), named.leaf());
     let plain = folder.prepare(&site("['3.pem']")).unwrap().config;
     let asked = || unreachable!("no certificate is for an address");
     assert_eq!(plain.listeners[0].certificates.name_by_address(asked), None);
@@ -260,6 +261,6 @@ fn the_common_name_is_used_only_without_other_names() {
     folder.write("a.pem", &pem);
     let prepared = folder.prepare(&site("['a.pem']")).unwrap();
     let map = &prepared.config.listeners[0].certificates;
-    let names: Vec<NamePattern> = map.names().map(|(name, _)| name).collect();
+    let names: Vec<NamePattern> = map.names().map(|(name, _)| name.clone()).collect();
     assert_eq!(names, [NamePattern::Exact("old.test".into())]);
 }

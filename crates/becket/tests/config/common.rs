@@ -102,6 +102,7 @@ impl Folder {
             multibuffer: None,
             tokens: Default::default(),
             trials: Default::default(),
+            issuers: Default::default(),
             running,
         };
         let prepared = prepare(read(text, &toml::Table::new()), &environment);

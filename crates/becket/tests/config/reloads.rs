@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
+use becket_keys::loaded::Loaded;
 use becket_tls::config::Config;
-use rustls::sign::CertifiedKey;
 
 use crate::common::{Folder, Made, NOW, lines, site};
 
-fn key(config: &Config, name: &str) -> Arc<CertifiedKey> {
+fn key(config: &Config, name: &str) -> Arc<Loaded> {
     let keys = config.listeners[0].certificates.named(name).unwrap();
-    Arc::clone(keys.iter().next().unwrap())
+    Arc::clone(&keys.chains()[0])
 }
 
 fn two_sites(folder: &Folder) -> Config {
@@ -64,7 +64,7 @@ fn listeners_with_the_same_files_share_their_chains() {
 fn keys_are_loaded_again_if_the_signing_mode_changes() {
     let folder = Folder::new();
     let running = two_sites(&folder);
-    let text = site("['sites']") + "[admission]\nfull-handshakes-per-second = 10\n";
+    let text = site("['sites']") + "[process]\ncrypto-threads = 0\n";
     let config = folder.reload(&running, &text, NOW).unwrap().config;
     assert!(!Arc::ptr_eq(
         &key(&running, "a.test"),

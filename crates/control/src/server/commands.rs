@@ -32,8 +32,8 @@ impl Control {
                 }
             }
             Command::Renew(listing) => {
-                if let Some(given) = self.given(listing, fds, &Event::Renewed) {
-                    self.look(given.files);
+                if let Some(given) = self.given(listing, fds, &Event::Renewed(true)) {
+                    self.look_at(given);
                 }
             }
             Command::Upgrade => self.begin_upgrade(fds),

@@ -1,13 +1,13 @@
 //! Loads changed certificate files without a command.
 //!
-//! A check reads the files on a separate thread. Its result is committed if the configuration has
-//! not changed since the check began. Each check sets up the watches again, because a symbolic link may
-//! now lead to another file. A check also follows the start and each reload, because a file may have
-//! changed between reading and watching.
+//! A check reads the changed files on a separate thread. Its result is committed if the
+//! configuration has not changed since the check began. A check also follows the start and each
+//! reload, because a file may have changed between reading and watching. Files that were rejected
+//! are read again at each check.
 //!
 //! Under a supervisor, each check is a command of the supervisor, because only the supervisor can
-//! open all files. This process watches the files that it can open itself, and reports changes to
-//! the supervisor.
+//! open all files. It lists its changed files. This process watches the files that it can open
+//! itself, and reports changes to the supervisor.
 
 use std::collections::BTreeSet;
 use std::mem;
@@ -20,11 +20,13 @@ use super::watching::{Look, WatchResult};
 use super::{Control, log_warnings};
 use crate::reload::build;
 use becket_config::error::{Problem, shortened};
+use becket_keys::checked::CheckedFiles;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_keys::watch::WatchedPlaces;
 use becket_log::Timestamp;
 use becket_prepare::renewal::Renewal;
+use becket_process::link::resources::ProcessResources;
 use becket_process::protocol::Event;
 use becket_proxy::backend::registry::Backends;
 
@@ -37,23 +39,32 @@ impl Control {
         }
     }
 
-    /// Checks certificate files for changes. Schedules another check if one is running.
-    pub(super) fn look(&mut self, files: Files) {
+    /// Checks the listed changes of the supervisor, and the files that this process watches.
+    pub(super) fn look_at(&mut self, given: ProcessResources) {
+        self.config.watching.changed.changes.add(given.changes);
+        self.look(given.files);
+    }
+
+    /// Checks changed certificate files. Schedules another check if one is running.
+    fn look(&mut self, files: Files) {
         let config = self.state.config();
         if self.state.is_draining() || !config.file.process.watch {
-            return self.report(&Event::Renewed);
+            return self.report(&Event::Renewed(false));
         }
-        if self.config.watching.running.is_some() {
-            self.config.watching.again = Some(files);
+        let watching = &mut self.config.watching;
+        if watching.running.is_some() {
+            watching.again = Some(files);
             return;
         }
+        let own = watching.unwatched.take();
+        let mut changed = watching.take_changed();
+        changed.unknown.extend(own.iter().flatten().cloned());
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());
         let source = self.config.source.with(files.clone(), Tokens::default());
         self.config.watching.running = Some(spawn_blocking(move || {
-            let own = source.watched(&config.file);
-            let places = (!own.is_empty()).then(|| WatchedPlaces::of(own));
-            let renewal = source.renew(&config, UnixTime::since_unix_epoch(unix));
+            let places = own.map(WatchedPlaces::of);
+            let renewal = source.renew(&config, &changed, UnixTime::since_unix_epoch(unix));
             let built = renewal.config.as_ref().map(|new| {
                 let is_new =
                     |one: &&Arc<_>| !config.listeners.iter().any(|it| Arc::ptr_eq(it, one));
@@ -64,6 +75,7 @@ impl Control {
                 config,
                 files,
                 places,
+                changed,
                 renewal,
             }
         }));
@@ -80,7 +92,10 @@ impl Control {
                 match self.config.watching.again.take() {
                     Some(files) => self.look(files),
                     None if self.config.watching.running.is_some() => {}
-                    None => self.report(&Event::Renewed),
+                    None => {
+                        let is_rejected = !self.config.watching.rejected.is_empty();
+                        self.report(&Event::Renewed(is_rejected));
+                    }
                 }
             }
         }
@@ -91,12 +106,17 @@ impl Control {
         if self.state.is_draining() || !config.file.process.watch {
             return;
         }
-        if let Some(places) = look.places {
-            self.config.watching.watch.replace(places);
+        match look.places {
+            // Another configuration was loaded meanwhile.
+            _ if self.config.watching.unwatched.is_some() => {}
+            Some(places) if places.is_empty() => self.config.watching.watch.stop(),
+            Some(places) => self.config.watching.watch.replace(places),
+            None => {}
         }
         if !Arc::ptr_eq(&look.config, &config) {
             // Repeats the check, because the configuration changed while it ran and the result may
             // be outdated.
+            self.config.watching.changed.add(look.changed);
             self.config.watching.again.get_or_insert(look.files);
             return;
         }
@@ -105,6 +125,7 @@ impl Control {
             kept_out: mut rejected,
             warnings,
             taken,
+            checked,
         } = look.renewal;
         let committed = match (new, look.fault) {
             (None, _) => Ok(()),
@@ -120,7 +141,11 @@ impl Control {
         if has_renewed {
             tracing::info!(name: "files-loaded", files = listed(&taken), "changed files loaded");
         }
+        spawn_blocking(move || save_checked(checked));
         rejected.extend(committed.err());
+        if !rejected.is_empty() {
+            self.config.watching.changed.add(look.changed);
+        }
         let before = mem::take(&mut self.config.watching.rejected);
         for fault in rejected.iter().filter(|it| !before.contains(it)) {
             tracing::error!(name: "file-rejected", "changed file rejected: {fault}; the loaded version stays in use");
@@ -139,6 +164,13 @@ impl Control {
             status.rejected = rejected.iter().map(ToString::to_string).collect();
         });
         self.config.watching.rejected = rejected;
+    }
+}
+
+/// Remembers the checked certificate files, so that the next start is faster.
+pub fn save_checked(checked: CheckedFiles) {
+    if let Err(error) = checked.save() {
+        tracing::warn!(name: "certificate-cache-failed", %error, "cannot write process.certificate-cache; the next start checks all certificates again");
     }
 }
 

@@ -3,18 +3,26 @@
 
 use std::sync::Arc;
 
+use std::mem;
+use std::path::PathBuf;
+
 use becket_config::error::Problem;
 use becket_keys::files::Files;
 use becket_keys::watch::{Watch, WatchedPlaces};
-use becket_prepare::renewal::Renewal;
+use becket_prepare::renewal::{ChangedFiles, Renewal};
 use becket_tls::config::Config;
 use tokio::task::JoinHandle;
 
 #[derive(Debug, Default)]
 pub struct Watching {
     pub(super) watch: Watch,
+    /// Files and folders of a new configuration that this process opens itself. The next check
+    /// reads them all, and watches them.
+    pub(super) unwatched: Option<Vec<PathBuf>>,
+    /// Changed files for the next check, and rejected files.
+    pub(super) changed: ChangedFiles,
     pub(super) running: Option<JoinHandle<Look>>,
-    /// Files to check as soon as the running check has ended.
+    /// Files of the check that follows the running one.
     pub(super) again: Option<Files>,
     pub(super) rejected: Vec<Problem>,
 }
@@ -23,8 +31,9 @@ pub struct Watching {
 pub(super) struct Look {
     pub(super) config: Arc<Config>,
     pub(super) files: Files,
-    /// Files and folders to watch after this check. `None` if the supervisor opens all files.
+    /// Files and folders to watch after this check; `None` if they stay the same.
     pub(super) places: Option<WatchedPlaces>,
+    pub(super) changed: ChangedFiles,
     pub(super) renewal: Renewal,
     pub(super) fault: Option<Problem>,
 }
@@ -36,11 +45,39 @@ pub(super) enum WatchResult {
 }
 
 impl Watching {
+    /// Returns a watch for the files of a configuration that was just loaded, of which this process
+    /// opens `own` itself.
+    pub fn of(own: Vec<PathBuf>) -> Self {
+        Self {
+            unwatched: Some(own),
+            ..Self::default()
+        }
+    }
+
+    /// Forgets the files of the previous configuration.
+    pub(super) fn replace(&mut self, own: Vec<PathBuf>) {
+        self.unwatched = Some(own);
+        self.changed = ChangedFiles::default();
+    }
+
+    /// Takes the changed files for a check.
+    pub(super) fn take_changed(&mut self) -> ChangedFiles {
+        mem::take(&mut self.changed)
+    }
+
     /// Waits for the next event. Cancel safe.
     pub(super) async fn next(&mut self) -> WatchResult {
-        let Self { watch, running, .. } = self;
+        let Self {
+            watch,
+            running,
+            changed,
+            ..
+        } = self;
         tokio::select! {
-            () = watch.settled() => WatchResult::Changed,
+            changes = watch.settled() => {
+                changed.changes.add(changes);
+                WatchResult::Changed
+            }
             Some(looked) = async { Some(running.as_mut()?.await) } => {
                 *running = None;
                 let looked = looked.inspect_err(|error| tracing::error!(name: "file-check-failed", %error, "cannot check certificates and keys for changes; keeping the loaded ones"));
