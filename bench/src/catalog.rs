@@ -39,6 +39,7 @@ pub const SUITE: &[(&str, &str)] = suite![
     "generator",
     "idle",
     "crowd",
+    "certificates",
     "queued",
     "scraped",
     "storm",

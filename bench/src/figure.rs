@@ -178,6 +178,7 @@ fn of_measure(measure: Measure) -> Vec<Figure> {
             shown
         }
         Measure::Crowd => listed(CROWD),
+        Measure::Certificates => listed(CERTIFICATES),
         Measure::Scraped => listed(SCRAPED),
         Measure::Storm => [PROBED, RETURNED]
             .map(|rows| under(STORM_LOADS, rows))
@@ -392,6 +393,43 @@ const CROWD: &[FigureRow] = &[
         "largest memory during an upgrade",
     ),
     (less, figures::DRAIN, "duration of a drain"),
+];
+const CERTIFICATES: &[FigureRow] = &[
+    (less, figures::START, "first start"),
+    (less, figures::START_CPU, "server CPU of the first start"),
+    (less, figures::RESTART, "further start"),
+    (
+        less,
+        figures::RESTART_CPU,
+        "server CPU of the further start",
+    ),
+    (
+        less,
+        figures::PSS_PER_CERTIFICATE,
+        "memory (PSS) per certificate",
+    ),
+    (
+        less,
+        figures::PSS_ABOVE_CERTIFICATE,
+        "memory (PSS) above the bytes of the certificate",
+    ),
+    (
+        less,
+        figures::CHANGE_CPU,
+        "server CPU per changed file",
+    ),
+    (less, figures::P99, "p99 without changes"),
+    (
+        less,
+        "changing_p99_us",
+        "p99 while 1 % of the files change per minute",
+    ),
+    (
+        less,
+        figures::RELOADED,
+        "memory after the reloads, relative to that before",
+    ),
+    (less, "reload_us", "duration of a reload with 1 % changed"),
 ];
 const FAILOVER: &[FigureRow] = &[
     (more, figures::RESUMED, "share of resumed handshakes"),

@@ -53,6 +53,23 @@ pub const LOST: &str = "lost_connections";
 /// Time from SIGTERM to the end of the server.
 pub const DRAIN: &str = "drain_us";
 pub const HELD: &str = "held_connections";
+/// Time from the start of the server to the first completed handshake.
+pub const START: &str = "start_us";
+/// CPU time of all processes of the server until then.
+pub const START_CPU: &str = "start_cpu_us";
+/// As [`START`], after an earlier start with the same files.
+pub const RESTART: &str = "restart_us";
+pub const RESTART_CPU: &str = "restart_cpu_us";
+/// Proportional set size in bytes per certificate, above that of a server with one certificate.
+pub const PSS_PER_CERTIFICATE: &str = "pss_per_certificate_bytes";
+/// As [`PSS_PER_CERTIFICATE`], without the bytes of the certificate itself.
+pub const PSS_ABOVE_CERTIFICATE: &str = "pss_above_certificate_bytes";
+/// CPU time per changed certificate file, above that without changes.
+pub const CHANGE_CPU: &str = "change_cpu_us";
+/// Prefix of figures while files change.
+pub const CHANGING: &str = "changing_";
+/// Memory after reloads with changed files, relative to that before.
+pub const RELOADED: &str = "reloaded_pss_ratio";
 /// Capacity: the highest confirmed rate with at most 1 failure in 1000 and a p99 below 100 ms.
 pub const CAPACITY: &str = "capacity_per_s";
 /// 1 if the capacity is a lower bound because the client was the bottleneck.

@@ -24,6 +24,7 @@
 pub mod answer;
 pub mod articles;
 pub mod build;
+pub mod bundles;
 pub mod catalog;
 pub mod classic;
 pub mod cli;

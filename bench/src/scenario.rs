@@ -63,6 +63,9 @@ pub enum Measure {
     /// A crowd of idle connections, and its reload, upgrade and drain.
     #[serde(alias = "crowd")]
     Crowd,
+    /// Start and memory of many certificates, and their changes.
+    #[serde(alias = "certificates")]
+    Certificates,
     /// Memory and CPU time of clients in a full queue.
     #[serde(alias = "queued")]
     Queued,
@@ -216,6 +219,8 @@ pub struct Settings {
     pub front: Front,
     /// Number of pipes per worker, with which bytes are spliced; `None` for the server's default.
     pub pipes: Option<u64>,
+    /// Number of certificates, each with a name and a key of its own. The clients ask for the first one.
+    pub certificates: usize,
     /// All settings as text, for the report.
     pub text: BTreeMap<String, String>,
 }
@@ -455,10 +460,20 @@ impl Settings {
                 _ => Front::Terminate,
             },
             pipes: auto_or_number("pipes")?,
+            certificates: at_least_one("certificates")?,
             text: text.clone(),
         };
         settings.asked_resumed()?;
         Ok(settings)
+    }
+
+    /// Returns the settings with another number of certificates.
+    #[must_use]
+    pub fn with_certificates(&self, certificates: usize) -> Self {
+        Self {
+            certificates,
+            ..self.clone()
+        }
     }
 
     /// Returns the share of handshakes that should be resumed.
@@ -549,6 +564,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("passthrough", &["off", "on", "plain"]),
     ("pipes", &["auto"]),
     ("ktls", &["off", "bulk"]),
+    ("certificates", &["1"]),
 ];
 
 #[cfg(test)]

@@ -46,6 +46,7 @@ pub fn run(data: &[u8]) -> usize {
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),
+        issuers: Default::default(),
         running: None,
     };
     match prepare(reading, &environment) {

@@ -3,6 +3,7 @@
 mod burst;
 mod capacities;
 mod capacity;
+pub(crate) mod certificates;
 mod client;
 pub(crate) mod crowd;
 mod delay;
@@ -34,6 +35,7 @@ pub fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         Measure::AddedLatency => latency::run(stage),
         Measure::Idle => idle::run(stage),
         Measure::Crowd => crowd::run(stage),
+        Measure::Certificates => certificates::run(stage),
         Measure::Queued => queued::run(stage),
         Measure::Scraped => scraped::run(stage),
         Measure::Storm => storm::run(stage),

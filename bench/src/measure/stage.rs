@@ -27,6 +27,8 @@ pub struct Stage<'a> {
     pub servers: &'a mut [Server],
     /// Program and settings of the nodes that the `failover` measure starts.
     pub farm: Option<(&'a Peer, &'a Site<'a>)>,
+    /// Peers that the `certificates` measure starts, and their settings.
+    pub starts: (&'a [Peer], &'a Site<'a>),
     pub floors: Option<Floors>,
     /// Network with a delay, for the `delay` measure.
     pub network: Option<&'a Network>,

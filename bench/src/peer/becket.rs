@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::site::{BACKLOG, SESSIONS, Site};
+use crate::bundles::CACHE;
 use crate::scenario::{EARLY, Files, Front};
 
 pub(super) fn configuration(site: &Site<'_>) -> String {
@@ -29,6 +30,13 @@ pub(super) fn configuration(site: &Site<'_>) -> String {
     let rsa_batch = match site.settings.rsa_batch.as_str() {
         "off" => String::new(),
         choice => format!("rsa-batch = \"{choice}\"\n"),
+    };
+    let cache = match site.settings.certificates {
+        1 => String::new(),
+        _ => format!(
+            "certificate-cache = \"{}\"\n",
+            site.directory.join(CACHE).display()
+        ),
     };
     let pipes = match site.settings.pipes {
         None => String::new(),
@@ -64,7 +72,7 @@ connections = {connections}
 {HALF_OPEN}{admission}
 [process]
 workers = {workers}
-{crypto_threads}{rsa_batch}
+{crypto_threads}{rsa_batch}{cache}
 [log]
 level = "warn"
 {extra}"#,

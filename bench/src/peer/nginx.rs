@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 
 use super::site::{BACKLOG, SESSIONS, Site, first_words, groups, suite_names, words_after};
+use crate::bundles;
 use crate::scenario::{EARLY, Files, Front};
 
 /// Returns the configuration. `said` is the output of `nginx -V`.
@@ -25,6 +26,7 @@ pub(super) fn configuration(site: &Site<'_>, said: &str) -> String {
         Front::Terminate => (sealed, "bench"),
     };
     let (module, kind, server) = match site.settings.files {
+        Files::None if site.settings.certificates > 1 => (String::new(), "http", names(site)),
         Files::None => (
             module.unwrap_or_default(),
             "stream",
@@ -50,9 +52,7 @@ daemon off;
 worker_rlimit_nofile {files};
 events {{ worker_connections {connections}; }}
 {kind} {{
-  ssl_certificate {certificate};
-  ssl_certificate_key {certificate};
-  ssl_protocols TLSv{tls};
+{certificate}  ssl_protocols TLSv{tls};
   ssl_ciphers {old};
 {suites}  ssl_ecdh_curve {groups};
   ssl_session_cache shared:bench:{cache}m;
@@ -65,12 +65,42 @@ events {{ worker_connections {connections}; }}
         files = site.connections * 2 + 100,
         // A proxied connection uses two worker connections.
         connections = site.connections * 2,
-        certificate = site.certificate.display(),
+        certificate = certificate(site),
         tls = site.settings.tls,
         groups = groups(site.settings),
         // One megabyte stores about 4000 sessions, according to nginx's manual.
         cache = SESSIONS / 4000,
     )
+}
+
+/// Returns the default certificate. Without a file, each server section has its own.
+fn certificate(site: &Site<'_>) -> String {
+    let file = site.certificate.display();
+    match site.settings.certificates {
+        1 if site.certificate.is_file() => {
+            format!("  ssl_certificate {file};\n  ssl_certificate_key {file};\n")
+        }
+        1 => {
+            let file = bundles::file(site.certificate, 0);
+            let file = file.display();
+            format!("  ssl_certificate {file};\n  ssl_certificate_key {file};\n")
+        }
+        _ => String::new(),
+    }
+}
+
+/// Returns a server section for each of many certificates. The stream module chooses no certificate by name.
+fn names(site: &Site<'_>) -> String {
+    let sections = bundles::listed(site.certificate, site.settings.certificates);
+    let sections = sections.map(|(name, file)| {
+        let (address, file) = (site.address, file.display());
+        format!(
+            "  server {{ listen {address} ssl; server_name {name}; ssl_certificate {file}; ssl_certificate_key {file}; location / {{ proxy_pass http://{backend}; }} }}\n",
+            backend = site.backend,
+        )
+    });
+    let sections: String = sections.collect();
+    format!("  access_log off;\n  server_names_hash_max_size 262144;\n  server_names_hash_bucket_size 128;\n{sections}")
 }
 
 /// Returns the server section for files. It uses an open file cache and sendfile, as nginx's manual recommends for

@@ -14,7 +14,7 @@ pub(crate) use self::parts::backend;
 use self::parts::{OPEN_LOOP, Parts};
 use crate::conditions::MOST_FILES;
 use crate::control::Control;
-use crate::measure::{self, Capacities, Stage};
+use crate::measure::{self, Capacities, Stage, certificates};
 use crate::network::{self, Network};
 use crate::order::Order;
 use crate::others::{self, Others};
@@ -217,7 +217,18 @@ impl<'a> Runner<'a> {
         let floors = has_floor.then(|| self.parts.floors(&site));
         let floors = floors.transpose()?;
         let farm = self.parts.becket().filter(|_| is_farm);
-        let mut columns = if servers.is_empty() && farm.is_none() {
+        let mut starts = Vec::new();
+        if scenario.measure == Measure::Certificates {
+            let missing = |index| reasons.iter().any(|(missing, _)| *missing == index);
+            let asked = self.parts.order.asked(scenario).into_iter().enumerate();
+            starts.extend(asked.filter(|(index, _)| !missing(*index)).map(|it| it.1));
+        }
+        let sections = certificates::sections(&site);
+        let starts_at = Site {
+            extra: &sections,
+            ..site.clone()
+        };
+        let mut columns = if servers.is_empty() && farm.is_none() && starts.is_empty() {
             Vec::new()
         } else {
             measure::run(&mut Stage {
@@ -225,6 +236,7 @@ impl<'a> Runner<'a> {
                 settings,
                 servers: &mut servers,
                 farm: farm.map(|peer| (peer, &site)),
+                starts: (&starts, &starts_at),
                 floors,
                 network,
                 control: &mut self.control,

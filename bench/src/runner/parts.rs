@@ -61,6 +61,10 @@ impl Parts {
                 reasons.push((index, reason));
                 continue;
             }
+            // The measure starts these servers.
+            if scenario.measure == Measure::Certificates {
+                continue;
+            }
             let mut address = free_address()?;
             if scenario.measure == Measure::Delay {
                 address.set_ip(network::SERVER.into());

@@ -219,6 +219,7 @@ fn loading_with_deferred_lookups_resolves_no_server_name() {
         multibuffer: None,
         tokens: Default::default(),
         trials: Default::default(),
+        issuers: Default::default(),
         running: None,
     };
     let prepared = prepare(read(&text, &Default::default()), &environment).unwrap();

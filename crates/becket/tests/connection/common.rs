@@ -95,6 +95,7 @@ impl House {
             multibuffer: Some(Multibuffer::portable()),
             tokens: Default::default(),
             trials: Default::default(),
+            issuers: Default::default(),
             running: None,
         };
         let config =
