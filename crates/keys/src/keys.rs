@@ -83,9 +83,13 @@ impl Loader {
             return None;
         }
         let stamp = self.files.stamp(job.file())?;
-        let stamp = match &job.source {
-            ChainSource::Pair { key, .. } => stamp.and(self.files.stamp(key)?),
-            ChainSource::Bundle(_) | ChainSource::Token { .. } => stamp,
+        let stamp = match (&job.source, &before.key) {
+            (ChainSource::Pair { key, .. }, _) => stamp.and(self.files.stamp(key)?),
+            (ChainSource::Bundle(_), HeldKey::Stored(_) | HeldKey::Parsed(_)) => stamp,
+            (ChainSource::Token { uri, .. }, HeldKey::Token(key)) if self.tokens.has(key, uri) => {
+                stamp
+            }
+            _ => return None,
         };
         if !before.has_stamp(stamp) {
             return None;
@@ -180,7 +184,7 @@ impl Loader {
         let (job, file) = (chain.job, chain.job.file());
         let warnings = report.warnings.len();
         let key = self.checked_key(chain, &texts, report);
-        self.check_dates((&job.path, file), &chain.parsed, &chain.issuers, report);
+        self.check_dates((&*job.path, file), &chain.parsed, &chain.issuers, report);
         let (names, unusable) = names_of(&chain.parsed);
         for name in unusable {
             let fault = format!("the certificate has a name that no client can ask for: {name:?}");
@@ -200,7 +204,7 @@ impl Loader {
         let Some(key) = key else {
             return (None, None);
         };
-        let batch_key = chain.pem.keys.first().and_then(|key| self.batch_key(key));
+        let batch_key = self.batch_key(chain, &key);
         let parts = Parts {
             leaf: chain.leaf,
             validity: LeafValidity::of(chain.parsed.validity()),
@@ -219,7 +223,7 @@ impl Loader {
         if let Some(before) = job.before.as_ref().filter(|it| it.is_same(&loaded)) {
             before.set_stamp(stamp);
             report.warnings.truncate(warnings);
-            self.check_dates((&job.path, file), &chain.parsed, &chain.issuers, report);
+            self.check_dates((&*job.path, file), &chain.parsed, &chain.issuers, report);
             return (Some(Arc::clone(before)), None);
         }
         (Some(Arc::new(loaded)), Some(names))
@@ -266,7 +270,9 @@ impl Loader {
     fn on_token(&self, chain: &Chain<'_>, uri: &KeyUri, report: &mut Report) -> Option<HeldKey> {
         let before = chain.job.before.as_ref();
         let before = before.filter(|it| it.has_parts(chain.leaf, &chain.issuers));
-        if let Some(HeldKey::Token(key)) = before.map(|before| &before.key) {
+        if let Some(HeldKey::Token(key)) = before.map(|before| &before.key)
+            && self.tokens.has(key, uri)
+        {
             return Some(HeldKey::Token(key.clone()));
         }
         let refused = |why: &str| TokenFault::Refused(why.to_owned());
@@ -307,10 +313,17 @@ impl Loader {
     }
 
     /// Returns the RSA key for batched signatures. Returns `None` if the key's type, length or
-    /// exponent is not supported.
-    fn batch_key(&self, der: &PrivateKeyDer<'_>) -> Option<Arc<PrivateKey>> {
-        let key = match der {
-            _ if !self.batches => return None,
+    /// exponent is not supported. To parse it takes milliseconds.
+    fn batch_key(&self, chain: &Chain<'_>, key: &HeldKey) -> Option<Arc<PrivateKey>> {
+        if !self.batches {
+            return None;
+        }
+        if let HeldKey::Stored(key) = key
+            && chain.has_loaded(key)
+        {
+            return chain.job.before.as_ref()?.batch_key().cloned();
+        }
+        let key = match &**chain.pem.keys.first()? {
             PrivateKeyDer::Pkcs1(der) => PrivateKey::from_pkcs1(der.secret_pkcs1_der()),
             PrivateKeyDer::Pkcs8(der) => PrivateKey::from_pkcs8(der.secret_pkcs8_der()),
             _ => return None,

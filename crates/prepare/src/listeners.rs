@@ -25,7 +25,7 @@ use super::ConfigBuilder;
 use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate};
 use becket_keys::files::{reason, shown};
 use becket_keys::job::{ChainSource, Job};
-use becket_keys::loaded::{HeldKey, Loaded};
+use becket_keys::loaded::Loaded;
 use becket_keys::stamp::path_hash;
 use becket_tls::config::{Config, Listener, Policy, Route};
 
@@ -100,12 +100,9 @@ impl ConfigBuilder<'_> {
 
     /// Returns the loaded certificates by the hash of their path.
     fn known(&self) -> HashMap<u64, Arc<Loaded>> {
-        let running = self.running_maps().flat_map(|map| map.certificates());
-        // Keys on tokens are loaded again, because a PIN may have changed.
-        let running = running.filter(|it| !matches!(it.loaded.key, HeldKey::Token(_)));
-        let built = self.built.iter().flat_map(|map| map.certificates());
-        let all = running.chain(built).map(|it| &it.loaded);
-        all.map(|loaded| (path_hash(&loaded.file), Arc::clone(loaded)))
+        let maps = self.running_maps().chain(&self.built);
+        let all = maps.flat_map(|map| map.certificates());
+        all.map(|it| (path_hash(&it.loaded.file), Arc::clone(&it.loaded)))
             .collect()
     }
 
