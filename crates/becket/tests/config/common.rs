@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use becket_config::error::{Problem, Rejected};
 use becket_config::read::read;
+use becket_prepare::renewal::{ChangedFiles, Renewal, renew};
 use becket_prepare::resolver::HostResolver;
 use becket_prepare::{Environment, Prepared, ServerNames, prepare};
 use becket_tls::config::Config;
@@ -85,13 +86,13 @@ impl Folder {
         assert_faults(&self.faults(text), starts);
     }
 
-    fn prepare_next(
-        &self,
-        running: Option<&Config>,
-        text: &str,
-        now: u64,
-    ) -> Result<Prepared, Rejected> {
-        let environment = Environment {
+    /// Loads changed files of a running configuration.
+    pub(crate) fn renew(&self, running: &Config, changed: &ChangedFiles) -> Renewal {
+        renew(running, changed, &self.environment(None, NOW))
+    }
+
+    fn environment<'a>(&'a self, running: Option<&'a Config>, now: u64) -> Environment<'a> {
+        Environment {
             base: self.path(),
             now: UnixTime::since_unix_epoch(Duration::from_secs(now)),
             ipv6: true,
@@ -104,7 +105,16 @@ impl Folder {
             trials: Default::default(),
             issuers: Default::default(),
             running,
-        };
+        }
+    }
+
+    fn prepare_next(
+        &self,
+        running: Option<&Config>,
+        text: &str,
+        now: u64,
+    ) -> Result<Prepared, Rejected> {
+        let environment = self.environment(running, now);
         let prepared = prepare(read(text, &toml::Table::new()), &environment);
         // Most tests ignore the line numbers of problems.
         let unplaced = |problems: &mut Vec<Problem>| {

@@ -11,5 +11,6 @@ mod errors;
 mod health;
 mod onward;
 mod reloads;
+mod renewals;
 mod revocation;
 mod servers;
