@@ -14,7 +14,6 @@ use becket_proto::ticket::UnixSeconds;
 use rustls::SignatureAlgorithm;
 use serde::{Deserialize, Serialize};
 
-use becket_keys::certificates::KeySet;
 use becket_keys::facts;
 use becket_keys::identity::serial;
 use becket_keys::loaded::Loaded;
@@ -67,11 +66,11 @@ impl LazyList {
     }
 }
 
-/// A certificate and a name that it serves; `None` for the default.
+/// A certificate, and a name for which it is sent.
 #[derive(Clone, Copy)]
 struct Served<'a> {
     listener: &'a Listener,
-    name: Option<&'a NamePattern>,
+    name: &'a str,
     loaded: &'a Loaded,
 }
 
@@ -97,9 +96,9 @@ pub fn certificates(config: &Config) -> CertificateList {
 pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
     let mut counts = BTreeMap::new();
     let names = config.listeners.iter();
-    for (name, keys) in names.flat_map(|it| it.certificates.names()) {
+    for keys in names.flat_map(|it| it.certificates.names()) {
         if keys.handshakes() > 0 {
-            *counts.entry(name.to_string()).or_default() += keys.handshakes();
+            *counts.entry(keys.name().to_owned()).or_default() += keys.handshakes();
         }
     }
     counts
@@ -107,27 +106,26 @@ pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
 
 fn of(listener: &Listener) -> impl Iterator<Item = Served<'_>> {
     let map = &listener.certificates;
-    let served = move |(name, keys): (_, &'_ KeySet)| {
-        let chains = keys.chains().iter();
-        let served = chains.map(move |loaded| Served {
-            listener,
-            name,
-            loaded,
-        });
-        served.collect::<Vec<_>>()
-    };
-    let has_name = |it: &Served<'_>| {
+    let has_name = move |chain: &&Arc<Loaded>| {
         let is_used = |name: &NamePattern| {
             let keys = map.keys_of(name).into_iter();
             let mut chains = keys.flat_map(|keys| keys.chains());
-            chains.any(|chain| std::ptr::eq(&**chain, it.loaded))
+            chains.any(|it| Arc::ptr_eq(it, chain))
         };
-        it.loaded.names().iter().any(is_used)
+        chain.names().iter().any(is_used)
     };
-    let default = served((None, map.default_keys())).into_iter();
-    let default: Vec<_> = default.filter(|it| !has_name(it)).collect();
-    let names = map.names().map(|(name, keys)| (Some(name), keys));
-    names.flat_map(served).chain(default)
+    let default = map.default_keys().chains().iter();
+    let default = default.filter(move |chain| !has_name(chain));
+    let default = default.map(|loaded| (DEFAULT, loaded));
+    let named = map.names().flat_map(|keys| {
+        let chains = keys.chains().iter();
+        chains.map(|loaded| (keys.name(), loaded))
+    });
+    named.chain(default).map(|(name, loaded)| Served {
+        listener,
+        name,
+        loaded,
+    })
 }
 
 fn entry(served: Served<'_>) -> Option<CertificateStatus> {
@@ -142,7 +140,7 @@ fn entry(served: Served<'_>) -> Option<CertificateStatus> {
     let renew_by = facts::renew_by(parsed.validity());
     Some(CertificateStatus {
         listener: listener.keys.name.to_string(),
-        name: name.map_or(DEFAULT.to_owned(), ToString::to_string),
+        name: name.to_owned(),
         key: kind(loaded.key.algorithm()).into(),
         serial: serial(&parsed),
         not_after: at(facts::not_after(&leaf)?),

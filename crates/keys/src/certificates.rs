@@ -72,13 +72,21 @@ struct Named {
 
 impl Named {
     fn order(&self, hash: u64, name: NameParts<'_>) -> Ordering {
-        let by_name = || parts_of(&self.keys.name).cmp(&name);
+        let by_name = || parts_of_text(&self.keys.name).cmp(&name);
         self.hash.cmp(&hash).then_with(by_name)
     }
 }
 
 /// `true` for a wildcard, and the name without `*.`.
 type NameParts<'a> = (bool, &'a str);
+
+/// Returns the parts of a name that is written as in certificates.
+fn parts_of_text(name: &str) -> NameParts<'_> {
+    match name.strip_prefix("*.") {
+        Some(suffix) => (true, suffix),
+        None => (false, name),
+    }
+}
 
 fn parts_of(name: &NamePattern) -> NameParts<'_> {
     match name {
@@ -100,7 +108,7 @@ pub type NewCertificate = (Listed, Option<Vec<NamePattern>>);
 #[derive(Debug, Default)]
 pub struct MapFaults {
     /// A name, the certificate that is used for it, and another one with the same kind of key.
-    pub hidden: Vec<(NamePattern, Arc<Loaded>, Arc<Loaded>)>,
+    pub hidden: Vec<(String, Arc<Loaded>, Arc<Loaded>)>,
     /// Certificates without a name that are not the default.
     pub nameless: Vec<Arc<Loaded>>,
 }
@@ -137,7 +145,7 @@ impl CertificateMap {
             while let Some((_, _, next)) = of_names.next_if(|(_, other, _)| *other == name) {
                 certificates.push(next);
             }
-            let keys = Arc::new(KeySet::of(name, certificates));
+            let keys = Arc::new(KeySet::of(&name, certificates));
             keys.report(&mut faults);
             names.push(Named { hash, keys });
         }
@@ -146,7 +154,7 @@ impl CertificateMap {
             list: SortedChunks::of_sorted(list),
             default: Arc::default(),
             choice,
-            addresses: names.iter().filter(|it| is_address(&it.keys.name)).count(),
+            addresses: names.iter().filter(|it| is_address((false, &it.keys.name))).count(),
             names: SortedChunks::of_sorted(names),
         };
         map.set_default(nameless, &mut faults);
@@ -189,7 +197,7 @@ impl CertificateMap {
             }
         }
         for (name, (removed, added)) in touched {
-            map.change_name(name, &removed, added, &mut faults);
+            map.change_name(&name, &removed, added, &mut faults);
         }
         map.set_default(nameless, &mut faults);
         (map, faults)
@@ -197,13 +205,14 @@ impl CertificateMap {
 
     fn change_name(
         &mut self,
-        name: NamePattern,
+        name: &NamePattern,
         removed: &[Listed],
         added: Vec<Listed>,
         faults: &mut MapFaults,
     ) {
-        let hash = hash_of(parts_of(&name));
-        let before = self.names.remove(|it| it.order(hash, parts_of(&name)));
+        let parts = parts_of(name);
+        let hash = hash_of(parts);
+        let before = self.names.remove(|it| it.order(hash, parts));
         let had_name = before.is_some();
         let before = before.iter().flat_map(|it| it.keys.listed());
         let is_kept = |it: &&Listed| !removed.iter().any(|other| it.is_same(other));
@@ -211,19 +220,15 @@ impl CertificateMap {
         certificates.extend(added);
         certificates.sort_by(|a, b| a.order(b.place()));
         let has_name = !certificates.is_empty();
-        if is_address(&name) {
+        if is_address(parts) {
             self.addresses += usize::from(has_name && !had_name);
             self.addresses -= usize::from(had_name && !has_name);
         }
         if has_name {
             let keys = Arc::new(KeySet::of(name, certificates));
             keys.report(faults);
-            let name = parts_of(&keys.name);
-            let named = Named {
-                hash,
-                keys: Arc::clone(&keys),
-            };
-            self.names.insert(named, |it| it.order(hash, name));
+            let named = Named { hash, keys };
+            self.names.insert(named, |it| it.order(hash, parts));
         }
     }
 
@@ -264,7 +269,7 @@ impl CertificateMap {
         let both = before.iter().zip(&certificates);
         let is_same = before.len() == certificates.len() && { both }.all(|(a, b)| a.is_same(b));
         if !is_same {
-            self.default = Arc::new(KeySet::of(NamePattern::Exact(String::new()), certificates));
+            self.default = Arc::new(KeySet::new(Box::default(), certificates));
         }
     }
 
@@ -291,7 +296,7 @@ impl CertificateMap {
 
     /// Returns the exact or wildcard name in the map that matches a lower-case server name.
     pub fn covering(&self, name: &str) -> Option<NamePattern> {
-        self.named(name).map(|keys| keys.name.clone())
+        self.named(name).map(KeySet::pattern)
     }
 
     /// Returns the keys for a server name, or the default keys if the name is unknown or missing.
@@ -322,9 +327,9 @@ impl CertificateMap {
         self.needs_crypto_threads
     }
 
-    /// Returns every name with its keys, unordered.
-    pub fn names(&self) -> impl Iterator<Item = (&NamePattern, &KeySet)> {
-        self.names.iter().map(|it| (&it.keys.name, &*it.keys))
+    /// Returns the keys of every name, unordered.
+    pub fn names(&self) -> impl Iterator<Item = &KeySet> {
+        self.names.iter().map(|it| &*it.keys)
     }
 
     pub fn name_count(&self) -> usize {
@@ -382,8 +387,8 @@ impl CertificateMap {
     }
 }
 
-fn is_address(name: &NamePattern) -> bool {
-    matches!(name, NamePattern::Exact(name) if name.parse::<IpAddr>().is_ok())
+fn is_address((is_wildcard, name): NameParts<'_>) -> bool {
+    !is_wildcard && name.parse::<IpAddr>().is_ok()
 }
 
 fn needs_threads(loaded: &Loaded) -> bool {
@@ -393,7 +398,9 @@ fn needs_threads(loaded: &Loaded) -> bool {
 /// The chains of one server name, at most one per kind of key.
 #[derive(Debug)]
 pub struct KeySet {
-    name: NamePattern,
+    /// The name as in certificates; empty for the default. A string takes less memory than a
+    /// [`NamePattern`].
+    name: Box<str>,
     chains: Chains,
     /// Number of completed handshakes for this name.
     handshakes: AtomicU64,
@@ -417,14 +424,18 @@ struct SeveralChains {
 
 impl Default for KeySet {
     fn default() -> Self {
-        Self::of(NamePattern::Exact(String::new()), Vec::new())
+        Self::new(Box::default(), Vec::new())
     }
 }
 
 impl KeySet {
     /// Creates the keys of a name. Of several certificates with the same kind of key, the last one
     /// is used.
-    fn of(name: NamePattern, mut listed: Vec<Listed>) -> Self {
+    fn of(name: &NamePattern, listed: Vec<Listed>) -> Self {
+        Self::new(name.to_string().into(), listed)
+    }
+
+    fn new(name: Box<str>, mut listed: Vec<Listed>) -> Self {
         let chains = if listed.len() == 1
             && let Some(only) = listed.pop()
         {
@@ -447,6 +458,18 @@ impl KeySet {
         }
     }
 
+    /// Returns the name as in certificates; empty for the default.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub fn pattern(&self) -> NamePattern {
+        match parts_of_text(&self.name) {
+            (true, suffix) => NamePattern::Wildcard(suffix.to_owned()),
+            (false, name) => NamePattern::Exact(name.to_owned()),
+        }
+    }
+
     fn listed(&self) -> &[Listed] {
         match &self.chains {
             Chains::One(only) => slice::from_ref(only),
@@ -464,7 +487,7 @@ impl KeySet {
                 Some(same) => {
                     let hidden = std::mem::replace(same, &it.loaded);
                     let both = (Arc::clone(&it.loaded), Arc::clone(hidden));
-                    faults.hidden.push((self.name.clone(), both.0, both.1));
+                    faults.hidden.push((self.name.to_string(), both.0, both.1));
                 }
                 None => last.push(&it.loaded),
             }
@@ -548,13 +571,15 @@ mod tests {
             expected.extend(names(loaded).into_iter().map(|name| (name, loaded)));
         }
         assert_eq!(map.name_count(), expected.len());
-        for (name, keys) in map.names() {
-            assert!(Arc::ptr_eq(&keys.chains()[0], expected[&name.to_string()]), "{name}");
+        for keys in map.names() {
+            let name = keys.name();
+            assert!(Arc::ptr_eq(&keys.chains()[0], expected[name]), "{name}");
+            assert_eq!(keys.pattern().to_string(), name);
         }
         for (name, loaded) in &expected {
             let asked = name.replacen("*.", "any.", 1);
             let found = map.named(&asked).unwrap();
-            assert!(found.name.to_string() != *name || Arc::ptr_eq(&found.chains()[0], loaded));
+            assert!(found.name() != name || Arc::ptr_eq(&found.chains()[0], loaded));
         }
         let has_address = expected.keys().any(|name| name.parse::<IpAddr>().is_ok());
         assert_eq!(map.addresses > 0, has_address);

@@ -49,8 +49,9 @@ impl Loader {
                 started += usize::from(thread.spawn_scoped(scope, run).is_ok());
             }
             for batch in jobs.chunks(BATCH) {
-                let read = |(number, job): &(usize, &'_ Job)| (*number, (*job, self.read(job)));
-                let batch = batch.iter().map(read).collect();
+                let batch = batch.iter();
+                let batch = batch.map(|&(number, job)| (number, (job, self.read(job))));
+                let batch = batch.collect();
                 if started == 0 {
                     own.extend(self.check_all(batch));
                 } else {

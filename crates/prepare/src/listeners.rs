@@ -394,8 +394,8 @@ pub(super) fn fits(pattern: &str, file: &Path) -> bool {
 fn covers(certificates: &CertificateMap, name: &NamePattern) -> bool {
     match name {
         NamePattern::Exact(name) => certificates.named(name).is_some(),
-        NamePattern::Wildcard(suffix) => certificates.names().any(|(known, _)| match known {
-            NamePattern::Wildcard(known) => known == suffix,
+        NamePattern::Wildcard(suffix) => certificates.names().any(|keys| match keys.pattern() {
+            NamePattern::Wildcard(known) => known == *suffix,
             NamePattern::Exact(known) => known
                 .split_once('.')
                 .is_some_and(|(_, rest)| rest == suffix),

@@ -150,9 +150,9 @@ impl SelfTest<'_> {
         let mut subjects: Vec<TestedName<'_>> = map
             .names()
             .step_by(step)
-            .map(|(name, keys)| TestedName {
-                shown: name.to_string(),
-                asks_for: Some(sample(name, |sample| {
+            .map(|keys| TestedName {
+                shown: keys.name().to_owned(),
+                asks_for: Some(sample(&keys.pattern(), |sample| {
                     map.named(sample)
                         .is_some_and(|found| std::ptr::eq(found, keys))
                 })),

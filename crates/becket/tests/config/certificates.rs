@@ -3,6 +3,7 @@
 
 use crate::common::{Folder, Made, NOW, lines, site};
 use becket_config::address::NamePattern;
+use becket_keys::certificates::KeySet;
 use rustls::SignatureAlgorithm;
 
 #[test]
@@ -261,6 +262,6 @@ fn the_common_name_is_used_only_without_other_names() {
     folder.write("a.pem", &pem);
     let prepared = folder.prepare(&site("['a.pem']")).unwrap();
     let map = &prepared.config.listeners[0].certificates;
-    let names: Vec<NamePattern> = map.names().map(|(name, _)| name.clone()).collect();
+    let names: Vec<NamePattern> = map.names().map(KeySet::pattern).collect();
     assert_eq!(names, [NamePattern::Exact("old.test".into())]);
 }

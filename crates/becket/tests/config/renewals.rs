@@ -47,7 +47,7 @@ impl Site {
         let map = &self.running.listeners[0].certificates;
         let names = map.names();
         names
-            .map(|(name, keys)| (name.to_string(), Arc::clone(&keys.chains()[0])))
+            .map(|keys| (keys.name().to_owned(), Arc::clone(&keys.chains()[0])))
             .collect()
     }
 
