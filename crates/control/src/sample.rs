@@ -164,7 +164,7 @@ fn certificate(names: &[&str]) -> Loaded {
     let parts = Parts {
         leaf: signed.der(),
         validity: LeafValidity::of(parsed.validity()),
-        issuers: IssuerTable::default().find(&[]).unwrap(),
+        issuers: IssuerTable::default().find(&[], b"").unwrap(),
         key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &der)),
         offload: Offload::Pointless,
         file: Path::new("site.pem"),

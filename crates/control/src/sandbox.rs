@@ -123,17 +123,8 @@ fn in_force(what: &str, done: io::Result<impl Into<String>>) -> Option<String> {
 fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     let mut reach = Reach::default();
     let opened = files.opened();
-    let mut added = None;
-    for path in opened.iter() {
-        let is_file = fs::symlink_metadata(path).is_ok_and(|found| found.is_file());
-        // A folder may have a hundred thousand files, which need the same places.
-        if is_file && added.is_some() && added == path.parent() {
-            continue;
-        }
-        added = path.parent().filter(|_| is_file).or(added);
-        reach.read.extend(places(path));
-    }
-    for path in FIXED.map(Path::new) {
+    let opened = opened.iter().map(PathBuf::as_path);
+    for path in opened.chain(FIXED.map(Path::new)) {
         reach.read.extend(places(path));
     }
     let docroots = config

@@ -51,7 +51,8 @@ pub struct Listed {
 
 impl Listed {
     fn order(&self, (entry, file): (u32, &Path)) -> Ordering {
-        let by_file = || Path::new(&*self.loaded.file).cmp(file);
+        // Within a folder this is the order of paths, and faster.
+        let by_file = || self.loaded.file.as_os_str().cmp(file.as_os_str());
         self.entry.cmp(&entry).then_with(by_file)
     }
 

@@ -29,9 +29,17 @@ pub struct Files {
     opener: Option<Arc<OpenListed>>,
     /// Log files that were opened early, because the change of user makes their paths inaccessible.
     logs: Arc<BTreeMap<PathBuf, File>>,
-    /// Paths that this process has tried to open.
-    opened: Arc<Mutex<BTreeSet<PathBuf>>>,
+    opened: Arc<Mutex<OpenedPaths>>,
     reach: Option<Arc<Reach>>,
+}
+
+/// Paths that this process has tried to open. Of several regular files in one folder that are opened
+/// one after the other, only the first: a folder may have a hundred thousand.
+#[derive(Debug, Default)]
+struct OpenedPaths {
+    paths: BTreeSet<PathBuf>,
+    /// Folder of the last regular file.
+    folder: PathBuf,
 }
 
 /// Paths that the sandbox permits, including everything below them. Symbolic links are not
@@ -127,9 +135,13 @@ impl Files {
         Self { reach, ..self }
     }
 
-    /// Returns the paths that this process has tried to open so far. The guard holds the lock of
-    /// this set.
-    pub fn opened(&self) -> MutexGuard<'_, BTreeSet<PathBuf>> {
+    /// Returns the paths that this process has tried to open so far; of regular files in one
+    /// folder, perhaps only some.
+    pub fn opened(&self) -> BTreeSet<PathBuf> {
+        self.opened_paths().paths.clone()
+    }
+
+    fn opened_paths(&self) -> MutexGuard<'_, OpenedPaths> {
         // The set stays valid if another lock holder panics.
         self.opened.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -151,7 +163,7 @@ impl Files {
     /// Opens a path with the privileges of this process. A permission error names the inaccessible
     /// file or folder.
     fn here<T>(&self, path: &Path, open: impl FnOnce(&Path) -> io::Result<T>) -> io::Result<T> {
-        self.opened().insert(path.to_owned());
+        self.opened_paths().paths.insert(path.to_owned());
         if let Some(reporter) = &self.reporter {
             reporter();
         }
@@ -162,6 +174,24 @@ impl Files {
             }
             _ => error,
         })
+    }
+
+    /// Opens a regular file with the privileges of this process.
+    fn open_here(&self, path: &Path) -> io::Result<(File, Metadata)> {
+        let Ok(opened) = regular::open_unlinked(path) else {
+            return self.here(path, regular::open);
+        };
+        let folder = path.parent().unwrap_or(path);
+        let mut paths = self.opened_paths();
+        if paths.folder.as_os_str() == folder.as_os_str() {
+            if let Some(reporter) = &self.reporter {
+                reporter();
+            }
+            return Ok(opened);
+        }
+        paths.folder = folder.to_owned();
+        drop(paths);
+        self.here(path, |_| Ok(opened))
     }
 
     /// Returns the listed files that this process has no permission to open.
@@ -225,7 +255,7 @@ impl Files {
     /// Returns the error of a system call; `InvalidInput` if the path is not a regular file.
     pub fn open(&self, path: &Path) -> io::Result<(File, Metadata)> {
         match self.at(path) {
-            FileAt::Own => self.here(path, regular::open),
+            FileAt::Own => self.open_here(path),
             FileAt::Listed(number, _) => {
                 let opener = self.opener.as_ref().ok_or(io::ErrorKind::NotFound)?;
                 match opener(*number)? {
@@ -233,7 +263,7 @@ impl Files {
                         let metadata = file.metadata()?;
                         Ok((file, metadata))
                     }
-                    None => self.here(path, regular::open),
+                    None => self.open_here(path),
                 }
             }
             FileAt::Folder(_) => Err(io::ErrorKind::IsADirectory.into()),
@@ -282,7 +312,8 @@ impl Files {
                 paths
             }
         };
-        paths.sort_unstable();
+        // Within a folder this is the order of paths, and faster.
+        paths.sort_unstable_by(|a, b| a.as_os_str().cmp(b.as_os_str()));
         Ok(paths)
     }
 

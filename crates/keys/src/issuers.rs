@@ -3,8 +3,8 @@
 //! Most certificates of a host have one of a few issuers. An [`IssuerTable`] finds the [`Issuers`]
 //! that another chain already has, with everything that was read from them.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustls::{Error, RootCertStore};
 use rustls_pki_types::CertificateDer;
@@ -72,30 +72,66 @@ struct KnownIssuers {
     by_digest: HashMap<[u8; 32], Weak<Issuers>>,
     /// Number of entries at which unused ones are removed.
     most: usize,
+    /// Texts of the issuers that were found last, in PEM.
+    texts: VecDeque<(Box<[u8]>, Weak<Issuers>)>,
 }
 
 impl IssuerTable {
-    /// Returns the issuers in memory, or reads them. Takes the lock of the table.
+    /// Returns issuers in memory by their text. Takes the lock of the table.
+    pub(super) fn known(&self, text: &[u8]) -> Option<Arc<Issuers>> {
+        let known = self.lock();
+        let mut texts = known.texts.iter();
+        texts.find(|(known, _)| **known == *text)?.1.upgrade()
+    }
+
+    /// Returns the issuers in memory, or reads them. `text` is their PEM, if it may be remembered.
+    /// Takes the lock of the table.
     ///
     /// # Errors
     /// Returns the fault of a certificate.
-    pub fn find(&self, certificates: &[CertificateDer<'static>]) -> Result<Arc<Issuers>, String> {
+    pub fn find(
+        &self,
+        certificates: &[CertificateDer<'static>],
+        text: &[u8],
+    ) -> Result<Arc<Issuers>, String> {
         let parts: Vec<&[u8]> = certificates.iter().map(AsRef::as_ref).collect();
         let digest = digest(&parts);
-        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(found) = known.by_digest.get(&digest).and_then(Weak::upgrade) {
-            return Ok(found);
+        let mut known = self.lock();
+        let found = known.by_digest.get(&digest).and_then(Weak::upgrade);
+        let found = match found {
+            Some(found) => found,
+            None => {
+                let read = Arc::new(Issuers::read(certificates)?);
+                known.add(digest, &read);
+                read
+            }
+        };
+        if !text.is_empty() {
+            known.texts.truncate(MOST_TEXTS - 1);
+            known.texts.push_front((text.into(), Arc::downgrade(&found)));
         }
-        let read = Arc::new(Issuers::read(certificates)?);
-        if known.by_digest.len() >= known.most {
-            known.by_digest.retain(|_, issuers| issuers.strong_count() > 0);
-            known.most = (2 * known.by_digest.len()).max(LEAST);
-        }
-        known.by_digest.insert(digest, Arc::downgrade(&read));
-        Ok(read)
+        Ok(found)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, KnownIssuers> {
+        // The table stays valid if another lock holder panics.
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
+impl KnownIssuers {
+    fn add(&mut self, digest: [u8; 32], issuers: &Arc<Issuers>) {
+        if self.by_digest.len() >= self.most {
+            self.by_digest
+                .retain(|_, issuers| issuers.strong_count() > 0);
+            self.most = (2 * self.by_digest.len()).max(LEAST);
+        }
+        self.by_digest.insert(digest, Arc::downgrade(issuers));
+    }
+}
+
+/// Number of texts that are compared with each file.
+const MOST_TEXTS: usize = 16;
 /// Number of entries up to which unused ones are kept.
 const LEAST: usize = 64;
 
@@ -113,19 +149,25 @@ mod tests {
     fn equal_issuers_are_in_memory_once_and_unused_ones_not_at_all() {
         let table = IssuerTable::default();
         let [one, other] = ["a.test", "b.test"].map(certificate);
-        let first = table.find(&[one.clone(), other.clone()]).unwrap();
-        let again = table.clone().find(&[one.clone(), other.clone()]).unwrap();
+        let both = [one.clone(), other.clone()];
+        let first = table.find(&both, b"text").unwrap();
+        let again = table.clone().find(&both, b"").unwrap();
         assert!(Arc::ptr_eq(&first, &again));
-        let reversed = table.find(&[other, one.clone()]).unwrap();
+        assert!(Arc::ptr_eq(&first, &table.known(b"text").unwrap()));
+        let reversed = table.find(&[other, one.clone()], b"").unwrap();
         assert!(!Arc::ptr_eq(&first, &reversed));
-        let alone = table.find(&[]).unwrap();
+        let alone = table.find(&[], b"").unwrap();
         assert!(alone.anchor().is_none() && first.anchor().unwrap().is_ok());
         drop((first, again, reversed));
+        assert!(table.known(b"text").is_none());
         for number in 0..2 * LEAST {
-            table.find(&[certificate(&format!("{number}.test"))]).unwrap();
+            let one = certificate(&format!("{number}.test"));
+            table.find(&[one], number.to_string().as_bytes()).unwrap();
         }
-        let kept = table.0.lock().unwrap().by_digest.len();
-        assert!(kept <= LEAST, "{kept}");
-        table.find(&[CertificateDer::from(vec![0x30, 3, 1])]).unwrap_err();
+        let known = table.lock();
+        assert!(known.by_digest.len() <= LEAST && known.texts.len() == MOST_TEXTS);
+        drop(known);
+        let broken = CertificateDer::from(vec![0x30, 3, 1]);
+        table.find(&[broken], b"").unwrap_err();
     }
 }

@@ -146,7 +146,7 @@ impl Loader {
     /// Checks the files of a job. Blocks only for a key on a token.
     pub(super) fn check(&self, job: &Job, mut texts: Texts) -> Outcome {
         let mut report = std::mem::take(&mut texts.report);
-        let pem = parse_texts(job, &texts, &mut report);
+        let pem = self.parse_texts(job, &texts, &mut report);
         let chain = pem.as_ref().and_then(|pem| self.chain(job, pem, &mut report));
         let (loaded, names) = match chain {
             Some(chain) => self.loaded(&chain, texts, &mut report),
@@ -159,11 +159,64 @@ impl Loader {
         }
     }
 
+    /// Returns the certificates of a job's files, with exactly one key unless it is on a token.
+    fn parse_texts(&self, job: &Job, texts: &Texts, report: &mut Report) -> Option<Pem> {
+        let mut parse = |path: &str, file: &Path, text: &FileText| {
+            let fault = |error: PemError| {
+                let problem = shown(path, file, error.to_string());
+                report.error(problem.accepted("a readable PEM file"));
+            };
+            Pem::parse_chain(&text.text, &self.issuers)
+                .map_err(fault)
+                .ok()
+        };
+        let (path, file) = (&*job.path, job.file());
+        let chain_path = match &job.source {
+            ChainSource::Bundle(_) => path.to_owned(),
+            ChainSource::Pair { .. } | ChainSource::Token { .. } => format!("{path}.chain"),
+        };
+        let chain = texts.chain.as_ref();
+        let chain = chain.and_then(|text| parse(&chain_path, file, text));
+        let pem = match &job.source {
+            ChainSource::Bundle(_) => chain?,
+            ChainSource::Token { .. } => Pem {
+                keys: Vec::new(),
+                ..chain?
+            },
+            ChainSource::Pair { key, .. } => {
+                let text = texts.key.as_ref();
+                let of_key = text.and_then(|text| parse(&format!("{path}.key"), key, text));
+                let (chain, of_key) = (chain?, of_key?);
+                Pem {
+                    keys: of_key.keys,
+                    encrypted: of_key.encrypted,
+                    ..chain
+                }
+            }
+        };
+        let fault = match (job.key_file(), pem.certificates.len(), pem.keys.len()) {
+            (Some((path, key)), ..) if needs_password(&path, key, &pem, report) => return None,
+            (_, 0, _) => "no certificate",
+            (None, ..) | (_, _, 1) => return Some(pem),
+            (_, _, 0) => "no private key",
+            _ => "more than one private key",
+        };
+        let accepted = match job.source {
+            ChainSource::Token { .. } => "certificates, the server's own first, PEM",
+            _ => "certificates, the server's own first, and one private key, PEM",
+        };
+        report.error(shown(path, file, fault).accepted(accepted));
+        None
+    }
+
     fn chain<'a>(&self, job: &'a Job, pem: &'a Pem, report: &mut Report) -> Option<Chain<'a>> {
         let (path, file) = (&*job.path, job.file());
         let (leaf, issuers) = pem.certificates.split_first()?;
         let parsed = parse(path, file, leaf, report)?;
-        let issuers = self.issuers.find(issuers);
+        let issuers = match &pem.issuers {
+            Some(known) => Ok(Arc::clone(known)),
+            None => self.issuers.find(issuers, &pem.issuers_text),
+        };
         let issuers = issuers.map_err(|fault| report.error(shown(path, file, fault)));
         Some(Chain {
             job,
@@ -440,9 +493,15 @@ impl Chain<'_> {
         pairs.position(|(issuer, subject)| issuer != subject)
     }
 
+    /// Returns all certificates of the chain.
+    fn certificates(&self) -> impl Iterator<Item = &CertificateDer<'static>> {
+        std::iter::once(self.leaf).chain(self.issuers.certificates())
+    }
+
     fn order_fault(&self, at: usize) -> String {
-        let of_issuer = |at: usize| facts::certificate(self.pem.certificates.get(at)?);
-        let issuer = of_issuer(at).map(|it| it.issuer().to_string());
+        let issuer = self.certificates().nth(at);
+        let issuer = issuer.and_then(|it| facts::certificate(it));
+        let issuer = issuer.map(|it| it.issuer().to_string());
         let [of, by] = [at, at + 1].map(|at| subject(&self.parsed, &self.issuers, at));
         format!(
             "the chain is out of order: certificate {} ({of}) is issued by {}, but certificate {} is {by}",
@@ -461,53 +520,6 @@ fn subject(leaf: &X509Certificate<'_>, issuers: &Issuers, at: usize) -> String {
     let issuer = issuers.certificates().get(at);
     let issuer = issuer.and_then(|it| facts::certificate(it));
     issuer.map_or_else(String::new, |it| it.subject().to_string())
-}
-
-/// Returns the certificates of a job's files, with exactly one key unless it is on a token.
-fn parse_texts(job: &Job, texts: &Texts, report: &mut Report) -> Option<Pem> {
-    let mut parse = |path: &str, file: &Path, text: &FileText| {
-        let fault = |error: PemError| {
-            let problem = shown(path, file, error.to_string());
-            report.error(problem.accepted("a readable PEM file"));
-        };
-        Pem::parse(&text.text).map_err(fault).ok()
-    };
-    let (path, file) = (&*job.path, job.file());
-    let chain_path = match &job.source {
-        ChainSource::Bundle(_) => path.to_owned(),
-        ChainSource::Pair { .. } | ChainSource::Token { .. } => format!("{path}.chain"),
-    };
-    let chain = texts.chain.as_ref();
-    let chain = chain.and_then(|text| parse(&chain_path, file, text));
-    let pem = match &job.source {
-        ChainSource::Bundle(_) => chain?,
-        ChainSource::Token { .. } => Pem {
-            keys: Vec::new(),
-            ..chain?
-        },
-        ChainSource::Pair { key, .. } => {
-            let text = texts.key.as_ref();
-            let of_key = text.and_then(|text| parse(&format!("{path}.key"), key, text));
-            let (chain, of_key) = (chain?, of_key?);
-            Pem {
-                certificates: chain.certificates,
-                ..of_key
-            }
-        }
-    };
-    let fault = match (job.key_file(), pem.certificates.len(), pem.keys.len()) {
-        (Some((path, key)), ..) if needs_password(&path, key, &pem, report) => return None,
-        (_, 0, _) => "no certificate",
-        (None, ..) | (_, _, 1) => return Some(pem),
-        (_, _, 0) => "no private key",
-        _ => "more than one private key",
-    };
-    let accepted = match job.source {
-        ChainSource::Token { .. } => "certificates, the server's own first, PEM",
-        _ => "certificates, the server's own first, and one private key, PEM",
-    };
-    report.error(shown(path, file, fault).accepted(accepted));
-    None
 }
 
 /// Parses the key, and checks that it belongs to the first certificate.
@@ -538,7 +550,7 @@ fn match_key(
     }
     // The function `keys_match` of rustls cannot parse X.509 version 1 certificates, but becket
     // accepts them.
-    let owner = chain.pem.certificates.iter().position(|certificate| {
+    let owner = chain.certificates().position(|certificate| {
         let parsed = facts::certificate(certificate);
         parsed.is_some_and(|it| public.is_some_and(|key| key == it.public_key().raw))
     });

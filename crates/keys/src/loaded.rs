@@ -324,7 +324,7 @@ pub(crate) mod tests {
         let parts = Parts {
             leaf: signed.der(),
             validity: LeafValidity::of(parsed.validity()),
-            issuers: issuers.find(&[]).unwrap(),
+            issuers: issuers.find(&[], b"").unwrap(),
             key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &der)),
             offload: Offload::Pointless,
             file,

@@ -11,15 +11,17 @@ use std::io::{self, Read};
 use std::mem;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
+use std::sync::{Arc, LazyLock};
 
 use base64ct::{Base64, Encoding};
-use memchr::memmem::find;
+use memchr::memmem::Finder;
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{
     CertificateDer, PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer,
 };
 use zeroize::Zeroizing;
 
+use super::issuers::{IssuerTable, Issuers};
 use crate::files::{Files, reason};
 
 #[derive(Debug, thiserror::Error)]
@@ -71,6 +73,11 @@ impl FileText {
 #[derive(Debug, Default)]
 pub struct Pem {
     pub certificates: Vec<CertificateDer<'static>>,
+    /// Issuers of the first certificate, if they were known by their text. `certificates` does not
+    /// contain them then.
+    pub issuers: Option<Arc<Issuers>>,
+    /// Text of the certificates after the first one; empty if another section is between them.
+    pub issuers_text: Vec<u8>,
     pub keys: Vec<Zeroizing<PrivateKeyDer<'static>>>,
     /// `true` if the file contains an encrypted private key.
     pub encrypted: bool,
@@ -96,12 +103,43 @@ impl Pem {
     /// # Errors
     /// Fails if a section is broken.
     pub fn parse(text: &[u8]) -> Result<Self, PemError> {
+        Self::of(&sections(text)?)
+    }
+
+    /// Parses the text of a file with a chain. Does not decode issuers whose text is in the table.
+    ///
+    /// # Errors
+    /// Fails if a section is broken.
+    pub fn parse_chain(text: &[u8], table: &IssuerTable) -> Result<Self, PemError> {
+        let mut sections = sections(text)?;
+        let is_certificate = |section: &Section<'_>| section.label == b"CERTIFICATE";
+        let first = sections.iter().position(is_certificate).unwrap_or(0);
+        let rest = sections.get(first + 1..).unwrap_or_default();
+        let count = rest.iter().take_while(|it| is_certificate(it)).count();
+        let is_only = rest.iter().filter(|it| is_certificate(it)).count() == count;
+        let both = rest.first().zip(rest.get(count.wrapping_sub(1)));
+        let Some((from, to)) = both.filter(|_| count > 0 && is_only) else {
+            return Self::of(&sections);
+        };
+        let issuers = text.get(from.start..to.start + to.whole.len());
+        let issuers = issuers.unwrap_or_default();
+        if let Some(known) = table.known(issuers) {
+            sections.drain(first + 1..=first + count);
+            return Ok(Self {
+                issuers: Some(known),
+                ..Self::of(&sections)?
+            });
+        }
+        Ok(Self {
+            issuers_text: issuers.to_vec(),
+            ..Self::of(&sections)?
+        })
+    }
+
+    fn of(sections: &[Section<'_>]) -> Result<Self, PemError> {
         let mut pem = Self::default();
-        let mut rest = text;
-        let mut count = 0;
-        while let Some(section) = Section::next(&mut rest)? {
-            count += 1;
-            let broken = |what| PemError::Section(count, what);
+        for section in sections {
+            let broken = |what| PemError::Section(section.number, what);
             let key = || section.secret().ok_or_else(|| broken("private key"));
             match section.label {
                 b"CERTIFICATE" => {
@@ -129,35 +167,57 @@ impl Pem {
 
 /// One section of the file, borrowed from its text.
 struct Section<'a> {
+    /// Number of the section in the file, from 1 on.
+    number: usize,
+    /// Position of the section in the text.
+    start: usize,
     label: &'a [u8],
     whole: &'a [u8],
     body: &'a [u8],
 }
 
+fn sections(text: &[u8]) -> Result<Vec<Section<'_>>, PemError> {
+    let mut sections: Vec<Section<'_>> = Vec::new();
+    let mut at = 0;
+    while let Some(section) = Section::next(text, at)? {
+        at = section.start + section.whole.len();
+        sections.push(Section {
+            number: sections.len() + 1,
+            ..section
+        });
+    }
+    Ok(sections)
+}
+
 impl<'a> Section<'a> {
-    /// Removes the next section from the text and returns it.
-    fn next(rest: &mut &'a [u8]) -> Result<Option<Self>, PemError> {
-        let text = *rest;
-        let Some(start) = find(text, BEGIN) else {
+    /// Returns the next section of the text from position `at` on.
+    fn next(text: &'a [u8], at: usize) -> Result<Option<Self>, PemError> {
+        let rest = text.get(at..).unwrap_or_default();
+        let Some(start) = BEGINNINGS.find(rest) else {
             return Ok(None);
         };
-        let whole = text.get(start..).unwrap_or_default();
+        let whole = rest.get(start..).unwrap_or_default();
         let after = whole.get(BEGIN.len()..).unwrap_or_default();
-        let label = find(after, DASHES)
+        let label = (after.windows(DASHES.len()).position(|it| it == DASHES))
             .and_then(|end| after.get(..end))
             .filter(|label| !label.contains(&b'\n'))
             .ok_or(PemError::Begin)?;
         let no_end = || PemError::End(String::from_utf8_lossy(label).into_owned());
-        let end_line = [END, label, DASHES].concat();
-        let end = find(whole, &end_line).ok_or_else(no_end)?;
         let header = BEGIN.len() + label.len() + DASHES.len();
-        let body = whole.get(header..end).unwrap_or_default();
-        if find(body, BEGIN).is_some() {
+        let end = ENDS.find(whole).ok_or_else(no_end)?;
+        let end_line = whole.get(end + END.len()..).unwrap_or_default();
+        let is_labelled = end_line.strip_prefix(label);
+        if !is_labelled.is_some_and(|it| it.starts_with(DASHES)) {
             return Err(no_end());
         }
-        let length = end + end_line.len();
-        *rest = whole.get(length..).unwrap_or_default();
+        let body = whole.get(header..end).unwrap_or_default();
+        if BEGINNINGS.find(body).is_some() {
+            return Err(no_end());
+        }
+        let length = end + END.len() + label.len() + DASHES.len();
         Ok(Some(Self {
+            number: 0,
+            start: at + start,
             label,
             whole: whole.get(..length).unwrap_or_default(),
             body,
@@ -167,7 +227,7 @@ impl<'a> Section<'a> {
     /// Returns `true` if the body has the RFC 1421 headers that OpenSSL writes for an encrypted
     /// key.
     fn is_encrypted(&self) -> bool {
-        find(self.body, b"ENCRYPTED").is_some()
+        memchr::memmem::find(self.body, b"ENCRYPTED").is_some()
     }
 
     fn secret(&self) -> Option<Vec<u8>> {
@@ -180,6 +240,8 @@ impl<'a> Section<'a> {
     }
 }
 
+static BEGINNINGS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(BEGIN));
+static ENDS: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(END));
 const BEGIN: &[u8] = b"-----BEGIN ";
 const END: &[u8] = b"-----END ";
 const DASHES: &[u8] = b"-----";
@@ -231,6 +293,43 @@ mod tests {
             ),
         ] {
             assert_eq!(Pem::parse(text.as_bytes()).unwrap_err().to_string(), fault);
+        }
+    }
+
+    #[test]
+    fn issuers_with_a_known_text_are_not_decoded() {
+        let certificate = |name: &str| {
+            let params = rcgen::CertificateParams::new([name.to_owned()]).unwrap();
+            let key = rcgen::KeyPair::generate().unwrap();
+            params.self_signed(&key).unwrap().pem()
+        };
+        let [leaf, one, other] = ["a.test", "b.test", "c.test"].map(certificate);
+        let key = rcgen::KeyPair::generate().unwrap().serialize_pem();
+        let table = IssuerTable::default();
+        let parse = |text: &str| {
+            let pem = Pem::parse_chain(text.as_bytes(), &table).unwrap();
+            let known = pem.issuers.as_ref().map(|it| it.certificates().len());
+            let issuers = pem.certificates.get(1..).unwrap_or_default();
+            let kept = table.find(issuers, &pem.issuers_text).unwrap();
+            (known, pem.certificates.len(), pem.keys.len(), kept)
+        };
+        for text in [
+            format!("{leaf}{one}{other}{key}"),
+            format!("{key}{leaf}{one}{other}"),
+        ] {
+            let (known, certificates, keys, _) = parse(&text);
+            let is_first = text.starts_with("-----BEGIN CERT");
+            let expected = if is_first { (None, 3) } else { (Some(2), 1) };
+            assert_eq!(((known, certificates), keys), (expected, 1));
+        }
+        // A section in between, another order, and no issuers.
+        for (text, count) in [
+            (format!("{leaf}{one}{key}{other}"), 3),
+            (format!("{leaf}{other}{one}{key}"), 3),
+            (format!("{leaf}{key}"), 1),
+        ] {
+            let (known, certificates, keys, _) = parse(&text);
+            assert_eq!((known, certificates, keys), (None, count, 1));
         }
     }
 

@@ -17,9 +17,21 @@ use std::path::Path;
 /// # Errors
 /// Returns the errors of open(2); `InvalidInput` if it is not a regular file.
 pub fn open(path: &Path) -> io::Result<(File, Metadata)> {
+    open_with(path, 0)
+}
+
+/// Opens a regular file as [`open`] does, unless the path is a symbolic link.
+///
+/// # Errors
+/// As [`open`]; `FilesystemLoop` (ELOOP) for a symbolic link.
+pub fn open_unlinked(path: &Path) -> io::Result<(File, Metadata)> {
+    open_with(path, libc::O_NOFOLLOW)
+}
+
+fn open_with(path: &Path, flags: i32) -> io::Result<(File, Metadata)> {
     let file = OpenOptions::new()
         .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
+        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | flags)
         .open(path)?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
@@ -45,5 +57,9 @@ mod tests {
             assert_eq!(error.to_string(), "not a file", "{}", other.display());
         }
         assert_eq!(open(&file).unwrap().1.len(), 4);
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink("file", &link).unwrap();
+        assert!(open(&link).is_ok() && open_unlinked(&file).is_ok());
+        open_unlinked(&link).unwrap_err();
     }
 }
