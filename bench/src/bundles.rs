@@ -1,6 +1,7 @@
 //! A folder with many certificates, each with its own P-256 key, one name and the same issuer.
 
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use rcgen::{
@@ -52,6 +53,7 @@ impl Bundles {
         let text = signed.pem() + &self.issuer_text + &key.serialize_pem();
         let (path, new) = (file(&self.folder, number), self.folder.join(".new"));
         fs::write(&new, text)
+            .and_then(|()| fs::set_permissions(&new, Permissions::from_mode(0o600)))
             .and_then(|()| fs::rename(&new, path))
             .map_err(|e| Error::os("cannot write a certificate", e))?;
         Ok(signed.der().len())

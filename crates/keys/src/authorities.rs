@@ -8,7 +8,7 @@ use becket_config::error::Report;
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
 
-use super::keys::read;
+use super::texts::read;
 use crate::files::{Files, shown};
 
 /// Loads the certificates of a bundle, or of a folder with hashed file names. Problems refer to the

@@ -2,14 +2,13 @@
 //!
 //! The first certificate of a chain belongs to the private key, and each certificate is signed by
 //! the next. Errors in the files go into the report. An expired certificate is only a warning,
-//! because an error would turn a late renewal into an outage. [`pem`](crate::pem) decodes the
-//! files, [`loading`](crate::loading) reads many of them, and
+//! because an error would turn a late renewal into an outage. [`texts`](crate::texts) reads and
+//! decodes the files, [`loading`](crate::loading) does so with many of them, and
 //! [`certificates`](crate::certificates) maps names to chains.
 //!
 //! The signatures and the key of files are not checked again if their contents were checked
 //! earlier ([`checked`](crate::checked)).
 
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -23,16 +22,16 @@ use rustls::{CertificateError, Error};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, UnixTime};
 use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 
-use super::checked::{CheckedDigest, CheckedFiles};
+use super::checked::CheckedFiles;
 use super::facts::{self, expiry, names_of, renew_by};
 use super::issuers::{IssuerTable, Issuers};
 use super::job::{ChainSource, Job, Outcome};
 use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Parts};
 use super::ocsp;
-use super::pem::{FileText, Pem, PemError};
-use super::stamp::Stamp;
+use super::pem::Pem;
 use super::stored_key::{self, KeyKind, StoredKey};
-use crate::files::{Files, clean, reason, shown};
+use super::texts::{Texts, warn_of_readers};
+use crate::files::{Files, shown};
 use crate::signing::Offload;
 use crate::signing::token::wire::TokenFault;
 use crate::signing::token::{PublicKey, Tokens};
@@ -53,16 +52,6 @@ pub struct Loader {
     pub tokens: Tokens,
     pub issuers: IssuerTable,
     pub checked: CheckedFiles,
-}
-
-/// The contents of the files of a [`Job`], and the errors of reading them.
-#[derive(Debug)]
-pub(super) struct Texts {
-    chain: Option<FileText>,
-    /// File of the key; `None` if the chain's file has it, or for a key on a token.
-    key: Option<FileText>,
-    ocsp: Option<Vec<u8>>,
-    report: Report,
 }
 
 /// A chain to check, and what was read from its first certificate.
@@ -107,46 +96,10 @@ impl Loader {
         Some(outcome)
     }
 
-    /// Reads the files of a job. Blocks.
-    pub(super) fn read(&self, job: &Job) -> Texts {
-        let mut report = Report::default();
-        let mut read = |path: &str, file: &Path| {
-            let text = FileText::read(&self.files, file);
-            let fault = |error: PemError| {
-                let problem = shown(path, file, error.to_string());
-                report.error(problem.accepted("a readable PEM file"));
-            };
-            text.map_err(fault).ok()
-        };
-        let (chain, key) = match &job.source {
-            ChainSource::Bundle(file) => (read(&job.path, file), None),
-            ChainSource::Pair { chain, key } => (
-                read(&format!("{}.chain", job.path), chain),
-                read(&format!("{}.key", job.path), key),
-            ),
-            ChainSource::Token { chain, .. } => {
-                (read(&format!("{}.chain", job.path), chain), None)
-            }
-        };
-        let ocsp = job.ocsp.as_ref().and_then(|file| {
-            let fault = |error| {
-                let problem = shown(&format!("{}.ocsp", job.path), file, reason(&error));
-                report.error(problem.accepted("a readable OCSP response, DER"));
-            };
-            self.files.bytes(file).map_err(fault).ok()
-        });
-        Texts {
-            chain,
-            key,
-            ocsp,
-            report,
-        }
-    }
-
     /// Checks the files of a job. Blocks only for a key on a token.
     pub(super) fn check(&self, job: &Job, mut texts: Texts) -> Outcome {
         let mut report = std::mem::take(&mut texts.report);
-        let pem = self.parse_texts(job, &texts, &mut report);
+        let pem = texts.parse(job, &self.issuers, &mut report);
         let chain = pem.as_ref().and_then(|pem| self.chain(job, pem, &mut report));
         let (loaded, names) = match chain {
             Some(chain) => self.loaded(&chain, texts, &mut report),
@@ -157,56 +110,6 @@ impl Loader {
             names,
             report,
         }
-    }
-
-    /// Returns the certificates of a job's files, with exactly one key unless it is on a token.
-    fn parse_texts(&self, job: &Job, texts: &Texts, report: &mut Report) -> Option<Pem> {
-        let mut parse = |path: &str, file: &Path, text: &FileText| {
-            let fault = |error: PemError| {
-                let problem = shown(path, file, error.to_string());
-                report.error(problem.accepted("a readable PEM file"));
-            };
-            Pem::parse_chain(&text.text, &self.issuers)
-                .map_err(fault)
-                .ok()
-        };
-        let (path, file) = (&*job.path, job.file());
-        let chain_path = match &job.source {
-            ChainSource::Bundle(_) => path.to_owned(),
-            ChainSource::Pair { .. } | ChainSource::Token { .. } => format!("{path}.chain"),
-        };
-        let chain = texts.chain.as_ref();
-        let chain = chain.and_then(|text| parse(&chain_path, file, text));
-        let pem = match &job.source {
-            ChainSource::Bundle(_) => chain?,
-            ChainSource::Token { .. } => Pem {
-                keys: Vec::new(),
-                ..chain?
-            },
-            ChainSource::Pair { key, .. } => {
-                let text = texts.key.as_ref();
-                let of_key = text.and_then(|text| parse(&format!("{path}.key"), key, text));
-                let (chain, of_key) = (chain?, of_key?);
-                Pem {
-                    keys: of_key.keys,
-                    encrypted: of_key.encrypted,
-                    ..chain
-                }
-            }
-        };
-        let fault = match (job.key_file(), pem.certificates.len(), pem.keys.len()) {
-            (Some((path, key)), ..) if needs_password(&path, key, &pem, report) => return None,
-            (_, 0, _) => "no certificate",
-            (None, ..) | (_, _, 1) => return Some(pem),
-            (_, _, 0) => "no private key",
-            _ => "more than one private key",
-        };
-        let accepted = match job.source {
-            ChainSource::Token { .. } => "certificates, the server's own first, PEM",
-            _ => "certificates, the server's own first, and one private key, PEM",
-        };
-        report.error(shown(path, file, fault).accepted(accepted));
-        None
     }
 
     fn chain<'a>(&self, job: &'a Job, pem: &'a Pem, report: &mut Report) -> Option<Chain<'a>> {
@@ -271,7 +174,7 @@ impl Loader {
             staple,
             batch_key,
         };
-        let stamp = self.stamp(job, &texts);
+        let stamp = texts.stamp(job, self.now);
         let loaded = Loaded::new(parts, stamp, extras);
         if let Some(before) = job.before.as_ref().filter(|it| it.is_same(&loaded)) {
             before.set_stamp(stamp);
@@ -294,7 +197,7 @@ impl Loader {
             return self.on_token(chain, uri, report);
         }
         if let Some((path, file)) = chain.job.key_file()
-            && texts.of_key().is_some_and(FileText::is_world_readable)
+            && texts.has_readers()
         {
             warn_of_readers(&path, file, report);
         }
@@ -348,20 +251,6 @@ impl Loader {
         match Offload::of(&*key.signing_key(), public, in_batches) {
             Offload::Batches | Offload::Always if !self.crypto_threads => Offload::Never,
             offload => offload,
-        }
-    }
-
-    /// Returns the stamp of all files; `None` if one has changed so recently that a further change
-    /// might not change its times.
-    fn stamp(&self, job: &Job, texts: &Texts) -> Option<Stamp> {
-        let recent = i64::try_from(self.now.as_secs()).unwrap_or(i64::MAX) - GRANULARITY;
-        let of = |path: &Path, text: &FileText| {
-            (text.meta.ctime() < recent).then(|| Stamp::of(path, &text.meta))
-        };
-        let stamp = of(job.file(), texts.chain.as_ref()?)?;
-        match (&texts.key, job.key_file()) {
-            (Some(text), Some((_, path))) => Some(stamp.and(of(path, text)?)),
-            _ => Some(stamp),
         }
     }
 
@@ -459,18 +348,6 @@ impl Loader {
             let fault = format!("certificate {} ({subject}) {fault}", at + 1);
             report.warn(shown(path, file, fault));
         }
-    }
-}
-
-impl Texts {
-    /// Returns the file that contains the key.
-    fn of_key(&self) -> Option<&FileText> {
-        self.key.as_ref().or(self.chain.as_ref())
-    }
-
-    fn digest(&self, checked: &CheckedFiles) -> Option<CheckedDigest> {
-        let key = self.key.as_ref().map(|key| &**key.text);
-        checked.digest(&self.chain.as_ref()?.text, key.unwrap_or_default())
     }
 }
 
@@ -578,42 +455,3 @@ fn parse<'c>(
         .ok()
 }
 
-/// Reads a PEM file. Reports an error for the configuration key `path` and returns `None` on
-/// failure.
-pub fn read(files: &Files, path: &str, file: &Path, report: &mut Report) -> Option<Pem> {
-    Pem::read(files, file)
-        .map_err(|fault| {
-            let problem = shown(path, file, fault.to_string());
-            report.error(problem.accepted("a readable PEM file"));
-        })
-        .ok()
-}
-
-/// Warns if all users can read the file of a private key.
-pub fn warn_if_readable(path: &str, file: &Path, pem: &Pem, report: &mut Report) {
-    if pem.world_readable && !pem.keys.is_empty() {
-        warn_of_readers(path, file, report);
-    }
-}
-
-fn warn_of_readers(path: &str, file: &Path, report: &mut Report) {
-    let fault = "all users of this host can read this private key";
-    report.warn(shown(path, file, fault).accepted("chmod o-r"));
-}
-
-/// Returns `true` and reports an error if every private key of the file is encrypted.
-pub fn needs_password(path: &str, file: &Path, pem: &Pem, report: &mut Report) -> bool {
-    let needs = pem.encrypted && pem.keys.is_empty();
-    if needs {
-        let named = clean(file);
-        let problem = shown(path, file, "the private key needs a password");
-        report.error(problem.accepted(format!(
-            "a key without a password: openssl pkey -in {0} -out {0}.decrypted",
-            named.display()
-        )));
-    }
-    needs
-}
-
-/// Time in seconds in which two changes of a file may get equal times, with a reserve.
-const GRANULARITY: i64 = 1;

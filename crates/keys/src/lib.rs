@@ -14,7 +14,7 @@
 //! ```
 //!
 //! * [`files`], [`stamp`]: the only place that opens files of a configuration; their stamps;
-//! * [`pem`]: PEM files; buffers with private keys are erased when dropped;
+//! * [`pem`], [`texts`]: PEM files; buffers with private keys are erased when dropped;
 //! * [`job`], [`loading`], [`keys`]: files to load, by several threads; chains with matching keys;
 //! * [`checked`]: files that need no second check;
 //! * [`loaded`], [`issuers`], [`stored_key`]: a certificate in memory, its issuers, its key;
@@ -51,4 +51,5 @@ pub mod presented;
 pub mod signing;
 pub mod stamp;
 pub mod stored_key;
+pub mod texts;
 pub mod watch;

@@ -8,7 +8,8 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::job::{Job, Outcome};
-use super::keys::{Loader, Texts};
+use super::keys::Loader;
+use super::texts::Texts;
 
 /// Index of a job, and what is known about it so far.
 type Numbered<T> = Vec<(usize, T)>;
@@ -25,7 +26,7 @@ impl Loader {
             }
         }
         if unknown.len() < MANY {
-            let load = |(number, job)| (number, self.check(job, self.read(job)));
+            let load = |(number, job)| (number, self.check(job, Texts::read(&self.files, job)));
             outcomes.extend(unknown.into_iter().map(load));
         } else {
             outcomes.append(&mut self.load_many(unknown));
@@ -50,7 +51,10 @@ impl Loader {
             }
             for batch in jobs.chunks(BATCH) {
                 let batch = batch.iter();
-                let batch = batch.map(|&(number, job)| (number, (job, self.read(job))));
+                let batch = batch.map(|&(number, job)| {
+                    let texts = Texts::read(&self.files, job);
+                    (number, (job, texts))
+                });
                 let batch = batch.collect();
                 if started == 0 {
                     own.extend(self.check_all(batch));

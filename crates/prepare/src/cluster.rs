@@ -14,7 +14,7 @@ use becket_config::key;
 use becket_config::key_source::KeySource;
 use becket_config::notation::Text;
 use becket_keys::files::shown;
-use becket_keys::keys::{needs_password, read, warn_if_readable};
+use becket_keys::texts::{needs_password, read, warn_if_readable};
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::NodeId;
 use becket_sys::identity::UnixIdentity;

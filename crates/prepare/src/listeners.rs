@@ -87,13 +87,26 @@ impl ConfigBuilder<'_> {
         drop(known);
         let outcomes = self.loader.load(&jobs);
         let mut certificates = Vec::with_capacity(jobs.len());
+        let most = self.report.warnings.len() + MOST_WARNINGS;
+        let mut omitted = 0;
         for (job, outcome) in jobs.into_iter().zip(outcomes) {
             self.report.errors.extend(outcome.report.errors);
-            self.report.warnings.extend(outcome.report.warnings);
+            let warnings = outcome.report.warnings.into_iter();
+            for warning in warnings {
+                if self.report.warnings.len() < most {
+                    self.report.warn(warning);
+                } else {
+                    omitted += 1;
+                }
+            }
             certificates.extend(outcome.loaded.map(|loaded| {
                 let entry = job.entry;
                 (Listed { entry, loaded }, outcome.names)
             }));
+        }
+        if omitted > 0 {
+            let fault = format!("{omitted} further warnings about certificates are not shown");
+            self.report.remark(&of_list, fault);
         }
         self.map(&of_list, certificates, listener.default_certificate)
     }
@@ -380,6 +393,9 @@ fn lineage(folder: &Path) -> ChainSource {
     }
 }
 
+/// Maximum number of warnings about the certificates of a listener. All may have one issuer, which
+/// expires soon.
+const MOST_WARNINGS: usize = 1000;
 /// Files in certbot's `live/NAME/`: the full chain, its key, and the parts of the chain.
 const LINEAGE: [&str; 4] = ["fullchain.pem", "privkey.pem", "cert.pem", "chain.pem"];
 
