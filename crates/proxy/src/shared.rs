@@ -18,6 +18,7 @@ use crate::metrics::Counters;
 use becket_http::docroot::readers::Readers;
 use becket_keys::signing::queue::SigningQueue;
 use becket_tls::admission::SharedAdmission;
+use becket_tls::challenges::Challenges;
 
 /// State that every worker and the control thread can access, independent of the configuration.
 /// Access log channels and outboxes are not included, because each has one writer and one reader.
@@ -34,6 +35,8 @@ pub struct SharedState {
     pub backends: Arc<Backends>,
     /// Queue of cancel requests from PostgreSQL clients.
     pub cancels: Arc<Cancels>,
+    /// Answers to ACME authorities. Locked only for clients that only authorities resemble.
+    pub challenges: Arc<Challenges>,
     /// One set of counters per worker. Only that worker writes it.
     pub counters: Vec<Arc<Counters>>,
     /// Limits on full handshakes and connections per source address.
@@ -68,6 +71,7 @@ impl SharedState {
             early,
             backends: Arc::default(),
             cancels: Arc::default(),
+            challenges: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),

@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, fchown, fstat, openat, readlinkat, statat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, fchown, fstat, mkdirat, openat, readlinkat, statat,
 };
 use rustix::process::{Gid, Uid};
 
@@ -74,6 +74,32 @@ pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     }
     let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
+}
+
+/// Creates a directory that the user owns and its group can read. Does nothing if the path exists.
+///
+/// # Errors
+/// Returns the error of the failed system call; `PermissionDenied` if a user other than root can change the parent
+/// directory.
+pub fn give_folder(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
+    if let Some((folder, Some(name))) = walk_to(path, Last::Unseen)? {
+        let stat = fstat(&folder)?;
+        let others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
+        match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(_) => return Ok(()),
+            Err(rustix::io::Errno::NOENT) if stat.st_uid == 0 && !others => {
+                mkdirat(&folder, &name, Mode::from_raw_mode(0o750))?;
+                let flags = OFlags::RDONLY | OFlags::DIRECTORY | NO_LINK;
+                let made = openat(&folder, &name, flags, Mode::empty())?;
+                let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+                return Ok(fchown(&made, Some(owner.0), Some(owner.1))?);
+            }
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+    let text = "a user other than root can change the path to this folder; create it";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 /// Opens a user's log file for appending. The user itself may lack access to the directory. Returns `None` if a user

@@ -52,6 +52,7 @@ pub(crate) struct Stage {
     pub(crate) inbox: Arc<TestInbox>,
     /// Queue of PostgreSQL cancels.
     pub(crate) cancels: Arc<Cancels>,
+    pub(crate) challenges: Challenges,
     /// Queue of signatures for a crypto thread; the script acts as that thread.
     pub(crate) signatures: Arc<SigningQueue>,
     signing: Option<WorkerSigning>,
@@ -95,6 +96,7 @@ impl Stage {
             ),
             inbox: Arc::default(),
             cancels: Arc::default(),
+            challenges: Challenges::default(),
             signatures: Arc::new(SigningQueue::new(1, None)),
             signing: None,
             answers: Arc::default(),
@@ -228,6 +230,7 @@ impl Stage {
             failures: &mut self.failures,
             admission: &self.admission,
             cancels: &self.cancels,
+            challenges: &self.challenges,
             pipes: &self.pipes,
             signing: self.signing.as_ref(),
             access: None,
