@@ -76,7 +76,8 @@ pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
 }
 
-/// Creates a directory that the user owns and its group can read. Does nothing if the path exists.
+/// Creates a directory that the user owns and its group can read, or changes the owner of an existing directory from
+/// root to the user. Does nothing if another user owns the path.
 ///
 /// # Errors
 /// Returns the error of the failed system call; `PermissionDenied` if a user other than root can change the parent
@@ -85,17 +86,21 @@ pub fn give_folder(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     if let Some((folder, Some(name))) = walk_to(path, Last::Unseen)? {
         let stat = fstat(&folder)?;
         let others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
+        let is_roots = stat.st_uid == 0 && !others;
         match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
-            Ok(_) => return Ok(()),
-            Err(rustix::io::Errno::NOENT) if stat.st_uid == 0 && !others => {
+            Ok(found) if found.st_uid != 0 => return Ok(()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::NOENT) if is_roots => {
                 mkdirat(&folder, &name, Mode::from_raw_mode(0o750))?;
-                let flags = OFlags::RDONLY | OFlags::DIRECTORY | NO_LINK;
-                let made = openat(&folder, &name, flags, Mode::empty())?;
-                let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
-                return Ok(fchown(&made, Some(owner.0), Some(owner.1))?);
             }
             Err(rustix::io::Errno::NOENT) => {}
             Err(error) => return Err(error.into()),
+        }
+        if is_roots {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | NO_LINK;
+            let made = openat(&folder, &name, flags, Mode::empty())?;
+            let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+            return Ok(fchown(&made, Some(owner.0), Some(owner.1))?);
         }
     }
     let text = "a user other than root can change the path to this folder; create it";
