@@ -76,8 +76,8 @@ pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
 }
 
-/// Creates a directory that the user owns and its group can read, or changes the owner of an existing directory from
-/// root to the user. Does nothing if another user owns the path.
+/// Creates a directory that the user owns and its group can read, or changes the owner of an empty directory from root
+/// to the user. Does nothing if another user owns the path, or if the directory is not empty.
 ///
 /// # Errors
 /// Returns the error of the failed system call; `PermissionDenied` if a user other than root can change the parent
@@ -99,6 +99,9 @@ pub fn give_folder(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
         if is_roots {
             let flags = OFlags::RDONLY | OFlags::DIRECTORY | NO_LINK;
             let made = openat(&folder, &name, flags, Mode::empty())?;
+            if !matches!(list(&made)?, RootOnly::Folder(names) if names.is_empty()) {
+                return Ok(());
+            }
             let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
             return Ok(fchown(&made, Some(owner.0), Some(owner.1))?);
         }
@@ -342,6 +345,24 @@ mod tests {
         chown(&path, Some(USER.uid), None).unwrap();
         assert!(!is_program(&path).unwrap());
         assert!(!is_program(place.path()).unwrap());
+    }
+
+    #[test]
+    fn a_folder_is_given_only_if_it_is_new_or_empty_and_below_a_folder_of_root() {
+        let Some(place) = folder() else { return };
+        let at = |name: &str| place.path().join(name);
+        let owner = |name: &str| fs::metadata(at(name)).unwrap().uid();
+        fs::create_dir(at("empty")).unwrap();
+        fs::create_dir_all(at("full/precious")).unwrap();
+        symlink(at("full"), at("link")).unwrap();
+        for name in ["new", "empty", "full"] {
+            give_folder(&at(name), &USER).unwrap();
+            give_folder(&at(name), &USER).unwrap();
+        }
+        assert_eq!([owner("new"), owner("empty"), owner("full")], [USER.uid, USER.uid, 0]);
+        assert!(give_folder(&at("link"), &USER).is_err());
+        let within = give_folder(&at("new/inner"), &USER).unwrap_err();
+        assert_eq!(within.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]
