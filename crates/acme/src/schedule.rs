@@ -171,11 +171,10 @@ impl Schedule {
             _ => Duration::ZERO,
         };
         let waits = self.entries.iter().map(|entry| {
+            let window = entry.window_at.saturating_sub(now.mono);
+            let window = Some(window).filter(|_| entry.wants_window());
             let order = entry.due_in(now).max(until_order);
-            match entry.wants_window() {
-                true => order.min(entry.window_at.saturating_sub(now.mono)),
-                false => order,
-            }
+            order.min(window.unwrap_or(LONGEST_PAUSE))
         });
         waits.min().unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE)
     }
@@ -276,9 +275,10 @@ impl Entry {
         };
         let lifetime = held.lifetime();
         let Some(window) = &self.window else {
-            let part = match lifetime < SHORT_LIFETIME {
-                true => lifetime / 2,
-                false => lifetime / 3 * 2,
+            let part = if lifetime < SHORT_LIFETIME {
+                lifetime / 2
+            } else {
+                lifetime / 3 * 2
             };
             return held.not_before.saturating_add(part);
         };
@@ -299,11 +299,11 @@ impl Entry {
     }
 
     fn due_in(&self, now: Moment) -> Duration {
-        let by_date = self.renews_at().saturating_sub(now.unix);
-        match self.is_forced {
-            true => Duration::ZERO,
-            false => by_date.max(self.may_at().saturating_sub(now.mono)),
+        if self.is_forced {
+            return Duration::ZERO;
         }
+        let by_date = self.renews_at().saturating_sub(now.unix);
+        by_date.max(self.may_at().saturating_sub(now.mono))
     }
 
     /// A failing certificate is due anyway, so no window is requested for it.
