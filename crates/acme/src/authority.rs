@@ -1,29 +1,17 @@
 //! Accounts at authorities, and the DNS records that name them.
 
-use std::path::PathBuf;
+use std::time::Duration;
 
 use base64ct::{Base64UrlUnpadded, Encoding};
-use becket_config::acme::{Acme, AcmeName, Authority, ChallengeKind};
-use becket_config::notation::Text;
-use becket_sys::clock::Clock;
+use becket_config::acme::{AcmeName, Authority, ChallengeKind};
 use instant_acme::{Account, AccountCredentials, ExternalAccountKey, NewAccount};
 use serde_json::Value;
-use std::time::Duration;
 use zeroize::Zeroizing;
 
+use crate::context::{Context, label};
 use crate::error::Error;
 use crate::http::AuthorityClient;
 use crate::store::{Part, Store};
-
-/// Configuration and folder of the companion.
-#[derive(Debug)]
-pub struct Context {
-    pub section: Acme,
-    /// Folder at which relative paths start.
-    pub base: PathBuf,
-    pub store: Store,
-    pub clock: Clock,
-}
 
 /// An account at an authority.
 pub struct Session {
@@ -130,21 +118,6 @@ pub fn account_url(store: &Store, label: &str) -> Option<String> {
     saved["id"].as_str().map(str::to_owned)
 }
 
-/// Returns the name of an authority for logs and files.
-pub fn label(authority: &Authority, staging: bool) -> String {
-    let suffix = match authority {
-        Authority::Directory(_) => "",
-        _ if staging => "-staging",
-        _ => "",
-    };
-    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
-    let name = authority.write();
-    let name = name.strip_prefix("https://").unwrap_or(&name);
-    let name: String = name.chars().map(|c| if plain(c) { c } else { '_' }).collect();
-    // The name of a file has at most 255 bytes.
-    name.chars().take(LONGEST_LABEL).collect::<String>() + suffix
-}
-
 fn file(label: &str) -> String {
     format!("{label}.json")
 }
@@ -188,25 +161,12 @@ pub fn records(
 /// Maximum difference of the clocks. With a larger one, dates of certificates are misjudged, and
 /// orders would be repeated.
 const MOST_SKEW: Duration = Duration::from_secs(3600);
-const LONGEST_LABEL: usize = 200;
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use becket_config::notation::Text;
 
-    #[test]
-    fn labels_are_file_names() {
-        for (text, staging, expected) in [
-            ("letsencrypt", false, "letsencrypt"),
-            ("google", true, "google-staging"),
-            ("https://ca.test:14000/a/../dir", true, "ca.test_14000_a_.._dir"),
-        ] {
-            let authority = Authority::parse(text).unwrap();
-            assert_eq!(label(&authority, staging), expected);
-        }
-        let long = Authority::Directory(format!("https://{}", "a".repeat(400)));
-        assert_eq!(label(&long, true).len(), LONGEST_LABEL);
-    }
+    use super::*;
 
     #[test]
     fn records_name_the_account_and_the_challenge() {

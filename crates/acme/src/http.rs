@@ -48,6 +48,7 @@ struct Inner {
 struct Seen {
     setback: Setback,
     meta: DirectoryMeta,
+    has_windows: bool,
     /// Difference between the authority's time and the time of this host.
     skew: Duration,
 }
@@ -65,6 +66,7 @@ pub struct DirectoryMeta {
 #[serde(rename_all = "camelCase")]
 struct Directory {
     new_nonce: String,
+    renewal_info: Option<String>,
     #[serde(default)]
     meta: DirectoryMeta,
 }
@@ -113,6 +115,11 @@ impl AuthorityClient {
         self.seen().meta.clone()
     }
 
+    /// Returns whether the authority suggests renewal windows.
+    pub fn has_windows(&self) -> bool {
+        self.seen().has_windows
+    }
+
     /// Returns the difference between the authority's time and the time of this host.
     pub fn skew(&self) -> Duration {
         self.seen().skew
@@ -159,6 +166,7 @@ impl AuthorityClient {
             let directory: Directory = serde_json::from_slice(&body)?;
             directory.new_nonce.parse::<Uri>()?;
             seen.meta = directory.meta;
+            seen.has_windows = directory.renewal_info.is_some();
         }
         drop(seen);
         let body = Box::new(body);

@@ -21,7 +21,8 @@ use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
 use zeroize::ZeroizeOnDrop;
 
-use crate::authority::{Context, Session, issuer, records};
+use crate::authority::{Session, issuer, records};
+use crate::context::{Context, bundle_file, order_file};
 use crate::error::Error;
 use crate::hook;
 use crate::link::Link;
@@ -43,7 +44,7 @@ pub struct Task<'a> {
     /// `false` for a trial, whose certificate is discarded.
     pub is_kept: bool,
     /// Set when the authority has accepted a new order.
-    pub begun: Cell<bool>,
+    pub begun: &'a Cell<bool>,
 }
 
 /// Unfinished order, in a file.

@@ -144,9 +144,8 @@ impl Schedule {
     /// Returns the most urgent certificate that is due.
     pub fn poll_order(&mut self, now: Moment) -> Option<Attempt> {
         let left = self.orders_left(now);
-        let may = |entry: &Entry| left > 0 && (entry.failures == 0 || left > RESERVE);
         let due = self.entries.iter_mut().enumerate();
-        let due = due.filter(|(_, it)| it.is_due(now) && (may(it) || (it.is_forced && left > 0)));
+        let due = due.filter(|(_, it)| it.may_order(left) && it.due_in(now).is_zero());
         let urgency = |it: &Entry| (!it.is_forced, it.failures, it.renews_at());
         let (certificate, entry) = due.min_by_key(|(_, entry)| urgency(entry))?;
         entry.is_forced = false;
@@ -166,16 +165,13 @@ impl Schedule {
 
     /// Returns the time until the next call can have an effect, at most [`LONGEST_PAUSE`].
     pub fn pause(&mut self, now: Moment) -> Duration {
-        let until_order = match self.orders_left(now) {
-            0 => LONGEST_PAUSE,
-            _ => Duration::ZERO,
-        };
-        let waits = self.entries.iter().map(|entry| {
+        let left = self.orders_left(now);
+        let waits = self.entries.iter().flat_map(|entry| {
+            let order = Some(entry.due_in(now)).filter(|_| entry.may_order(left));
             let window = entry.window_at.saturating_sub(now.mono);
-            let window = Some(window).filter(|_| entry.wants_window());
-            let order = entry.due_in(now).max(until_order);
-            order.min(window.unwrap_or(LONGEST_PAUSE))
+            [order, Some(window).filter(|_| entry.wants_window())]
         });
+        let waits = waits.flatten();
         waits.min().unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE)
     }
 
@@ -294,8 +290,9 @@ impl Entry {
         self.rests_until.max(blocked.copied().unwrap_or_default())
     }
 
-    fn is_due(&self, now: Moment) -> bool {
-        self.due_in(now).is_zero()
+    /// Returns whether the orders that are left today suffice.
+    fn may_order(&self, left: usize) -> bool {
+        left > 0 && (self.failures == 0 || self.is_forced || left > RESERVE)
     }
 
     fn due_in(&self, now: Moment) -> Duration {
