@@ -67,7 +67,7 @@ pub struct Setback {
 #[derive(Debug)]
 pub struct Schedule {
     entries: Vec<Entry>,
-    /// Monotonic times of the orders begun in the last day, the oldest first.
+    /// Monotonic times at which the orders of the last day no longer count, the earliest first.
     begun: VecDeque<Duration>,
 }
 
@@ -108,7 +108,7 @@ impl Schedule {
             rests_until: Duration::ZERO,
             blocked: vec![Duration::ZERO; authorities.max(1)],
         };
-        let begun = begun.into_iter().map(|age| now.mono.saturating_sub(age));
+        let begun = begun.into_iter().map(|age| now.mono + DAY.saturating_sub(age));
         let mut begun: Vec<Duration> = begun.collect();
         begun.sort_unstable();
         Self {
@@ -177,7 +177,7 @@ impl Schedule {
 
     /// Notes that an authority has accepted a new order.
     pub fn handle_begun(&mut self, now: Moment) {
-        self.begun.push_back(now.mono);
+        self.begun.push_back(now.mono + DAY);
     }
 
     /// Notes a new certificate.
@@ -250,7 +250,7 @@ impl Schedule {
 
     /// Returns how many orders may be begun today.
     fn orders_left(&mut self, now: Moment) -> usize {
-        while self.begun.front().is_some_and(|at| *at + DAY <= now.mono) {
+        while self.begun.front().is_some_and(|until| *until <= now.mono) {
             self.begun.pop_front();
         }
         MOST_ORDERS.saturating_sub(self.begun.len())
