@@ -135,7 +135,7 @@ pub fn issuer(authority: &Authority) -> Option<&'static str> {
 
 /// Returns the DNS records for a name: a TXT record for `dns-persist-01`, and the CAA record that
 /// allows only this account and challenge (RFC 8657).
-pub fn records(
+pub fn dns_records(
     name: &AcmeName,
     challenge: ChallengeKind,
     issuer: &str,
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn records_name_the_account_and_the_challenge() {
         let all = |name: &str, kind, account| {
-            records(&AcmeName::parse(name).unwrap(), kind, "ca.test", account)
+            dns_records(&AcmeName::parse(name).unwrap(), kind, "ca.test", account)
         };
         assert_eq!(
             all("*.a.test", ChallengeKind::DnsPersist, Some("https://ca.test/1")),

@@ -10,18 +10,19 @@ use std::time::Duration;
 
 use becket_config::acme::AcmeCertificate;
 use becket_log::Timestamp;
-use instant_acme::CertificateIdentifier;
+use instant_acme::{CertificateIdentifier, RevocationRequest};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
-use crate::authority::{Session, account_url, issuer, records};
+use crate::authority::{Session, account_url, dns_records, issuer};
 use crate::context::{Context, bundle_file, label};
 use crate::control::{self, Answer, Call, Request, Row};
 use crate::error::Error;
 use crate::link::Link;
-use crate::order::{self, Task};
+use crate::order::Task;
 use crate::schedule::{Attempt, Held, Moment, Schedule, Setback, Window};
 use crate::store::Part;
+use crate::unfinished::abandon_others;
 use crate::verify;
 
 struct Companion {
@@ -30,14 +31,17 @@ struct Companion {
     schedule: Schedule,
     /// Last error of each certificate.
     errors: Vec<Option<String>>,
-    /// Control requests that wait for an attempt, each with the index of its certificate.
+    /// Clients that wait for the next attempt, each with the index of its certificate.
     waiting: Vec<(usize, oneshot::Sender<Answer>)>,
-    trials: VecDeque<(usize, oneshot::Sender<Answer>)>,
+    /// Requests to be carried out, each with the index of its certificate.
+    asked: VecDeque<(usize, Call)>,
 }
 
 /// Outcome of the work in progress.
 enum Done {
     Cleaned,
+    /// The certificate was revoked.
+    Revoked(usize),
     Ordered {
         attempt: Attempt,
         result: Result<Held, Error>,
@@ -104,7 +108,7 @@ impl Companion {
             context: Rc::new(context),
             link: Rc::new(link),
             waiting: Vec::new(),
-            trials: VecDeque::new(),
+            asked: VecDeque::new(),
         }
     }
 
@@ -119,8 +123,8 @@ impl Companion {
     fn next_work(&mut self, now: Moment) -> Option<Pin<Box<dyn Future<Output = Done>>>> {
         let context = Rc::clone(&self.context);
         let link = Rc::clone(&self.link);
-        if let Some((certificate, reply)) = self.trials.pop_front() {
-            return Some(Box::pin(try_out(context, link, certificate, reply)));
+        if let Some((certificate, call)) = self.asked.pop_front() {
+            return Some(Box::pin(answer(context, link, certificate, call)));
         }
         if let Some(attempt) = self.schedule.poll_order(now) {
             return Some(Box::pin(order(context, link, attempt)));
@@ -133,6 +137,7 @@ impl Companion {
         let now = self.now();
         match done {
             Done::Cleaned => {}
+            Done::Revoked(certificate) => drop(self.schedule.force(certificate, now)),
             Done::Asked {
                 certificate,
                 window,
@@ -191,23 +196,30 @@ impl Companion {
         }
     }
 
-    fn handle_call(&mut self, Call { request, reply }: Call, now: Moment) {
-        let refused = |reply: oneshot::Sender<Answer>, why: &str| {
-            // The client may have left.
-            reply.send(Answer::ended(Some(why.to_owned()))).ok();
+    fn handle_call(&mut self, call: Call, now: Moment) {
+        let found = match &call.request {
+            Request::List {} => {
+                let rows = self.rows(now);
+                return call.answer(Answer::Certificates(rows));
+            }
+            Request::Try { name: None } => Some(0),
+            Request::Renew { name } | Request::Revoke { name } | Request::Try { name: Some(name) } => {
+                self.context.find(name)
+            }
         };
-        let found = |name: &str| self.context.find(name);
-        match request {
-            Request::List {} => drop(reply.send(Answer::Certificates(self.rows(now)))),
-            Request::Renew { name } => match found(&name) {
-                Some(index) if self.schedule.force(index, now) => self.waiting.push((index, reply)),
-                Some(_) => refused(reply, "the orders of this day are used up"),
-                None => refused(reply, UNKNOWN),
-            },
-            Request::Try { name } => match name.map_or(Some(0), |name| found(&name)) {
-                Some(index) => self.trials.push_back((index, reply)),
-                None => refused(reply, UNKNOWN),
-            },
+        let Some(index) = found else {
+            let why = "no [[acme.certificate]] has this name";
+            return call.answer(Answer::ended(Some(why.to_owned())));
+        };
+        match call.request {
+            Request::Renew { .. } if self.schedule.force(index, now) => {
+                self.waiting.push((index, call.reply));
+            }
+            Request::Renew { .. } => {
+                let why = "the orders of this day are used up";
+                call.answer(Answer::ended(Some(why.to_owned())));
+            }
+            _ => self.asked.push_back((index, call)),
         }
     }
 
@@ -230,17 +242,9 @@ impl Companion {
     }
 }
 
-/// Abandons the unfinished orders of certificates that are not configured any more.
 fn clean(context: Rc<Context>) -> Pin<Box<dyn Future<Output = Done>>> {
     Box::pin(async move {
-        let known: Vec<String> = context.section.certificate.iter().map(AcmeCertificate::stem).collect();
-        for stem in context.store.orders() {
-            if !known.contains(&stem)
-                && let Err(error) = order::abandon_file(&context, &stem).await
-            {
-                tracing::warn!(name: "acme-cleanup-failed", stem, %error, "cannot remove an unfinished order");
-            }
-        }
+        abandon_others(&context).await;
         Done::Cleaned
     })
 }
@@ -282,48 +286,72 @@ async fn order(context: Rc<Context>, link: Rc<Link>, attempt: Attempt) -> Done {
     }
 }
 
-/// Orders from the test environment, and discards the certificate.
+/// Carries out a request of a client.
+async fn answer(context: Rc<Context>, link: Rc<Link>, index: usize, call: Call) -> Done {
+    let mut records = Vec::new();
+    let is_revocation = matches!(call.request, Request::Revoke { .. });
+    let result = if is_revocation {
+        revoke(&context, index).await
+    } else {
+        try_out(&context, &link, index, &mut records).await
+    };
+    let done = match &result {
+        Ok(()) if is_revocation => Done::Revoked(index),
+        _ => Done::Cleaned,
+    };
+    let error = result.err().map(|error| error.to_string());
+    call.answer(Answer::Ended { error, records });
+    done
+}
+
+/// Orders from the test environment, and discards the certificate. Adds the DNS records that the
+/// real account needs.
 async fn try_out(
-    context: Rc<Context>,
-    link: Rc<Link>,
+    context: &Context,
+    link: &Link,
     index: usize,
-    reply: oneshot::Sender<Answer>,
-) -> Done {
-    let certificate = &context.section.certificate[index];
-    let Some(authority) = context.section.authority.first() else {
-        return Done::Cleaned;
-    };
-    let mut identity = issuer(authority).map(str::to_owned);
-    let result = match Session::open(&context, authority, true).await {
-        Ok(session) => {
-            let identities = session.client.meta().caa_identities;
-            identity = identity.or(identities.into_iter().next());
-            let task = Task {
-                context: &context,
-                session: &session,
-                link: &link,
-                index,
-                replaces: None,
-                is_fresh: true,
-                is_kept: false,
-                begun: &Cell::new(false),
-            };
-            task.run().await
-        }
-        Err(error) => Err(error),
-    };
+    records: &mut Vec<String>,
+) -> Result<(), Error> {
+    let none = || Error::config("acme.authority", "missing");
+    let authority = context.section.authority.first().ok_or_else(none)?;
+    let session = Session::open(context, authority, true).await?;
+    let identities = session.client.meta().caa_identities;
+    let issuer = issuer(authority).or(identities.first().map(String::as_str));
     let account = account_url(&context.store, &label(authority, false));
+    let certificate = &context.section.certificate[index];
     let kind = context.section.challenge(certificate);
-    let records = certificate.names.iter().flat_map(|name| {
-        records(name, kind, identity.as_deref().unwrap_or("CA"), account.as_deref())
-    });
-    let answer = Answer::Ended {
-        error: result.err().map(|error| error.to_string()),
-        records: records.collect(),
+    for name in &certificate.names {
+        records.extend(dns_records(name, kind, issuer.unwrap_or("CA"), account.as_deref()));
+    }
+    let task = Task {
+        context,
+        session: &session,
+        link,
+        index,
+        replaces: None,
+        is_fresh: true,
+        is_kept: false,
+        begun: &Cell::new(false),
     };
-    // The client may have left.
-    reply.send(answer).ok();
-    Done::Cleaned
+    task.run().await.map(drop)
+}
+
+async fn revoke(context: &Context, index: usize) -> Result<(), Error> {
+    let missing = || Error::config("acme.certificate", "no certificate of a configured authority");
+    let directory = context.issued_by(index).unwrap_or_default();
+    let (authority, staging) = context.authority(&directory).ok_or_else(missing)?;
+    let file = bundle_file(&context.section.certificate[index]);
+    let bundle = context.store.load(Part::Certificates, &file)?;
+    let leaf = bundle.and_then(|bundle| verify::leaf(&bundle)).ok_or_else(missing)?;
+    let session = Session::open(context, authority, staging).await?;
+    let request = RevocationRequest {
+        certificate: &leaf,
+        reason: None,
+    };
+    session.account.revoke(&request).await?;
+    let names = names(&context.section.certificate[index]);
+    tracing::info!(name: "acme-certificate-revoked", ?names, authority = session.label, "certificate revoked");
+    Ok(())
 }
 
 async fn ask_for_window(context: Rc<Context>, certificate: usize) -> Done {
@@ -379,5 +407,3 @@ fn identifier(
 fn names(certificate: &AcmeCertificate) -> Vec<String> {
     certificate.names.iter().map(ToString::to_string).collect()
 }
-
-const UNKNOWN: &str = "no [[acme.certificate]] has this name";

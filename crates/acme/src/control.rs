@@ -28,6 +28,10 @@ pub enum Request {
     Renew {
         name: String,
     },
+    /// Revoke the certificate with this name, and order another one.
+    Revoke {
+        name: String,
+    },
     /// Order from the test environment, and discard the certificate. Without a name, the first
     /// certificate is tried.
     Try {
@@ -65,6 +69,13 @@ pub struct Row {
 pub struct Call {
     pub request: Request,
     pub reply: oneshot::Sender<Answer>,
+}
+
+impl Call {
+    pub fn answer(self, answer: Answer) {
+        // The client may have left.
+        self.reply.send(answer).ok();
+    }
 }
 
 impl Answer {

@@ -8,7 +8,7 @@
 //! An authority is a hostile peer: its responses and all waits for it are limited, and a certificate
 //! is checked before it replaces another one.
 //!
-//! * [`companion`]: the loop; [`schedule`] decides, [`order`] carries out;
+//! * [`companion`]: the loop; [`schedule`] decides, [`order`] carries out, [`unfinished`] continues;
 //! * [`authority`], [`http`]: accounts, and requests to authorities;
 //! * [`store`], [`context`], [`verify`]: the folder, and the bundles in it;
 //! * [`link`], [`control`], [`hook`]: the supervisor, the commands, and the DNS program;
@@ -32,4 +32,5 @@ pub mod link;
 pub mod order;
 pub mod schedule;
 pub mod store;
+pub mod unfinished;
 pub mod verify;

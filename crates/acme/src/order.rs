@@ -10,24 +10,23 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use becket_config::acme::{AcmeCertificate, AcmeName, Authority, ChallengeKind, KeyKind};
+use becket_config::acme::{AcmeCertificate, AcmeName, ChallengeKind, KeyKind};
 use becket_process::protocol::{AcmeChallenge, ChallengeAnswer};
 use instant_acme::{
     AuthorizationStatus, CertificateIdentifier, ChallengeStatus, ChallengeType, Identifier,
     KeyAuthorization, NewOrder, Order, OrderStatus, RetryPolicy,
 };
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
-use serde::{Deserialize, Serialize};
 use tokio::time::timeout;
-use zeroize::ZeroizeOnDrop;
 
-use crate::authority::{Session, issuer, records};
+use crate::authority::Session;
 use crate::context::{Context, bundle_file, order_file};
 use crate::error::Error;
 use crate::hook;
 use crate::link::Link;
 use crate::schedule::Held;
 use crate::store::Part;
+use crate::unfinished::UnfinishedOrder;
 use crate::verify;
 
 /// An order for one certificate at one authority.
@@ -47,23 +46,6 @@ pub struct Task<'a> {
     pub begun: &'a Cell<bool>,
 }
 
-/// Unfinished order, in a file.
-#[derive(Debug, Serialize, Deserialize, ZeroizeOnDrop)]
-struct Record {
-    #[zeroize(skip)]
-    directory: String,
-    #[zeroize(skip)]
-    url: String,
-    #[zeroize(skip)]
-    names: Vec<AcmeName>,
-    #[zeroize(skip)]
-    profile: Option<String>,
-    #[zeroize(skip)]
-    kind: KeyKind,
-    /// Private key in PEM.
-    key: String,
-}
-
 /// Answer to the challenge for one name.
 struct Answer {
     /// Index of the name.
@@ -75,24 +57,24 @@ struct Answer {
 impl Task<'_> {
     /// Orders the certificate, or continues its unfinished order, and stores the bundle.
     pub async fn run(&self) -> Result<Held, Error> {
-        let (mut order, record) = match self.resume().await? {
+        let (mut order, unfinished) = match self.resume().await? {
             Some(resumed) => resumed,
             None => self.begin().await?,
         };
-        let done = self.complete(&mut order, &record).await;
+        let done = self.complete(&mut order, &unfinished).await;
         if done.is_err() && order.state().status == OrderStatus::Invalid && self.is_kept {
-            self.context.store.remove(Part::Orders, &self.file())?;
+            self.context.store.remove(Part::Orders, &order_file(self.certificate()))?;
         }
         done
     }
 
-    async fn complete(&self, order: &mut Order, record: &Record) -> Result<Held, Error> {
+    async fn complete(&self, order: &mut Order, unfinished: &UnfinishedOrder) -> Result<Held, Error> {
         if order.state().status == OrderStatus::Pending {
             self.prove(order).await?;
         }
         if order.state().status == OrderStatus::Ready {
-            let key = KeyPair::from_pem(&record.key).map_err(Error::authority)?;
-            let names = record.names.iter().map(ToString::to_string);
+            let key = KeyPair::from_pem(&unfinished.key).map_err(Error::authority)?;
+            let names = unfinished.names.iter().map(ToString::to_string);
             let params = CertificateParams::new(names.collect::<Vec<_>>());
             let mut params = params.map_err(Error::authority)?;
             params.distinguished_name = DistinguishedName::new();
@@ -100,48 +82,45 @@ impl Task<'_> {
             order.finalize_csr(request.der()).await?;
         }
         let chain = order.poll_certificate(&POLLING).await?;
-        self.keep(&chain, record)
+        self.keep(&chain, unfinished)
     }
 
     /// Checks the certificate and stores the bundle.
-    fn keep(&self, chain: &str, record: &Record) -> Result<Held, Error> {
+    fn keep(&self, chain: &str, unfinished: &UnfinishedOrder) -> Result<Held, Error> {
         let Context { store, clock, .. } = self.context;
-        let stem = self.certificate().stem();
-        let bundle = verify::bundle(chain, &record.key)?;
-        let staged = store.stage(Part::Certificates, &format!("{stem}.pem"), bundle.as_bytes())?;
+        let bundle = verify::bundle(chain, &unfinished.key)?;
+        let file = bundle_file(self.certificate());
+        let staged = store.stage(Part::Certificates, &file, bundle.as_bytes())?;
         let now = clock.now().unix;
-        let held = verify::verify(&staged.path(), &record.names, now)?;
+        let held = verify::verify(&staged.path(), &unfinished.names, now)?;
         if self.is_kept {
-            let directory = record.directory.clone();
-            let authority = |authorities: &mut std::collections::BTreeMap<_, _>| {
-                authorities.insert(stem, directory);
-            };
-            store.change_state(now, |state| authority(&mut state.authorities))?;
+            let stem = self.certificate().stem();
+            let directory = unfinished.directory.clone();
+            store.change_state(now, |state| drop(state.authorities.insert(stem, directory)))?;
             staged.commit()?;
-            store.remove(Part::Orders, &self.file())?;
+            store.remove(Part::Orders, &order_file(self.certificate()))?;
         }
         Ok(held)
     }
 
     /// Returns the unfinished order. Abandons an order that cannot be continued.
-    async fn resume(&self) -> Result<Option<(Order, Record)>, Error> {
-        let store = &self.context.store;
-        let record = store.load_json::<Record>(Part::Orders, &self.file());
-        // A file that cannot be parsed has no order to continue, and is overwritten.
-        let Some(record) = record.ok().flatten().filter(|_| self.is_kept) else {
+    async fn resume(&self) -> Result<Option<(Order, UnfinishedOrder)>, Error> {
+        let Context { section, store, .. } = self.context;
+        let certificate = self.certificate();
+        let found = UnfinishedOrder::load(self.context, certificate).filter(|_| self.is_kept);
+        let Some(found) = found else {
             return Ok(None);
         };
-        let bundle = store.load(Part::Certificates, &format!("{}.pem", self.certificate().stem()))?;
-        let is_done = bundle.is_some_and(|bundle| bundle.ends_with(record.key.as_bytes()));
-        let section = &self.context.section;
-        let fits = record.directory == self.session.directory
-            && record.names == self.certificate().names
-            && record.profile.as_deref() == section.profile(self.certificate())
-            && record.kind == section.key(self.certificate());
+        let bundle = store.load(Part::Certificates, &bundle_file(certificate))?;
+        let is_done = bundle.is_some_and(|bundle| bundle.ends_with(found.key.as_bytes()));
+        let fits = found.directory == self.session.directory
+            && found.names == certificate.names
+            && found.profile.as_deref() == section.profile(certificate)
+            && found.kind == section.key(certificate);
         if fits && !is_done && !self.is_fresh {
-            match self.session.account.order(record.url.clone()).await {
+            match self.session.account.order(found.url.clone()).await {
                 Ok(mut order) if order.state().status != OrderStatus::Invalid => {
-                    return Ok(Some((order, record)));
+                    return Ok(Some((order, found)));
                 }
                 Ok(_) => {}
                 Err(error) => match Error::from(error) {
@@ -151,13 +130,13 @@ impl Task<'_> {
                 },
             }
         } else if !is_done {
-            abandon(self.context, Some(self.session), &record).await;
+            found.abandon(self.context, Some(self.session)).await;
         }
-        store.remove(Part::Orders, &self.file())?;
+        store.remove(Part::Orders, &order_file(certificate))?;
         Ok(None)
     }
 
-    async fn begin(&self) -> Result<(Order, Record), Error> {
+    async fn begin(&self) -> Result<(Order, UnfinishedOrder), Error> {
         let Context { section, store, clock, .. } = self.context;
         let certificate = self.certificate();
         let kind = section.key(certificate);
@@ -170,7 +149,6 @@ impl Task<'_> {
         let identifiers: Vec<Identifier> = certificate.names.iter().map(identifier).collect();
         let mut new = NewOrder::new(&identifiers);
         if let Some(profile) = section.profile(certificate) {
-            self.check_profile(profile)?;
             new = new.profile(profile);
         }
         if let Some(replaces) = &self.replaces {
@@ -178,7 +156,7 @@ impl Task<'_> {
         }
         let order = self.session.account.new_order(&new).await?;
         self.begun.set(true);
-        let record = Record {
+        let unfinished = UnfinishedOrder {
             directory: self.session.directory.clone(),
             url: order.url().to_owned(),
             names: certificate.names.clone(),
@@ -187,21 +165,11 @@ impl Task<'_> {
             key,
         };
         if self.is_kept {
-            store.save_json(Part::Orders, &self.file(), &record)?;
+            store.save_json(Part::Orders, &order_file(certificate), &unfinished)?;
+            let now = clock.now().unix;
+            store.change_state(now, |state| state.orders.push(now.as_secs()))?;
         }
-        let now = clock.now().unix;
-        store.change_state(now, |state| state.orders.push(now.as_secs()))?;
-        Ok((order, record))
-    }
-
-    fn check_profile(&self, profile: &str) -> Result<(), Error> {
-        let account = &self.session.account;
-        if account.profiles().any(|it| it.name == profile) {
-            return Ok(());
-        }
-        let known: Vec<&str> = account.profiles().map(|it| it.name).take(20).collect();
-        let fault = format!("{profile:?} is not a profile of {}, which has {known:?}", self.session.label);
-        Err(Error::Authority(becket_log::shortened(fault.as_bytes())))
+        Ok((order, unfinished))
     }
 
     /// Answers the challenges, and waits until the authority has checked them.
@@ -215,9 +183,6 @@ impl Task<'_> {
             Err(error) => Err(error),
         };
         self.withdraw(&answers).await;
-        if proved.is_err() && self.kind() == ChallengeKind::DnsPersist {
-            self.show_records();
-        }
         proved
     }
 
@@ -327,25 +292,6 @@ impl Task<'_> {
         Err(reason(order).await.unwrap_or(fault))
     }
 
-    /// Logs the records that `dns-persist-01` requires.
-    fn show_records(&self) {
-        let authorities = self.context.section.authority.iter();
-        let known = authorities.filter(|it| {
-            [false, true].map(|staging| it.directory(staging)).contains(&Some(&self.session.directory))
-        });
-        let identities = self.session.client.meta().caa_identities;
-        let issuer = known.filter_map(issuer).next().map(str::to_owned);
-        let issuer = issuer.or(identities.into_iter().next()).unwrap_or_default();
-        let account = Some(self.session.account.id());
-        for name in &self.certificate().names {
-            let all = records(name, ChallengeKind::DnsPersist, &issuer, account);
-            if let Some(record) = all.first() {
-                let record = becket_log::shortened(record.as_bytes());
-                tracing::info!(name: "acme-record-required", record, "dns-persist-01 requires this record");
-            }
-        }
-    }
-
     fn certificate(&self) -> &AcmeCertificate {
         &self.context.section.certificate[self.index]
     }
@@ -353,69 +299,6 @@ impl Task<'_> {
     fn kind(&self) -> ChallengeKind {
         self.context.section.challenge(self.certificate())
     }
-
-    fn file(&self) -> String {
-        format!("{}.json", self.certificate().stem())
-    }
-}
-
-/// Abandons the unfinished order of a certificate that is not configured any more.
-pub async fn abandon_file(context: &Context, stem: &str) -> Result<(), Error> {
-    let file = format!("{stem}.json");
-    if let Ok(Some(record)) = context.store.load_json::<Record>(Part::Orders, &file) {
-        abandon(context, None, &record).await;
-    }
-    context.store.remove(Part::Orders, &file)
-}
-
-/// Deactivates the authorizations of an order. A failure is only logged: the order then expires at
-/// its authority, which may be unreachable.
-async fn abandon(context: &Context, session: Option<&Session>, record: &Record) {
-    match deactivate(context, session, record).await {
-        Ok(()) => {
-            tracing::info!(name: "acme-order-abandoned", names = ?record.names, "unfinished order abandoned");
-        }
-        Err(error) => {
-            tracing::warn!(name: "acme-abandon-failed", names = ?record.names, %error, "cannot abandon an unfinished order; it expires at the authority");
-        }
-    }
-}
-
-async fn deactivate(
-    context: &Context,
-    session: Option<&Session>,
-    record: &Record,
-) -> Result<(), Error> {
-    let opened;
-    let session = match session.filter(|it| it.directory == record.directory) {
-        Some(session) => session,
-        None => {
-            let authorities = context.section.authority.iter();
-            let mut all = authorities.flat_map(|it| [(it, false), (it, true)]);
-            let is_it = |staging, it: &Authority| {
-                it.directory(staging) == Some(&record.directory)
-            };
-            let found = all.find(|(it, staging)| is_it(*staging, it));
-            let unknown = || Error::config("acme.authority", "the authority is not configured any more");
-            let (authority, staging) = found.ok_or_else(unknown)?;
-            opened = Session::open(context, authority, staging).await?;
-            &opened
-        }
-    };
-    let mut order = session.account.order(record.url.clone()).await?;
-    let mut authorizations = order.authorizations();
-    let mut left = record.names.len();
-    while left > 0
-        && let Some(authorization) = authorizations.next().await
-    {
-        left -= 1;
-        let mut authorization = authorization?;
-        let status = authorization.status;
-        if matches!(status, AuthorizationStatus::Pending | AuthorizationStatus::Valid) {
-            authorization.deactivate().await?;
-        }
-    }
-    Ok(())
 }
 
 /// Returns the error of the first challenge that has failed.

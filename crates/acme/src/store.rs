@@ -222,12 +222,11 @@ impl Store {
         }
     }
 
-    /// Returns the stems of the unfinished orders.
+    /// Returns the files of unfinished orders.
     pub fn orders(&self) -> Vec<String> {
         let names = Dir::read_from(&self.orders).into_iter().flatten();
         let names = names.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
-        let stems = names.filter_map(|name| Some(name.strip_suffix(".json")?.to_owned()));
-        stems.take(MOST_FILES).collect()
+        names.filter(|name| name.ends_with(".json")).take(MOST_FILES).collect()
     }
 
     /// Returns the state; empty if it cannot be read.
@@ -354,7 +353,7 @@ mod tests {
         ] {
             assert_eq!(mode(&at(name)), expected, "{name}");
         }
-        assert_eq!(store.orders(), ["a"]);
+        assert_eq!(store.orders(), ["a.json"]);
         store.remove(Part::Orders, "a.json").unwrap();
         store.remove(Part::Orders, "a.json").unwrap();
         assert!(store.load(Part::Orders, "a.json").unwrap().is_none());
