@@ -334,3 +334,357 @@ const WINDOW_INTERVAL: Duration = Duration::from_secs(6 * 3600);
 const LEAST_WINDOW_INTERVAL: Duration = Duration::from_secs(60);
 /// Maximum pause, so that a step of the wall clock is soon noticed.
 pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOUR: u64 = 3600;
+    /// 2026-06-01 in seconds since 1970.
+    const START: u64 = 1_780_272_000;
+
+    fn at(mono: u64) -> Moment {
+        Moment {
+            mono: Duration::from_secs(mono),
+            unix: Duration::from_secs(START + mono),
+        }
+    }
+
+    /// Returns a certificate that is valid from `START + from` for `days` days.
+    fn held(from: u64, days: u64) -> Held {
+        Held {
+            not_before: Duration::from_secs(START + from),
+            not_after: Duration::from_secs(START + from + days * 24 * HOUR),
+            position: 0.25,
+        }
+    }
+
+    fn schedule(held: &[Option<Held>]) -> Schedule {
+        Schedule::new(2, held.to_vec(), [], at(0))
+    }
+
+    fn window(start: u64, end: u64) -> Option<Window> {
+        Some(Window {
+            start: Duration::from_secs(START + start),
+            end: Duration::from_secs(START + end),
+        })
+    }
+
+    /// Returns the seconds from `START` to the next attempt for the first certificate.
+    fn next(schedule: &Schedule, now: Moment) -> u64 {
+        schedule.next_attempt(0, now).unwrap().as_secs() - START
+    }
+
+    #[test]
+    fn a_missing_certificate_is_due_at_once_and_first() {
+        let mut schedule = schedule(&[Some(held(0, 90)), None]);
+        let attempt = schedule.poll_order(at(0)).unwrap();
+        let expected = Attempt {
+            certificate: 1,
+            authority: 0,
+            is_fresh: false,
+            replaces: true,
+        };
+        assert_eq!(attempt, expected);
+        schedule.handle_certificate(1, held(0, 90), at(0));
+        assert_eq!(schedule.poll_order(at(0)), None);
+    }
+
+    #[test]
+    fn without_a_window_a_certificate_is_renewed_at_a_part_of_its_lifetime() {
+        for (days, due) in [(90, 60 * 24), (10, 160), (9, 108), (6, 72)] {
+            let schedule = schedule(&[Some(held(0, days))]);
+            assert_eq!(next(&schedule, at(0)), due * HOUR, "{days}");
+        }
+    }
+
+    #[test]
+    fn a_window_decides_unless_it_is_wrong() {
+        let mut schedule = schedule(&[Some(held(0, 90))]);
+        let day = 24 * HOUR;
+        for (answer, due) in [
+            (window(10 * day, 14 * day), 11 * day),
+            // Keeps the last valid window.
+            (None, 11 * day),
+            (window(14 * day, 10 * day), 11 * day),
+            // In the past: now.
+            (window(0, 4), 1000),
+            // At most nine tenths of the lifetime.
+            (window(200 * day, 300 * day), 81 * day),
+        ] {
+            schedule.handle_window(0, answer, None, at(1000));
+            assert_eq!(next(&schedule, at(1000)), due, "{answer:?}");
+        }
+        schedule.handle_window(0, window(0, 4), None, at(1000));
+        assert!(schedule.poll_order(at(1000)).is_some());
+    }
+
+    #[test]
+    fn windows_are_requested_as_the_authority_asks_within_limits() {
+        let mut schedule = schedule(&[Some(held(0, 90)), None]);
+        for (wait, expected) in [
+            (Some(0), 60),
+            (Some(HOUR), HOUR),
+            (Some(1000 * HOUR), 24 * HOUR),
+            (None, 6 * HOUR),
+        ] {
+            let wait = wait.map(Duration::from_secs);
+            schedule.handle_window(0, None, wait, at(5));
+            assert_eq!(schedule.poll_window(at(5 + expected - 1)), None);
+            assert_eq!(schedule.poll_window(at(5 + expected)), Some(0));
+        }
+    }
+
+    #[test]
+    fn failures_wait_longer_each_time_and_move_to_the_next_authority() {
+        let mut schedule = schedule(&[None]);
+        let mut now = 0;
+        let mut tried = Vec::new();
+        for expected in [60, 120, 60, 480, 960, 1920, 3840, 7680, 15_360, 30_720, 61_440, 86_400] {
+            let attempt = schedule.poll_order(at(now)).unwrap();
+            tried.push((attempt.authority, attempt.is_fresh));
+            schedule.handle_failure(0, Setback::default(), at(now), 0.5);
+            assert_eq!(next(&schedule, at(now)) - now, expected);
+            assert_eq!(schedule.poll_order(at(now + expected - 1)), None);
+            now += expected;
+        }
+        let of = |authority| [(authority, true), (authority, false), (authority, false)];
+        let mut expected = [of(0), of(1), of(0), of(1)].concat();
+        expected[0].1 = false;
+        assert_eq!(tried, expected);
+        schedule.handle_failure(0, Setback::default(), at(now), 0.0);
+        assert_eq!(next(&schedule, at(now)) - now, 12 * HOUR);
+        schedule.handle_failure(0, Setback::default(), at(now), 1.0);
+        assert_eq!(next(&schedule, at(now)) - now, 36 * HOUR);
+    }
+
+    #[test]
+    fn a_rate_limit_lasts_an_hour_or_as_the_authority_says() {
+        let limit = |retry_after: Option<u64>| Setback {
+            retry_after: retry_after.map(Duration::from_secs),
+            is_rate_limit: true,
+        };
+        for (retry_after, expected) in [(None, HOUR), (Some(300), 300), (Some(99 * HOUR), 99 * HOUR)] {
+            let mut alone = Schedule::new(1, vec![None], [], at(0));
+            alone.handle_failure(0, limit(retry_after), at(0), 0.5);
+            assert_eq!(next(&alone, at(0)), expected);
+        }
+        // Another authority is tried soon; then the one whose limit ends first.
+        let mut schedule = schedule(&[None]);
+        schedule.handle_failure(0, limit(Some(10 * HOUR)), at(0), 0.5);
+        assert_eq!(next(&schedule, at(0)), 60);
+        schedule.handle_failure(0, limit(Some(20 * HOUR)), at(60), 0.5);
+        assert_eq!(next(&schedule, at(60)), 10 * HOUR);
+        assert_eq!(schedule.poll_order(at(10 * HOUR)).unwrap().authority, 0);
+    }
+
+    #[test]
+    fn orders_of_a_day_are_limited_across_a_restart() {
+        let ages = (0..MOST_ORDERS as u64).map(|age| Duration::from_secs(HOUR + 60 * age));
+        let mut schedule = Schedule::new(1, vec![None], ages, at(0));
+        assert!(!schedule.force(0, at(0)));
+        assert_eq!(schedule.poll_order(at(0)), None);
+        assert_eq!(schedule.pause(at(0)), LONGEST_PAUSE);
+        let freed = 23 * HOUR - 60 * (MOST_ORDERS as u64 - 1);
+        assert_eq!(schedule.poll_order(at(freed - 1)), None);
+        assert!(schedule.poll_order(at(freed)).is_some());
+        // Retries leave a part of the orders to first attempts.
+        schedule.handle_failure(0, Setback::default(), at(freed), 0.0);
+        assert_eq!(schedule.poll_order(at(freed + 30)), None);
+        assert!(schedule.pause(at(freed + 30)) > Duration::ZERO);
+        assert!(schedule.force(0, at(freed + 30)));
+        assert!(schedule.poll_order(at(freed + 30)).is_some());
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_renews_once_and_does_not_stop_renewals() {
+        let mut schedule = schedule(&[Some(held(0, 90))]);
+        let wrong = |mono| Moment {
+            unix: Duration::from_secs(START + 1000 * 24 * HOUR),
+            ..at(mono)
+        };
+        assert!(schedule.poll_order(wrong(10)).is_some());
+        // The new certificate is expired by the wrong clock, too.
+        schedule.handle_certificate(0, held(10, 90), wrong(10));
+        assert_eq!(schedule.poll_order(wrong(HOUR)), None);
+        assert_eq!(next(&schedule, at(HOUR)), 60 * 24 * HOUR + 10);
+        let early = Moment {
+            unix: Duration::from_secs(START - 1000 * 24 * HOUR),
+            ..at(10)
+        };
+        assert_eq!(schedule.poll_order(early), None);
+        assert!(schedule.poll_order(at(61 * 24 * HOUR)).is_some());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Wait(u64),
+        /// Sets the wall clock to this many seconds from its start.
+        Clock(i64),
+        Force(usize),
+        /// Outcome of the next attempt: the lifetime in hours, or a failure.
+        Succeed(u64),
+        Fail(Option<u64>, bool),
+        Window(u64, u64, Option<u64>),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let year = 365 * 24 * HOUR;
+        prop_oneof![
+            4 => (1..3 * 24 * HOUR).prop_map(Step::Wait),
+            1 => (-(year as i64)..year as i64).prop_map(Step::Clock),
+            1 => (0..3_usize).prop_map(Step::Force),
+            2 => (1..2200_u64).prop_map(Step::Succeed),
+            4 => (prop::option::of(0..2 * year), any::<bool>()).prop_map(|(a, b)| Step::Fail(a, b)),
+            1 => (0..year, 0..year, prop::option::of(0..year)).prop_map(|(a, b, c)| Step::Window(a, b, c)),
+        ]
+    }
+
+    /// The naive model: all attempts with their outcomes, checked against the rules.
+    #[derive(Default)]
+    struct Log {
+        now: u64,
+        /// Seconds from the monotonic clock to the wall clock.
+        offset: i64,
+        begun: Vec<u64>,
+        /// Earliest time of the next attempt, for each certificate.
+        rests: [u64; 3],
+        is_forced: [bool; 3],
+        /// Attempts since the last certificate.
+        tries: [u32; 3],
+    }
+
+    impl Log {
+        fn moment(&self) -> Moment {
+            Moment {
+                mono: Duration::from_secs(self.now),
+                unix: Duration::from_secs((START as i64 + self.now as i64 + self.offset) as u64),
+            }
+        }
+
+        fn check_attempt(&mut self, attempt: Attempt) {
+            let index = attempt.certificate;
+            let day = self.begun.iter().filter(|at| **at + 24 * HOUR > self.now);
+            assert!(day.count() < MOST_ORDERS);
+            assert!(self.is_forced[index] || self.rests[index] <= self.now);
+            self.is_forced[index] = false;
+            let tries = &mut self.tries[index];
+            assert_eq!(attempt.replaces, *tries == 0);
+            *tries += 1;
+            assert!(attempt.authority < 2);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_rules_hold_in_any_sequence_of_events(steps in prop::collection::vec(step(), 1..300)) {
+            let mut log = Log::default();
+            let mut schedule = Schedule::new(2, vec![None; 3], [], log.moment());
+            for step in steps {
+                match step {
+                    Step::Wait(seconds) => log.now += seconds,
+                    Step::Clock(offset) => log.offset = offset,
+                    Step::Force(index) => log.is_forced[index] |= schedule.force(index, log.moment()),
+                    Step::Window(start, end, wait) => {
+                        let now = log.moment();
+                        if let Some(index) = schedule.poll_window(now) {
+                            let wait = wait.map(Duration::from_secs);
+                            schedule.handle_window(index, window(start, end), wait, now);
+                            prop_assert_ne!(schedule.poll_window(now), Some(index));
+                        }
+                    }
+                    Step::Succeed(hours) => {
+                        let now = log.moment();
+                        if let Some(attempt) = schedule.poll_order(now) {
+                            log.check_attempt(attempt);
+                            log.begun.push(log.now);
+                            schedule.handle_begun(now);
+                            let lifetime = Duration::from_secs(hours * HOUR);
+                            let held = Held {
+                                not_before: now.unix,
+                                not_after: now.unix + lifetime,
+                                position: 0.5,
+                            };
+                            schedule.handle_certificate(attempt.certificate, held, now);
+                            log.rests[attempt.certificate] = log.now + (hours * HOUR / 4).min(HOUR);
+                            log.tries[attempt.certificate] = 0;
+                        }
+                    }
+                    Step::Fail(retry_after, is_rate_limit) => {
+                        let now = log.moment();
+                        if let Some(attempt) = schedule.poll_order(now) {
+                            log.check_attempt(attempt);
+                            log.begun.push(log.now);
+                            schedule.handle_begun(now);
+                            let retry_after = retry_after.map(Duration::from_secs);
+                            let setback = Setback { retry_after, is_rate_limit };
+                            schedule.handle_failure(attempt.certificate, setback, now, 0.0);
+                            log.rests[attempt.certificate] = log.now + 30;
+                            let next = schedule.next_attempt(attempt.certificate, now).unwrap();
+                            let by_date = schedule.entries[attempt.certificate].renews_at();
+                            prop_assert!(next <= (now.unix + LONGEST_BLOCK).max(by_date));
+                        }
+                    }
+                }
+                let now = log.moment();
+                if schedule.clone_poll(now) {
+                    prop_assert_eq!(schedule.pause(now), Duration::ZERO);
+                } else {
+                    prop_assert!(schedule.pause(now) > Duration::ZERO);
+                }
+            }
+        }
+
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn certificates_are_renewed_before_they_expire(
+            hours in 1..400_u64,
+            failures in 0..3_u32,
+            random in 0.0..1.0_f64,
+        ) {
+            let mut log = Log::default();
+            let lifetime = Duration::from_secs(hours * HOUR);
+            let held = |now: Moment| Held {
+                not_before: now.unix,
+                not_after: now.unix + lifetime,
+                position: random,
+            };
+            let first = held(log.moment());
+            let mut schedule = Schedule::new(1, vec![Some(first)], [], log.moment());
+            let (mut expires, mut failed, mut renewals) = (first.not_after, 0, 0);
+            while renewals < 3 {
+                let now = log.moment();
+                prop_assert!(now.unix < expires, "expired after {} renewals", renewals);
+                if let Some(index) = schedule.poll_window(now) {
+                    schedule.handle_window(index, None, None, now);
+                } else if schedule.poll_order(now).is_none() {
+                    log.now += schedule.pause(now).as_secs().max(1);
+                } else if failed < failures {
+                    failed += 1;
+                    schedule.handle_failure(0, Setback::default(), now, random);
+                } else {
+                    (failed, renewals) = (0, renewals + 1);
+                    schedule.handle_certificate(0, held(now), now);
+                    expires = held(now).not_after;
+                }
+            }
+        }
+    }
+
+    impl Schedule {
+        /// Returns whether anything is due, without a change.
+        fn clone_poll(&self, now: Moment) -> bool {
+            let mut copy = Self {
+                entries: self.entries.clone(),
+                begun: self.begun.clone(),
+            };
+            copy.poll_order(now).is_some() || copy.poll_window(now).is_some()
+        }
+    }
+}
