@@ -59,7 +59,8 @@ enum Done {
 pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
     let link = Link::start(stream).map_err(Error::os("use the socket of the supervisor"))?;
     let (calls, mut requests) = mpsc::channel(1);
-    control::listen(&context.store, calls)?;
+    let control = control::listen(&context.store, calls)?;
+    tokio::pin!(control);
     let mut companion = Companion::new(context, link);
     let link = Rc::clone(&companion.link);
     let mut work = Some(clean(Rc::clone(&companion.context)));
@@ -68,6 +69,7 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
         if work.is_none() {
             work = companion.next_work(now);
         }
+        let is_idle = work.is_none();
         let done = async {
             match &mut work {
                 Some(work) => work.as_mut().await,
@@ -82,7 +84,8 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
                 companion.handle(done);
             }
             Some(call) = requests.recv() => companion.handle_call(call, now),
-            () = sleep(pause), if work.is_none() => {}
+            () = &mut control => {}
+            () = sleep(pause), if is_idle => {}
         }
     }
 }

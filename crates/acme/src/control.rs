@@ -85,8 +85,12 @@ impl Answer {
     }
 }
 
-/// Starts a local task that accepts connections and passes on their requests.
-pub fn listen(store: &Store, calls: mpsc::Sender<Call>) -> Result<(), Error> {
+/// Listens for clients. The returned future accepts them and passes on their requests; it never
+/// ends, and must be polled in a [`LocalSet`](tokio::task::LocalSet).
+pub fn listen(
+    store: &Store,
+    calls: mpsc::Sender<Call>,
+) -> Result<impl Future<Output = ()> + use<>, Error> {
     let access = SocketAccess {
         mode: 0o600,
         owner: None,
@@ -97,7 +101,7 @@ pub fn listen(store: &Store, calls: mpsc::Sender<Call>) -> Result<(), Error> {
     let listener = file.listener().try_clone().map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     let listener = UnixListener::from_std(listener).map_err(failed)?;
-    tokio::task::spawn_local(async move {
+    Ok(async move {
         // Dropping it removes the file.
         let _file = file;
         let places = Arc::new(Semaphore::new(MOST_CONNECTIONS));
@@ -114,8 +118,7 @@ pub fn listen(store: &Store, calls: mpsc::Sender<Call>) -> Result<(), Error> {
                 drop(place);
             });
         }
-    });
-    Ok(())
+    })
 }
 
 async fn converse(stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<()> {
@@ -174,7 +177,7 @@ mod tests {
         let store = Store::open(&path).unwrap();
         let (sender, mut calls) = mpsc::channel(1);
         let clients = async {
-            listen(&store, sender).unwrap();
+            tokio::task::spawn_local(listen(&store, sender).unwrap());
             let place = path.clone();
             let asked = spawn_blocking(move || ask(&place, &Request::List {}).unwrap());
             let call = calls.recv().await.unwrap();

@@ -159,8 +159,12 @@ impl AuthorityClient {
         if !parts.status.is_success() {
             seen.setback.retry_after = wait.or(seen.setback.retry_after);
             seen.setback.is_rate_limit |= parts.status == StatusCode::TOO_MANY_REQUESTS;
-            if serde_json::from_slice::<Problem>(&body).is_err() {
-                return Err(other(format!("status {}", parts.status)));
+            let problem = serde_json::from_slice::<Problem>(&body).ok();
+            let problem = problem.filter(|it| it.r#type.is_some() || it.detail.is_some());
+            let problem = problem.ok_or_else(|| other(format!("status {}", parts.status)))?;
+            // `instant-acme` does not check the status of a directory.
+            if is_get {
+                return Err(problem.into());
             }
         } else if is_directory {
             let directory: Directory = serde_json::from_slice(&body)?;
