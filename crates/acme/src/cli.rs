@@ -151,8 +151,8 @@ fn printable(text: &impl Display) -> String {
 /// Reads the section, and returns the folder of its file too.
 fn read(path: &Path) -> Result<(Acme, PathBuf), Error> {
     let shown = path.display();
-    let path = fs::canonicalize(path).map_err(Error::os(format!("open {shown}")))?;
-    let text = fs::read_to_string(&path).map_err(Error::os(format!("read {shown}")))?;
+    let path = fs::canonicalize(path).map_err(|error| Error::os(format!("open {shown}"), error))?;
+    let text = fs::read_to_string(&path).map_err(|error| Error::os(format!("read {shown}"), error))?;
     let file = File::parse(&text).map_err(|problems| {
         let lines = problems.iter().map(ToString::to_string);
         Error::config("configuration", lines.collect::<Vec<_>>().join("\n"))

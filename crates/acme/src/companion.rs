@@ -57,7 +57,7 @@ enum Done {
 /// Maintains the certificates until the supervisor closes `stream`. Must run in a
 /// [`LocalSet`](tokio::task::LocalSet).
 pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
-    let link = Link::start(stream).map_err(Error::os("use the socket of the supervisor"))?;
+    let link = Link::start(stream).map_err(|error| Error::os("use the socket of the supervisor", error))?;
     let (calls, mut requests) = mpsc::channel(1);
     let control = control::listen(&context.store, calls)?;
     tokio::pin!(control);

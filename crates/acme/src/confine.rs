@@ -19,12 +19,12 @@ use crate::error::Error;
 pub fn drop_privileges(user: Option<&UnixIdentity>) -> Result<(), Error> {
     // The ban on core dumps makes root the owner of this file, so the name is set first.
     std::fs::write("/proc/self/comm", "becket-acme").ok();
-    let failed = || Error::os("drop privileges");
+    let failed = |error| Error::os("drop privileges", error);
     if let Some(user) = user {
-        privileges::drop_to(user).map_err(failed())?;
+        privileges::drop_to(user).map_err(failed)?;
     }
-    rlimit::forbid_core_dumps().map_err(failed())?;
-    privileges::forbid_new_privileges().map_err(failed())
+    rlimit::forbid_core_dumps().map_err(failed)?;
+    privileges::forbid_new_privileges().map_err(failed)
 }
 
 /// Restricts files and system calls, as far as the kernel can. Call it before threads are started.

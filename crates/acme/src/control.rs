@@ -96,7 +96,7 @@ pub fn listen(
         owner: None,
         group: None,
     };
-    let failed = |error: io::Error| Error::os(format!("listen at {NAME}"))(error);
+    let failed = |error: io::Error| Error::os(format!("listen at {NAME}"), error);
     let file = SocketFile::bind(&store.path(Part::Root, NAME), &access).map_err(failed)?;
     let listener = file.listener().try_clone().map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
@@ -143,7 +143,7 @@ async fn converse(stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<(
 /// Sends a request to the companion of a folder, and waits for the answer. Blocks.
 pub fn ask(folder: &Path, request: &Request) -> Result<Answer, Error> {
     let path = folder.join(NAME);
-    let asked = || {
+    let asked = || -> io::Result<Answer> {
         let mut stream = std::os::unix::net::UnixStream::connect(&path)?;
         stream.set_read_timeout(Some(ANSWER_TIME + IO_TIME))?;
         stream.write_all((serde_json::to_string(request)? + "\n").as_bytes())?;
@@ -152,7 +152,7 @@ pub fn ask(folder: &Path, request: &Request) -> Result<Answer, Error> {
         Ok(serde_json::from_str(&line)?)
     };
     let place = format!("ask the companion at {}; is becket running with [acme]?", path.display());
-    asked().map_err(Error::os::<io::Error>(place))
+    asked().map_err(|error| Error::os(place, error))
 }
 
 const NAME: &str = "control";

@@ -36,13 +36,10 @@ impl Error {
         Self::Config { key, fault }
     }
 
-    /// Returns a function that adds the failed action to a system error.
-    pub fn os<E: Into<io::Error>>(action: impl Into<String>) -> impl FnOnce(E) -> Self {
+    /// Adds the failed action to a system error.
+    pub fn os(action: impl Into<String>, error: io::Error) -> Self {
         let action = action.into();
-        |error| Self::Os {
-            action,
-            error: error.into(),
-        }
+        Self::Os { action, error }
     }
 
     /// Creates an error with a text that contains words of the authority.

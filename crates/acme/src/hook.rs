@@ -14,10 +14,6 @@ use tokio::time::timeout;
 use crate::error::Error;
 
 /// Calls the hook, and waits for its exit.
-///
-/// # Errors
-/// Fails if the program cannot be started, does not exit with 0, or exceeds [`TIME_LIMIT`]; it is
-/// then killed.
 pub async fn call(hook: &Path, action: &str, name: &str, value: &str) -> Result<(), Error> {
     let fault = |text: String| {
         Error::Challenge(format!("hook {} {action} {name}: {text}", hook.display()))

@@ -73,9 +73,6 @@ struct Directory {
 
 impl AuthorityClient {
     /// Creates a client. `ca` is a PEM file with the accepted roots; `None` means the system's.
-    ///
-    /// # Errors
-    /// Fails if the URL is invalid, or without any root certificate.
     pub fn new(directory: &str, ca: Option<&Path>) -> Result<Self, Error> {
         let directory = directory.parse::<Uri>();
         let directory = directory.map_err(|error| Error::config("acme.authority", error))?;
@@ -99,9 +96,6 @@ impl AuthorityClient {
     }
 
     /// Requests the directory, and returns its metadata.
-    ///
-    /// # Errors
-    /// Fails if the authority does not answer with a directory.
     pub async fn directory(&self) -> Result<DirectoryMeta, Error> {
         let request = Request::builder().uri(&self.0.directory);
         let request = request.body(BodyWrapper::default());

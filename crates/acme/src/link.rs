@@ -22,9 +22,6 @@ use tokio::time::timeout;
 use crate::error::Error;
 
 /// Reads the first command. Blocks; returns `None` if the supervisor has exited.
-///
-/// # Errors
-/// Fails if another command arrives.
 pub fn begin(stream: &UnixStream) -> io::Result<Option<AcmeStart>> {
     let Some((text, _)) = fd_messages::receive(stream, LONGEST_COMMAND, 0)? else {
         return Ok(None);
@@ -36,9 +33,6 @@ pub fn begin(stream: &UnixStream) -> io::Result<Option<AcmeStart>> {
 }
 
 /// Returns standard input as a socket.
-///
-/// # Errors
-/// Fails if there are too many open files.
 pub fn stdin() -> io::Result<UnixStream> {
     Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
 }
@@ -56,9 +50,6 @@ pub struct Link {
 
 impl Link {
     /// Starts a local task that receives commands.
-    ///
-    /// # Errors
-    /// Fails if the socket cannot be registered.
     pub fn start(stream: UnixStream) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let raw = stream.try_clone()?;
@@ -80,15 +71,13 @@ impl Link {
     }
 
     /// Replaces the pending challenges, and waits until the serving process answers them.
-    ///
-    /// # Errors
-    /// Fails if the answer takes longer than [`PATIENCE`].
     pub async fn serve(&self, challenges: Vec<AcmeChallenge>) -> Result<(), Error> {
         let fault = |text: &str| Error::Challenge(text.to_owned());
         if challenges.len() > MOST_CHALLENGES {
             return Err(fault("too many challenges"));
         }
-        let number = self.send(challenges).await.map_err(Error::os("send challenges"))?;
+        let number = self.send(challenges).await;
+        let number = number.map_err(|error| Error::os("send challenges", error))?;
         let mut served = self.served.clone();
         let served = timeout(PATIENCE, served.wait_for(|it| *it == number));
         match served.await {

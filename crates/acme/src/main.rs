@@ -40,9 +40,9 @@ fn main() -> ExitCode {
 }
 
 fn serve() -> Result<(), Error> {
-    let failed = || Error::os("start");
-    let stream = link::stdin().map_err(failed())?;
-    let Some(start) = link::begin(&stream).map_err(failed())? else {
+    let failed = |error| Error::os("start", error);
+    let stream = link::stdin().map_err(failed)?;
+    let Some(start) = link::begin(&stream).map_err(failed)? else {
         return Ok(());
     };
     let logging = becket_log::install(&Log::default(), &Files::default());
@@ -58,7 +58,7 @@ fn serve() -> Result<(), Error> {
         clock: Clock::start(),
     };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    let runtime = runtime.map_err(failed())?;
+    let runtime = runtime.map_err(failed)?;
     let done = LocalSet::new().block_on(&runtime, companion::run(context, stream));
     // Does not wait for a lookup of a host in progress.
     runtime.shutdown_background();

@@ -16,13 +16,13 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, fsync, mkdirat,
-    openat, renameat, unlinkat,
+    AtFlags, CWD, Dir, FlockOperation, Mode, OFlags, fchmod, flock, fstat, fsync, mkdirat, openat,
+    renameat, unlinkat,
 };
 use rustix::io::Errno;
 use rustix::process::geteuid;
@@ -39,8 +39,7 @@ pub struct Store {
     accounts: OwnedFd,
     orders: OwnedFd,
     certificates: OwnedFd,
-    /// Holds the lock; `None` for a reader.
-    _lock: Option<OwnedFd>,
+    _lock: OwnedFd,
 }
 
 /// A directory of the store.
@@ -63,60 +62,33 @@ pub struct State {
 }
 
 impl Store {
-    /// Opens the folder for the only companion. Creates what is missing.
-    ///
-    /// # Errors
-    /// Fails if another companion uses the folder, or if another user may write to it.
+    /// Opens the folder for the only companion, and creates what is missing. Fails if another
+    /// companion uses the folder, or if another user may write to it.
     pub fn open(folder: &Path) -> Result<Self, Error> {
-        let failed = |error: io::Error| Error::os(format!("use {}", folder.display()))(error);
         // The error of opening the folder shows why it is missing.
         mkdirat(CWD, folder, Mode::from_raw_mode(SHARED_FOLDER)).ok();
-        let store = Self::open_to_read(folder)?;
-        let stat = fstat(&store.root).map_err(|error| failed(error.into()))?;
-        if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
-            let text = "it must belong to the user of the companion, and no other may write to it";
-            return Err(failed(io::Error::other(text)));
-        }
-        let flags = OFlags::RDWR | OFlags::CREATE | NO_LINK;
-        let lock = openat(&store.root, "lock", flags, Mode::from_raw_mode(SECRET))
-            .map_err(|error| failed(error.into()))?;
-        match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Self {
-                _lock: Some(lock),
-                ..store
-            }),
-            Err(Errno::WOULDBLOCK) => Err(failed(io::Error::other("another companion uses it"))),
-            Err(error) => Err(failed(error.into())),
-        }
-    }
-
-    /// Opens the folder without its lock.
-    ///
-    /// # Errors
-    /// Fails if a directory is missing and cannot be created.
-    pub fn open_to_read(folder: &Path) -> Result<Self, Error> {
-        let failed = |path: &Path| Error::os(format!("open {}", path.display()));
-        let root = openat(CWD, folder, FOLDER, Mode::empty()).map_err(failed(folder))?;
-        let part = |name: &str, mode| {
-            let mode = Mode::from_raw_mode(mode);
-            let made = mkdirat(&root, name, mode);
-            let opened = openat(&root, name, FOLDER | NO_LINK, Mode::empty());
-            let opened = opened.map_err(failed(&folder.join(name)))?;
-            // The umask has reduced the mode of a new directory.
-            let set = made.and_then(|()| fchmod(&opened, mode));
-            match set {
-                Ok(()) | Err(Errno::EXIST) => Ok(opened),
-                Err(error) => Err(failed(&folder.join(name))(error)),
+        let open = || {
+            let root = openat(CWD, folder, FOLDER, Mode::empty())?;
+            let stat = fstat(&root)?;
+            if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
+                let text = "it must belong to the user of the companion, and no other may write to it";
+                return Err(io::Error::other(text));
+            }
+            let flags = OFlags::RDWR | OFlags::CREATE | NO_LINK;
+            let lock = openat(&root, "lock", flags, Mode::from_raw_mode(SECRET))?;
+            match flock(&lock, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) => Err(io::Error::other("another companion uses it")),
+                locked => Ok(Self {
+                    folder: folder.to_owned(),
+                    accounts: part(&root, "accounts", 0o700)?,
+                    orders: part(&root, "orders", 0o700)?,
+                    certificates: part(&root, "certificates", SHARED_FOLDER)?,
+                    root,
+                    _lock: locked.map(|()| lock)?,
+                }),
             }
         };
-        Ok(Self {
-            folder: folder.to_owned(),
-            accounts: part("accounts", 0o700)?,
-            orders: part("orders", 0o700)?,
-            certificates: part("certificates", SHARED_FOLDER)?,
-            root,
-            _lock: None,
-        })
+        open().map_err(|error| Error::os(format!("use {}", folder.display()), error))
     }
 
     /// Returns the path of a file, independent of the directories above the folder. It can be used
@@ -126,99 +98,77 @@ impl Store {
     }
 
     /// Returns the content of a file, or `None` if it does not exist.
-    ///
-    /// # Errors
-    /// Fails if the file cannot be read, is no regular file or is larger than [`LARGEST`].
     pub fn load(&self, part: Part, name: &str) -> Result<Option<Zeroizing<Vec<u8>>>, Error> {
-        let failed = || Error::os(format!("read {}", self.shown(part, name)));
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | NO_LINK;
-        let file = match openat(self.at(part), name, flags, Mode::empty()) {
-            Ok(file) => File::from(file),
-            Err(Errno::NOENT) => return Ok(None),
-            Err(error) => return Err(failed()(error)),
+        let read = || {
+            let flags = OFlags::RDONLY | OFlags::NONBLOCK | NO_LINK;
+            let file = match openat(self.at(part), name, flags, Mode::empty()) {
+                Err(Errno::NOENT) => return Ok(None),
+                file => File::from(file?),
+            };
+            let metadata = file.metadata()?;
+            if !metadata.is_file() || metadata.len() > LARGEST {
+                return Err(io::Error::from(io::ErrorKind::InvalidData));
+            }
+            // The buffer is never reallocated, because a freed buffer would still contain a key.
+            let mut bytes = Zeroizing::new(Vec::with_capacity(metadata.len() as usize + 1));
+            file.take(metadata.len()).read_to_end(&mut bytes)?;
+            Ok(Some(bytes))
         };
-        let stat = fstat(&file).map_err(failed())?;
-        let length = u64::try_from(stat.st_size).unwrap_or(u64::MAX);
-        if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile || length > LARGEST {
-            return Err(failed()(io::Error::from(io::ErrorKind::InvalidData)));
-        }
-        // The buffer is never reallocated, because a freed buffer would still contain a key.
-        let mut bytes = Zeroizing::new(Vec::with_capacity(length as usize + 1));
-        file.take(length).read_to_end(&mut bytes).map_err(failed())?;
-        Ok(Some(bytes))
+        read().map_err(|error| Error::os(format!("read {}", self.shown(part, name)), error))
     }
 
     /// Parses a file. Returns `None` if it does not exist.
-    ///
-    /// # Errors
-    /// Fails as [`Self::load`], or if the file is not valid.
-    pub fn load_json<T: DeserializeOwned>(
-        &self,
-        part: Part,
-        name: &str,
-    ) -> Result<Option<T>, Error> {
+    pub fn load_json<T: DeserializeOwned>(&self, part: Part, name: &str) -> Result<Option<T>, Error> {
         let Some(text) = self.load(part, name)? else {
             return Ok(None);
         };
-        let parsed = serde_json::from_slice(&text).map_err(io::Error::from);
-        let failed = Error::os(format!("parse {}", self.shown(part, name)));
-        parsed.map(Some).map_err(failed)
+        let action = || format!("parse {}", self.shown(part, name));
+        let parsed = serde_json::from_slice(&text);
+        parsed.map(Some).map_err(|error| Error::os(action(), error.into()))
     }
 
-    /// Writes a file.
-    ///
-    /// # Errors
-    /// Returns the error of the failed system call. The old file is then unchanged.
+    /// Writes a file. After an error, the old file is unchanged.
     pub fn save(&self, part: Part, name: &str, bytes: &[u8]) -> Result<(), Error> {
         self.stage(part, name, bytes)?.commit()
     }
 
-    /// Writes a value as JSON.
-    ///
-    /// # Errors
-    /// Fails as [`Self::save`].
     pub fn save_json(&self, part: Part, name: &str, value: &impl Serialize) -> Result<(), Error> {
-        let text = serde_json::to_vec(value).map_err(io::Error::from);
-        let text = Zeroizing::new(text.map_err(Error::os(format!("write {name}")))?);
-        self.save(part, name, &text)
+        let text = serde_json::to_vec(value);
+        let text = text.map_err(|error| Error::os(format!("write {name}"), error.into()))?;
+        self.save(part, name, &Zeroizing::new(text))
     }
 
     /// Writes a file under a temporary name.
-    ///
-    /// # Errors
-    /// Returns the error of the failed system call.
     pub fn stage(&self, part: Part, name: &str, bytes: &[u8]) -> Result<Staged<'_>, Error> {
-        let failed = || Error::os(format!("write {}", self.shown(part, name)));
         let staged = Staged {
             store: self,
             part,
             name: name.to_owned(),
             temporary: format!(".{name}.new"),
         };
-        let folder = self.at(part);
-        // A killed process may have left this file.
-        unlinkat(folder, &staged.temporary, AtFlags::empty()).ok();
-        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NO_LINK;
-        let mode = Mode::from_raw_mode(match part {
-            Part::Certificates => SHARED,
-            _ => SECRET,
-        });
-        let file = openat(folder, &staged.temporary, flags, mode).map_err(failed())?;
-        let mut file = File::from(file);
-        fchmod(&file, mode).map_err(failed())?;
-        file.write_all(bytes).map_err(failed())?;
-        file.sync_all().map_err(failed())?;
+        let write = || -> io::Result<()> {
+            // A killed process may have left this file.
+            unlinkat(self.at(part), &staged.temporary, AtFlags::empty()).ok();
+            let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | NO_LINK;
+            let mode = Mode::from_raw_mode(match part {
+                Part::Certificates => SHARED,
+                _ => SECRET,
+            });
+            let mut file = File::from(openat(self.at(part), &staged.temporary, flags, mode)?);
+            // The umask has reduced the mode.
+            fchmod(&file, mode)?;
+            file.write_all(bytes)?;
+            file.sync_all()
+        };
+        write().map_err(|error| Error::os(format!("write {}", self.shown(part, name)), error))?;
         Ok(staged)
     }
 
     /// Removes a file, if it exists.
-    ///
-    /// # Errors
-    /// Returns the error of the failed system call.
     pub fn remove(&self, part: Part, name: &str) -> Result<(), Error> {
         match unlinkat(self.at(part), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(Error::os(format!("remove {}", self.shown(part, name)))(error)),
+            Err(error) => Err(Error::os(format!("remove {}", self.shown(part, name)), error.into())),
         }
     }
 
@@ -236,9 +186,6 @@ impl Store {
     }
 
     /// Changes the state. Drops orders that are older than a day.
-    ///
-    /// # Errors
-    /// Fails as [`Self::save`].
     pub fn change_state(&self, now: Duration, change: impl FnOnce(&mut State)) -> Result<(), Error> {
         let mut state = self.state();
         let oldest = now.as_secs().saturating_sub(DAY);
@@ -285,15 +232,12 @@ impl Staged<'_> {
     }
 
     /// Replaces the old file.
-    ///
-    /// # Errors
-    /// Returns the error of the failed system call.
     pub fn commit(self) -> Result<(), Error> {
-        let folder = self.store.at(self.part).as_fd();
+        let folder = self.store.at(self.part);
         let renamed = renameat(folder, &self.temporary, folder, &self.name);
         let done = renamed.and_then(|()| fsync(folder));
         let shown = self.store.shown(self.part, &self.name);
-        done.map_err(Error::os(format!("write {shown}")))
+        done.map_err(|error| Error::os(format!("write {shown}"), error.into()))
     }
 }
 
@@ -302,6 +246,18 @@ impl Drop for Staged<'_> {
         let folder = self.store.at(self.part);
         // Fails after a commit, because the file has its final name.
         unlinkat(folder, &self.temporary, AtFlags::empty()).ok();
+    }
+}
+
+/// Opens a directory of the folder, and creates it if it is missing.
+fn part(root: &OwnedFd, name: &str, mode: u32) -> io::Result<OwnedFd> {
+    let mode = Mode::from_raw_mode(mode);
+    let made = mkdirat(root, name, mode);
+    let opened = openat(root, name, FOLDER | NO_LINK, Mode::empty())?;
+    // The umask has reduced the mode of a new directory.
+    match made.and_then(|()| fchmod(&opened, mode)) {
+        Ok(()) | Err(Errno::EXIST) => Ok(opened),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -365,7 +321,6 @@ mod tests {
         let path = folder.path().join("acme");
         let error = Store::open(&path).unwrap_err().to_string();
         assert!(error.contains("another companion"), "{error}");
-        Store::open_to_read(&path).unwrap();
         drop(store);
         fs::set_permissions(&path, Permissions::from_mode(0o770)).unwrap();
         let error = Store::open(&path).unwrap_err().to_string();

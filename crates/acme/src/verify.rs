@@ -25,9 +25,6 @@ use crate::error::Error;
 use crate::schedule::Held;
 
 /// Returns the text of a bundle. Drops everything in `chain` that is not a certificate.
-///
-/// # Errors
-/// Fails if `chain` has no certificate, too many or a broken one.
 pub fn bundle(chain: &str, key: &str) -> Result<Zeroizing<String>, Error> {
     let mut text = Zeroizing::new(String::with_capacity(chain.len() + key.len() + 1024));
     let mut count = 0;
@@ -50,9 +47,6 @@ pub fn bundle(chain: &str, key: &str) -> Result<Zeroizing<String>, Error> {
 }
 
 /// Checks a bundle for the configured names. `now` is the time since 1970.
-///
-/// # Errors
-/// Returns why the bundle cannot be served.
 pub fn verify(file: &Path, names: &[AcmeName], now: Duration) -> Result<Held, Error> {
     let loader = Loader {
         provider: rustls::crypto::aws_lc_rs::default_provider(),
