@@ -114,6 +114,7 @@ pub enum Authority {
     LetsEncrypt,
     Google,
     ZeroSsl,
+    Actalis,
     /// `https` URL of a directory.
     Directory(String),
 }
@@ -128,7 +129,8 @@ impl Authority {
             (Self::Google, false) => "https://dv.acme-v02.api.pki.goog/directory",
             (Self::Google, true) => "https://dv.acme-v02.test-api.pki.goog/directory",
             (Self::ZeroSsl, false) => "https://acme.zerossl.com/v2/DV90",
-            (Self::ZeroSsl, true) => return None,
+            (Self::Actalis, false) => "https://acme-api.actalis.com/acme/directory",
+            (Self::ZeroSsl | Self::Actalis, true) => return None,
             (Self::Directory(url), _) => url,
         })
     }
@@ -136,13 +138,14 @@ impl Authority {
 
 impl Text for Authority {
     const ACCEPTED: &str =
-        "letsencrypt, google, zerossl, or the https URL of an ACME directory";
+        "letsencrypt, google, zerossl, actalis, or the https URL of an ACME directory";
 
     fn parse(text: &str) -> Result<Self, ValueError> {
         Ok(match text {
             "letsencrypt" => Self::LetsEncrypt,
             "google" => Self::Google,
             "zerossl" => Self::ZeroSsl,
+            "actalis" => Self::Actalis,
             url if url.len() > HTTPS.len() && url.starts_with(HTTPS) => {
                 Self::Directory(url.to_owned())
             }
@@ -155,6 +158,7 @@ impl Text for Authority {
             Self::LetsEncrypt => "letsencrypt",
             Self::Google => "google",
             Self::ZeroSsl => "zerossl",
+            Self::Actalis => "actalis",
             Self::Directory(url) => url,
         }
         .to_owned()
@@ -277,6 +281,9 @@ mod tests {
         for text in ["", "http://ca.test", "https://", "lets-encrypt"] {
             assert!(Authority::parse(text).is_err(), "{text}");
         }
-        assert_eq!(Authority::ZeroSsl.directory(true), None);
+        for authority in [Authority::ZeroSsl, Authority::Actalis] {
+            assert!(authority.directory(false).is_some());
+            assert_eq!(authority.directory(true), None);
+        }
     }
 }
