@@ -173,16 +173,13 @@ pub(super) fn create_folder(
 }
 
 /// Returns the user of the companion, with the group of the serving process, so that this process
-/// can read the certificates.
+/// can read the certificates. Returns `None` without privileges, or if no user is configured.
 fn companion_user(
     section: &Acme,
     serving: Option<&UnixIdentity>,
 ) -> io::Result<Option<UnixIdentity>> {
-    let Some(serving) = serving else {
-        return Ok(None);
-    };
-    let Some(name) = &section.user else {
-        return Ok(Some(serving.clone()));
+    let Some(name) = section.user.as_ref().filter(|_| privileges::is_root()) else {
+        return Ok(serving.cloned());
     };
     let found = UnixIdentity::find(name, None)?;
     if found.uid == 0 {
@@ -191,7 +188,7 @@ fn companion_user(
     }
     Ok(Some(UnixIdentity {
         uid: found.uid,
-        gid: serving.gid,
+        gid: serving.map_or(found.gid, |serving| serving.gid),
         groups: Vec::new(),
     }))
 }
