@@ -135,7 +135,9 @@ impl AuthorityClient {
         let is_get = request.method() == Method::GET;
         let is_directory = *request.uri() == self.0.directory;
         let response = self.0.http.request(request).await;
-        let (mut parts, body) = response.map_err(|error| other(causes(&error)))?.into_parts();
+        let (mut parts, body) = response
+            .map_err(|error| other(causes(&error)))?
+            .into_parts();
         let body = Limited::new(body, LONGEST_BODY).collect().await;
         let body = body.map_err(|error| other(causes(&*error)))?.to_bytes();
         let now = self.0.clock.now().unix;
@@ -261,7 +263,10 @@ mod tests {
         assert_eq!(wait("Sun, 09 Sep 2001 01:47:40 GMT"), Some(60));
         assert_eq!(wait("Sun, 09 Sep 2001 01:40:00 GMT"), Some(0));
         assert_eq!(wait("18446744073709551615"), Some(LONGEST_WAIT.as_secs()));
-        assert_eq!(wait("Fri, 31 Dec 9999 23:59:59 GMT"), Some(LONGEST_WAIT.as_secs()));
+        assert_eq!(
+            wait("Fri, 31 Dec 9999 23:59:59 GMT"),
+            Some(LONGEST_WAIT.as_secs())
+        );
         for value in ["", "soon", "-1", "18446744073709551616"] {
             assert_eq!(wait(value), None, "{value}");
         }
@@ -280,7 +285,10 @@ mod tests {
         assert_eq!(roots(Some(&path)).unwrap().len(), 2);
         std::fs::write(&path, "text").unwrap();
         let error = roots(Some(&path)).unwrap_err().to_string();
-        assert!(error.starts_with("acme.ca: ") && error.contains("no certificate"), "{error}");
+        assert!(
+            error.starts_with("acme.ca: ") && error.contains("no certificate"),
+            "{error}"
+        );
         assert!(AuthorityClient::new("https://a b/", Some(&path)).is_err());
     }
 }

@@ -83,7 +83,9 @@ impl Link {
         match served.await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(fault("the supervisor exited")),
-            Err(_) => Err(fault("the serving process does not answer challenges; see its log")),
+            Err(_) => Err(fault(
+                "the serving process does not answer challenges; see its log",
+            )),
         }
     }
 
@@ -104,7 +106,9 @@ impl Link {
             self.ready.writable().await?;
             let flushed = self.ready.try_io(Interest::WRITABLE, || {
                 let is_sent = outgoing.flush(&self.raw)?;
-                is_sent.then_some(()).ok_or(io::ErrorKind::WouldBlock.into())
+                is_sent
+                    .then_some(())
+                    .ok_or(io::ErrorKind::WouldBlock.into())
             });
             match flushed {
                 Ok(()) => return Ok(number),
@@ -160,7 +164,9 @@ mod tests {
     }
 
     fn next_event(supervisor: &UnixStream) -> Event {
-        let (text, _) = fd_messages::receive(supervisor, 1 << 20, 0).unwrap().unwrap();
+        let (text, _) = fd_messages::receive(supervisor, 1 << 20, 0)
+            .unwrap()
+            .unwrap();
         serde_json::from_slice(&text).unwrap()
     }
 

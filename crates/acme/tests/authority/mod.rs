@@ -92,14 +92,18 @@ impl Fake {
         let (seen, replies) = (Rc::clone(&requests), Rc::new(replies));
         spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, seen, replies) = (acceptor.clone(), Rc::clone(&seen), Rc::clone(&replies));
+                let (acceptor, seen, replies) =
+                    (acceptor.clone(), Rc::clone(&seen), Rc::clone(&replies));
                 spawn_local(async move {
                     let url = format!("https://127.0.0.1:{port}");
                     // A client may leave at any time.
-                    drop(answer(stream, acceptor, |request| {
-                        seen.borrow_mut().push(request.to_owned());
-                        replies(request, &url)
-                    }).await);
+                    drop(
+                        answer(stream, acceptor, |request| {
+                            seen.borrow_mut().push(request.to_owned());
+                            replies(request, &url)
+                        })
+                        .await,
+                    );
                 });
             }
         });
@@ -174,13 +178,18 @@ thread_local! {
 /// An authority that offers three challenges for `a.test`, two of them unknown, and whose check
 /// fails.
 pub fn refuse_after_challenge(request: &str, url: &str) -> Reply {
-    let problem = r#"{"type":"urn:ietf:params:acme:error:connection","detail":"no\n\u001b[31m connection"}"#;
+    let problem =
+        r#"{"type":"urn:ietf:params:acme:error:connection","detail":"no\n\u001b[31m connection"}"#;
     let is_ready = IS_READY.with_borrow(|it| *it);
     let state = if is_ready { "invalid" } else { "pending" };
     let order = format!(
         r#"{{"status":"{state}","authorizations":["{url}/authorization"],"finalize":"{url}/finalize"}}"#
     );
-    let error = if is_ready { format!(r#","error":{problem}"#) } else { String::new() };
+    let error = if is_ready {
+        format!(r#","error":{problem}"#)
+    } else {
+        String::new()
+    };
     let challenge = format!(
         r#"{{"type":"tls-alpn-01","url":"{url}/challenge","token":"dG9rZW4","status":"{state}"{error}}}"#
     );
@@ -189,11 +198,15 @@ pub fn refuse_after_challenge(request: &str, url: &str) -> Reply {
             r#"{{"newNonce":"{url}/nonce","newAccount":"{url}/account","newOrder":"{url}/order"}}"#
         )),
         "HEAD /nonce" => Reply::json(""),
-        "POST /account" => Reply::json("{}").status(201).header("location", &format!("{url}/account/1")),
+        "POST /account" => Reply::json("{}")
+            .status(201)
+            .header("location", &format!("{url}/account/1")),
         "POST /order" => {
             IS_READY.set(false);
             let order = order.replace("invalid", "pending");
-            Reply::json(&order).status(201).header("location", &format!("{url}/order/1"))
+            Reply::json(&order)
+                .status(201)
+                .header("location", &format!("{url}/order/1"))
         }
         "POST /order/1" => Reply::json(&order),
         "POST /challenge" => {
