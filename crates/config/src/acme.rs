@@ -269,7 +269,7 @@ mod tests {
         let expected = ["_.a.test", "2001-db8--1"];
         assert_eq!(
             bundles,
-            expected.map(|it| format!("/etc/a/certificates/{it}.pem").into())
+            expected.map(|it| PathBuf::from(format!("/etc/a/certificates/{it}.pem")))
         );
     }
 
