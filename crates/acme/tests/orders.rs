@@ -166,7 +166,7 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
         assert!(!fake.requests().contains(&"POST /challenge".to_owned()));
         running.send(&Command::ChallengesServed(number));
         let withdrawn = running.next_event().await;
-        assert_eq!(withdrawn, Event::Challenges(number + 1, Vec::new()));
+        assert_eq!(withdrawn, Event::Challenges(number.wrapping_add(1), Vec::new()));
         assert!(fake.requests().contains(&"POST /challenge".to_owned()));
         let renewal = renewal_error(folder.path(), "a.test");
         let error = tokio::join!(renewal, async {
