@@ -137,7 +137,7 @@ async fn converse(stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<(
         Err(error) => Answer::ended(Some(error.to_string())),
     };
     let text = serde_json::to_string(&answer)? + "\n";
-    Ok(timeout(IO_TIME, write.write_all(text.as_bytes())).await??)
+    timeout(IO_TIME, write.write_all(text.as_bytes())).await?
 }
 
 /// Sends a request to the companion of a folder, and waits for the answer. Blocks.

@@ -7,7 +7,6 @@
 //! Facts that `instant-acme` drops are kept here: the wait that an error response requests, the
 //! authority's time, and the metadata of the directory.
 
-use std::error::Error as _;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;

@@ -187,7 +187,7 @@ mod tests {
             (whole.clone(), &one.key, &["a.test"][..], "names"),
             (whole.clone(), &one.key, &["a.test", "b.test", "c.test"], "names"),
             (other.pem.clone() + &other.issuer, &other.key, &["a.test"], "check the clock"),
-            (whole.clone(), &other.key, &["a.test", "b.test"], "another certificate"),
+            (whole, &other.key, &["a.test", "b.test"], "another certificate"),
             (one.pem.clone() + &other.issuer, &one.key, &["a.test", "b.test"], "not signed"),
             (one.pem.clone() + &other.pem, &one.key, &["a.test", "b.test"], "out of order"),
             (one.key.clone(), &one.key, &["a.test", "b.test"], "chain of 0"),

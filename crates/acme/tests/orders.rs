@@ -1,5 +1,6 @@
 //! Orders from an authority that misbehaves: it hangs, sends rubbish, offers unknown challenges or
 //! other names, and refuses. The supervisor and the serving process are played by the test.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod authority;
 
@@ -23,8 +24,9 @@ use tokio::time::timeout;
 
 /// Runs a test, with a time limit.
 async fn run(test: impl Future<Output = ()>) {
-    let test = LocalSet::new().run_until(test);
-    timeout(Duration::from_secs(60), test).await.expect("in time");
+    let tasks = LocalSet::new();
+    let test = timeout(Duration::from_secs(60), tasks.run_until(test));
+    test.await.expect("in time");
 }
 
 fn section(fake: &Fake, names: &[&str]) -> Acme {

@@ -1,5 +1,6 @@
 //! Orders from pebble, the test authority of Let's Encrypt. The program runs as a process; the
 //! supervisor and the serving process are played by the test.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -166,9 +167,9 @@ impl Pebble {
         let (tls, http) = (self.tls.try_clone().unwrap(), self.http.try_clone().unwrap());
         let known = Arc::clone(&pending);
         let digests = Arc::clone(&pending);
-        thread::spawn(move || tls.incoming().for_each(|client| drop(prove_by_tls(client.unwrap(), &digests))));
+        thread::spawn(move || tls.incoming().for_each(|client| prove_by_tls(client.unwrap(), &digests).unwrap_or_default()));
         let tokens = Arc::clone(&pending);
-        thread::spawn(move || http.incoming().for_each(|client| drop(prove_by_http(client.unwrap(), &tokens))));
+        thread::spawn(move || http.incoming().for_each(|client| prove_by_http(client.unwrap(), &tokens).unwrap_or_default()));
         let section = section.clone();
         thread::spawn(move || {
             while let Ok(Some((text, _))) = fd_messages::receive(&supervisor, 1 << 20, 0) {

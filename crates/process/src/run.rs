@@ -289,7 +289,7 @@ impl Runner {
         self.children.iter_mut().find(|child| child.id == process)
     }
 
-    fn send(&mut self, process: u32, command: &Command) {
+    pub(super) fn send(&mut self, process: u32, command: &Command) {
         if let Some(child) = self.child(process) {
             child.send(command, Vec::new());
         }

@@ -20,9 +20,10 @@ impl File {
             return;
         };
         acme.check(report);
-        if !self.process.watch {
+        let process = &self.process;
+        if !process.watch {
             let fault = "off, so that issued certificates are not loaded";
-            report.refuse(key!("process", self.process.watch), fault, "true with [acme]");
+            report.refuse(key!("process", process.watch), fault, "true with [acme]");
         }
         if !self.listener.iter().any(|listener| listener.acme) {
             let fault = "no listener serves these certificates";
