@@ -83,7 +83,10 @@ async fn create(
         Some(external) if is_required || section.authority.len() == 1 => {
             let path = context.base.join(&external.key_file);
             let fault = |text: &dyn std::fmt::Display| {
-                Error::config("acme.external-account.key-file", format!("{}: {text}", path.display()))
+                Error::config(
+                    "acme.external-account.key-file",
+                    format!("{}: {text}", path.display()),
+                )
             };
             let text = std::fs::read_to_string(&path).map(Zeroizing::new);
             let text = text.map_err(|error| fault(&error))?;
@@ -97,7 +100,11 @@ async fn create(
         }
         _ => None,
     };
-    let contact: Vec<String> = section.contact.iter().map(|it| format!("mailto:{it}")).collect();
+    let contact: Vec<String> = section
+        .contact
+        .iter()
+        .map(|it| format!("mailto:{it}"))
+        .collect();
     let contact: Vec<&str> = contact.iter().map(String::as_str).collect();
     let new = NewAccount {
         contact: &contact,
@@ -107,7 +114,9 @@ async fn create(
     let builder = Account::builder_with_http(Box::new(client.clone()));
     let created = builder.create(&new, directory.to_owned(), external.as_ref());
     let (account, credentials) = created.await?;
-    context.store.save_json(Part::Accounts, &file(label), &credentials)?;
+    context
+        .store
+        .save_json(Part::Accounts, &file(label), &credentials)?;
     tracing::info!(name: "acme-account-created", authority = label, account = becket_log::shortened(account.id().as_bytes()), "account created; the terms of service are agreed to");
     Ok(account)
 }
@@ -146,13 +155,23 @@ pub fn dns_records(
     }
     let whole = name.to_string();
     let domain = whole.strip_prefix("*.").unwrap_or(&whole);
-    let tag = if name.is_wildcard() { "issuewild" } else { "issue" };
-    let account = account.map(|url| format!("; accounturi={url}")).unwrap_or_default();
+    let tag = if name.is_wildcard() {
+        "issuewild"
+    } else {
+        "issue"
+    };
+    let account = account
+        .map(|url| format!("; accounturi={url}"))
+        .unwrap_or_default();
     let caa = format!(
         "{domain}. CAA 0 {tag} \"{issuer}{account}; validationmethods={}\"",
         challenge.label()
     );
-    let policy = if name.is_wildcard() { "; policy=wildcard" } else { "" };
+    let policy = if name.is_wildcard() {
+        "; policy=wildcard"
+    } else {
+        ""
+    };
     let txt = format!("_validation-persist.{domain}. TXT \"{issuer}{account}{policy}\"");
     let is_needed = challenge == ChallengeKind::DnsPersist && !account.is_empty();
     is_needed.then_some(txt).into_iter().chain([caa]).collect()
@@ -174,7 +193,11 @@ mod tests {
             dns_records(&AcmeName::parse(name).unwrap(), kind, "ca.test", account)
         };
         assert_eq!(
-            all("*.a.test", ChallengeKind::DnsPersist, Some("https://ca.test/1")),
+            all(
+                "*.a.test",
+                ChallengeKind::DnsPersist,
+                Some("https://ca.test/1")
+            ),
             [
                 "_validation-persist.a.test. TXT \"ca.test; accounturi=https://ca.test/1; policy=wildcard\"",
                 "a.test. CAA 0 issuewild \"ca.test; accounturi=https://ca.test/1; validationmethods=dns-persist-01\"",

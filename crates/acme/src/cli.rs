@@ -26,7 +26,12 @@ use crate::error::Error;
 )]
 pub struct Cli {
     /// Configuration file with [acme]
-    #[arg(long, value_name = "FILE", global = true, default_value = "/etc/becket/becket.toml")]
+    #[arg(
+        long,
+        value_name = "FILE",
+        global = true,
+        default_value = "/etc/becket/becket.toml"
+    )]
     pub config: PathBuf,
 
     /// Subcommand to run.
@@ -87,7 +92,10 @@ fn carry_out(cli: &Cli) -> Result<(), Error> {
         Subcommand::Try { name } => {
             check(&section, name.as_deref())?;
             println!("ordering from the test environment");
-            (Request::Try { name: name.clone() }, "ordered; the certificate is discarded")
+            (
+                Request::Try { name: name.clone() },
+                "ordered; the certificate is discarded",
+            )
         }
     };
     match ask(&section.folder(&base), &request)? {
@@ -134,7 +142,10 @@ fn show(row: &Row) {
         line("renews", &minute(next));
     }
     if let Some(error) = &row.error {
-        line("error", &format!("{} (failures: {})", printable(error), row.failures));
+        line(
+            "error",
+            &format!("{} (failures: {})", printable(error), row.failures),
+        );
     }
 }
 
@@ -152,7 +163,8 @@ fn printable(text: &impl Display) -> String {
 fn read(path: &Path) -> Result<(Acme, PathBuf), Error> {
     let shown = path.display();
     let path = fs::canonicalize(path).map_err(|error| Error::os(format!("open {shown}"), error))?;
-    let text = fs::read_to_string(&path).map_err(|error| Error::os(format!("read {shown}"), error))?;
+    let text =
+        fs::read_to_string(&path).map_err(|error| Error::os(format!("read {shown}"), error))?;
     let file = File::parse(&text).map_err(|problems| {
         let lines = problems.iter().map(ToString::to_string);
         Error::config("configuration", lines.collect::<Vec<_>>().join("\n"))
@@ -176,10 +188,12 @@ fn reach(name: &AcmeName, challenge: ChallengeKind) -> String {
         Ok(addresses) => addresses.take(MOST_ADDRESSES),
         Err(error) => return format!("DOES NOT RESOLVE: {error}"),
     };
-    let findings = addresses.map(|address| match TcpStream::connect_timeout(&address, PATIENCE) {
-        Ok(_) => format!("{address} answers"),
-        Err(error) => format!("{address} DOES NOT ANSWER: {error}"),
-    });
+    let findings = addresses.map(
+        |address| match TcpStream::connect_timeout(&address, PATIENCE) {
+            Ok(_) => format!("{address} answers"),
+            Err(error) => format!("{address} DOES NOT ANSWER: {error}"),
+        },
+    );
     findings.collect::<Vec<_>>().join(", ")
 }
 

@@ -57,7 +57,8 @@ enum Done {
 /// Maintains the certificates until the supervisor closes `stream`. Must run in a
 /// [`LocalSet`](tokio::task::LocalSet).
 pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
-    let link = Link::start(stream).map_err(|error| Error::os("use the socket of the supervisor", error))?;
+    let link = Link::start(stream)
+        .map_err(|error| Error::os("use the socket of the supervisor", error))?;
     let (calls, mut requests) = mpsc::channel(1);
     let control = control::listen(&context.store, calls)?;
     tokio::pin!(control);
@@ -94,7 +95,9 @@ impl Companion {
     fn new(context: Context, link: Link) -> Self {
         let store = &context.store;
         let held = context.section.certificate.iter().map(|certificate| {
-            let bundle = store.load(Part::Certificates, &bundle_file(certificate)).ok()??;
+            let bundle = store
+                .load(Part::Certificates, &bundle_file(certificate))
+                .ok()??;
             verify::examine(&bundle, &certificate.names)
         });
         let clock = context.clock.now();
@@ -206,9 +209,9 @@ impl Companion {
                 return call.answer(Answer::Certificates(rows));
             }
             Request::Try { name: None } => Some(0),
-            Request::Renew { name } | Request::Revoke { name } | Request::Try { name: Some(name) } => {
-                self.context.find(name)
-            }
+            Request::Renew { name }
+            | Request::Revoke { name }
+            | Request::Try { name: Some(name) } => self.context.find(name),
         };
         let Some(index) = found else {
             let why = "no [[acme.certificate]] has this name";
@@ -235,9 +238,20 @@ impl Companion {
                 let known = self.context.authority(url);
                 known.map_or(url.clone(), |(it, staging)| label(it, staging))
             }),
-            challenge: self.context.section.challenge(certificate).label().to_owned(),
-            expires: self.schedule.held(index).map(|it| Timestamp::from_unix(it.not_after)),
-            next: self.schedule.next_attempt(index, now).map(Timestamp::from_unix),
+            challenge: self
+                .context
+                .section
+                .challenge(certificate)
+                .label()
+                .to_owned(),
+            expires: self
+                .schedule
+                .held(index)
+                .map(|it| Timestamp::from_unix(it.not_after)),
+            next: self
+                .schedule
+                .next_attempt(index, now)
+                .map(Timestamp::from_unix),
             failures: self.schedule.failures(index),
             error: self.errors[index].clone(),
         });
@@ -271,7 +285,10 @@ async fn order(context: Rc<Context>, link: Rc<Link>, attempt: Attempt) -> Done {
                 begun: &begun,
             };
             let result = task.run().await;
-            if result.as_ref().is_err_and(|error| error.is("accountDoesNotExist")) {
+            if result
+                .as_ref()
+                .is_err_and(|error| error.is("accountDoesNotExist"))
+            {
                 let forgotten = session.forget(&context.store).err();
                 let error = forgotten.map(tracing::field::display);
                 tracing::warn!(name: "acme-account-unknown", authority = session.label, error, "the authority does not know the account; creating another one");
@@ -324,7 +341,12 @@ async fn try_out(
     let certificate = &context.section.certificate[index];
     let kind = context.section.challenge(certificate);
     for name in &certificate.names {
-        records.extend(dns_records(name, kind, issuer.unwrap_or("CA"), account.as_deref()));
+        records.extend(dns_records(
+            name,
+            kind,
+            issuer.unwrap_or("CA"),
+            account.as_deref(),
+        ));
     }
     let task = Task {
         context,
@@ -340,12 +362,19 @@ async fn try_out(
 }
 
 async fn revoke(context: &Context, index: usize) -> Result<(), Error> {
-    let missing = || Error::config("acme.certificate", "no certificate of a configured authority");
+    let missing = || {
+        Error::config(
+            "acme.certificate",
+            "no certificate of a configured authority",
+        )
+    };
     let directory = context.issued_by(index).unwrap_or_default();
     let (authority, staging) = context.authority(&directory).ok_or_else(missing)?;
     let file = bundle_file(&context.section.certificate[index]);
     let bundle = context.store.load(Part::Certificates, &file)?;
-    let leaf = bundle.and_then(|bundle| verify::leaf(&bundle)).ok_or_else(missing)?;
+    let leaf = bundle
+        .and_then(|bundle| verify::leaf(&bundle))
+        .ok_or_else(missing)?;
     let session = Session::open(context, authority, staging).await?;
     let request = RevocationRequest {
         certificate: &leaf,
@@ -401,7 +430,10 @@ fn identifier(
         return None;
     }
     let certificate = &context.section.certificate[certificate];
-    let bundle = context.store.load(Part::Certificates, &bundle_file(certificate)).ok()??;
+    let bundle = context
+        .store
+        .load(Part::Certificates, &bundle_file(certificate))
+        .ok()??;
     let leaf = verify::leaf(&bundle)?;
     let identifier = CertificateIdentifier::try_from(&leaf).ok()?;
     Some(identifier.into_owned())

@@ -34,11 +34,17 @@ pub fn confine(section: &Acme, base: &Path) {
         return;
     }
     let external = section.external_account.as_ref().map(|it| &it.key_file);
-    let files = section.ca.iter().chain(external).map(|path| base.join(path));
+    let files = section
+        .ca
+        .iter()
+        .chain(external)
+        .map(|path| base.join(path));
     // A replaced file is another file to Landlock, so its folder is permitted.
     let folders = files.filter_map(|path| path.parent().map(Path::to_owned));
     let of_system = SYSTEM.iter().map(PathBuf::from);
-    let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter().filter_map(std::env::var_os);
+    let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
+        .into_iter()
+        .filter_map(std::env::var_os);
     let read = folders.chain(of_system).chain(variables.map(PathBuf::from));
     let confined = file_reach::confine(read, [section.folder(base)]);
     let confined = confined.and_then(|it| it.ok_or(io::ErrorKind::Unsupported.into()));

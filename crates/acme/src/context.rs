@@ -58,7 +58,10 @@ pub fn label(authority: &Authority, staging: bool) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
     let name = authority.write();
     let name = name.strip_prefix("https://").unwrap_or(&name).chars();
-    let name: String = name.map(|c| if plain(c) { c } else { '_' }).take(LONGEST_LABEL).collect();
+    let name: String = name
+        .map(|c| if plain(c) { c } else { '_' })
+        .take(LONGEST_LABEL)
+        .collect();
     name + suffix
 }
 
@@ -74,7 +77,11 @@ mod tests {
         for (text, staging, expected) in [
             ("letsencrypt", false, "letsencrypt"),
             ("google", true, "google-staging"),
-            ("https://ca.test:14000/a/../dir", true, "ca.test_14000_a_.._dir"),
+            (
+                "https://ca.test:14000/a/../dir",
+                true,
+                "ca.test_14000_a_.._dir",
+            ),
         ] {
             let authority = Authority::parse(text).unwrap();
             assert_eq!(label(&authority, staging), expected);

@@ -151,7 +151,10 @@ pub fn ask(folder: &Path, request: &Request) -> Result<Answer, Error> {
         io::BufReader::new(stream.take(LONGEST_ANSWER)).read_line(&mut line)?;
         Ok(serde_json::from_str(&line)?)
     };
-    let place = format!("ask the companion at {}; is becket running with [acme]?", path.display());
+    let place = format!(
+        "ask the companion at {}; is becket running with [acme]?",
+        path.display()
+    );
     asked().map_err(|error| Error::os(place, error))
 }
 
@@ -182,15 +185,21 @@ mod tests {
             let asked = spawn_blocking(move || ask(&place, &Request::List {}).unwrap());
             let call = calls.recv().await.unwrap();
             assert!(matches!(call.request, Request::List {}));
-            call.reply.send(Answer::ended(Some("why".to_owned()))).unwrap();
+            call.reply
+                .send(Answer::ended(Some("why".to_owned())))
+                .unwrap();
             let answer = serde_json::to_string(&asked.await.unwrap()).unwrap();
             assert_eq!(answer, r#"{"ended":{"error":"why","records":[]}}"#);
-            for line in ["{}\n", "{\"list\":{\"a\":1}}\n", "rubbish\n", &"a".repeat(5000)] {
+            let long = "a".repeat(LONGEST_REQUEST as usize);
+            for line in ["{}\n", "{\"list\":{\"a\":1}}\n", "rubbish\n", &long] {
                 let mut stream = UnixStream::connect(path.join(NAME)).await.unwrap();
                 stream.write_all(line.as_bytes()).await.unwrap();
                 let mut answer = String::new();
                 stream.read_to_string(&mut answer).await.unwrap();
-                assert!(answer.starts_with(r#"{"ended":{"error":""#), "{line}: {answer}");
+                assert!(
+                    answer.starts_with(r#"{"ended":{"error":""#),
+                    "{line}: {answer}"
+                );
             }
         };
         LocalSet::new().run_until(clients).await;

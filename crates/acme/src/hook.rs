@@ -15,11 +15,13 @@ use crate::error::Error;
 
 /// Calls the hook, and waits for its exit.
 pub async fn call(hook: &Path, action: &str, name: &str, value: &str) -> Result<(), Error> {
-    let fault = |text: String| {
-        Error::Challenge(format!("hook {} {action} {name}: {text}", hook.display()))
-    };
+    let fault =
+        |text: String| Error::Challenge(format!("hook {} {action} {name}: {text}", hook.display()));
     let mut command = Command::new(hook);
-    command.args([action, name, value]).env_clear().env("PATH", PATH);
+    command
+        .args([action, name, value])
+        .env_clear()
+        .env("PATH", PATH);
     command.stdin(Stdio::null()).stdout(Stdio::null());
     command.process_group(0).kill_on_drop(true);
     let started = command.spawn();
@@ -47,15 +49,30 @@ mod tests {
     async fn a_hook_gets_its_arguments_and_a_clean_environment() {
         let folder = tempfile::tempdir().unwrap();
         let (hook, out) = (folder.path().join("hook"), folder.path().join("out"));
-        let script = format!("#!/bin/sh\necho \"$@ ${{HOME-unset}}\" >> {}\n", out.display());
+        let script = format!(
+            "#!/bin/sh\necho \"$@ ${{HOME-unset}}\" >> {}\n",
+            out.display()
+        );
         fs::write(&hook, script + "test \"$1\" = present\n").unwrap();
         fs::set_permissions(&hook, Permissions::from_mode(0o755)).unwrap();
-        call(&hook, "present", "_acme-challenge.a.test", "v").await.unwrap();
+        call(&hook, "present", "_acme-challenge.a.test", "v")
+            .await
+            .unwrap();
         let error = call(&hook, "remove", "_acme-challenge.a.test", "v").await;
         let error = error.unwrap_err().to_string();
-        assert!(error.contains("remove _acme-challenge.a.test: exit status: 1"), "{error}");
+        assert!(
+            error.contains("remove _acme-challenge.a.test: exit status: 1"),
+            "{error}"
+        );
         let written = fs::read_to_string(&out).unwrap();
-        assert!(written.starts_with("present _acme-challenge.a.test v unset\n"), "{written}");
-        assert!(call(&folder.path().join("none"), "present", "a", "b").await.is_err());
+        assert!(
+            written.starts_with("present _acme-challenge.a.test v unset\n"),
+            "{written}"
+        );
+        assert!(
+            call(&folder.path().join("none"), "present", "a", "b")
+                .await
+                .is_err()
+        );
     }
 }

@@ -15,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use becket_sys::clock::Clock;
 use bytes::Bytes;
-use http::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER};
+use http::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -129,12 +129,16 @@ impl AuthorityClient {
 
     async fn exchange(
         &self,
-        request: Request<BodyWrapper<Bytes>>,
+        mut request: Request<BodyWrapper<Bytes>>,
     ) -> Result<BytesResponse, instant_acme::Error> {
         let is_get = request.method() == Method::GET;
         let is_directory = *request.uri() == self.0.directory;
+        let agent = HeaderValue::from_static(USER_AGENT_TEXT);
+        request.headers_mut().insert(USER_AGENT, agent);
         let response = self.0.http.request(request).await;
-        let (mut parts, body) = response.map_err(|error| other(causes(&error)))?.into_parts();
+        let (mut parts, body) = response
+            .map_err(|error| other(causes(&error)))?
+            .into_parts();
         let body = Limited::new(body, LONGEST_BODY).collect().await;
         let body = body.map_err(|error| other(causes(&*error)))?.to_bytes();
         let now = self.0.clock.now().unix;
@@ -235,6 +239,8 @@ fn other(text: String) -> instant_acme::Error {
     instant_acme::Error::Other(text.into())
 }
 
+/// Authorities require this header (RFC 8555, section 6.1).
+const USER_AGENT_TEXT: &str = concat!("becket-acme/", env!("CARGO_PKG_VERSION"));
 /// Time limit for a request: connect, handshake and complete response.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 /// Maximum size of a response in bytes. The longest expected one is a chain of a few KiB.
@@ -260,7 +266,10 @@ mod tests {
         assert_eq!(wait("Sun, 09 Sep 2001 01:47:40 GMT"), Some(60));
         assert_eq!(wait("Sun, 09 Sep 2001 01:40:00 GMT"), Some(0));
         assert_eq!(wait("18446744073709551615"), Some(LONGEST_WAIT.as_secs()));
-        assert_eq!(wait("Fri, 31 Dec 9999 23:59:59 GMT"), Some(LONGEST_WAIT.as_secs()));
+        assert_eq!(
+            wait("Fri, 31 Dec 9999 23:59:59 GMT"),
+            Some(LONGEST_WAIT.as_secs())
+        );
         for value in ["", "soon", "-1", "18446744073709551616"] {
             assert_eq!(wait(value), None, "{value}");
         }
@@ -279,7 +288,10 @@ mod tests {
         assert_eq!(roots(Some(&path)).unwrap().len(), 2);
         std::fs::write(&path, "text").unwrap();
         let error = roots(Some(&path)).unwrap_err().to_string();
-        assert!(error.starts_with("acme.ca: ") && error.contains("no certificate"), "{error}");
+        assert!(
+            error.starts_with("acme.ca: ") && error.contains("no certificate"),
+            "{error}"
+        );
         assert!(AuthorityClient::new("https://a b/", Some(&path)).is_err());
     }
 }

@@ -84,7 +84,9 @@ impl Link {
         match served.await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(fault("the supervisor exited")),
-            Err(_) => Err(fault("the serving process does not answer challenges; see its log")),
+            Err(_) => Err(fault(
+                "the serving process does not answer challenges; see its log",
+            )),
         }
     }
 
@@ -105,7 +107,9 @@ impl Link {
             self.ready.writable().await?;
             let flushed = self.ready.try_io(Interest::WRITABLE, || {
                 let is_sent = outgoing.flush(&self.raw)?;
-                is_sent.then_some(()).ok_or(io::ErrorKind::WouldBlock.into())
+                is_sent
+                    .then_some(())
+                    .ok_or(io::ErrorKind::WouldBlock.into())
             });
             match flushed {
                 Ok(()) => return Ok(number),
@@ -117,7 +121,11 @@ impl Link {
 }
 
 /// Receives commands until the end of the stream, which closes `served`.
-async fn receive(raw: UnixStream, ready: Rc<tokio::net::UnixStream>, served: watch::Sender<Option<u32>>) {
+async fn receive(
+    raw: UnixStream,
+    ready: Rc<tokio::net::UnixStream>,
+    served: watch::Sender<Option<u32>>,
+) {
     let mut incoming = Incoming::default();
     loop {
         while let Ok(Some(text)) = incoming.take(LONGEST_COMMAND) {
@@ -161,7 +169,9 @@ mod tests {
     }
 
     fn next_event(supervisor: &UnixStream) -> Event {
-        let (text, _) = fd_messages::receive(supervisor, 1 << 20, 0).unwrap().unwrap();
+        let (text, _) = fd_messages::receive(supervisor, 1 << 20, 0)
+            .unwrap()
+            .unwrap();
         serde_json::from_slice(&text).unwrap()
     }
 
@@ -182,7 +192,10 @@ mod tests {
                     };
                     assert_eq!(challenges, [challenge()]);
                     command(&supervisor, &Command::Reopen);
-                    command(&supervisor, &Command::ChallengesServed(number.wrapping_sub(1)));
+                    command(
+                        &supervisor,
+                        &Command::ChallengesServed(number.wrapping_sub(1)),
+                    );
                     command(&supervisor, &Command::ChallengesServed(number));
                     let withdrawn = Event::Challenges(number.wrapping_add(1), Vec::new());
                     assert_eq!(next_event(&supervisor), withdrawn);

@@ -28,7 +28,10 @@ fn main() -> ExitCode {
     let served = if version == VERSION {
         serve()
     } else {
-        Err(Error::config("becket-acme", "not of the same version as becket"))
+        Err(Error::config(
+            "becket-acme",
+            "not of the same version as becket",
+        ))
     };
     match served {
         Ok(()) => ExitCode::SUCCESS,
@@ -50,14 +53,18 @@ fn serve() -> Result<(), Error> {
     confine::drop_privileges(start.user.as_ref())?;
     let store = Store::open(&start.section.folder(&start.base))?;
     confine::confine(&start.section, &start.base);
-    logging.start().map_err(|error| Error::config("log", error))?;
+    logging
+        .start()
+        .map_err(|error| Error::config("log", error))?;
     let context = Context {
         section: start.section,
         base: start.base,
         store,
         clock: Clock::start(),
     };
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
     let runtime = runtime.map_err(failed)?;
     let done = LocalSet::new().block_on(&runtime, companion::run(context, stream));
     // Does not wait for a lookup of a host in progress.

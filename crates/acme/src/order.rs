@@ -63,12 +63,18 @@ impl Task<'_> {
         };
         let done = self.complete(&mut order, &unfinished).await;
         if done.is_err() && order.state().status == OrderStatus::Invalid && self.is_kept {
-            self.context.store.remove(Part::Orders, &order_file(self.certificate()))?;
+            self.context
+                .store
+                .remove(Part::Orders, &order_file(self.certificate()))?;
         }
         done
     }
 
-    async fn complete(&self, order: &mut Order, unfinished: &UnfinishedOrder) -> Result<Held, Error> {
+    async fn complete(
+        &self,
+        order: &mut Order,
+        unfinished: &UnfinishedOrder,
+    ) -> Result<Held, Error> {
         if order.state().status == OrderStatus::Pending {
             self.prove(order).await?;
         }
@@ -138,7 +144,12 @@ impl Task<'_> {
     }
 
     async fn begin(&self) -> Result<(Order, UnfinishedOrder), Error> {
-        let Context { section, store, clock, .. } = self.context;
+        let Context {
+            section,
+            store,
+            clock,
+            ..
+        } = self.context;
         let certificate = self.certificate();
         let kind = section.key(certificate);
         let key = KeyPair::generate_for(match kind {
@@ -179,7 +190,9 @@ impl Task<'_> {
         let proved = match self.present(&answers).await {
             Ok(()) => match timeout(PROOF_TIME, self.wait_until_ready(order)).await {
                 Ok(proved) => proved,
-                Err(_) => Err(Error::Authority("challenges not checked in time".to_owned())),
+                Err(_) => Err(Error::Authority(
+                    "challenges not checked in time".to_owned(),
+                )),
             },
             Err(error) => Err(error),
         };
@@ -191,7 +204,9 @@ impl Task<'_> {
     async fn answers(&self, order: &mut Order) -> Result<Vec<Answer>, Error> {
         let names = &self.certificate().names;
         if order.state().authorizations.len() > names.len() {
-            return Err(Error::Authority("more authorizations than names".to_owned()));
+            return Err(Error::Authority(
+                "more authorizations than names".to_owned(),
+            ));
         }
         let mut answers = Vec::new();
         let mut authorizations = order.authorizations();
@@ -308,7 +323,10 @@ async fn reason(order: &mut Order) -> Option<Error> {
     while let Some(Ok(mut authorization)) = authorizations.next().await {
         authorization.refresh().await.ok()?;
         let subject = format!("{}: ", authorization.identifier());
-        let mut problems = authorization.challenges.iter().filter_map(|it| it.error.as_ref());
+        let mut problems = authorization
+            .challenges
+            .iter()
+            .filter_map(|it| it.error.as_ref());
         if let Some(problem) = problems.next() {
             return Some(Error::problem(&subject, problem));
         }

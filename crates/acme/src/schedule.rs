@@ -108,7 +108,9 @@ impl Schedule {
             rests_until: Duration::ZERO,
             blocked: vec![Duration::ZERO; authorities.max(1)],
         };
-        let begun = begun.into_iter().map(|age| now.mono + DAY.saturating_sub(age));
+        let begun = begun
+            .into_iter()
+            .map(|age| now.mono + DAY.saturating_sub(age));
         let mut begun: Vec<Duration> = begun.collect();
         begun.sort_unstable();
         Self {
@@ -279,7 +281,9 @@ impl Entry {
             return held.not_before.saturating_add(part);
         };
         let length = window.end.saturating_sub(window.start);
-        let point = window.start.saturating_add(length.mul_f64(held.position.clamp(0.0, 1.0)));
+        let point = window
+            .start
+            .saturating_add(length.mul_f64(held.position.clamp(0.0, 1.0)));
         // A wrong window must not let the certificate expire.
         point.min(held.not_after.saturating_sub(lifetime / 10))
     }
@@ -442,7 +446,9 @@ mod tests {
         let mut schedule = schedule(&[None]);
         let mut now = 0;
         let mut tried = Vec::new();
-        for expected in [60, 120, 60, 480, 960, 1920, 3840, 7680, 15_360, 30_720, 61_440, 86_400] {
+        for expected in [
+            60, 120, 60, 480, 960, 1920, 3840, 7680, 15_360, 30_720, 61_440, 86_400,
+        ] {
             let attempt = schedule.poll_order(at(now)).unwrap();
             tried.push((attempt.authority, attempt.is_fresh));
             schedule.handle_failure(0, Setback::default(), at(now), 0.5);
@@ -466,7 +472,9 @@ mod tests {
             retry_after: retry_after.map(Duration::from_secs),
             is_rate_limit: true,
         };
-        for (retry_after, expected) in [(None, HOUR), (Some(300), 300), (Some(99 * HOUR), 99 * HOUR)] {
+        for (retry_after, expected) in
+            [(None, HOUR), (Some(300), 300), (Some(99 * HOUR), 99 * HOUR)]
+        {
             let mut alone = Schedule::new(1, vec![None], [], at(0));
             alone.handle_failure(0, limit(retry_after), at(0), 0.5);
             assert_eq!(next(&alone, at(0)), expected);

@@ -71,7 +71,8 @@ impl Store {
             let root = openat(CWD, folder, FOLDER, Mode::empty())?;
             let stat = fstat(&root)?;
             if stat.st_uid != geteuid().as_raw() || stat.st_mode & 0o022 != 0 {
-                let text = "it must belong to the user of the companion, and no other may write to it";
+                let text =
+                    "it must belong to the user of the companion, and no other may write to it";
                 return Err(io::Error::other(text));
             }
             let flags = OFlags::RDWR | OFlags::CREATE | NO_LINK;
@@ -118,13 +119,19 @@ impl Store {
     }
 
     /// Parses a file. Returns `None` if it does not exist.
-    pub fn load_json<T: DeserializeOwned>(&self, part: Part, name: &str) -> Result<Option<T>, Error> {
+    pub fn load_json<T: DeserializeOwned>(
+        &self,
+        part: Part,
+        name: &str,
+    ) -> Result<Option<T>, Error> {
         let Some(text) = self.load(part, name)? else {
             return Ok(None);
         };
         let action = || format!("parse {}", self.shown(part, name));
         let parsed = serde_json::from_slice(&text);
-        parsed.map(Some).map_err(|error| Error::os(action(), error.into()))
+        parsed
+            .map(Some)
+            .map_err(|error| Error::os(action(), error.into()))
     }
 
     /// Writes a file. After an error, the old file is unchanged.
@@ -168,15 +175,22 @@ impl Store {
     pub fn remove(&self, part: Part, name: &str) -> Result<(), Error> {
         match unlinkat(self.at(part), name, AtFlags::empty()) {
             Ok(()) | Err(Errno::NOENT) => Ok(()),
-            Err(error) => Err(Error::os(format!("remove {}", self.shown(part, name)), error.into())),
+            Err(error) => Err(Error::os(
+                format!("remove {}", self.shown(part, name)),
+                error.into(),
+            )),
         }
     }
 
     /// Returns the files of unfinished orders.
     pub fn orders(&self) -> Vec<String> {
         let names = Dir::read_from(&self.orders).into_iter().flatten();
-        let names = names.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
-        names.filter(|name| name.ends_with(".json")).take(MOST_FILES).collect()
+        let names =
+            names.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
+        names
+            .filter(|name| name.ends_with(".json"))
+            .take(MOST_FILES)
+            .collect()
     }
 
     /// Returns the state; empty if it cannot be read.
@@ -186,7 +200,11 @@ impl Store {
     }
 
     /// Changes the state. Drops orders that are older than a day.
-    pub fn change_state(&self, now: Duration, change: impl FnOnce(&mut State)) -> Result<(), Error> {
+    pub fn change_state(
+        &self,
+        now: Duration,
+        change: impl FnOnce(&mut State),
+    ) -> Result<(), Error> {
         let mut state = self.state();
         let oldest = now.as_secs().saturating_sub(DAY);
         state.orders.retain(|at| *at > oldest);
@@ -358,7 +376,10 @@ mod tests {
         fs::set_permissions(&orders, Permissions::from_mode(0o700)).unwrap();
         if !geteuid().is_root() {
             let error = saved.unwrap_err().to_string();
-            assert!(error.starts_with("cannot write ") && error.contains("a.json"), "{error}");
+            assert!(
+                error.starts_with("cannot write ") && error.contains("a.json"),
+                "{error}"
+            );
             assert_eq!(fs::read(orders.join("a.json")).unwrap(), b"old");
         }
     }
@@ -369,9 +390,16 @@ mod tests {
         let now = Duration::from_secs(1_000_000);
         store.save(Part::Root, STATE, b"{").unwrap();
         let orders = vec![1_000_000 - DAY, 1_000_000 - DAY + 1, 999_999];
-        store.change_state(now, |state| state.orders = orders).unwrap();
-        store.change_state(now, |state| state.orders.push(1_000_000)).unwrap();
-        assert_eq!(store.state().orders, [1_000_000 - DAY + 1, 999_999, 1_000_000]);
+        store
+            .change_state(now, |state| state.orders = orders)
+            .unwrap();
+        store
+            .change_state(now, |state| state.orders.push(1_000_000))
+            .unwrap();
+        assert_eq!(
+            store.state().orders,
+            [1_000_000 - DAY + 1, 999_999, 1_000_000]
+        );
         store.save(Part::Orders, "a.json", b"{").unwrap();
         assert!(store.load_json::<State>(Part::Orders, "a.json").is_err());
     }

@@ -31,7 +31,9 @@ impl UnfinishedOrder {
     /// Returns the unfinished order of a certificate. A file that cannot be parsed has no order to
     /// continue.
     pub fn load(context: &Context, certificate: &AcmeCertificate) -> Option<Self> {
-        let loaded = context.store.load_json(Part::Orders, &order_file(certificate));
+        let loaded = context
+            .store
+            .load_json(Part::Orders, &order_file(certificate));
         loaded.ok().flatten()
     }
 
@@ -53,7 +55,8 @@ impl UnfinishedOrder {
         let session = match session.filter(|it| it.directory == self.directory) {
             Some(session) => session,
             None => {
-                let unknown = || Error::config("acme.authority", "the authority is not configured any more");
+                let unknown =
+                    || Error::config("acme.authority", "the authority is not configured any more");
                 let found = context.authority(&self.directory);
                 let (authority, staging) = found.ok_or_else(unknown)?;
                 opened = Session::open(context, authority, staging).await?;
@@ -68,7 +71,10 @@ impl UnfinishedOrder {
             };
             let mut authorization = authorization?;
             let status = authorization.status;
-            if matches!(status, AuthorizationStatus::Pending | AuthorizationStatus::Valid) {
+            if matches!(
+                status,
+                AuthorizationStatus::Pending | AuthorizationStatus::Valid
+            ) {
                 authorization.deactivate().await?;
             }
         }
@@ -79,8 +85,15 @@ impl UnfinishedOrder {
 /// Abandons the unfinished orders of certificates that are not configured any more.
 pub async fn abandon_others(context: &Context) {
     let known: Vec<String> = context.section.certificate.iter().map(order_file).collect();
-    for file in context.store.orders().into_iter().filter(|file| !known.contains(file)) {
-        let loaded = context.store.load_json::<UnfinishedOrder>(Part::Orders, &file);
+    for file in context
+        .store
+        .orders()
+        .into_iter()
+        .filter(|file| !known.contains(file))
+    {
+        let loaded = context
+            .store
+            .load_json::<UnfinishedOrder>(Part::Orders, &file);
         if let Ok(Some(order)) = loaded {
             order.abandon(context, None).await;
         }

@@ -72,7 +72,11 @@ pub fn verify(file: &Path, names: &[AcmeName], now: Duration) -> Result<Held, Er
             )));
         }
     }
-    let leaf = loaded.key.cert.first().filter(|leaf| has_names(leaf, names));
+    let leaf = loaded
+        .key
+        .cert
+        .first()
+        .filter(|leaf| has_names(leaf, names));
     let held = leaf.and_then(held);
     held.ok_or_else(|| rejected("its names are not the configured ones".to_owned()))
 }
@@ -156,7 +160,10 @@ mod tests {
     }
 
     fn names(names: &[&str]) -> Vec<AcmeName> {
-        names.iter().map(|it| AcmeName::parse(it).unwrap()).collect()
+        names
+            .iter()
+            .map(|it| AcmeName::parse(it).unwrap())
+            .collect()
     }
 
     fn verdict(chain: &str, key: &str, expected: &[&str]) -> Result<Held, String> {
@@ -185,13 +192,48 @@ mod tests {
         let whole = one.pem.clone() + &one.issuer;
         for (text, key, names, fault) in [
             (whole.clone(), &one.key, &["a.test"][..], "names"),
-            (whole.clone(), &one.key, &["a.test", "b.test", "c.test"], "names"),
-            (other.pem.clone() + &other.issuer, &other.key, &["a.test"], "check the clock"),
-            (whole, &other.key, &["a.test", "b.test"], "another certificate"),
-            (one.pem.clone() + &other.issuer, &one.key, &["a.test", "b.test"], "not signed"),
-            (one.pem.clone() + &other.pem, &one.key, &["a.test", "b.test"], "out of order"),
-            (one.key.clone(), &one.key, &["a.test", "b.test"], "chain of 0"),
-            (one.issuer.repeat(11), &one.key, &["a.test", "b.test"], "chain of 11"),
+            (
+                whole.clone(),
+                &one.key,
+                &["a.test", "b.test", "c.test"],
+                "names",
+            ),
+            (
+                other.pem.clone() + &other.issuer,
+                &other.key,
+                &["a.test"],
+                "check the clock",
+            ),
+            (
+                whole,
+                &other.key,
+                &["a.test", "b.test"],
+                "another certificate",
+            ),
+            (
+                one.pem.clone() + &other.issuer,
+                &one.key,
+                &["a.test", "b.test"],
+                "not signed",
+            ),
+            (
+                one.pem.clone() + &other.pem,
+                &one.key,
+                &["a.test", "b.test"],
+                "out of order",
+            ),
+            (
+                one.key.clone(),
+                &one.key,
+                &["a.test", "b.test"],
+                "chain of 0",
+            ),
+            (
+                one.issuer.repeat(11),
+                &one.key,
+                &["a.test", "b.test"],
+                "chain of 11",
+            ),
         ] {
             let error = verdict(&text, key, names).unwrap_err();
             assert!(error.contains(fault), "{error}");

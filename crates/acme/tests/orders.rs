@@ -19,7 +19,7 @@ use becket_config::notation::Text;
 use becket_process::protocol::{ChallengeAnswer, Command, Event};
 use becket_sys::clock::Clock;
 use becket_sys::fd_messages;
-use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::timeout;
 
 /// Runs a test, with a time limit.
@@ -84,14 +84,21 @@ impl Running {
 
 async fn asked(base: &Path, request: Request) -> Answer {
     let folder = base.join("acme");
-    spawn_blocking(move || ask(&folder, &request).unwrap()).await.unwrap()
+    while UnixStream::connect(folder.join("control")).is_err() {
+        yield_now().await;
+    }
+    spawn_blocking(move || ask(&folder, &request).unwrap())
+        .await
+        .unwrap()
 }
 
 /// Renews the certificate and returns the error.
 async fn renewal_error(base: &Path, name: &str) -> String {
     let name = name.to_owned();
     match asked(base, Request::Renew { name }).await {
-        Answer::Ended { error: Some(error), .. } => error,
+        Answer::Ended {
+            error: Some(error), ..
+        } => error,
         other => panic!("{other:?}"),
     }
 }
@@ -116,9 +123,18 @@ async fn rubbish_from_an_authority_is_an_error_without_a_panic() {
         for (reply, expected) in [
             (Reply::raw("rubbish\r\n\r\n"), "invalid HTTP version parsed"),
             (Reply::json("<html>"), "expected value at line 1"),
-            (Reply::json("{\"newNonce\":\"ht tp\"}"), "invalid uri character"),
-            (Reply::json(&format!("{whole},\"a\":\"{}\"}}", "x".repeat(2 << 20))), "length limit exceeded"),
-            (Reply::json("{}").status(503), "status 503 Service Unavailable"),
+            (
+                Reply::json("{\"newNonce\":\"ht tp\"}"),
+                "invalid uri character",
+            ),
+            (
+                Reply::json(&format!("{whole},\"a\":\"{}\"}}", "x".repeat(2 << 20))),
+                "length limit exceeded",
+            ),
+            (
+                Reply::json("{}").status(503),
+                "status 503 Service Unavailable",
+            ),
             (Reply::json("{}").status(302), "status 302 Found"),
             (
                 Reply::json("{\"type\":\"urn:ietf:params:acme:error:rateLimited\"}")
@@ -168,7 +184,10 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
         assert!(!fake.requests().contains(&"POST /challenge".to_owned()));
         running.send(&Command::ChallengesServed(number));
         let withdrawn = running.next_event().await;
-        assert_eq!(withdrawn, Event::Challenges(number.wrapping_add(1), Vec::new()));
+        assert_eq!(
+            withdrawn,
+            Event::Challenges(number.wrapping_add(1), Vec::new())
+        );
         assert!(fake.requests().contains(&"POST /challenge".to_owned()));
         let renewal = renewal_error(folder.path(), "a.test");
         let error = tokio::join!(renewal, async {
@@ -177,12 +196,16 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
             };
             running.send(&Command::ChallengesServed(number));
         });
-        let expected = "a.test: API error: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
+        let expected =
+            "a.test: API error: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
         assert_eq!(error.0, expected);
         let Answer::Certificates(rows) = asked(folder.path(), Request::List {}).await else {
             panic!("no rows");
         };
-        assert_eq!((rows[0].failures, rows[0].error.as_deref()), (2, Some(expected)));
+        assert_eq!(
+            (rows[0].failures, rows[0].error.as_deref()),
+            (2, Some(expected))
+        );
         assert!(rows[0].expires.is_none());
         let orders = folder.path().join("acme/orders");
         assert_eq!(std::fs::read_dir(orders).unwrap().count(), 0);
@@ -219,7 +242,10 @@ async fn a_killed_companion_continues_its_order_or_abandons_it_for_other_names()
             assert!(matches!(running.next_event().await, Event::Challenges(..)));
             running.kill().await;
         }
-        assert_eq!((fake.count("POST /account"), fake.count("POST /order")), (1, 1));
+        assert_eq!(
+            (fake.count("POST /account"), fake.count("POST /order")),
+            (1, 1)
+        );
         assert_eq!(fake.count("POST /authorization deactivated"), 0);
         let running = start(section(&fake, &["a.test", "c.test"]), folder.path());
         assert!(matches!(running.next_event().await, Event::Challenges(..)));

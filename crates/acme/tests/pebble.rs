@@ -24,11 +24,10 @@ use becket_process::protocol::{
 use becket_sys::fd_messages;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::privileges::is_root;
-use rcgen::{
-    BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, IsCa, KeyPair,
-};
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, IsCa, KeyPair};
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::PrivateKeyDer;
 
 /// Kills a process when the test ends.
@@ -87,15 +86,42 @@ fn pebble() -> Option<Pebble> {
     }});
     fs::write(at("pebble.json"), config.to_string()).unwrap();
     let mut names = Command::new(dns);
-    names.args(["-defaultIPv4", "127.0.0.1", "-defaultIPv6", "", "-http01", "", "-https01", "", "-tlsalpn01", "", "-doh", ""]);
-    names.args(["-dnsserver", &format!("127.0.0.1:{dns_port}"), "-management", &format!("127.0.0.1:{control}")]);
+    names.args([
+        "-defaultIPv4",
+        "127.0.0.1",
+        "-defaultIPv6",
+        "",
+        "-http01",
+        "",
+        "-https01",
+        "",
+        "-tlsalpn01",
+        "",
+        "-doh",
+        "",
+    ]);
+    names.args([
+        "-dnsserver",
+        &format!("127.0.0.1:{dns_port}"),
+        "-management",
+        &format!("127.0.0.1:{control}"),
+    ]);
     let mut authority = Command::new(program);
-    authority.args(["-strict", "-dnsserver", &format!("127.0.0.1:{dns_port}"), "-config"]);
-    authority.arg(at("pebble.json")).env("PEBBLE_VA_NOSLEEP", "1");
+    authority.args([
+        "-strict",
+        "-dnsserver",
+        &format!("127.0.0.1:{dns_port}"),
+        "-config",
+    ]);
+    authority
+        .arg(at("pebble.json"))
+        .env("PEBBLE_VA_NOSLEEP", "1");
     let start = |command: &mut Command| Killed(command.stdout(Stdio::null()).spawn().unwrap());
     let processes = [start(&mut names), start(&mut authority)];
     for port in [acme, control] {
-        until("a process listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        until("a process listens", || {
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
     }
     Some(Pebble {
         folder,
@@ -128,7 +154,10 @@ fn certificate(names: &[&str]) -> AcmeCertificate {
 impl Pebble {
     fn section(&self, certificate: Vec<AcmeCertificate>) -> Acme {
         Acme {
-            authority: vec![Authority::Directory(format!("https://127.0.0.1:{}/dir", self.acme))],
+            authority: vec![Authority::Directory(format!(
+                "https://127.0.0.1:{}/dir",
+                self.acme
+            ))],
             ca: Some("ca.pem".to_owned()),
             folder: "acme".to_owned(),
             certificate,
@@ -155,7 +184,9 @@ impl Pebble {
         }
         let (supervisor, stream) = UnixStream::pair().unwrap();
         let mut program = Command::new(env!("CARGO_BIN_EXE_becket-acme"));
-        program.env(IS_STARTED, VERSION).stdin(Stdio::from(OwnedFd::from(stream)));
+        program
+            .env(IS_STARTED, VERSION)
+            .stdin(Stdio::from(OwnedFd::from(stream)));
         let program = Killed(program.spawn().unwrap());
         let start = AcmeStart {
             section: section.clone(),
@@ -164,16 +195,26 @@ impl Pebble {
         };
         send(&supervisor, &ToProcess::Acme(Box::new(start)));
         let pending = Arc::new(Mutex::new(HashMap::new()));
-        let (tls, http) = (self.tls.try_clone().unwrap(), self.http.try_clone().unwrap());
+        let (tls, http) = (
+            self.tls.try_clone().unwrap(),
+            self.http.try_clone().unwrap(),
+        );
         let known = Arc::clone(&pending);
         let digests = Arc::clone(&pending);
-        thread::spawn(move || tls.incoming().for_each(|client| prove_by_tls(client.unwrap(), &digests).unwrap_or_default()));
+        thread::spawn(move || {
+            tls.incoming()
+                .for_each(|client| prove_by_tls(client.unwrap(), &digests).unwrap_or_default())
+        });
         let tokens = Arc::clone(&pending);
-        thread::spawn(move || http.incoming().for_each(|client| prove_by_http(client.unwrap(), &tokens).unwrap_or_default()));
+        thread::spawn(move || {
+            http.incoming()
+                .for_each(|client| prove_by_http(client.unwrap(), &tokens).unwrap_or_default())
+        });
         let section = section.clone();
         thread::spawn(move || {
             while let Ok(Some((text, _))) = fd_messages::receive(&supervisor, 1 << 20, 0) {
-                let Event::Challenges(number, challenges) = serde_json::from_slice(&text).unwrap() else {
+                let Event::Challenges(number, challenges) = serde_json::from_slice(&text).unwrap()
+                else {
                     panic!("another event");
                 };
                 let all = challenges.into_iter().map(|it| answer(&section, it));
@@ -185,7 +226,9 @@ impl Pebble {
     }
 
     fn ask(&self, request: &Request) -> Answer {
-        until("the companion listens", || self.acme().join("control").exists());
+        until("the companion listens", || {
+            self.acme().join("control").exists()
+        });
         ask(&self.acme(), request).unwrap()
     }
 
@@ -198,12 +241,14 @@ impl Pebble {
 
     /// Waits until each certificate exists.
     fn wait_for_all(&self) -> Vec<Row> {
-        until("certificates", || self.rows().iter().all(|row| row.expires.is_some()));
+        until("certificates", || {
+            self.rows().iter().all(|row| row.expires.is_some())
+        });
         self.rows()
     }
 
     fn bundle(&self, stem: &str) -> String {
-        let path = self.acme().join("certificates").join(stem).with_extension("pem");
+        let path = self.acme().join(format!("certificates/{stem}.pem"));
         fs::read_to_string(path).unwrap_or_default()
     }
 }
@@ -230,7 +275,10 @@ type Pending = Mutex<HashMap<String, (String, ChallengeAnswer)>>;
 fn prove_by_tls(mut stream: TcpStream, pending: &Pending) -> Option<()> {
     let mut acceptor = Acceptor::default();
     let accepted = loop {
-        acceptor.read_tls(&mut stream).ok().filter(|count| *count > 0)?;
+        acceptor
+            .read_tls(&mut stream)
+            .ok()
+            .filter(|count| *count > 0)?;
         if let Some(accepted) = acceptor.accept().ok()? {
             break accepted;
         }
@@ -247,8 +295,12 @@ fn prove_by_tls(mut stream: TcpStream, pending: &Pending) -> Option<()> {
     let chain = vec![params.self_signed(&key).unwrap().der().clone()];
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let config = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut config = config.unwrap().with_no_client_auth().with_single_cert(chain, key).unwrap();
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let certificate = SingleCertAndKey::from(CertifiedKey::new(chain, key));
+    let config =
+        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    let config = config.unwrap().with_no_client_auth();
+    let mut config = config.with_cert_resolver(Arc::new(certificate));
     config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
     let mut connection = accepted.into_connection(Arc::new(config)).ok()?;
     connection.complete_io(&mut stream).ok()?;
@@ -259,21 +311,32 @@ fn prove_by_http(mut stream: TcpStream, pending: &Pending) -> Option<()> {
     let mut head = vec![0; 4096];
     let length = stream.read(&mut head).ok()?;
     let head = String::from_utf8_lossy(&head[..length]).into_owned();
-    let token = head.split(' ').nth(1)?.strip_prefix("/.well-known/acme-challenge/")?;
+    let token = head
+        .split(' ')
+        .nth(1)?
+        .strip_prefix("/.well-known/acme-challenge/")?;
     let (_, answer) = pending.lock().unwrap().get(token).cloned()?;
     let ChallengeAnswer::Http { token, thumbprint } = answer else {
         return None;
     };
     let body = format!("{token}.{thumbprint}");
     let length = body.len();
-    write!(stream, "HTTP/1.0 200 OK\r\ncontent-length: {length}\r\n\r\n{body}").ok()
+    write!(
+        stream,
+        "HTTP/1.0 200 OK\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .ok()
 }
 
 /// Sends a command to the DNS server.
 fn dns(port: u16, path: &str, body: &str) {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     let length = body.len();
-    write!(stream, "POST {path} HTTP/1.0\r\ncontent-length: {length}\r\n\r\n{body}").unwrap();
+    write!(
+        stream,
+        "POST {path} HTTP/1.0\r\ncontent-length: {length}\r\n\r\n{body}"
+    )
+    .unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     assert!(answer.contains(" 200 "), "{answer}");
@@ -299,12 +362,22 @@ fn certificates_are_ordered_renewed_and_revoked() {
             ..certificate(&["127.0.0.1"])
         },
     ]);
+    // Without a profile, pebble chooses one at random.
+    section.profile = Some("default".to_owned());
     section.contact = vec!["a@b.test".to_owned()];
     let running = pebble.start(&section);
     let rows = pebble.wait_for_all();
-    assert!(rows.iter().all(|row| row.error.is_none() && row.failures == 0), "{rows:?}");
-    let lifetime = |row: &Row| row.expires.unwrap().unix_seconds() - row.next.unwrap().unix_seconds();
-    assert!(lifetime(&rows[1]) < 4 * 24 * 3600 && lifetime(&rows[0]) > 20 * 24 * 3600, "{rows:?}");
+    assert!(
+        rows.iter()
+            .all(|row| row.error.is_none() && row.failures == 0),
+        "{rows:?}"
+    );
+    let lifetime =
+        |row: &Row| row.expires.unwrap().unix_seconds() - row.next.unwrap().unix_seconds();
+    assert!(
+        lifetime(&rows[1]) < 4 * 24 * 3600 && lifetime(&rows[0]) > 20 * 24 * 3600,
+        "{rows:?}"
+    );
     let first = pebble.bundle("a.test");
     assert_eq!(first.matches("BEGIN CERTIFICATE").count(), 2);
     assert_eq!(mode(&pebble.acme().join("certificates/a.test.pem")), 0o640);
@@ -312,32 +385,63 @@ fn certificates_are_ordered_renewed_and_revoked() {
     let orders = || fs::read_dir(pebble.acme().join("orders")).unwrap().count();
     assert_eq!(orders(), 0);
     // Keys are not reused.
-    let renewed = pebble.ask(&Request::Renew { name: "b.test".to_owned() });
-    assert!(matches!(renewed, Answer::Ended { error: None, .. }), "{renewed:?}");
+    let renewed = pebble.ask(&Request::Renew {
+        name: "b.test".to_owned(),
+    });
+    assert!(
+        matches!(renewed, Answer::Ended { error: None, .. }),
+        "{renewed:?}"
+    );
     let second = pebble.bundle("a.test");
-    let key = |bundle: &str| bundle.split_once("-----BEGIN PRIVATE").unwrap().1.to_owned();
+    let key = |bundle: &str| {
+        bundle
+            .split_once("-----BEGIN PRIVATE")
+            .unwrap()
+            .1
+            .to_owned()
+    };
     assert_ne!(key(&first), key(&second));
-    let revoked = pebble.ask(&Request::Revoke { name: "a.test".to_owned() });
-    assert!(matches!(revoked, Answer::Ended { error: None, .. }), "{revoked:?}");
+    let revoked = pebble.ask(&Request::Revoke {
+        name: "a.test".to_owned(),
+    });
+    assert!(
+        matches!(revoked, Answer::Ended { error: None, .. }),
+        "{revoked:?}"
+    );
     until("another certificate", || pebble.bundle("a.test") != second);
-    let tried = pebble.ask(&Request::Try { name: Some("a.test".to_owned()) });
-    let Answer::Ended { error: None, records } = tried else {
+    let tried = pebble.ask(&Request::Try {
+        name: Some("a.test".to_owned()),
+    });
+    let Answer::Ended {
+        error: None,
+        records,
+    } = tried
+    else {
         panic!("{tried:?}");
     };
-    assert!(records[0].starts_with("a.test. CAA 0 issue "), "{records:?}");
+    assert!(
+        records[0].starts_with("a.test. CAA 0 issue "),
+        "{records:?}"
+    );
     // After a restart, nothing is due.
     let last = pebble.bundle("a.test");
     drop(running);
     let _running = pebble.start(&section);
     let rows = pebble.rows();
-    assert!(rows.iter().all(|row| row.authority.is_some() && row.expires.is_some()), "{rows:?}");
+    assert!(
+        rows.iter()
+            .all(|row| row.authority.is_some() && row.expires.is_some()),
+        "{rows:?}"
+    );
     assert_eq!(pebble.bundle("a.test"), last);
 }
 
 #[test]
 fn a_wildcard_is_proved_by_the_hook() {
     let Some(pebble) = pebble() else { return };
-    let Some(curl) = becket_tidy::find("curl") else { return };
+    let Some(curl) = becket_tidy::find("curl") else {
+        return;
+    };
     let hook = pebble.folder.path().join("hook");
     let script = format!(
         "#!/bin/sh\ncase $1 in present) path=set-txt ;; remove) path=clear-txt ;; esac\n\
@@ -370,7 +474,16 @@ fn a_permanent_record_proves_a_wildcard() {
         panic!("no records");
     };
     let (name, value) = records[0].split_once(" TXT ").unwrap();
-    dns(pebble.dns_control, "/set-txt", &format!("{{\"host\":\"{name}\",\"value\":{value}}}"));
-    let renewed = pebble.ask(&Request::Renew { name: "*.e.test".to_owned() });
-    assert!(matches!(renewed, Answer::Ended { error: None, .. }), "{renewed:?}");
+    dns(
+        pebble.dns_control,
+        "/set-txt",
+        &format!("{{\"host\":\"{name}\",\"value\":{value}}}"),
+    );
+    let renewed = pebble.ask(&Request::Renew {
+        name: "*.e.test".to_owned(),
+    });
+    assert!(
+        matches!(renewed, Answer::Ended { error: None, .. }),
+        "{renewed:?}"
+    );
 }

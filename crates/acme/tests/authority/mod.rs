@@ -17,13 +17,13 @@ use tokio_rustls::TlsAcceptor;
 /// Requests so far, each as `METHOD PATH` and the status that its payload sets.
 type Requests = Rc<RefCell<Vec<String>>>;
 
-pub struct Fake {
+pub(crate) struct Fake {
     port: u16,
     requests: Requests,
 }
 
 #[derive(Clone)]
-pub enum Reply {
+pub(crate) enum Reply {
     Hang,
     /// Bytes of a whole response.
     Raw(String),
@@ -35,11 +35,11 @@ pub enum Reply {
 }
 
 impl Reply {
-    pub fn raw(text: &str) -> Self {
+    pub(crate) fn raw(text: &str) -> Self {
         Self::Raw(text.to_owned())
     }
 
-    pub fn json(body: &str) -> Self {
+    pub(crate) fn json(body: &str) -> Self {
         Self::Json {
             status: 200,
             headers: String::new(),
@@ -47,7 +47,7 @@ impl Reply {
         }
     }
 
-    pub fn status(self, status: u16) -> Self {
+    pub(crate) fn status(self, status: u16) -> Self {
         match self {
             Self::Json { headers, body, .. } => Self::Json {
                 status,
@@ -58,7 +58,7 @@ impl Reply {
         }
     }
 
-    pub fn header(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         if let Self::Json { headers, .. } = &mut self {
             headers.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -69,7 +69,10 @@ impl Reply {
 impl Fake {
     /// Starts an authority, and writes its CA to `ca.pem`. `replies` gets the request, as in
     /// [`Fake::requests`], and the URL of the authority.
-    pub async fn start(folder: &Path, replies: impl Fn(&str, &str) -> Reply + 'static) -> Self {
+    pub(crate) async fn start(
+        folder: &Path,
+        replies: impl Fn(&str, &str) -> Reply + 'static,
+    ) -> Self {
         let mut ca = CertificateParams::new(Vec::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
@@ -92,29 +95,33 @@ impl Fake {
         let (seen, replies) = (Rc::clone(&requests), Rc::new(replies));
         spawn_local(async move {
             while let Ok((stream, _)) = listener.accept().await {
-                let (acceptor, seen, replies) = (acceptor.clone(), Rc::clone(&seen), Rc::clone(&replies));
+                let (acceptor, seen, replies) =
+                    (acceptor.clone(), Rc::clone(&seen), Rc::clone(&replies));
                 spawn_local(async move {
                     let url = format!("https://127.0.0.1:{port}");
                     // A client may leave at any time.
-                    drop(answer(stream, acceptor, |request| {
-                        seen.borrow_mut().push(request.to_owned());
-                        replies(request, &url)
-                    }).await);
+                    drop(
+                        answer(stream, acceptor, |request| {
+                            seen.borrow_mut().push(request.to_owned());
+                            replies(request, &url)
+                        })
+                        .await,
+                    );
                 });
             }
         });
         Self { port, requests }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("https://127.0.0.1:{}{path}", self.port)
     }
 
-    pub fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.borrow().clone()
     }
 
-    pub fn count(&self, request: &str) -> usize {
+    pub(crate) fn count(&self, request: &str) -> usize {
         self.requests().iter().filter(|it| *it == request).count()
     }
 }
@@ -173,14 +180,19 @@ thread_local! {
 
 /// An authority that offers three challenges for `a.test`, two of them unknown, and whose check
 /// fails.
-pub fn refuse_after_challenge(request: &str, url: &str) -> Reply {
-    let problem = r#"{"type":"urn:ietf:params:acme:error:connection","detail":"no\n\u001b[31m connection"}"#;
+pub(crate) fn refuse_after_challenge(request: &str, url: &str) -> Reply {
+    let problem =
+        r#"{"type":"urn:ietf:params:acme:error:connection","detail":"no\n\u001b[31m connection"}"#;
     let is_ready = IS_READY.with_borrow(|it| *it);
     let state = if is_ready { "invalid" } else { "pending" };
     let order = format!(
         r#"{{"status":"{state}","authorizations":["{url}/authorization"],"finalize":"{url}/finalize"}}"#
     );
-    let error = if is_ready { format!(r#","error":{problem}"#) } else { String::new() };
+    let error = if is_ready {
+        format!(r#","error":{problem}"#)
+    } else {
+        String::new()
+    };
     let challenge = format!(
         r#"{{"type":"tls-alpn-01","url":"{url}/challenge","token":"dG9rZW4","status":"{state}"{error}}}"#
     );
@@ -189,11 +201,15 @@ pub fn refuse_after_challenge(request: &str, url: &str) -> Reply {
             r#"{{"newNonce":"{url}/nonce","newAccount":"{url}/account","newOrder":"{url}/order"}}"#
         )),
         "HEAD /nonce" => Reply::json(""),
-        "POST /account" => Reply::json("{}").status(201).header("location", &format!("{url}/account/1")),
+        "POST /account" => Reply::json("{}")
+            .status(201)
+            .header("location", &format!("{url}/account/1")),
         "POST /order" => {
             IS_READY.set(false);
             let order = order.replace("invalid", "pending");
-            Reply::json(&order).status(201).header("location", &format!("{url}/order/1"))
+            Reply::json(&order)
+                .status(201)
+                .header("location", &format!("{url}/order/1"))
         }
         "POST /order/1" => Reply::json(&order),
         "POST /challenge" => {
