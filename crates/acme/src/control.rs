@@ -137,7 +137,7 @@ async fn converse(stream: UnixStream, calls: mpsc::Sender<Call>) -> io::Result<(
         Err(error) => Answer::ended(Some(error.to_string())),
     };
     let text = serde_json::to_string(&answer)? + "\n";
-    Ok(timeout(IO_TIME, write.write_all(text.as_bytes())).await??)
+    timeout(IO_TIME, write.write_all(text.as_bytes())).await?
 }
 
 /// Sends a request to the companion of a folder, and waits for the answer. Blocks.
@@ -190,12 +190,8 @@ mod tests {
                 .unwrap();
             let answer = serde_json::to_string(&asked.await.unwrap()).unwrap();
             assert_eq!(answer, r#"{"ended":{"error":"why","records":[]}}"#);
-            for line in [
-                "{}\n",
-                "{\"list\":{\"a\":1}}\n",
-                "rubbish\n",
-                &"a".repeat(5000),
-            ] {
+            let long = "a".repeat(LONGEST_REQUEST as usize);
+            for line in ["{}\n", "{\"list\":{\"a\":1}}\n", "rubbish\n", &long] {
                 let mut stream = UnixStream::connect(path.join(NAME)).await.unwrap();
                 stream.write_all(line.as_bytes()).await.unwrap();
                 let mut answer = String::new();

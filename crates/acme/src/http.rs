@@ -7,7 +7,6 @@
 //! Facts that `instant-acme` drops are kept here: the wait that an error response requests, the
 //! authority's time, and the metadata of the directory.
 
-use std::error::Error as _;
 use std::future::Future;
 use std::path::Path;
 use std::pin::Pin;
@@ -16,7 +15,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use becket_sys::clock::Clock;
 use bytes::Bytes;
-use http::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER};
+use http::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode, Uri};
 use http_body_util::{BodyExt, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -130,10 +129,12 @@ impl AuthorityClient {
 
     async fn exchange(
         &self,
-        request: Request<BodyWrapper<Bytes>>,
+        mut request: Request<BodyWrapper<Bytes>>,
     ) -> Result<BytesResponse, instant_acme::Error> {
         let is_get = request.method() == Method::GET;
         let is_directory = *request.uri() == self.0.directory;
+        let agent = HeaderValue::from_static(USER_AGENT_TEXT);
+        request.headers_mut().insert(USER_AGENT, agent);
         let response = self.0.http.request(request).await;
         let (mut parts, body) = response
             .map_err(|error| other(causes(&error)))?
@@ -238,6 +239,8 @@ fn other(text: String) -> instant_acme::Error {
     instant_acme::Error::Other(text.into())
 }
 
+/// Authorities require this header (RFC 8555, section 6.1).
+const USER_AGENT_TEXT: &str = concat!("becket-acme/", env!("CARGO_PKG_VERSION"));
 /// Time limit for a request: connect, handshake and complete response.
 const REQUEST_TIME: Duration = Duration::from_secs(30);
 /// Maximum size of a response in bytes. The longest expected one is a chain of a few KiB.

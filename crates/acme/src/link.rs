@@ -45,7 +45,7 @@ pub struct Link {
     /// Number of the last set.
     number: Cell<u32>,
     /// Number of the set that the serving process answers.
-    served: watch::Receiver<u32>,
+    served: watch::Receiver<Option<u32>>,
 }
 
 impl Link {
@@ -54,12 +54,13 @@ impl Link {
         stream.set_nonblocking(true)?;
         let raw = stream.try_clone()?;
         let ready = Rc::new(tokio::net::UnixStream::from_std(stream)?);
-        let (sender, served) = watch::channel(0);
+        let (sender, served) = watch::channel(None);
         tokio::task::spawn_local(receive(raw.try_clone()?, Rc::clone(&ready), sender));
         Ok(Self {
             raw,
             ready,
-            number: Cell::new(0),
+            // A late answer to a set of an earlier companion has another number.
+            number: Cell::new(fastrand::u32(..)),
             served,
         })
     }
@@ -79,7 +80,7 @@ impl Link {
         let number = self.send(challenges).await;
         let number = number.map_err(|error| Error::os("send challenges", error))?;
         let mut served = self.served.clone();
-        let served = timeout(PATIENCE, served.wait_for(|it| *it == number));
+        let served = timeout(PATIENCE, served.wait_for(|it| *it == Some(number)));
         match served.await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(_)) => Err(fault("the supervisor exited")),
@@ -120,12 +121,16 @@ impl Link {
 }
 
 /// Receives commands until the end of the stream, which closes `served`.
-async fn receive(raw: UnixStream, ready: Rc<tokio::net::UnixStream>, served: watch::Sender<u32>) {
+async fn receive(
+    raw: UnixStream,
+    ready: Rc<tokio::net::UnixStream>,
+    served: watch::Sender<Option<u32>>,
+) {
     let mut incoming = Incoming::default();
     loop {
         while let Ok(Some(text)) = incoming.take(LONGEST_COMMAND) {
             match serde_json::from_slice(&text) {
-                Ok(Command::ChallengesServed(number)) => drop(served.send_replace(number)),
+                Ok(Command::ChallengesServed(number)) => drop(served.send_replace(Some(number))),
                 Ok(Command::Stop | Command::Drain | Command::Leave) => return,
                 // Other commands are for serving processes.
                 Ok(_) | Err(_) => tracing::debug!("ignored a command of the supervisor"),
@@ -182,12 +187,18 @@ mod tests {
             .run_until(async {
                 let link = Link::start(companion).unwrap();
                 let answers = tokio::task::spawn_blocking(move || {
-                    let event = next_event(&supervisor);
-                    assert_eq!(event, Event::Challenges(1, vec![challenge()]));
+                    let Event::Challenges(number, challenges) = next_event(&supervisor) else {
+                        panic!("another event");
+                    };
+                    assert_eq!(challenges, [challenge()]);
                     command(&supervisor, &Command::Reopen);
-                    command(&supervisor, &Command::ChallengesServed(0));
-                    command(&supervisor, &Command::ChallengesServed(1));
-                    assert_eq!(next_event(&supervisor), Event::Challenges(2, Vec::new()));
+                    command(
+                        &supervisor,
+                        &Command::ChallengesServed(number.wrapping_sub(1)),
+                    );
+                    command(&supervisor, &Command::ChallengesServed(number));
+                    let withdrawn = Event::Challenges(number.wrapping_add(1), Vec::new());
+                    assert_eq!(next_event(&supervisor), withdrawn);
                 });
                 link.serve(vec![challenge()]).await.unwrap();
                 link.withdraw().await;

@@ -125,10 +125,11 @@ impl Task<'_> {
             && found.kind == section.key(certificate);
         if fits && !is_done && !self.is_fresh {
             match self.session.account.order(found.url.clone()).await {
-                Ok(mut order) if order.state().status != OrderStatus::Invalid => {
-                    return Ok(Some((order, found)));
+                Ok(mut order) => {
+                    if order.state().status != OrderStatus::Invalid {
+                        return Ok(Some((order, found)));
+                    }
                 }
-                Ok(_) => {}
                 Err(error) => match Error::from(error) {
                     // The authority has removed the order.
                     gone if gone.is("malformed") || gone.is("unauthorized") => {}

@@ -205,7 +205,7 @@ mod tests {
                 "check the clock",
             ),
             (
-                whole.clone(),
+                whole,
                 &other.key,
                 &["a.test", "b.test"],
                 "another certificate",

@@ -1,5 +1,6 @@
 //! Orders from an authority that misbehaves: it hangs, sends rubbish, offers unknown challenges or
 //! other names, and refuses. The supervisor and the serving process are played by the test.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod authority;
 
@@ -18,15 +19,14 @@ use becket_config::notation::Text;
 use becket_process::protocol::{ChallengeAnswer, Command, Event};
 use becket_sys::clock::Clock;
 use becket_sys::fd_messages;
-use tokio::task::{LocalSet, spawn_blocking, spawn_local};
+use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::timeout;
 
 /// Runs a test, with a time limit.
 async fn run(test: impl Future<Output = ()>) {
-    let test = LocalSet::new().run_until(test);
-    timeout(Duration::from_secs(60), test)
-        .await
-        .expect("in time");
+    let tasks = LocalSet::new();
+    let test = timeout(Duration::from_secs(60), tasks.run_until(test));
+    test.await.expect("in time");
 }
 
 fn section(fake: &Fake, names: &[&str]) -> Acme {
@@ -84,6 +84,9 @@ impl Running {
 
 async fn asked(base: &Path, request: Request) -> Answer {
     let folder = base.join("acme");
+    while UnixStream::connect(folder.join("control")).is_err() {
+        yield_now().await;
+    }
     spawn_blocking(move || ask(&folder, &request).unwrap())
         .await
         .unwrap()
@@ -181,7 +184,10 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
         assert!(!fake.requests().contains(&"POST /challenge".to_owned()));
         running.send(&Command::ChallengesServed(number));
         let withdrawn = running.next_event().await;
-        assert_eq!(withdrawn, Event::Challenges(number + 1, Vec::new()));
+        assert_eq!(
+            withdrawn,
+            Event::Challenges(number.wrapping_add(1), Vec::new())
+        );
         assert!(fake.requests().contains(&"POST /challenge".to_owned()));
         let renewal = renewal_error(folder.path(), "a.test");
         let error = tokio::join!(renewal, async {
@@ -190,8 +196,7 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
             };
             running.send(&Command::ChallengesServed(number));
         });
-        let expected =
-            "a.test: API error: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
+        let expected = "a.test: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
         assert_eq!(error.0, expected);
         let Answer::Certificates(rows) = asked(folder.path(), Request::List {}).await else {
             panic!("no rows");

@@ -1,5 +1,6 @@
 //! Orders from pebble, the test authority of Let's Encrypt. The program runs as a process; the
 //! supervisor and the serving process are played by the test.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::collections::HashMap;
 use std::fs::{self, Permissions};
@@ -26,6 +27,7 @@ use becket_sys::privileges::is_root;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, IsCa, KeyPair};
 use rustls::ServerConfig;
 use rustls::server::Acceptor;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::PrivateKeyDer;
 
 /// Kills a process when the test ends.
@@ -41,8 +43,7 @@ impl Drop for Killed {
 struct Pebble {
     folder: tempfile::TempDir,
     acme: u16,
-    tls: TcpListener,
-    http: TcpListener,
+    pending: Arc<Pending>,
     dns_control: u16,
     _processes: [Killed; 2],
 }
@@ -121,11 +122,23 @@ fn pebble() -> Option<Pebble> {
             TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
     }
+    let pending = Arc::new(Pending::default());
+    let answers = Arc::clone(&pending);
+    thread::spawn(move || {
+        for client in tls.incoming() {
+            prove_by_tls(client.unwrap(), &answers).unwrap_or_default();
+        }
+    });
+    let answers = Arc::clone(&pending);
+    thread::spawn(move || {
+        for client in http.incoming() {
+            prove_by_http(client.unwrap(), &answers).unwrap_or_default();
+        }
+    });
     Some(Pebble {
         folder,
         acme,
-        tls,
-        http,
+        pending,
         dns_control: control,
         _processes: processes,
     })
@@ -192,22 +205,7 @@ impl Pebble {
             user,
         };
         send(&supervisor, &ToProcess::Acme(Box::new(start)));
-        let pending = Arc::new(Mutex::new(HashMap::new()));
-        let (tls, http) = (
-            self.tls.try_clone().unwrap(),
-            self.http.try_clone().unwrap(),
-        );
-        let known = Arc::clone(&pending);
-        let digests = Arc::clone(&pending);
-        thread::spawn(move || {
-            tls.incoming()
-                .for_each(|client| drop(prove_by_tls(client.unwrap(), &digests)))
-        });
-        let tokens = Arc::clone(&pending);
-        thread::spawn(move || {
-            http.incoming()
-                .for_each(|client| drop(prove_by_http(client.unwrap(), &tokens)))
-        });
+        let pending = Arc::clone(&self.pending);
         let section = section.clone();
         thread::spawn(move || {
             while let Ok(Some((text, _))) = fd_messages::receive(&supervisor, 1 << 20, 0) {
@@ -216,7 +214,7 @@ impl Pebble {
                     panic!("another event");
                 };
                 let all = challenges.into_iter().map(|it| answer(&section, it));
-                *known.lock().unwrap() = all.collect();
+                *pending.lock().unwrap() = all.collect();
                 send(&supervisor, &ToProcess::ChallengesServed(number));
             }
         });
@@ -224,8 +222,9 @@ impl Pebble {
     }
 
     fn ask(&self, request: &Request) -> Answer {
+        let control = self.acme().join("control");
         until("the companion listens", || {
-            self.acme().join("control").exists()
+            UnixStream::connect(&control).is_ok()
         });
         ask(&self.acme(), request).unwrap()
     }
@@ -246,11 +245,7 @@ impl Pebble {
     }
 
     fn bundle(&self, stem: &str) -> String {
-        let path = self
-            .acme()
-            .join("certificates")
-            .join(stem)
-            .with_extension("pem");
+        let path = self.acme().join(format!("certificates/{stem}.pem"));
         fs::read_to_string(path).unwrap_or_default()
     }
 }
@@ -297,13 +292,12 @@ fn prove_by_tls(mut stream: TcpStream, pending: &Pending) -> Option<()> {
     let chain = vec![params.self_signed(&key).unwrap().der().clone()];
     let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let key = provider.key_provider.load_private_key(key).unwrap();
+    let certificate = SingleCertAndKey::from(CertifiedKey::new(chain, key));
     let config =
         ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let mut config = config
-        .unwrap()
-        .with_no_client_auth()
-        .with_single_cert(chain, key)
-        .unwrap();
+    let config = config.unwrap().with_no_client_auth();
+    let mut config = config.with_cert_resolver(Arc::new(certificate));
     config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
     let mut connection = accepted.into_connection(Arc::new(config)).ok()?;
     connection.complete_io(&mut stream).ok()?;
@@ -365,6 +359,8 @@ fn certificates_are_ordered_renewed_and_revoked() {
             ..certificate(&["127.0.0.1"])
         },
     ]);
+    // Without a profile, pebble chooses one at random.
+    section.profile = Some("default".to_owned());
     section.contact = vec!["a@b.test".to_owned()];
     let running = pebble.start(&section);
     let rows = pebble.wait_for_all();
@@ -487,4 +483,22 @@ fn a_permanent_record_proves_a_wildcard() {
         matches!(renewed, Answer::Ended { error: None, .. }),
         "{renewed:?}"
     );
+}
+
+#[test]
+fn a_companion_that_is_killed_at_any_time_finishes_its_order() {
+    let Some(pebble) = pebble() else { return };
+    for delay in (0..1200).step_by(80) {
+        let section = pebble.section(vec![certificate(&[&format!("k{delay}.test")])]);
+        let running = pebble.start(&section);
+        thread::sleep(Duration::from_millis(delay));
+        drop(running);
+        let _running = pebble.start(&section);
+        pebble.wait_for_all();
+        let orders = fs::read_dir(pebble.acme().join("orders")).unwrap().count();
+        assert_eq!(orders, 0, "{delay}");
+    }
+    let state = fs::read(pebble.acme().join("state.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    assert!(state["orders"].as_array().unwrap().len() <= 15);
 }

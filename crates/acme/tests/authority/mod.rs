@@ -17,13 +17,13 @@ use tokio_rustls::TlsAcceptor;
 /// Requests so far, each as `METHOD PATH` and the status that its payload sets.
 type Requests = Rc<RefCell<Vec<String>>>;
 
-pub struct Fake {
+pub(crate) struct Fake {
     port: u16,
     requests: Requests,
 }
 
 #[derive(Clone)]
-pub enum Reply {
+pub(crate) enum Reply {
     Hang,
     /// Bytes of a whole response.
     Raw(String),
@@ -35,11 +35,11 @@ pub enum Reply {
 }
 
 impl Reply {
-    pub fn raw(text: &str) -> Self {
+    pub(crate) fn raw(text: &str) -> Self {
         Self::Raw(text.to_owned())
     }
 
-    pub fn json(body: &str) -> Self {
+    pub(crate) fn json(body: &str) -> Self {
         Self::Json {
             status: 200,
             headers: String::new(),
@@ -47,7 +47,7 @@ impl Reply {
         }
     }
 
-    pub fn status(self, status: u16) -> Self {
+    pub(crate) fn status(self, status: u16) -> Self {
         match self {
             Self::Json { headers, body, .. } => Self::Json {
                 status,
@@ -58,7 +58,7 @@ impl Reply {
         }
     }
 
-    pub fn header(mut self, name: &str, value: &str) -> Self {
+    pub(crate) fn header(mut self, name: &str, value: &str) -> Self {
         if let Self::Json { headers, .. } = &mut self {
             headers.push_str(&format!("{name}: {value}\r\n"));
         }
@@ -69,7 +69,10 @@ impl Reply {
 impl Fake {
     /// Starts an authority, and writes its CA to `ca.pem`. `replies` gets the request, as in
     /// [`Fake::requests`], and the URL of the authority.
-    pub async fn start(folder: &Path, replies: impl Fn(&str, &str) -> Reply + 'static) -> Self {
+    pub(crate) async fn start(
+        folder: &Path,
+        replies: impl Fn(&str, &str) -> Reply + 'static,
+    ) -> Self {
         let mut ca = CertificateParams::new(Vec::new()).unwrap();
         ca.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let ca = CertifiedIssuer::self_signed(ca, KeyPair::generate().unwrap()).unwrap();
@@ -110,15 +113,15 @@ impl Fake {
         Self { port, requests }
     }
 
-    pub fn url(&self, path: &str) -> String {
+    pub(crate) fn url(&self, path: &str) -> String {
         format!("https://127.0.0.1:{}{path}", self.port)
     }
 
-    pub fn requests(&self) -> Vec<String> {
+    pub(crate) fn requests(&self) -> Vec<String> {
         self.requests.borrow().clone()
     }
 
-    pub fn count(&self, request: &str) -> usize {
+    pub(crate) fn count(&self, request: &str) -> usize {
         self.requests().iter().filter(|it| *it == request).count()
     }
 }
@@ -177,7 +180,7 @@ thread_local! {
 
 /// An authority that offers three challenges for `a.test`, two of them unknown, and whose check
 /// fails.
-pub fn refuse_after_challenge(request: &str, url: &str) -> Reply {
+pub(crate) fn refuse_after_challenge(request: &str, url: &str) -> Reply {
     let problem =
         r#"{"type":"urn:ietf:params:acme:error:connection","detail":"no\n\u001b[31m connection"}"#;
     let is_ready = IS_READY.with_borrow(|it| *it);
