@@ -76,7 +76,7 @@ impl Pebble {
             &tls.ip().to_string(),
             "-defaultIPv6",
             "",
-            "-dns01",
+            "-dnsserver",
             &names.to_string(),
             "-http01",
             "",
