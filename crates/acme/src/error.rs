@@ -48,7 +48,9 @@ impl Error {
     }
 
     pub fn problem(subject: &str, problem: &Problem) -> Self {
-        let text = format!("{subject}{problem}");
+        let text = problem.to_string();
+        let text = text.strip_prefix("API error: ").unwrap_or(&text);
+        let text = format!("{subject}{text}");
         Self::Refused {
             text: shortened(text.as_bytes()),
             kind: problem.r#type.clone().unwrap_or_default(),

@@ -196,8 +196,7 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
             };
             running.send(&Command::ChallengesServed(number));
         });
-        let expected =
-            "a.test: API error: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
+        let expected = "a.test: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
         assert_eq!(error.0, expected);
         let Answer::Certificates(rows) = asked(folder.path(), Request::List {}).await else {
             panic!("no rows");

@@ -43,8 +43,7 @@ impl Drop for Killed {
 struct Pebble {
     folder: tempfile::TempDir,
     acme: u16,
-    tls: TcpListener,
-    http: TcpListener,
+    pending: Arc<Pending>,
     dns_control: u16,
     _processes: [Killed; 2],
 }
@@ -123,11 +122,23 @@ fn pebble() -> Option<Pebble> {
             TcpStream::connect(("127.0.0.1", port)).is_ok()
         });
     }
+    let pending = Arc::new(Pending::default());
+    let answers = Arc::clone(&pending);
+    thread::spawn(move || {
+        for client in tls.incoming() {
+            prove_by_tls(client.unwrap(), &answers).unwrap_or_default();
+        }
+    });
+    let answers = Arc::clone(&pending);
+    thread::spawn(move || {
+        for client in http.incoming() {
+            prove_by_http(client.unwrap(), &answers).unwrap_or_default();
+        }
+    });
     Some(Pebble {
         folder,
         acme,
-        tls,
-        http,
+        pending,
         dns_control: control,
         _processes: processes,
     })
@@ -194,22 +205,7 @@ impl Pebble {
             user,
         };
         send(&supervisor, &ToProcess::Acme(Box::new(start)));
-        let pending = Arc::new(Mutex::new(HashMap::new()));
-        let (tls, http) = (
-            self.tls.try_clone().unwrap(),
-            self.http.try_clone().unwrap(),
-        );
-        let known = Arc::clone(&pending);
-        let digests = Arc::clone(&pending);
-        thread::spawn(move || {
-            tls.incoming()
-                .for_each(|client| prove_by_tls(client.unwrap(), &digests).unwrap_or_default())
-        });
-        let tokens = Arc::clone(&pending);
-        thread::spawn(move || {
-            http.incoming()
-                .for_each(|client| prove_by_http(client.unwrap(), &tokens).unwrap_or_default())
-        });
+        let pending = Arc::clone(&self.pending);
         let section = section.clone();
         thread::spawn(move || {
             while let Ok(Some((text, _))) = fd_messages::receive(&supervisor, 1 << 20, 0) {
@@ -218,7 +214,7 @@ impl Pebble {
                     panic!("another event");
                 };
                 let all = challenges.into_iter().map(|it| answer(&section, it));
-                *known.lock().unwrap() = all.collect();
+                *pending.lock().unwrap() = all.collect();
                 send(&supervisor, &ToProcess::ChallengesServed(number));
             }
         });
@@ -226,8 +222,9 @@ impl Pebble {
     }
 
     fn ask(&self, request: &Request) -> Answer {
+        let control = self.acme().join("control");
         until("the companion listens", || {
-            self.acme().join("control").exists()
+            UnixStream::connect(&control).is_ok()
         });
         ask(&self.acme(), request).unwrap()
     }
@@ -486,4 +483,22 @@ fn a_permanent_record_proves_a_wildcard() {
         matches!(renewed, Answer::Ended { error: None, .. }),
         "{renewed:?}"
     );
+}
+
+#[test]
+fn a_companion_that_is_killed_at_any_time_finishes_its_order() {
+    let Some(pebble) = pebble() else { return };
+    for delay in (0..1200).step_by(80) {
+        let section = pebble.section(vec![certificate(&[&format!("k{delay}.test")])]);
+        let running = pebble.start(&section);
+        thread::sleep(Duration::from_millis(delay));
+        drop(running);
+        let _running = pebble.start(&section);
+        pebble.wait_for_all();
+        let orders = fs::read_dir(pebble.acme().join("orders")).unwrap().count();
+        assert_eq!(orders, 0, "{delay}");
+    }
+    let state = fs::read(pebble.acme().join("state.json")).unwrap();
+    let state: serde_json::Value = serde_json::from_slice(&state).unwrap();
+    assert!(state["orders"].as_array().unwrap().len() <= 15);
 }
