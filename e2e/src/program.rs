@@ -19,7 +19,7 @@ pub fn becket_program() -> &'static Path {
 }
 
 /// Builds the ACME companion. It is in the folder of [`becket_program`], where becket looks for it.
-pub fn acme_program() -> &'static Path {
+pub(crate) fn acme_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| build("becket-acme"))
 }

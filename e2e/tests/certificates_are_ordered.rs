@@ -30,7 +30,9 @@ fn trust(pebble: &Pebble) -> Trust {
     roots.add(root).unwrap();
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_protocol_versions(rustls::ALL_VERSIONS).unwrap();
+    let builder = builder
+        .with_protocol_versions(rustls::ALL_VERSIONS)
+        .unwrap();
     let mut config = builder.with_root_certificates(roots).with_no_client_auth();
     config.resumption = Resumption::disabled();
     Trust(Arc::new(config))

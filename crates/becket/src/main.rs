@@ -19,7 +19,8 @@ use anyhow::Context;
 use becket::admin::AdminAddress;
 use becket::check::check;
 use becket::cli::{
-    AcmeArguments, CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, StatusFlags, Subcommand, TopFlags,
+    AcmeArguments, CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, StatusFlags, Subcommand,
+    TopFlags,
 };
 use becket::ctl::NotDone;
 use becket::ctl::tasks::CtlTask;

@@ -263,15 +263,23 @@ mod tests {
              [[acme.certificate]]\nnames = ['2001:db8::1']",
         );
         let bundles = acme.certificate.iter();
-        let bundles: Vec<_> = bundles.map(|it| acme.bundle(Path::new("/etc"), it)).collect();
+        let bundles: Vec<_> = bundles
+            .map(|it| acme.bundle(Path::new("/etc"), it))
+            .collect();
         let expected = ["_.a.test", "2001-db8--1"];
-        assert_eq!(bundles, expected.map(|it| format!("/etc/a/certificates/{it}.pem").into()));
+        assert_eq!(
+            bundles,
+            expected.map(|it| PathBuf::from(format!("/etc/a/certificates/{it}.pem")))
+        );
     }
 
     #[test]
     fn an_authority_is_a_word_or_an_https_url() {
         for (text, url) in [
-            ("letsencrypt", "https://acme-v02.api.letsencrypt.org/directory"),
+            (
+                "letsencrypt",
+                "https://acme-v02.api.letsencrypt.org/directory",
+            ),
             ("https://ca.test/dir", "https://ca.test/dir"),
         ] {
             let authority = Authority::parse(text).unwrap();

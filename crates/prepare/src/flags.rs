@@ -308,7 +308,9 @@ impl AcmeFlags {
             Some(("staging", self.acme_staging.into())),
             authority.map(|it| ("authority", it.into())),
             contact.map(|it| ("contact", it.clone().into())),
-            self.acme_folder.as_ref().map(|it| ("folder", path(it).into())),
+            self.acme_folder
+                .as_ref()
+                .map(|it| ("folder", path(it).into())),
             self.acme_ca.as_ref().map(|it| ("ca", path(it).into())),
             Some(("certificate", vec![certificate].into())),
         ])

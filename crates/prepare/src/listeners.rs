@@ -195,7 +195,8 @@ impl ConfigBuilder<'_> {
     fn temporary(&mut self, path: &str, file: &Path, names: &[NamePattern]) -> Option<Loaded> {
         match self.loader.temporary(file, names) {
             Ok(loaded) => {
-                let fault = "not issued yet: clients get a temporary certificate, which they reject";
+                let fault =
+                    "not issued yet: clients get a temporary certificate, which they reject";
                 self.report.warn(shown(path, file, fault));
                 Some(loaded)
             }
@@ -340,7 +341,8 @@ impl ConfigBuilder<'_> {
             for name in one.names.iter() {
                 let keys = map.keys_mut(name.clone());
                 if one.is_managed && !keys.is_empty() {
-                    let fault = format!("for {name} a certificate of certificates is used, not this one");
+                    let fault =
+                        format!("for {name} a certificate of certificates is used, not this one");
                     self.report.warn(shown(path, &one.file, fault));
                     continue;
                 }

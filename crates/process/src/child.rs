@@ -94,7 +94,12 @@ impl Child {
         deprecated,
         reason = "the descriptors are owned, and stay open as long as they are registered"
     )]
-    pub(super) fn of(id: u32, process: ChildProcess, stream: UnixStream, read: Vec<u8>) -> io::Result<Self> {
+    pub(super) fn of(
+        id: u32,
+        process: ChildProcess,
+        stream: UnixStream,
+        read: Vec<u8>,
+    ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let handle = process.as_fd().try_clone_to_owned()?;
         let now = Instant::now();

@@ -197,9 +197,8 @@ fn companion_user(
 fn companion_program(becket: &Path) -> io::Result<PathBuf> {
     let becket = std::fs::canonicalize(becket)?;
     let program = becket.with_file_name(NAME);
-    let named = |error: io::Error| {
-        io::Error::new(error.kind(), format!("{}: {error}", program.display()))
-    };
+    let named =
+        |error: io::Error| io::Error::new(error.kind(), format!("{}: {error}", program.display()));
     if privileges::is_root() && !root_only::is_program(&program).map_err(named)? {
         let text = "a user other than root can change this program or its path";
         return Err(named(io::Error::new(io::ErrorKind::PermissionDenied, text)));

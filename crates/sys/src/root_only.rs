@@ -359,7 +359,10 @@ mod tests {
             give_folder(&at(name), &USER).unwrap();
             give_folder(&at(name), &USER).unwrap();
         }
-        assert_eq!([owner("new"), owner("empty"), owner("full")], [USER.uid, USER.uid, 0]);
+        assert_eq!(
+            [owner("new"), owner("empty"), owner("full")],
+            [USER.uid, USER.uid, 0]
+        );
         assert!(give_folder(&at("link"), &USER).is_err());
         let within = give_folder(&at("new/inner"), &USER).unwrap_err();
         assert_eq!(within.kind(), io::ErrorKind::PermissionDenied);

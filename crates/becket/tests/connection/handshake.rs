@@ -307,11 +307,17 @@ fn an_authority_gets_the_answer_to_a_pending_challenge_and_is_never_relayed() {
     let house = house("");
     for (pending, name, fault) in [
         ("a.test", "a.test", None),
-        ("b.test", "a.test", Some(AlertReceived(Alert::NoApplicationProtocol))),
+        (
+            "b.test",
+            "a.test",
+            Some(AlertReceived(Alert::NoApplicationProtocol)),
+        ),
     ] {
         let mut stage = house.stage();
         let mut answers = Answers::default();
-        answers.add_digest(pending, &[7; 32], Duration::MAX).unwrap();
+        answers
+            .add_digest(pending, &[7; 32], Duration::MAX)
+            .unwrap();
         stage.challenges.replace(answers);
         let mut config = house.client(&TLS13);
         config.alpn_protocols = vec![ACME_TLS.to_vec()];

@@ -29,6 +29,7 @@ use becket_proxy::connection::{Advanced, Connection, Side, Turn};
 use becket_proxy::metrics::Counters;
 use becket_proxy::pipes::{BULK, Pipes};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
+use becket_tls::challenges::Challenges;
 use becket_tls::scratch::Scratch;
 
 /// A scripted connection.

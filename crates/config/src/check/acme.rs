@@ -57,7 +57,11 @@ impl Acme {
         for (index, contact) in self.contact.iter().enumerate() {
             if !contact.contains('@') || contact.contains(char::is_whitespace) {
                 let path = format!("{}[{index}]", key!(at, self.contact));
-                report.refuse(path, "not a mail address", "an address such as you@example.org");
+                report.refuse(
+                    path,
+                    "not a mail address",
+                    "an address such as you@example.org",
+                );
             }
         }
         if self.certificate.is_empty() {

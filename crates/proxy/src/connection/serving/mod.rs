@@ -376,7 +376,9 @@ impl ServingFiles {
             self.note_request(parsed.as_ref().ok(), cx);
         }
         let decided = match parsed {
-            Ok(head) => self.site.decide(&head, found, (cx.turn.challenges, cx.turn.now)),
+            Ok(head) => self
+                .site
+                .decide(&head, found, (cx.turn.challenges, cx.turn.now)),
             Err(status) => ControlFlow::Continue(Reply::refusing(HeadRefusal::last(status))),
         };
         self.said = said;
