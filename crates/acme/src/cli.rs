@@ -77,7 +77,11 @@ pub fn run(cli: &Cli) -> ExitCode {
     match carry_out(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("becket-acme: {}", printable(&error));
+            // Only texts of an authority need to be escaped.
+            match error {
+                Error::Config { .. } | Error::Os { .. } => eprintln!("becket-acme: {error}"),
+                error => eprintln!("becket-acme: {}", printable(&error)),
+            }
             ExitCode::FAILURE
         }
     }

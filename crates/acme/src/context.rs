@@ -24,6 +24,11 @@ impl Context {
         certificates.position(|it| it.names.iter().any(|own| own.to_string() == name))
     }
 
+    pub fn names(&self, index: usize) -> Vec<String> {
+        let names = self.section.certificate[index].names.iter();
+        names.map(ToString::to_string).collect()
+    }
+
     /// Returns the authority with a directory URL, and whether this is its test environment.
     pub fn authority(&self, directory: &str) -> Option<(&Authority, bool)> {
         let all = self.section.authority.iter();

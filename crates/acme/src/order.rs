@@ -46,8 +46,8 @@ pub struct Task<'a> {
     pub begun: &'a Cell<bool>,
 }
 
-/// Answer to the challenge for one name.
-struct Answer {
+/// Answer to the challenge for one name, which proves control over it.
+struct Proof {
     /// Index of the name.
     name: usize,
     token: String,
@@ -186,8 +186,8 @@ impl Task<'_> {
 
     /// Answers the challenges, and waits until the authority has checked them.
     async fn prove(&self, order: &mut Order) -> Result<(), Error> {
-        let answers = self.answers(order).await?;
-        let proved = match self.present(&answers).await {
+        let proofs = self.proofs(order).await?;
+        let proved = match self.present(&proofs).await {
             Ok(()) => match timeout(PROOF_TIME, self.wait_until_ready(order)).await {
                 Ok(proved) => proved,
                 Err(_) => Err(Error::Authority(
@@ -196,19 +196,19 @@ impl Task<'_> {
             },
             Err(error) => Err(error),
         };
-        self.withdraw(&answers).await;
+        self.withdraw(&proofs).await;
         proved
     }
 
-    /// Returns an answer for each name that is not proved yet.
-    async fn answers(&self, order: &mut Order) -> Result<Vec<Answer>, Error> {
+    /// Returns a proof for each name that is not proved yet.
+    async fn proofs(&self, order: &mut Order) -> Result<Vec<Proof>, Error> {
         let names = &self.certificate().names;
         if order.state().authorizations.len() > names.len() {
             return Err(Error::Authority(
                 "more authorizations than names".to_owned(),
             ));
         }
-        let mut answers = Vec::new();
+        let mut proofs = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization?;
@@ -231,27 +231,27 @@ impl Task<'_> {
                 return Err(Error::authority(format!("{shown}: an invalid token")));
             }
             let key = challenge.key_authorization();
-            answers.push(Answer { name, token, key });
+            proofs.push(Proof { name, token, key });
         }
-        Ok(answers)
+        Ok(proofs)
     }
 
-    async fn present(&self, answers: &[Answer]) -> Result<(), Error> {
+    async fn present(&self, proofs: &[Proof]) -> Result<(), Error> {
         match self.kind() {
             ChallengeKind::DnsPersist => Ok(()),
-            ChallengeKind::Dns => self.call_hook("present", answers).await,
+            ChallengeKind::Dns => self.call_hook("present", proofs).await,
             ChallengeKind::TlsAlpn | ChallengeKind::Http => {
-                let challenges = answers.iter().map(|answer| self.challenge(answer));
+                let challenges = proofs.iter().map(|proof| self.challenge(proof));
                 self.link.serve(challenges.collect()).await
             }
         }
     }
 
-    async fn withdraw(&self, answers: &[Answer]) {
+    async fn withdraw(&self, proofs: &[Proof]) {
         match self.kind() {
             ChallengeKind::DnsPersist => {}
             ChallengeKind::Dns => {
-                if let Err(error) = self.call_hook("remove", answers).await {
+                if let Err(error) = self.call_hook("remove", proofs).await {
                     tracing::warn!(name: "acme-hook-failed", %error, "cannot remove a TXT record");
                 }
             }
@@ -259,28 +259,28 @@ impl Task<'_> {
         }
     }
 
-    async fn call_hook(&self, action: &str, answers: &[Answer]) -> Result<(), Error> {
+    async fn call_hook(&self, action: &str, proofs: &[Proof]) -> Result<(), Error> {
         let missing = || Error::config("acme.hook", "missing");
         let hook = self.context.section.hook.as_ref().ok_or_else(missing)?;
         let hook = self.context.base.join(hook);
-        for answer in answers {
-            let name = self.certificate().names[answer.name].to_string();
+        for proof in proofs {
+            let name = self.certificate().names[proof.name].to_string();
             let name = name.strip_prefix("*.").unwrap_or(&name);
             let record = format!("_acme-challenge.{name}");
-            hook::call(&hook, action, &record, &answer.key.dns_value()).await?;
+            hook::call(&hook, action, &record, &proof.key.dns_value()).await?;
         }
         Ok(())
     }
 
-    fn challenge(&self, answer: &Answer) -> AcmeChallenge {
+    fn challenge(&self, proof: &Proof) -> AcmeChallenge {
         let mut digest = [0; 32];
-        digest.copy_from_slice(answer.key.digest().as_ref());
+        digest.copy_from_slice(proof.key.digest().as_ref());
         AcmeChallenge {
             certificate: self.index as u32,
-            name: answer.name as u32,
+            name: proof.name as u32,
             answer: match self.kind() {
                 ChallengeKind::Http => ChallengeAnswer::Http {
-                    token: answer.token.clone(),
+                    token: proof.token.clone(),
                     thumbprint: self.session.account.key_thumbprint().to_owned(),
                 },
                 _ => ChallengeAnswer::TlsAlpn(digest),

@@ -229,6 +229,20 @@ impl Pebble {
         ask(&self.acme(), request).unwrap()
     }
 
+    /// Runs a command. Returns its exit code and its output.
+    fn command(&self, arguments: &[&str]) -> (Option<i32>, String) {
+        let mut program = Command::new(env!("CARGO_BIN_EXE_becket-acme"));
+        let config = self.folder.path().join("becket.toml");
+        let output = program
+            .args(arguments)
+            .arg("--config")
+            .arg(config)
+            .output()
+            .unwrap();
+        let text = [output.stdout, output.stderr].concat();
+        (output.status.code(), String::from_utf8(text).unwrap())
+    }
+
     fn rows(&self) -> Vec<Row> {
         match self.ask(&Request::List {}) {
             Answer::Certificates(rows) => rows,
@@ -375,6 +389,22 @@ fn certificates_are_ordered_renewed_and_revoked() {
         lifetime(&rows[1]) < 4 * 24 * 3600 && lifetime(&rows[0]) > 20 * 24 * 3600,
         "{rows:?}"
     );
+    let toml = "[acme]\nfolder = 'acme'\n[[acme.certificate]]\nnames = ['a.test']\n";
+    fs::write(pebble.folder.path().join("becket.toml"), toml).unwrap();
+    let (code, text) = pebble.command(&["list"]);
+    assert_eq!(code, Some(0), "{text}");
+    assert!(
+        text.starts_with("a.test, b.test\n  challenge tls-alpn-01\n"),
+        "{text}"
+    );
+    assert_eq!(text.matches("\n  expires   20").count(), 3, "{text}");
+    let (code, text) = pebble.command(&["renew", "z.test"]);
+    assert_eq!(
+        (code, text.contains("has this name")),
+        (Some(1), true),
+        "{text}"
+    );
+    assert_eq!(pebble.command(&["renew"]).0, Some(2));
     let first = pebble.bundle("a.test");
     assert_eq!(first.matches("BEGIN CERTIFICATE").count(), 2);
     assert_eq!(mode(&pebble.acme().join("certificates/a.test.pem")), 0o640);
