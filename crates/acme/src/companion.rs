@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use becket_log::Timestamp;
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::authority::{Session, account_url, dns_records, issuer};
 use crate::context::{Context, bundle_file, label};
@@ -65,7 +65,7 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
     let link = Rc::clone(&companion.link);
     let mut work = Some(clean(Rc::clone(&companion.context)));
     loop {
-        let now = companion.now();
+        let now = companion.context.now();
         if work.is_none() {
             work = companion.next_work(now);
         }
@@ -99,11 +99,7 @@ impl Companion {
                 .ok()??;
             verify::examine(&bundle, &certificate.names)
         });
-        let clock = context.clock.now();
-        let now = Moment {
-            mono: clock.mono,
-            unix: clock.unix,
-        };
+        let now = context.now();
         let begun = store.state().orders.into_iter();
         let ages = begun.map(|at| now.unix.saturating_sub(Duration::from_secs(at)));
         let held: Vec<_> = held.collect();
@@ -114,14 +110,6 @@ impl Companion {
             link: Rc::new(link),
             waiting: Vec::new(),
             asked: VecDeque::new(),
-        }
-    }
-
-    fn now(&self) -> Moment {
-        let now = self.context.clock.now();
-        Moment {
-            mono: now.mono,
-            unix: now.unix,
         }
     }
 
@@ -139,7 +127,7 @@ impl Companion {
     }
 
     fn handle(&mut self, done: Done) {
-        let now = self.now();
+        let now = self.context.now();
         match done {
             Done::Cleaned => {}
             Done::Revoked(certificate) => drop(self.schedule.force(certificate, now)),
@@ -229,30 +217,25 @@ impl Companion {
     }
 
     fn rows(&self, now: Moment) -> Vec<Row> {
-        let state = self.context.store.state();
-        let certificates = self.context.section.certificate.iter().enumerate();
-        let rows = certificates.map(|(index, certificate)| Row {
-            names: self.context.names(index),
-            authority: state.authorities.get(&certificate.stem()).map(|url| {
-                let known = self.context.authority(url);
-                known.map_or(url.clone(), |(it, staging)| label(it, staging))
-            }),
-            challenge: self
-                .context
-                .section
-                .challenge(certificate)
-                .label()
-                .to_owned(),
-            expires: self
-                .schedule
-                .held(index)
-                .map(|it| Timestamp::from_unix(it.not_after)),
-            next: self
-                .schedule
-                .next_attempt(index, now)
-                .map(Timestamp::from_unix),
-            failures: self.schedule.failures(index),
-            error: self.errors[index].clone(),
+        let Context { section, store, .. } = &*self.context;
+        let state = store.state();
+        let shown = |url: &String| {
+            let known = self.context.authority(url);
+            known.map_or(url.clone(), |(it, staging)| label(it, staging))
+        };
+        let rows = section.certificate.iter().enumerate();
+        let rows = rows.map(|(index, certificate)| {
+            let expires = self.schedule.held(index).map(|it| it.not_after);
+            let next = self.schedule.next_attempt(index, now);
+            Row {
+                names: self.context.names(index),
+                authority: state.authorities.get(&certificate.stem()).map(shown),
+                challenge: section.challenge(certificate).label().to_owned(),
+                expires: expires.map(Timestamp::from_unix),
+                next: next.map(Timestamp::from_unix),
+                failures: self.schedule.failures(index),
+                error: self.errors[index].clone(),
+            }
         });
         rows.collect()
     }
@@ -260,7 +243,8 @@ impl Companion {
 
 fn clean(context: Rc<Context>) -> Pin<Box<dyn Future<Output = Done>>> {
     Box::pin(async move {
-        abandon_others(&context).await;
+        // The files that are left are for the next start.
+        timeout(CLEANUP_TIME, abandon_others(&context)).await.ok();
         Done::Cleaned
     })
 }
@@ -368,3 +352,6 @@ async fn ask_for_window(context: Rc<Context>, certificate: usize) -> Done {
         window,
     }
 }
+
+/// Time limit to abandon unfinished orders at the start, which delays other orders.
+const CLEANUP_TIME: Duration = Duration::from_secs(120);

@@ -6,6 +6,7 @@ use becket_config::acme::{Acme, AcmeCertificate, Authority};
 use becket_config::notation::Text;
 use becket_sys::clock::Clock;
 
+use crate::schedule::Moment;
 use crate::store::Store;
 
 #[derive(Debug)]
@@ -18,6 +19,14 @@ pub struct Context {
 }
 
 impl Context {
+    pub fn now(&self) -> Moment {
+        let now = self.clock.now();
+        Moment {
+            mono: now.mono,
+            unix: now.unix,
+        }
+    }
+
     /// Returns the index of the certificate with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let mut certificates = self.section.certificate.iter();

@@ -93,11 +93,11 @@ impl Task<'_> {
 
     /// Checks the certificate and stores the bundle.
     fn keep(&self, chain: &str, unfinished: &UnfinishedOrder) -> Result<Held, Error> {
-        let Context { store, clock, .. } = self.context;
+        let store = &self.context.store;
         let bundle = verify::bundle(chain, &unfinished.key)?;
         let file = bundle_file(self.certificate());
         let staged = store.stage(Part::Certificates, &file, bundle.as_bytes())?;
-        let now = clock.now().unix;
+        let now = self.context.now().unix;
         let held = verify::verify(&staged.path(), &unfinished.names, now)?;
         if self.is_kept {
             let stem = self.certificate().stem();
@@ -144,12 +144,7 @@ impl Task<'_> {
     }
 
     async fn begin(&self) -> Result<(Order, UnfinishedOrder), Error> {
-        let Context {
-            section,
-            store,
-            clock,
-            ..
-        } = self.context;
+        let Context { section, store, .. } = self.context;
         let certificate = self.certificate();
         let kind = section.key(certificate);
         let key = KeyPair::generate_for(match kind {
@@ -178,7 +173,7 @@ impl Task<'_> {
         };
         if self.is_kept {
             store.save_json(Part::Orders, &order_file(certificate), &unfinished)?;
-            let now = clock.now().unix;
+            let now = self.context.now().unix;
             store.change_state(now, |state| state.orders.push(now.as_secs()))?;
         }
         Ok((order, unfinished))
