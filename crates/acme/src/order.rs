@@ -113,7 +113,8 @@ impl Task<'_> {
     async fn resume(&self) -> Result<Option<(Order, UnfinishedOrder)>, Error> {
         let Context { section, store, .. } = self.context;
         let certificate = self.certificate();
-        let found = UnfinishedOrder::load(self.context, certificate).filter(|_| self.is_kept);
+        let found = UnfinishedOrder::load(self.context, &order_file(certificate));
+        let found = found.filter(|_| self.is_kept);
         let Some(found) = found else {
             return Ok(None);
         };
@@ -161,18 +162,24 @@ impl Task<'_> {
         if let Some(replaces) = &self.replaces {
             new = new.replaces(replaces.clone());
         }
-        let order = self.session.account.new_order(&new).await?;
-        self.begun.set(true);
-        let unfinished = UnfinishedOrder {
+        let mut unfinished = UnfinishedOrder {
             directory: self.session.directory.clone(),
-            url: order.url().to_owned(),
+            url: String::new(),
             names: certificate.names.clone(),
             profile: section.profile(certificate).map(str::to_owned),
             kind,
             key,
         };
+        let file = order_file(certificate);
+        // If the disk is full, no order is begun.
         if self.is_kept {
-            store.save_json(Part::Orders, &order_file(certificate), &unfinished)?;
+            store.save_json(Part::Orders, &file, &unfinished)?;
+        }
+        let order = self.session.account.new_order(&new).await?;
+        self.begun.set(true);
+        unfinished.url = order.url().to_owned();
+        if self.is_kept {
+            store.save_json(Part::Orders, &file, &unfinished)?;
             let now = self.context.now().unix;
             store.change_state(now, |state| state.orders.push(now.as_secs()))?;
         }
