@@ -77,7 +77,11 @@ pub fn run(cli: &Cli) -> ExitCode {
     match carry_out(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("becket-acme: {}", printable(&error));
+            // Only texts of an authority need to be escaped.
+            match error {
+                Error::Config { .. } | Error::Os { .. } => eprintln!("becket-acme: {error}"),
+                error => eprintln!("becket-acme: {}", printable(&error)),
+            }
             ExitCode::FAILURE
         }
     }
@@ -102,7 +106,11 @@ fn carry_out(cli: &Cli) -> Result<(), Error> {
         Answer::Certificates(rows) => rows.iter().for_each(show),
         Answer::Ended { error, records } => {
             for record in records {
-                println!("{}", record.escape_debug());
+                // The URL of the account is a text of the authority.
+                println!(
+                    "{}",
+                    record.replace(|c: char| !(' '..='~').contains(&c), "?")
+                );
             }
             if let Some(error) = error {
                 return Err(Error::Authority(error));

@@ -8,16 +8,15 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
-use becket_config::acme::AcmeCertificate;
 use becket_log::Timestamp;
-use instant_acme::{CertificateIdentifier, RevocationRequest};
 use tokio::sync::{mpsc, oneshot};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::authority::{Session, account_url, dns_records, issuer};
 use crate::context::{Context, bundle_file, label};
 use crate::control::{self, Answer, Call, Request, Row};
 use crate::error::Error;
+use crate::issued;
 use crate::link::Link;
 use crate::order::Task;
 use crate::schedule::{Attempt, Held, Moment, Schedule, Setback, Window};
@@ -66,7 +65,7 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
     let link = Rc::clone(&companion.link);
     let mut work = Some(clean(Rc::clone(&companion.context)));
     loop {
-        let now = companion.now();
+        let now = companion.context.now();
         if work.is_none() {
             work = companion.next_work(now);
         }
@@ -100,11 +99,7 @@ impl Companion {
                 .ok()??;
             verify::examine(&bundle, &certificate.names)
         });
-        let clock = context.clock.now();
-        let now = Moment {
-            mono: clock.mono,
-            unix: clock.unix,
-        };
+        let now = context.now();
         let begun = store.state().orders.into_iter();
         let ages = begun.map(|at| now.unix.saturating_sub(Duration::from_secs(at)));
         let held: Vec<_> = held.collect();
@@ -115,14 +110,6 @@ impl Companion {
             link: Rc::new(link),
             waiting: Vec::new(),
             asked: VecDeque::new(),
-        }
-    }
-
-    fn now(&self) -> Moment {
-        let now = self.context.clock.now();
-        Moment {
-            mono: now.mono,
-            unix: now.unix,
         }
     }
 
@@ -140,7 +127,7 @@ impl Companion {
     }
 
     fn handle(&mut self, done: Done) {
-        let now = self.now();
+        let now = self.context.now();
         match done {
             Done::Cleaned => {}
             Done::Revoked(certificate) => drop(self.schedule.force(certificate, now)),
@@ -181,7 +168,7 @@ impl Companion {
     ) -> Option<String> {
         let section = &self.context.section;
         let index = attempt.certificate;
-        let names = names(&section.certificate[index]);
+        let names = self.context.names(index);
         let authority = label(&section.authority[attempt.authority], section.staging);
         match result {
             Ok(held) => {
@@ -230,30 +217,25 @@ impl Companion {
     }
 
     fn rows(&self, now: Moment) -> Vec<Row> {
-        let state = self.context.store.state();
-        let certificates = self.context.section.certificate.iter().enumerate();
-        let rows = certificates.map(|(index, certificate)| Row {
-            names: names(certificate),
-            authority: state.authorities.get(&certificate.stem()).map(|url| {
-                let known = self.context.authority(url);
-                known.map_or(url.clone(), |(it, staging)| label(it, staging))
-            }),
-            challenge: self
-                .context
-                .section
-                .challenge(certificate)
-                .label()
-                .to_owned(),
-            expires: self
-                .schedule
-                .held(index)
-                .map(|it| Timestamp::from_unix(it.not_after)),
-            next: self
-                .schedule
-                .next_attempt(index, now)
-                .map(Timestamp::from_unix),
-            failures: self.schedule.failures(index),
-            error: self.errors[index].clone(),
+        let Context { section, store, .. } = &*self.context;
+        let state = store.state();
+        let shown = |url: &String| {
+            let known = self.context.authority(url);
+            known.map_or(url.clone(), |(it, staging)| label(it, staging))
+        };
+        let rows = section.certificate.iter().enumerate();
+        let rows = rows.map(|(index, certificate)| {
+            let expires = self.schedule.held(index).map(|it| it.not_after);
+            let next = self.schedule.next_attempt(index, now);
+            Row {
+                names: self.context.names(index),
+                authority: state.authorities.get(&certificate.stem()).map(shown),
+                challenge: section.challenge(certificate).label().to_owned(),
+                expires: expires.map(Timestamp::from_unix),
+                next: next.map(Timestamp::from_unix),
+                failures: self.schedule.failures(index),
+                error: self.errors[index].clone(),
+            }
         });
         rows.collect()
     }
@@ -261,7 +243,8 @@ impl Companion {
 
 fn clean(context: Rc<Context>) -> Pin<Box<dyn Future<Output = Done>>> {
     Box::pin(async move {
-        abandon_others(&context).await;
+        // The files that are left are for the next start.
+        timeout(CLEANUP_TIME, abandon_others(&context)).await.ok();
         Done::Cleaned
     })
 }
@@ -273,7 +256,7 @@ async fn order(context: Rc<Context>, link: Rc<Link>, attempt: Attempt) -> Done {
     let (result, mut setback) = match Session::open(&context, authority, section.staging).await {
         Ok(session) => {
             let replaces = Some(attempt.certificate).filter(|_| attempt.replaces);
-            let replaces = replaces.and_then(|it| identifier(&context, it, &session));
+            let replaces = replaces.and_then(|it| issued::identifier(&context, it, &session));
             let task = Task {
                 context: &context,
                 session: &session,
@@ -311,7 +294,7 @@ async fn answer(context: Rc<Context>, link: Rc<Link>, index: usize, call: Call) 
     let mut records = Vec::new();
     let is_revocation = matches!(call.request, Request::Revoke { .. });
     let result = if is_revocation {
-        revoke(&context, index).await
+        issued::revoke(&context, index).await
     } else {
         try_out(&context, &link, index, &mut records).await
     };
@@ -337,16 +320,12 @@ async fn try_out(
     let session = Session::open(context, authority, true).await?;
     let identities = session.client.meta().caa_identities;
     let issuer = issuer(authority).or(identities.first().map(String::as_str));
+    let issuer = issuer.unwrap_or("CA");
     let account = account_url(&context.store, &label(authority, false));
     let certificate = &context.section.certificate[index];
     let kind = context.section.challenge(certificate);
     for name in &certificate.names {
-        records.extend(dns_records(
-            name,
-            kind,
-            issuer.unwrap_or("CA"),
-            account.as_deref(),
-        ));
+        records.extend(dns_records(name, kind, issuer, account.as_deref()));
     }
     let task = Task {
         context,
@@ -361,84 +340,18 @@ async fn try_out(
     task.run().await.map(drop)
 }
 
-async fn revoke(context: &Context, index: usize) -> Result<(), Error> {
-    let missing = || {
-        Error::config(
-            "acme.certificate",
-            "no certificate of a configured authority",
-        )
-    };
-    let directory = context.issued_by(index).unwrap_or_default();
-    let (authority, staging) = context.authority(&directory).ok_or_else(missing)?;
-    let file = bundle_file(&context.section.certificate[index]);
-    let bundle = context.store.load(Part::Certificates, &file)?;
-    let leaf = bundle
-        .and_then(|bundle| verify::leaf(&bundle))
-        .ok_or_else(missing)?;
-    let session = Session::open(context, authority, staging).await?;
-    let request = RevocationRequest {
-        certificate: &leaf,
-        reason: None,
-    };
-    session.account.revoke(&request).await?;
-    let names = names(&context.section.certificate[index]);
-    tracing::info!(name: "acme-certificate-revoked", ?names, authority = session.label, "certificate revoked");
-    Ok(())
-}
-
 async fn ask_for_window(context: Rc<Context>, certificate: usize) -> Done {
-    let window = window(&context, certificate).await.unwrap_or_else(|error| {
-        tracing::debug!(%error, "cannot request a renewal window");
-        None
-    });
+    let window = issued::window(&context, certificate)
+        .await
+        .unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot request a renewal window");
+            None
+        });
     Done::Asked {
         certificate,
         window,
     }
 }
 
-/// Requests the renewal window of a certificate. Returns `None` if its authority suggests none.
-async fn window(
-    context: &Context,
-    certificate: usize,
-) -> Result<Option<(Window, Duration)>, Error> {
-    let directory = context.issued_by(certificate).unwrap_or_default();
-    let Some((authority, staging)) = context.authority(&directory) else {
-        return Ok(None);
-    };
-    let session = Session::open(context, authority, staging).await?;
-    let Some(identifier) = identifier(context, certificate, &session) else {
-        return Ok(None);
-    };
-    let (info, wait) = session.account.renewal_info(&identifier).await?;
-    let time = |seconds: i64| Duration::from_secs(seconds.try_into().unwrap_or(0));
-    let window = Window {
-        start: time(info.suggested_window.start.unix_timestamp()),
-        end: time(info.suggested_window.end.unix_timestamp()),
-    };
-    Ok(Some((window, wait)))
-}
-
-/// Returns the identifier of the certificate in use (RFC 9773, section 4.1) if the authority of the
-/// session has issued it and suggests renewal windows.
-fn identifier(
-    context: &Context,
-    certificate: usize,
-    session: &Session,
-) -> Option<CertificateIdentifier<'static>> {
-    if context.issued_by(certificate)? != session.directory || !session.client.has_windows() {
-        return None;
-    }
-    let certificate = &context.section.certificate[certificate];
-    let bundle = context
-        .store
-        .load(Part::Certificates, &bundle_file(certificate))
-        .ok()??;
-    let leaf = verify::leaf(&bundle)?;
-    let identifier = CertificateIdentifier::try_from(&leaf).ok()?;
-    Some(identifier.into_owned())
-}
-
-fn names(certificate: &AcmeCertificate) -> Vec<String> {
-    certificate.names.iter().map(ToString::to_string).collect()
-}
+/// Time limit to abandon unfinished orders at the start, which delays other orders.
+const CLEANUP_TIME: Duration = Duration::from_secs(120);

@@ -6,6 +6,7 @@ use becket_config::acme::{Acme, AcmeCertificate, Authority};
 use becket_config::notation::Text;
 use becket_sys::clock::Clock;
 
+use crate::schedule::Moment;
 use crate::store::Store;
 
 #[derive(Debug)]
@@ -18,10 +19,23 @@ pub struct Context {
 }
 
 impl Context {
+    pub fn now(&self) -> Moment {
+        let now = self.clock.now();
+        Moment {
+            mono: now.mono,
+            unix: now.unix,
+        }
+    }
+
     /// Returns the index of the certificate with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
         let mut certificates = self.section.certificate.iter();
         certificates.position(|it| it.names.iter().any(|own| own.to_string() == name))
+    }
+
+    pub fn names(&self, index: usize) -> Vec<String> {
+        let names = self.section.certificate[index].names.iter();
+        names.map(ToString::to_string).collect()
     }
 
     /// Returns the authority with a directory URL, and whether this is its test environment.

@@ -9,7 +9,7 @@
 //! is checked before it replaces another one.
 //!
 //! * [`companion`]: the loop; [`schedule`] decides, [`order`] carries out, [`unfinished`] continues;
-//! * [`authority`], [`http`]: accounts, and requests to authorities;
+//! * [`authority`], [`issued`], [`http`]: accounts, certificates in use, and requests;
 //! * [`store`], [`context`], [`verify`]: the folder, and the bundles in it;
 //! * [`link`], [`control`], [`hook`]: the supervisor, the commands, and the DNS program;
 //! * [`confine`]: privileges of the process;
@@ -28,6 +28,7 @@ pub mod control;
 pub mod error;
 pub mod hook;
 pub mod http;
+pub mod issued;
 pub mod link;
 pub mod order;
 pub mod schedule;

@@ -17,6 +17,7 @@ use becket_acme::{companion, confine, link};
 use becket_config::process::Log;
 use becket_keys::files::Files;
 use becket_process::protocol::{IS_STARTED, VERSION};
+use becket_process::signals::Signals;
 use becket_sys::clock::Clock;
 use clap::Parser;
 use tokio::task::LocalSet;
@@ -66,7 +67,12 @@ fn serve() -> Result<(), Error> {
         .enable_all()
         .build();
     let runtime = runtime.map_err(failed)?;
-    let done = LocalSet::new().block_on(&runtime, companion::run(context, stream));
+    let run = async {
+        // The supervisor reacts to signals, and ends this process by closing the socket.
+        let _signals = Signals::listen().map_err(failed)?;
+        companion::run(context, stream).await
+    };
+    let done = LocalSet::new().block_on(&runtime, run);
     // Does not wait for a lookup of a host in progress.
     runtime.shutdown_background();
     done

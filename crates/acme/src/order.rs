@@ -46,8 +46,8 @@ pub struct Task<'a> {
     pub begun: &'a Cell<bool>,
 }
 
-/// Answer to the challenge for one name.
-struct Answer {
+/// Answer to the challenge for one name, which proves control over it.
+struct Proof {
     /// Index of the name.
     name: usize,
     token: String,
@@ -93,11 +93,11 @@ impl Task<'_> {
 
     /// Checks the certificate and stores the bundle.
     fn keep(&self, chain: &str, unfinished: &UnfinishedOrder) -> Result<Held, Error> {
-        let Context { store, clock, .. } = self.context;
+        let store = &self.context.store;
         let bundle = verify::bundle(chain, &unfinished.key)?;
         let file = bundle_file(self.certificate());
         let staged = store.stage(Part::Certificates, &file, bundle.as_bytes())?;
-        let now = clock.now().unix;
+        let now = self.context.now().unix;
         let held = verify::verify(&staged.path(), &unfinished.names, now)?;
         if self.is_kept {
             let stem = self.certificate().stem();
@@ -113,7 +113,8 @@ impl Task<'_> {
     async fn resume(&self) -> Result<Option<(Order, UnfinishedOrder)>, Error> {
         let Context { section, store, .. } = self.context;
         let certificate = self.certificate();
-        let found = UnfinishedOrder::load(self.context, certificate).filter(|_| self.is_kept);
+        let found = UnfinishedOrder::load(self.context, &order_file(certificate));
+        let found = found.filter(|_| self.is_kept);
         let Some(found) = found else {
             return Ok(None);
         };
@@ -144,12 +145,7 @@ impl Task<'_> {
     }
 
     async fn begin(&self) -> Result<(Order, UnfinishedOrder), Error> {
-        let Context {
-            section,
-            store,
-            clock,
-            ..
-        } = self.context;
+        let Context { section, store, .. } = self.context;
         let certificate = self.certificate();
         let kind = section.key(certificate);
         let key = KeyPair::generate_for(match kind {
@@ -166,19 +162,25 @@ impl Task<'_> {
         if let Some(replaces) = &self.replaces {
             new = new.replaces(replaces.clone());
         }
-        let order = self.session.account.new_order(&new).await?;
-        self.begun.set(true);
-        let unfinished = UnfinishedOrder {
+        let mut unfinished = UnfinishedOrder {
             directory: self.session.directory.clone(),
-            url: order.url().to_owned(),
+            url: String::new(),
             names: certificate.names.clone(),
             profile: section.profile(certificate).map(str::to_owned),
             kind,
             key,
         };
+        let file = order_file(certificate);
+        // If the disk is full, no order is begun.
         if self.is_kept {
-            store.save_json(Part::Orders, &order_file(certificate), &unfinished)?;
-            let now = clock.now().unix;
+            store.save_json(Part::Orders, &file, &unfinished)?;
+        }
+        let order = self.session.account.new_order(&new).await?;
+        self.begun.set(true);
+        unfinished.url = order.url().to_owned();
+        if self.is_kept {
+            store.save_json(Part::Orders, &file, &unfinished)?;
+            let now = self.context.now().unix;
             store.change_state(now, |state| state.orders.push(now.as_secs()))?;
         }
         Ok((order, unfinished))
@@ -186,8 +188,8 @@ impl Task<'_> {
 
     /// Answers the challenges, and waits until the authority has checked them.
     async fn prove(&self, order: &mut Order) -> Result<(), Error> {
-        let answers = self.answers(order).await?;
-        let proved = match self.present(&answers).await {
+        let proofs = self.proofs(order).await?;
+        let proved = match self.present(&proofs).await {
             Ok(()) => match timeout(PROOF_TIME, self.wait_until_ready(order)).await {
                 Ok(proved) => proved,
                 Err(_) => Err(Error::Authority(
@@ -196,19 +198,19 @@ impl Task<'_> {
             },
             Err(error) => Err(error),
         };
-        self.withdraw(&answers).await;
+        self.withdraw(&proofs).await;
         proved
     }
 
-    /// Returns an answer for each name that is not proved yet.
-    async fn answers(&self, order: &mut Order) -> Result<Vec<Answer>, Error> {
+    /// Returns a proof for each name that is not proved yet.
+    async fn proofs(&self, order: &mut Order) -> Result<Vec<Proof>, Error> {
         let names = &self.certificate().names;
         if order.state().authorizations.len() > names.len() {
             return Err(Error::Authority(
                 "more authorizations than names".to_owned(),
             ));
         }
-        let mut answers = Vec::new();
+        let mut proofs = Vec::new();
         let mut authorizations = order.authorizations();
         while let Some(authorization) = authorizations.next().await {
             let mut authorization = authorization?;
@@ -231,27 +233,27 @@ impl Task<'_> {
                 return Err(Error::authority(format!("{shown}: an invalid token")));
             }
             let key = challenge.key_authorization();
-            answers.push(Answer { name, token, key });
+            proofs.push(Proof { name, token, key });
         }
-        Ok(answers)
+        Ok(proofs)
     }
 
-    async fn present(&self, answers: &[Answer]) -> Result<(), Error> {
+    async fn present(&self, proofs: &[Proof]) -> Result<(), Error> {
         match self.kind() {
             ChallengeKind::DnsPersist => Ok(()),
-            ChallengeKind::Dns => self.call_hook("present", answers).await,
+            ChallengeKind::Dns => self.call_hook("present", proofs).await,
             ChallengeKind::TlsAlpn | ChallengeKind::Http => {
-                let challenges = answers.iter().map(|answer| self.challenge(answer));
+                let challenges = proofs.iter().map(|proof| self.challenge(proof));
                 self.link.serve(challenges.collect()).await
             }
         }
     }
 
-    async fn withdraw(&self, answers: &[Answer]) {
+    async fn withdraw(&self, proofs: &[Proof]) {
         match self.kind() {
             ChallengeKind::DnsPersist => {}
             ChallengeKind::Dns => {
-                if let Err(error) = self.call_hook("remove", answers).await {
+                if let Err(error) = self.call_hook("remove", proofs).await {
                     tracing::warn!(name: "acme-hook-failed", %error, "cannot remove a TXT record");
                 }
             }
@@ -259,28 +261,28 @@ impl Task<'_> {
         }
     }
 
-    async fn call_hook(&self, action: &str, answers: &[Answer]) -> Result<(), Error> {
+    async fn call_hook(&self, action: &str, proofs: &[Proof]) -> Result<(), Error> {
         let missing = || Error::config("acme.hook", "missing");
         let hook = self.context.section.hook.as_ref().ok_or_else(missing)?;
         let hook = self.context.base.join(hook);
-        for answer in answers {
-            let name = self.certificate().names[answer.name].to_string();
+        for proof in proofs {
+            let name = self.certificate().names[proof.name].to_string();
             let name = name.strip_prefix("*.").unwrap_or(&name);
             let record = format!("_acme-challenge.{name}");
-            hook::call(&hook, action, &record, &answer.key.dns_value()).await?;
+            hook::call(&hook, action, &record, &proof.key.dns_value()).await?;
         }
         Ok(())
     }
 
-    fn challenge(&self, answer: &Answer) -> AcmeChallenge {
+    fn challenge(&self, proof: &Proof) -> AcmeChallenge {
         let mut digest = [0; 32];
-        digest.copy_from_slice(answer.key.digest().as_ref());
+        digest.copy_from_slice(proof.key.digest().as_ref());
         AcmeChallenge {
             certificate: self.index as u32,
-            name: answer.name as u32,
+            name: proof.name as u32,
             answer: match self.kind() {
                 ChallengeKind::Http => ChallengeAnswer::Http {
-                    token: answer.token.clone(),
+                    token: proof.token.clone(),
                     thumbprint: self.session.account.key_thumbprint().to_owned(),
                 },
                 _ => ChallengeAnswer::TlsAlpn(digest),

@@ -1,6 +1,6 @@
 //! Unfinished orders: their files, and how they are abandoned.
 
-use becket_config::acme::{AcmeCertificate, AcmeName, KeyKind};
+use becket_config::acme::{AcmeName, KeyKind};
 use instant_acme::AuthorizationStatus;
 use serde::{Deserialize, Serialize};
 use zeroize::ZeroizeOnDrop;
@@ -15,6 +15,7 @@ use crate::store::Part;
 pub struct UnfinishedOrder {
     #[zeroize(skip)]
     pub directory: String,
+    /// Empty until the authority has accepted the order.
     #[zeroize(skip)]
     pub url: String,
     #[zeroize(skip)]
@@ -28,13 +29,11 @@ pub struct UnfinishedOrder {
 }
 
 impl UnfinishedOrder {
-    /// Returns the unfinished order of a certificate. A file that cannot be parsed has no order to
-    /// continue.
-    pub fn load(context: &Context, certificate: &AcmeCertificate) -> Option<Self> {
-        let loaded = context
-            .store
-            .load_json(Part::Orders, &order_file(certificate));
-        loaded.ok().flatten()
+    /// Returns the order in a file. A file that cannot be parsed, or that has no URL, has no order
+    /// to continue.
+    pub fn load(context: &Context, file: &str) -> Option<Self> {
+        let loaded = context.store.load_json::<Self>(Part::Orders, file);
+        loaded.ok().flatten().filter(|order| !order.url.is_empty())
     }
 
     /// Deactivates the authorizations of the order, which makes it invalid. A failure is only
@@ -91,10 +90,7 @@ pub async fn abandon_others(context: &Context) {
         .into_iter()
         .filter(|file| !known.contains(file))
     {
-        let loaded = context
-            .store
-            .load_json::<UnfinishedOrder>(Part::Orders, &file);
-        if let Ok(Some(order)) = loaded {
+        if let Some(order) = UnfinishedOrder::load(context, &file) {
             order.abandon(context, None).await;
         }
         if let Err(error) = context.store.remove(Part::Orders, &file) {

@@ -225,7 +225,7 @@ async fn names_that_were_not_ordered_are_not_answered() {
         let error = renewal_error(folder.path(), "b.test").await;
         assert_eq!(error, "a name that was not ordered: a.test");
         assert_eq!(fake.count("POST /challenge"), 0);
-        // The same order is continued.
+        // Both attempts continue one order.
         assert_eq!(fake.count("POST /order"), 1);
     })
     .await;

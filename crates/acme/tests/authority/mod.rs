@@ -174,7 +174,7 @@ fn payload(body: &[u8]) -> Option<serde_json::Value> {
 }
 
 thread_local! {
-    /// Whether the challenge of the last order was declared ready.
+    /// `true` if the challenge of the last order was declared ready.
     static IS_READY: RefCell<bool> = const { RefCell::new(false) };
 }
 
