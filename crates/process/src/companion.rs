@@ -96,7 +96,7 @@ impl Runner {
         }
     }
 
-    pub(super) fn companion_fault(&mut self, fault: &str) {
+    pub(super) fn companion_fault(&self, fault: &str) {
         tracing::error!(name: "acme-protocol-violated", fault, "the ACME companion violated the protocol; killing it");
         self.kill_companion();
     }

@@ -6,7 +6,7 @@
 //! calls [`Challenges::replace`], and workers look answers up. A worker takes the lock only for a
 //! client that offers `acme-tls/1` alone, or that requests a path below [`HTTP_PATH`].
 //!
-//! [`Answers::at_once`] limits the number of answers, and each has a deadline. Without pending
+//! [`PendingChallenges::at_once`] limits the number of answers, and each has a deadline. Without pending
 //! challenges, every lookup fails.
 
 use std::collections::HashMap;
@@ -19,16 +19,17 @@ use rustls::ServerConfig;
 use rustls::crypto::aws_lc_rs;
 use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::server::NoServerSessionStorage;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
 use becket_proto::client_hello::ClientHello;
 
-/// Answers that all workers share.
+/// PendingChallenges that all workers share.
 #[derive(Debug, Default)]
-pub struct Challenges(RwLock<Answers>);
+pub struct Challenges(RwLock<PendingChallenges>);
 
 /// The answers of all pending challenges.
 #[derive(Debug, Default)]
-pub struct Answers {
+pub struct PendingChallenges {
     /// TLS configurations by server name.
     configs: HashMap<String, (Duration, Arc<ServerConfig>)>,
     /// Key authorizations by token.
@@ -36,7 +37,7 @@ pub struct Answers {
 }
 
 impl Challenges {
-    pub fn replace(&self, answers: Answers) {
+    pub fn replace(&self, answers: PendingChallenges) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = answers;
     }
 
@@ -56,7 +57,7 @@ impl Challenges {
     }
 }
 
-impl Answers {
+impl PendingChallenges {
     /// Adds the answer of a TLS-ALPN-01 challenge: a self-signed certificate for `name` with the
     /// digest of the key authorization.
     ///
@@ -130,10 +131,13 @@ fn config(name: &str, digest: &[u8; 32]) -> Result<ServerConfig, Box<dyn std::er
     let certificate = params.self_signed(&key)?;
     let key = PrivatePkcs8KeyDer::from(key.serialize_der());
     let provider = Arc::new(aws_lc_rs::default_provider());
+    let key = provider.key_provider.load_private_key(key.into())?;
+    // `with_single_cert` would reject the critical extension.
+    let chain = CertifiedKey::new(vec![certificate.der().clone()], key);
     let mut config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(rustls::DEFAULT_VERSIONS)?
         .with_no_client_auth()
-        .with_single_cert(vec![certificate.der().clone()], key.into())?;
+        .with_cert_resolver(Arc::new(SingleCertAndKey::from(chain)));
     config.alpn_protocols = vec![ACME_TLS.to_vec()];
     config.session_storage = Arc::new(NoServerSessionStorage {});
     config.send_tls13_tickets = 0;
@@ -158,7 +162,7 @@ mod tests {
     #[test]
     fn an_answer_ends_at_its_deadline_and_with_the_next_set() {
         let challenges = Challenges::default();
-        let mut answers = Answers::default();
+        let mut answers = PendingChallenges::default();
         answers.add_digest("a.test", &[1; 32], MINUTE).unwrap();
         answers
             .add_http("token".to_owned(), "thumb", MINUTE)
@@ -173,14 +177,14 @@ mod tests {
         assert_eq!(answer.as_deref(), Some("token.thumb"));
         assert!(challenges.http(&path, MINUTE).is_none());
         assert!(challenges.http("/token", before).is_none());
-        challenges.replace(Answers::default());
+        challenges.replace(PendingChallenges::default());
         assert!(challenges.config("a.test", before).is_none());
         assert!(challenges.http(&path, before).is_none());
     }
 
     #[test]
     fn a_token_cannot_leave_its_path_or_add_lines() {
-        let mut answers = Answers::default();
+        let mut answers = PendingChallenges::default();
         for token in ["", "../x", "a\r\nb", "a b", &"a".repeat(257)] {
             assert!(answers.add_http(token.to_owned(), "x", MINUTE).is_err());
             assert!(answers.add_http("x".to_owned(), token, MINUTE).is_err());
@@ -197,7 +201,7 @@ mod tests {
 
     #[test]
     fn the_certificate_has_the_digest_in_a_critical_extension_and_one_name() {
-        let mut answers = Answers::default();
+        let mut answers = PendingChallenges::default();
         answers.add_digest("192.0.2.1", &[7; 32], MINUTE).unwrap();
         let (_, config) = &answers.configs["1.2.0.192.in-addr.arpa"];
         assert_eq!(config.alpn_protocols, [ACME_TLS]);

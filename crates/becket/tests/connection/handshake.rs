@@ -7,7 +7,7 @@ use std::time::Duration;
 use crate::script::link::End;
 use crate::script::stage::Stage;
 use becket_proto::close_reason::CloseReason;
-use becket_tls::challenges::{ACME_TLS, Answers};
+use becket_tls::challenges::{ACME_TLS, PendingChallenges};
 use rustls::AlertDescription as Alert;
 use rustls::Error::AlertReceived;
 use rustls::version::{TLS12, TLS13};
@@ -314,7 +314,7 @@ fn an_authority_gets_the_answer_to_a_pending_challenge_and_is_never_relayed() {
         ),
     ] {
         let mut stage = house.stage();
-        let mut answers = Answers::default();
+        let mut answers = PendingChallenges::default();
         answers
             .add_digest(pending, &[7; 32], Duration::MAX)
             .unwrap();

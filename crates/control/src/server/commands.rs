@@ -16,7 +16,7 @@ use becket_process::link::resources::ProcessResources;
 use becket_process::protocol::{
     AcmeChallenge, ChallengeAnswer, Command, Event, OperatorRequest, Resources,
 };
-use becket_tls::challenges::Answers;
+use becket_tls::challenges::PendingChallenges;
 
 impl Control {
     pub(super) async fn obey(&mut self, (command, fds): Delivered) {
@@ -68,7 +68,7 @@ impl Control {
         let config = self.state.config();
         let shared = self.state.shared();
         let now = shared.clock.now().mono;
-        let mut answers = Answers::default();
+        let mut answers = PendingChallenges::default();
         for challenge in challenges {
             let (certificate, index) = (challenge.certificate as usize, challenge.name as usize);
             let section = config.file.acme.as_ref();
