@@ -38,8 +38,11 @@ fn trust(pebble: &Pebble) -> Trust {
     Trust(Arc::new(config))
 }
 
+/// Waits until the certificate is ordered and served.
 #[track_caller]
-fn is_served(at: SocketAddr, trust: &Trust, name: &str) {
+fn is_served(place: &Place, at: SocketAddr, trust: &Trust, name: &str) {
+    let bundle = place.path(&format!("acme/certificates/{NAME}.pem"));
+    eventually("a certificate is issued", || bundle.exists());
     eventually("the ordered certificate is served", || {
         Client::connect_as(at, trust, name).is_ok()
     });
@@ -62,9 +65,8 @@ fn a_certificate_is_ordered_by_tls_alpn_and_renewed_on_request() {
     let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
     let shape = shape.section(&pebble.section(&certificate));
     let becket = Becket::start(&place, &shape);
-    // Until the certificate is issued, clients get a temporary one, and the status says so.
     let trust = trust(&pebble);
-    is_served(becket.web, &trust, NAME);
+    is_served(&place, becket.web, &trust, NAME);
     let mut client = Client::connect_as(becket.web, &trust, NAME).unwrap();
     let answer = client.ask(REQUEST).unwrap();
     assert!(answer.ends_with(b"well met"));
@@ -106,8 +108,8 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     let shape = shape.section(&pebble.section(&keys));
     let becket = Becket::start(&place, &shape);
     let trust = trust(&pebble);
-    is_served(becket.web, &trust, NAME);
-    is_served(becket.web, &trust, &address.to_string());
+    is_served(&place, becket.web, &trust, NAME);
+    is_served(&place, becket.web, &trust, &address.to_string());
     let (status, _) = http_get(http, "/.well-known/acme-challenge/other").unwrap();
     assert_eq!(status, 301);
 }
@@ -137,6 +139,6 @@ fn a_killed_companion_continues_and_a_listener_never_stops() {
         }
     }
     let trust = trust(&pebble);
-    is_served(becket.web, &trust, NAME);
+    is_served(&place, becket.web, &trust, NAME);
     assert!(becket.is_alive());
 }

@@ -46,15 +46,21 @@ pub struct SharedState {
     /// Threads that read served files from disk. The lock of their queue is held only to push or
     /// pop a job.
     pub readers: Arc<Readers>,
-    pub log_lines_dropped: Arc<AtomicU64>,
-    /// Number of lines that the syslog daemon did not accept.
-    pub syslog_lines_dropped: Arc<AtomicU64>,
-    pub access_lines_dropped: Arc<AtomicU64>,
+    pub lost_lines: LostLines,
     /// Current memory pressure, set by the control thread. Workers read it when they accept a
     /// client.
     pub memory: MemoryState,
     /// Number of open connections, limited by `limits.connections`.
     pub connections: OwnLine<SharedCount>,
+}
+
+/// Numbers of log lines that could not be written.
+#[derive(Debug, Default)]
+pub struct LostLines {
+    pub log: Arc<AtomicU64>,
+    /// Number of lines that the syslog daemon did not accept.
+    pub syslog: Arc<AtomicU64>,
+    pub access: Arc<AtomicU64>,
 }
 
 impl SharedState {
@@ -76,9 +82,7 @@ impl SharedState {
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),
             readers: Arc::default(),
-            log_lines_dropped: Arc::default(),
-            syslog_lines_dropped: Arc::default(),
-            access_lines_dropped: Arc::default(),
+            lost_lines: LostLines::default(),
             memory: MemoryState::default(),
             connections: OwnLine::default(),
         }
