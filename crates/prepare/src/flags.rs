@@ -98,7 +98,7 @@ pub struct AcmeFlags {
     #[arg(long, value_name = "MAIL", requires = "acme")]
     pub acme_contact: Vec<String>,
 
-    /// letsencrypt (default), google, zerossl, or the https URL of a directory
+    /// letsencrypt (default), google, zerossl, actalis, or the https URL of a directory
     #[arg(long, value_name = "NAME", requires = "acme")]
     pub acme_authority: Option<String>,
 

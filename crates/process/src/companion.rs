@@ -8,8 +8,6 @@
 //! A companion that exits or violates the protocol is started again after a pause. A new
 //! configuration or program ends it; it continues its order after the next start.
 
-mod runner;
-
 use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -26,14 +24,14 @@ use crate::protocol::AcmeChallenge;
 #[derive(Debug, Default)]
 pub(super) struct Companion {
     /// Section that the running companion was started with.
-    section: Option<Acme>,
+    pub(super) section: Option<Acme>,
     /// Pending challenges, and the number of this set.
-    pending: (u32, Vec<AcmeChallenge>),
+    pub(super) pending: (u32, Vec<AcmeChallenge>),
     /// Time before which no companion is started.
-    pause_until: Option<Instant>,
-    started: Option<Instant>,
+    pub(super) pause_until: Option<Instant>,
+    pub(super) started: Option<Instant>,
     /// Number of consecutive early exits.
-    failures: u32,
+    pub(super) failures: u32,
 }
 
 impl Companion {
@@ -63,7 +61,7 @@ pub(super) fn create_folder(
 
 /// Returns the user of the companion, with the group of the serving process, so that this process
 /// can read the certificates. Returns `None` without privileges, or if no user is configured.
-fn companion_user(
+pub(super) fn companion_user(
     section: &Acme,
     serving: Option<&UnixIdentity>,
 ) -> io::Result<Option<UnixIdentity>> {
@@ -83,7 +81,7 @@ fn companion_user(
 }
 
 /// Returns the companion's program, which is in the folder of the program `becket`.
-fn companion_program(becket: &Path) -> io::Result<PathBuf> {
+pub(super) fn companion_program(becket: &Path) -> io::Result<PathBuf> {
     let becket = std::fs::canonicalize(becket)?;
     let program = becket.with_file_name(NAME);
     let named =
@@ -100,7 +98,7 @@ fn companion_program(becket: &Path) -> io::Result<PathBuf> {
 pub(super) const COMPANION: u32 = 0;
 const NAME: &str = "becket-acme";
 /// Pause before the companion is started again, doubled after each early exit.
-const PAUSE: Duration = Duration::from_secs(1);
-const MOST_DOUBLINGS: u32 = 8;
+pub(super) const PAUSE: Duration = Duration::from_secs(1);
+pub(super) const MOST_DOUBLINGS: u32 = 8;
 /// Running time after which an exit is not counted as early.
-const LONG: Duration = Duration::from_secs(600);
+pub(super) const LONG: Duration = Duration::from_secs(600);

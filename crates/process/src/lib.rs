@@ -47,6 +47,7 @@
 mod carried;
 mod child;
 mod companion;
+mod companion_runner;
 mod enter;
 pub mod link;
 mod needs;

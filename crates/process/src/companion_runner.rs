@@ -5,15 +5,15 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{COMPANION, LONG, MOST_DOUBLINGS, PAUSE, companion_program, companion_user};
-use crate::child::{Child, spawn_companion};
+use super::child::{Child, spawn_companion};
+use super::companion::{COMPANION, LONG, MOST_DOUBLINGS, PAUSE, companion_program, companion_user};
+use super::run::Runner;
+use super::supervisor::ProcessEnd;
 use crate::protocol::{AcmeStart, Command, Event, MOST_CHALLENGES};
-use crate::run::Runner;
-use crate::supervisor::ProcessEnd;
 
 impl Runner {
     /// Starts or ends the companion, as the configuration in use requires.
-    pub(crate) fn keep_companion(&mut self) {
+    pub(super) fn keep_companion(&mut self) {
         let wanted = self.held.current.acme.as_ref();
         if let Some(child) = self.children.iter().find(|child| child.id == COMPANION) {
             if wanted != self.companion.section.as_ref() {
@@ -53,7 +53,7 @@ impl Runner {
     }
 
     /// Handles an event of the companion. Kills a companion that violates the protocol.
-    pub(crate) fn companion_event(&mut self, event: Event) {
+    pub(super) fn companion_event(&mut self, event: Event) {
         match event {
             Event::Challenges(number, challenges) if challenges.len() <= MOST_CHALLENGES => {
                 self.companion.pending = (number, challenges);
@@ -63,13 +63,13 @@ impl Runner {
         }
     }
 
-    pub(crate) fn companion_fault(&self, fault: &str) {
+    pub(super) fn companion_fault(&self, fault: &str) {
         tracing::error!(name: "acme-protocol-violated", fault, "the ACME companion violated the protocol; killing it");
         self.kill_companion();
     }
 
     /// Sends the pending challenges to the serving process.
-    pub(crate) fn send_challenges(&mut self) {
+    pub(super) fn send_challenges(&mut self) {
         if let Some(serving) = self.supervisor.serving() {
             let (number, challenges) = self.companion.pending.clone();
             self.send(serving, &Command::Challenges(number, challenges));
@@ -77,7 +77,7 @@ impl Runner {
     }
 
     /// Sends the pending challenges to a process that begins to serve.
-    pub(crate) fn pass_challenges(&mut self, process: u32) {
+    pub(super) fn pass_challenges(&mut self, process: u32) {
         let (number, challenges) = self.companion.pending.clone();
         if !challenges.is_empty() {
             self.send(process, &Command::Challenges(number, challenges));
@@ -85,13 +85,13 @@ impl Runner {
     }
 
     /// Forwards the answer of a process to the companion.
-    pub(crate) fn challenges_served(&mut self, process: u32, number: u32) {
+    pub(super) fn challenges_served(&mut self, process: u32, number: u32) {
         if self.supervisor.serving() == Some(process) && number == self.companion.pending.0 {
             self.send(COMPANION, &Command::ChallengesServed(number));
         }
     }
 
-    pub(crate) fn companion_exited(&mut self, ended: &ProcessEnd) {
+    pub(super) fn companion_exited(&mut self, ended: &ProcessEnd) {
         let is_wanted = self.companion.section == self.held.current.acme;
         self.companion.section = None;
         if !self.companion.pending.1.is_empty() {
@@ -104,7 +104,7 @@ impl Runner {
         }
     }
 
-    pub(crate) fn kill_companion(&self) {
+    pub(super) fn kill_companion(&self) {
         let mut children = self.children.iter();
         if let Some(child) = children.find(|child| child.id == COMPANION) {
             child.kill();
