@@ -25,7 +25,7 @@ use crate::error::Error;
     max_term_width = 100
 )]
 pub struct Cli {
-    /// Configuration file with [acme]
+    /// Configuration file with the section acme
     #[arg(
         long,
         value_name = "FILE",
