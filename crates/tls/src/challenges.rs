@@ -6,8 +6,8 @@
 //! calls [`Challenges::replace`], and workers look answers up. A worker takes the lock only for a
 //! client that offers `acme-tls/1` alone, or that requests a path below [`HTTP_PATH`].
 //!
-//! [`PendingChallenges::at_once`] limits the number of answers, and each has a deadline. Without pending
-//! challenges, every lookup fails.
+//! The supervisor limits the number of answers, and each has a deadline. Without pending challenges,
+//! every lookup fails.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
