@@ -17,6 +17,7 @@ use serde::{Deserialize, Serialize};
 use becket_keys::facts;
 use becket_keys::identity::serial;
 use becket_keys::ocsp::OcspStatus;
+use becket_keys::temporary::is_temporary;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
@@ -34,6 +35,9 @@ pub struct CertificateStatus {
     pub not_after: Timestamp,
     /// Time from which the certificate is reported as expiring soon.
     pub renew_by: Timestamp,
+    /// `true` for a temporary certificate that waits for an ACME authority.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub temporary: bool,
     /// Expiry of the certificate's OCSP response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
@@ -104,6 +108,7 @@ fn entry(listener: &Listener, name: &str, key: &CertifiedKey) -> Option<Certific
         serial: serial(&parsed),
         not_after: at(facts::not_after(leaf)?),
         renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),
+        temporary: is_temporary(&parsed),
         ocsp_until: status.and_then(Result::ok).and_then(|it| it.until).map(at),
     })
 }

@@ -137,6 +137,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     for docroot in docroots {
         reach.read.extend(places(&docroot.path));
     }
+    if let Some(acme) = &config.file.acme {
+        reach.read.extend(places(&acme.folder(folder)));
+    }
     let process = &config.file.process;
     let pid_file = process.pid_file.as_ref().map(|path| folder.join(path));
     let socket = config

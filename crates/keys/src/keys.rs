@@ -50,6 +50,9 @@ pub struct Loaded {
     pub ocsp: Option<[u8; 32]>,
     /// Policy name for clients that receive this certificate; `None` if not configured.
     pub policy: Option<Arc<str>>,
+    /// `true` if the ACME companion maintains the file. Certificates of the operator take
+    /// precedence.
+    pub is_managed: bool,
 }
 
 impl Loaded {
@@ -251,6 +254,7 @@ impl Loader {
             digest,
             ocsp: None,
             policy: None,
+            is_managed: false,
         })
     }
 

@@ -25,6 +25,7 @@
 //! * [`presented`], [`identity`]: the server's certificate in PROXY headers, and the client's
 //!   certificate in logs and PROXY headers;
 //! * [`signing`]: signatures off the event loop;
+//! * [`temporary`]: certificates for names without one;
 //! * [`watch`]: changes of files.
 #![forbid(unsafe_code)]
 
@@ -40,4 +41,5 @@ pub mod ocsp;
 pub mod pem;
 pub mod presented;
 pub mod signing;
+pub mod temporary;
 pub mod watch;

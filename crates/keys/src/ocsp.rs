@@ -296,6 +296,7 @@ mod tests {
             digest: [0; 32],
             ocsp: None,
             policy: None,
+            is_managed: false,
         };
         let mut load = |until: &[u8], status, now| {
             let file = folder.path().join("a.ocsp");

@@ -7,6 +7,7 @@
 //! backend is its last route, which accepts every ClientHello.
 
 use std::collections::{HashMap, HashSet};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -138,11 +139,72 @@ impl ConfigBuilder<'_> {
                 }
             }
         }
+        if listener.acme {
+            self.managed(&key!(path, listener.acme), &mut loaded);
+        }
         let each = loaded.into_iter();
         let loaded: Vec<_> = each.map(|one| self.signing(&of_list, one)).collect();
         let known = loaded.iter().map(|it| (it.digest, it.clone()));
         self.loader.known.extend(known);
         loaded
+    }
+
+    /// Loads the bundles of the ACME companion. A bundle serves only the names of its section. A
+    /// missing bundle is replaced by a temporary certificate.
+    fn managed(&mut self, path: &str, loaded: &mut Vec<Loaded>) {
+        let file = self.file;
+        let Some(acme) = &file.acme else { return };
+        for certificate in &acme.certificate {
+            let place = acme.bundle(self.environment.base, certificate);
+            let names: Vec<NamePattern> = certificate.names.iter().map(|it| it.0.clone()).collect();
+            let load = |builder: &mut Self| match builder.environment.files.open(&place) {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    builder.temporary(path, &place, &names)
+                }
+                _ => builder.bundle_or_temporary(path, &place, &names),
+            };
+            for mut one in self.or_before(&place, load) {
+                if !one.is_managed {
+                    let asked = one.names.iter().filter(|name| names.contains(name));
+                    one.names = asked.cloned().collect();
+                    one.is_managed = true;
+                }
+                loaded.push(one);
+            }
+        }
+    }
+
+    /// Loads a bundle of the ACME companion. A faulty bundle does not prevent a start, because the
+    /// companion replaces it.
+    fn bundle_or_temporary(
+        &mut self,
+        path: &str,
+        file: &Path,
+        names: &[NamePattern],
+    ) -> Option<Loaded> {
+        let errors = self.report.errors.len();
+        let loaded = self.loader.bundle(path, file, &mut self.report);
+        if loaded.is_some() || self.kept_out.is_some() {
+            return loaded;
+        }
+        let faults: Vec<Problem> = self.report.errors.drain(errors..).collect();
+        faults.into_iter().for_each(|fault| self.report.warn(fault));
+        self.temporary(path, file, names)
+    }
+
+    fn temporary(&mut self, path: &str, file: &Path, names: &[NamePattern]) -> Option<Loaded> {
+        match self.loader.temporary(file, names) {
+            Ok(loaded) => {
+                let fault =
+                    "not issued yet: clients get a temporary certificate, which they reject";
+                self.report.warn(shown(path, file, fault));
+                Some(loaded)
+            }
+            Err(error) => {
+                self.report.error(shown(path, file, error));
+                None
+            }
+        }
     }
 
     fn signing(&mut self, path: &str, mut loaded: Loaded) -> Loaded {
@@ -252,9 +314,10 @@ impl ConfigBuilder<'_> {
         loaded: &[Loaded],
         default: DefaultCertificate,
     ) -> CertificateMap {
+        let mut own = loaded.iter().filter(|one| !one.is_managed);
         let (chosen, word) = match default {
-            DefaultCertificate::Last => (loaded.last(), "last"),
-            DefaultCertificate::First => (loaded.first(), "first"),
+            DefaultCertificate::Last => (own.next_back().or(loaded.last()), "last"),
+            DefaultCertificate::First => (own.next().or(loaded.first()), "first"),
         };
         let Some(chosen) = chosen else {
             return CertificateMap::new(KeySet::default());
@@ -277,6 +340,12 @@ impl ConfigBuilder<'_> {
             }
             for name in one.names.iter() {
                 let keys = map.keys_mut(name.clone());
+                if one.is_managed && !keys.is_empty() {
+                    let fault =
+                        format!("for {name} a certificate of certificates is used, not this one");
+                    self.report.warn(shown(path, &one.file, fault));
+                    continue;
+                }
                 let hidden = keys.insert(one.key.clone(), one.offload, one.policy.as_ref());
                 let Some(hidden) = hidden else {
                     continue;

@@ -17,6 +17,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use becket_config::acme::Acme;
 use becket_config::file::File;
 use becket_config::parts::IncludedFiles;
 use becket_config::process::Process;
@@ -150,6 +151,7 @@ pub(super) struct Holdings {
     pub(super) logs: Vec<PathBuf>,
     pub(super) watched: Vec<PathBuf>,
     pub(super) keys: Process,
+    pub(super) acme: Option<Acme>,
     pub(super) agents: Agents,
 }
 

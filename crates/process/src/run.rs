@@ -22,6 +22,7 @@ use becket_sys::{privileges, root_only};
 use tokio::time::{Instant, sleep_until};
 
 use super::child::{Child, ChildEvent, ListedFiles};
+use super::companion::{self, COMPANION, Companion};
 use super::needs::Needs;
 use super::resources::{
     Configurations, FoundConfig, Holdings, ResourceOffer, check_program, is_roots, open_listed,
@@ -47,6 +48,7 @@ pub(super) struct Runner {
     pub(super) admin_socket: Option<SocketFile>,
     pub(super) pid_file: Option<PidFile>,
     pub(super) watch: Watch,
+    pub(super) companion: Companion,
     /// Number of reloads that the serving process has requested.
     pub(super) asked: u64,
     /// `true` if the supervisor must execute the program of the serving process.
@@ -80,6 +82,7 @@ impl Runner {
             admin_socket: None,
             pid_file: None,
             watch: Watch::default(),
+            companion: Companion::default(),
             asked: 0,
             is_replaced: false,
             queued: VecDeque::new(),
@@ -98,10 +101,12 @@ impl Runner {
         let mut outputs = first;
         loop {
             if let Some(code) = self.carry_out(outputs) {
+                self.kill_companion();
                 self.held.current.agents.kill();
                 self.held.unused_agents.iter_mut().for_each(Agents::kill);
                 return ExitCode::from(code);
             }
+            self.keep_companion();
             let input = match self.become_program(&mut signals).await {
                 Some(input) => input,
                 None => self.next(&mut signals).await,
@@ -120,6 +125,7 @@ impl Runner {
         }
         let deadline = self.supervisor.deadline();
         let deadline = deadline.map(|deadline| self.origin + deadline);
+        let companion_at = self.companion.restarts_at();
         loop {
             let is_overdue = deadline.is_some_and(|deadline| deadline <= Instant::now());
             self.reported = if is_overdue { self.reported } else { 0 };
@@ -145,10 +151,23 @@ impl Runner {
                 () = sleep_until(deadline.unwrap_or(self.origin)), if deadline.is_some() => {
                     return Input::Tick;
                 }
+                () = sleep_until(companion_at.unwrap_or(self.origin)), if companion_at.is_some() => {
+                    return Input::Tick;
+                }
                 () = self.watch.settled() => return Input::FilesChanged,
             };
             self.reported += 1;
             match happened {
+                ChildEvent::Event(event) if process == COMPANION => self.companion_event(event),
+                ChildEvent::Broken(fault) if process == COMPANION => self.companion_fault(fault),
+                ChildEvent::Exited(ended) if process == COMPANION => {
+                    self.children.retain(|child| child.id != process);
+                    self.companion_exited(&ended);
+                    return Input::Tick;
+                }
+                ChildEvent::Event(Event::ChallengesServed(number)) => {
+                    self.challenges_served(process, number);
+                }
                 ChildEvent::Event(Event::Open { listing, files }) => {
                     return self.open(process, listing, &files);
                 }
@@ -240,6 +259,7 @@ impl Runner {
             Action::Send(process, command) => {
                 self.send(process, &command);
                 if let Command::Serve(_) = command {
+                    self.pass_challenges(process);
                     tracing::info!(name: "serve-command-sent", process, "sent the command to accept clients");
                 }
             }
@@ -269,7 +289,7 @@ impl Runner {
         self.children.iter_mut().find(|child| child.id == process)
     }
 
-    fn send(&mut self, process: u32, command: &Command) {
+    pub(super) fn send(&mut self, process: u32, command: &Command) {
         if let Some(child) = self.child(process) {
             child.send(command, Vec::new());
         }
@@ -422,6 +442,14 @@ impl Runner {
         if self.setup.identity.is_some() {
             offer.add_admin_socket(needs, &mut self.admin_socket);
         }
+        if let Some(acme) = &seen.file.acme {
+            let base = self.setup.source.folder();
+            let created = companion::create_folder(acme, &base, self.setup.identity.as_ref());
+            if let Err(error) = created {
+                let folder = acme.folder(&base);
+                tracing::error!(name: "acme-folder-failed", folder = %folder.display(), %error, "cannot create acme.folder");
+            }
+        }
         let watched = needs.watched.iter().filter(|_| seen.is_roots);
         let holdings = Holdings {
             sockets,
@@ -429,6 +457,7 @@ impl Runner {
             logs,
             watched: watched.cloned().collect(),
             keys: seen.file.process.clone(),
+            acme: seen.file.acme.clone(),
             agents: Agents::default(),
         };
         (offer, holdings)
@@ -449,6 +478,7 @@ impl Runner {
             self.held.current.watched = needs.watched;
         }
         self.held.current.keys = seen.file.process;
+        self.held.current.acme = seen.file.acme;
         self.write_pid();
     }
 
@@ -487,6 +517,7 @@ impl Runner {
     /// serving process closes its copy.
     fn release(&mut self) {
         self.held.release();
+        self.held.current.acme = None;
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket; it stays in use until this process exits");
         }
