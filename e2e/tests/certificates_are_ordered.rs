@@ -116,7 +116,7 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_killed_companion_continues_and_a_listener_never_stops() {
+fn a_companion_continues_after_a_kill_and_an_upgrade() {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = shape(&backend);
@@ -138,6 +138,12 @@ fn a_killed_companion_continues_and_a_listener_never_stops() {
             rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
         }
     }
+    let before = becket.children_named("becket-acme");
+    becket_done(&place, &["upgrade"]);
+    eventually("the new program starts a companion", || {
+        let now = becket.children_named("becket-acme");
+        !now.is_empty() && now != before
+    });
     let trust = trust(&pebble);
     is_served(&place, becket.web, &trust, NAME);
     assert!(becket.is_alive());

@@ -125,7 +125,8 @@ impl Runner {
         }
         let deadline = self.supervisor.deadline();
         let deadline = deadline.map(|deadline| self.origin + deadline);
-        let companion_at = self.companion.restarts_at();
+        let is_wanted = self.held.current.acme.is_some();
+        let companion_at = self.companion.restarts_at().filter(|_| is_wanted);
         loop {
             let is_overdue = deadline.is_some_and(|deadline| deadline <= Instant::now());
             self.reported = if is_overdue { self.reported } else { 0 };
