@@ -17,3 +17,9 @@ pub fn becket_program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| uml::program().unwrap_or_else(|| build("becket")))
 }
+
+/// Builds the ACME companion. It is in the folder of [`becket_program`], where becket looks for it.
+pub(crate) fn acme_program() -> &'static Path {
+    static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
+    PROGRAM.get_or_init(|| build("becket-acme"))
+}

@@ -17,7 +17,7 @@ fn routes_select_a_backend_by_protocol() {
         (&["-alpn", "h2"], "two", Some("h2")),
         (&["-alpn", "http/1.1,h2"], "two", Some("h2")),
         (&["-alpn", "http/1.1"], "one", Some("http/1.1")),
-        (&["-alpn", "acme-tls/1"], "one", None),
+        (&["-alpn", "h3"], "one", None),
         (&[], "one", None),
     ];
     for version in ["-tls1_2", "-tls1_3"] {

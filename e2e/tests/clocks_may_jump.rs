@@ -18,7 +18,9 @@ fn clock_jumps_in_user_mode_linux_do_not_affect_clients() {
         return;
     };
     let place = Place::new();
-    let ran = linux.run(&place, "clocks_may_jump::inside");
+    let Some(ran) = linux.run(&place, "clocks_may_jump::inside") else {
+        return;
+    };
     let report = fs::read_to_string(place.path("report")).unwrap_or_default();
     assert_eq!(report, "all\n", "{ran}");
 }

@@ -88,6 +88,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
+    ("becket-acme", &["config", "keys", "log", "process", "sys"]),
     ("becket-load", &["keys", "proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),
     ("becket-e2e", &[]),

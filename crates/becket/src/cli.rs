@@ -6,6 +6,7 @@
 //! `becket_prepare::flags` converts the flags of `run`, and `becket_prepare` reports invalid values
 //! together with all other problems.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use becket_dialects::MigrationSource;
@@ -69,6 +70,9 @@ pub enum Subcommand {
     /// Replace the running program without dropping connections
     #[command(after_help = UPGRADE)]
     Upgrade(AdminAddress),
+    /// List, renew, revoke and test certificates of an ACME authority
+    #[command(disable_help_flag = true)]
+    Acme(AcmeArguments),
     /// Create a cluster secret in a file that only its owner can read
     #[command(after_help = SECRET, after_long_help = SECRET)]
     Secret(SecretFlags),
@@ -104,6 +108,13 @@ pub struct CheckFlags {
     /// Print JSON instead of a table
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `becket acme`, for the program `becket-acme`.
+#[derive(Clone, Debug, Default, Args)]
+pub struct AcmeArguments {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub arguments: Vec<OsString>,
 }
 
 /// Arguments of `becket status`.

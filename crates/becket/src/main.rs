@@ -10,15 +10,17 @@
 
 use std::fmt::Display;
 use std::io::{self, Write};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 use anyhow::Context;
 use becket::admin::AdminAddress;
 use becket::check::check;
 use becket::cli::{
-    CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, StatusFlags, Subcommand, TopFlags,
+    AcmeArguments, CheckFlags, Cli, CtlFlags, DemoFlags, MigrateFlags, StatusFlags, Subcommand,
+    TopFlags,
 };
 use becket::ctl::NotDone;
 use becket::ctl::tasks::CtlTask;
@@ -59,6 +61,7 @@ fn main() -> ExitCode {
         Subcommand::Reload(place) => ask_for(&CtlTask::Reload, &place),
         Subcommand::Upgrade(place) => ask_for(&CtlTask::Upgrade, &place),
         Subcommand::Ctl(flags) => ctl(*flags),
+        Subcommand::Acme(arguments) => acme(&arguments),
         Subcommand::Secret(flags) => Ok(make_secret(&flags)),
         Subcommand::Migrate(flags) => migrate(&flags),
         Subcommand::Files(flags) => files(flags),
@@ -108,6 +111,14 @@ fn run_check(asked: CheckFlags) -> anyhow::Result<ExitCode> {
         say(findings.page(dump))?;
     }
     Ok(code)
+}
+
+/// Executes the companion's program, which is in the folder of this program.
+fn acme(arguments: &AcmeArguments) -> anyhow::Result<ExitCode> {
+    let program = std::env::current_exe().context("cannot find this program")?;
+    let program = program.with_file_name("becket-acme");
+    let failed = Command::new(&program).args(&arguments.arguments).exec();
+    Err(failed).with_context(|| format!("cannot start {}", program.display()))
 }
 
 fn ask_for(task: &CtlTask, place: &AdminAddress) -> anyhow::Result<ExitCode> {

@@ -4,6 +4,7 @@
 //! Every error contains the key path of its field;
 //! [`KeyLocations::place`](crate::read::KeyLocations::place) adds line and value.
 
+mod acme;
 mod backend;
 mod cluster;
 mod listener;
@@ -129,6 +130,7 @@ impl File {
         self.check_early_data(report);
         self.check_sessions(report);
         self.check_admission(report);
+        self.check_acme(report);
         if let Some(cluster) = &self.cluster {
             cluster.check(report);
         }

@@ -3,8 +3,10 @@
 //! A key is a field of its section's struct, with a default and a notation that parses and checks
 //! the value. A test compares `docs/reference/configuration.md` with these types.
 
+use std::borrow::Cow;
 use std::time::Duration;
 
+use crate::acme::Acme;
 use crate::backend::Backend;
 use crate::choices::KernelTls;
 use crate::cluster::Cluster;
@@ -22,6 +24,7 @@ pub struct File {
     pub timeouts: Timeouts,
     pub sessions: Sessions,
     pub admission: Admission,
+    pub acme: Option<Acme>,
     pub cluster: Option<Cluster>,
     pub log: Log,
     pub admin: Admin,
@@ -65,7 +68,7 @@ impl File {
 
     /// Returns all configured files and folders with certificates, keys, revocation lists or OCSP
     /// responses.
-    pub fn files_of_certificates(&self) -> Vec<&str> {
+    pub fn files_of_certificates(&self) -> Vec<Cow<'_, str>> {
         let listeners = self.listener.iter();
         let shown = listeners.flat_map(|listener| &listener.certificates);
         let tls = self.backend.iter().filter_map(|it| it.tls.as_ref());
@@ -76,8 +79,12 @@ impl File {
         let policies = self.policy.iter();
         let of_clients = policies.flat_map(|policy| policy.client_ca.iter().chain(&policy.crl));
         let shown = shown.chain(own).flat_map(Certificate::files);
+        let others = of_servers.chain(of_clients).map(String::as_str);
+        let managed = self.acme.iter().map(|acme| Cow::Owned(acme.bundles()));
         shown
-            .chain(of_servers.chain(of_clients).map(String::as_str))
+            .chain(others)
+            .map(Cow::Borrowed)
+            .chain(managed)
             .collect()
     }
 }

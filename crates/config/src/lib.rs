@@ -24,6 +24,7 @@
 //! `docs/reference/configuration.md`.
 #![forbid(unsafe_code)]
 
+pub mod acme;
 pub mod address;
 pub mod backend;
 pub mod check;

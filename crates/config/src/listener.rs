@@ -32,6 +32,8 @@ pub struct ListenerSection {
     pub cancel_requests: Option<bool>,
     /// Certificates with their keys: bundles, directories, or pairs of chain and key.
     pub certificates: Vec<Certificate>,
+    /// Also serve the certificates of `[acme]`.
+    pub acme: bool,
     /// Certificate for clients whose server name is missing or unknown.
     pub default_certificate: DefaultCertificate,
     /// Name of a `[[policy]]`.

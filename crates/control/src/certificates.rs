@@ -9,7 +9,6 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use becket_config::address::NamePattern;
 use becket_proto::ticket::UnixSeconds;
 use rustls::SignatureAlgorithm;
 use serde::{Deserialize, Serialize};
@@ -17,6 +16,7 @@ use serde::{Deserialize, Serialize};
 use becket_keys::facts;
 use becket_keys::identity::serial;
 use becket_keys::loaded::Loaded;
+use becket_keys::temporary::is_temporary;
 use becket_log::Timestamp;
 use becket_tls::config::{Config, Listener};
 
@@ -34,6 +34,9 @@ pub struct CertificateStatus {
     pub not_after: Timestamp,
     /// Time from which the certificate is reported as expiring soon.
     pub renew_by: Timestamp,
+    /// `true` for a temporary certificate that waits for an ACME authority.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub temporary: bool,
     /// Expiry of the certificate's OCSP response.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ocsp_until: Option<Timestamp>,
@@ -107,12 +110,12 @@ pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
 fn of(listener: &Listener) -> impl Iterator<Item = Served<'_>> {
     let map = &listener.certificates;
     let has_name = move |chain: &&Arc<Loaded>| {
-        let is_used = |name: &NamePattern| {
+        let is_used = |name: &str| {
             let keys = map.keys_of(name).into_iter();
             let mut chains = keys.flat_map(|keys| keys.chains());
             chains.any(|it| Arc::ptr_eq(it, chain))
         };
-        chain.names().iter().any(is_used)
+        chain.names().iter().any(|name| is_used(name))
     };
     let default = map.default_keys().chains().iter();
     let default = default.filter(move |chain| !has_name(chain));
@@ -145,6 +148,7 @@ fn entry(served: Served<'_>) -> Option<CertificateStatus> {
         serial: serial(&parsed),
         not_after: at(facts::not_after(&leaf)?),
         renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),
+        temporary: is_temporary(&parsed),
         ocsp_until: loaded.staple().and_then(|it| it.until).map(at),
     })
 }

@@ -346,9 +346,9 @@ fn shared(
     let mut shared = SharedState::new(workers, clock, table(), table());
     let threads = crypto_thread_count(&config.file.process, workers);
     shared.signatures = Arc::new(SigningQueue::new(threads, config.batches));
-    shared.log_lines_dropped = log.dropped();
-    shared.syslog_lines_dropped = log.syslog_dropped();
-    shared.access_lines_dropped = access.map(AccessWriter::dropped).unwrap_or_default();
+    shared.lost_lines.log = log.dropped();
+    shared.lost_lines.syslog = log.syslog_dropped();
+    shared.lost_lines.access = access.map(AccessWriter::dropped).unwrap_or_default();
     Arc::new(shared)
 }
 

@@ -20,6 +20,12 @@ pub enum Severity {
 pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     let (process, changes) = (&status.process, &status.changes);
     let mut problems = expiring(status);
+    let temporary = status.certificates.iter().filter(|it| it.temporary);
+    problems.extend(temporary.map(|it| {
+        let (name, listener) = (&it.name, &it.listener);
+        let text = format!("certificate of {name} at listener {listener} is temporary: the ACME authority has not issued one; see the log");
+        (Failure, text)
+    }));
     let since = &changes.since_reload;
     let (failed, completed) = (since.failed_by_name, since.completed);
     // Count only handshakes with a configured name, because scanners rarely send one.

@@ -134,6 +134,9 @@ fn reach(config: &Config, files: &Files, folder: &Path) -> Reach {
     for docroot in docroots {
         reach.read.extend(places(&docroot.path));
     }
+    if let Some(acme) = &config.file.acme {
+        reach.read.extend(places(&acme.folder(folder)));
+    }
     let process = &config.file.process;
     let below = |path: &String| folder.join(path);
     let pid_file = process.pid_file.as_ref().map(below);

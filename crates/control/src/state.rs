@@ -252,9 +252,9 @@ impl AdminState {
             },
             sessions: self.session_status(&current, cluster.as_ref(), now),
             dropped: DroppedLines {
-                log: shared.log_lines_dropped.load(Relaxed),
-                syslog: shared.syslog_lines_dropped.load(Relaxed),
-                access: shared.access_lines_dropped.load(Relaxed),
+                log: shared.lost_lines.log.load(Relaxed),
+                syslog: shared.lost_lines.syslog.load(Relaxed),
+                access: shared.lost_lines.access.load(Relaxed),
             },
             listeners: listeners
                 .map(|one| snapshot::listener(config, one))

@@ -24,7 +24,7 @@ use becket_config::choices::DefaultCertificate;
 use becket_proto::sorted_chunks::SortedChunks;
 use rustls::{SignatureAlgorithm, SignatureScheme};
 
-use super::loaded::Loaded;
+use super::loaded::{Loaded, Names};
 use crate::signing::Offload;
 
 #[derive(Clone, Debug)]
@@ -73,7 +73,7 @@ struct Named {
 
 impl Named {
     fn order(&self, hash: u64, name: NameParts<'_>) -> Ordering {
-        let by_name = || parts_of_text(&self.keys.name).cmp(&name);
+        let by_name = || parts_of(&self.keys.name).cmp(&name);
         self.hash.cmp(&hash).then_with(by_name)
     }
 }
@@ -81,18 +81,10 @@ impl Named {
 /// `true` for a wildcard, and the name without `*.`.
 type NameParts<'a> = (bool, &'a str);
 
-/// Returns the parts of a name that is written as in certificates.
-fn parts_of_text(name: &str) -> NameParts<'_> {
+fn parts_of(name: &str) -> NameParts<'_> {
     match name.strip_prefix("*.") {
         Some(suffix) => (true, suffix),
         None => (false, name),
-    }
-}
-
-fn parts_of(name: &NamePattern) -> NameParts<'_> {
-    match name {
-        NamePattern::Exact(name) => (false, name),
-        NamePattern::Wildcard(suffix) => (true, suffix),
     }
 }
 
@@ -103,13 +95,16 @@ fn hash_of(name: NameParts<'_>) -> u64 {
 }
 
 /// A certificate to add to a map, with its names. Without names, they are read from it.
-pub type NewCertificate = (Listed, Option<Vec<NamePattern>>);
+pub type NewCertificate = (Listed, Option<Names>);
 
 /// Certificates that a map does not serve as their files suggest.
 #[derive(Debug, Default)]
 pub struct MapFaults {
     /// A name, the certificate that is used for it, and another one with the same kind of key.
     pub hidden: Vec<(String, Arc<Loaded>, Arc<Loaded>)>,
+    /// A name, and a certificate of the ACME companion that is not used because the operator has
+    /// one.
+    pub yielding: Vec<(String, Arc<Loaded>)>,
     /// Certificates without a name that are not the default.
     pub nameless: Vec<Arc<Loaded>>,
 }
@@ -128,7 +123,7 @@ impl CertificateMap {
         let mut of_names = Vec::with_capacity(certificates.len());
         let mut nameless = Vec::new();
         for (listed, names) in certificates {
-            let names = names.unwrap_or_else(|| listed.loaded.names());
+            let names = names.unwrap_or_else(|| listed.loaded.names().into());
             if names.is_empty() {
                 nameless.push(Arc::clone(&listed.loaded));
             }
@@ -146,7 +141,7 @@ impl CertificateMap {
             while let Some((_, _, next)) = of_names.next_if(|(_, other, _)| *other == name) {
                 certificates.push(next);
             }
-            let keys = Arc::new(KeySet::of(&name, certificates));
+            let keys = Arc::new(KeySet::new(name, certificates));
             keys.report(&mut faults);
             names.push(Named { hash, keys });
         }
@@ -167,7 +162,7 @@ impl CertificateMap {
     pub fn changed(&self, removed: &[Listed], added: Vec<NewCertificate>) -> (Self, MapFaults) {
         let mut map = self.clone();
         let mut faults = MapFaults::default();
-        let mut touched: HashMap<NamePattern, (Vec<Listed>, Vec<Listed>)> = HashMap::new();
+        let mut touched: HashMap<Box<str>, (Vec<Listed>, Vec<Listed>)> = HashMap::new();
         let mut nameless = Vec::new();
         let mut remove = |listed: &Listed| {
             for name in listed.loaded.names() {
@@ -185,7 +180,7 @@ impl CertificateMap {
             if let Some(found) = map.list.insert(listed.clone(), |it| it.order(place)) {
                 remove(&found);
             }
-            let names = names.unwrap_or_else(|| listed.loaded.names());
+            let names = names.unwrap_or_else(|| listed.loaded.names().into());
             if names.is_empty() {
                 nameless.push(Arc::clone(&listed.loaded));
             }
@@ -206,7 +201,7 @@ impl CertificateMap {
 
     fn change_name(
         &mut self,
-        name: &NamePattern,
+        name: &str,
         removed: &[Listed],
         added: Vec<Listed>,
         faults: &mut MapFaults,
@@ -226,7 +221,7 @@ impl CertificateMap {
             self.addresses -= usize::from(had_name && !has_name);
         }
         if has_name {
-            let keys = Arc::new(KeySet::of(name, certificates));
+            let keys = Arc::new(KeySet::new(name.into(), certificates));
             keys.report(faults);
             let named = Named { hash, keys };
             self.names.insert(named, |it| it.order(hash, parts));
@@ -242,13 +237,14 @@ impl CertificateMap {
         (map, faults)
     }
 
-    /// Chooses the default: the last or the first certificate, with all certificates that share a
-    /// name with it.
+    /// Chooses the default: the last or the first certificate of the operator, or else of the ACME
+    /// companion, with all certificates that share a name with it.
     fn set_default(&mut self, mut nameless: Vec<Arc<Loaded>>, faults: &mut MapFaults) {
-        let mut list = self.list.iter();
+        let list = || self.list.iter();
+        let is_own = |it: &&Listed| it.loaded.managed().is_none();
         let chosen = match self.choice {
-            DefaultCertificate::Last => list.next_back(),
-            DefaultCertificate::First => list.next(),
+            DefaultCertificate::Last => list().rfind(is_own).or(list().next_back()),
+            DefaultCertificate::First => list().find(is_own).or(list().next()),
         };
         let Some(chosen) = chosen.cloned() else {
             self.default = Arc::default();
@@ -281,7 +277,7 @@ impl CertificateMap {
     }
 
     /// Returns the keys of a name of a certificate.
-    pub fn keys_of(&self, name: &NamePattern) -> Option<&KeySet> {
+    pub fn keys_of(&self, name: &str) -> Option<&KeySet> {
         self.find(parts_of(name))
     }
 
@@ -399,8 +395,7 @@ fn needs_threads(loaded: &Loaded) -> bool {
 /// The chains of one server name, at most one per kind of key.
 #[derive(Debug)]
 pub struct KeySet {
-    /// The name as in certificates; empty for the default. A string takes less memory than a
-    /// [`NamePattern`].
+    /// The name as in certificates; empty for the default.
     name: Box<str>,
     chains: Chains,
     /// Number of completed handshakes for this name.
@@ -416,7 +411,8 @@ enum Chains {
 
 #[derive(Debug, Default)]
 struct SeveralChains {
-    /// All certificates of the name, later ones with precedence.
+    /// All certificates of the name. The operator's have precedence over the ACME companion's, and
+    /// later ones over earlier ones.
     listed: Vec<Listed>,
     /// At most one certificate per signature algorithm, sorted by [`preference`]: algorithms with
     /// fast signatures first.
@@ -432,10 +428,6 @@ impl Default for KeySet {
 impl KeySet {
     /// Creates the keys of a name. Of several certificates with the same kind of key, the last one
     /// is used.
-    fn of(name: &NamePattern, listed: Vec<Listed>) -> Self {
-        Self::new(name.to_string().into(), listed)
-    }
-
     fn new(name: Box<str>, mut listed: Vec<Listed>) -> Self {
         let chains = if listed.len() == 1
             && let Some(only) = listed.pop()
@@ -443,7 +435,9 @@ impl KeySet {
             Chains::One(only)
         } else {
             let mut used: Vec<Arc<Loaded>> = Vec::new();
-            for it in listed.iter().rev() {
+            let managed = only_managed(&listed);
+            let candidates = listed.iter().filter(|it| it.loaded.managed().is_some() == managed);
+            for it in candidates.rev() {
                 let kind = it.loaded.key.algorithm();
                 if !used.iter().any(|other| other.key.algorithm() == kind) {
                     used.push(Arc::clone(&it.loaded));
@@ -465,7 +459,7 @@ impl KeySet {
     }
 
     pub fn pattern(&self) -> NamePattern {
-        match parts_of_text(&self.name) {
+        match parts_of(&self.name) {
             (true, suffix) => NamePattern::Wildcard(suffix.to_owned()),
             (false, name) => NamePattern::Exact(name.to_owned()),
         }
@@ -478,10 +472,16 @@ impl KeySet {
         }
     }
 
-    /// Adds each certificate that a later one with the same kind of key hides.
+    /// Adds each certificate that another one hides.
     fn report(&self, faults: &mut MapFaults) {
         let mut last: Vec<&Arc<Loaded>> = Vec::new();
+        let managed = only_managed(self.listed());
         for it in self.listed() {
+            if it.loaded.managed().is_some() && !managed {
+                let yielding = (self.name.to_string(), Arc::clone(&it.loaded));
+                faults.yielding.push(yielding);
+                continue;
+            }
             let kind = it.loaded.key.algorithm();
             let same = last.iter_mut().find(|it| it.key.algorithm() == kind);
             match same {
@@ -537,6 +537,11 @@ impl KeySet {
     pub fn handshakes(&self) -> u64 {
         self.handshakes.load(Relaxed)
     }
+}
+
+/// Returns `true` if the operator has none of these certificates.
+fn only_managed(listed: &[Listed]) -> bool {
+    listed.iter().all(|it| it.loaded.managed().is_some())
 }
 
 /// Returns the rank of an algorithm; 0 is the most preferred. ECDSA and Ed25519 signatures need

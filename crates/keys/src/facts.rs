@@ -25,15 +25,20 @@ pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom:
     CertificateRevocationList::from_der(der).map(|(_, read)| read)
 }
 
-/// Returns the DNS names and IP addresses of a certificate, and in the second list the names that
+/// Returns the DNS names and IP addresses of a certificate in lower case, and in the second list the names that
 /// no ClientHello can contain. Uses the common name if the certificate contains no alternative
 /// names.
-pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<String>) {
-    let (mut names, mut unusable) = (Vec::new(), Vec::new());
+pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<Box<str>>, Vec<String>) {
+    let mut names: Vec<Box<str>> = Vec::new();
+    let mut unusable = Vec::new();
     let mut addresses = BTreeSet::new();
     let mut add = |name: &str| match NamePattern::parse(name) {
-        Ok(name) if !names.contains(&name) => names.push(name),
-        Ok(_) => {}
+        Ok(name) => {
+            let name = name.to_string().into_boxed_str();
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
         Err(_) => unusable.push(name.to_owned()),
     };
     let alternative = certificate.subject_alternative_name().ok().flatten();
@@ -54,7 +59,7 @@ pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<NamePattern>, Vec<Str
             .into_iter()
             .for_each(add);
     }
-    names.extend(addresses.into_iter().map(NamePattern::Exact));
+    names.extend(addresses.into_iter().map(String::into_boxed_str));
     (names, unusable)
 }
 

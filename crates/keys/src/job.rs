@@ -3,11 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use becket_config::address::NamePattern;
 use becket_config::error::Report;
 use becket_config::key_source::KeyUri;
 
-use super::loaded::Loaded;
+use super::loaded::{Loaded, Names};
 
 #[derive(Debug)]
 pub struct Job {
@@ -20,6 +19,8 @@ pub struct Job {
     pub ocsp: Option<PathBuf>,
     /// Policy name for clients that receive this certificate; `None` if not configured.
     pub policy: Option<Arc<str>>,
+    /// Names for which the ACME companion maintains the file; `None` for a file of the operator.
+    pub managed: Option<Arc<[Box<str>]>>,
     /// Certificate that was loaded earlier. It is used again if nothing has changed.
     pub before: Option<Arc<Loaded>>,
 }
@@ -48,6 +49,7 @@ impl Job {
             source,
             ocsp: None,
             policy: None,
+            managed: None,
             before: None,
         }
     }
@@ -76,6 +78,6 @@ pub struct Outcome {
     /// The certificate, which may be the one that was loaded earlier; `None` if there are errors.
     pub loaded: Option<Arc<Loaded>>,
     /// Names of a new certificate; `None` for the one that was loaded earlier.
-    pub names: Option<Vec<NamePattern>>,
+    pub names: Option<Names>,
     pub report: Report,
 }

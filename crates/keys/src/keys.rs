@@ -26,7 +26,7 @@ use super::checked::CheckedFiles;
 use super::facts::{self, expiry, names_of, renew_by};
 use super::issuers::{IssuerTable, Issuers};
 use super::job::{ChainSource, Job, Outcome};
-use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Parts};
+use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Names, Parts};
 use super::ocsp;
 use super::pem::Pem;
 use super::stored_key::{self, KeyKind, StoredKey};
@@ -35,7 +35,6 @@ use crate::files::{Files, shown};
 use crate::signing::Offload;
 use crate::signing::token::wire::TokenFault;
 use crate::signing::token::{PublicKey, Tokens};
-use becket_config::address::NamePattern;
 use becket_config::error::{Problem, Report};
 use becket_config::key_source::KeyUri;
 use becket_proto::ticket::UnixSeconds;
@@ -64,11 +63,20 @@ struct Chain<'a> {
 }
 
 impl Loader {
-    /// Returns the certificate that was loaded earlier, with warnings about its dates. Returns
-    /// `None` if a file may have changed, or if the time decides about an OCSP response.
-    pub(super) fn reuse(&self, job: &Job) -> Option<Outcome> {
+    /// Returns `true` if the certificate that was loaded earlier stays in use without a look at its
+    /// files.
+    pub fn is_unchanged(&self, job: &Job) -> bool {
+        self.unchanged(job).is_some()
+    }
+
+    /// Returns the certificate that was loaded earlier. Returns `None` if a file may have changed, or
+    /// if the time decides about an OCSP response.
+    fn unchanged<'a>(&self, job: &'a Job) -> Option<&'a Arc<Loaded>> {
         let before = job.before.as_ref()?;
-        if job.ocsp.is_some() || before.policy() != job.policy.as_ref() {
+        if job.ocsp.is_some()
+            || before.policy() != job.policy.as_ref()
+            || before.managed() != job.managed.as_ref()
+        {
             return None;
         }
         let stamp = self.files.stamp(job.file())?;
@@ -80,9 +88,12 @@ impl Loader {
             }
             _ => return None,
         };
-        if !before.has_stamp(stamp) {
-            return None;
-        }
+        before.has_stamp(stamp).then_some(before)
+    }
+
+    /// Returns the certificate that was loaded earlier, with warnings about its dates.
+    pub(super) fn reuse(&self, job: &Job) -> Option<Outcome> {
+        let before = self.unchanged(job)?;
         let mut outcome = Outcome {
             loaded: Some(Arc::clone(before)),
             ..Outcome::default()
@@ -136,12 +147,15 @@ impl Loader {
         chain: &Chain<'_>,
         mut texts: Texts,
         report: &mut Report,
-    ) -> (Option<Arc<Loaded>>, Option<Vec<NamePattern>>) {
+    ) -> (Option<Arc<Loaded>>, Option<Names>) {
         let (job, file) = (chain.job, chain.job.file());
         let warnings = report.warnings.len();
         let key = self.checked_key(chain, &texts, report);
         self.check_dates((&*job.path, file), &chain.parsed, &chain.issuers, report);
-        let (names, unusable) = names_of(&chain.parsed);
+        let (mut names, unusable) = names_of(&chain.parsed);
+        if let Some(managed) = &job.managed {
+            names.retain(|name| managed.contains(name));
+        }
         for name in unusable {
             let fault = format!("the certificate has a name that no client can ask for: {name:?}");
             report.warn(shown(&job.path, file, fault));
@@ -173,6 +187,7 @@ impl Loader {
             policy: job.policy.clone(),
             staple,
             batch_key,
+            managed: job.managed.clone(),
         };
         let stamp = texts.stamp(job, self.now);
         let loaded = Loaded::new(parts, stamp, extras);
@@ -182,7 +197,7 @@ impl Loader {
             self.check_dates((&*job.path, file), &chain.parsed, &chain.issuers, report);
             return (Some(Arc::clone(before)), None);
         }
-        (Some(Arc::new(loaded)), Some(names))
+        (Some(Arc::new(loaded)), Some(names.into()))
     }
 
     /// Returns the key after the checks of the key and of the signatures. Omits these checks if

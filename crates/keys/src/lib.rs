@@ -28,6 +28,7 @@
 //! * [`presented`], [`identity`]: the server's certificate in PROXY headers, and the client's
 //!   certificate in logs and PROXY headers;
 //! * [`signing`]: signatures off the event loop;
+//! * [`temporary`]: certificates for names without one;
 //! * [`watch`]: changes of files.
 #![forbid(unsafe_code)]
 
@@ -51,5 +52,6 @@ pub mod presented;
 pub mod signing;
 pub mod stamp;
 pub mod stored_key;
+pub mod temporary;
 pub mod texts;
 pub mod watch;

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use becket_config::address::NamePattern;
 use becket_multibuffer::PrivateKey;
 use becket_proto::ticket::UnixSeconds;
 use rustls::sign::{CertifiedKey, SigningKey};
@@ -24,6 +23,9 @@ use super::stamp::Stamp;
 use super::stored_key::{LazyKey, StoredKey};
 use crate::signing::Offload;
 use crate::signing::token::TokenKey;
+
+/// Names of a certificate in lower case, wildcards with `*.`.
+pub type Names = Box<[Box<str>]>;
 
 #[derive(Debug)]
 pub struct Loaded {
@@ -106,6 +108,8 @@ pub struct Extras {
     pub staple: Option<Staple>,
     /// RSA key for batched signatures; `None` if this key does not sign in batches.
     pub batch_key: Option<Arc<PrivateKey>>,
+    /// Names for which the ACME companion maintains the file; `None` for a file of the operator.
+    pub managed: Option<Arc<[Box<str>]>>,
 }
 
 /// A stapled OCSP response.
@@ -143,8 +147,10 @@ impl Loaded {
             offload,
             file,
         } = parts;
-        let has_extras =
-            extras.policy.is_some() || extras.staple.is_some() || extras.batch_key.is_some();
+        let has_extras = extras.policy.is_some()
+            || extras.staple.is_some()
+            || extras.batch_key.is_some()
+            || extras.managed.is_some();
         Self {
             validity,
             leaf: leaf.as_ref().into(),
@@ -177,10 +183,14 @@ impl Loaded {
         digest(&parts)
     }
 
-    /// Parses the certificate for its names.
-    pub fn names(&self) -> Vec<NamePattern> {
+    /// Parses the certificate for the names that it serves.
+    pub fn names(&self) -> Vec<Box<str>> {
         let parsed = facts::certificate(&self.leaf);
-        parsed.map_or_else(Vec::new, |leaf| facts::names_of(&leaf).0)
+        let mut names = parsed.map_or_else(Vec::new, |leaf| facts::names_of(&leaf).0);
+        if let Some(managed) = self.managed() {
+            names.retain(|name| managed.contains(name));
+        }
+        names
     }
 
     /// Returns when the certificate expires, at most 2106.
@@ -207,6 +217,12 @@ impl Loaded {
         self.extras.as_ref()?.staple.as_ref()
     }
 
+    /// Returns the names for which the ACME companion maintains the file. `None` for a file of the
+    /// operator, which takes precedence.
+    pub fn managed(&self) -> Option<&Arc<[Box<str>]>> {
+        self.extras.as_ref()?.managed.as_ref()
+    }
+
     /// Returns the OCSP response, unless it has expired.
     fn staple_at(&self, now: UnixSeconds) -> Option<&Staple> {
         let is_current = |staple: &&Staple| staple.until.is_none_or(|until| until > now);
@@ -228,7 +244,7 @@ impl Loaded {
         *self.leaf == **leaf && self.issuers.certificates() == issuers.certificates()
     }
 
-    /// Returns `true` if both have equal certificates, keys, OCSP responses and policies.
+    /// Returns `true` if both have equal certificates, keys and other properties.
     pub fn is_same(&self, other: &Self) -> bool {
         let is_same_key = match (&self.key, &other.key) {
             (HeldKey::Stored(one), HeldKey::Stored(other)) => one == other,
@@ -240,6 +256,7 @@ impl Loaded {
         is_same_key
             && self.has_parts(&other.leaf(), &other.issuers)
             && (self.staple(), self.policy()) == (other.staple(), other.policy())
+            && self.managed() == other.managed()
     }
 
     /// Returns the chain with a key, and the OCSP response unless it has expired.

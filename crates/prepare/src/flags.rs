@@ -13,11 +13,14 @@ use toml::{Table, Value};
 #[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
 pub struct Flags {
     /// Configuration file (TOML); see docs/reference/configuration.md and examples/
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["ServiceFlags", "ClusterFlags", "user", "group"])]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ServiceFlags", "AcmeFlags", "ClusterFlags", "user", "group"])]
     pub config: Option<PathBuf>,
 
     #[command(flatten)]
     pub service: ServiceFlags,
+
+    #[command(flatten)]
+    pub acme: AcmeFlags,
 
     #[command(flatten)]
     pub cluster: ClusterFlags,
@@ -81,6 +84,35 @@ pub struct ServiceFlags {
     /// Send a PROXY header to the backend, with the client's address
     #[arg(long, value_name = "VERSION", value_parser = ["v1", "v2", "ip", "received"])]
     pub proxy_header: Option<String>,
+}
+
+/// Flags of the section `acme`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, clap::Args)]
+#[command(next_help_heading = "Certificates from an authority (ACME)")]
+pub struct AcmeFlags {
+    /// Order a certificate with this name, renew it and use it; repeatable, one certificate for all
+    #[arg(long, value_name = "NAME")]
+    pub acme: Vec<String>,
+
+    /// Mail address for the account at the authority; repeatable
+    #[arg(long, value_name = "MAIL", requires = "acme")]
+    pub acme_contact: Vec<String>,
+
+    /// letsencrypt (default), google, zerossl, actalis, or the https URL of a directory
+    #[arg(long, value_name = "NAME", requires = "acme")]
+    pub acme_authority: Option<String>,
+
+    /// Use the test environment of the authority, whose certificates clients reject
+    #[arg(long, requires = "acme")]
+    pub acme_staging: bool,
+
+    /// Folder for accounts and certificates; default is /var/lib/becket-acme
+    #[arg(long, value_name = "DIR", requires = "acme")]
+    pub acme_folder: Option<String>,
+
+    /// PEM file of CA certificates for connections to the authority; default is the system's
+    #[arg(long, value_name = "FILE", requires = "acme")]
+    pub acme_ca: Option<String>,
 }
 
 /// Flags of the section `cluster`.
@@ -183,8 +215,15 @@ impl Flags {
                 table.insert(name.to_owned(), section.into());
             }
         }
+        if !self.acme.acme.is_empty() {
+            table.insert("acme".to_owned(), self.acme.section(base).into());
+        }
         if self.config.is_none() {
-            table.insert("listener".to_owned(), vec![self.service.listener()].into());
+            let mut listener = self.service.listener();
+            if !self.acme.acme.is_empty() {
+                listener.insert("acme".to_owned(), true.into());
+            }
+            table.insert("listener".to_owned(), vec![listener].into());
             table.insert("backend".to_owned(), vec![self.service.pool()].into());
         }
         table
@@ -259,6 +298,25 @@ impl ServiceFlags {
     }
 }
 
+impl AcmeFlags {
+    fn section(&self, base: &Path) -> Table {
+        let path = |text: &String| base.join(text).to_string_lossy().into_owned();
+        let authority = self.acme_authority.clone().map(|it| vec![it]);
+        let contact = Some(&self.acme_contact).filter(|it| !it.is_empty());
+        let certificate = given([Some(("names", self.acme.clone().into()))]);
+        given([
+            Some(("staging", self.acme_staging.into())),
+            authority.map(|it| ("authority", it.into())),
+            contact.map(|it| ("contact", it.clone().into())),
+            self.acme_folder
+                .as_ref()
+                .map(|it| ("folder", path(it).into())),
+            self.acme_ca.as_ref().map(|it| ("ca", path(it).into())),
+            Some(("certificate", vec![certificate].into())),
+        ])
+    }
+}
+
 /// Builds a section from the keys that have a value.
 fn given<const N: usize>(keys: [Option<(&str, Value)>; N]) -> Table {
     let keys = keys.into_iter().flatten();
@@ -266,7 +324,7 @@ fn given<const N: usize>(keys: [Option<(&str, Value)>; N]) -> Table {
 }
 
 /// Keys and the flags that set them. The first [`REPLACING`] flags are allowed with a file.
-const FLAGS: [(&str, &str); 18] = [
+const FLAGS: [(&str, &str); 23] = [
     ("process.workers", "--workers"),
     ("admin.address", "--admin"),
     ("log.level", "--log-level"),
@@ -279,6 +337,11 @@ const FLAGS: [(&str, &str); 18] = [
     ("backend[main].idle-reclaim", "--idle-reclaim"),
     ("backend[main].server", "--backend"),
     ("backend[main].files", "DIR"),
+    ("acme.authority", "--acme-authority"),
+    ("acme.contact", "--acme-contact"),
+    ("acme.folder", "--acme-folder"),
+    ("acme.ca", "--acme-ca"),
+    ("acme.certificate", "--acme"),
     ("cluster.secret", "--cluster-secret"),
     ("cluster.listen", "--cluster-listen"),
     ("cluster.peers", "--cluster-peer"),

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
+use becket_config::error::Report;
 use becket_config::file::File;
 use becket_config::glob;
 use becket_config::key;
@@ -24,7 +25,7 @@ use becket_proto::networks::Networks;
 use super::ConfigBuilder;
 use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate};
 use becket_keys::files::{reason, shown};
-use becket_keys::job::{ChainSource, Job};
+use becket_keys::job::{ChainSource, Job, Outcome};
 use becket_keys::loaded::Loaded;
 use becket_keys::stamp::path_hash;
 use becket_tls::config::{Config, Listener, Policy, Route};
@@ -80,6 +81,7 @@ impl ConfigBuilder<'_> {
         for (index, entry) in listener.certificates.iter().enumerate() {
             self.add_jobs((&of_list, index), entry, &mut jobs);
         }
+        self.add_managed(path, listener, &mut jobs);
         let known = self.known();
         for job in &mut jobs {
             job.before = known.get(&path_hash(job.file())).cloned();
@@ -90,6 +92,7 @@ impl ConfigBuilder<'_> {
         let most = self.report.warnings.len() + MOST_WARNINGS;
         let mut omitted = 0;
         for (job, outcome) in jobs.into_iter().zip(outcomes) {
+            let outcome = self.or_temporary(&job, outcome);
             self.report.errors.extend(outcome.report.errors);
             let warnings = outcome.report.warnings.into_iter();
             for warning in warnings {
@@ -182,6 +185,10 @@ impl ConfigBuilder<'_> {
             );
             self.report.warn(shown(path, &loaded.file, fault));
         }
+        for (name, yielding) in faults.yielding {
+            let fault = format!("for {name} a certificate of certificates is used, not this one");
+            self.report.warn(shown(path, &yielding.file, fault));
+        }
         for (name, used, hidden) in faults.hidden {
             let fault = format!(
                 "for {name} this certificate is used, not {}, which has the same kind of key",
@@ -237,6 +244,55 @@ impl ConfigBuilder<'_> {
                     let problem = shown(&path, &folder, fault);
                     self.report
                         .error(problem.accepted(format!("at least one {pattern}")));
+                }
+            }
+        }
+    }
+
+    /// Adds a job for each bundle of the ACME companion, with entries after those of the list.
+    pub(super) fn add_managed(
+        &self,
+        path: &str,
+        listener: &listener::ListenerSection,
+        jobs: &mut Vec<Job>,
+    ) {
+        let acme = self.file.acme.as_ref().filter(|_| listener.acme);
+        let Some(acme) = acme else { return };
+        let path: Arc<str> = key!(path, listener.acme).into();
+        for (index, certificate) in acme.certificate.iter().enumerate() {
+            let entry = u32::try_from(listener.certificates.len() + index).unwrap_or(u32::MAX);
+            let bundle = ChainSource::Bundle(acme.bundle(self.environment.base, certificate));
+            jobs.push(Job {
+                managed: Some(certificate.names.iter().map(|it| it.0.to_string().into()).collect()),
+                ..Job::of(entry, &path, bundle)
+            });
+        }
+    }
+
+    /// Replaces a missing or faulty bundle of the ACME companion by a temporary certificate, because
+    /// the companion will replace it.
+    pub(super) fn or_temporary(&self, job: &Job, failed: Outcome) -> Outcome {
+        let Some(names) = job.managed.as_ref().filter(|_| failed.loaded.is_none()) else {
+            return failed;
+        };
+        let mut report = Report::default();
+        if !self.environment.files.is_missing(job.file()) {
+            report.warnings.extend(failed.report.errors);
+            report.warnings.extend(failed.report.warnings);
+        }
+        match self.loader.temporary(job, names) {
+            Ok(mut outcome) => {
+                let fault =
+                    "not issued yet: clients get a temporary certificate, which they reject";
+                report.warn(shown(&job.path, job.file(), fault));
+                outcome.report = report;
+                outcome
+            }
+            Err(error) => {
+                report.error(shown(&job.path, job.file(), error));
+                Outcome {
+                    report,
+                    ..Outcome::default()
                 }
             }
         }

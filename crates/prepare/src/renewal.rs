@@ -248,6 +248,17 @@ impl ConfigBuilder<'_> {
                 }
             }
         }
+        let mut managed = Vec::new();
+        self.add_managed(path, keys, &mut managed);
+        managed.retain(|job| {
+            let changed = self.renewing.as_ref().map(|it| it.changed);
+            changed.is_none_or(|changed| changed.touches(job.file()))
+        });
+        for job in &mut managed {
+            let known = before.certificates.certificate(job.entry, job.file());
+            job.before = known.map(|it| Arc::clone(&it.loaded));
+        }
+        self.load_changes(managed, &mut changes);
         let MapChanges { removed, added } = changes;
         if removed.is_empty() && added.is_empty() {
             return None;
@@ -350,15 +361,21 @@ impl ConfigBuilder<'_> {
             let known = before.certificate(number, job.file());
             job.before = known.map(|it| Arc::clone(&it.loaded));
         }
-        let files: BTreeSet<PathBuf> = jobs.iter().map(|job| job.file().to_owned()).collect();
+        let is_gone = |it: &&Listed| {
+            let file = it.loaded.file.as_os_str();
+            // The jobs of a folder are sorted.
+            let found = jobs.binary_search_by(|job| job.file().as_os_str().cmp(file));
+            found.is_err()
+        };
+        let gone: Vec<Listed> = before.entry(number).filter(is_gone).cloned().collect();
+        jobs.retain(|job| !self.loader.is_unchanged(job));
         let failed = self.load_changes(jobs, changes);
         // The files of a folder stay in use while the folder is missing.
-        let is_gone = |it: &&Listed| {
-            let file = &*it.loaded.file;
-            !files.contains(file) && file.parent().is_none_or(|it| !failed.contains(it))
+        let has_folder = |it: &Listed| {
+            let folder = it.loaded.file.parent();
+            folder.is_none_or(|folder| !failed.contains(folder))
         };
-        let gone = before.entry(number).filter(is_gone);
-        changes.removed.extend(gone.cloned());
+        changes.removed.extend(gone.into_iter().filter(has_folder));
     }
 
     /// Loads certificates, and adds those that have changed. Returns the files with errors, whose
@@ -366,7 +383,10 @@ impl ConfigBuilder<'_> {
     fn load_changes(&mut self, jobs: Vec<Job>, changes: &mut MapChanges) -> BTreeSet<PathBuf> {
         let mut failed = BTreeSet::new();
         let outcomes = self.loader.load(&jobs);
-        for (job, outcome) in jobs.into_iter().zip(outcomes) {
+        for (job, mut outcome) in jobs.into_iter().zip(outcomes) {
+            if job.managed.is_some() && self.environment.files.is_missing(job.file()) {
+                outcome = self.or_temporary(&job, outcome);
+            }
             let errors = self.report.errors.len();
             self.report.errors.extend(outcome.report.errors);
             if self.keep_out(errors) {

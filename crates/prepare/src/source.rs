@@ -204,7 +204,7 @@ impl ConfigSource {
     pub fn watched(&self, file: &File) -> Vec<PathBuf> {
         let folder = self.folder();
         let named = file.files_of_certificates().into_iter();
-        let mut paths: Vec<PathBuf> = named.map(|text| folder.join(text)).collect();
+        let mut paths: Vec<PathBuf> = named.map(|text| folder.join(&*text)).collect();
         paths.retain(|path| self.files.is_own(path));
         paths
     }

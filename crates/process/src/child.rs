@@ -114,7 +114,12 @@ impl Child {
         deprecated,
         reason = "the descriptors are owned, and stay open as long as they are registered"
     )]
-    fn of(id: u32, process: ChildProcess, stream: UnixStream, read: Vec<u8>) -> io::Result<Self> {
+    pub(super) fn of(
+        id: u32,
+        process: ChildProcess,
+        stream: UnixStream,
+        read: Vec<u8>,
+    ) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
         let handle = process.as_fd().try_clone_to_owned()?;
         let now = Instant::now();
@@ -311,12 +316,22 @@ pub(super) fn ended(status: ExitStatus) -> ProcessEnd {
 }
 
 pub(super) fn spawn(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
-    let (here, there) = UnixStream::pair()?;
     let mut words = std::env::args_os();
     let mut command = Program::new(program);
     command
         .arg0(words.next().unwrap_or_else(|| NAME.into()))
-        .args(words)
+        .args(words);
+    begin(command)
+}
+
+/// Starts the ACME companion, without arguments.
+pub(super) fn spawn_companion(program: &Path) -> io::Result<(ChildProcess, UnixStream)> {
+    begin(Program::new(program))
+}
+
+fn begin(mut command: Program) -> io::Result<(ChildProcess, UnixStream)> {
+    let (here, there) = UnixStream::pair()?;
+    command
         .env(IS_STARTED, VERSION)
         .env(PURGE_DELAY.0, PURGE_DELAY.1)
         .env_remove(IS_CONTINUED)

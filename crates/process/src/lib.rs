@@ -24,6 +24,7 @@
 //! * [`supervisor`]: decisions, with a state diagram;
 //! * [`run`], [`child`], [`resources`], [`needs`]: processes, sockets and files for these
 //!   decisions;
+//! * [`companion`]: the ACME companion as a child process;
 //! * [`carried`]: state that passes execve(2) when the supervisor executes the new program;
 //! * [`link`]: the serving process's end; `becket_control::handover` passes its state to the next
 //!   process;
@@ -45,6 +46,8 @@
 
 mod carried;
 mod child;
+mod companion;
+mod companion_runner;
 mod enter;
 pub mod link;
 mod needs;

@@ -4,6 +4,7 @@
 //! The supervisor reads only these keys. The serving process reads the whole configuration and
 //! reports its errors.
 
+use std::borrow::Cow;
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -58,8 +59,8 @@ impl Needs {
         let watched = file.files_of_certificates().into_iter();
         let watched = watched.filter(|_| file.process.watch);
         Self {
-            watched: watched.map(|text| folder.join(text)).collect(),
-            files: files.map(|text| folder.join(text)).collect(),
+            watched: watched.map(|text| folder.join(&*text)).collect(),
+            files: files.map(|text| folder.join(&*text)).collect(),
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),
@@ -73,12 +74,12 @@ impl Needs {
 }
 
 /// Returns the value of every key that names a file to read.
-fn files(file: &File) -> Vec<&str> {
+fn files(file: &File) -> Vec<Cow<'_, str>> {
     let mut files = file.files_of_certificates();
     if let Some(cluster) = &file.cluster {
         let secrets = cluster.secret.iter().chain(&cluster.accept_secrets);
         let all = secrets.chain(&cluster.secret_from_key);
-        files.extend(all.map(String::as_str));
+        files.extend(all.map(|text| Cow::Borrowed(text.as_str())));
     }
     files
 }

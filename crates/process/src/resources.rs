@@ -16,6 +16,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use becket_config::acme::Acme;
 use becket_config::file::File;
 use becket_config::parts::IncludedFiles;
 use becket_config::process::Process;
@@ -157,6 +158,7 @@ pub(super) struct Holdings {
     /// Watched files that only root can change, and their stamps before the process reads them.
     pub(super) places: WatchedPlaces,
     pub(super) keys: Process,
+    pub(super) acme: Option<Acme>,
     pub(super) agents: Agents,
 }
 

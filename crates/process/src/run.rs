@@ -22,6 +22,7 @@ use becket_sys::{privileges, root_only};
 use tokio::time::{Instant, sleep_until};
 
 use super::child::{Child, ChildEvent, ListedFiles};
+use super::companion::{self, COMPANION, Companion};
 use super::needs::Needs;
 use super::resources::{
     Configurations, FoundConfig, Holdings, ResourceOffer, check_program, is_roots, open_listed,
@@ -48,6 +49,7 @@ pub(super) struct Runner {
     pub(super) pid_file: Option<PidFile>,
     pub(super) watch: Watch,
     renewing: Renewing,
+    pub(super) companion: Companion,
     /// Number of reloads that the serving process has requested.
     pub(super) asked: u64,
     /// `true` if the supervisor must execute the program of the serving process.
@@ -94,6 +96,7 @@ impl Runner {
             pid_file: None,
             watch: Watch::default(),
             renewing: Renewing::default(),
+            companion: Companion::default(),
             asked: 0,
             is_replaced: false,
             queued: VecDeque::new(),
@@ -112,10 +115,12 @@ impl Runner {
         let mut outputs = first;
         loop {
             if let Some(code) = self.carry_out(outputs) {
+                self.kill_companion();
                 self.held.current.agents.kill();
                 self.held.unused_agents.iter_mut().for_each(Agents::kill);
                 return ExitCode::from(code);
             }
+            self.keep_companion();
             let input = match self.become_program(&mut signals).await {
                 Some(input) => input,
                 None => self.next(&mut signals).await,
@@ -134,6 +139,8 @@ impl Runner {
         }
         let deadline = self.supervisor.deadline();
         let deadline = deadline.map(|deadline| self.origin + deadline);
+        let is_wanted = self.held.current.acme.is_some();
+        let companion_at = self.companion.restarts_at().filter(|_| is_wanted);
         loop {
             let is_overdue = deadline.is_some_and(|deadline| deadline <= Instant::now());
             self.reported = if is_overdue { self.reported } else { 0 };
@@ -159,6 +166,9 @@ impl Runner {
                 () = sleep_until(deadline.unwrap_or(self.origin)), if deadline.is_some() => {
                     return Input::Tick;
                 }
+                () = sleep_until(companion_at.unwrap_or(self.origin)), if companion_at.is_some() => {
+                    return Input::Tick;
+                }
                 changes = self.watch.settled() => {
                     self.renewing.changes.add(changes);
                     return Input::FilesChanged;
@@ -166,6 +176,16 @@ impl Runner {
             };
             self.reported += 1;
             match happened {
+                ChildEvent::Event(event) if process == COMPANION => self.companion_event(event),
+                ChildEvent::Broken(fault) if process == COMPANION => self.companion_fault(fault),
+                ChildEvent::Exited(ended) if process == COMPANION => {
+                    self.children.retain(|child| child.id != process);
+                    self.companion_exited(&ended);
+                    return Input::Tick;
+                }
+                ChildEvent::Event(Event::ChallengesServed(number)) => {
+                    self.challenges_served(process, number);
+                }
                 ChildEvent::Event(Event::Open {
                     listing,
                     first,
@@ -275,6 +295,7 @@ impl Runner {
             Action::Send(process, command) => {
                 self.send(process, &command);
                 if let Command::Serve(_) = command {
+                    self.pass_challenges(process);
                     tracing::info!(name: "serve-command-sent", process, "sent the command to accept clients");
                 }
             }
@@ -304,7 +325,7 @@ impl Runner {
         self.children.iter_mut().find(|child| child.id == process)
     }
 
-    fn send(&mut self, process: u32, command: &Command) {
+    pub(super) fn send(&mut self, process: u32, command: &Command) {
         if let Some(child) = self.child(process) {
             child.send(command, Vec::new());
         }
@@ -461,12 +482,21 @@ impl Runner {
         if self.setup.identity.is_some() {
             offer.add_admin_socket(needs, &mut self.admin_socket);
         }
+        if let Some(acme) = &seen.file.acme {
+            let base = self.setup.source.folder();
+            let created = companion::create_folder(acme, &base, self.setup.identity.as_ref());
+            if let Err(error) = created {
+                let folder = acme.folder(&base);
+                tracing::error!(name: "acme-folder-failed", folder = %folder.display(), %error, "cannot create acme.folder");
+            }
+        }
         let holdings = Holdings {
             sockets,
             workers: needs.workers,
             logs,
             places,
             keys: seen.file.process.clone(),
+            acme: seen.file.acme.clone(),
             agents: Agents::default(),
         };
         (offer, holdings)
@@ -496,6 +526,7 @@ impl Runner {
             self.renewing.is_unknown = true;
         }
         self.held.current.keys = seen.file.process;
+        self.held.current.acme = seen.file.acme;
         self.write_pid();
     }
 
@@ -534,6 +565,7 @@ impl Runner {
     /// serving process closes its copy.
     fn release(&mut self) {
         self.held.release();
+        self.held.current.acme = None;
         if let Some(Err(error)) = self.admin_socket.as_ref().map(SocketFile::give_way) {
             tracing::warn!(name: "admin-socket-not-released", %error, "cannot close the admin socket; it stays in use until this process exits");
         }

@@ -54,6 +54,8 @@ pub enum CloseReason {
     UnknownName = "unknown-name",
     /// Client and server have no ALPN protocol in common, and the route refuses that.
     AlpnMismatch = "alpn-mismatch",
+    /// An ACME authority got the answer to its challenge.
+    AcmeChallenge = "acme-challenge",
     /// The client's certificate was missing, not trusted or no longer valid.
     ClientCertificate = "client-certificate",
     /// The client's chain of certificates is longer than `limits.certificate-chain`, or has more
@@ -209,6 +211,7 @@ impl CloseReason {
                 | Self::ClientReset
                 | Self::HealthCheck
                 | Self::Cancel
+                | Self::AcmeChallenge
                 | Self::IdleTimeout
                 | Self::HalfClosedTimeout
                 | Self::Drained

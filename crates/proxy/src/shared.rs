@@ -19,6 +19,7 @@ use becket_http::docroot::readers::Readers;
 use becket_keys::key_cache::KeyCache;
 use becket_keys::signing::queue::SigningQueue;
 use becket_tls::admission::SharedAdmission;
+use becket_tls::challenges::Challenges;
 
 /// State that every worker and the control thread can access, independent of the configuration.
 /// Access log channels and outboxes are not included, because each has one writer and one reader.
@@ -35,6 +36,8 @@ pub struct SharedState {
     pub backends: Arc<Backends>,
     /// Queue of cancel requests from PostgreSQL clients.
     pub cancels: Arc<Cancels>,
+    /// Answers to ACME authorities. Locked only for clients that only authorities resemble.
+    pub challenges: Arc<Challenges>,
     /// One set of counters per worker. Only that worker writes it.
     pub counters: Vec<Arc<Counters>>,
     /// Limits on full handshakes and connections per source address.
@@ -47,15 +50,21 @@ pub struct SharedState {
     /// Threads that read served files from disk. The lock of their queue is held only to push or
     /// pop a job.
     pub readers: Arc<Readers>,
-    pub log_lines_dropped: Arc<AtomicU64>,
-    /// Number of lines that the syslog daemon did not accept.
-    pub syslog_lines_dropped: Arc<AtomicU64>,
-    pub access_lines_dropped: Arc<AtomicU64>,
+    pub lost_lines: LostLines,
     /// Current memory pressure, set by the control thread. Workers read it when they accept a
     /// client.
     pub memory: MemoryState,
     /// Number of open connections, limited by `limits.connections`.
     pub connections: OwnLine<SharedCount>,
+}
+
+/// Numbers of log lines that could not be written.
+#[derive(Debug, Default)]
+pub struct LostLines {
+    pub log: Arc<AtomicU64>,
+    /// Number of lines that the syslog daemon did not accept.
+    pub syslog: Arc<AtomicU64>,
+    pub access: Arc<AtomicU64>,
 }
 
 impl SharedState {
@@ -72,14 +81,13 @@ impl SharedState {
             early,
             backends: Arc::default(),
             cancels: Arc::default(),
+            challenges: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),
             keys: Arc::default(),
             readers: Arc::default(),
-            log_lines_dropped: Arc::default(),
-            syslog_lines_dropped: Arc::default(),
-            access_lines_dropped: Arc::default(),
+            lost_lines: LostLines::default(),
             memory: MemoryState::default(),
             connections: OwnLine::default(),
         }

@@ -19,7 +19,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Component, Path};
 
 use rustix::fs::{
-    AtFlags, CWD, Dir, FileType, Mode, OFlags, fchown, fstat, openat, readlinkat, statat,
+    AtFlags, CWD, Dir, FileType, Mode, OFlags, fchown, fstat, mkdirat, openat, readlinkat, statat,
 };
 use rustix::process::{Gid, Uid};
 
@@ -113,6 +113,40 @@ pub fn give(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
     }
     let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
     Ok(fchown(&file, Some(owner.0), Some(owner.1))?)
+}
+
+/// Creates a directory that the user owns and its group can read, or changes the owner of an empty directory from root
+/// to the user. Does nothing if another user owns the path, or if the directory is not empty.
+///
+/// # Errors
+/// Returns the error of the failed system call; `PermissionDenied` if a user other than root can change the parent
+/// directory.
+pub fn give_folder(path: &Path, identity: &UnixIdentity) -> io::Result<()> {
+    if let Some((folder, Some(name))) = walk_to(path, Last::Unseen)? {
+        let stat = fstat(&folder)?;
+        let others = Mode::from_raw_mode(stat.st_mode).intersects(Mode::WGRP | Mode::WOTH);
+        let is_roots = stat.st_uid == 0 && !others;
+        match statat(&folder, &name, AtFlags::SYMLINK_NOFOLLOW) {
+            Ok(found) if found.st_uid != 0 => return Ok(()),
+            Ok(_) => {}
+            Err(rustix::io::Errno::NOENT) if is_roots => {
+                mkdirat(&folder, &name, Mode::from_raw_mode(0o750))?;
+            }
+            Err(rustix::io::Errno::NOENT) => {}
+            Err(error) => return Err(error.into()),
+        }
+        if is_roots {
+            let flags = OFlags::RDONLY | OFlags::DIRECTORY | NO_LINK;
+            let made = openat(&folder, &name, flags, Mode::empty())?;
+            if !matches!(list(&made)?, RootOnly::Folder(names) if names.is_empty()) {
+                return Ok(());
+            }
+            let owner = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+            return Ok(fchown(&made, Some(owner.0), Some(owner.1))?);
+        }
+    }
+    let text = "a user other than root can change the path to this folder; create it";
+    Err(io::Error::new(io::ErrorKind::PermissionDenied, text))
 }
 
 /// Opens a user's log file for appending. The user itself may lack access to the directory. Returns `None` if a user
@@ -374,6 +408,27 @@ mod tests {
         chown(&path, Some(USER.uid), None).unwrap();
         assert!(!is_program(&path).unwrap());
         assert!(!is_program(place.path()).unwrap());
+    }
+
+    #[test]
+    fn a_folder_is_given_only_if_it_is_new_or_empty_and_below_a_folder_of_root() {
+        let Some(place) = folder() else { return };
+        let at = |name: &str| place.path().join(name);
+        let owner = |name: &str| fs::metadata(at(name)).unwrap().uid();
+        fs::create_dir(at("empty")).unwrap();
+        fs::create_dir_all(at("full/precious")).unwrap();
+        symlink(at("full"), at("link")).unwrap();
+        for name in ["new", "empty", "full"] {
+            give_folder(&at(name), &USER).unwrap();
+            give_folder(&at(name), &USER).unwrap();
+        }
+        assert_eq!(
+            [owner("new"), owner("empty"), owner("full")],
+            [USER.uid, USER.uid, 0]
+        );
+        assert!(give_folder(&at("link"), &USER).is_err());
+        let within = give_folder(&at("new/inner"), &USER).unwrap_err();
+        assert_eq!(within.kind(), io::ErrorKind::PermissionDenied);
     }
 
     #[test]

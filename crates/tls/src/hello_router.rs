@@ -10,6 +10,7 @@ use becket_config::choices::{AlpnMismatch, UnknownNames};
 use becket_proto::client_hello::{ClientHello, MAX_NAME_BYTES};
 use rustls::ServerConfig;
 
+use super::challenges::is_of_authority;
 use super::route_configs::{RouteConfigs, RouteParts};
 use crate::config::{Listener, Route};
 use crate::resumption::Offer;
@@ -48,7 +49,25 @@ pub struct Served {
     /// Maximum early data that the policy accepts, in bytes.
     pub early_data: u32,
     pub asks: bool,
+    /// `true` if the handshake answers a challenge of an ACME authority and no server is needed.
+    pub is_challenge: bool,
     pub trial: Option<Evaluated>,
+}
+
+impl Served {
+    /// Creates the decision for a client that asks for the answer to a challenge.
+    pub fn challenge(config: Arc<ServerConfig>) -> Self {
+        Self {
+            route: 0,
+            config,
+            may_resume: false,
+            offer: Offer::Id,
+            early_data: 0,
+            asks: false,
+            is_challenge: true,
+            trial: None,
+        }
+    }
 }
 
 impl HelloRouter {
@@ -101,7 +120,8 @@ impl HelloRouter {
         let offered = hello.alpn().next().is_some();
         let alpn = offered && route.overlaps(hello);
         let refuses = self.listener.keys.alpn_mismatch() == AlpnMismatch::Refuse;
-        if offered && !alpn && refuses && !route.alpn.is_empty() {
+        let refuses = refuses && !route.alpn.is_empty() || is_of_authority(hello);
+        if offered && !alpn && refuses {
             return refuse(NO_APPLICATION_PROTOCOL, CloseReason::AlpnMismatch);
         }
         let policy = route.policy.as_ref();
@@ -120,6 +140,7 @@ impl HelloRouter {
             offer: configs.offer(hello),
             early_data: policy.and_then(|it| it.keys.early_data).unwrap_or(0),
             asks: policy.is_some_and(|it| it.verifier.is_some()),
+            is_challenge: false,
             trial,
         })
     }

@@ -21,6 +21,7 @@
 //!   [`secret`]: cluster secrets;
 //! * [`to_servers`]: TLS to the servers of a backend;
 //! * [`trial`]: policies on trial; [`ja4`]: fingerprints of clients;
+//! * [`challenges`]: answers to ACME authorities;
 //! * [`key_log`]: the file of `SSLKEYLOGFILE`;
 //! * [`names`]: names of versions, suites and groups.
 //!
@@ -44,6 +45,7 @@
 
 pub mod admission;
 pub mod chain;
+pub mod challenges;
 pub mod config;
 mod direct;
 pub mod engine;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
+use becket_config::acme::{Acme, AcmeCertificate, ExternalAccount};
 use becket_config::backend::{Backend, CacheControl, ErrorPage, Files, ServerSection};
 use becket_config::cluster::Cluster;
 use becket_config::file::File;
@@ -35,6 +36,11 @@ fn keys() -> BTreeMap<String, Value> {
             ..Backend::default()
         }],
         cluster: Some(Cluster::default()),
+        acme: Some(Acme {
+            external_account: Some(ExternalAccount::default()),
+            certificate: vec![AcmeCertificate::default()],
+            ..Acme::default()
+        }),
         ..File::default()
     };
     let mut keys = BTreeMap::new();

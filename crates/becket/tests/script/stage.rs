@@ -29,6 +29,7 @@ use becket_proxy::connection::{Advanced, Connection, Side, Turn};
 use becket_proxy::metrics::Counters;
 use becket_proxy::pipes::{BULK, Pipes};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
+use becket_tls::challenges::Challenges;
 use becket_tls::scratch::Scratch;
 
 /// A scripted connection.
@@ -52,6 +53,7 @@ pub(crate) struct Stage {
     pub(crate) inbox: Arc<TestInbox>,
     /// Queue of PostgreSQL cancels.
     pub(crate) cancels: Arc<Cancels>,
+    pub(crate) challenges: Challenges,
     /// Queue of signatures for a crypto thread; the script acts as that thread.
     pub(crate) signatures: Arc<SigningQueue>,
     signing: Option<WorkerSigning>,
@@ -95,6 +97,7 @@ impl Stage {
             ),
             inbox: Arc::default(),
             cancels: Arc::default(),
+            challenges: Challenges::default(),
             signatures: Arc::new(SigningQueue::new(1, None)),
             signing: None,
             answers: Arc::default(),
@@ -228,6 +231,7 @@ impl Stage {
             failures: &mut self.failures,
             admission: &self.admission,
             cancels: &self.cancels,
+            challenges: &self.challenges,
             pipes: &self.pipes,
             signing: self.signing.as_ref(),
             access: None,

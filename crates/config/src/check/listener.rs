@@ -17,8 +17,9 @@ impl ListenerSection {
             let accepted = "at least one HOST:PORT, [V6]:PORT or :PORT";
             report.refuse(key!(path, self.bind), "missing", accepted);
         }
-        if self.certificates.is_empty() && self.ends_tls() {
-            let accepted = "files, directories of *.pem, or { chain = \"..\", key = \"..\" }";
+        if self.certificates.is_empty() && !self.acme && self.ends_tls() {
+            let accepted =
+                "files, directories of *.pem, { chain = \"..\", key = \"..\" }, or acme = true";
             report.refuse(key!(path, self.certificates), "missing", accepted);
         }
         self.check_mode(path, speaks, report);
@@ -99,6 +100,7 @@ impl ListenerSection {
         );
         let ends = self.ends_tls();
         refuse_if(certified && !ends, key!(path, self.certificates), NOT_ENDED);
+        refuse_if(self.acme && !ends, key!(path, self.acme), NOT_ENDED);
         refuse_if(
             self.policy.is_some() && !ends,
             key!(path, self.policy),

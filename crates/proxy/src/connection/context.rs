@@ -23,6 +23,7 @@ use becket_log::facts::Facts;
 use becket_proto::close_reason::CloseReason;
 use becket_sys::clock::Now;
 use becket_tls::admission::{Admitted, ConnectionPermit, HalfOpen, WorkerAdmission};
+use becket_tls::challenges::Challenges;
 use becket_tls::config::ServerAddress;
 use becket_tls::scratch::Buffer;
 
@@ -66,6 +67,7 @@ pub struct Turn<'a, N> {
     pub failures: &'a mut FailureLog,
     pub admission: &'a Rc<WorkerAdmission>,
     pub cancels: &'a Cancels,
+    pub challenges: &'a Challenges,
     pub pipes: &'a Rc<Pipes>,
     /// Requests signatures from crypto threads and tokens; `None` if the worker makes every
     /// signature itself.

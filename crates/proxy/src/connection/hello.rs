@@ -11,10 +11,13 @@
 
 use std::ops::ControlFlow;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use becket_config::choices::ProxyTlv;
+use becket_config::listener::ListenMode;
 use becket_proto::client_hello::{ClientHello, Malformed, NotHello, peek};
 use becket_proto::plain_http::PLAIN_HTTP_ANSWER;
+use rustls::ServerConfig;
 
 use super::connected::Connected;
 use super::context::{Context, EarlyBytes, Net};
@@ -28,6 +31,7 @@ use crate::backend::pool::Pool;
 use crate::leg::Got;
 use becket_keys::signing::Offload;
 use becket_proto::close_reason::CloseReason;
+use becket_tls::challenges::is_of_authority;
 use becket_tls::hello_router::{Choice, Served, server_name};
 use becket_tls::ja4::Ja4;
 use becket_tls::names;
@@ -153,6 +157,9 @@ impl<N: Net> Hello<N> {
             address,
             presented: None,
         };
+        if let Some(config) = self.challenge(hello, certificate.name(), cx) {
+            return self.answer_challenge(config, certificate);
+        }
         let choice = self.listener.router.choose(hello, certificate.name());
         let route = match &choice {
             Choice::Serve(served) => served.route,
@@ -192,6 +199,46 @@ impl<N: Net> Hello<N> {
         let mut pending = Pending::new(pool, Purpose::Pass(learner));
         pending.home = home;
         Ok(HelloAnswer::Passing(pending))
+    }
+
+    /// Returns the configuration that answers the challenge of an ACME authority, if one is pending
+    /// for this name. Authorities never ask for TLS in plaintext first.
+    fn challenge(
+        &self,
+        hello: &ClientHello<'_>,
+        name: Option<&str>,
+        cx: &Context<'_, '_, N>,
+    ) -> Option<Arc<ServerConfig>> {
+        let is_direct = self.listener.config().keys.speaks() == ListenMode::Tls;
+        if !is_direct || !is_of_authority(hello) {
+            return None;
+        }
+        cx.turn.challenges.config(name?, cx.turn.now.mono)
+    }
+
+    fn answer_challenge(
+        &self,
+        config: Arc<ServerConfig>,
+        certificate: ServerCertificate,
+    ) -> Result<HelloAnswer<N>, HandshakeRefusal> {
+        let served = Served::challenge(config);
+        let Some(pool) = self.listener.pool(served.route).cloned() else {
+            return Err(HandshakeRefusal::new(CloseReason::Internal, String::new()));
+        };
+        let handshake = HandshakeContext {
+            certificate,
+            ..HandshakeContext::new(None)
+        };
+        Ok(HelloAnswer::Here(Box::new(HelloDecision {
+            listener: Rc::clone(&self.listener),
+            pool,
+            served,
+            server: None,
+            handshake: Some(handshake),
+            offers_early: false,
+            offload: Some(Offload::Pointless),
+            held: Vec::new(),
+        })))
     }
 
     fn serve(

@@ -311,6 +311,14 @@ impl<N: Net> Negotiating<N> {
         let is_second = self.is_first && engine.handshake_kind() == again;
         self.client.offload = self.client.offload.filter(|_| is_second);
         let reached = match received {
+            Ok(received) if received.ready && self.client.served.is_challenge => {
+                cx.turn.counters.handshakes_ended.add(1);
+                cx.core.half_open = None;
+                match cx.push(out.filled(), &mut self.flight) {
+                    Ok(()) => Reached::Close(CloseReason::AcmeChallenge, self.flight),
+                    Err(_) => Reached::End(CloseReason::AcmeChallenge),
+                }
+            }
             Ok(received) if received.ready => {
                 let said = EarlyBytes {
                     bytes: plain.filled(),

@@ -356,6 +356,7 @@ impl Worker {
             failures: &mut self.resources.failures,
             admission: &self.served.admission,
             cancels: &self.shared.cancels,
+            challenges: &self.shared.challenges,
             pipes: &self.resources.pipes,
             signing: Some(&self.newcomers.signing),
             access: self.resources.access.as_ref(),

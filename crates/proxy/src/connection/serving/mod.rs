@@ -376,7 +376,9 @@ impl ServingFiles {
             self.note_request(parsed.as_ref().ok(), cx);
         }
         let decided = match parsed {
-            Ok(head) => self.site.decide(&head, found, cx.turn.now),
+            Ok(head) => self
+                .site
+                .decide(&head, found, (cx.turn.challenges, cx.turn.now)),
             Err(status) => ControlFlow::Continue(Reply::refusing(HeadRefusal::last(status))),
         };
         self.said = said;
@@ -470,6 +472,10 @@ impl ServingFiles {
             }
             Content::Note if !head_only => {
                 let text = note(reply.status);
+                self.count_body(text.len());
+                scratch.plain.push(text.as_bytes());
+            }
+            Content::Text(text) if !head_only => {
                 self.count_body(text.len());
                 scratch.plain.push(text.as_bytes());
             }

@@ -30,6 +30,8 @@ pub(super) struct Reply {
 pub(super) enum Content {
     Nothing,
     Note,
+    /// The answer to the challenge of an ACME authority.
+    Text(Arc<str>),
     File(Arc<OpenFile>, Range<u64>),
 }
 
@@ -39,6 +41,7 @@ impl Reply {
         let (own, length) = match &self.content {
             Content::Nothing => ("", None),
             Content::Note => (PLAIN_TEXT, Some(note(self.status).len() as u64)),
+            Content::Text(text) => (PLAIN_TEXT, Some(text.len() as u64)),
             Content::File(_, rest) => ("", Some(rest.end - rest.start)),
         };
         let hsts = hsts.map(|value| format!("Strict-Transport-Security: {}\r\n", value.0));

@@ -9,6 +9,7 @@ use becket_http::path::decode;
 use becket_http::select::select;
 use becket_http::status::StatusCode;
 use becket_sys::clock::Now;
+use becket_tls::challenges::Challenges;
 
 use super::reply::{Content, Reply};
 use crate::backend::file_service::FileService;
@@ -37,7 +38,7 @@ impl Site {
         &self,
         head: &Head<'_>,
         found: Option<AtPath>,
-        now: Now,
+        (challenges, now): (&Challenges, Now),
     ) -> ControlFlow<FileKey, Reply> {
         let is_old = head.is_old;
         let request = match head.request() {
@@ -55,6 +56,13 @@ impl Site {
             is_old,
             persists: request.persists,
         };
+        if let Some(authorization) = challenges.http(request.path, now.mono) {
+            let content = Content::Text(authorization);
+            return ControlFlow::Continue(Reply {
+                content,
+                ..answer(StatusCode::Ok)
+            });
+        }
         let found = match (self, found) {
             (Self::Https(port), _) => {
                 return ControlFlow::Continue(match request.location(*port) {

@@ -1,0 +1,357 @@
+//! The loop of the companion: orders certificates, one at a time, and answers control requests.
+
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::future::{Future, pending};
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::time::Duration;
+
+use becket_log::Timestamp;
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::{sleep, timeout};
+
+use crate::authority::{Session, account_url, dns_records, issuer};
+use crate::context::{Context, bundle_file, label};
+use crate::control::{self, Answer, Call, Request, Row};
+use crate::error::Error;
+use crate::issued;
+use crate::link::Link;
+use crate::order::Task;
+use crate::schedule::{Attempt, Held, Moment, Schedule, Setback, Window};
+use crate::store::Part;
+use crate::unfinished::abandon_others;
+use crate::verify;
+
+struct Companion {
+    context: Rc<Context>,
+    link: Rc<Link>,
+    schedule: Schedule,
+    /// Last error of each certificate.
+    errors: Vec<Option<String>>,
+    /// Clients that wait for the next attempt, each with the index of its certificate.
+    waiting: Vec<(usize, oneshot::Sender<Answer>)>,
+    /// Requests to be carried out, each with the index of its certificate.
+    asked: VecDeque<(usize, Call)>,
+}
+
+/// Outcome of the work in progress.
+enum Done {
+    Cleaned,
+    /// The certificate was revoked.
+    Revoked(usize),
+    Ordered {
+        attempt: Attempt,
+        result: Result<Held, Error>,
+        begun: bool,
+        setback: Setback,
+    },
+    Asked {
+        certificate: usize,
+        window: Option<(Window, Duration)>,
+    },
+}
+
+/// Maintains the certificates until the supervisor closes `stream`. Must run in a
+/// [`LocalSet`](tokio::task::LocalSet).
+pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
+    let link = Link::start(stream)
+        .map_err(|error| Error::os("use the socket of the supervisor", error))?;
+    let (calls, mut requests) = mpsc::channel(1);
+    let control = control::listen(&context.store, calls)?;
+    tokio::pin!(control);
+    let mut companion = Companion::new(context, link);
+    let link = Rc::clone(&companion.link);
+    let mut work = Some(clean(Rc::clone(&companion.context)));
+    loop {
+        let now = companion.context.now();
+        if work.is_none() {
+            work = companion.next_work(now);
+        }
+        let is_idle = work.is_none();
+        let done = async {
+            match &mut work {
+                Some(work) => work.as_mut().await,
+                None => pending().await,
+            }
+        };
+        let pause = companion.schedule.pause(now);
+        tokio::select! {
+            () = link.closed() => return Ok(()),
+            done = done => {
+                work = None;
+                companion.handle(done);
+            }
+            Some(call) = requests.recv() => companion.handle_call(call, now),
+            () = &mut control => {}
+            () = sleep(pause), if is_idle => {}
+        }
+    }
+}
+
+impl Companion {
+    fn new(context: Context, link: Link) -> Self {
+        let store = &context.store;
+        let held = context.section.certificate.iter().map(|certificate| {
+            let bundle = store
+                .load(Part::Certificates, &bundle_file(certificate))
+                .ok()??;
+            verify::examine(&bundle, &certificate.names)
+        });
+        let now = context.now();
+        let begun = store.state().orders.into_iter();
+        let ages = begun.map(|at| now.unix.saturating_sub(Duration::from_secs(at)));
+        let held: Vec<_> = held.collect();
+        Self {
+            errors: vec![None; held.len()],
+            schedule: Schedule::new(context.section.authority.len(), held, ages, now),
+            context: Rc::new(context),
+            link: Rc::new(link),
+            waiting: Vec::new(),
+            asked: VecDeque::new(),
+        }
+    }
+
+    fn next_work(&mut self, now: Moment) -> Option<Pin<Box<dyn Future<Output = Done>>>> {
+        let context = Rc::clone(&self.context);
+        let link = Rc::clone(&self.link);
+        if let Some((certificate, call)) = self.asked.pop_front() {
+            return Some(Box::pin(answer(context, link, certificate, call)));
+        }
+        if let Some(attempt) = self.schedule.poll_order(now) {
+            return Some(Box::pin(order(context, link, attempt)));
+        }
+        let certificate = self.schedule.poll_window(now)?;
+        Some(Box::pin(ask_for_window(context, certificate)))
+    }
+
+    fn handle(&mut self, done: Done) {
+        let now = self.context.now();
+        match done {
+            Done::Cleaned => {}
+            Done::Revoked(certificate) => drop(self.schedule.force(certificate, now)),
+            Done::Asked {
+                certificate,
+                window,
+            } => {
+                let (window, wait) = window.unzip();
+                self.schedule.handle_window(certificate, window, wait, now);
+            }
+            Done::Ordered {
+                attempt,
+                result,
+                begun,
+                setback,
+            } => {
+                if begun {
+                    self.schedule.handle_begun(now);
+                }
+                let error = self.handle_order(attempt, result, setback, now);
+                let index = attempt.certificate;
+                self.errors[index].clone_from(&error);
+                for (_, reply) in self.waiting.extract_if(.., |(waits, _)| *waits == index) {
+                    // The client may have left.
+                    reply.send(Answer::ended(error.clone())).ok();
+                }
+            }
+        }
+    }
+
+    /// Logs the outcome of an attempt and notes it in the schedule. Returns the error.
+    fn handle_order(
+        &mut self,
+        attempt: Attempt,
+        result: Result<Held, Error>,
+        setback: Setback,
+        now: Moment,
+    ) -> Option<String> {
+        let section = &self.context.section;
+        let index = attempt.certificate;
+        let names = self.context.names(index);
+        let authority = label(&section.authority[attempt.authority], section.staging);
+        match result {
+            Ok(held) => {
+                self.schedule.handle_certificate(index, held, now);
+                let expires = Timestamp::from_unix(held.not_after);
+                tracing::info!(name: "acme-certificate-issued", ?names, authority, %expires, "certificate issued");
+                None
+            }
+            Err(error) => {
+                let random = fastrand::f64();
+                self.schedule.handle_failure(index, setback, now, random);
+                let failures = self.schedule.failures(index);
+                let next = self.schedule.next_attempt(index, now).unwrap_or_default();
+                let next = Timestamp::from_unix(next);
+                tracing::warn!(name: "acme-order-failed", ?names, authority, %error, failures, %next, "cannot obtain a certificate");
+                Some(error.to_string())
+            }
+        }
+    }
+
+    fn handle_call(&mut self, call: Call, now: Moment) {
+        let found = match &call.request {
+            Request::List {} => {
+                let rows = self.rows(now);
+                return call.answer(Answer::Certificates(rows));
+            }
+            Request::Try { name: None } => Some(0),
+            Request::Renew { name }
+            | Request::Revoke { name }
+            | Request::Try { name: Some(name) } => self.context.find(name),
+        };
+        let Some(index) = found else {
+            let why = "no [[acme.certificate]] has this name";
+            return call.answer(Answer::ended(Some(why.to_owned())));
+        };
+        match call.request {
+            Request::Renew { .. } if self.schedule.force(index, now) => {
+                self.waiting.push((index, call.reply));
+            }
+            Request::Renew { .. } => {
+                let why = "the orders of this day are used up";
+                call.answer(Answer::ended(Some(why.to_owned())));
+            }
+            _ => self.asked.push_back((index, call)),
+        }
+    }
+
+    fn rows(&self, now: Moment) -> Vec<Row> {
+        let Context { section, store, .. } = &*self.context;
+        let state = store.state();
+        let shown = |url: &String| {
+            let known = self.context.authority(url);
+            known.map_or(url.clone(), |(it, staging)| label(it, staging))
+        };
+        let rows = section.certificate.iter().enumerate();
+        let rows = rows.map(|(index, certificate)| {
+            let expires = self.schedule.held(index).map(|it| it.not_after);
+            let next = self.schedule.next_attempt(index, now);
+            Row {
+                names: self.context.names(index),
+                authority: state.authorities.get(&certificate.stem()).map(shown),
+                challenge: section.challenge(certificate).label().to_owned(),
+                expires: expires.map(Timestamp::from_unix),
+                next: next.map(Timestamp::from_unix),
+                failures: self.schedule.failures(index),
+                error: self.errors[index].clone(),
+            }
+        });
+        rows.collect()
+    }
+}
+
+fn clean(context: Rc<Context>) -> Pin<Box<dyn Future<Output = Done>>> {
+    Box::pin(async move {
+        // The files that are left are for the next start.
+        timeout(CLEANUP_TIME, abandon_others(&context)).await.ok();
+        Done::Cleaned
+    })
+}
+
+async fn order(context: Rc<Context>, link: Rc<Link>, attempt: Attempt) -> Done {
+    let section = &context.section;
+    let authority = &section.authority[attempt.authority];
+    let begun = Cell::new(false);
+    let (result, mut setback) = match Session::open(&context, authority, section.staging).await {
+        Ok(session) => {
+            let replaces = Some(attempt.certificate).filter(|_| attempt.replaces);
+            let replaces = replaces.and_then(|it| issued::identifier(&context, it, &session));
+            let task = Task {
+                context: &context,
+                session: &session,
+                link: &link,
+                index: attempt.certificate,
+                replaces,
+                is_fresh: attempt.is_fresh,
+                is_kept: true,
+                begun: &begun,
+            };
+            let result = task.run().await;
+            if result
+                .as_ref()
+                .is_err_and(|error| error.is("accountDoesNotExist"))
+            {
+                let forgotten = session.forget(&context.store).err();
+                let error = forgotten.map(tracing::field::display);
+                tracing::warn!(name: "acme-account-unknown", authority = session.label, error, "the authority does not know the account; creating another one");
+            }
+            (result, session.client.take_setback())
+        }
+        Err(error) => (Err(error), Setback::default()),
+    };
+    setback.is_rate_limit |= result.as_ref().is_err_and(|error| error.is("rateLimited"));
+    Done::Ordered {
+        attempt,
+        result,
+        begun: begun.get(),
+        setback,
+    }
+}
+
+/// Carries out a request of a client.
+async fn answer(context: Rc<Context>, link: Rc<Link>, index: usize, call: Call) -> Done {
+    let mut records = Vec::new();
+    let is_revocation = matches!(call.request, Request::Revoke { .. });
+    let result = if is_revocation {
+        issued::revoke(&context, index).await
+    } else {
+        try_out(&context, &link, index, &mut records).await
+    };
+    let done = match &result {
+        Ok(()) if is_revocation => Done::Revoked(index),
+        _ => Done::Cleaned,
+    };
+    let error = result.err().map(|error| error.to_string());
+    call.answer(Answer::Ended { error, records });
+    done
+}
+
+/// Orders from the test environment, and discards the certificate. Adds the DNS records that the
+/// real account needs.
+async fn try_out(
+    context: &Context,
+    link: &Link,
+    index: usize,
+    records: &mut Vec<String>,
+) -> Result<(), Error> {
+    let none = || Error::config("acme.authority", "missing");
+    let authority = context.section.authority.first().ok_or_else(none)?;
+    let session = Session::open(context, authority, true).await?;
+    let identities = session.client.meta().caa_identities;
+    let issuer = issuer(authority).or(identities.first().map(String::as_str));
+    let issuer = issuer.unwrap_or("CA");
+    let account = account_url(&context.store, &label(authority, false));
+    let certificate = &context.section.certificate[index];
+    let kind = context.section.challenge(certificate);
+    for name in &certificate.names {
+        records.extend(dns_records(name, kind, issuer, account.as_deref()));
+    }
+    let task = Task {
+        context,
+        session: &session,
+        link,
+        index,
+        replaces: None,
+        is_fresh: true,
+        is_kept: false,
+        begun: &Cell::new(false),
+    };
+    task.run().await.map(drop)
+}
+
+async fn ask_for_window(context: Rc<Context>, certificate: usize) -> Done {
+    let window = issued::window(&context, certificate)
+        .await
+        .unwrap_or_else(|error| {
+            tracing::debug!(%error, "cannot request a renewal window");
+            None
+        });
+    Done::Asked {
+        certificate,
+        window,
+    }
+}
+
+/// Time limit to abandon unfinished orders at the start, which delays other orders.
+const CLEANUP_TIME: Duration = Duration::from_secs(120);

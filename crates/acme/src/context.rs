@@ -1,0 +1,106 @@
+//! Configuration and folder of the companion, and the names that connect both.
+
+use std::path::PathBuf;
+
+use becket_config::acme::{Acme, AcmeCertificate, Authority};
+use becket_config::notation::Text;
+use becket_sys::clock::Clock;
+
+use crate::schedule::Moment;
+use crate::store::Store;
+
+#[derive(Debug)]
+pub struct Context {
+    pub section: Acme,
+    /// Folder at which relative paths start.
+    pub base: PathBuf,
+    pub store: Store,
+    pub clock: Clock,
+}
+
+impl Context {
+    pub fn now(&self) -> Moment {
+        let now = self.clock.now();
+        Moment {
+            mono: now.mono,
+            unix: now.unix,
+        }
+    }
+
+    /// Returns the index of the certificate with this name.
+    pub fn find(&self, name: &str) -> Option<usize> {
+        let mut certificates = self.section.certificate.iter();
+        certificates.position(|it| it.names.iter().any(|own| own.to_string() == name))
+    }
+
+    pub fn names(&self, index: usize) -> Vec<String> {
+        let names = self.section.certificate[index].names.iter();
+        names.map(ToString::to_string).collect()
+    }
+
+    /// Returns the authority with a directory URL, and whether this is its test environment.
+    pub fn authority(&self, directory: &str) -> Option<(&Authority, bool)> {
+        let all = self.section.authority.iter();
+        let mut all = all.flat_map(|it| [(it, false), (it, true)]);
+        all.find(|(it, staging)| it.directory(*staging) == Some(directory))
+    }
+
+    /// Returns the directory URL of the authority that issued a certificate.
+    pub fn issued_by(&self, certificate: usize) -> Option<String> {
+        let stem = self.section.certificate[certificate].stem();
+        self.store.state().authorities.remove(&stem)
+    }
+}
+
+/// Returns the name of the file with chain and key.
+pub fn bundle_file(certificate: &AcmeCertificate) -> String {
+    certificate.stem() + ".pem"
+}
+
+/// Returns the name of the file with the unfinished order.
+pub fn order_file(certificate: &AcmeCertificate) -> String {
+    certificate.stem() + ".json"
+}
+
+/// Returns the name of an authority for logs and files.
+pub fn label(authority: &Authority, staging: bool) -> String {
+    let suffix = match authority {
+        Authority::Directory(_) => "",
+        _ if staging => "-staging",
+        _ => "",
+    };
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    let name = authority.write();
+    let name = name.strip_prefix("https://").unwrap_or(&name).chars();
+    let name: String = name
+        .map(|c| if plain(c) { c } else { '_' })
+        .take(LONGEST_LABEL)
+        .collect();
+    name + suffix
+}
+
+/// The name of a file has at most 255 bytes.
+const LONGEST_LABEL: usize = 200;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_are_file_names() {
+        for (text, staging, expected) in [
+            ("letsencrypt", false, "letsencrypt"),
+            ("google", true, "google-staging"),
+            (
+                "https://ca.test:14000/a/../dir",
+                true,
+                "ca.test_14000_a_.._dir",
+            ),
+        ] {
+            let authority = Authority::parse(text).unwrap();
+            assert_eq!(label(&authority, staging), expected);
+        }
+        let long = Authority::Directory(format!("https://{}", "a".repeat(400)));
+        assert_eq!(label(&long, true).len(), LONGEST_LABEL);
+    }
+}

@@ -1,0 +1,37 @@
+//! The ACME companion: a process that orders and renews certificates (RFC 8555).
+//!
+//! The supervisor starts the companion with a socket as standard input. The companion runs as a user
+//! of its own, talks to authorities over HTTPS, and writes bundles into its folder, where the
+//! serving process reads them. Challenges go to the serving process through the supervisor. The
+//! companion has no other access to both.
+//!
+//! An authority is a hostile peer: its responses and all waits for it are limited, and a certificate
+//! is checked before it replaces another one.
+//!
+//! * [`companion`]: the loop; [`schedule`] decides, [`order`] carries out, [`unfinished`] continues;
+//! * [`authority`], [`issued`], [`http`]: accounts, certificates in use, and requests;
+//! * [`store`], [`context`], [`verify`]: the folder, and the bundles in it;
+//! * [`link`], [`control`], [`hook`]: the supervisor, the commands, and the DNS program;
+//! * [`confine`]: privileges of the process;
+//! * [`cli`]: the commands of `becket-acme`.
+//!
+//! Orders by several nodes of a cluster and orders on demand are not implemented. Both would be other
+//! sources of certificates for [`schedule`].
+#![forbid(unsafe_code)]
+
+pub mod authority;
+pub mod cli;
+pub mod companion;
+pub mod confine;
+pub mod context;
+pub mod control;
+pub mod error;
+pub mod hook;
+pub mod http;
+pub mod issued;
+pub mod link;
+pub mod order;
+pub mod schedule;
+pub mod store;
+pub mod unfinished;
+pub mod verify;

@@ -1,0 +1,698 @@
+//! Decides when each certificate is ordered, and from which authority. Pure: the caller passes the
+//! times and the random numbers.
+//!
+//! A missing certificate is due at once. A present one is due at a point of the window that its
+//! authority suggests (ARI, RFC 9773), otherwise at two thirds of its lifetime, or at half of a
+//! lifetime below ten days. Only dates of certificates are compared with the wall clock, and always
+//! with its present value, so a step of the clock leaves no wrong deadline behind. All waits are
+//! counted on the monotonic clock.
+//!
+//! After a failure, a certificate waits for [`FIRST_WAIT`], doubled with each failure. After three
+//! failures with one authority, or if an authority limits the rate, the next authority is used. At
+//! most [`MOST_ORDERS`] orders per day are begun, so that a fault cannot use up the limits of an
+//! authority.
+//!
+//! Call [`Schedule::poll_order`] and [`Schedule::poll_window`], report the outcomes with the
+//! `handle_*` methods, and call again after [`Schedule::pause`].
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+/// One reading of both clocks.
+#[derive(Clone, Copy, Debug)]
+pub struct Moment {
+    pub mono: Duration,
+    /// Time since 1970.
+    pub unix: Duration,
+}
+
+/// A certificate in use. Times are since 1970.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Held {
+    pub not_before: Duration,
+    pub not_after: Duration,
+    /// Position in a renewal window, from 0 to 1. Fixed for a certificate, so that the renewal does
+    /// not move when the window is requested again.
+    pub position: f64,
+}
+
+/// The period in which the authority suggests to renew, in times since 1970.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Window {
+    pub start: Duration,
+    pub end: Duration,
+}
+
+/// A certificate to order now.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Attempt {
+    pub certificate: usize,
+    /// Index of the authority.
+    pub authority: usize,
+    /// `true` if an unfinished order must be abandoned, because it has failed repeatedly.
+    pub is_fresh: bool,
+    /// `true` if the order may name the certificate that it replaces. Set for first attempts only,
+    /// because some authorities reject such an order.
+    pub replaces: bool,
+}
+
+/// Facts about a failed attempt.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Setback {
+    /// Pause that the authority requested.
+    pub retry_after: Option<Duration>,
+    pub is_rate_limit: bool,
+}
+
+#[derive(Debug)]
+pub struct Schedule {
+    entries: Vec<Entry>,
+    /// Monotonic times at which the orders of the last day no longer count, the earliest first.
+    begun: VecDeque<Duration>,
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    held: Option<Held>,
+    window: Option<Window>,
+    /// Monotonic time of the next request for the window.
+    window_at: Duration,
+    is_forced: bool,
+    failures: u32,
+    /// Failures with the current authority.
+    tries: u32,
+    authority: usize,
+    /// Monotonic time before which no attempt is made.
+    rests_until: Duration,
+    /// Monotonic times before which an authority accepts no attempt.
+    blocked: Vec<Duration>,
+}
+
+impl Schedule {
+    /// Creates a schedule. `held` has an element for each configured certificate. `begun` has the
+    /// ages of the orders that an earlier process began within the last day.
+    pub fn new(
+        authorities: usize,
+        held: Vec<Option<Held>>,
+        begun: impl IntoIterator<Item = Duration>,
+        now: Moment,
+    ) -> Self {
+        let entry = |held| Entry {
+            held,
+            window: None,
+            window_at: now.mono,
+            is_forced: false,
+            failures: 0,
+            tries: 0,
+            authority: 0,
+            rests_until: Duration::ZERO,
+            blocked: vec![Duration::ZERO; authorities.max(1)],
+        };
+        let begun = begun
+            .into_iter()
+            .map(|age| now.mono + DAY.saturating_sub(age));
+        let mut begun: Vec<Duration> = begun.collect();
+        begun.sort_unstable();
+        Self {
+            entries: held.into_iter().map(entry).collect(),
+            begun: begun.into(),
+        }
+    }
+
+    pub fn held(&self, certificate: usize) -> Option<Held> {
+        self.entries.get(certificate)?.held
+    }
+
+    pub fn failures(&self, certificate: usize) -> u32 {
+        self.entries.get(certificate).map_or(0, |it| it.failures)
+    }
+
+    /// Returns the time since 1970 of the next attempt for a certificate.
+    pub fn next_attempt(&self, certificate: usize, now: Moment) -> Option<Duration> {
+        let entry = self.entries.get(certificate)?;
+        let rest = entry.may_at().saturating_sub(now.mono);
+        Some(now.unix.saturating_add(rest).max(entry.renews_at()))
+    }
+
+    /// Makes a certificate due at once. Returns `false` if today's orders are used up.
+    pub fn force(&mut self, certificate: usize, now: Moment) -> bool {
+        let may = self.orders_left(now) > 0;
+        if let Some(entry) = self.entries.get_mut(certificate) {
+            entry.is_forced = may;
+        }
+        may
+    }
+
+    /// Returns the most urgent certificate that is due.
+    pub fn poll_order(&mut self, now: Moment) -> Option<Attempt> {
+        let left = self.orders_left(now);
+        let due = self.entries.iter_mut().enumerate();
+        let due = due.filter(|(_, it)| it.may_order(left) && it.due_in(now).is_zero());
+        let urgency = |it: &Entry| (!it.is_forced, it.failures, it.renews_at());
+        let (certificate, entry) = due.min_by_key(|(_, entry)| urgency(entry))?;
+        entry.is_forced = false;
+        Some(Attempt {
+            certificate,
+            authority: entry.authority,
+            is_fresh: entry.failures > 0 && entry.tries == 0,
+            replaces: entry.failures == 0,
+        })
+    }
+
+    /// Returns a certificate whose renewal window is to be requested.
+    pub fn poll_window(&mut self, now: Moment) -> Option<usize> {
+        let mut entries = self.entries.iter();
+        entries.position(|it| it.wants_window() && it.window_at <= now.mono)
+    }
+
+    /// Returns the time until the next call can have an effect, at most [`LONGEST_PAUSE`].
+    pub fn pause(&mut self, now: Moment) -> Duration {
+        let left = self.orders_left(now);
+        let waits = self.entries.iter().flat_map(|entry| {
+            let order = Some(entry.due_in(now)).filter(|_| entry.may_order(left));
+            let window = entry.window_at.saturating_sub(now.mono);
+            [order, Some(window).filter(|_| entry.wants_window())]
+        });
+        let waits = waits.flatten();
+        waits.min().unwrap_or(LONGEST_PAUSE).min(LONGEST_PAUSE)
+    }
+
+    /// Notes that an authority has accepted a new order.
+    pub fn handle_begun(&mut self, now: Moment) {
+        self.begun.push_back(now.mono + DAY);
+    }
+
+    /// Notes a new certificate.
+    pub fn handle_certificate(&mut self, certificate: usize, held: Held, now: Moment) {
+        let Some(entry) = self.entries.get_mut(certificate) else {
+            return;
+        };
+        let authorities = entry.blocked.len();
+        *entry = Entry {
+            held: Some(held),
+            window: None,
+            window_at: now.mono,
+            is_forced: false,
+            failures: 0,
+            tries: 0,
+            authority: 0,
+            // A certificate that is due again at once would be ordered in a loop.
+            rests_until: now.mono + (held.lifetime() / 4).min(LEAST_INTERVAL),
+            blocked: vec![Duration::ZERO; authorities],
+        };
+    }
+
+    /// Notes the answer to a request for a window: `None` if there is none. `retry_after` is the
+    /// time until the next request.
+    pub fn handle_window(
+        &mut self,
+        certificate: usize,
+        window: Option<Window>,
+        retry_after: Option<Duration>,
+        now: Moment,
+    ) {
+        if let Some(entry) = self.entries.get_mut(certificate) {
+            let wait = retry_after.unwrap_or(WINDOW_INTERVAL);
+            entry.window = window.filter(|it| it.start < it.end).or(entry.window);
+            entry.window_at = now.mono + wait.clamp(LEAST_WINDOW_INTERVAL, DAY);
+        }
+    }
+
+    /// Notes a failed attempt. `random` is a number from 0 to 1.
+    pub fn handle_failure(
+        &mut self,
+        certificate: usize,
+        setback: Setback,
+        now: Moment,
+        random: f64,
+    ) {
+        let Some(entry) = self.entries.get_mut(certificate) else {
+            return;
+        };
+        let authorities = entry.blocked.len();
+        entry.failures = entry.failures.saturating_add(1);
+        entry.tries += 1;
+        let limit = setback.is_rate_limit.then_some(RATE_LIMIT_WAIT);
+        let block = setback.retry_after.or(limit).unwrap_or_default();
+        entry.blocked[entry.authority] = now.mono + block.min(LONGEST_BLOCK);
+        let mut doublings = (entry.failures - 1).min(MOST_DOUBLINGS);
+        if entry.tries >= MOST_TRIES || (setback.is_rate_limit && authorities > 1) {
+            let others = (1..=authorities).map(|step| (entry.authority + step) % authorities);
+            let next = others.min_by_key(|other| entry.blocked[*other].max(now.mono));
+            entry.authority = next.unwrap_or_default();
+            entry.tries = 0;
+            // Each authority is tried for the first time without a long wait.
+            if authorities > 1 && entry.failures < MOST_TRIES * authorities as u32 {
+                doublings = 0;
+            }
+        }
+        let wait = (FIRST_WAIT * 2_u32.pow(doublings)).min(DAY);
+        entry.rests_until = now.mono + wait.mul_f64(0.5 + random.clamp(0.0, 1.0));
+    }
+
+    /// Returns how many orders may be begun today.
+    fn orders_left(&mut self, now: Moment) -> usize {
+        while self.begun.front().is_some_and(|until| *until <= now.mono) {
+            self.begun.pop_front();
+        }
+        MOST_ORDERS.saturating_sub(self.begun.len())
+    }
+}
+
+impl Held {
+    fn lifetime(&self) -> Duration {
+        self.not_after.saturating_sub(self.not_before)
+    }
+}
+
+impl Entry {
+    /// Returns the time since 1970 at which the certificate needs renewal; 0 without a certificate.
+    fn renews_at(&self) -> Duration {
+        let Some(held) = &self.held else {
+            return Duration::ZERO;
+        };
+        let lifetime = held.lifetime();
+        let Some(window) = &self.window else {
+            let part = if lifetime < SHORT_LIFETIME {
+                lifetime / 2
+            } else {
+                lifetime / 3 * 2
+            };
+            return held.not_before.saturating_add(part);
+        };
+        let length = window.end.saturating_sub(window.start);
+        let point = window
+            .start
+            .saturating_add(length.mul_f64(held.position.clamp(0.0, 1.0)));
+        // A wrong window must not let the certificate expire.
+        point.min(held.not_after.saturating_sub(lifetime / 10))
+    }
+
+    /// Returns the monotonic time from which an attempt may be made.
+    fn may_at(&self) -> Duration {
+        let blocked = self.blocked.get(self.authority);
+        self.rests_until.max(blocked.copied().unwrap_or_default())
+    }
+
+    /// Returns whether the orders that are left today suffice.
+    fn may_order(&self, left: usize) -> bool {
+        left > 0 && (self.failures == 0 || self.is_forced || left > RESERVE)
+    }
+
+    fn due_in(&self, now: Moment) -> Duration {
+        if self.is_forced {
+            return Duration::ZERO;
+        }
+        let by_date = self.renews_at().saturating_sub(now.unix);
+        by_date.max(self.may_at().saturating_sub(now.mono))
+    }
+
+    /// A failing certificate is due anyway, so no window is requested for it.
+    fn wants_window(&self) -> bool {
+        self.held.is_some() && self.failures == 0
+    }
+}
+
+const DAY: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of orders per day. Let's Encrypt allows 300 in three hours, and 50 for the names
+/// of one registered domain in a week.
+pub const MOST_ORDERS: usize = 50;
+/// Orders of a day that are reserved for first attempts.
+const RESERVE: usize = 10;
+/// Lifetime below which a certificate is renewed at half of it.
+const SHORT_LIFETIME: Duration = Duration::from_secs(10 * 24 * 3600);
+/// Wait after the first failure.
+const FIRST_WAIT: Duration = Duration::from_secs(60);
+/// 2^11 minutes are more than a day.
+const MOST_DOUBLINGS: u32 = 11;
+/// Failures with one authority before the next one is tried.
+const MOST_TRIES: u32 = 3;
+/// Wait after a rate limit, if the authority names none.
+const RATE_LIMIT_WAIT: Duration = Duration::from_secs(3600);
+/// Maximum wait that an authority can impose: the longest period of a usual rate limit.
+const LONGEST_BLOCK: Duration = Duration::from_secs(7 * 24 * 3600);
+/// Minimum time between two certificates for the same names, unless their lifetime is shorter.
+const LEAST_INTERVAL: Duration = Duration::from_secs(3600);
+/// Time between requests for a window, if the authority names none (RFC 9773, section 4.3).
+const WINDOW_INTERVAL: Duration = Duration::from_secs(6 * 3600);
+const LEAST_WINDOW_INTERVAL: Duration = Duration::from_secs(60);
+/// Maximum pause, so that a step of the wall clock is soon noticed.
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const HOUR: u64 = 3600;
+    /// 2026-06-01 in seconds since 1970.
+    const START: u64 = 1_780_272_000;
+
+    fn at(mono: u64) -> Moment {
+        Moment {
+            mono: Duration::from_secs(mono),
+            unix: Duration::from_secs(START + mono),
+        }
+    }
+
+    /// Returns a certificate that is valid from `START + from` for `days` days.
+    fn held(from: u64, days: u64) -> Held {
+        Held {
+            not_before: Duration::from_secs(START + from),
+            not_after: Duration::from_secs(START + from + days * 24 * HOUR),
+            position: 0.25,
+        }
+    }
+
+    fn schedule(held: &[Option<Held>]) -> Schedule {
+        Schedule::new(2, held.to_vec(), [], at(0))
+    }
+
+    fn window(start: u64, end: u64) -> Option<Window> {
+        Some(Window {
+            start: Duration::from_secs(START + start),
+            end: Duration::from_secs(START + end),
+        })
+    }
+
+    /// Returns the seconds from `START` to the next attempt for the first certificate.
+    fn next(schedule: &Schedule, now: Moment) -> u64 {
+        schedule.next_attempt(0, now).unwrap().as_secs() - START
+    }
+
+    #[test]
+    fn a_missing_certificate_is_due_at_once_and_first() {
+        let mut schedule = schedule(&[Some(held(0, 90)), None]);
+        let attempt = schedule.poll_order(at(0)).unwrap();
+        let expected = Attempt {
+            certificate: 1,
+            authority: 0,
+            is_fresh: false,
+            replaces: true,
+        };
+        assert_eq!(attempt, expected);
+        schedule.handle_certificate(1, held(0, 90), at(0));
+        assert_eq!(schedule.poll_order(at(0)), None);
+    }
+
+    #[test]
+    fn without_a_window_a_certificate_is_renewed_at_a_part_of_its_lifetime() {
+        for (days, due) in [(90, 60 * 24), (10, 160), (9, 108), (6, 72)] {
+            let schedule = schedule(&[Some(held(0, days))]);
+            assert_eq!(next(&schedule, at(0)), due * HOUR, "{days}");
+        }
+    }
+
+    #[test]
+    fn a_window_decides_unless_it_is_wrong() {
+        let mut schedule = schedule(&[Some(held(0, 90))]);
+        let day = 24 * HOUR;
+        for (answer, due) in [
+            (window(10 * day, 14 * day), 11 * day),
+            // Keeps the last valid window.
+            (None, 11 * day),
+            (window(14 * day, 10 * day), 11 * day),
+            // In the past: now.
+            (window(0, 4), 1000),
+            // At most nine tenths of the lifetime.
+            (window(200 * day, 300 * day), 81 * day),
+        ] {
+            schedule.handle_window(0, answer, None, at(1000));
+            assert_eq!(next(&schedule, at(1000)), due, "{answer:?}");
+        }
+        schedule.handle_window(0, window(0, 4), None, at(1000));
+        assert!(schedule.poll_order(at(1000)).is_some());
+    }
+
+    #[test]
+    fn windows_are_requested_as_the_authority_asks_within_limits() {
+        let mut schedule = schedule(&[Some(held(0, 90)), None]);
+        for (wait, expected) in [
+            (Some(0), 60),
+            (Some(HOUR), HOUR),
+            (Some(1000 * HOUR), 24 * HOUR),
+            (None, 6 * HOUR),
+        ] {
+            let wait = wait.map(Duration::from_secs);
+            schedule.handle_window(0, None, wait, at(5));
+            assert_eq!(schedule.poll_window(at(5 + expected - 1)), None);
+            assert_eq!(schedule.poll_window(at(5 + expected)), Some(0));
+        }
+    }
+
+    #[test]
+    fn failures_wait_longer_each_time_and_move_to_the_next_authority() {
+        let mut schedule = schedule(&[None]);
+        let mut now = 0;
+        let mut tried = Vec::new();
+        for expected in [
+            60, 120, 60, 480, 960, 1920, 3840, 7680, 15_360, 30_720, 61_440, 86_400,
+        ] {
+            let attempt = schedule.poll_order(at(now)).unwrap();
+            tried.push((attempt.authority, attempt.is_fresh));
+            schedule.handle_failure(0, Setback::default(), at(now), 0.5);
+            assert_eq!(next(&schedule, at(now)) - now, expected);
+            assert_eq!(schedule.poll_order(at(now + expected - 1)), None);
+            now += expected;
+        }
+        let of = |authority| [(authority, true), (authority, false), (authority, false)];
+        let mut expected = [of(0), of(1), of(0), of(1)].concat();
+        expected[0].1 = false;
+        assert_eq!(tried, expected);
+        schedule.handle_failure(0, Setback::default(), at(now), 0.0);
+        assert_eq!(next(&schedule, at(now)) - now, 12 * HOUR);
+        schedule.handle_failure(0, Setback::default(), at(now), 1.0);
+        assert_eq!(next(&schedule, at(now)) - now, 36 * HOUR);
+    }
+
+    #[test]
+    fn a_rate_limit_lasts_an_hour_or_as_the_authority_says() {
+        let limit = |retry_after: Option<u64>| Setback {
+            retry_after: retry_after.map(Duration::from_secs),
+            is_rate_limit: true,
+        };
+        for (retry_after, expected) in
+            [(None, HOUR), (Some(300), 300), (Some(99 * HOUR), 99 * HOUR)]
+        {
+            let mut alone = Schedule::new(1, vec![None], [], at(0));
+            alone.handle_failure(0, limit(retry_after), at(0), 0.5);
+            assert_eq!(next(&alone, at(0)), expected);
+        }
+        // Another authority is tried soon; then the one whose limit ends first.
+        let mut schedule = schedule(&[None]);
+        schedule.handle_failure(0, limit(Some(10 * HOUR)), at(0), 0.5);
+        assert_eq!(next(&schedule, at(0)), 60);
+        schedule.handle_failure(0, limit(Some(20 * HOUR)), at(60), 0.5);
+        assert_eq!(next(&schedule, at(60)), 10 * HOUR);
+        assert_eq!(schedule.poll_order(at(10 * HOUR)).unwrap().authority, 0);
+    }
+
+    #[test]
+    fn orders_of_a_day_are_limited_across_a_restart() {
+        let ages = (0..MOST_ORDERS as u64).map(|age| Duration::from_secs(HOUR + 60 * age));
+        let mut schedule = Schedule::new(1, vec![None], ages, at(0));
+        assert!(!schedule.force(0, at(0)));
+        assert_eq!(schedule.poll_order(at(0)), None);
+        assert_eq!(schedule.pause(at(0)), LONGEST_PAUSE);
+        let freed = 23 * HOUR - 60 * (MOST_ORDERS as u64 - 1);
+        assert_eq!(schedule.poll_order(at(freed - 1)), None);
+        assert!(schedule.poll_order(at(freed)).is_some());
+        // Retries leave a part of the orders to first attempts.
+        schedule.handle_failure(0, Setback::default(), at(freed), 0.0);
+        assert_eq!(schedule.poll_order(at(freed + 30)), None);
+        assert!(schedule.pause(at(freed + 30)) > Duration::ZERO);
+        assert!(schedule.force(0, at(freed + 30)));
+        assert!(schedule.poll_order(at(freed + 30)).is_some());
+    }
+
+    #[test]
+    fn a_step_of_the_wall_clock_renews_once_and_does_not_stop_renewals() {
+        let mut schedule = schedule(&[Some(held(0, 90))]);
+        let wrong = |mono| Moment {
+            unix: Duration::from_secs(START + 1000 * 24 * HOUR),
+            ..at(mono)
+        };
+        assert!(schedule.poll_order(wrong(10)).is_some());
+        // The new certificate is expired by the wrong clock, too.
+        schedule.handle_certificate(0, held(10, 90), wrong(10));
+        assert_eq!(schedule.poll_order(wrong(HOUR)), None);
+        assert_eq!(next(&schedule, at(HOUR)), 60 * 24 * HOUR + 10);
+        let early = Moment {
+            unix: Duration::from_secs(START - 1000 * 24 * HOUR),
+            ..at(10)
+        };
+        assert_eq!(schedule.poll_order(early), None);
+        assert!(schedule.poll_order(at(61 * 24 * HOUR)).is_some());
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Wait(u64),
+        /// Sets the wall clock to this many seconds from its start.
+        Clock(i64),
+        Force(usize),
+        /// Outcome of the next attempt: the lifetime in hours, or a failure.
+        Succeed(u64),
+        Fail(Option<u64>, bool),
+        Window(u64, u64, Option<u64>),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let year = 365 * 24 * HOUR;
+        prop_oneof![
+            4 => (1..3 * 24 * HOUR).prop_map(Step::Wait),
+            1 => (-(year as i64)..year as i64).prop_map(Step::Clock),
+            1 => (0..3_usize).prop_map(Step::Force),
+            2 => (1..2200_u64).prop_map(Step::Succeed),
+            4 => (prop::option::of(0..2 * year), any::<bool>()).prop_map(|(a, b)| Step::Fail(a, b)),
+            1 => (0..year, 0..year, prop::option::of(0..year)).prop_map(|(a, b, c)| Step::Window(a, b, c)),
+        ]
+    }
+
+    /// The naive model: all attempts with their outcomes, checked against the rules.
+    #[derive(Default)]
+    struct Log {
+        now: u64,
+        /// Seconds from the monotonic clock to the wall clock.
+        offset: i64,
+        begun: Vec<u64>,
+        /// Earliest time of the next attempt, for each certificate.
+        rests: [u64; 3],
+        is_forced: [bool; 3],
+        /// Attempts since the last certificate.
+        tries: [u32; 3],
+    }
+
+    impl Log {
+        fn moment(&self) -> Moment {
+            Moment {
+                mono: Duration::from_secs(self.now),
+                unix: Duration::from_secs((START as i64 + self.now as i64 + self.offset) as u64),
+            }
+        }
+
+        fn check_attempt(&mut self, attempt: Attempt) {
+            let index = attempt.certificate;
+            let day = self.begun.iter().filter(|at| **at + 24 * HOUR > self.now);
+            assert!(day.count() < MOST_ORDERS);
+            assert!(self.is_forced[index] || self.rests[index] <= self.now);
+            self.is_forced[index] = false;
+            let tries = &mut self.tries[index];
+            assert_eq!(attempt.replaces, *tries == 0);
+            *tries += 1;
+            assert!(attempt.authority < 2);
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn the_rules_hold_in_any_sequence_of_events(steps in prop::collection::vec(step(), 1..300)) {
+            let mut log = Log::default();
+            let mut schedule = Schedule::new(2, vec![None; 3], [], log.moment());
+            for step in steps {
+                match step {
+                    Step::Wait(seconds) => log.now += seconds,
+                    Step::Clock(offset) => log.offset = offset,
+                    Step::Force(index) => log.is_forced[index] |= schedule.force(index, log.moment()),
+                    Step::Window(start, end, wait) => {
+                        let now = log.moment();
+                        if let Some(index) = schedule.poll_window(now) {
+                            let wait = wait.map(Duration::from_secs);
+                            schedule.handle_window(index, window(start, end), wait, now);
+                            prop_assert_ne!(schedule.poll_window(now), Some(index));
+                        }
+                    }
+                    Step::Succeed(hours) => {
+                        let now = log.moment();
+                        if let Some(attempt) = schedule.poll_order(now) {
+                            log.check_attempt(attempt);
+                            log.begun.push(log.now);
+                            schedule.handle_begun(now);
+                            let lifetime = Duration::from_secs(hours * HOUR);
+                            let held = Held {
+                                not_before: now.unix,
+                                not_after: now.unix + lifetime,
+                                position: 0.5,
+                            };
+                            schedule.handle_certificate(attempt.certificate, held, now);
+                            log.rests[attempt.certificate] = log.now + (hours * HOUR / 4).min(HOUR);
+                            log.tries[attempt.certificate] = 0;
+                        }
+                    }
+                    Step::Fail(retry_after, is_rate_limit) => {
+                        let now = log.moment();
+                        if let Some(attempt) = schedule.poll_order(now) {
+                            log.check_attempt(attempt);
+                            log.begun.push(log.now);
+                            schedule.handle_begun(now);
+                            let retry_after = retry_after.map(Duration::from_secs);
+                            let setback = Setback { retry_after, is_rate_limit };
+                            schedule.handle_failure(attempt.certificate, setback, now, 0.0);
+                            log.rests[attempt.certificate] = log.now + 30;
+                            let next = schedule.next_attempt(attempt.certificate, now).unwrap();
+                            let by_date = schedule.entries[attempt.certificate].renews_at();
+                            prop_assert!(next <= (now.unix + LONGEST_BLOCK).max(by_date));
+                        }
+                    }
+                }
+                let now = log.moment();
+                if schedule.clone_poll(now) {
+                    prop_assert_eq!(schedule.pause(now), Duration::ZERO);
+                } else {
+                    prop_assert!(schedule.pause(now) > Duration::ZERO);
+                }
+            }
+        }
+
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        #[test]
+        fn certificates_are_renewed_before_they_expire(
+            hours in 1..400_u64,
+            failures in 0..3_u32,
+            random in 0.0..1.0_f64,
+        ) {
+            let mut log = Log::default();
+            let lifetime = Duration::from_secs(hours * HOUR);
+            let held = |now: Moment| Held {
+                not_before: now.unix,
+                not_after: now.unix + lifetime,
+                position: random,
+            };
+            let first = held(log.moment());
+            let mut schedule = Schedule::new(1, vec![Some(first)], [], log.moment());
+            let (mut expires, mut failed, mut renewals) = (first.not_after, 0, 0);
+            while renewals < 3 {
+                let now = log.moment();
+                prop_assert!(now.unix < expires, "expired after {} renewals", renewals);
+                if let Some(index) = schedule.poll_window(now) {
+                    schedule.handle_window(index, None, None, now);
+                } else if schedule.poll_order(now).is_none() {
+                    log.now += schedule.pause(now).as_secs().max(1);
+                } else if failed < failures {
+                    failed += 1;
+                    schedule.handle_failure(0, Setback::default(), now, random);
+                } else {
+                    (failed, renewals) = (0, renewals + 1);
+                    schedule.handle_certificate(0, held(now), now);
+                    expires = held(now).not_after;
+                }
+            }
+        }
+    }
+
+    impl Schedule {
+        /// Returns whether anything is due, without a change.
+        fn clone_poll(&self, now: Moment) -> bool {
+            let mut copy = Self {
+                entries: self.entries.clone(),
+                begun: self.begun.clone(),
+            };
+            copy.poll_order(now).is_some() || copy.poll_window(now).is_some()
+        }
+    }
+}

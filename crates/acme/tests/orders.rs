@@ -1,0 +1,264 @@
+//! Orders from an authority that misbehaves: it hangs, sends rubbish, offers unknown challenges or
+//! other names, and refuses. The supervisor and the serving process are played by the test.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod authority;
+
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::time::Duration;
+
+use authority::{Fake, Reply};
+use becket_acme::companion;
+use becket_acme::context::Context;
+use becket_acme::control::{Answer, Request, ask};
+use becket_acme::http::AuthorityClient;
+use becket_acme::store::Store;
+use becket_config::acme::{Acme, AcmeCertificate, AcmeName, Authority};
+use becket_config::notation::Text;
+use becket_process::protocol::{ChallengeAnswer, Command, Event};
+use becket_sys::clock::Clock;
+use becket_sys::fd_messages;
+use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
+use tokio::time::timeout;
+
+/// Runs a test, with a time limit.
+async fn run(test: impl Future<Output = ()>) {
+    let tasks = LocalSet::new();
+    let test = timeout(Duration::from_secs(60), tasks.run_until(test));
+    test.await.expect("in time");
+}
+
+fn section(fake: &Fake, names: &[&str]) -> Acme {
+    let names = names.iter().map(|name| AcmeName::parse(name).unwrap());
+    Acme {
+        authority: vec![Authority::Directory(fake.url("/dir"))],
+        ca: Some("ca.pem".to_owned()),
+        folder: "acme".to_owned(),
+        contact: vec!["a@b.test".to_owned()],
+        certificate: vec![AcmeCertificate {
+            names: names.collect(),
+            ..AcmeCertificate::default()
+        }],
+        ..Acme::default()
+    }
+}
+
+/// A companion in this process, and its supervisor's end of the socket.
+struct Running {
+    supervisor: UnixStream,
+    task: tokio::task::JoinHandle<()>,
+}
+
+fn start(section: Acme, base: &Path) -> Running {
+    let (supervisor, stream) = UnixStream::pair().unwrap();
+    let context = Context {
+        store: Store::open(&section.folder(base)).unwrap(),
+        section,
+        base: base.to_owned(),
+        clock: Clock::start(),
+    };
+    let task = spawn_local(async move { companion::run(context, stream).await.unwrap() });
+    Running { supervisor, task }
+}
+
+impl Running {
+    async fn next_event(&self) -> Event {
+        let stream = self.supervisor.try_clone().unwrap();
+        let received = spawn_blocking(move || fd_messages::receive(&stream, 1 << 20, 0));
+        let (text, _) = received.await.unwrap().unwrap().expect("an event");
+        serde_json::from_slice(&text).unwrap()
+    }
+
+    fn send(&self, command: &Command) {
+        let text = serde_json::to_vec(command).unwrap();
+        fd_messages::send(&self.supervisor, &text, &[], Duration::from_secs(5)).unwrap();
+    }
+
+    /// Ends the companion as a killed process ends.
+    async fn kill(self) {
+        self.task.abort();
+        assert!(self.task.await.unwrap_err().is_cancelled());
+    }
+}
+
+async fn asked(base: &Path, request: Request) -> Answer {
+    let folder = base.join("acme");
+    while UnixStream::connect(folder.join("control")).is_err() {
+        yield_now().await;
+    }
+    spawn_blocking(move || ask(&folder, &request).unwrap())
+        .await
+        .unwrap()
+}
+
+/// Renews the certificate and returns the error.
+async fn renewal_error(base: &Path, name: &str) -> String {
+    let name = name.to_owned();
+    match asked(base, Request::Renew { name }).await {
+        Answer::Ended {
+            error: Some(error), ..
+        } => error,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_authority_that_hangs_is_left_after_half_a_minute() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::start(folder.path(), |_, _| Reply::Hang).await;
+        let ca = folder.path().join("ca.pem");
+        let client = AuthorityClient::new(&fake.url("/dir"), Some(&ca)).unwrap();
+        let error = client.directory().await.unwrap_err().to_string();
+        assert_eq!(error, "no answer within 30 s");
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn rubbish_from_an_authority_is_an_error_without_a_panic() {
+    run(async {
+        let whole = "{\"newNonce\":\"https://a/\",\"newAccount\":\"b\",\"newOrder\":\"c\"";
+        for (reply, expected) in [
+            (Reply::raw("rubbish\r\n\r\n"), "invalid HTTP version parsed"),
+            (Reply::json("<html>"), "expected value at line 1"),
+            (
+                Reply::json("{\"newNonce\":\"ht tp\"}"),
+                "invalid uri character",
+            ),
+            (
+                Reply::json(&format!("{whole},\"a\":\"{}\"}}", "x".repeat(2 << 20))),
+                "length limit exceeded",
+            ),
+            (
+                Reply::json("{}").status(503),
+                "status 503 Service Unavailable",
+            ),
+            (Reply::json("{}").status(302), "status 302 Found"),
+            (
+                Reply::json("{\"type\":\"urn:ietf:params:acme:error:rateLimited\"}")
+                    .status(429)
+                    .header("retry-after", "18446744073709551615"),
+                "rateLimited",
+            ),
+        ] {
+            let folder = tempfile::tempdir().unwrap();
+            let fake = Fake::start(folder.path(), move |_, _| reply.clone()).await;
+            let ca = folder.path().join("ca.pem");
+            let client = AuthorityClient::new(&fake.url("/dir"), Some(&ca)).unwrap();
+            let error = client.directory().await.unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+            let setback = client.take_setback();
+            let week = Duration::from_secs(7 * 24 * 3600);
+            let is_limit = expected == "rateLimited";
+            assert_eq!(setback.is_rate_limit, is_limit);
+            assert_eq!(setback.retry_after, is_limit.then_some(week));
+            let other = AuthorityClient::new(&fake.url("/dir"), None);
+            if let Ok(other) = other {
+                let error = other.directory().await.unwrap_err().to_string();
+                assert!(error.contains("UnknownIssuer"), "{error}");
+            }
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_shown() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::start(folder.path(), authority::refuse_after_challenge).await;
+        let running = start(section(&fake, &["a.test"]), folder.path());
+        let Event::Challenges(number, challenges) = running.next_event().await else {
+            panic!("another event");
+        };
+        let [challenge] = &challenges[..] else {
+            panic!("{challenges:?}");
+        };
+        assert_eq!((challenge.certificate, challenge.name), (0, 0));
+        let ChallengeAnswer::TlsAlpn(digest) = challenge.answer else {
+            panic!("{challenge:?}");
+        };
+        assert_ne!(digest, [0; 32]);
+        assert!(!fake.requests().contains(&"POST /challenge".to_owned()));
+        running.send(&Command::ChallengesServed(number));
+        let withdrawn = running.next_event().await;
+        assert_eq!(
+            withdrawn,
+            Event::Challenges(number.wrapping_add(1), Vec::new())
+        );
+        assert!(fake.requests().contains(&"POST /challenge".to_owned()));
+        let renewal = renewal_error(folder.path(), "a.test");
+        let error = tokio::join!(renewal, async {
+            let Event::Challenges(number, _) = running.next_event().await else {
+                panic!("another event");
+            };
+            running.send(&Command::ChallengesServed(number));
+        });
+        let expected = "a.test: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
+        assert_eq!(error.0, expected);
+        let Answer::Certificates(rows) = asked(folder.path(), Request::List {}).await else {
+            panic!("no rows");
+        };
+        assert_eq!(
+            (rows[0].failures, rows[0].error.as_deref()),
+            (2, Some(expected))
+        );
+        assert!(rows[0].expires.is_none());
+        let orders = folder.path().join("acme/orders");
+        assert_eq!(std::fs::read_dir(orders).unwrap().count(), 0);
+        assert_eq!(fake.count("POST /order"), 2);
+        // The supervisor exits, so the companion ends.
+        drop(running.supervisor);
+        running.task.await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn names_that_were_not_ordered_are_not_answered() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::start(folder.path(), authority::refuse_after_challenge).await;
+        let _running = start(section(&fake, &["b.test"]), folder.path());
+        let error = renewal_error(folder.path(), "b.test").await;
+        assert_eq!(error, "a name that was not ordered: a.test");
+        assert_eq!(fake.count("POST /challenge"), 0);
+        // Both attempts continue one order.
+        assert_eq!(fake.count("POST /order"), 1);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_killed_companion_continues_its_order_or_abandons_it_for_other_names() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::start(folder.path(), authority::refuse_after_challenge).await;
+        for _ in 0..3 {
+            let running = start(section(&fake, &["a.test"]), folder.path());
+            assert!(matches!(running.next_event().await, Event::Challenges(..)));
+            running.kill().await;
+        }
+        assert_eq!(
+            (fake.count("POST /account"), fake.count("POST /order")),
+            (1, 1)
+        );
+        assert_eq!(fake.count("POST /authorization deactivated"), 0);
+        let running = start(section(&fake, &["a.test", "c.test"]), folder.path());
+        assert!(matches!(running.next_event().await, Event::Challenges(..)));
+        running.kill().await;
+        assert_eq!(fake.count("POST /authorization deactivated"), 1);
+        assert_eq!(fake.count("POST /order"), 2);
+        // The certificate is not configured any more.
+        let running = start(section(&fake, &["d.test"]), folder.path());
+        let _error = renewal_error(folder.path(), "d.test").await;
+        running.kill().await;
+        assert_eq!(fake.count("POST /authorization deactivated"), 2);
+        let orders = std::fs::read_dir(folder.path().join("acme/orders")).unwrap();
+        let names = orders.map(|entry| entry.unwrap().file_name());
+        assert_eq!(names.collect::<Vec<_>>(), ["d.test.json"]);
+    })
+    .await;
+}

@@ -1,0 +1,297 @@
+//! `[acme]`: certificates that the ACME companion orders.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::address::NamePattern;
+use crate::notation::{Text, ValueError, as_text};
+use crate::section::section;
+
+section! {
+/// `[acme]`: authorities, and the certificates to order from them.
+pub struct Acme {
+    /// Authorities, tried in this order.
+    pub authority: Vec<Authority> = vec![Authority::LetsEncrypt],
+    /// Use the test environments of the authorities.
+    pub staging: bool,
+    /// Mail addresses for the account.
+    pub contact: Vec<String>,
+    /// Folder of the companion, with accounts and certificates.
+    pub folder: String = FOLDER.to_owned(),
+    /// User of the companion; absent means `process.user`.
+    pub user: Option<String>,
+    /// PEM file of CA certificates for connections to the authority; absent means the CA
+    /// certificates of the system.
+    pub ca: Option<String>,
+    /// Proof that this host serves the names.
+    pub challenge: ChallengeKind,
+    /// Kind of private key.
+    pub key: KeyKind,
+    /// Profile of the authority, such as `shortlived`.
+    pub profile: Option<String>,
+    /// Account of the authority to which the ACME account is bound.
+    pub external_account: Option<ExternalAccount>,
+    /// Program that creates and removes DNS records for `dns-01`.
+    pub hook: Option<String>,
+    pub certificate: Vec<AcmeCertificate>,
+}
+}
+
+section! {
+/// `[[acme.certificate]]`: one certificate.
+pub struct AcmeCertificate {
+    /// Host names, wildcards (`*.example.org`) and IP addresses.
+    pub names: Vec<AcmeName>,
+    /// Overrides `acme.challenge`.
+    pub challenge: Option<ChallengeKind>,
+    /// Overrides `acme.key`.
+    pub key: Option<KeyKind>,
+    /// Overrides `acme.profile`.
+    pub profile: Option<String>,
+}
+}
+
+section! {
+/// `{ id = "..", key-file = ".." }`: external account binding (RFC 8555, section 7.3.4).
+pub struct ExternalAccount {
+    /// Key identifier from the authority.
+    pub id: String,
+    /// File with the MAC key from the authority, base64url.
+    pub key_file: String,
+}
+}
+
+/// Proof that this host, or its operator, controls a name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Deserialize, Serialize)]
+pub enum ChallengeKind {
+    /// A certificate on port 443 (RFC 8737).
+    #[default]
+    #[serde(rename = "tls-alpn-01")]
+    TlsAlpn,
+    /// A page on port 80 (RFC 8555, section 8.3).
+    #[serde(rename = "http-01")]
+    Http,
+    /// A DNS record that the hook program creates (RFC 8555, section 8.4).
+    #[serde(rename = "dns-01")]
+    Dns,
+    /// A DNS record that the operator creates once.
+    #[serde(rename = "dns-persist-01")]
+    DnsPersist,
+}
+
+impl ChallengeKind {
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::TlsAlpn => "tls-alpn-01",
+            Self::Http => "http-01",
+            Self::Dns => "dns-01",
+            Self::DnsPersist => "dns-persist-01",
+        }
+    }
+
+    /// Returns `true` if authorities accept this proof for `*.name`.
+    pub const fn proves_wildcards(self) -> bool {
+        matches!(self, Self::Dns | Self::DnsPersist)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum KeyKind {
+    #[default]
+    P256,
+    P384,
+    #[serde(rename = "rsa-2048")]
+    Rsa2048,
+}
+
+/// A certificate authority.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Authority {
+    LetsEncrypt,
+    Google,
+    ZeroSsl,
+    Actalis,
+    /// `https` URL of a directory.
+    Directory(String),
+}
+
+impl Authority {
+    /// Returns the URL of the directory, or `None` if the authority has no test environment and
+    /// `staging` is `true`.
+    pub fn directory(&self, staging: bool) -> Option<&str> {
+        Some(match (self, staging) {
+            (Self::LetsEncrypt, false) => "https://acme-v02.api.letsencrypt.org/directory",
+            (Self::LetsEncrypt, true) => "https://acme-staging-v02.api.letsencrypt.org/directory",
+            (Self::Google, false) => "https://dv.acme-v02.api.pki.goog/directory",
+            (Self::Google, true) => "https://dv.acme-v02.test-api.pki.goog/directory",
+            (Self::ZeroSsl, false) => "https://acme.zerossl.com/v2/DV90",
+            (Self::Actalis, false) => "https://acme-api.actalis.com/acme/directory",
+            (Self::ZeroSsl | Self::Actalis, true) => return None,
+            (Self::Directory(url), _) => url,
+        })
+    }
+}
+
+impl Text for Authority {
+    const ACCEPTED: &str =
+        "letsencrypt, google, zerossl, actalis, or the https URL of an ACME directory";
+
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        Ok(match text {
+            "letsencrypt" => Self::LetsEncrypt,
+            "google" => Self::Google,
+            "zerossl" => Self::ZeroSsl,
+            "actalis" => Self::Actalis,
+            url if url.len() > HTTPS.len() && url.starts_with(HTTPS) => {
+                Self::Directory(url.to_owned())
+            }
+            _ => return Err("not an authority".into()),
+        })
+    }
+
+    fn write(&self) -> String {
+        match self {
+            Self::LetsEncrypt => "letsencrypt",
+            Self::Google => "google",
+            Self::ZeroSsl => "zerossl",
+            Self::Actalis => "actalis",
+            Self::Directory(url) => url,
+        }
+        .to_owned()
+    }
+}
+
+/// A name of a certificate: a host name, a wildcard or an IP address.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct AcmeName(pub NamePattern);
+
+impl AcmeName {
+    pub fn address(&self) -> Option<IpAddr> {
+        match &self.0 {
+            NamePattern::Exact(name) => name.parse().ok(),
+            NamePattern::Wildcard(_) => None,
+        }
+    }
+
+    pub const fn is_wildcard(&self) -> bool {
+        matches!(self.0, NamePattern::Wildcard(_))
+    }
+}
+
+impl fmt::Display for AcmeName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl Text for AcmeName {
+    const ACCEPTED: &str = "a name such as www.example.org or *.example.org, or an IP address";
+
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        match text.parse::<IpAddr>() {
+            Ok(address) => Ok(Self(NamePattern::Exact(address.to_string()))),
+            Err(_) => NamePattern::parse(text).map(Self),
+        }
+    }
+
+    fn write(&self) -> String {
+        self.to_string()
+    }
+}
+
+as_text!(Authority, AcmeName);
+
+impl AcmeCertificate {
+    /// Returns the name of the certificate's files without extension, from its first name.
+    pub fn stem(&self) -> String {
+        let first = self.names.first();
+        let first = first.map(AcmeName::to_string).unwrap_or_default();
+        first.replace('*', "_").replace(':', "-")
+    }
+}
+
+impl Acme {
+    pub fn folder(&self, base: &Path) -> PathBuf {
+        base.join(&self.folder)
+    }
+
+    /// Returns the folder of the issued certificates, relative to the configuration.
+    pub fn bundles(&self) -> String {
+        format!("{}/{BUNDLES}", self.folder)
+    }
+
+    /// Returns the path of a certificate's bundle: chain and key.
+    pub fn bundle(&self, base: &Path, certificate: &AcmeCertificate) -> PathBuf {
+        base.join(self.bundles())
+            .join(format!("{}.pem", certificate.stem()))
+    }
+
+    pub fn challenge(&self, certificate: &AcmeCertificate) -> ChallengeKind {
+        certificate.challenge.unwrap_or(self.challenge)
+    }
+
+    pub fn key(&self, certificate: &AcmeCertificate) -> KeyKind {
+        certificate.key.unwrap_or(self.key)
+    }
+
+    pub fn profile<'a>(&'a self, certificate: &'a AcmeCertificate) -> Option<&'a str> {
+        certificate.profile.as_deref().or(self.profile.as_deref())
+    }
+}
+
+const FOLDER: &str = "/var/lib/becket-acme";
+const BUNDLES: &str = "certificates";
+const HTTPS: &str = "https://";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::File;
+
+    fn acme(text: &str) -> Acme {
+        File::parse(text).unwrap().acme.unwrap()
+    }
+
+    #[test]
+    fn the_first_name_is_the_name_of_the_file() {
+        let acme = acme(
+            "[acme]\nfolder = 'a'\n[[acme.certificate]]\nnames = ['*.A.test', 'b.test']\n\
+             [[acme.certificate]]\nnames = ['2001:db8::1']",
+        );
+        let bundles = acme.certificate.iter();
+        let bundles: Vec<_> = bundles
+            .map(|it| acme.bundle(Path::new("/etc"), it))
+            .collect();
+        let expected = ["_.a.test", "2001-db8--1"];
+        assert_eq!(
+            bundles,
+            expected.map(|it| PathBuf::from(format!("/etc/a/certificates/{it}.pem")))
+        );
+    }
+
+    #[test]
+    fn an_authority_is_a_word_or_an_https_url() {
+        for (text, url) in [
+            (
+                "letsencrypt",
+                "https://acme-v02.api.letsencrypt.org/directory",
+            ),
+            ("https://ca.test/dir", "https://ca.test/dir"),
+        ] {
+            let authority = Authority::parse(text).unwrap();
+            assert_eq!(authority.directory(false), Some(url));
+            assert_eq!(authority.write(), text);
+        }
+        for text in ["", "http://ca.test", "https://", "lets-encrypt"] {
+            assert!(Authority::parse(text).is_err(), "{text}");
+        }
+        for authority in [Authority::ZeroSsl, Authority::Actalis] {
+            assert!(authority.directory(false).is_some());
+            assert_eq!(authority.directory(true), None);
+        }
+    }
+}

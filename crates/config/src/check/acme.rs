@@ -1,0 +1,112 @@
+//! Finds contradictions in `[acme]`.
+
+use std::collections::HashSet;
+
+use crate::acme::{Acme, AcmeCertificate, ChallengeKind};
+use crate::error::Report;
+use crate::file::File;
+use crate::key;
+use crate::listener::{ListenMode, ListenerSection};
+
+impl File {
+    pub(super) fn check_acme(&self, report: &mut Report) {
+        let Some(acme) = &self.acme else {
+            for (listener, path) in self.listener.iter().zip(self.listener_paths()) {
+                if listener.acme {
+                    let accepted = "[acme] with [[acme.certificate]]";
+                    report.refuse(key!(path, listener.acme), "no [acme] section", accepted);
+                }
+            }
+            return;
+        };
+        acme.check(report);
+        let process = &self.process;
+        if !process.watch {
+            let fault = "off, so that issued certificates are not loaded";
+            report.refuse(key!("process", process.watch), fault, "true with [acme]");
+        }
+        if !self.listener.iter().any(|listener| listener.acme) {
+            let fault = "no listener serves these certificates";
+            report.remark("acme.certificate", format!("{fault}; set listener.acme"));
+        }
+        let direct = |listener: &ListenerSection| listener.speaks() == ListenMode::Tls;
+        let mut all = acme.certificate.iter();
+        let by_tls = all.any(|it| acme.challenge(it) == ChallengeKind::TlsAlpn);
+        if by_tls && !self.listener.iter().any(direct) {
+            let fault = "tls-alpn-01 needs a listener on which clients begin with TLS";
+            let accepted = "such a listener at port 443, or another challenge";
+            report.refuse(key!("acme", acme.challenge), fault, accepted);
+        }
+    }
+}
+
+impl Acme {
+    fn check(&self, report: &mut Report) {
+        let at = "acme";
+        if self.authority.is_empty() {
+            let accepted = "at least one authority";
+            report.refuse(key!(at, self.authority), "missing", accepted);
+        }
+        for (index, authority) in self.authority.iter().enumerate() {
+            if authority.directory(self.staging).is_none() {
+                let path = format!("{}[{index}]", key!(at, self.authority));
+                let fault = "has no test environment";
+                report.refuse(path, fault, "another authority, or staging = false");
+            }
+        }
+        for (index, contact) in self.contact.iter().enumerate() {
+            if !contact.contains('@') || contact.contains(char::is_whitespace) {
+                let path = format!("{}[{index}]", key!(at, self.contact));
+                report.refuse(
+                    path,
+                    "not a mail address",
+                    "an address such as you@example.org",
+                );
+            }
+        }
+        if self.certificate.is_empty() {
+            let accepted = "at least one [[acme.certificate]] with names";
+            report.refuse(key!(at, self.certificate), "missing", accepted);
+        }
+        let mut files = HashSet::new();
+        for (index, certificate) in self.certificate.iter().enumerate() {
+            let path = format!("{}[{index}]", key!(at, self.certificate));
+            self.check_certificate(&path, certificate, report);
+            if !files.insert(certificate.stem()) {
+                let path = key!(path, certificate.names);
+                let fault = "an earlier certificate has the same first name";
+                report.refuse(path, fault, "another order of the names");
+            }
+        }
+    }
+
+    fn check_certificate(&self, path: &str, certificate: &AcmeCertificate, report: &mut Report) {
+        let names = key!(path, certificate.names);
+        if !(1..=MOST_NAMES).contains(&certificate.names.len()) {
+            let fault = format!("{} names", certificate.names.len());
+            report.refuse(&names, fault, format!("1 to {MOST_NAMES} names"));
+        }
+        let challenge = self.challenge(certificate);
+        for (index, name) in certificate.names.iter().enumerate() {
+            let path = format!("{names}[{index}]");
+            if name.is_wildcard() && !challenge.proves_wildcards() {
+                let fault = format!("{} does not prove a wildcard", challenge.label());
+                report.refuse(&path, fault, "challenge = \"dns-persist-01\" or \"dns-01\"");
+            }
+            if name.address().is_some() && challenge.proves_wildcards() {
+                let fault = format!("{} does not prove an address", challenge.label());
+                report.refuse(&path, fault, "challenge = \"tls-alpn-01\" or \"http-01\"");
+            }
+            if certificate.names[..index].contains(name) {
+                report.refuse(path, "given twice", "each name once");
+            }
+        }
+        if challenge == ChallengeKind::Dns && self.hook.is_none() {
+            let accepted = "a program that creates DNS records";
+            report.refuse(key!("acme", self.hook), "missing for dns-01", accepted);
+        }
+    }
+}
+
+/// Maximum number of names in a certificate. Let's Encrypt accepts no more.
+const MOST_NAMES: usize = 100;

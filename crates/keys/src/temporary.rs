@@ -1,0 +1,77 @@
+//! Temporary certificates, for names whose certificate an ACME authority has not issued yet.
+//!
+//! A listener with `acme` starts at once. Until the ACME companion has written a bundle, clients
+//! get a self-signed certificate for the configured names. They reject it, but the authority can
+//! already connect, and the handshake of a client fails with a clear reason.
+
+use std::sync::Arc;
+
+use rcgen::{CertificateParams, DistinguishedName, DnType, KeyPair};
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
+use x509_parser::prelude::X509Certificate;
+
+use super::facts;
+use super::job::{Job, Outcome};
+use super::keys::Loader;
+use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Parts};
+use super::stored_key::{KeyKind, StoredKey};
+use crate::signing::Offload;
+
+impl Loader {
+    /// Creates a temporary certificate for `names`, or returns the one in use. The job is the one
+    /// for the bundle that will replace it.
+    ///
+    /// # Errors
+    /// Fails if a name is not valid in a certificate.
+    pub fn temporary(&self, job: &Job, names: &Arc<[Box<str>]>) -> Result<Outcome, String> {
+        let is_temporary = |before: &&Arc<Loaded>| {
+            let leaf = before.leaf();
+            before.managed() == Some(names)
+                && facts::certificate(&leaf).is_some_and(|leaf| is_temporary(&leaf))
+        };
+        let before = job.before.as_ref().filter(is_temporary);
+        if before.is_some() {
+            return Ok(Outcome {
+                loaded: before.cloned(),
+                ..Outcome::default()
+            });
+        }
+        let failed = |error: rcgen::Error| error.to_string();
+        let texts: Vec<String> = names.iter().map(|name| name.to_string()).collect();
+        let pair = KeyPair::generate().map_err(failed)?;
+        let mut params = CertificateParams::new(texts).map_err(failed)?;
+        params.distinguished_name = DistinguishedName::new();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, ISSUER.to_owned());
+        let signed = params.self_signed(&pair).map_err(failed)?;
+        let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(pair.serialize_der()));
+        let parsed = facts::certificate(signed.der()).ok_or("not a certificate")?;
+        let parts = Parts {
+            leaf: signed.der(),
+            validity: LeafValidity::of(parsed.validity()),
+            issuers: self.issuers.find(&[], b"")?,
+            key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &key)),
+            offload: Offload::Pointless,
+            file: job.file(),
+        };
+        let extras = Extras {
+            managed: Some(Arc::clone(names)),
+            ..Extras::default()
+        };
+        Ok(Outcome {
+            loaded: Some(Arc::new(Loaded::new(parts, None, extras))),
+            names: Some(names.to_vec().into()),
+            ..Outcome::default()
+        })
+    }
+}
+
+/// Returns `true` if a certificate was made by [`Loader::temporary`].
+pub fn is_temporary(certificate: &X509Certificate<'_>) -> bool {
+    let mut names = certificate.issuer().iter_common_name();
+    names.any(|name| name.as_str().ok() == Some(ISSUER))
+}
+
+/// Issuer of temporary certificates.
+const ISSUER: &str = "becket temporary certificate";

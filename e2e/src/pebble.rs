@@ -1,0 +1,138 @@
+//! Pebble, the ACME authority of Let's Encrypt for tests, with its DNS server.
+//!
+//! Pebble keeps its defaults: it rejects 5 % of the nonces and waits up to 15 seconds before a validation. Every name has the
+//! address of the target, and validations connect to the target's port.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::Command;
+
+use serde_json::json;
+
+use crate::address::fresh_address;
+use crate::pki::Key;
+use crate::place::Place;
+use crate::program::acme_program;
+use crate::server::serve;
+use crate::tool::{Finished, Kept, Tool};
+
+/// Running authority, killed on drop.
+#[derive(Debug)]
+pub struct Pebble {
+    _authority: Kept,
+    _dns: Kept,
+    /// URL of the directory.
+    pub directory: String,
+    /// File with the CA certificate for connections to the authority.
+    pub ca: PathBuf,
+    management: SocketAddr,
+    curl: Tool,
+}
+
+impl Pebble {
+    /// Starts an authority that validates names at `tls` and over HTTP at `http`, which are ports of one host. Skips the test
+    /// if a program is not installed.
+    #[track_caller]
+    pub fn start(place: &Place, tls: SocketAddr, http: u16) -> Option<Self> {
+        Self::start_as(place, (tls, http), |_| {})
+    }
+
+    /// Starts an authority as [`Self::start`] does, after `change` has modified its command.
+    #[track_caller]
+    pub fn start_as(
+        place: &Place,
+        (tls, http): (SocketAddr, u16),
+        change: impl FnOnce(&mut Command),
+    ) -> Option<Self> {
+        let (pebble, dns) = (Tool::find("pebble")?, Tool::find("pebble-challtestsrv")?);
+        let curl = Tool::find("curl")?;
+        assert!(acme_program().exists());
+        let (at, management) = (fresh_address(), fresh_address());
+        let (names, control) = (fresh_address(), fresh_address());
+        let own = [at.ip().to_string(), management.ip().to_string()];
+        let own: Vec<&str> = own.iter().map(String::as_str).collect();
+        let bundle = place.authority.issue(&own, Key::Ecdsa);
+        place.write("pebble.crt", &bundle.certificate);
+        place.write("pebble.key", &bundle.key);
+        let settings = json!({"pebble": {
+            "listenAddress": at.to_string(),
+            "managementListenAddress": management.to_string(),
+            "certificate": place.text("pebble.crt"),
+            "privateKey": place.text("pebble.key"),
+            "httpPort": http,
+            "tlsPort": tls.port(),
+            "ocspResponderURL": "",
+            "externalAccountBindingRequired": false,
+            "retryAfter": {"authz": 1, "order": 1},
+            "keyAlgorithm": "ecdsa",
+            "profiles": {
+                "default": {"description": "90 days", "validityPeriod": 90 * DAY},
+                "shortlived": {"description": "6 days", "validityPeriod": 6 * DAY},
+            },
+        }});
+        let settings = place.write("pebble.json", &settings.to_string());
+        let mut command = dns.command([
+            "-defaultIPv4",
+            &tls.ip().to_string(),
+            "-defaultIPv6",
+            "",
+            "-dnsserver",
+            &names.to_string(),
+            "-http01",
+            "",
+            "-https01",
+            "",
+            "-tlsalpn01",
+            "",
+            "-doh",
+            "",
+            "-management",
+            &control.to_string(),
+        ]);
+        command.current_dir(place.folder());
+        let dns = serve(command, place, "challtestsrv", control);
+        let mut command = pebble.command([
+            "-config",
+            &settings.to_string_lossy(),
+            "-dnsserver",
+            &names.to_string(),
+        ]);
+        command.current_dir(place.folder());
+        change(&mut command);
+        let authority = serve(command, place, "pebble", at);
+        Some(Self {
+            _authority: authority,
+            _dns: dns,
+            directory: format!("https://{at}/dir"),
+            ca: place.path("ca.pem"),
+            management,
+            curl,
+        })
+    }
+
+    /// Returns the root certificate of issued certificates as PEM. It differs at each start.
+    #[track_caller]
+    pub fn root(&self) -> String {
+        self.get("roots/0").stdout
+    }
+
+    #[track_caller]
+    fn get(&self, path: &str) -> Finished {
+        let url = format!("https://{}/{path}", self.management);
+        let ca = self.ca.to_string_lossy();
+        let found = self.curl.run(["-sS", "--fail", "--cacert", &*ca, &url], "");
+        assert_eq!(found.code, 0, "{}", found.all());
+        found
+    }
+
+    /// Returns the `[acme]` section for this authority.
+    pub fn section(&self, keys: &str) -> String {
+        format!(
+            "[acme]\nauthority = [\"{}\"]\nca = \"{}\"\nfolder = \"acme\"\n{keys}\n",
+            self.directory,
+            self.ca.display()
+        )
+    }
+}
+
+const DAY: u32 = 24 * 3600;

@@ -1,0 +1,150 @@
+//! Certificates are ordered from an ACME authority, used and renewed without an operator.
+
+use std::fs;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::sync::Arc;
+
+use becket_e2e::{
+    Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket_done, eventually,
+    fresh_address, http_get,
+};
+use rustls::client::Resumption;
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
+
+const NAME: &str = "www.example.org";
+
+/// Returns a configuration that orders a certificate for [`NAME`].
+fn shape(backend: &Backend) -> Shape {
+    Shape::new(backend.address)
+        .certificates("")
+        .listener("acme = true")
+}
+
+/// Returns clients that trust what the authority issues.
+fn trust(pebble: &Pebble) -> Trust {
+    let mut roots = RootCertStore::empty();
+    let root = CertificateDer::from_pem_slice(pebble.root().as_bytes()).unwrap();
+    roots.add(root).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder
+        .with_protocol_versions(rustls::ALL_VERSIONS)
+        .unwrap();
+    let mut config = builder.with_root_certificates(roots).with_no_client_auth();
+    config.resumption = Resumption::disabled();
+    Trust(Arc::new(config))
+}
+
+/// Waits until the certificate is ordered and served.
+#[track_caller]
+fn is_served(place: &Place, at: SocketAddr, trust: &Trust, name: &str) {
+    let bundle = place.path(&format!("acme/certificates/{NAME}.pem"));
+    eventually("a certificate is issued", || bundle.exists());
+    eventually("the ordered certificate is served", || {
+        Client::connect_as(at, trust, name).is_ok()
+    });
+}
+
+fn serial(at: SocketAddr, trust: &Trust) -> Option<Vec<u8>> {
+    let client = Client::connect_as(at, trust, NAME).ok()?;
+    let chain = client.tls.peer_certificates()?;
+    Some(chain.first()?.to_vec())
+}
+
+#[test]
+fn a_certificate_is_ordered_by_tls_alpn_and_renewed_on_request() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let shape = shape.section(&pebble.section(&certificate));
+    let becket = Becket::start(&place, &shape);
+    let trust = trust(&pebble);
+    is_served(&place, becket.web, &trust, NAME);
+    let mut client = Client::connect_as(becket.web, &trust, NAME).unwrap();
+    let answer = client.ask(REQUEST).unwrap();
+    assert!(answer.ends_with(b"well met"));
+    let account = fs::read_dir(place.path("acme/accounts")).unwrap();
+    for entry in account {
+        let mode = entry.unwrap().metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
+    }
+    let first = serial(becket.web, &trust).unwrap();
+    let renewed = becket_done(&place, &["acme", "renew", NAME]);
+    assert_eq!(renewed, "renewed\n");
+    eventually("the renewed certificate is served", || {
+        serial(becket.web, &trust).is_some_and(|now| now != first)
+    });
+    let listed = becket_done(&place, &["acme", "list"]);
+    assert!(listed.contains(NAME), "{listed}");
+    // The authority's connections are neither relayed nor failures.
+    let reasons = becket.access();
+    let answered = reasons.iter().filter(|it| it["reason"] == "acme-challenge");
+    assert!(answered.count() > 0);
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_certificate_is_ordered_over_http_beside_a_redirect() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let http = SocketAddr::new(shape.web.ip(), fresh_address().port());
+    let Some(pebble) = Pebble::start(&place, shape.web, http.port()) else {
+        return;
+    };
+    let address = shape.web.ip();
+    let keys = format!(
+        "challenge = \"http-01\"\nkey = \"rsa-2048\"\nprofile = \"shortlived\"\n\
+         [[acme.certificate]]\nnames = [\"{NAME}\", \"{address}\"]\n\
+         [[listener]]\nname = \"plain\"\nbind = [\"{http}\"]\ntls = false\nredirect = \"https\""
+    );
+    let shape = shape.section(&pebble.section(&keys));
+    let becket = Becket::start(&place, &shape);
+    let trust = trust(&pebble);
+    is_served(&place, becket.web, &trust, NAME);
+    is_served(&place, becket.web, &trust, &address.to_string());
+    let (status, _) = http_get(http, "/.well-known/acme-challenge/other").unwrap();
+    assert_eq!(status, 301);
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_companion_continues_after_a_kill_and_an_upgrade() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let shape = shape.section(&pebble.section(&certificate));
+    let becket = Becket::start(&place, &shape);
+    for _ in 0..2 {
+        let mut companions = Vec::new();
+        eventually("the companion runs", || {
+            companions = becket.children_named("becket-acme");
+            !companions.is_empty()
+        });
+        for pid in companions {
+            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+            // The companion may have exited.
+            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+        }
+    }
+    let before = becket.children_named("becket-acme");
+    becket_done(&place, &["upgrade"]);
+    eventually("the new program starts a companion", || {
+        let now = becket.children_named("becket-acme");
+        !now.is_empty() && now != before
+    });
+    let trust = trust(&pebble);
+    is_served(&place, becket.web, &trust, NAME);
+    assert!(becket.is_alive());
+}
