@@ -103,7 +103,7 @@ mod tests {
                 let mut is_hit = true;
                 cache.get(&all[asked], UnixSeconds(0), |one| {
                     is_hit = false;
-                    one.signing_key()
+                    one.key.signing_key()
                 });
                 let known = model.iter_mut().find(|(of, _)| *of == asked);
                 assert_eq!(known.is_some(), is_hit, "seed {seed}");
@@ -132,7 +132,7 @@ mod tests {
         let cache = KeyCache::of(2);
         let issuers = IssuerTable::default();
         let one = Arc::new(loaded(&["a.test"], &issuers));
-        let chain = cache.get(&one, UnixSeconds(0), |one| one.signing_key());
+        let chain = cache.get(&one, UnixSeconds(0), |one| one.key.signing_key());
         let again = cache.get(&one, UnixSeconds(0), |_| panic!("the chain is stored"));
         assert!(Arc::ptr_eq(&chain, &again));
         drop(again);

@@ -29,7 +29,7 @@ use super::job::{ChainSource, Job, Outcome};
 use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Names, Parts};
 use super::ocsp;
 use super::pem::Pem;
-use super::stored_key::{self, KeyKind, LazyKey, StoredKey, names_public};
+use super::stored_key::{self, KeyKind, StoredKey};
 use super::texts::{Texts, warn_of_readers};
 use crate::files::{Files, shown};
 use crate::signing::Offload;
@@ -51,16 +51,6 @@ pub struct Loader {
     pub tokens: Tokens,
     pub issuers: IssuerTable,
     pub checked: CheckedFiles,
-}
-
-/// How a private key is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KeyCheck {
-    /// It is parsed.
-    Parsed,
-    /// A P-256 key must only name the public key of the certificate, which takes a hundredth of the
-    /// time. Its first signature parses it.
-    Named,
 }
 
 /// A chain to check, and what was read from its first certificate.
@@ -118,12 +108,12 @@ impl Loader {
     }
 
     /// Checks the files of a job. Blocks only for a key on a token.
-    pub(super) fn check(&self, job: &Job, mut texts: Texts, depth: KeyCheck) -> Outcome {
+    pub(super) fn check(&self, job: &Job, mut texts: Texts) -> Outcome {
         let mut report = std::mem::take(&mut texts.report);
         let pem = texts.parse(job, &self.issuers, &mut report);
         let chain = pem.as_ref().and_then(|pem| self.chain(job, pem, &mut report));
         let (loaded, names) = match chain {
-            Some(chain) => self.loaded(&chain, texts, depth, &mut report),
+            Some(chain) => self.loaded(&chain, texts, &mut report),
             None => (None, None),
         };
         Outcome {
@@ -156,12 +146,11 @@ impl Loader {
         &self,
         chain: &Chain<'_>,
         mut texts: Texts,
-        depth: KeyCheck,
         report: &mut Report,
     ) -> (Option<Arc<Loaded>>, Option<Names>) {
         let (job, file) = (chain.job, chain.job.file());
         let warnings = report.warnings.len();
-        let key = self.checked_key(chain, &texts, depth, report);
+        let key = self.checked_key(chain, &texts, report);
         self.check_dates((&*job.path, file), &chain.parsed, &chain.issuers, report);
         let (mut names, unusable) = names_of(&chain.parsed);
         if let Some(managed) = &job.managed {
@@ -217,7 +206,6 @@ impl Loader {
         &self,
         chain: &Chain<'_>,
         texts: &Texts,
-        depth: KeyCheck,
         report: &mut Report,
     ) -> Option<HeldKey> {
         if let ChainSource::Token { uri, .. } = &chain.job.source {
@@ -239,24 +227,14 @@ impl Loader {
             return Some(HeldKey::Stored(stored.clone()));
         }
         let warnings = report.warnings.len();
-        let public = chain.parsed.public_key().raw;
-        let names_it = |stored: &&StoredKey| {
-            depth == KeyCheck::Named && stored.kind == KeyKind::P256 && names_public(der, public)
-        };
-        let key = match stored.as_ref().filter(names_it) {
-            Some(stored) => Some(HeldKey::Stored(stored.clone())),
-            None => {
-                let parsed = match_key(chain, kind, der, report);
-                parsed.map(|key| stored.clone().map_or(HeldKey::Parsed(key), HeldKey::Stored))
-            }
-        };
+        let key = match_key(chain, kind, der, report);
         let is_signed = self.check_chain(chain, report);
         let key = key.filter(|_| is_signed)?;
         let is_warned = report.warnings.len() > warnings;
         if let Some(digest) = digest.filter(|_| stored.is_some() && !is_warned) {
             self.checked.insert(digest);
         }
-        Some(key)
+        Some(stored.map_or(HeldKey::Parsed(key), HeldKey::Stored))
     }
 
     /// Returns the key on a token, which must prove possession of the key. May block for seconds.
@@ -281,13 +259,11 @@ impl Loader {
     }
 
     fn offload(&self, key: &HeldKey, chain: &Chain<'_>, in_batches: bool) -> Offload {
-        let key: Arc<dyn SigningKey> = match key {
-            HeldKey::Stored(key) => Arc::new(LazyKey::new(key.clone(), Box::default())),
-            HeldKey::Parsed(key) => Arc::clone(key),
-            HeldKey::Token(_) => return Offload::Token,
-        };
+        if matches!(key, HeldKey::Token(_)) {
+            return Offload::Token;
+        }
         let public = chain.parsed.public_key().raw;
-        match Offload::of(&*key, public, in_batches) {
+        match Offload::of(&*key.signing_key(), public, in_batches) {
             Offload::Batches | Offload::Always if !self.crypto_threads => Offload::Never,
             offload => offload,
         }

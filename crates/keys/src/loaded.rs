@@ -53,6 +53,15 @@ pub enum HeldKey {
 }
 
 impl HeldKey {
+    /// Returns a key that signs. A stored key is parsed at its first signature.
+    pub fn signing_key(&self) -> Arc<dyn SigningKey> {
+        match self {
+            Self::Stored(key) => Arc::new(LazyKey::new(key.clone())),
+            Self::Parsed(key) => Arc::clone(key),
+            Self::Token(key) => Arc::new(key.clone()),
+        }
+    }
+
     pub fn algorithm(&self) -> SignatureAlgorithm {
         match self {
             Self::Stored(key) => key.kind.algorithm(),
@@ -172,19 +181,6 @@ impl Loaded {
         let issuers = self.issuers.certificates().iter().map(AsRef::as_ref);
         let parts: Vec<&[u8]> = std::iter::once(&*self.leaf).chain(issuers).collect();
         digest(&parts)
-    }
-
-    /// Returns a key that signs. A stored key is parsed at its first signature.
-    pub fn signing_key(&self) -> Arc<dyn SigningKey> {
-        match &self.key {
-            HeldKey::Stored(key) => {
-                let leaf = facts::certificate(&self.leaf);
-                let public = leaf.map(|leaf| leaf.public_key().raw.into());
-                Arc::new(LazyKey::new(key.clone(), public.unwrap_or_default()))
-            }
-            HeldKey::Parsed(key) => Arc::clone(key),
-            HeldKey::Token(key) => Arc::new(key.clone()),
-        }
     }
 
     /// Parses the certificate for the names that it serves.
@@ -373,7 +369,7 @@ pub(crate) mod tests {
         let one = Arc::new(one);
         let cache = crate::key_cache::KeyCache::default();
         let sends = |now| {
-            let chain = cache.get(&one, UnixSeconds(now), |it| it.signing_key());
+            let chain = cache.get(&one, UnixSeconds(now), |it| it.key.signing_key());
             chain.ocsp.is_some()
         };
         assert_eq!([9, 9, 10, 11].map(sends), [true, true, false, false]);

@@ -8,7 +8,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use super::job::{Job, Outcome};
-use super::keys::{KeyCheck, Loader};
+use super::keys::Loader;
 use super::texts::Texts;
 
 /// Index of a job, and what is known about it so far.
@@ -26,10 +26,7 @@ impl Loader {
             }
         }
         if unknown.len() < MANY {
-            let load = |(number, job)| {
-                let texts = Texts::read(&self.files, job);
-                (number, self.check(job, texts, KeyCheck::Parsed))
-            };
+            let load = |(number, job)| (number, self.check(job, Texts::read(&self.files, job)));
             outcomes.extend(unknown.into_iter().map(load));
         } else {
             outcomes.append(&mut self.load_many(unknown));
@@ -89,7 +86,7 @@ impl Loader {
     }
 
     fn check_all(&self, batch: Numbered<(&Job, Texts)>) -> Numbered<Outcome> {
-        let check = |(number, (job, texts))| (number, self.check(job, texts, KeyCheck::Named));
+        let check = |(number, (job, texts))| (number, self.check(job, texts));
         batch.into_iter().map(check).collect()
     }
 }

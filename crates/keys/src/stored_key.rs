@@ -9,7 +9,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use becket_proto::der::Der;
-use becket_proto::private_key::{SecretNumbers, public_of_pkcs8, public_of_sec1};
+use becket_proto::private_key::SecretNumbers;
 use rustls::crypto::aws_lc_rs::sign::{any_ecdsa_type, any_eddsa_type, any_supported_type};
 use rustls::pki_types::alg_id::{ECDSA_P256, ECDSA_P384, ECDSA_P521, ED25519, RSA_ENCRYPTION};
 use rustls::pki_types::{PrivateKeyDer, SubjectPublicKeyInfoDer};
@@ -152,22 +152,6 @@ pub fn parse(kind: KeyKind, der: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKe
     }
 }
 
-/// Returns `true` if a P-256 key names this public key, a `SubjectPublicKeyInfo`. Does not check that
-/// its secret number fits.
-pub fn names_public(der: &PrivateKeyDer<'_>, public: &[u8]) -> bool {
-    let named = match der {
-        PrivateKeyDer::Sec1(key) => public_of_sec1(key.secret_sec1_der()),
-        PrivateKeyDer::Pkcs8(key) => public_of_pkcs8(key.secret_pkcs8_der()),
-        _ => None,
-    };
-    let point = || {
-        let mut fields = Der::new(public).sequence()?;
-        fields.sequence()?;
-        fields.element(BIT_STRING)
-    };
-    named.is_some_and(|named| point() == Some(named))
-}
-
 /// Omits the key from the output.
 impl fmt::Debug for StoredKey {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -182,33 +166,18 @@ pub struct LazyKey(Arc<LazyState>);
 #[derive(Debug)]
 struct LazyState {
     stored: StoredKey,
-    /// Public key of the certificate, a `SubjectPublicKeyInfo`.
-    public: Box<[u8]>,
     parsed: OnceLock<Result<Arc<dyn SigningKey>, Error>>,
 }
 
-impl LazyState {
-    fn parse(&self) -> Result<Arc<dyn SigningKey>, Error> {
-        let key = self.stored.parse()?;
-        let fits = key.public_key().is_some_and(|public| *public == *self.public);
-        let fault = || Error::General("the private key belongs to another certificate".into());
-        fits.then_some(key).ok_or_else(fault)
-    }
-}
-
 impl LazyKey {
-    pub fn new(stored: StoredKey, public: Box<[u8]>) -> Self {
+    pub fn new(stored: StoredKey) -> Self {
         let parsed = OnceLock::new();
-        Self(Arc::new(LazyState {
-            stored,
-            public,
-            parsed,
-        }))
+        Self(Arc::new(LazyState { stored, parsed }))
     }
 
     /// Returns the parsed key. If several threads need it first, one parses and the others wait.
     fn parsed(&self) -> Result<&Arc<dyn SigningKey>, Error> {
-        let parsed = self.0.parsed.get_or_init(|| self.0.parse());
+        let parsed = self.0.parsed.get_or_init(|| self.0.stored.parse());
         parsed.as_ref().map_err(Clone::clone)
     }
 }
@@ -251,7 +220,6 @@ impl Signer for LazySigner {
     }
 }
 
-const BIT_STRING: u8 = 0x03;
 const SEQUENCE: u8 = 0x30;
 /// Length in bytes of the number of a P-256 key.
 const SCALAR: usize = 32;
@@ -286,8 +254,7 @@ mod tests {
             let public = pair.subject_public_key_info();
             assert_eq!(KeyKind::of(&public), Some(kind));
             let original = any_supported_type(&der).unwrap();
-            let stored = StoredKey::new(kind, &der);
-            let key = LazyKey::new(stored, public.clone().into());
+            let key = LazyKey::new(StoredKey::new(kind, &der));
             assert_eq!(key.algorithm(), original.algorithm());
             for offered in [kind.schemes(), &kind.schemes()[kind.schemes().len() - 1..]] {
                 let expected = original.choose_scheme(offered).unwrap().scheme();
@@ -321,31 +288,10 @@ mod tests {
     }
 
     #[test]
-    fn an_unusable_key_and_a_key_of_another_certificate_fail_at_their_first_signature() {
-        let [one, other] = [0, 1].map(|_| KeyPair::generate().unwrap());
-        let unusable = PrivateKeyDer::Pkcs8(vec![0x30, 0].into());
-        let usable = PrivateKeyDer::Pkcs8(one.serialize_der().into());
-        for (der, of, works) in [(&usable, &one, true), (&usable, &other, false), (&unusable, &one, false)] {
-            let public = of.subject_public_key_info();
-            let key = LazyKey::new(StoredKey::new(KeyKind::P256, der), public.into());
-            let signer = key.choose_scheme(KeyKind::P256.schemes()).unwrap();
-            assert_eq!(signer.sign(b"message").is_ok(), works);
-        }
-    }
-
-    #[test]
-    fn a_p256_key_names_its_public_key_in_each_encoding() {
-        let [one, other] = [0, 1].map(|_| KeyPair::generate().unwrap());
-        let of = |pair: &KeyPair| pair.subject_public_key_info();
-        let pkcs8 = one.serialize_der();
-        let mut fields = Der::new(&pkcs8).sequence().unwrap();
-        fields.unsigned().unwrap();
-        fields.sequence().unwrap();
-        let sec1 = fields.octets().unwrap().to_vec();
-        for der in [PrivateKeyDer::Pkcs8(pkcs8.clone().into()), PrivateKeyDer::Sec1(sec1.into())] {
-            assert!(names_public(&der, &of(&one)) && !names_public(&der, &of(&other)));
-        }
-        let number = [&P256_PKCS8[..], &[7; SCALAR]].concat();
-        assert!(!names_public(&PrivateKeyDer::Pkcs8(number.into()), &of(&one)));
+    fn an_unusable_key_fails_at_its_first_signature() {
+        let der = PrivateKeyDer::Pkcs8(vec![0x30, 0].into());
+        let key = LazyKey::new(StoredKey::new(KeyKind::P384, &der));
+        let signer = key.choose_scheme(KeyKind::P384.schemes()).unwrap();
+        signer.sign(b"message").unwrap_err();
     }
 }

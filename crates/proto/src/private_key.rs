@@ -44,29 +44,6 @@ impl<'a> SecretNumbers<'a> {
     }
 }
 
-/// Returns the public key in an elliptic-curve private key, a BIT STRING. Returns `None` if it is
-/// missing.
-pub fn public_of_sec1(der: &[u8]) -> Option<&[u8]> {
-    let mut key = Der::new(der).sequence()?;
-    key.unsigned().filter(|version| *version == 1)?;
-    key.octets()?;
-    let (tag, contents) = key.next()?;
-    let contents = match tag {
-        PUBLIC_KEY => contents,
-        _ => key.element(PUBLIC_KEY)?,
-    };
-    Der::new(contents).element(BIT_STRING)
-}
-
-/// As [`public_of_sec1`], for a key in PKCS#8.
-pub fn public_of_pkcs8(der: &[u8]) -> Option<&[u8]> {
-    let (algorithm, key) = pkcs8(der)?;
-    (algorithm == EC_PUBLIC_KEY).then(|| public_of_sec1(key))?
-}
-
-const BIT_STRING: u8 = 0x03;
-/// Tag of the public key in an elliptic-curve private key (RFC 5915 section 3).
-const PUBLIC_KEY: u8 = 0xa1;
 /// Object identifier id-ecPublicKey, 1.2.840.10045.2.1 (RFC 5480).
 const EC_PUBLIC_KEY: &[u8] = &[0x2a, 0x86, 0x48, 0xce, 0x3d, 0x02, 0x01];
 /// Object identifier id-Ed25519, 1.3.101.112 (RFC 8410).
@@ -118,28 +95,6 @@ mod tests {
         assert!(SecretNumbers::of_pkcs8(&pkcs8_of(&[0x2b, 0x65, 0x71], &one)).is_none());
     }
 
-    #[test]
-    fn the_public_key_of_a_private_key_is_optional() {
-        let version = element(0x02, &[1]);
-        let scalar = element(0x04, &[5]);
-        let curve = element(0xa0, &element(0x06, &[1]));
-        let public = element(0xa1, &element(0x03, &[0, 4, 9]));
-        let sec1 = |parts: &[&Vec<u8>]| {
-            let mut body = [version.clone(), scalar.clone()].concat();
-            parts.iter().for_each(|part| body.extend(*part));
-            element(0x30, &body)
-        };
-        let expected = Some(&[0, 4, 9][..]);
-        for key in [sec1(&[&public]), sec1(&[&curve, &public])] {
-            assert_eq!(public_of_sec1(&key), expected);
-            assert_eq!(public_of_pkcs8(&pkcs8_of(EC_PUBLIC_KEY, &key)), expected);
-            assert_eq!(public_of_pkcs8(&pkcs8_of(ED25519, &key)), None);
-        }
-        for key in [sec1(&[]), sec1(&[&curve]), sec1(&[&curve, &curve, &public])] {
-            assert_eq!(public_of_sec1(&key), None);
-        }
-    }
-
     proptest! {
         #[test]
         fn arbitrary_bytes_cause_no_panic(bytes in prop::collection::vec(any::<u8>(), 0..64)) {
@@ -149,7 +104,6 @@ mod tests {
                     SecretNumbers::of_sec1(&der),
                     SecretNumbers::of_pkcs8(&der),
                 ];
-                let _public = [public_of_sec1(&der), public_of_pkcs8(&der)];
             }
         }
     }

@@ -27,7 +27,7 @@ use becket_keys::signing::{Offload, SignatureRequest};
 /// Returns the key of a certificate for handshakes of workers.
 pub fn served_key(loaded: &Loaded) -> Arc<dyn SigningKey> {
     Arc::new(ServedKey {
-        key: loaded.signing_key(),
+        key: loaded.key.signing_key(),
         batch_key: loaded.batch_key().cloned(),
         token: match &loaded.key {
             HeldKey::Token(token) => Some(token.clone()),
