@@ -67,25 +67,25 @@ impl File {
     }
 
     /// Returns all configured files and folders with certificates, keys, revocation lists or OCSP
-    /// responses.
-    pub fn files_of_certificates(&self) -> Vec<Cow<'_, str>> {
+    /// responses. The files of a group are loaded together.
+    pub fn files_of_certificates(&self) -> Vec<Vec<Cow<'_, str>>> {
         let listeners = self.listener.iter();
         let shown = listeners.flat_map(|listener| &listener.certificates);
-        let tls = self.backend.iter().filter_map(|it| it.tls.as_ref());
-        let own = tls
-            .clone()
-            .filter_map(|tls| tls.client_certificate.as_ref());
-        let of_servers = tls.flat_map(|tls| tls.ca.iter().chain(&tls.crl));
-        let policies = self.policy.iter();
-        let of_clients = policies.flat_map(|policy| policy.client_ca.iter().chain(&policy.crl));
-        let shown = shown.chain(own).flat_map(Certificate::files);
-        let others = of_servers.chain(of_clients).map(String::as_str);
-        let managed = self.acme.iter().map(|acme| Cow::Owned(acme.bundles()));
-        shown
-            .chain(others)
-            .map(Cow::Borrowed)
-            .chain(managed)
-            .collect()
+        let shown = shown.map(Certificate::files);
+        let backends = self.backend.iter().filter_map(|it| it.tls.as_ref());
+        let of_backends = backends.map(|tls| {
+            let own = tls.client_certificate.iter().flat_map(Certificate::files);
+            let of_servers = tls.ca.iter().chain(&tls.crl);
+            own.chain(of_servers.map(String::as_str)).collect()
+        });
+        let of_clients = self.policy.iter().map(|policy| {
+            let files = policy.client_ca.iter().chain(&policy.crl);
+            files.map(String::as_str).collect()
+        });
+        let groups = shown.chain(of_backends).chain(of_clients);
+        let groups = groups.map(|files: Vec<_>| files.into_iter().map(Cow::Borrowed).collect());
+        let managed = self.acme.iter().map(|acme| vec![Cow::Owned(acme.bundles())]);
+        groups.chain(managed).collect()
     }
 }
 

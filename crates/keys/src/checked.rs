@@ -6,11 +6,11 @@
 //! file costs only time.
 
 use std::collections::HashSet;
-use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use becket_sys::regular;
 
 use super::digest::digest;
 
@@ -35,10 +35,11 @@ struct Seen {
 }
 
 impl CheckedFiles {
-    /// Reads the remembered digests. Blocks.
+    /// Reads the remembered digests. Ignores a file that another user can write. Blocks.
     pub fn read(path: PathBuf) -> Self {
         let mut text = Vec::new();
-        let read = File::open(&path).and_then(|file| file.take(LARGEST).read_to_end(&mut text));
+        let read = regular::open_own(&path, false);
+        let read = read.and_then(|file| file.take(LARGEST).read_to_end(&mut text));
         let digests = read.ok().and_then(|_| text.strip_prefix(HEAD));
         let (digests, _) = digests.unwrap_or_default().as_chunks::<16>();
         Self {
@@ -82,45 +83,32 @@ impl CheckedFiles {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes the new digests. Writes the whole file again if most of its digests were not found.
-    /// Blocks.
+    /// Appends the new digests. Replaces the contents if they are not ours, or if most of the
+    /// digests were not found again. Blocks.
     ///
     /// # Errors
-    /// Returns the error of a system call.
+    /// Returns the error of a system call; `PermissionDenied` if another user can write the file.
     pub fn save(self) -> io::Result<()> {
         let seen = self.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
         let Some(path) = self.path.filter(|_| !seen.new.is_empty()) else {
             return Ok(());
         };
-        let mut options = OpenOptions::new();
-        options.mode(0o600).create(true);
-        if !self.known.is_empty() && self.in_file > SPARE + 4 * seen.used.len() {
-            let new = path.with_extension("new");
-            let mut file = options.write(true).truncate(true).open(&new)?;
-            let digests = [seen.used.as_flattened(), seen.new.as_flattened()].concat();
-            file.write_all(&[&HEAD[..], &digests].concat())?;
-            return fs::rename(new, path);
-        }
-        let mut file = options.append(true).open(&path)?;
-        // A file with another head is replaced, and an incomplete digest at the end is filled up.
-        let is_ours = self.in_file > 0 || starts_with_head(&path);
-        if !is_ours {
+        let mut file = regular::open_own(&path, true)?;
+        let mut head = [0; HEAD.len()];
+        let is_ours = file.read_exact(&mut head).is_ok() && head == *HEAD;
+        let mut bytes = Vec::new();
+        if !is_ours || self.in_file > SPARE + 4 * seen.used.len() {
             file.set_len(0)?;
-            file.write_all(HEAD)?;
+            bytes.extend_from_slice(HEAD);
+            bytes.extend_from_slice(seen.used.as_flattened());
+        } else {
+            // An incomplete digest at the end is filled up.
+            let digests = file.metadata()?.len().saturating_sub(HEAD.len() as u64);
+            bytes.resize((digests.next_multiple_of(16) - digests) as usize, 0);
         }
-        let digests = usize::try_from(file.metadata()?.len())
-            .unwrap_or_default()
-            .saturating_sub(HEAD.len());
-        let filling = [0; 16].get(digests % 16..).filter(|_| digests % 16 > 0);
-        file.write_all(filling.unwrap_or_default())?;
-        file.write_all(seen.new.as_flattened())
+        bytes.extend_from_slice(seen.new.as_flattened());
+        file.write_all(&bytes)
     }
-}
-
-fn starts_with_head(path: &PathBuf) -> bool {
-    let mut head = [0; HEAD.len()];
-    let read = File::open(path).and_then(|mut file| file.read_exact(&mut head));
-    read.is_ok() && head == *HEAD
 }
 
 /// The number changes with the checks.
@@ -132,6 +120,9 @@ const LARGEST: u64 = 64 * 1024 * 1024;
 
 #[cfg(test)]
 mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn at(number: usize) -> (Vec<u8>, Vec<u8>) {
@@ -174,12 +165,19 @@ mod tests {
         let path = folder.path().join("checked");
         for text in ["", "becket", "a file of another program, longer"] {
             fs::write(&path, text).unwrap();
+            fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
             let files = CheckedFiles::read(path.clone());
             files.insert(of(&files, 7));
             files.save().unwrap();
             assert!(is_known(&path, 7), "{text}");
         }
         let whole = fs::read(&path).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o666)).unwrap();
+        assert!(!is_known(&path, 7), "anyone can write the file");
+        let files = CheckedFiles::append(path.clone());
+        files.insert(of(&files, 8));
+        files.save().unwrap_err();
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
         fs::write(&path, &whole[..whole.len() - 5]).unwrap();
         assert!(!is_known(&path, 7));
         let files = CheckedFiles::append(path.clone());

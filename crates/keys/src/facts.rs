@@ -25,9 +25,9 @@ pub fn revocation_list(der: &[u8]) -> Result<CertificateRevocationList<'_>, nom:
     CertificateRevocationList::from_der(der).map(|(_, read)| read)
 }
 
-/// Returns the DNS names and IP addresses of a certificate in lower case, and in the second list the names that
-/// no ClientHello can contain. Uses the common name if the certificate contains no alternative
-/// names.
+/// Returns the DNS names and IP addresses of a certificate in lower case, and in the second list
+/// the names that no ClientHello can contain. Uses the common name if the certificate contains no
+/// alternative names.
 pub fn names_of(certificate: &X509Certificate<'_>) -> (Vec<Box<str>>, Vec<String>) {
     let mut names: Vec<Box<str>> = Vec::new();
     let mut unusable = Vec::new();

@@ -6,6 +6,7 @@
 //! library would leave a copy of the base64 text in memory. The module `keys` matches keys with
 //! certificates.
 
+use std::fmt;
 use std::fs::Metadata;
 use std::io::{self, Read};
 use std::mem;
@@ -39,7 +40,6 @@ pub enum PemError {
 }
 
 /// The text of a file, which is erased on drop.
-#[derive(Debug)]
 pub struct FileText {
     pub text: Zeroizing<Vec<u8>>,
     /// Metadata of the file when it was opened.
@@ -67,6 +67,13 @@ impl FileText {
     /// Returns `true` if all users of this host can read the file.
     pub fn is_world_readable(&self) -> bool {
         self.meta.permissions().mode() & 0o004 != 0
+    }
+}
+
+/// Omits the text, which may have private keys.
+impl fmt::Debug for FileText {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "FileText({} bytes)", self.text.len())
     }
 }
 

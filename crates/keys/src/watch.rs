@@ -19,13 +19,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_sys::process::without_signals;
+use serde::{Deserialize, Serialize};
 use tokio::task::{JoinHandle, spawn_blocking};
 use tokio::time::{Instant, sleep_until};
 
 use super::stamp::{Stamp, path_hash};
 
 /// Files that have changed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Changes {
     /// Changed and new files, and folders whose list of files has changed.
     pub paths: BTreeSet<PathBuf>,

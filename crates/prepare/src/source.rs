@@ -203,7 +203,7 @@ impl ConfigSource {
     /// Returns the certificate files that this process opens itself, for watching.
     pub fn watched(&self, file: &File) -> Vec<PathBuf> {
         let folder = self.folder();
-        let named = file.files_of_certificates().into_iter();
+        let named = file.files_of_certificates().into_iter().flatten();
         let mut paths: Vec<PathBuf> = named.map(|text| folder.join(&*text)).collect();
         paths.retain(|path| self.files.is_own(path));
         paths

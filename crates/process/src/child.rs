@@ -23,9 +23,10 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::time::{Instant, Sleep, sleep_until};
 
+use super::listing::ListedFiles;
 use super::supervisor::ProcessEnd;
 use crate::protocol::{
-    Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, ListedPath, Resources, VERSION,
+    Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, VERSION,
 };
 
 #[derive(Debug)]
@@ -49,43 +50,6 @@ pub(super) struct Child {
     /// The listing of the configuration that the process loads, and the listing of the files that
     /// it checks for changes.
     pub(super) listings: [ListedFiles; 2],
-}
-
-/// Paths of a [`Resources`] listing. The process requests a file by its index in this list.
-#[derive(Debug, Default)]
-pub(super) struct ListedFiles {
-    pub(super) number: u32,
-    /// Paths with their indices, each with the names in it.
-    paths: Vec<(u32, PathBuf, Vec<Box<str>>)>,
-}
-
-impl ListedFiles {
-    pub(super) fn of(listing: &Resources) -> Self {
-        let paths = listing.indexed().map(|(index, (path, listed))| {
-            let names = match listed {
-                ListedPath::Folder(folder) => {
-                    let names = folder.entries.iter().map(|(name, _)| name.clone());
-                    names.collect()
-                }
-                ListedPath::File(_) | ListedPath::Error(_) => Vec::new(),
-            };
-            (index, path.clone(), names)
-        });
-        Self {
-            number: listing.number,
-            paths: paths.collect(),
-        }
-    }
-
-    /// Returns the path with this index.
-    pub(super) fn path(&self, index: u32) -> Option<PathBuf> {
-        let at = self.paths.partition_point(|(first, ..)| *first <= index);
-        let (first, path, names) = self.paths.get(at.checked_sub(1)?)?;
-        match (index - first).checked_sub(1) {
-            None => Some(path.clone()),
-            Some(inside) => Some(path.join(&**names.get(inside as usize)?)),
-        }
-    }
 }
 
 #[derive(Debug)]
@@ -361,28 +325,7 @@ mod tests {
     use std::io::Read;
 
     use super::*;
-    use crate::protocol::{FolderListing, ListedEntry, MOST_OPENED, OpenResult};
-
-    #[test]
-    fn an_index_counts_paths_and_the_names_in_folders() {
-        let folder = FolderListing {
-            entries: ["a", "b"].map(|name| (name.into(), ListedEntry::Own)).into(),
-            is_part: false,
-        };
-        let files = [
-            ("/one", ListedPath::File(None)),
-            ("/two", ListedPath::Folder(folder)),
-            ("/three", ListedPath::Error(2)),
-        ];
-        let listing = Resources {
-            files: files.map(|(path, listed)| (path.into(), listed)).into(),
-            ..Resources::default()
-        };
-        let listed = ListedFiles::of(&listing);
-        let paths = (0..6).map_while(|index| listed.path(index));
-        let paths: Vec<PathBuf> = paths.collect();
-        assert_eq!(paths, ["/one", "/two", "/two/a", "/two/b", "/three"].map(PathBuf::from));
-    }
+    use crate::protocol::{MOST_OPENED, OpenResult};
 
     #[tokio::test]
     async fn events_are_delayed_until_pending_commands_are_read() {

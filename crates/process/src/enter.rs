@@ -14,9 +14,10 @@ use becket_sys::notify::Notifier;
 use becket_sys::{privileges, rlimit, root_only};
 
 use super::carried::Carried;
-use super::child::{self, ListedFiles};
+use super::child;
+use super::listing::{ListedFiles, open_listed};
 use super::needs::Needs;
-use super::resources::{FoundConfig, HeldSockets, ResourceOffer, open_listed, passed};
+use super::resources::{FoundConfig, HeldSockets, ResourceOffer, passed};
 use super::run::{Runner, RunnerSettings};
 use crate::link::resources::ProcessResources;
 use crate::link::{self, SupervisorLink};

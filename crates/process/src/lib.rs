@@ -50,6 +50,7 @@ mod companion;
 mod companion_runner;
 mod enter;
 pub mod link;
+mod listing;
 mod needs;
 pub mod protocol;
 mod resources;

@@ -21,8 +21,9 @@ use becket_tls::config::{AdminSocket, worker_count};
 pub(super) struct Needs {
     /// Files, and folders that contain needed files.
     pub(super) files: Vec<PathBuf>,
-    /// Subset of `files` whose changes are applied without a reload.
-    pub(super) watched: Vec<PathBuf>,
+    /// Subset of `files` whose changes are applied without a reload, in groups of files that are
+    /// loaded together.
+    pub(super) watched: Vec<Vec<PathBuf>>,
     pub(super) logs: Vec<PathBuf>,
     /// Tokens that hold configured private keys.
     pub(super) tokens: Vec<TokenSpec>,
@@ -59,7 +60,9 @@ impl Needs {
         let watched = file.files_of_certificates().into_iter();
         let watched = watched.filter(|_| file.process.watch);
         Self {
-            watched: watched.map(|text| folder.join(&*text)).collect(),
+            watched: watched
+                .map(|group| group.iter().map(|text| folder.join(&**text)).collect())
+                .collect(),
             files: files.map(|text| folder.join(&*text)).collect(),
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
@@ -75,7 +78,7 @@ impl Needs {
 
 /// Returns the value of every key that names a file to read.
 fn files(file: &File) -> Vec<Cow<'_, str>> {
-    let mut files = file.files_of_certificates();
+    let mut files = file.files_of_certificates().concat();
     if let Some(cluster) = &file.cluster {
         let secrets = cluster.secret.iter().chain(&cluster.accept_secrets);
         let all = secrets.chain(&cluster.secret_from_key);

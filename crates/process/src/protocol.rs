@@ -19,6 +19,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use becket_config::acme::Acme;
+use becket_keys::watch::Changes;
 use becket_proto::limits::Counts;
 use becket_sys::identity::UnixIdentity;
 use serde::{Deserialize, Serialize};
@@ -209,12 +210,12 @@ pub struct Restarts {
 pub struct Resources {
     pub number: u32,
     /// Files that the supervisor opens on request, and folders with their contents. In a check for
-    /// changes, only what has changed. The index of a file counts the elements of this list and of
-    /// the folders in it.
+    /// changes, only changed files and those that are loaded together with them. The index of a file
+    /// counts the elements of this list and of the folders in it.
     pub files: Vec<(PathBuf, ListedPath)>,
-    /// In a check for changes, hashes of the paths of files that were removed from folders.
+    /// Changed files of a check for changes.
     #[serde(default)]
-    pub gone: Vec<u64>,
+    pub changes: Changes,
     /// Addresses to bind, each with its number of sockets, or with the error number of the failed
     /// bind.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,

@@ -10,7 +10,7 @@
 //! certificates.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -24,18 +24,18 @@ use becket_sys::fd_passing::inherited_listeners;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::port_holder::port_holder;
 use becket_sys::privileges::is_root;
-use becket_sys::root_only::{self, FolderEntry, RootFolder, RootOnly};
+use becket_sys::root_only::{self, RootOnly};
 use becket_sys::socket::{ListenOptions, bind, datagrams, probe, succeed};
 use becket_sys::socket_file::SocketFile;
 
-use super::child::ListedFiles;
+use super::listing::{error_number, names_of};
 use super::needs::Needs;
 use crate::protocol::{
-    FolderListing, ListedEntry, ListedPath, OpenResult, ProcessTimes, Resources, SocketKind,
+    ListedPath, ProcessTimes, Resources, SocketKind,
 };
-use becket_keys::files::{Files, LARGEST, SMALL_FOLDER, part};
+use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
-use becket_keys::watch::{Changes, WatchedPlaces};
+use becket_keys::watch::WatchedPlaces;
 use becket_prepare::source::ConfigSource;
 
 pub(super) type HeldSockets = BTreeMap<(SocketKind, SocketAddr), Vec<OwnedFd>>;
@@ -155,7 +155,9 @@ pub(super) struct Holdings {
     pub(super) workers: usize,
     /// Logs that root creates for the user.
     pub(super) logs: Vec<PathBuf>,
-    /// Watched files that only root can change, and their stamps before the process reads them.
+    /// Files whose changes are applied without a reload, in groups that are loaded together.
+    pub(super) watched: Vec<Vec<PathBuf>>,
+    /// Those that only root can change, and their stamps before the process reads them.
     pub(super) places: WatchedPlaces,
     pub(super) keys: Process,
     pub(super) acme: Option<Acme>,
@@ -241,78 +243,15 @@ impl ResourceOffer {
     ) -> Self {
         let mut offer = Self::default();
         match (source.file(), seen.error) {
-            (Some(path), Some(error)) => offer.add(path, ListedPath::Error(error)),
-            (Some(path), None) if seen.is_roots => offer.add(path, ListedPath::File(None)),
+            (Some(path), Some(error)) => offer.listing.add(path, ListedPath::Error(error)),
+            (Some(path), None) if seen.is_roots => offer.listing.add(path, ListedPath::File(None)),
             _ => {}
         }
         if seen.is_roots {
             let files = seen.folders.iter().chain(&needs.files);
-            files.for_each(|path| offer.list(path, places));
+            files.for_each(|path| offer.listing.list(path, places));
         }
         offer
-    }
-
-    pub(super) fn list_all(&mut self, places: &WatchedPlaces) {
-        places.sizes().for_each(|(path, _)| self.list(path, places));
-    }
-
-    /// Lists the changed files. Lists a changed folder with all its files, unless it has many.
-    pub(super) fn list_changes(&mut self, changes: &Changes, places: &WatchedPlaces) {
-        self.listing.gone = changes.gone.iter().copied().collect();
-        for (path, size) in places.sizes().filter(|(path, _)| changes.touches(path)) {
-            if size <= SMALL_FOLDER {
-                self.list(path, places);
-                continue;
-            }
-            let changed = changes.below(path).filter(|it| it.parent() == Some(path));
-            let changed = changed.filter_map(|path| {
-                let name = path.file_name()?.to_str()?;
-                Some((name.into(), entry(path, places)?))
-            });
-            let folder = FolderListing {
-                entries: changed.collect(),
-                is_part: true,
-            };
-            self.add(path.clone(), ListedPath::Folder(folder));
-        }
-    }
-
-    fn list(&mut self, path: &Path, places: &WatchedPlaces) {
-        let stamp = |path: &Path| places.stamp(path).map(|stamp| stamp.0);
-        match root_only::open(path) {
-            Ok(None) => {}
-            Ok(Some(RootOnly::File(_))) => {
-                self.add(path.to_owned(), ListedPath::File(stamp(path)));
-            }
-            Ok(Some(RootOnly::Folder(entries))) => {
-                let entries = names_of(entries).into_iter().filter_map(|(name, is_file)| {
-                    let path = path.join(&*name);
-                    // The type is enough, because only root can change the folder.
-                    let listed = if is_file {
-                        ListedEntry::File(stamp(&path))
-                    } else {
-                        entry(&path, places)?
-                    };
-                    Some((name, listed))
-                });
-                let folder = FolderListing {
-                    entries: entries.collect(),
-                    is_part: false,
-                };
-                self.add(path.to_owned(), ListedPath::Folder(folder));
-            }
-            Err(error) => {
-                if let Some(error) = error.raw_os_error() {
-                    self.add(path.to_owned(), ListedPath::Error(error));
-                }
-            }
-        }
-    }
-
-    fn add(&mut self, path: PathBuf, listed: ListedPath) {
-        if path.to_str().is_some() {
-            self.listing.files.push((path, listed));
-        }
     }
 
     /// Binds the needed addresses that are not bound yet. Returns the sockets that stay open in the
@@ -388,7 +327,7 @@ impl ResourceOffer {
             match bound {
                 Ok(socket) => *held = Some(socket),
                 Err(error) => {
-                    self.listing.admin_socket = Some(Err(number(&error)));
+                    self.listing.admin_socket = Some(Err(error_number(&error)));
                     return;
                 }
             }
@@ -399,7 +338,7 @@ impl ResourceOffer {
                 self.fds.push(listener.into());
                 Ok(())
             }
-            Err(error) => Err(number(&error)),
+            Err(error) => Err(error_number(&error)),
         });
     }
 
@@ -434,94 +373,6 @@ impl ResourceOffer {
             }
         }
     }
-}
-
-/// Files that were opened for a process.
-#[derive(Debug, Default)]
-pub(super) struct OpenedFiles {
-    pub(super) results: Vec<OpenResult>,
-    pub(super) fds: Vec<OwnedFd>,
-    /// Number of paths that were walked.
-    pub(super) walks: usize,
-}
-
-/// Opens listed files, `count` from index `first` on. An index outside the listing is an error.
-/// Walks the path of a folder once for all its files.
-pub(super) fn open_listed(listed: &ListedFiles, (first, count): (u32, u32)) -> OpenedFiles {
-    let mut opened = OpenedFiles::default();
-    let mut folder: Option<(PathBuf, Option<RootFolder>)> = None;
-    for index in (first..).take(count as usize) {
-        let result = match listed.path(index) {
-            Some(path) => opened.open(&path, &mut folder),
-            None => Err(io::ErrorKind::InvalidInput.into()),
-        };
-        opened.results.push(match result {
-            Ok(Some(file)) => {
-                opened.fds.push(file.into());
-                OpenResult::Open
-            }
-            Ok(None) => OpenResult::Own,
-            Err(error) => OpenResult::Error(error.raw_os_error().unwrap_or(EINVAL)),
-        });
-    }
-    opened
-}
-
-impl OpenedFiles {
-    fn open(
-        &mut self,
-        path: &Path,
-        folder: &mut Option<(PathBuf, Option<RootFolder>)>,
-    ) -> io::Result<Option<std::fs::File>> {
-        let parent = path.parent().ok_or(io::ErrorKind::InvalidInput)?;
-        let is_other = |known: &mut (PathBuf, _)| known.0 != parent;
-        if folder.take_if(is_other).is_some() || folder.is_none() {
-            self.walks += 1;
-            let opened = RootFolder::open(parent).ok().flatten();
-            *folder = Some((parent.to_owned(), opened));
-        }
-        let of_folder = folder.as_ref().and_then(|(_, folder)| folder.as_ref());
-        if let Some((folder, name)) = of_folder.zip(path.file_name())
-            && let Some(file) = folder.file(name)?
-        {
-            return Ok(Some(file));
-        }
-        self.walks += 1;
-        match root_only::open(path)? {
-            Some(RootOnly::File(file)) => Ok(Some(file)),
-            Some(RootOnly::Folder(_)) => Err(io::Error::from_raw_os_error(EINVAL)),
-            None => Ok(None),
-        }
-    }
-}
-
-/// Returns the state of a path in a listed folder. Returns `None` if it cannot be listed.
-fn entry(path: &Path, places: &WatchedPlaces) -> Option<ListedEntry> {
-    match root_only::open(path) {
-        Ok(None) => Some(ListedEntry::Own),
-        Ok(Some(RootOnly::File(_))) => {
-            let stamp = places.stamp(path);
-            Some(ListedEntry::File(stamp.map(|stamp| stamp.0)))
-        }
-        Ok(Some(RootOnly::Folder(_))) => Some(ListedEntry::Folder),
-        Err(error) => error.raw_os_error().map(ListedEntry::Error),
-    }
-}
-
-/// Returns the sorted names in a folder, without names that are not UTF-8. `true` marks regular
-/// files.
-fn names_of(entries: Vec<FolderEntry>) -> Vec<(Box<str>, bool)> {
-    let names = entries.into_iter().filter_map(|entry| {
-        let name = entry.name.into_string().ok()?;
-        Some((name.into_boxed_str(), entry.is_file))
-    });
-    let mut names: Vec<_> = names.collect();
-    names.sort_unstable();
-    names
-}
-
-fn number(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or_default()
 }
 
 /// Returns the sockets of an address: all held sockets, because clients may be queued on them, and
@@ -575,13 +426,6 @@ pub(super) fn check_program(program: &Path) -> io::Result<()> {
     }
 }
 
-/// Returns `true` if only root can change the existing part of a path.
-pub(super) fn is_roots(path: &Path) -> bool {
-    let mut found = path.ancestors().map(root_only::is_roots);
-    found.find_map(Result::ok).unwrap_or(false)
-}
-
-const EINVAL: i32 = 22;
 const EADDRINUSE: i32 = 98;
 /// Receive buffer of a datagram socket in bytes. An unprivileged process cannot set this size.
 const BUFFER: usize = 4 * 1024 * 1024;

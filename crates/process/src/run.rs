@@ -21,11 +21,12 @@ use becket_sys::socket_file::SocketFile;
 use becket_sys::{privileges, root_only};
 use tokio::time::{Instant, sleep_until};
 
-use super::child::{Child, ChildEvent, ListedFiles};
+use super::child::{Child, ChildEvent};
 use super::companion::{self, COMPANION, Companion};
+use super::listing::{ListedFiles, Renewing, open_listed, places_of};
 use super::needs::Needs;
 use super::resources::{
-    Configurations, FoundConfig, Holdings, ResourceOffer, check_program, is_roots, open_listed,
+    Configurations, FoundConfig, Holdings, ResourceOffer, check_program,
     times,
 };
 use super::supervisor::{Action, Input, ServiceNotice, Supervisor};
@@ -34,7 +35,7 @@ use crate::protocol::{
 };
 use crate::signals::Signals;
 use becket_keys::signing::token::agents::Agents;
-use becket_keys::watch::{Changes, Watch, WatchedPlaces};
+use becket_keys::watch::Watch;
 use becket_log::Logging;
 use becket_prepare::source::ConfigSource;
 
@@ -60,18 +61,6 @@ pub(super) struct Runner {
     reported: u32,
     /// Start of the supervisor's clock, [`Self::now`].
     origin: Instant,
-}
-
-/// Changed files of the running configuration.
-#[derive(Default)]
-struct Renewing {
-    /// Changes that were not sent to the serving process yet.
-    changes: Changes,
-    /// Changes that were sent. Kept until no changed file is rejected, because the next check reads
-    /// rejected files again.
-    sent: Changes,
-    /// `true` if any file may have changed since the serving process read it.
-    is_unknown: bool,
 }
 
 /// Settings that stay constant while this program runs.
@@ -170,7 +159,7 @@ impl Runner {
                     return Input::Tick;
                 }
                 changes = self.watch.settled() => {
-                    self.renewing.changes.add(changes);
+                    self.renewing.add(changes);
                     return Input::FilesChanged;
                 }
             };
@@ -244,8 +233,7 @@ impl Runner {
             }
             Input::Event(process, Event::Renewed(is_rejected)) if is_serving(process) => {
                 if !is_rejected {
-                    self.renewing.sent = Changes::default();
-                    self.renewing.is_unknown = false;
+                    self.renewing.finish();
                 }
                 if let Some(child) = self.child(*process) {
                     child.listings[1] = ListedFiles::default();
@@ -441,19 +429,12 @@ impl Runner {
 
     /// Sends the command to check files for changes.
     fn renew(&mut self, process: u32) {
-        let changes = std::mem::take(&mut self.renewing.changes);
-        self.renewing.sent.add(changes);
-        let mut offer = ResourceOffer::default();
-        if self.renewing.is_unknown {
-            offer.list_all(self.watch.places());
-        } else {
-            offer.list_changes(&self.renewing.sent, self.watch.places());
-        }
-        offer.listing.number = self.held.listing_number();
-        let listed = ListedFiles::of(&offer.listing);
+        let watched = (self.watch.places(), &*self.held.current.watched);
+        let mut listing = self.renewing.listing(watched);
+        listing.number = self.held.listing_number();
         if let Some(child) = self.child(process) {
-            child.listings[1] = listed;
-            child.send(&Command::Renew(offer.listing), Vec::new());
+            child.listings[1] = ListedFiles::of(&listing);
+            child.send(&Command::Renew(listing), Vec::new());
         }
     }
 
@@ -473,9 +454,9 @@ impl Runner {
         self.held.current.logs.clone_from(&logs);
         self.give_logs();
         let watched = needs.watched.iter().filter(|_| seen.is_roots);
-        let watched = watched.filter(|path| is_roots(path)).cloned().collect();
+        let watched: Vec<Vec<PathBuf>> = watched.cloned().collect();
         // Before the process reads the files, so that no later change is missed.
-        let places = WatchedPlaces::of(watched);
+        let places = places_of(&watched);
         let mut offer = ResourceOffer::of_files(&self.setup.source, (seen, needs), &places);
         offer.listing.number = self.held.listing_number();
         let sockets = offer.bind(needs, &self.held.current.sockets);
@@ -494,6 +475,7 @@ impl Runner {
             sockets,
             workers: needs.workers,
             logs,
+            watched,
             places,
             keys: seen.file.process.clone(),
             acme: seen.file.acme.clone(),
@@ -520,10 +502,10 @@ impl Runner {
         let (seen, needs) = self.look();
         if seen.is_roots {
             self.held.current.logs = needs.logs;
-            let watched = needs.watched.into_iter().filter(|path| is_roots(path));
-            self.watch.replace(WatchedPlaces::of(watched.collect()));
+            self.watch.replace(places_of(&needs.watched));
+            self.held.current.watched = needs.watched;
             // The previous program may have missed changes at its end.
-            self.renewing.is_unknown = true;
+            self.renewing = Renewing::unknown();
         }
         self.held.current.keys = seen.file.process;
         self.held.current.acme = seen.file.acme;

@@ -40,7 +40,6 @@ impl ProcessResources {
     pub fn new(listing: Resources, fds: Vec<OwnedFd>, opener: &Arc<Opener>) -> io::Result<Self> {
         let mut fds = fds.into_iter();
         let mut next = || fds.next().ok_or(io::ErrorKind::InvalidData);
-        let changes = changes(&listing);
         let files = listing.indexed().map(|(index, (path, listed))| {
             let at = match listed {
                 ListedPath::File(stamp) => FileAt::Listed(index, stamp.map(Stamp)),
@@ -71,7 +70,7 @@ impl ProcessResources {
         Ok(Self {
             tokens: tokens.collect::<Result<_, _>>()?,
             files,
-            changes,
+            changes: listing.changes,
             sockets: BoundSockets {
                 sockets,
                 listen_later: false,
@@ -109,25 +108,6 @@ fn listed_folder(first: u32, folder: &FolderListing) -> ListedFolder {
         entries: entries.collect(),
         is_part: folder.is_part,
     }
-}
-
-/// Returns the paths of a listing as changes. If a folder is listed in part, so are its files.
-fn changes(listing: &Resources) -> Changes {
-    let mut changes = Changes {
-        gone: listing.gone.iter().copied().collect(),
-        ..Changes::default()
-    };
-    for (path, listed) in &listing.files {
-        if let ListedPath::Folder(folder) = listed
-            && folder.is_part
-        {
-            let names = folder.entries.iter();
-            let paths = names.map(|(name, _)| path.join(&**name));
-            changes.paths.extend(paths);
-        }
-        changes.paths.insert(path.clone());
-    }
-    changes
 }
 
 /// Sockets by kind and address. Each can be taken once.
