@@ -1,7 +1,6 @@
 //! PEM files: certificates and keys are parsed, or rejected with a reason.
 
-use becket_keys::facts::{certificate, not_after};
-use becket_keys::facts::names_of;
+use becket_keys::facts::{certificate, names_of, not_after};
 use becket_keys::pem::Pem;
 use becket_keys::presented::Presented;
 use rustls::crypto::aws_lc_rs::sign::any_supported_type;

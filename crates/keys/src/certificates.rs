@@ -11,7 +11,7 @@
 //! certificates, and workers use the old map meanwhile. The module `keys` checks the certificates.
 
 use std::cmp::Ordering;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
@@ -162,7 +162,7 @@ impl CertificateMap {
     pub fn changed(&self, removed: &[Listed], added: Vec<NewCertificate>) -> (Self, MapFaults) {
         let mut map = self.clone();
         let mut faults = MapFaults::default();
-        let mut touched: HashMap<Box<str>, (Vec<Listed>, Vec<Listed>)> = HashMap::new();
+        let mut touched: BTreeMap<Box<str>, (Vec<Listed>, Vec<Listed>)> = BTreeMap::new();
         let mut nameless = Vec::new();
         let mut remove = |listed: &Listed| {
             for name in listed.loaded.names() {

@@ -57,7 +57,7 @@ impl Control {
             return;
         }
         let own = watching.unwatched.take();
-        let mut changed = watching.take_changed();
+        let mut changed = mem::take(&mut watching.changed);
         changed.unknown.extend(own.iter().flatten().cloned());
         let unix = self.state.shared().clock.now().unix;
         let secrets = Arc::clone(self.rotation.secrets());

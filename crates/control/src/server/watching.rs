@@ -1,10 +1,8 @@
 //! Watches configured files and checks changed files. [`super::renewal`] starts each check and
 //! commits its result.
 
-use std::sync::Arc;
-
-use std::mem;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use becket_config::error::Problem;
 use becket_keys::files::Files;
@@ -58,11 +56,6 @@ impl Watching {
     pub(super) fn replace(&mut self, own: Vec<PathBuf>) {
         self.unwatched = Some(own);
         self.changed = ChangedFiles::default();
-    }
-
-    /// Takes the changed files for a check.
-    pub(super) fn take_changed(&mut self) -> ChangedFiles {
-        mem::take(&mut self.changed)
     }
 
     /// Waits for the next event. Cancel safe.

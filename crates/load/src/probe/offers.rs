@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use becket_keys::facts;
-use becket_keys::facts::names_of;
+use becket_keys::facts::{self, names_of};
 use becket_keys::presented::Presented;
 use rustls_pki_types::CertificateDer;
 use serde::Serialize;
