@@ -413,11 +413,7 @@ const CERTIFICATES: &[FigureRow] = &[
         figures::PSS_ABOVE_CERTIFICATE,
         "memory (PSS) above the bytes of the certificate",
     ),
-    (
-        less,
-        figures::CHANGE_CPU,
-        "server CPU per changed file",
-    ),
+    (less, figures::CHANGE_CPU, "server CPU per changed file"),
     (less, figures::P99, "p99 without changes"),
     (
         less,

@@ -100,7 +100,9 @@ fn names(site: &Site<'_>) -> String {
         )
     });
     let sections: String = sections.collect();
-    format!("  access_log off;\n  server_names_hash_max_size 262144;\n  server_names_hash_bucket_size 128;\n{sections}")
+    format!(
+        "  access_log off;\n  server_names_hash_max_size 262144;\n  server_names_hash_bucket_size 128;\n{sections}"
+    )
 }
 
 /// Returns the server section for files. It uses an open file cache and sendfile, as nginx's manual recommends for

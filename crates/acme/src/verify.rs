@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use base64ct::{Base64, Encoding};
 use becket_config::acme::AcmeName;
-use becket_keys::files::Files;
 use becket_keys::checked::CheckedFiles;
 use becket_keys::facts::names_of;
+use becket_keys::files::Files;
 use becket_keys::issuers::IssuerTable;
 use becket_keys::job::{ChainSource, Job};
 use becket_keys::keys::Loader;

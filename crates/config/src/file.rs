@@ -84,7 +84,10 @@ impl File {
         });
         let groups = shown.chain(of_backends).chain(of_clients);
         let groups = groups.map(|files: Vec<_>| files.into_iter().map(Cow::Borrowed).collect());
-        let managed = self.acme.iter().map(|acme| vec![Cow::Owned(acme.bundles())]);
+        let managed = self
+            .acme
+            .iter()
+            .map(|acme| vec![Cow::Owned(acme.bundles())]);
         groups.chain(managed).collect()
     }
 }

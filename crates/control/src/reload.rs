@@ -181,7 +181,12 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         .collect();
     keys.extend(changed("log", &old.log, &new.log, &["level"]));
     let (was, is) = (&old.file.process, &new.file.process);
-    keys.extend(changed("process", was, is, &["certificate-cache", "key-log", "watch"]));
+    keys.extend(changed(
+        "process",
+        was,
+        is,
+        &["certificate-cache", "key-log", "watch"],
+    ));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {
             sockets::options(&other.keys) != sockets::options(&listener.keys)

@@ -150,7 +150,10 @@ impl CertificateMap {
             list: SortedChunks::of_sorted(list),
             default: Arc::default(),
             choice,
-            addresses: names.iter().filter(|it| is_address((false, &it.keys.name))).count(),
+            addresses: names
+                .iter()
+                .filter(|it| is_address((false, &it.keys.name)))
+                .count(),
             names: SortedChunks::of_sorted(names),
         };
         map.set_default(nameless, &mut faults);
@@ -436,7 +439,9 @@ impl KeySet {
         } else {
             let mut used: Vec<Arc<Loaded>> = Vec::new();
             let managed = only_managed(&listed);
-            let candidates = listed.iter().filter(|it| it.loaded.managed().is_some() == managed);
+            let candidates = listed
+                .iter()
+                .filter(|it| it.loaded.managed().is_some() == managed);
             for it in candidates.rev() {
                 let kind = it.loaded.key.algorithm();
                 if !used.iter().any(|other| other.key.algorithm() == kind) {
@@ -570,7 +575,9 @@ mod tests {
 
     /// Compares a map with what follows from the list of its certificates.
     fn check(map: &CertificateMap, model: &BTreeMap<(u32, PathBuf), Arc<Loaded>>) {
-        let listed = map.certificates().map(|it| (it.entry, it.loaded.file.to_path_buf()));
+        let listed = map
+            .certificates()
+            .map(|it| (it.entry, it.loaded.file.to_path_buf()));
         assert!(listed.eq(model.keys().cloned()));
         let mut expected: BTreeMap<String, &Arc<Loaded>> = BTreeMap::new();
         for loaded in model.values() {
@@ -648,7 +655,10 @@ mod tests {
                 map = next;
                 check(&map, &model);
                 let all = model.iter().map(|(at, it)| (listed(it, at.0), None));
-                check(&CertificateMap::of(all.collect(), DefaultCertificate::Last).0, &model);
+                check(
+                    &CertificateMap::of(all.collect(), DefaultCertificate::Last).0,
+                    &model,
+                );
                 versions.push((map.clone(), model.clone()));
             }
             versions.iter().for_each(|(map, model)| check(map, model));

@@ -89,7 +89,10 @@ impl CheckedFiles {
     /// # Errors
     /// Returns the error of a system call; `PermissionDenied` if another user can write the file.
     pub fn save(self) -> io::Result<()> {
-        let seen = self.seen.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let seen = self
+            .seen
+            .into_inner()
+            .unwrap_or_else(PoisonError::into_inner);
         let Some(path) = self.path.filter(|_| !seen.new.is_empty()) else {
             return Ok(());
         };

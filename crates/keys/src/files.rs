@@ -95,7 +95,9 @@ pub struct ListedFolder {
 impl ListedFolder {
     fn get(&self, name: &OsStr) -> Option<&FileAt> {
         let name = name.to_str()?;
-        let at = self.entries.binary_search_by(|(other, _)| (**other).cmp(name));
+        let at = self
+            .entries
+            .binary_search_by(|(other, _)| (**other).cmp(name));
         Some(&self.entries.get(at.ok()?)?.1)
     }
 }
@@ -226,7 +228,10 @@ impl Files {
             FileAt::Folder(folder) => folder.get(path.file_name()?),
             _ => None,
         };
-        self.listed.get(path).or_else(inside).unwrap_or(&FileAt::Own)
+        self.listed
+            .get(path)
+            .or_else(inside)
+            .unwrap_or(&FileAt::Own)
     }
 
     /// Returns `true` if there is no file at this path.

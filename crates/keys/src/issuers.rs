@@ -108,7 +108,9 @@ impl IssuerTable {
         };
         if !text.is_empty() {
             known.texts.truncate(MOST_TEXTS - 1);
-            known.texts.push_front((text.into(), Arc::downgrade(&found)));
+            known
+                .texts
+                .push_front((text.into(), Arc::downgrade(&found)));
         }
         Ok(found)
     }
@@ -151,7 +153,7 @@ mod tests {
         let [one, other] = ["a.test", "b.test"].map(certificate);
         let both = [one.clone(), other.clone()];
         let first = table.find(&both, b"text").unwrap();
-        let again = table.clone().find(&both, b"").unwrap();
+        let again = table.find(&both, b"").unwrap();
         assert!(Arc::ptr_eq(&first, &again));
         assert!(Arc::ptr_eq(&first, &table.known(b"text").unwrap()));
         let reversed = table.find(&[other, one.clone()], b"").unwrap();

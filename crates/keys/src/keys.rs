@@ -111,7 +111,9 @@ impl Loader {
     pub(super) fn check(&self, job: &Job, mut texts: Texts) -> Outcome {
         let mut report = std::mem::take(&mut texts.report);
         let pem = texts.parse(job, &self.issuers, &mut report);
-        let chain = pem.as_ref().and_then(|pem| self.chain(job, pem, &mut report));
+        let chain = pem
+            .as_ref()
+            .and_then(|pem| self.chain(job, pem, &mut report));
         let (loaded, names) = match chain {
             Some(chain) => self.loaded(&chain, texts, &mut report),
             None => (None, None),
@@ -469,4 +471,3 @@ fn parse<'c>(
         .map_err(|error| report.error(shown(path, file, format!("not a certificate: {error}"))))
         .ok()
 }
-

@@ -142,7 +142,11 @@ mod tests {
         let path = Arc::from("certificates[0]");
         let job = |number: usize| Job {
             before: before.get(number).and_then(|it| it.loaded.clone()),
-            ..Job::of(0, &path, ChainSource::Bundle(folder.join(number.to_string())))
+            ..Job::of(
+                0,
+                &path,
+                ChainSource::Bundle(folder.join(number.to_string())),
+            )
         };
         (0..count).map(job).collect()
     }
@@ -184,9 +188,8 @@ mod tests {
         first.load(&jobs(folder.path(), 2, &[]));
         first.checked.save().unwrap();
         // A digest of a file whose key does not fit, as if it had been checked.
-        let [one, other] = [0, 1].map(|number: u8| {
-            fs::read_to_string(folder.path().join(number.to_string())).unwrap()
-        });
+        let [one, other] = [0, 1]
+            .map(|number: u8| fs::read_to_string(folder.path().join(number.to_string())).unwrap());
         let other_key = KeyPair::generate().unwrap().serialize_pem();
         let (chain, _) = one.split_at(one.find("-----BEGIN PRIVATE").unwrap());
         let wrong = chain.to_owned() + &other_key;

@@ -67,8 +67,9 @@ pub fn staple(
         Ok(status) => status,
         Err(unusable) => {
             let problem = shown(path, file, unusable.to_string());
-            report
-                .error(problem.accepted("the OCSP response for the first certificate of the chain"));
+            report.error(
+                problem.accepted("the OCSP response for the first certificate of the chain"),
+            );
             return None;
         }
     };

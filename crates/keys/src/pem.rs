@@ -326,7 +326,11 @@ mod tests {
             format!("{key}{leaf}{one}{other}"),
         ] {
             let is_first = text.starts_with("-----BEGIN CERT");
-            let expected = if is_first { (None, 3, 1) } else { (Some(2), 1, 1) };
+            let expected = if is_first {
+                (None, 3, 1)
+            } else {
+                (Some(2), 1, 1)
+            };
             assert_eq!(parse(&text), expected);
         }
         // A section in between, another order, and no issuers.

@@ -41,9 +41,7 @@ impl Texts {
                 read(&format!("{}.chain", job.path), chain),
                 read(&format!("{}.key", job.path), key),
             ),
-            ChainSource::Token { chain, .. } => {
-                (read(&format!("{}.chain", job.path), chain), None)
-            }
+            ChainSource::Token { chain, .. } => (read(&format!("{}.chain", job.path), chain), None),
         };
         let ocsp = job.ocsp.as_ref().and_then(|file| {
             let fault = |error| {

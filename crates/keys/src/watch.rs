@@ -271,7 +271,11 @@ impl Watch {
         let settles = |first: &mut Instant| is_same || now >= *first + LONGEST;
         let has_settled = self.changed.take_if(settles).is_some();
         let soon = self.changed.is_some();
-        let pause = if soon { BETWEEN_LOOKS } else { pause(&self.places) };
+        let pause = if soon {
+            BETWEEN_LOOKS
+        } else {
+            pause(&self.places)
+        };
         self.looks_at = Some(now + pause);
         has_settled.then(|| mem::take(&mut self.changes))
     }
@@ -365,7 +369,10 @@ mod tests {
             fs::write(at(name), name).unwrap();
         }
         let places = WatchedPlaces::of(vec![folder.path().to_owned()]);
-        assert_eq!(places.sizes().map(|(_, size)| size).collect::<Vec<_>>(), [3]);
+        assert_eq!(
+            places.sizes().map(|(_, size)| size).collect::<Vec<_>>(),
+            [3]
+        );
         fs::write(at("a"), "longer").unwrap();
         fs::remove_file(at("b")).unwrap();
         fs::write(at("d"), "new").unwrap();
@@ -377,7 +384,10 @@ mod tests {
         let below = look.changes.below(folder.path()).count();
         assert_eq!(below, 3);
         let meta = fs::metadata(at("c")).unwrap();
-        assert_eq!(look.places.stamp(&at("c")), Some(Stamp::of(&at("c"), &meta)));
+        assert_eq!(
+            look.places.stamp(&at("c")),
+            Some(Stamp::of(&at("c"), &meta))
+        );
         assert!(look.places.again_at(&look.changes).changes.is_empty());
         fs::write(at("d"), "again longer").unwrap();
         fs::write(at("c"), "longer").unwrap();

@@ -215,14 +215,10 @@ impl ConfigBuilder<'_> {
                 jobs.extend(self.pair_job(number, &path, pair));
             }
             Certificate::Path(text) => {
-                let split = self.folder_of(text);
-                let (folder, pattern) = match split {
-                    Some((folder, pattern)) => (folder, pattern),
-                    None => {
-                        let file = self.environment.base.join(text);
-                        jobs.push(Job::of(number, &path, ChainSource::Bundle(file)));
-                        return;
-                    }
+                let Some((folder, pattern)) = self.folder_of(text) else {
+                    let file = self.environment.base.join(text);
+                    jobs.push(Job::of(number, &path, ChainSource::Bundle(file)));
+                    return;
                 };
                 let listed = match self.environment.files.list_files(&folder) {
                     Ok(listed) => listed,
@@ -263,7 +259,13 @@ impl ConfigBuilder<'_> {
             let entry = u32::try_from(listener.certificates.len() + index).unwrap_or(u32::MAX);
             let bundle = ChainSource::Bundle(acme.bundle(self.environment.base, certificate));
             jobs.push(Job {
-                managed: Some(certificate.names.iter().map(|it| it.0.to_string().into()).collect()),
+                managed: Some(
+                    certificate
+                        .names
+                        .iter()
+                        .map(|it| it.0.to_string().into())
+                        .collect(),
+                ),
                 ..Job::of(entry, &path, bundle)
             });
         }
@@ -344,7 +346,9 @@ impl ConfigBuilder<'_> {
                 };
                 Job::of(0, &path, source)
             }
-            Certificate::Pair(pair) if matches!(pair.key, Some(KeySource::Token(_))) => return None,
+            Certificate::Pair(pair) if matches!(pair.key, Some(KeySource::Token(_))) => {
+                return None;
+            }
             Certificate::Pair(pair) => self.pair_job(0, &path, pair)?,
         };
         let outcome = self.loader.load(&[job]).pop()?;
@@ -438,8 +442,7 @@ fn is_lineage(folder: &Path, listed: &[PathBuf]) -> bool {
     let is_certbots = |file: &PathBuf| LINEAGE.iter().any(|name| file.ends_with(name));
     let mut whole = LINEAGE[..2].iter();
     let mut bundles = listed.iter().filter(|file| fits(BUNDLES, file));
-    whole.all(|name| listed.binary_search(&folder.join(name)).is_ok())
-        && bundles.all(is_certbots)
+    whole.all(|name| listed.binary_search(&folder.join(name)).is_ok()) && bundles.all(is_certbots)
 }
 
 fn lineage(folder: &Path) -> ChainSource {

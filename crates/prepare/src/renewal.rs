@@ -170,7 +170,11 @@ impl ConfigBuilder<'_> {
         let Some(tls) = &before.tls else {
             return Arc::clone(before);
         };
-        let own = tls.keys.client_certificate.iter().flat_map(Certificate::files);
+        let own = tls
+            .keys
+            .client_certificate
+            .iter()
+            .flat_map(Certificate::files);
         let of_servers = tls.keys.ca.iter().chain(&tls.keys.crl);
         if !self.are_touched(own.chain(of_servers.map(String::as_str))) {
             return Arc::clone(before);
@@ -337,7 +341,9 @@ impl ConfigBuilder<'_> {
             let gone = before.entry(entry).filter(is_gone);
             // A file that has returned is loaded again.
             let is_back = |it: &Listed| jobs.iter().any(|job| *job.file() == *it.loaded.file);
-            changes.removed.extend(gone.filter(|it| !is_back(it)).cloned());
+            changes
+                .removed
+                .extend(gone.filter(|it| !is_back(it)).cloned());
         }
         self.load_changes(jobs, changes);
     }

@@ -11,7 +11,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::pin::Pin;
 use std::process::{Command as Program, ExitStatus, Stdio};
 use std::task::{Context, Poll};
@@ -25,9 +25,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::listing::ListedFiles;
 use super::supervisor::ProcessEnd;
-use crate::protocol::{
-    Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, VERSION,
-};
+use crate::protocol::{Command, Event, IS_CONTINUED, IS_STARTED, LONGEST_EVENT, VERSION};
 
 #[derive(Debug)]
 pub(super) struct Child {

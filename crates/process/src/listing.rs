@@ -100,7 +100,7 @@ impl Resources {
             };
             self.add(path.clone(), ListedPath::Folder(folder));
         }
-        self.changes = changes.clone();
+        *self.changes = changes.clone();
         // Paths that are not UTF-8 are not listed.
         self.changes.paths.retain(|path| path.to_str().is_some());
     }
@@ -292,7 +292,9 @@ mod tests {
     #[test]
     fn an_index_counts_paths_and_the_names_in_folders() {
         let folder = FolderListing {
-            entries: ["a", "b"].map(|name| (name.into(), ListedEntry::Own)).into(),
+            entries: ["a", "b"]
+                .map(|name| (name.into(), ListedEntry::Own))
+                .into(),
             is_part: false,
         };
         let files = [
@@ -307,7 +309,10 @@ mod tests {
         let listed = ListedFiles::of(&listing);
         let paths = (0..6).map_while(|index| listed.path(index));
         let paths: Vec<PathBuf> = paths.collect();
-        assert_eq!(paths, ["/one", "/two", "/two/a", "/two/b", "/three"].map(PathBuf::from));
+        assert_eq!(
+            paths,
+            ["/one", "/two", "/two/a", "/two/b", "/three"].map(PathBuf::from)
+        );
     }
 
     /// Lists changes in a folder that only root can change. Skipped without root.

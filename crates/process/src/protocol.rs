@@ -215,7 +215,7 @@ pub struct Resources {
     pub files: Vec<(PathBuf, ListedPath)>,
     /// Changed files of a check for changes.
     #[serde(default)]
-    pub changes: Changes,
+    pub changes: Box<Changes>,
     /// Addresses to bind, each with its number of sockets, or with the error number of the failed
     /// bind.
     pub sockets: Vec<(SocketKind, SocketAddr, Result<usize, i32>)>,

@@ -10,7 +10,7 @@
 //! certificates.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpListener};
 use std::os::fd::OwnedFd;
@@ -30,9 +30,7 @@ use becket_sys::socket_file::SocketFile;
 
 use super::listing::{error_number, names_of};
 use super::needs::Needs;
-use crate::protocol::{
-    ListedPath, ProcessTimes, Resources, SocketKind,
-};
+use crate::protocol::{ListedPath, ProcessTimes, Resources, SocketKind};
 use becket_keys::files::{Files, LARGEST, part};
 use becket_keys::signing::token::agents::Agents;
 use becket_keys::watch::WatchedPlaces;
@@ -286,7 +284,7 @@ impl ResourceOffer {
     ) {
         let count = match &found {
             Ok(sockets) => Ok(sockets.len()),
-            Err(error) => Err(number(error)),
+            Err(error) => Err(error_number(error)),
         };
         self.listing.sockets.push((kind, address, count));
         self.fds.extend(found.into_iter().flatten());

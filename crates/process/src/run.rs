@@ -26,8 +26,7 @@ use super::companion::{self, COMPANION, Companion};
 use super::listing::{ListedFiles, Renewing, open_listed, places_of};
 use super::needs::Needs;
 use super::resources::{
-    Configurations, FoundConfig, Holdings, ResourceOffer, check_program,
-    times,
+    Configurations, FoundConfig, Holdings, ResourceOffer, check_program, times,
 };
 use super::supervisor::{Action, Input, ServiceNotice, Supervisor};
 use crate::protocol::{

@@ -143,8 +143,15 @@ mod tests {
         let items = || model.iter().map(|(key, value)| (*key, *value));
         assert!(list.iter().copied().eq(items()));
         assert!(list.iter().rev().copied().eq(items().rev()));
-        assert_eq!((list.len(), list.is_empty()), (model.len(), model.is_empty()));
-        assert!(list.chunks.iter().all(|chunk| (1..=MOST).contains(&chunk.len())));
+        assert_eq!(
+            (list.len(), list.is_empty()),
+            (model.len(), model.is_empty())
+        );
+        assert!(
+            list.chunks
+                .iter()
+                .all(|chunk| (1..=MOST).contains(&chunk.len()))
+        );
     }
 
     proptest! {

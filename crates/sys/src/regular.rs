@@ -75,7 +75,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let (fifo, file) = (folder.path().join("fifo"), folder.path().join("file"));
         mknodat(CWD, &fifo, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
-        std::fs::write(&file, "text").unwrap();
+        fs::write(&file, "text").unwrap();
         for other in [&fifo, folder.path(), Path::new("/dev/zero")] {
             let error = open(other).unwrap_err();
             assert_eq!(error.to_string(), "not a file", "{}", other.display());

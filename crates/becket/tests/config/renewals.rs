@@ -70,14 +70,20 @@ impl Site {
             let reloaded = self.folder.reload(&self.running, &self.text, NOW).unwrap();
             let maps = [&self.running, &reloaded.config];
             let [own, other] = maps.map(|it| &it.listeners[0].certificates);
-            assert!(Arc::ptr_eq(own, other), "the reload finds other certificates");
+            assert!(
+                Arc::ptr_eq(own, other),
+                "the reload finds other certificates"
+            );
         }
         renewal
     }
 }
 
 fn taken(renewal: &Renewal, site: &Site, files: &[&str]) {
-    let files: Vec<String> = files.iter().map(|it| site.at(it).display().to_string()).collect();
+    let files: Vec<String> = files
+        .iter()
+        .map(|it| site.at(it).display().to_string())
+        .collect();
     assert!(renewal.taken.iter().eq(&files), "{:?}", renewal.taken);
 }
 
@@ -87,7 +93,8 @@ fn changed_new_removed_and_broken_files_of_a_folder_are_renewed_one_by_one() {
     for count in [0, SMALL_FOLDER] {
         let mut site = Site::new(count);
         let first = site.names();
-        site.folder.bundle("certs/a.pem", &["a.test", "shared.test"]);
+        site.folder
+            .bundle("certs/a.pem", &["a.test", "shared.test"]);
         let renewal = site.renew(&["a.pem"], &[]);
         taken(&renewal, &site, &["a.pem"]);
         let second = site.names();
@@ -97,7 +104,10 @@ fn changed_new_removed_and_broken_files_of_a_folder_are_renewed_one_by_one() {
         assert!(Arc::ptr_eq(&second["shared.test"], &second["b.test"]));
         assert!(!second.contains_key("192.0.2.1"));
         let warnings = lines(&renewal.warnings);
-        assert!(warnings.iter().any(|it| it.contains("for shared.test")), "{warnings:?}");
+        assert!(
+            warnings.iter().any(|it| it.contains("for shared.test")),
+            "{warnings:?}"
+        );
 
         fs::remove_file(site.at("b.pem")).unwrap();
         let renewal = site.renew(&[], &["b.pem"]);
@@ -131,12 +141,18 @@ fn changed_new_removed_and_broken_files_of_a_folder_are_renewed_one_by_one() {
 fn certificates_stay_in_use_while_their_folder_is_missing() {
     for count in [0, SMALL_FOLDER] {
         let mut site = Site::new(count);
-        let (from, to) = (site.folder.path().join("certs"), site.folder.path().join("away"));
+        let (from, to) = (
+            site.folder.path().join("certs"),
+            site.folder.path().join("away"),
+        );
         fs::rename(&from, &to).unwrap();
         let renewal = site.renew(&[], &["a.pem", "b.pem"]);
         assert!(renewal.config.is_none());
         let faults = lines(&renewal.kept_out);
-        assert!(faults.len() == 1 && faults[0].contains("no such file"), "{faults:?}");
+        assert!(
+            faults.len() == 1 && faults[0].contains("no such file"),
+            "{faults:?}"
+        );
         fs::rename(&to, &from).unwrap();
         let renewal = site.renew(&["a.pem", "b.pem"], &[]);
         assert!(renewal.config.is_none() && renewal.kept_out.is_empty());

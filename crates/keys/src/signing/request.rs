@@ -55,8 +55,7 @@ impl Offload {
     /// Returns the value for a key and its encoded public key. docs/decisions/0029 and 0031 contain
     /// the measurements.
     pub fn of(key: &dyn SigningKey, public: &[u8], in_batches: bool) -> Self {
-        let is_short_rsa =
-            || key.algorithm() == SignatureAlgorithm::RSA && public.len() < LONG_RSA;
+        let is_short_rsa = || key.algorithm() == SignatureAlgorithm::RSA && public.len() < LONG_RSA;
         if key.choose_scheme(&CHEAP).is_some() {
             Self::Pointless
         } else if !is_short_rsa() {

@@ -70,7 +70,7 @@ impl ProcessResources {
         Ok(Self {
             tokens: tokens.collect::<Result<_, _>>()?,
             files,
-            changes: listing.changes,
+            changes: *listing.changes,
             sockets: BoundSockets {
                 sockets,
                 listen_later: false,

@@ -105,7 +105,10 @@ impl Tokens {
     /// Returns `true` if a key was proved with one of these tokens and this URI.
     pub fn has(&self, key: &TokenKey, uri: &KeyUri) -> bool {
         let uri = uri.to_string();
-        let of_link = self.links.iter().find(|link| Arc::ptr_eq(link, &key.0.link));
+        let of_link = self
+            .links
+            .iter()
+            .find(|link| Arc::ptr_eq(link, &key.0.link));
         of_link.is_some_and(|link| link.keys.get(key.0.key) == Some(&uri))
     }
 
