@@ -50,7 +50,7 @@ impl CertificateStatus {
     }
 }
 
-/// Certificates in use. Of more than [`MOST_LISTED`], only those that expire first.
+/// Certificates in use: at most [`MOST_LISTED`], which expire first.
 #[derive(Clone, Debug, Default)]
 pub struct CertificateList {
     /// Certificates sorted by listener and name.
@@ -71,7 +71,7 @@ impl LazyList {
 
 /// A certificate, and a name for which it is sent.
 #[derive(Clone, Copy)]
-struct Served<'a> {
+struct ServedName<'a> {
     listener: &'a Listener,
     name: &'a str,
     loaded: &'a Loaded,
@@ -107,7 +107,7 @@ pub(super) fn handshakes(config: &Config) -> BTreeMap<String, u64> {
     counts
 }
 
-fn of(listener: &Listener) -> impl Iterator<Item = Served<'_>> {
+fn of(listener: &Listener) -> impl Iterator<Item = ServedName<'_>> {
     let map = &listener.certificates;
     let has_name = move |chain: &&Arc<Loaded>| {
         let is_used = |name: &str| {
@@ -124,15 +124,15 @@ fn of(listener: &Listener) -> impl Iterator<Item = Served<'_>> {
         let chains = keys.chains().iter();
         chains.map(|loaded| (keys.name(), loaded))
     });
-    named.chain(default).map(|(name, loaded)| Served {
+    named.chain(default).map(|(name, loaded)| ServedName {
         listener,
         name,
         loaded,
     })
 }
 
-fn entry(served: Served<'_>) -> Option<CertificateStatus> {
-    let Served {
+fn entry(served: ServedName<'_>) -> Option<CertificateStatus> {
+    let ServedName {
         listener,
         name,
         loaded,

@@ -147,7 +147,7 @@ impl Snapshot {
             Gauge becket_ticket_rotation_seconds "Time until the ticket key changes" = sessions.tickets.next_rotation_seconds;
             Gauge becket_certificate_expiry_timestamp_seconds "When a certificate expires" [listener, name, key]
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.not_after.unix_seconds()));
-            Gauge becket_certificates_omitted "Certificates without these metrics: of more than 10 000, only those that expire first have them" = self.status.certificates_omitted;
+            Gauge becket_certificates_omitted "Certificates without these metrics, which at most the 10 000 that expire first have" = self.status.certificates_omitted;
             Gauge becket_certificate_renewal_timestamp_seconds "Time by which a certificate should be renewed: a third of its lifetime before its end, at most 14 days" [listener, name, key]
                 = self.status.certificates.iter().map(|c| ([&*c.listener, &*c.name, &*c.key], c.renew_by.unix_seconds()));
             Gauge becket_ocsp_expiry_timestamp_seconds "When the OCSP response of a certificate expires" [listener, name, key]

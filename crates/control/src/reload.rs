@@ -126,6 +126,13 @@ fn prepare(request: &ReloadRequest) -> Result<LoadedReload, Vec<String>> {
     Ok(LoadedReload { prepared, own })
 }
 
+/// Remembers the checked certificate files, so that the next start is faster.
+pub fn save_checked(checked: CheckedFiles) {
+    if let Err(error) = checked.save() {
+        tracing::warn!(name: "certificate-cache-failed", %error, "cannot write process.certificate-cache; the next start checks all certificates again");
+    }
+}
+
 /// Builds every TLS configuration of the listeners once to detect errors. Discards the results.
 pub fn build<'a>(
     config: &Config,

@@ -22,9 +22,9 @@ use super::status::ReloadOutcome;
 use becket_keys::certificates::{CertificateMap, Listed};
 use becket_keys::facts;
 use becket_keys::issuers::IssuerTable;
-use becket_keys::loaded::{Extras, HeldKey, LeafValidity, Loaded, Parts};
+use becket_keys::loaded::{Extras, HeldKey, LeafValidity, Loaded, LoadedParts};
 use becket_keys::signing::Offload;
-use becket_keys::stored_key::{KeyKind, StoredKey};
+use becket_keys::stored_key::{StoredKey, StoredKind};
 use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
 use becket_proxy::shared::SharedState;
@@ -161,11 +161,11 @@ fn certificate(names: &[&str]) -> Loaded {
     let signed = params.self_signed(&pair).unwrap();
     let der = rustls_pki_types::PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
     let parsed = facts::certificate(signed.der()).unwrap();
-    let parts = Parts {
+    let parts = LoadedParts {
         leaf: signed.der(),
         validity: LeafValidity::of(parsed.validity()),
         issuers: IssuerTable::default().find(&[], b"").unwrap(),
-        key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &der)),
+        key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &der)),
         offload: Offload::Pointless,
         file: Path::new("site.pem"),
     };

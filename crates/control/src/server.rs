@@ -14,7 +14,7 @@ mod changes;
 mod commands;
 mod edits;
 pub mod outcomes;
-pub mod renewal;
+mod renewal;
 pub mod retired;
 pub mod shared_limits;
 mod upgrade;
@@ -373,7 +373,7 @@ impl Control {
             (None, ..) => {}
         }
         self.commit(config, added);
-        spawn_blocking(move || renewal::save_checked(prepared.checked));
+        spawn_blocking(move || save_checked(prepared.checked));
         if let Some(rotation) = rotation {
             let before = std::mem::replace(&mut self.rotation, rotation);
             if Arc::ptr_eq(before.secrets(), self.rotation.secrets()) {

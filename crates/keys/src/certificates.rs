@@ -359,7 +359,7 @@ impl CertificateMap {
     }
 
     /// Compares this map with a list of certificates in the order of the configuration. Returns the
-    /// certificates that the list lacks, and the indices of those that the map lacks.
+    /// certificates that the list lacks, and the indices of certificates that the map lacks.
     pub fn difference(&self, list: &[NewCertificate]) -> (Vec<Listed>, Vec<usize>) {
         let (mut removed, mut added) = (Vec::new(), Vec::new());
         let mut own = self.list.iter().peekable();
@@ -429,8 +429,8 @@ impl Default for KeySet {
 }
 
 impl KeySet {
-    /// Creates the keys of a name. Of several certificates with the same kind of key, the last one
-    /// is used.
+    /// Creates the keys of a name. Uses the last one of several certificates with the same kind of
+    /// key.
     fn new(name: Box<str>, mut listed: Vec<Listed>) -> Self {
         let chains = if listed.len() == 1
             && let Some(only) = listed.pop()

@@ -24,11 +24,11 @@ pub struct CheckedFiles {
     known: HashSet<CheckedDigest>,
     /// Number of digests in the file.
     in_file: usize,
-    seen: Mutex<Seen>,
+    seen: Mutex<SeenDigests>,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenDigests {
     /// Digests of the file that were found again.
     used: Vec<CheckedDigest>,
     new: Vec<CheckedDigest>,
@@ -78,7 +78,7 @@ impl CheckedFiles {
         self.seen().new.push(digest);
     }
 
-    fn seen(&self) -> MutexGuard<'_, Seen> {
+    fn seen(&self) -> MutexGuard<'_, SeenDigests> {
         // The lists stay valid if another lock holder panics.
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }

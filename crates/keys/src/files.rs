@@ -33,8 +33,8 @@ pub struct Files {
     reach: Option<Arc<Reach>>,
 }
 
-/// Paths that this process has tried to open. Of several regular files in one folder that are opened
-/// one after the other, only the first: a folder may have a hundred thousand.
+/// Paths that this process has tried to open. Has only the first of regular files in one folder that
+/// are opened one after the other, because a folder may have a hundred thousand.
 #[derive(Debug, Default)]
 struct OpenedPaths {
     paths: BTreeSet<PathBuf>,

@@ -74,7 +74,7 @@ impl Job {
 }
 
 #[derive(Debug, Default)]
-pub struct Outcome {
+pub struct LoadOutcome {
     /// The certificate, which may be the one that was loaded earlier; `None` if there are errors.
     pub loaded: Option<Arc<Loaded>>,
     /// Names of a new certificate; `None` for the one that was loaded earlier.

@@ -82,7 +82,7 @@ const MOST_TURNS: usize = 8;
 mod tests {
     use super::*;
     use crate::issuers::IssuerTable;
-    use crate::loaded::tests::loaded;
+    use crate::loaded::tests::{loaded, staple};
 
     /// Compares the cache with a plain list of the same algorithm.
     #[test]
@@ -138,5 +138,18 @@ mod tests {
         drop(again);
         drop(one);
         assert_eq!(Arc::strong_count(&chain), 1);
+    }
+
+    #[test]
+    fn a_stapled_response_is_sent_until_it_expires() {
+        let mut one = loaded(&["a.test"], &IssuerTable::default());
+        staple(&mut one, 10);
+        let one = Arc::new(one);
+        let cache = KeyCache::default();
+        let sends = |now| {
+            let chain = cache.get(&one, UnixSeconds(now), |it| it.key.signing_key());
+            chain.ocsp.is_some()
+        };
+        assert_eq!([9, 9, 10, 11].map(sends), [true, true, false, false]);
     }
 }

@@ -25,11 +25,11 @@ use x509_parser::prelude::{FromDer, X509Certificate, X509Version};
 use super::checked::CheckedFiles;
 use super::facts::{self, expiry, names_of, renew_by};
 use super::issuers::{IssuerTable, Issuers};
-use super::job::{ChainSource, Job, Outcome};
-use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Names, Parts};
+use super::job::{ChainSource, Job, LoadOutcome};
+use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, LoadedParts, Names};
 use super::ocsp;
 use super::pem::Pem;
-use super::stored_key::{self, KeyKind, StoredKey};
+use super::stored_key::{self, StoredKey, StoredKind};
 use super::texts::{Texts, warn_of_readers};
 use crate::files::{Files, shown};
 use crate::signing::Offload;
@@ -92,11 +92,11 @@ impl Loader {
     }
 
     /// Returns the certificate that was loaded earlier, with warnings about its dates.
-    pub(super) fn reuse(&self, job: &Job) -> Option<Outcome> {
+    pub(super) fn reuse(&self, job: &Job) -> Option<LoadOutcome> {
         let before = self.unchanged(job)?;
-        let mut outcome = Outcome {
+        let mut outcome = LoadOutcome {
             loaded: Some(Arc::clone(before)),
-            ..Outcome::default()
+            ..LoadOutcome::default()
         };
         if before.dates_need_check(self.now.as_secs())
             && let Some(leaf) = facts::certificate(&before.leaf())
@@ -108,7 +108,7 @@ impl Loader {
     }
 
     /// Checks the files of a job. Blocks only for a key on a token.
-    pub(super) fn check(&self, job: &Job, mut texts: Texts) -> Outcome {
+    pub(super) fn check(&self, job: &Job, mut texts: Texts) -> LoadOutcome {
         let mut report = std::mem::take(&mut texts.report);
         let pem = texts.parse(job, &self.issuers, &mut report);
         let chain = pem
@@ -118,7 +118,7 @@ impl Loader {
             Some(chain) => self.loaded(&chain, texts, &mut report),
             None => (None, None),
         };
-        Outcome {
+        LoadOutcome {
             loaded,
             names,
             report,
@@ -177,7 +177,7 @@ impl Loader {
             return (None, None);
         };
         let batch_key = self.batch_key(chain, &key);
-        let parts = Parts {
+        let parts = LoadedParts {
             leaf: chain.leaf,
             validity: LeafValidity::of(chain.parsed.validity()),
             issuers: Arc::clone(&chain.issuers),
@@ -219,7 +219,7 @@ impl Loader {
             warn_of_readers(&path, file, report);
         }
         let der = chain.pem.keys.first()?;
-        let kind = KeyKind::of(chain.parsed.public_key().raw);
+        let kind = StoredKind::of(chain.parsed.public_key().raw);
         let stored = kind.map(|kind| StoredKey::new(kind, der));
         let digest = texts.digest(&self.checked);
         if let Some(stored) = &stored
@@ -419,7 +419,7 @@ fn subject(leaf: &X509Certificate<'_>, issuers: &Issuers, at: usize) -> String {
 /// Parses the key, and checks that it belongs to the first certificate.
 fn match_key(
     chain: &Chain<'_>,
-    kind: Option<KeyKind>,
+    kind: Option<StoredKind>,
     der: &PrivateKeyDer<'_>,
     report: &mut Report,
 ) -> Option<Arc<dyn SigningKey>> {

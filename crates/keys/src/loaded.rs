@@ -2,7 +2,7 @@
 //!
 //! A [`Loaded`] certificate that is not in use takes the bytes of its certificate and about 200 bytes: no
 //! parsed key, no copy of its issuers, and no names. The first handshake makes the rest
-//! ([`Ready`]), and [`KeyCache`](crate::key_cache::KeyCache) bounds how many certificates keep it.
+//! ([`ReadyChain`]), and [`KeyCache`](crate::key_cache::KeyCache) bounds how many certificates keep it.
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -39,7 +39,7 @@ pub struct Loaded {
     /// Stamp of all files; 0 if a file has changed too recently for a stamp.
     stamp: AtomicU64,
     extras: Option<Box<Extras>>,
-    ready: Mutex<Option<Arc<Ready>>>,
+    ready: Mutex<Option<Arc<ReadyChain>>>,
     is_used: AtomicBool,
 }
 
@@ -121,14 +121,14 @@ pub struct Staple {
 
 /// The parts of a certificate that handshakes use.
 #[derive(Debug)]
-struct Ready {
+struct ReadyChain {
     chain: Arc<CertifiedKey>,
     presented: OnceLock<Arc<Presented>>,
 }
 
 /// The parts that every certificate has, for [`Loaded::new`].
 #[derive(Debug)]
-pub struct Parts<'a> {
+pub struct LoadedParts<'a> {
     pub leaf: &'a CertificateDer<'a>,
     pub validity: LeafValidity,
     pub issuers: Arc<Issuers>,
@@ -138,8 +138,8 @@ pub struct Parts<'a> {
 }
 
 impl Loaded {
-    pub fn new(parts: Parts<'_>, stamp: Option<Stamp>, extras: Extras) -> Self {
-        let Parts {
+    pub fn new(parts: LoadedParts<'_>, stamp: Option<Stamp>, extras: Extras) -> Self {
+        let LoadedParts {
             leaf,
             validity,
             issuers,
@@ -266,14 +266,14 @@ impl Loaded {
         certified
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<Arc<Ready>>> {
+    fn ready(&self) -> MutexGuard<'_, Option<Arc<ReadyChain>>> {
         // The state stays valid if another lock holder panics.
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the chain that an earlier handshake made, if its OCSP response has not expired.
     pub(super) fn ready_at(&self, now: UnixSeconds) -> Option<Arc<CertifiedKey>> {
-        let is_current = |ready: &&Arc<Ready>| {
+        let is_current = |ready: &&Arc<ReadyChain>| {
             self.extras.is_none() || ready.chain.ocsp.is_some() == self.staple_at(now).is_some()
         };
         let chain = Arc::clone(&self.ready().as_ref().filter(is_current)?.chain);
@@ -290,7 +290,7 @@ impl Loaded {
 
     /// Stores a chain for later handshakes. Returns `true` if none was stored.
     pub(super) fn set_ready(&self, chain: &Arc<CertifiedKey>) -> bool {
-        let ready = Ready {
+        let ready = ReadyChain {
             chain: Arc::clone(chain),
             presented: OnceLock::new(),
         };
@@ -323,7 +323,7 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::issuers::IssuerTable;
-    use crate::stored_key::KeyKind;
+    use crate::stored_key::StoredKind;
 
     /// Creates a self-signed certificate for these names, in the file `NAME.pem`.
     pub(crate) fn loaded(names: &[&str], issuers: &IssuerTable) -> Loaded {
@@ -338,40 +338,32 @@ pub(crate) mod tests {
         let signed = params.self_signed(&pair).unwrap();
         let der = PrivateKeyDer::Pkcs8(pair.serialize_der().into());
         let parsed = facts::certificate(signed.der()).unwrap();
-        let parts = Parts {
+        let parts = LoadedParts {
             leaf: signed.der(),
             validity: LeafValidity::of(parsed.validity()),
             issuers: issuers.find(&[], b"").unwrap(),
-            key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &der)),
+            key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &der)),
             offload: Offload::Pointless,
             file,
         };
         Loaded::new(parts, None, Extras::default())
     }
 
+    /// Adds an OCSP response that expires at `until`.
+    pub(crate) fn staple(to: &mut Loaded, until: u64) {
+        let staple = Staple {
+            response: vec![1],
+            until: Some(UnixSeconds(until)),
+        };
+        to.extras = Some(Box::new(Extras {
+            staple: Some(staple),
+            ..Extras::default()
+        }));
+    }
+
     #[test]
     fn an_unused_certificate_is_small() {
         // With its counters it fits into a block of 128 bytes.
         assert!(size_of::<Loaded>() <= 112, "{}", size_of::<Loaded>());
-    }
-
-    #[test]
-    fn a_stapled_response_is_sent_until_it_expires() {
-        let mut one = loaded(&["a.test"], &IssuerTable::default());
-        let staple = Staple {
-            response: vec![1],
-            until: Some(UnixSeconds(10)),
-        };
-        one.extras = Some(Box::new(Extras {
-            staple: Some(staple),
-            ..Extras::default()
-        }));
-        let one = Arc::new(one);
-        let cache = crate::key_cache::KeyCache::default();
-        let sends = |now| {
-            let chain = cache.get(&one, UnixSeconds(now), |it| it.key.signing_key());
-            chain.ocsp.is_some()
-        };
-        assert_eq!([9, 9, 10, 11].map(sends), [true, true, false, false]);
     }
 }

@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
 use std::sync::{Mutex, PoisonError};
 use std::thread;
 
-use super::job::{Job, Outcome};
+use super::job::{Job, LoadOutcome};
 use super::keys::Loader;
 use super::texts::Texts;
 
@@ -16,8 +16,8 @@ type Numbered<T> = Vec<(usize, T)>;
 
 impl Loader {
     /// Loads certificates. Returns the outcomes in the order of the jobs. Blocks.
-    pub fn load(&self, jobs: &[Job]) -> Vec<Outcome> {
-        let mut outcomes: Numbered<Outcome> = Vec::with_capacity(jobs.len());
+    pub fn load(&self, jobs: &[Job]) -> Vec<LoadOutcome> {
+        let mut outcomes: Numbered<LoadOutcome> = Vec::with_capacity(jobs.len());
         let mut unknown = Vec::new();
         for (number, job) in jobs.iter().enumerate() {
             match self.reuse(job) {
@@ -35,7 +35,7 @@ impl Loader {
         outcomes.into_iter().map(|(_, outcome)| outcome).collect()
     }
 
-    fn load_many(&self, jobs: Numbered<&Job>) -> Numbered<Outcome> {
+    fn load_many(&self, jobs: Numbered<&Job>) -> Numbered<LoadOutcome> {
         let (sender, receiver) = sync_channel(WAITING);
         let (checked, outcomes) = channel();
         let receiver = Mutex::new(receiver);
@@ -73,7 +73,7 @@ impl Loader {
     fn check_until_end(
         &self,
         receiver: &Mutex<Receiver<Numbered<(&Job, Texts)>>>,
-        checked: &Sender<Numbered<Outcome>>,
+        checked: &Sender<Numbered<LoadOutcome>>,
     ) {
         let next = || {
             let receiver = receiver.lock().unwrap_or_else(PoisonError::into_inner);
@@ -85,7 +85,7 @@ impl Loader {
         }
     }
 
-    fn check_all(&self, batch: Numbered<(&Job, Texts)>) -> Numbered<Outcome> {
+    fn check_all(&self, batch: Numbered<(&Job, Texts)>) -> Numbered<LoadOutcome> {
         let check = |(number, (job, texts))| (number, self.check(job, texts));
         batch.into_iter().map(check).collect()
     }
@@ -138,7 +138,7 @@ mod tests {
         }
     }
 
-    fn jobs(folder: &Path, count: usize, before: &[Outcome]) -> Vec<Job> {
+    fn jobs(folder: &Path, count: usize, before: &[LoadOutcome]) -> Vec<Job> {
         let path = Arc::from("certificates[0]");
         let job = |number: usize| Job {
             before: before.get(number).and_then(|it| it.loaded.clone()),

@@ -1,7 +1,7 @@
 //! Private keys at rest: bytes, which are parsed at the first signature.
 //!
-//! A parsed P-256 key takes 1.5 KiB, its secret number 32 bytes. Of many certificates only few are
-//! in use, so a [`StoredKey`] keeps the bytes. A [`LazyKey`] parses them in the thread that makes
+//! A parsed P-256 key takes 1.5 KiB, its secret number 32 bytes. Few of many certificates are in
+//! use, so a [`StoredKey`] keeps the bytes. A [`LazyKey`] parses them in the thread that makes
 //! the first signature: a worker, or a crypto thread for an expensive key. The bytes are erased on
 //! drop.
 
@@ -18,7 +18,7 @@ use rustls::{Error, SignatureAlgorithm, SignatureScheme, SignatureScheme as Sche
 use zeroize::Zeroizing;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeyKind {
+pub enum StoredKind {
     P256,
     P384,
     P521,
@@ -26,7 +26,7 @@ pub enum KeyKind {
     Rsa,
 }
 
-impl KeyKind {
+impl StoredKind {
     /// Returns the kind of a public key, a `SubjectPublicKeyInfo`. Returns `None` for another kind,
     /// whose keys must be parsed when they are loaded.
     pub fn of(public: &[u8]) -> Option<Self> {
@@ -72,7 +72,7 @@ impl KeyKind {
 
 #[derive(Clone, PartialEq, Eq)]
 pub struct StoredKey {
-    pub kind: KeyKind,
+    pub kind: StoredKind,
     encoding: KeyEncoding,
     bytes: Zeroizing<Box<[u8]>>,
 }
@@ -87,7 +87,7 @@ enum KeyEncoding {
 }
 
 impl StoredKey {
-    pub fn new(kind: KeyKind, der: &PrivateKeyDer<'_>) -> Self {
+    pub fn new(kind: StoredKind, der: &PrivateKeyDer<'_>) -> Self {
         let (encoding, numbers) = match der {
             PrivateKeyDer::Pkcs1(_) => (KeyEncoding::Pkcs1, None),
             PrivateKeyDer::Sec1(key) => (
@@ -99,7 +99,7 @@ impl StoredKey {
                 SecretNumbers::of_pkcs8(der.secret_der()),
             ),
         };
-        if let (KeyKind::P256, Some(SecretNumbers::Ecdsa(number))) = (kind, numbers)
+        if let (StoredKind::P256, Some(SecretNumbers::Ecdsa(number))) = (kind, numbers)
             && let Some(zeros) = SCALAR.checked_sub(number.len())
         {
             let mut bytes = Zeroizing::new(vec![0; SCALAR].into_boxed_slice());
@@ -144,10 +144,10 @@ impl StoredKey {
 ///
 /// # Errors
 /// Fails if the key cannot be used.
-pub fn parse(kind: KeyKind, der: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, Error> {
+pub fn parse(kind: StoredKind, der: &PrivateKeyDer<'_>) -> Result<Arc<dyn SigningKey>, Error> {
     match (kind, der) {
-        (KeyKind::P256 | KeyKind::P384 | KeyKind::P521, _) => any_ecdsa_type(der),
-        (KeyKind::Ed25519, PrivateKeyDer::Pkcs8(key)) => any_eddsa_type(key),
+        (StoredKind::P256 | StoredKind::P384 | StoredKind::P521, _) => any_ecdsa_type(der),
+        (StoredKind::Ed25519, PrivateKeyDer::Pkcs8(key)) => any_eddsa_type(key),
         _ => any_supported_type(der),
     }
 }
@@ -236,14 +236,14 @@ mod tests {
 
     use super::*;
 
-    fn pairs() -> Vec<(KeyKind, KeyPair)> {
+    fn pairs() -> Vec<(StoredKind, KeyPair)> {
         let of = |kind| KeyPair::generate_for(kind).unwrap();
         vec![
-            (KeyKind::P256, of(&rcgen::PKCS_ECDSA_P256_SHA256)),
-            (KeyKind::P384, of(&rcgen::PKCS_ECDSA_P384_SHA384)),
-            (KeyKind::P521, of(&rcgen::PKCS_ECDSA_P521_SHA512)),
-            (KeyKind::Ed25519, of(&rcgen::PKCS_ED25519)),
-            (KeyKind::Rsa, of(&rcgen::PKCS_RSA_SHA256)),
+            (StoredKind::P256, of(&rcgen::PKCS_ECDSA_P256_SHA256)),
+            (StoredKind::P384, of(&rcgen::PKCS_ECDSA_P384_SHA384)),
+            (StoredKind::P521, of(&rcgen::PKCS_ECDSA_P521_SHA512)),
+            (StoredKind::Ed25519, of(&rcgen::PKCS_ED25519)),
+            (StoredKind::Rsa, of(&rcgen::PKCS_RSA_SHA256)),
         ]
     }
 
@@ -252,7 +252,7 @@ mod tests {
         for (kind, pair) in pairs() {
             let der = PrivateKeyDer::Pkcs8(pair.serialize_der().into());
             let public = pair.subject_public_key_info();
-            assert_eq!(KeyKind::of(&public), Some(kind));
+            assert_eq!(StoredKind::of(&public), Some(kind));
             let original = any_supported_type(&der).unwrap();
             let key = LazyKey::new(StoredKey::new(kind, &der));
             assert_eq!(key.algorithm(), original.algorithm());
@@ -274,13 +274,13 @@ mod tests {
         for _ in 0..8 {
             let pair = KeyPair::generate().unwrap();
             let der = PrivateKeyDer::Pkcs8(pair.serialize_der().into());
-            let stored = StoredKey::new(KeyKind::P256, &der);
+            let stored = StoredKey::new(StoredKind::P256, &der);
             assert_eq!(stored.bytes.len(), 32);
             let mut fields = Der::new(der.secret_der()).sequence().unwrap();
             fields.unsigned().unwrap();
             fields.sequence().unwrap();
             let sec1 = PrivateKeyDer::Sec1(fields.octets().unwrap().to_vec().into());
-            assert!(StoredKey::new(KeyKind::P256, &sec1) == stored);
+            assert!(StoredKey::new(StoredKind::P256, &sec1) == stored);
             let parsed = stored.parse().unwrap();
             let public = parsed.public_key().unwrap();
             assert_eq!(public.as_ref(), pair.subject_public_key_info());
@@ -290,8 +290,8 @@ mod tests {
     #[test]
     fn an_unusable_key_fails_at_its_first_signature() {
         let der = PrivateKeyDer::Pkcs8(vec![0x30, 0].into());
-        let key = LazyKey::new(StoredKey::new(KeyKind::P384, &der));
-        let signer = key.choose_scheme(KeyKind::P384.schemes()).unwrap();
+        let key = LazyKey::new(StoredKey::new(StoredKind::P384, &der));
+        let signer = key.choose_scheme(StoredKind::P384.schemes()).unwrap();
         signer.sign(b"message").unwrap_err();
     }
 }

@@ -11,10 +11,10 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs8KeyDer};
 use x509_parser::prelude::X509Certificate;
 
 use super::facts;
-use super::job::{Job, Outcome};
+use super::job::{Job, LoadOutcome};
 use super::keys::Loader;
-use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, Parts};
-use super::stored_key::{KeyKind, StoredKey};
+use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, LoadedParts};
+use super::stored_key::{StoredKey, StoredKind};
 use crate::signing::Offload;
 
 impl Loader {
@@ -23,7 +23,7 @@ impl Loader {
     ///
     /// # Errors
     /// Fails if a name is not valid in a certificate.
-    pub fn temporary(&self, job: &Job, names: &Arc<[Box<str>]>) -> Result<Outcome, String> {
+    pub fn temporary(&self, job: &Job, names: &Arc<[Box<str>]>) -> Result<LoadOutcome, String> {
         let is_temporary = |before: &&Arc<Loaded>| {
             let leaf = before.leaf();
             before.managed() == Some(names)
@@ -31,9 +31,9 @@ impl Loader {
         };
         let before = job.before.as_ref().filter(is_temporary);
         if before.is_some() {
-            return Ok(Outcome {
+            return Ok(LoadOutcome {
                 loaded: before.cloned(),
-                ..Outcome::default()
+                ..LoadOutcome::default()
             });
         }
         let failed = |error: rcgen::Error| error.to_string();
@@ -47,11 +47,11 @@ impl Loader {
         let signed = params.self_signed(&pair).map_err(failed)?;
         let key = PrivateKeyDer::from(PrivatePkcs8KeyDer::from(pair.serialize_der()));
         let parsed = facts::certificate(signed.der()).ok_or("not a certificate")?;
-        let parts = Parts {
+        let parts = LoadedParts {
             leaf: signed.der(),
             validity: LeafValidity::of(parsed.validity()),
             issuers: self.issuers.find(&[], b"")?,
-            key: HeldKey::Stored(StoredKey::new(KeyKind::P256, &key)),
+            key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &key)),
             offload: Offload::Pointless,
             file: job.file(),
         };
@@ -59,10 +59,10 @@ impl Loader {
             managed: Some(Arc::clone(names)),
             ..Extras::default()
         };
-        Ok(Outcome {
+        Ok(LoadOutcome {
             loaded: Some(Arc::new(Loaded::new(parts, None, extras))),
             names: Some(names.to_vec().into()),
-            ..Outcome::default()
+            ..LoadOutcome::default()
         })
     }
 }

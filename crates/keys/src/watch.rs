@@ -131,7 +131,7 @@ impl WatchedPlaces {
     }
 
     /// Looks at all files.
-    fn again(&self) -> Look {
+    fn again(&self) -> FoundChanges {
         let mut changes = Changes::default();
         let places = self.look(|path, (hash, stamp)| {
             if self.stamp_of(hash) != Some(stamp) {
@@ -142,11 +142,11 @@ impl WatchedPlaces {
         changes
             .gone
             .extend(known.filter(|hash| places.stamp_of(*hash).is_none()));
-        Look { places, changes }
+        FoundChanges { places, changes }
     }
 
     /// Looks only at files that have changed before.
-    fn again_at(&self, before: &Changes) -> Look {
+    fn again_at(&self, before: &Changes) -> FoundChanges {
         let mut changes = Changes::default();
         let mut places = self.clone();
         for path in &before.paths {
@@ -164,7 +164,7 @@ impl WatchedPlaces {
                 }
             }
         }
-        Look { places, changes }
+        FoundChanges { places, changes }
     }
 }
 
@@ -179,7 +179,7 @@ fn metadata(entry: &DirEntry) -> io::Result<Metadata> {
 
 /// Result of a check, and the changes since the previous one.
 #[derive(Debug)]
-struct Look {
+struct FoundChanges {
     places: WatchedPlaces,
     changes: Changes,
 }
@@ -193,7 +193,7 @@ pub struct Watch {
     /// Time of the first unreported change.
     changed: Option<Instant>,
     looks_at: Option<Instant>,
-    look: Option<JoinHandle<Look>>,
+    look: Option<JoinHandle<FoundChanges>>,
 }
 
 impl Watch {
@@ -257,7 +257,7 @@ impl Watch {
         }
     }
 
-    fn has_settled(&mut self, found: Option<Look>) -> Option<Changes> {
+    fn has_settled(&mut self, found: Option<FoundChanges>) -> Option<Changes> {
         let now = Instant::now();
         // A failed check counts as unchanged.
         let is_same = found.as_ref().is_none_or(|found| found.changes.is_empty());
@@ -401,7 +401,7 @@ mod tests {
     fn a_change_settles_after_two_equal_checks_or_ten_seconds() {
         let found = |paths: &[&str]| {
             let paths = paths.iter().map(PathBuf::from).collect();
-            Some(Look {
+            Some(FoundChanges {
                 places: WatchedPlaces::default(),
                 changes: Changes {
                     paths,

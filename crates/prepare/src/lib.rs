@@ -27,6 +27,7 @@ pub mod resolver;
 pub mod source;
 
 mod backends;
+pub mod changed;
 mod cluster;
 mod crl;
 pub mod listeners;
@@ -56,8 +57,8 @@ use rustls::SupportedCipherSuite;
 use rustls_pki_types::UnixTime;
 use tracing_subscriber::filter::LevelFilter;
 
+use self::changed::Renewing;
 pub use self::names::ServerNames;
-use self::renewal::Renewing;
 use self::resolver::{HostAddresses, HostResolver, has_ipv6};
 use becket_keys::certificates::CertificateMap;
 use becket_keys::checked::CheckedFiles;

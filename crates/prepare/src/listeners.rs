@@ -25,7 +25,7 @@ use becket_proto::networks::Networks;
 use super::ConfigBuilder;
 use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate};
 use becket_keys::files::{reason, shown};
-use becket_keys::job::{ChainSource, Job, Outcome};
+use becket_keys::job::{ChainSource, Job, LoadOutcome};
 use becket_keys::loaded::Loaded;
 use becket_keys::stamp::path_hash;
 use becket_tls::config::{Config, Listener, Policy, Route};
@@ -273,7 +273,7 @@ impl ConfigBuilder<'_> {
 
     /// Replaces a missing or faulty bundle of the ACME companion by a temporary certificate, because
     /// the companion will replace it.
-    pub(super) fn or_temporary(&self, job: &Job, failed: Outcome) -> Outcome {
+    pub(super) fn or_temporary(&self, job: &Job, failed: LoadOutcome) -> LoadOutcome {
         let Some(names) = job.managed.as_ref().filter(|_| failed.loaded.is_none()) else {
             return failed;
         };
@@ -292,9 +292,9 @@ impl ConfigBuilder<'_> {
             }
             Err(error) => {
                 report.error(shown(&job.path, job.file(), error));
-                Outcome {
+                LoadOutcome {
                     report,
-                    ..Outcome::default()
+                    ..LoadOutcome::default()
                 }
             }
         }

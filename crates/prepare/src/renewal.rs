@@ -6,7 +6,7 @@
 //! all. If a new file is faulty, the object in use is kept. An object with unchanged file contents
 //! is reused.
 //!
-//! Of a large folder only the changed files are looked at. So a changed certificate costs the same
+//! Only the changed files of a large folder are looked at. So a changed certificate costs the same
 //! with any number of others.
 
 use std::collections::BTreeSet;
@@ -17,6 +17,7 @@ use becket_config::error::Problem;
 use becket_config::key;
 use becket_config::listener::Certificate;
 
+use super::changed::{ChangedFiles, Renewing};
 use super::listeners::{BUNDLES, fits};
 use super::{ConfigBuilder, Environment, checked_files};
 use becket_keys::certificates::{CertificateMap, Listed, NewCertificate};
@@ -24,27 +25,7 @@ use becket_keys::checked::CheckedFiles;
 use becket_keys::files::SMALL_FOLDER;
 use becket_keys::job::{ChainSource, Job};
 use becket_keys::stamp::path_hash;
-use becket_keys::watch::Changes;
 use becket_tls::config::{Backend, Config, Listener, Policy};
-
-/// Files that may have changed.
-#[derive(Clone, Debug, Default)]
-pub struct ChangedFiles {
-    pub changes: Changes,
-    /// Files and folders of the configuration in which any file may have changed.
-    pub unknown: BTreeSet<PathBuf>,
-}
-
-impl ChangedFiles {
-    pub fn add(&mut self, other: Self) {
-        self.changes.add(other.changes);
-        self.unknown.extend(other.unknown);
-    }
-
-    fn touches(&self, place: &Path) -> bool {
-        self.unknown.contains(place) || self.changes.touches(place)
-    }
-}
 
 #[derive(Debug)]
 pub struct Renewal {
@@ -57,13 +38,6 @@ pub struct Renewal {
     pub taken: BTreeSet<String>,
     /// Certificate files that were checked, to be saved when the configuration is used.
     pub checked: CheckedFiles,
-}
-
-/// State of a renewal.
-pub(super) struct Renewing<'a> {
-    changed: &'a ChangedFiles,
-    /// Errors in changed files.
-    kept_out: Vec<Problem>,
 }
 
 pub fn renew(running: &Config, changed: &ChangedFiles, environment: &Environment<'_>) -> Renewal {
@@ -384,7 +358,7 @@ impl ConfigBuilder<'_> {
         changes.removed.extend(gone.into_iter().filter(has_folder));
     }
 
-    /// Loads certificates, and adds those that have changed. Returns the files with errors, whose
+    /// Loads certificates, and adds the changed ones. Returns the files with errors, whose
     /// certificates stay as they are.
     fn load_changes(&mut self, jobs: Vec<Job>, changes: &mut MapChanges) -> BTreeSet<PathBuf> {
         let mut failed = BTreeSet::new();

@@ -15,8 +15,9 @@ use becket_config::read::read;
 use becket_dialects::{Dialect, Invocation, Translation};
 use rustls_pki_types::UnixTime;
 
+use super::changed::ChangedFiles;
 use super::flags::Flags;
-use super::renewal::{ChangedFiles, Renewal, renew};
+use super::renewal::{Renewal, renew};
 use super::{Environment, Prepared, ServerNames, prepare};
 use becket_keys::files::{Files, LARGEST, clean, reason};
 use becket_keys::issuers::IssuerTable;

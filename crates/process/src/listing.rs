@@ -18,7 +18,7 @@ use crate::protocol::{FolderListing, ListedEntry, ListedPath, OpenResult, Resour
 
 /// Changed files of the running configuration.
 #[derive(Debug, Default)]
-pub(super) struct Renewing {
+pub(super) struct PendingRenewal {
     /// Changes that were not sent to the serving process yet.
     changes: Changes,
     /// Changes that were sent. Kept until no changed file is rejected, because the next check reads
@@ -28,7 +28,7 @@ pub(super) struct Renewing {
     is_unknown: bool,
 }
 
-impl Renewing {
+impl PendingRenewal {
     /// Returns the state in which any file may have changed.
     pub(super) fn unknown() -> Self {
         Self {
@@ -339,7 +339,7 @@ mod tests {
             return;
         }
         let listed = |changed: &[&PathBuf]| {
-            let mut renewing = Renewing::default();
+            let mut renewing = PendingRenewal::default();
             renewing.add(Changes {
                 paths: changed.iter().map(|path| (*path).clone()).collect(),
                 ..Changes::default()

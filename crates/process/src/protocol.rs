@@ -210,7 +210,7 @@ pub struct Restarts {
 pub struct Resources {
     pub number: u32,
     /// Files that the supervisor opens on request, and folders with their contents. In a check for
-    /// changes, only changed files and those that are loaded together with them. The index of a file
+    /// changes, only changed files, and files that are loaded together with them. The index of a file
     /// counts the elements of this list and of the folders in it.
     pub files: Vec<(PathBuf, ListedPath)>,
     /// Changed files of a check for changes.

@@ -155,7 +155,7 @@ pub(super) struct Holdings {
     pub(super) logs: Vec<PathBuf>,
     /// Files whose changes are applied without a reload, in groups that are loaded together.
     pub(super) watched: Vec<Vec<PathBuf>>,
-    /// Those that only root can change, and their stamps before the process reads them.
+    /// Watched files that only root can change, and their stamps before the process reads them.
     pub(super) places: WatchedPlaces,
     pub(super) keys: Process,
     pub(super) acme: Option<Acme>,

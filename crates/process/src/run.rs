@@ -23,7 +23,7 @@ use tokio::time::{Instant, sleep_until};
 
 use super::child::{Child, ChildEvent};
 use super::companion::{self, COMPANION, Companion};
-use super::listing::{ListedFiles, Renewing, open_listed, places_of};
+use super::listing::{ListedFiles, PendingRenewal, open_listed, places_of};
 use super::needs::Needs;
 use super::resources::{
     Configurations, FoundConfig, Holdings, ResourceOffer, check_program, times,
@@ -48,7 +48,7 @@ pub(super) struct Runner {
     pub(super) admin_socket: Option<SocketFile>,
     pub(super) pid_file: Option<PidFile>,
     pub(super) watch: Watch,
-    renewing: Renewing,
+    renewing: PendingRenewal,
     pub(super) companion: Companion,
     /// Number of reloads that the serving process has requested.
     pub(super) asked: u64,
@@ -83,7 +83,7 @@ impl Runner {
             admin_socket: None,
             pid_file: None,
             watch: Watch::default(),
-            renewing: Renewing::default(),
+            renewing: PendingRenewal::default(),
             companion: Companion::default(),
             asked: 0,
             is_replaced: false,
@@ -485,7 +485,7 @@ impl Runner {
 
     fn commit(&mut self, process: u32) {
         self.held.commit(process);
-        self.renewing = Renewing::default();
+        self.renewing = PendingRenewal::default();
         self.watch.stop();
         let places = std::mem::take(&mut self.held.current.places);
         if !places.is_empty() {
@@ -504,7 +504,7 @@ impl Runner {
             self.watch.replace(places_of(&needs.watched));
             self.held.current.watched = needs.watched;
             // The previous program may have missed changes at its end.
-            self.renewing = Renewing::unknown();
+            self.renewing = PendingRenewal::unknown();
         }
         self.held.current.keys = seen.file.process;
         self.held.current.acme = seen.file.acme;

@@ -34,8 +34,8 @@ pub fn open_unlinked(path: &Path) -> io::Result<(File, Metadata)> {
 /// `creates`, creates a missing file with mode 0600.
 ///
 /// # Errors
-/// Returns the errors of open(2); `PermissionDenied` unless the file is a regular file of this user that nobody else
-/// can write.
+/// Returns the errors of open(2); `PermissionDenied` unless the file is a regular file of this user that no other
+/// user can write.
 pub fn open_own(path: &Path, creates: bool) -> io::Result<File> {
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     let mut options = OpenOptions::new();

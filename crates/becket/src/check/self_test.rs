@@ -85,8 +85,8 @@ impl Display for TestedHandshake {
 }
 
 /// Tests every name of every listener at `now`, and adds problems to `report`. Makes one signature
-/// per name, version and kind of key, and one more per protocol. Of a listener with many names, tests
-/// [`MOST_NAMES`] of them.
+/// per name, version and kind of key, and one more per protocol. Tests at most
+/// [`MOST_NAMES`] names of a listener.
 pub fn run(config: &Config, now: Now, report: &mut Report) -> Vec<TestedHandshake> {
     let rotation = match Rotation::start(config.file.ticket_rotation(), now) {
         Ok(rotation) => rotation,

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use becket_config::error::{Problem, Rejected};
 use becket_config::read::read;
-use becket_prepare::renewal::{ChangedFiles, Renewal, renew};
+use becket_prepare::changed::ChangedFiles;
+use becket_prepare::renewal::{Renewal, renew};
 use becket_prepare::resolver::HostResolver;
 use becket_prepare::{Environment, Prepared, ServerNames, prepare};
 use becket_tls::config::Config;

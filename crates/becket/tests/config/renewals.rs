@@ -9,7 +9,8 @@ use becket_keys::files::SMALL_FOLDER;
 use becket_keys::loaded::Loaded;
 use becket_keys::stamp::path_hash;
 use becket_keys::watch::Changes;
-use becket_prepare::renewal::{ChangedFiles, Renewal};
+use becket_prepare::changed::ChangedFiles;
+use becket_prepare::renewal::Renewal;
 use becket_tls::config::Config;
 
 use crate::common::{Folder, Made, NOW, lines, site};
@@ -125,7 +126,7 @@ fn changed_new_removed_and_broken_files_of_a_folder_are_renewed_one_by_one() {
         assert!(lines(&renewal.kept_out)[0].contains("bad.pem"));
         assert!(site.names().contains_key("c.test"));
 
-        // A rejected file is looked at again, although it is gone.
+        // A rejected file is looked at again, although it was removed.
         fs::remove_file(site.at("bad.pem")).unwrap();
         let renewal = site.renew(&["bad.pem", "c.pem"], &["bad.pem"]);
         assert!(renewal.config.is_none() && renewal.kept_out.is_empty());

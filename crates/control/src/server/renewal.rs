@@ -18,9 +18,8 @@ use tokio::task::spawn_blocking;
 
 use super::watching::{Look, WatchResult};
 use super::{Control, log_warnings};
-use crate::reload::build;
+use crate::reload::{build, save_checked};
 use becket_config::error::{Problem, shortened};
-use becket_keys::checked::CheckedFiles;
 use becket_keys::files::Files;
 use becket_keys::signing::token::Tokens;
 use becket_keys::watch::WatchedPlaces;
@@ -164,13 +163,6 @@ impl Control {
             status.rejected = rejected.iter().map(ToString::to_string).collect();
         });
         self.config.watching.rejected = rejected;
-    }
-}
-
-/// Remembers the checked certificate files, so that the next start is faster.
-pub fn save_checked(checked: CheckedFiles) {
-    if let Err(error) = checked.save() {
-        tracing::warn!(name: "certificate-cache-failed", %error, "cannot write process.certificate-cache; the next start checks all certificates again");
     }
 }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use becket_config::error::Problem;
 use becket_keys::files::Files;
 use becket_keys::watch::{Watch, WatchedPlaces};
-use becket_prepare::renewal::{ChangedFiles, Renewal};
+use becket_prepare::changed::ChangedFiles;
+use becket_prepare::renewal::Renewal;
 use becket_tls::config::Config;
 use tokio::task::JoinHandle;
 
