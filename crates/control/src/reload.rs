@@ -18,6 +18,7 @@ use serde_json::Value;
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use crate::sockets;
+use becket_keys::checked::CheckedFiles;
 use becket_prepare::Prepared;
 use becket_prepare::source::ConfigSource;
 use becket_process::link::resources::BoundSockets;

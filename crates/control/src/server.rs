@@ -373,7 +373,7 @@ impl Control {
             (None, ..) => {}
         }
         self.commit(config, added);
-        spawn_blocking(move || save_checked(prepared.checked));
+        spawn_blocking(move || reload::save_checked(prepared.checked));
         if let Some(rotation) = rotation {
             let before = std::mem::replace(&mut self.rotation, rotation);
             if Arc::ptr_eq(before.secrets(), self.rotation.secrets()) {
