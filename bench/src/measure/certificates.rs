@@ -37,9 +37,11 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             settings: &site.settings.with_certificates(1),
             ..site.clone()
         };
-        let (alone, _) = start(stage, peer, &with_one)?;
-        thread::sleep(stage.effort.rest);
-        let alone = alone.process.weight();
+        let alone = {
+            let (server, _) = start(stage, peer, &with_one)?;
+            thread::sleep(stage.effort.rest);
+            server.process.weight()
+        };
         let with_all = Site {
             certificate: &bundles.folder,
             ..site.clone()
@@ -81,7 +83,7 @@ struct Started {
 fn start(stage: &Stage<'_>, peer: &Peer, site: &Site<'_>) -> Result<(Server, Started), Error> {
     let address = free_address()?;
     let begun = clock::now();
-    let server = peer.start(&Site {
+    let mut server = peer.start(&Site {
         address,
         ..site.clone()
     })?;
@@ -93,7 +95,7 @@ fn start(stage: &Stage<'_>, peer: &Peer, site: &Site<'_>) -> Result<(Server, Sta
         if client.and_then(|mut client| client.shake_hands()).is_ok() {
             break;
         }
-        if clock::now() - begun > START_LIMIT {
+        if server.process.has_ended() || clock::now() - begun > START_LIMIT {
             return Err(server.process.complain("does not complete a handshake"));
         }
         thread::sleep(PAUSE);
