@@ -3,7 +3,7 @@
 //! Pebble keeps its defaults: it rejects 5 % of the nonces and waits up to 15 seconds before a validation. Every name has the
 //! address of the target, and validations connect to the target's port.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -44,14 +44,23 @@ impl Pebble {
         (tls, http): (SocketAddr, u16),
         change: impl FnOnce(&mut Command),
     ) -> Option<Self> {
+        Self::start_at(place, fresh_address().ip(), (tls, http), change)
+    }
+
+    /// Starts an authority as [`Self::start_as`] does, with the services at `own`.
+    #[track_caller]
+    pub fn start_at(
+        place: &Place,
+        own: IpAddr,
+        (tls, http): (SocketAddr, u16),
+        change: impl FnOnce(&mut Command),
+    ) -> Option<Self> {
         let (pebble, dns) = (Tool::find("pebble")?, Tool::find("pebble-challtestsrv")?);
         let curl = Tool::find("curl")?;
         assert!(acme_program().exists());
-        let (at, management) = (fresh_address(), fresh_address());
-        let (names, control) = (fresh_address(), fresh_address());
-        let own = [at.ip().to_string(), management.ip().to_string()];
-        let own: Vec<&str> = own.iter().map(String::as_str).collect();
-        let bundle = place.authority.issue(&own, Key::Ecdsa);
+        let fresh = || SocketAddr::new(own, fresh_address().port());
+        let [at, management, names, control] = [(); 4].map(|()| fresh());
+        let bundle = place.authority.issue(&[&own.to_string()], Key::Ecdsa);
         place.write("pebble.crt", &bundle.certificate);
         place.write("pebble.key", &bundle.key);
         let settings = json!({"pebble": {

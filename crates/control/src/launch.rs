@@ -32,6 +32,7 @@ use crate::memory::MemoryWatch;
 use crate::reload::Reloading;
 use crate::rotation::{NotRotated, Rotation};
 use crate::sandbox::Sandbox;
+use crate::server::companion_state::CompanionState;
 use crate::server::outcomes::PendingOutcomes;
 use crate::server::shared_limits::SharedLimits;
 use crate::server::upgrade_state::Handover;
@@ -139,7 +140,8 @@ fn launch_parts(
     logging.start()?;
     let shared = shared(&config, clock, count, (&logging, access.as_ref()));
     let rotation = Rotation::of(&config, now)?;
-    let cluster = cluster::membership(sockets.peers, &config, &shared)?;
+    let companion = CompanionState::default();
+    let cluster = cluster::membership(sockets.peers, &config, &shared, companion.sharing())?;
     let (sender, ended) = unbounded_channel();
     let common = Common {
         adopted: shared.backends.adopt(&config),
@@ -166,6 +168,7 @@ fn launch_parts(
             waiting: PendingOutcomes::default(),
         },
         cluster,
+        companion,
         logs: LogThreads { logging, access },
         admin: AdminThreads {
             sockets: sockets.admin,
