@@ -125,11 +125,26 @@ impl Pebble {
         self.get("roots/0").stdout
     }
 
+    /// Suggests to have renewed a certificate, given as PEM, long ago.
+    #[track_caller]
+    pub fn renew_at_once(&self, certificate: &str) {
+        let times = json!({"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"});
+        let window = json!({"suggestedWindow": times});
+        let body = json!({"Certificate": certificate, "ARIResponse": window.to_string()});
+        self.call("set-renewal-info/", &["-d", &body.to_string()]);
+    }
+
     #[track_caller]
     fn get(&self, path: &str) -> Finished {
+        self.call(path, &[])
+    }
+
+    #[track_caller]
+    fn call(&self, path: &str, flags: &[&str]) -> Finished {
         let url = format!("https://{}/{path}", self.management);
         let ca = self.ca.to_string_lossy();
-        let found = self.curl.run(["-sS", "--fail", "--cacert", &*ca, &url], "");
+        let always = ["-sS", "--fail", "--cacert", &*ca, &url];
+        let found = self.curl.run([&always, flags].concat(), "");
         assert_eq!(found.code, 0, "{}", found.all());
         found
     }

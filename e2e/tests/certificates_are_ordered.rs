@@ -48,6 +48,20 @@ fn is_served(place: &Place, at: SocketAddr, trust: &Trust, name: &str) {
     });
 }
 
+/// Waits until the companion runs, and kills it.
+fn kill_companion(becket: &Becket) {
+    let mut companions = Vec::new();
+    eventually("the companion runs", || {
+        companions = becket.children_named("becket-acme");
+        !companions.is_empty()
+    });
+    for pid in companions {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        // The companion may have exited.
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+    }
+}
+
 fn serial(at: SocketAddr, trust: &Trust) -> Option<Vec<u8>> {
     let client = Client::connect_as(at, trust, NAME).ok()?;
     let chain = client.tls.peer_certificates()?;
@@ -127,16 +141,7 @@ fn a_companion_continues_after_a_kill_and_an_upgrade() {
     let shape = shape.section(&pebble.section(&certificate));
     let becket = Becket::start(&place, &shape);
     for _ in 0..2 {
-        let mut companions = Vec::new();
-        eventually("the companion runs", || {
-            companions = becket.children_named("becket-acme");
-            !companions.is_empty()
-        });
-        for pid in companions {
-            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
-            // The companion may have exited.
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-        }
+        kill_companion(&becket);
     }
     let before = becket.children_named("becket-acme");
     becket_done(&place, &["upgrade"]);
@@ -171,4 +176,26 @@ fn root_gives_the_companion_a_user_of_its_own() {
     assert_eq!(owner(&format!("/proc/{}/task", becket.child())), serving);
     let bundle = fs::metadata(place.path(&format!("acme/certificates/{NAME}.pem"))).unwrap();
     assert_eq!((bundle.uid(), bundle.mode() & 0o777), (own, 0o640));
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_certificate_is_renewed_when_the_authority_moves_its_window() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
+    let trust = trust(&pebble);
+    is_served(&place, becket.web, &trust, NAME);
+    let first = serial(becket.web, &trust).unwrap();
+    pebble.renew_at_once(&place.read(&format!("acme/certificates/{NAME}.pem")));
+    // The companion asks for windows when it starts.
+    kill_companion(&becket);
+    eventually("the renewed certificate is served", || {
+        serial(becket.web, &trust).is_some_and(|now| now != first)
+    });
 }

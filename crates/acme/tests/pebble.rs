@@ -551,6 +551,62 @@ fn a_permanent_record_proves_a_wildcard() {
 }
 
 #[test]
+fn a_full_disk_begins_no_order_and_keeps_the_certificate() {
+    let Some(pebble) = pebble() else { return };
+    let Some(mount) = becket_tidy::find("mount").filter(|_| is_root()) else {
+        return becket_tidy::skip("needs root");
+    };
+    let section = pebble.section(vec![certificate(&["g.test"])]);
+    drop(pebble.start(&section));
+    let mut command = Command::new(mount);
+    command.args([
+        "-t",
+        "tmpfs",
+        "-o",
+        "size=64k,uid=12345,gid=12345,mode=750",
+        "tmpfs",
+    ]);
+    if !command.arg(pebble.acme()).status().unwrap().success() {
+        return becket_tidy::skip("needs the right to mount a file system");
+    }
+    let _unmounted = Unmounted(pebble.acme());
+    let _running = pebble.start(&section);
+    pebble.wait_for_all();
+    let first = pebble.bundle("g.test");
+    let filler = pebble.acme().join("filler");
+    fs::write(&filler, vec![0; 64 * 1024]).unwrap_err();
+    let renew = || {
+        pebble.ask(&Request::Renew {
+            name: "g.test".to_owned(),
+        })
+    };
+    let Answer::Ended {
+        error: Some(error), ..
+    } = renew()
+    else {
+        panic!("the disk is not full");
+    };
+    assert!(error.contains("No space left on device"), "{error}");
+    assert_eq!(pebble.bundle("g.test"), first);
+    fs::remove_file(filler).unwrap();
+    let renewed = renew();
+    assert!(
+        matches!(renewed, Answer::Ended { error: None, .. }),
+        "{renewed:?}"
+    );
+    assert_ne!(pebble.bundle("g.test"), first);
+}
+
+/// Unmounts a folder when the test ends.
+struct Unmounted(PathBuf);
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(&self.0).status().ok();
+    }
+}
+
+#[test]
 fn a_companion_that_is_killed_at_any_time_finishes_its_order() {
     let Some(pebble) = pebble() else { return };
     for delay in (0..1200).step_by(80) {

@@ -14,8 +14,11 @@ use crate::replica::{ChallengeId, DropCause, PeerName};
 pub(super) struct ChallengeExchange {
     own: Option<OwnSet>,
     theirs: BTreeMap<(NodeId, ChallengeId), PeerChallenge>,
+    /// Sent when the workers answer all challenges.
     acknowledgements: BTreeSet<(PeerName, ChallengeId)>,
     has_changed: bool,
+    /// Number of changes that the workers do not answer yet.
+    behind: u32,
 }
 
 #[derive(Debug)]
@@ -129,7 +132,15 @@ impl ChallengeExchange {
     }
 
     pub(super) fn take_acknowledgements(&mut self) -> BTreeSet<(PeerName, ChallengeId)> {
+        if self.has_changed || self.behind > 0 {
+            return BTreeSet::new();
+        }
         std::mem::take(&mut self.acknowledgements)
+    }
+
+    /// Notes that the workers answer the challenges of one more change.
+    pub(super) fn catch_up(&mut self) {
+        self.behind = self.behind.saturating_sub(1);
     }
 
     /// Returns the challenges of all peers and their deadlines, if any have changed. The newest is the
@@ -138,6 +149,7 @@ impl ChallengeExchange {
         let before = self.theirs.len();
         self.theirs.retain(|_, it| now < it.until);
         let has_changed = std::mem::take(&mut self.has_changed) || self.theirs.len() < before;
+        self.behind += u32::from(has_changed);
         has_changed.then(|| {
             let mut all: Vec<_> = self.theirs.values().collect();
             all.sort_by_key(|it| it.learned);

@@ -42,13 +42,15 @@ pub struct SharedCertificate {
     pub names: Vec<String>,
 }
 
-/// An event of this node's companion. Indices refer to the configured certificates.
+/// An event of this node's companion or workers. Indices refer to the configured certificates.
 #[derive(Debug)]
 pub enum SharingInput {
     /// Bundles in use, one element for each certificate.
     Held(Vec<Option<BundleFacts>>),
     /// All pending challenges, and the number of this set.
     Challenges(u32, Vec<Challenge>),
+    /// The workers answer the challenges of a [`SharingOutput::Challenges`].
+    Answered,
     /// The bundle that [`SharingOutput::Send`] requested.
     Bundle(usize, Zeroizing<Vec<u8>>),
     /// The companion has exited.
@@ -135,6 +137,7 @@ impl CertificateSharing {
             // A companion with another configuration is about to be replaced.
             SharingInput::Held(_) => {}
             SharingInput::Challenges(number, set) => self.challenges.set_own(number, &set, now),
+            SharingInput::Answered => self.challenges.catch_up(),
             SharingInput::Bundle(index, bundle) => self.bundles.set_source(index, bundle, now),
             SharingInput::Disconnected => {
                 self.challenges.clear_own();
@@ -204,11 +207,11 @@ impl CertificateSharing {
             let life = CHALLENGE_LIFE;
             offer(None, AcmeRecord::Challenge { life, challenge });
         }
-        for (to, id) in self.challenges.take_acknowledgements() {
-            offer(Some(to), AcmeRecord::Answered(id));
-        }
         if let Some(answers) = self.challenges.take_changed(now) {
             self.output(SharingOutput::Challenges(answers));
+        }
+        for (to, id) in self.challenges.take_acknowledgements() {
+            offer(Some(to), AcmeRecord::Answered(id));
         }
         let announced = &self.ranking.announced;
         let shares = |peer: &&PeerName| announced.keys().any(|(_, node)| *node == peer.node);

@@ -75,6 +75,7 @@ impl Control {
             SharingOutput::Challenges(challenges) => {
                 companion.challenges[OTHERS] = challenges;
                 self.answer_challenges();
+                self.share(SharingInput::Answered);
             }
             SharingOutput::Served(number) => {
                 companion.send(&ToCompanion::ChallengesServed(number));
