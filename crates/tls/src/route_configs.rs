@@ -283,7 +283,10 @@ impl ResolvesServerCert for ChainResolver {
         let chosen = match keys.iter().count() {
             // A single chain is sent in any case, and to choose it would create its signer twice.
             1 => None,
-            _ => keys.choose(hello.signature_schemes()),
+            _ => keys.choose(
+                hello.signature_schemes(),
+                hello.certificate_authorities().unwrap_or_default(),
+            ),
         };
         let chosen = chosen.or_else(|| keys.iter().next())?;
         let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;

@@ -1,18 +1,26 @@
-//! Tests of the form of the certificates that clients receive.
+//! Tests of the certificates that clients receive: their form, and the choice among the chains of
+//! a name.
 
 use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::compress::{CertDecompressor, DecompressionFailed};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::version::TLS13;
-use rustls::{CertificateCompressionAlgorithm, ClientConfig};
+use rustls::{
+    CertificateCompressionAlgorithm, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
+    RootCertStore, SignatureScheme,
+};
 
 use becket_keys::signing::SignatureRequest;
 use becket_proxy::connection::listener::ListenerState;
 
-use crate::common::{BACKEND, COSTLY, Client, House, house};
+use crate::common::{BACKEND, COSTLY, Client, House, RSA, house};
 
 thread_local! {
     /// Number of compressed messages that clients of this thread received.
@@ -110,10 +118,105 @@ fn the_stack_of_a_suspended_handshake_suffices_for_a_compression() {
     }
 }
 
+/// Verifies like rustls, and names certificate authorities in the ClientHello.
+#[derive(Debug)]
+struct NamesAuthorities {
+    verifier: Arc<WebPkiServerVerifier>,
+    authorities: Vec<DistinguishedName>,
+}
+
+impl ServerCertVerifier for NamesAuthorities {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verifier = &self.verifier;
+        verifier.verify_server_cert(leaf, intermediates, name, ocsp, now)
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls12_signature(message, leaf, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        leaf: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.verifier.verify_tls13_signature(message, leaf, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.verifier.supported_verify_schemes()
+    }
+
+    fn root_hint_subjects(&self) -> Option<&[DistinguishedName]> {
+        Some(&self.authorities)
+    }
+}
+
+fn certificate(house: &House, file: &str) -> CertificateDer<'static> {
+    CertificateDer::from_pem_file(house.folder.path().join(file)).unwrap()
+}
+
+/// Returns a client that names the issuers of these files.
+fn naming(house: &House, files: &[&str]) -> ClientConfig {
+    let mut named = RootCertStore::empty();
+    for file in files {
+        named.add(certificate(house, file)).unwrap();
+    }
+    let mut config = house.client(&TLS13);
+    let provider = Arc::clone(config.crypto_provider());
+    let roots = Arc::new(house.roots.clone());
+    let verifier = WebPkiServerVerifier::builder_with_provider(roots, provider).build();
+    config
+        .dangerous()
+        .set_certificate_verifier(Arc::new(NamesAuthorities {
+            verifier: verifier.unwrap(),
+            authorities: named.subjects(),
+        }));
+    config
+}
+
 /// Returns a house whose listener has the certificates of these files.
 fn serving(files: &[&str]) -> House {
     House::new(&format!(
         "[[listener]]\nname = 'web'\nbind = ['127.0.0.1:443']\nbackend = 'app'\n\
          certificates = {files:?}\n{BACKEND}"
     ))
+}
+
+/// Connects, and returns the certificate that the client accepted.
+fn received(house: &House, config: ClientConfig) -> Result<CertificateDer<'static>, Option<Error>> {
+    let mut stage = house.stage();
+    let mut client = Client::enter(&mut stage, house.listener(0), &Arc::new(config), "a.test");
+    client.talk(&mut stage);
+    let chain = client.tls.peer_certificates();
+    let leaf = chain.and_then(<[_]>::first).cloned();
+    leaf.ok_or(client.fault)
+}
+
+#[test]
+fn authorities_that_a_client_names_select_among_the_chains_of_a_name() {
+    let house = serving(&["a.pem", RSA]);
+    for (named, expected) in [
+        (&[][..], "a.pem"),
+        (&[RSA], RSA),
+        (&["b.pem", RSA], RSA),
+        (&["a.pem", RSA], "a.pem"),
+        (&["b.pem"], "a.pem"),
+    ] {
+        let leaf = received(&house, naming(&house, named));
+        assert_eq!(leaf, Ok(certificate(&house, expected)), "{named:?}");
+    }
 }
