@@ -252,7 +252,7 @@ impl KeySet {
 }
 
 /// Returns the rank of an algorithm; 0 is the most preferred. ECDSA and Ed25519 signatures need
-/// less CPU time than RSA signatures.
+/// less CPU time than RSA signatures. ML-DSA is last: a client that supports it may lack the CA.
 fn preference(algorithm: SignatureAlgorithm) -> u8 {
     match algorithm {
         SignatureAlgorithm::ECDSA => 0,

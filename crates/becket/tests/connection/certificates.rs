@@ -11,16 +11,16 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::compress::{CertDecompressor, DecompressionFailed};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::version::TLS13;
+use rustls::version::{TLS12, TLS13};
 use rustls::{
-    CertificateCompressionAlgorithm, ClientConfig, DigitallySignedStruct, DistinguishedName, Error,
-    RootCertStore, SignatureScheme,
+    AlertDescription, CertificateCompressionAlgorithm, ClientConfig, DigitallySignedStruct,
+    DistinguishedName, Error, RootCertStore, SignatureScheme,
 };
 
 use becket_keys::signing::SignatureRequest;
 use becket_proxy::connection::listener::ListenerState;
 
-use crate::common::{BACKEND, COSTLY, Client, House, RSA, house};
+use crate::common::{BACKEND, COSTLY, Client, House, ML_DSA, RSA, house};
 
 thread_local! {
     /// Number of compressed messages that clients of this thread received.
@@ -208,15 +208,26 @@ fn received(house: &House, config: ClientConfig) -> Result<CertificateDer<'stati
 
 #[test]
 fn authorities_that_a_client_names_select_among_the_chains_of_a_name() {
-    let house = serving(&["a.pem", RSA]);
+    let house = serving(&["a.pem", RSA, ML_DSA]);
     for (named, expected) in [
         (&[][..], "a.pem"),
         (&[RSA], RSA),
         (&["b.pem", RSA], RSA),
         (&["a.pem", RSA], "a.pem"),
         (&["b.pem"], "a.pem"),
+        (&[ML_DSA], ML_DSA),
     ] {
         let leaf = received(&house, naming(&house, named));
         assert_eq!(leaf, Ok(certificate(&house, expected)), "{named:?}");
     }
+}
+
+#[test]
+fn an_ml_dsa_key_serves_clients_of_tls_13() {
+    let house = serving(&[ML_DSA]);
+    let leaf = received(&house, house.client(&TLS13));
+    assert_eq!(leaf, Ok(certificate(&house, ML_DSA)));
+    let failed = received(&house, house.client(&TLS12));
+    let alert = Error::AlertReceived(AlertDescription::HandshakeFailure);
+    assert_eq!(failed, Err(Some(alert)));
 }
