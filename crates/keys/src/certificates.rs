@@ -15,8 +15,9 @@ use becket_config::address::NamePattern;
 use becket_proto::own_line::OwnLine;
 use becket_proto::ticket::UnixSeconds;
 use rustls::sign::CertifiedKey;
-use rustls::{SignatureAlgorithm, SignatureScheme};
+use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 
+use super::facts;
 use super::ocsp::OcspStatus;
 use super::presented::Presented;
 use crate::signing::Offload;
@@ -191,10 +192,25 @@ impl KeySet {
     }
 
     /// Returns the first chain in the order of `preference` whose key supports an accepted
-    /// signature scheme.
-    pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<&Arc<CertifiedKey>> {
-        self.iter()
-            .find(|key| key.key.choose_scheme(accepted).is_some())
+    /// signature scheme. Prefers a chain with a certificate that one of `authorities` issued (RFC
+    /// 8446, section 4.2.4).
+    pub fn choose(
+        &self,
+        accepted: &[SignatureScheme],
+        authorities: &[DistinguishedName],
+    ) -> Option<&Arc<CertifiedKey>> {
+        let is_usable = |key: &&Arc<CertifiedKey>| key.key.choose_scheme(accepted).is_some();
+        let mut usable = self.iter().filter(is_usable);
+        if authorities.is_empty() {
+            return usable.next();
+        }
+        let is_named = |key: &&Arc<CertifiedKey>| {
+            let mut chain = key.cert.iter().filter_map(|one| facts::certificate(one));
+            let named = |issuer: &[u8]| authorities.iter().any(|name| name.as_ref() == issuer);
+            chain.any(|one| named(one.issuer().as_raw()))
+        };
+        let named = usable.find(is_named);
+        named.or_else(|| self.iter().find(is_usable))
     }
 
     /// Returns the handshake signatures that are sent to other threads. This is the maximum over
@@ -236,7 +252,7 @@ impl KeySet {
 }
 
 /// Returns the rank of an algorithm; 0 is the most preferred. ECDSA and Ed25519 signatures need
-/// less CPU time than RSA signatures.
+/// less CPU time than RSA signatures. ML-DSA is last: a client that supports it may lack the CA.
 fn preference(algorithm: SignatureAlgorithm) -> u8 {
     match algorithm {
         SignatureAlgorithm::ECDSA => 0,

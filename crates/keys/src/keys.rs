@@ -285,7 +285,7 @@ impl Loader {
             Err(error) => {
                 report.error(
                     shown(path, file, format!("a private key that cannot be used: {error}"))
-                        .accepted("RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519; PKCS#8, PKCS#1 or SEC1"),
+                        .accepted("RSA of at least 2048 bits, P-256, P-384, P-521, Ed25519 or ML-DSA; PKCS#8, PKCS#1 or SEC1"),
                 );
                 return None;
             }

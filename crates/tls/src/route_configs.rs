@@ -17,15 +17,17 @@ use becket_proto::client_hello::ClientHello;
 use becket_proto::session::PolicyTag;
 use becket_proto::session_table::SessionTable;
 use rustls::ServerConfig;
+use rustls::compress::CompressionCache;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::ProducesTickets;
 use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use super::certificate_compression::COMPRESSORS;
 use super::key_log::LateKeyLog;
 use super::policy::{groups, versions};
 use super::skipping::SecretsForSkipping;
-use crate::config::{Listener, Policy, Route};
+use crate::config::{Policy, Route};
 use crate::random::TlsRandom;
 use crate::resumption::Offer;
 use crate::sessions::context;
@@ -89,7 +91,8 @@ struct Resuming {
 }
 
 impl RouteConfigs {
-    /// Builds the configurations of a route. Derives one ticket key for each ticket secret.
+    /// Builds the configurations of a route, which share a cache of compressed certificates. Derives
+    /// one ticket key for each ticket secret.
     ///
     /// # Errors
     ///
@@ -98,7 +101,7 @@ impl RouteConfigs {
     pub fn new(
         route: &Route,
         policy: &Policy,
-        listener: &Listener,
+        (certificates, compressed): (&Arc<CertificateMap>, &Arc<CompressionCache>),
         parts: &RouteParts,
     ) -> Result<Self, rustls::Error> {
         let clients = ReturningClients::new(policy.verifier.clone());
@@ -107,7 +110,9 @@ impl RouteConfigs {
             .admitting(clients.clone())
             .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
-        let mut plain = base(policy, &listener.certificates)?;
+        let mut plain = base(policy, certificates)?;
+        plain.cert_compressors = COMPRESSORS.to_vec();
+        plain.cert_compression_cache = Arc::clone(compressed);
         plain.enable_secret_extraction = true;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
@@ -278,7 +283,10 @@ impl ResolvesServerCert for ChainResolver {
         let chosen = match keys.iter().count() {
             // A single chain is sent in any case, and to choose it would create its signer twice.
             1 => None,
-            _ => keys.choose(hello.signature_schemes()),
+            _ => keys.choose(
+                hello.signature_schemes(),
+                hello.certificate_authorities().unwrap_or_default(),
+            ),
         };
         let chosen = chosen.or_else(|| keys.iter().next())?;
         let place = keys.iter().position(|key| Arc::ptr_eq(key, chosen))?;
