@@ -25,13 +25,14 @@ pub struct Node<'n> {
     pub host: &'n Host,
     /// Number of the node and of its host, from 1.
     pub number: usize,
+    /// Dropped before its folder, so that a failed test shows its logs.
+    becket: Option<Becket>,
     pub place: Place,
     /// Configuration without `[cluster]`.
     pub shape: Shape,
     /// Launcher of becket, empty for a direct start; see [`Becket::start_by`].
     pub launcher: Vec<String>,
     backend: Backend,
-    becket: Option<Becket>,
 }
 
 impl<'n> Node<'n> {

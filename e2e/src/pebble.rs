@@ -3,7 +3,7 @@
 //! Pebble keeps its defaults: it rejects 5 % of the nonces and waits up to 15 seconds before a validation. Every name has the
 //! address of the target, and validations connect to the target's port.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -44,14 +44,23 @@ impl Pebble {
         (tls, http): (SocketAddr, u16),
         change: impl FnOnce(&mut Command),
     ) -> Option<Self> {
+        Self::start_at(place, fresh_address().ip(), (tls, http), change)
+    }
+
+    /// Starts an authority as [`Self::start_as`] does, with the services at `own`.
+    #[track_caller]
+    pub fn start_at(
+        place: &Place,
+        own: IpAddr,
+        (tls, http): (SocketAddr, u16),
+        change: impl FnOnce(&mut Command),
+    ) -> Option<Self> {
         let (pebble, dns) = (Tool::find("pebble")?, Tool::find("pebble-challtestsrv")?);
         let curl = Tool::find("curl")?;
         assert!(acme_program().exists());
-        let (at, management) = (fresh_address(), fresh_address());
-        let (names, control) = (fresh_address(), fresh_address());
-        let own = [at.ip().to_string(), management.ip().to_string()];
-        let own: Vec<&str> = own.iter().map(String::as_str).collect();
-        let bundle = place.authority.issue(&own, Key::Ecdsa);
+        let fresh = || SocketAddr::new(own, fresh_address().port());
+        let [at, management, names, control] = [(); 4].map(|()| fresh());
+        let bundle = place.authority.issue(&[&own.to_string()], Key::Ecdsa);
         place.write("pebble.crt", &bundle.certificate);
         place.write("pebble.key", &bundle.key);
         let settings = json!({"pebble": {
@@ -116,11 +125,26 @@ impl Pebble {
         self.get("roots/0").stdout
     }
 
+    /// Suggests to have renewed a certificate, given as PEM, long ago.
+    #[track_caller]
+    pub fn renew_at_once(&self, certificate: &str) {
+        let times = json!({"start": "2026-01-01T00:00:00Z", "end": "2026-01-02T00:00:00Z"});
+        let window = json!({"suggestedWindow": times});
+        let body = json!({"Certificate": certificate, "ARIResponse": window.to_string()});
+        self.call("set-renewal-info/", &["-d", &body.to_string()]);
+    }
+
     #[track_caller]
     fn get(&self, path: &str) -> Finished {
+        self.call(path, &[])
+    }
+
+    #[track_caller]
+    fn call(&self, path: &str, flags: &[&str]) -> Finished {
         let url = format!("https://{}/{path}", self.management);
         let ca = self.ca.to_string_lossy();
-        let found = self.curl.run(["-sS", "--fail", "--cacert", &*ca, &url], "");
+        let always = ["-sS", "--fail", "--cacert", &*ca, &url];
+        let found = self.curl.run([&always, flags].concat(), "");
         assert_eq!(found.code, 0, "{}", found.all());
         found
     }

@@ -11,15 +11,21 @@ pub const AS_NOBODY: &str = "workers = 2\nuser = \"nobody\"";
 
 /// Returns the ID of the user `nobody`. Records the test as skipped without root or such a user.
 pub fn nobody() -> Option<u32> {
+    user_id("nobody")
+}
+
+/// Returns the ID of a user. Records the test as skipped without root or this user.
+pub fn user_id(name: &str) -> Option<u32> {
     if !rustix::process::geteuid().is_root() {
         skip("needs root");
         return None;
     }
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let line = passwd.lines().find(|line| line.starts_with("nobody:"));
+    let mut lines = passwd.lines();
+    let line = lines.find(|line| line.split(':').next() == Some(name));
     let id = line.and_then(|line| line.split(':').nth(2)?.parse().ok());
     if id.is_none() {
-        skip("needs a user nobody");
+        skip(&format!("needs a user {name}"));
     }
     id
 }

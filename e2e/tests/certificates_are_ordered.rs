@@ -2,19 +2,19 @@
 
 use std::fs;
 use std::net::SocketAddr;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use becket_e2e::{
-    Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket_done, eventually,
-    fresh_address, http_get,
+    AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket_done,
+    eventually, fresh_address, http_get, open_to_all, user_id,
 };
 use rustls::client::Resumption;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
 
-const NAME: &str = "www.example.org";
+pub(crate) const NAME: &str = "www.example.org";
 
 /// Returns a configuration that orders a certificate for [`NAME`].
 fn shape(backend: &Backend) -> Shape {
@@ -24,7 +24,7 @@ fn shape(backend: &Backend) -> Shape {
 }
 
 /// Returns clients that trust what the authority issues.
-fn trust(pebble: &Pebble) -> Trust {
+pub(crate) fn trust(pebble: &Pebble) -> Trust {
     let mut roots = RootCertStore::empty();
     let root = CertificateDer::from_pem_slice(pebble.root().as_bytes()).unwrap();
     roots.add(root).unwrap();
@@ -46,6 +46,20 @@ fn is_served(place: &Place, at: SocketAddr, trust: &Trust, name: &str) {
     eventually("the ordered certificate is served", || {
         Client::connect_as(at, trust, name).is_ok()
     });
+}
+
+/// Waits until the companion runs, and kills it.
+fn kill_companion(becket: &Becket) {
+    let mut companions = Vec::new();
+    eventually("the companion runs", || {
+        companions = becket.children_named("becket-acme");
+        !companions.is_empty()
+    });
+    for pid in companions {
+        let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
+        // The companion may have exited.
+        rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
+    }
 }
 
 fn serial(at: SocketAddr, trust: &Trust) -> Option<Vec<u8>> {
@@ -127,16 +141,7 @@ fn a_companion_continues_after_a_kill_and_an_upgrade() {
     let shape = shape.section(&pebble.section(&certificate));
     let becket = Becket::start(&place, &shape);
     for _ in 0..2 {
-        let mut companions = Vec::new();
-        eventually("the companion runs", || {
-            companions = becket.children_named("becket-acme");
-            !companions.is_empty()
-        });
-        for pid in companions {
-            let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
-            // The companion may have exited.
-            rustix::process::kill_process(pid, rustix::process::Signal::KILL).ok();
-        }
+        kill_companion(&becket);
     }
     let before = becket.children_named("becket-acme");
     becket_done(&place, &["upgrade"]);
@@ -147,4 +152,50 @@ fn a_companion_continues_after_a_kill_and_an_upgrade() {
     let trust = trust(&pebble);
     is_served(&place, becket.web, &trust, NAME);
     assert!(becket.is_alive());
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn root_gives_the_companion_a_user_of_its_own() {
+    let (Some(serving), Some(own)) = (user_id("nobody"), user_id("daemon")) else {
+        return;
+    };
+    let place = Place::new();
+    open_to_all(&place);
+    let backend = Backend::http("well met");
+    let shape = shape(&backend).process(AS_NOBODY);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    let keys = format!("user = \"daemon\"\n[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&keys)));
+    is_served(&place, becket.web, &trust(&pebble), NAME);
+    let owner = |path: &str| fs::metadata(path).unwrap().uid();
+    let companion = becket.children_named("becket-acme")[0];
+    assert_eq!(owner(&format!("/proc/{companion}/task")), own);
+    assert_eq!(owner(&format!("/proc/{}/task", becket.child())), serving);
+    let bundle = fs::metadata(place.path(&format!("acme/certificates/{NAME}.pem"))).unwrap();
+    assert_eq!((bundle.uid(), bundle.mode() & 0o777), (own, 0o640));
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_certificate_is_renewed_when_the_authority_moves_its_window() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
+    let trust = trust(&pebble);
+    is_served(&place, becket.web, &trust, NAME);
+    let first = serial(becket.web, &trust).unwrap();
+    pebble.renew_at_once(&place.read(&format!("acme/certificates/{NAME}.pem")));
+    // The companion asks for windows when it starts.
+    kill_companion(&becket);
+    eventually("the renewed certificate is served", || {
+        serial(becket.web, &trust).is_some_and(|now| now != first)
+    });
 }

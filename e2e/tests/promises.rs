@@ -16,6 +16,7 @@ mod an_upgrade_knows_what_the_old_process_knew;
 mod answers_arrive_whole;
 mod bulk_is_spliced;
 mod certificates_are_ordered;
+mod certificates_are_shared;
 mod changed_files_are_taken;
 mod check_connects;
 mod check_reports;

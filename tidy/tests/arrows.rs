@@ -88,7 +88,10 @@ const CRATES: &[(&str, &[&str])] = &[
             "tls",
         ],
     ),
-    ("becket-acme", &["config", "keys", "log", "process", "sys"]),
+    (
+        "becket-acme",
+        &["config", "keys", "log", "process", "proto", "sys"],
+    ),
     ("becket-load", &["keys", "proto", "sys", "stats"]),
     ("becket-bench", &["load", "stats", "sys"]),
     ("becket-e2e", &[]),

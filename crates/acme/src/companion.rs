@@ -9,11 +9,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use becket_log::Timestamp;
+use becket_process::companion_link::{BundleText, ToCompanion};
+use becket_proto::acme::BundleFacts;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{sleep, timeout};
 
 use crate::authority::{Session, account_url, dns_records, issuer};
-use crate::context::{Context, bundle_file, label};
+use crate::context::{Context, bundle_file, facts, label};
 use crate::control::{self, Answer, Call, Request, Row};
 use crate::error::Error;
 use crate::issued;
@@ -56,13 +58,16 @@ enum Done {
 /// Maintains the certificates until the supervisor closes `stream`. Must run in a
 /// [`LocalSet`](tokio::task::LocalSet).
 pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
-    let link = Link::start(stream)
+    let bundles = 0..context.section.certificate.len();
+    let bundles = bundles.map(|index| context.bundle(index).unzip());
+    let (facts, held): (Vec<_>, Vec<_>) = bundles.unzip();
+    let facts = facts.into_iter().map(Option::flatten).collect();
+    let (link, mut serving) = Link::start(stream, facts)
         .map_err(|error| Error::os("use the socket of the supervisor", error))?;
     let (calls, mut requests) = mpsc::channel(1);
     let control = control::listen(&context.store, calls)?;
     tokio::pin!(control);
-    let mut companion = Companion::new(context, link);
-    let link = Rc::clone(&companion.link);
+    let mut companion = Companion::new(context, Rc::clone(&link), held);
     let mut work = Some(clean(Rc::clone(&companion.context)));
     loop {
         let now = companion.context.now();
@@ -84,6 +89,7 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
                 companion.handle(done);
             }
             Some(call) = requests.recv() => companion.handle_call(call, now),
+            Some(request) = serving.recv() => companion.handle_request(request, now),
             () = &mut control => {}
             () = sleep(pause), if is_idle => {}
         }
@@ -91,23 +97,15 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
 }
 
 impl Companion {
-    fn new(context: Context, link: Link) -> Self {
-        let store = &context.store;
-        let held = context.section.certificate.iter().map(|certificate| {
-            let bundle = store
-                .load(Part::Certificates, &bundle_file(certificate))
-                .ok()??;
-            verify::examine(&bundle, &certificate.names)
-        });
+    fn new(context: Context, link: Rc<Link>, held: Vec<Option<Held>>) -> Self {
         let now = context.now();
-        let begun = store.state().orders.into_iter();
+        let begun = context.store.state().orders.into_iter();
         let ages = begun.map(|at| now.unix.saturating_sub(Duration::from_secs(at)));
-        let held: Vec<_> = held.collect();
         Self {
             errors: vec![None; held.len()],
             schedule: Schedule::new(context.section.authority.len(), held, ages, now),
             context: Rc::new(context),
-            link: Rc::new(link),
+            link,
             waiting: Vec::new(),
             asked: VecDeque::new(),
         }
@@ -147,8 +145,11 @@ impl Companion {
                 if begun {
                     self.schedule.handle_begun(now);
                 }
-                let error = self.handle_order(attempt, result, setback, now);
                 let index = attempt.certificate;
+                if let (Ok(_), Some((facts, _))) = (&result, self.context.bundle(index)) {
+                    self.link.hold(index, facts);
+                }
+                let error = self.handle_order(attempt, result, setback, now);
                 self.errors[index].clone_from(&error);
                 for (_, reply) in self.waiting.extract_if(.., |(waits, _)| *waits == index) {
                     // The client may have left.
@@ -216,6 +217,44 @@ impl Companion {
         }
     }
 
+    /// Carries out a request of the serving process.
+    fn handle_request(&mut self, request: ToCompanion, now: Moment) {
+        match request {
+            ToCompanion::Ranks(ranks) => self.schedule.handle_ranks(&ranks, now),
+            ToCompanion::Send(index) => {
+                let bundle = self.context.bundle_text(index as usize);
+                if let Some(text) = bundle.and_then(BundleText::new) {
+                    self.link.send_bundle(index, text);
+                }
+            }
+            ToCompanion::Bundle(index, text) => {
+                let index = index as usize;
+                if index < self.errors.len() {
+                    self.handle_shared(index, &text.into_bytes(), now);
+                }
+            }
+            // Handled by the link.
+            ToCompanion::ChallengesServed(_) => {}
+        }
+    }
+
+    /// Checks and stores a bundle that another node ordered.
+    fn handle_shared(&mut self, index: usize, bundle: &[u8], now: Moment) {
+        let names = self.context.names(index);
+        match keep_shared(&self.context, index, bundle) {
+            Ok((facts, held)) => {
+                self.schedule.handle_certificate(index, held, now);
+                self.errors[index] = None;
+                self.link.hold(index, Some(facts));
+                let expires = Timestamp::from_unix(held.not_after);
+                tracing::info!(name: "acme-certificate-received", ?names, %expires, "certificate received from another node");
+            }
+            Err(error) => {
+                tracing::warn!(name: "acme-certificate-refused", ?names, %error, "certificate of another node refused; keeping the previous one");
+            }
+        }
+    }
+
     fn rows(&self, now: Moment) -> Vec<Row> {
         let Context { section, store, .. } = &*self.context;
         let state = store.state();
@@ -239,6 +278,33 @@ impl Companion {
         });
         rows.collect()
     }
+}
+
+/// Stores a bundle of another node, after the checks of an ordered one.
+fn keep_shared(
+    context: &Context,
+    index: usize,
+    bundle: &[u8],
+) -> Result<(BundleFacts, Held), Error> {
+    let Context { section, store, .. } = context;
+    let certificate = &section.certificate[index];
+    let now = context.now().unix;
+    let staged = store.stage(Part::Certificates, &bundle_file(certificate), bundle)?;
+    let held = verify::verify(&staged.path(), &certificate.names, now)?;
+    let own = context.bundle(index).and_then(|(facts, _)| facts);
+    let newer = facts(bundle, &held).filter(|facts| own.is_none_or(|own| own < *facts));
+    let refused = || Error::Certificate("not newer than the one in use".to_owned());
+    let newer = newer.ok_or_else(refused)?;
+    // Renewal windows are requested there. Nodes with one configuration use the same authority.
+    let authority = section.authority.first();
+    if let Some(directory) = authority.and_then(|it| it.directory(section.staging)) {
+        store.change_state(now, |state| {
+            let known = state.authorities.entry(certificate.stem());
+            known.or_insert_with(|| directory.to_owned());
+        })?;
+    }
+    staged.commit()?;
+    Ok((newer, held))
 }
 
 fn clean(context: Rc<Context>) -> Pin<Box<dyn Future<Output = Done>>> {

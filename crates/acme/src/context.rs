@@ -2,12 +2,16 @@
 
 use std::path::PathBuf;
 
+use aws_lc_rs::digest::{SHA256, digest};
 use becket_config::acme::{Acme, AcmeCertificate, Authority};
 use becket_config::notation::Text;
+use becket_proto::acme::{BundleFacts, LONGEST_BUNDLE};
 use becket_sys::clock::Clock;
+use zeroize::Zeroizing;
 
-use crate::schedule::Moment;
-use crate::store::Store;
+use crate::schedule::{Held, Moment};
+use crate::store::{Part, Store};
+use crate::verify;
 
 #[derive(Debug)]
 pub struct Context {
@@ -45,11 +49,36 @@ impl Context {
         all.find(|(it, staging)| it.directory(*staging) == Some(directory))
     }
 
+    /// Returns the facts about the bundle in use. Returns `None` if it is missing, unreadable or for
+    /// other names.
+    pub fn bundle(&self, index: usize) -> Option<(Option<BundleFacts>, Held)> {
+        let bundle = self.bundle_text(index)?;
+        let held = verify::examine(&bundle, &self.section.certificate[index].names)?;
+        Some((facts(&bundle, &held), held))
+    }
+
+    pub fn bundle_text(&self, index: usize) -> Option<Zeroizing<Vec<u8>>> {
+        let file = bundle_file(self.section.certificate.get(index)?);
+        self.store.load(Part::Certificates, &file).ok()?
+    }
+
     /// Returns the directory URL of the authority that issued a certificate.
     pub fn issued_by(&self, certificate: usize) -> Option<String> {
         let stem = self.section.certificate[certificate].stem();
         self.store.state().authorities.remove(&stem)
     }
+}
+
+/// Returns the facts about a bundle by which nodes decide which one is newer. Returns `None` for a
+/// bundle that is too long to be shared.
+pub fn facts(bundle: &[u8], held: &Held) -> Option<BundleFacts> {
+    let digest = digest(&SHA256, bundle);
+    Some(BundleFacts {
+        not_before: held.not_before.as_secs(),
+        digest: digest.as_ref().try_into().ok()?,
+        length: u32::try_from(bundle.len()).ok()?,
+    })
+    .filter(|_| bundle.len() <= LONGEST_BUNDLE)
 }
 
 /// Returns the name of the file with chain and key.

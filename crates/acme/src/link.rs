@@ -1,21 +1,25 @@
-//! The companion's end of the socket pair to the supervisor, which is standard input.
+//! The companion's connections: to the supervisor, which is standard input, and to the serving
+//! process.
 //!
-//! The first command has the configuration. Afterwards the companion sends sets of challenges, and
-//! the supervisor reports which set the serving process answers. The end of the stream means that
-//! the companion must exit.
+//! The first command of the supervisor has the configuration. Each later one has a socket to the
+//! serving process, which replaces the earlier one. The end of the stream means that the companion
+//! must exit.
 
 use std::cell::Cell;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::rc::Rc;
+use std::thread;
 use std::time::Duration;
 
-use becket_process::protocol::{
-    AcmeChallenge, AcmeStart, Command, Event, LONGEST_COMMAND, MOST_CHALLENGES,
+use becket_process::companion_link::{
+    AcmeChallenge, BundleText, CompanionLink, FromCompanion, ToCompanion,
 };
-use becket_sys::fd_messages::{self, Incoming, Outgoing};
-use tokio::io::Interest;
+use becket_process::protocol::{AcmeStart, Command, LONGEST_COMMAND};
+use becket_proto::acme::BundleFacts;
+use becket_sys::fd_messages;
+use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::watch;
 use tokio::time::timeout;
 
@@ -37,35 +41,68 @@ pub fn stdin() -> io::Result<UnixStream> {
     Ok(io::stdin().as_fd().try_clone_to_owned()?.into())
 }
 
-/// The socket, for one sender.
+/// The connection to the serving process. It sends the present state to each new serving process.
 #[derive(Debug)]
 pub struct Link {
-    raw: UnixStream,
-    ready: Rc<tokio::net::UnixStream>,
-    /// Number of the last set.
-    number: Cell<u32>,
+    held: watch::Sender<Vec<Option<BundleFacts>>>,
+    /// Pending challenges, and the number of this set.
+    pending: watch::Sender<(u32, Vec<AcmeChallenge>)>,
+    bundles: UnboundedSender<(u32, BundleText)>,
     /// Number of the set that the serving process answers.
     served: watch::Receiver<Option<u32>>,
+    number: Cell<u32>,
+}
+
+/// The task that owns the socket.
+struct Connection {
+    sockets: UnboundedReceiver<OwnedFd>,
+    held: watch::Receiver<Vec<Option<BundleFacts>>>,
+    pending: watch::Receiver<(u32, Vec<AcmeChallenge>)>,
+    bundles: UnboundedReceiver<(u32, BundleText)>,
+    served: watch::Sender<Option<u32>>,
+    requests: mpsc::Sender<ToCompanion>,
+    link: Option<CompanionLink>,
 }
 
 impl Link {
-    /// Starts a local task that receives commands.
-    pub fn start(stream: UnixStream) -> io::Result<Self> {
-        stream.set_nonblocking(true)?;
-        let raw = stream.try_clone()?;
-        let ready = Rc::new(tokio::net::UnixStream::from_std(stream)?);
-        let (sender, served) = watch::channel(None);
-        tokio::task::spawn_local(receive(raw.try_clone()?, Rc::clone(&ready), sender));
-        Ok(Self {
-            raw,
-            ready,
-            // A late answer to a set of an earlier companion has another number.
-            number: Cell::new(fastrand::u32(..)),
+    /// Starts a thread that receives commands of the supervisor, and a local task that exchanges
+    /// messages with the serving process. Returns the link and the requests of the serving process.
+    pub fn start(
+        stream: UnixStream,
+        held: Vec<Option<BundleFacts>>,
+    ) -> io::Result<(Rc<Self>, mpsc::Receiver<ToCompanion>)> {
+        let (sender, sockets) = unbounded_channel();
+        thread::Builder::new()
+            .name("becket-command".into())
+            .spawn(move || receive_commands(&stream, &sender))?;
+        let (held, changed) = watch::channel(held);
+        // A late answer to a set of an earlier companion has another number.
+        let number = fastrand::u32(..);
+        let (pending, changed_set) = watch::channel((number, Vec::new()));
+        let (bundles, sent) = unbounded_channel();
+        let (answered, served) = watch::channel(None);
+        let (requests, received) = mpsc::channel(MOST_REQUESTS);
+        let connection = Connection {
+            sockets,
+            held: changed,
+            pending: changed_set,
+            bundles: sent,
+            served: answered,
+            requests,
+            link: None,
+        };
+        tokio::task::spawn_local(connection.run());
+        let link = Self {
+            held,
+            pending,
+            bundles,
             served,
-        })
+            number: Cell::new(number),
+        };
+        Ok((Rc::new(link), received))
     }
 
-    /// Waits until the supervisor closes the socket.
+    /// Waits until the supervisor closes its socket.
     pub async fn closed(&self) {
         let mut served = self.served.clone();
         while served.changed().await.is_ok() {}
@@ -74,11 +111,7 @@ impl Link {
     /// Replaces the pending challenges, and waits until the serving process answers them.
     pub async fn serve(&self, challenges: Vec<AcmeChallenge>) -> Result<(), Error> {
         let fault = |text: &str| Error::Challenge(text.to_owned());
-        if challenges.len() > MOST_CHALLENGES {
-            return Err(fault("too many challenges"));
-        }
-        let number = self.send(challenges).await;
-        let number = number.map_err(|error| Error::os("send challenges", error))?;
+        let number = self.set_pending(challenges);
         let mut served = self.served.clone();
         let served = timeout(PATIENCE, served.wait_for(|it| *it == Some(number)));
         match served.await {
@@ -91,70 +124,120 @@ impl Link {
     }
 
     /// Withdraws all challenges.
-    pub async fn withdraw(&self) {
-        if let Err(error) = self.send(Vec::new()).await {
-            tracing::debug!(%error, "cannot withdraw challenges");
-        }
+    pub fn withdraw(&self) {
+        self.set_pending(Vec::new());
     }
 
-    async fn send(&self, challenges: Vec<AcmeChallenge>) -> io::Result<u32> {
+    /// Announces a new bundle of a certificate.
+    pub fn hold(&self, index: usize, facts: Option<BundleFacts>) {
+        self.held.send_modify(|held| held[index] = facts);
+    }
+
+    /// Sends a bundle that the serving process requested.
+    pub fn send_bundle(&self, index: u32, bundle: BundleText) {
+        // Fails only when the supervisor has exited.
+        self.bundles.send((index, bundle)).ok();
+    }
+
+    fn set_pending(&self, challenges: Vec<AcmeChallenge>) -> u32 {
         let number = self.number.get().wrapping_add(1);
         self.number.set(number);
-        let text = serde_json::to_vec(&Event::Challenges(number, challenges))?;
-        let mut outgoing = Outgoing::<OwnedFd>::default();
-        outgoing.push(&text, Vec::new())?;
+        self.pending.send_replace((number, challenges));
+        number
+    }
+}
+
+impl Connection {
+    /// Runs until the supervisor exits, which closes `served`.
+    async fn run(mut self) {
         loop {
-            self.ready.writable().await?;
-            let flushed = self.ready.try_io(Interest::WRITABLE, || {
-                let is_sent = outgoing.flush(&self.raw)?;
-                is_sent
-                    .then_some(())
-                    .ok_or(io::ErrorKind::WouldBlock.into())
-            });
-            match flushed {
-                Ok(()) => return Ok(number),
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Err(error),
+            let next = async {
+                match &mut self.link {
+                    Some(link) => link.next().await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                socket = self.sockets.recv() => match socket {
+                    Some(socket) => self.connect(socket),
+                    None => return,
+                },
+                message = next => self.handle(message),
+                Ok(()) = self.held.changed() => self.send_held(),
+                Ok(()) = self.pending.changed() => self.send_pending(),
+                Some((index, bundle)) = self.bundles.recv() => {
+                    self.send(&FromCompanion::Bundle(index, bundle));
+                }
+                else => return,
             }
+        }
+    }
+
+    fn connect(&mut self, socket: OwnedFd) {
+        match CompanionLink::new(socket) {
+            Ok(link) => self.link = Some(link),
+            Err(error) => tracing::debug!(%error, "cannot use the socket of the serving process"),
+        }
+        self.send_held();
+        self.send_pending();
+    }
+
+    fn send_held(&mut self) {
+        let held = self.held.borrow_and_update().clone();
+        self.send(&FromCompanion::Held(held));
+    }
+
+    fn send_pending(&mut self) {
+        let (number, challenges) = self.pending.borrow_and_update().clone();
+        self.send(&FromCompanion::Challenges(number, challenges));
+    }
+
+    fn send(&mut self, message: &FromCompanion) {
+        if let Some(link) = &mut self.link {
+            link.send(message);
+        }
+    }
+
+    fn handle(&mut self, message: Option<ToCompanion>) {
+        match message {
+            Some(ToCompanion::ChallengesServed(number)) => {
+                self.served.send_replace(Some(number));
+            }
+            Some(request) => {
+                if self.requests.try_send(request).is_err() {
+                    tracing::debug!("dropped a request of the serving process");
+                }
+            }
+            None => self.link = None,
         }
     }
 }
 
-/// Receives commands until the end of the stream, which closes `served`.
-async fn receive(
-    raw: UnixStream,
-    ready: Rc<tokio::net::UnixStream>,
-    served: watch::Sender<Option<u32>>,
-) {
-    let mut incoming = Incoming::default();
-    loop {
-        while let Ok(Some(text)) = incoming.take(LONGEST_COMMAND) {
-            match serde_json::from_slice(&text) {
-                Ok(Command::ChallengesServed(number)) => drop(served.send_replace(Some(number))),
-                Ok(Command::Stop | Command::Drain | Command::Leave) => return,
-                // Other commands are for serving processes.
-                Ok(_) | Err(_) => tracing::debug!("ignored a command of the supervisor"),
+/// Receives commands until the end of the stream.
+fn receive_commands(stream: &UnixStream, sockets: &UnboundedSender<OwnedFd>) {
+    while let Ok(Some((text, fds))) = fd_messages::receive(stream, LONGEST_COMMAND, 1) {
+        match serde_json::from_slice(&text) {
+            Ok(Command::Companion) => {
+                let sent = fds.into_iter().try_for_each(|socket| sockets.send(socket));
+                if sent.is_err() {
+                    return;
+                }
             }
-        }
-        if ready.readable().await.is_err() {
-            return;
-        }
-        match ready.try_io(Interest::READABLE, || incoming.read(&raw, READ)) {
-            Ok(0) => return,
-            Ok(_) => {}
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(_) => return,
+            Ok(Command::Stop | Command::Drain | Command::Leave) => return,
+            // Other commands are for serving processes.
+            Ok(_) | Err(_) => tracing::debug!("ignored a command of the supervisor"),
         }
     }
 }
 
-/// Time limit for all workers to answer a set of challenges.
+/// Time limit for all workers, and the other nodes, to answer a set of challenges.
 const PATIENCE: Duration = Duration::from_secs(10);
-const READ: usize = 16 * 1024;
+/// Maximum number of requests that wait for the companion. The serving process repeats them.
+const MOST_REQUESTS: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use becket_process::protocol::ChallengeAnswer;
+    use becket_proto::acme::ChallengeAnswer;
     use tokio::task::LocalSet;
 
     use super::*;
@@ -168,16 +251,22 @@ mod tests {
         }
     }
 
-    fn next_event(supervisor: &UnixStream) -> Event {
-        let (text, _) = fd_messages::receive(supervisor, 1 << 20, 0)
-            .unwrap()
-            .unwrap();
-        serde_json::from_slice(&text).unwrap()
+    /// Connects a companion to a new serving process.
+    fn connect(supervisor: &UnixStream) -> CompanionLink {
+        let (one, two) = UnixStream::pair().unwrap();
+        let text = serde_json::to_vec(&Command::Companion).unwrap();
+        fd_messages::send(supervisor, &text, &[two.as_fd()], PATIENCE).unwrap();
+        CompanionLink::new(one.into()).unwrap()
     }
 
-    fn command(supervisor: &UnixStream, command: &Command) {
-        let text = serde_json::to_vec(command).unwrap();
-        fd_messages::send(supervisor, &text, &[], PATIENCE).unwrap();
+    /// Returns the first messages to a serving process: the set of challenges.
+    async fn begun(serving: &mut CompanionLink) -> (u32, Vec<AcmeChallenge>) {
+        let held = serving.next().await;
+        assert_eq!(held, Some(FromCompanion::Held(vec![None])));
+        match serving.next().await {
+            Some(FromCompanion::Challenges(number, set)) => (number, set),
+            other => panic!("{other:?}"),
+        }
     }
 
     #[tokio::test]
@@ -185,24 +274,29 @@ mod tests {
         let (supervisor, companion) = UnixStream::pair().unwrap();
         LocalSet::new()
             .run_until(async {
-                let link = Link::start(companion).unwrap();
-                let answers = tokio::task::spawn_blocking(move || {
-                    let Event::Challenges(number, challenges) = next_event(&supervisor) else {
-                        panic!("another event");
-                    };
-                    assert_eq!(challenges, [challenge()]);
-                    command(&supervisor, &Command::Reopen);
-                    command(
-                        &supervisor,
-                        &Command::ChallengesServed(number.wrapping_sub(1)),
-                    );
-                    command(&supervisor, &Command::ChallengesServed(number));
-                    let withdrawn = Event::Challenges(number.wrapping_add(1), Vec::new());
-                    assert_eq!(next_event(&supervisor), withdrawn);
-                });
-                link.serve(vec![challenge()]).await.unwrap();
-                link.withdraw().await;
-                answers.await.unwrap();
+                let (link, mut requests) = Link::start(companion, vec![None]).unwrap();
+                let answers = async {
+                    let mut serving = connect(&supervisor);
+                    let (_, set) = begun(&mut serving).await;
+                    assert_eq!(set, [challenge()]);
+                    // The next serving process gets the same set.
+                    let mut serving = connect(&supervisor);
+                    let (number, set) = begun(&mut serving).await;
+                    assert_eq!(set, [challenge()]);
+                    serving.send(&ToCompanion::Ranks(vec![3]));
+                    serving.send(&ToCompanion::ChallengesServed(number.wrapping_sub(1)));
+                    serving.send(&ToCompanion::ChallengesServed(number));
+                    let next = serving.next().await;
+                    let withdrawn = FromCompanion::Challenges(number.wrapping_add(1), Vec::new());
+                    assert_eq!(next, Some(withdrawn));
+                };
+                let serve = async {
+                    link.serve(vec![challenge()]).await.unwrap();
+                    link.withdraw();
+                };
+                tokio::join!(answers, serve);
+                assert_eq!(requests.recv().await, Some(ToCompanion::Ranks(vec![3])));
+                drop(supervisor);
                 link.closed().await;
                 assert!(link.serve(Vec::new()).await.is_err());
             })
@@ -214,7 +308,7 @@ mod tests {
         let (_supervisor, companion) = UnixStream::pair().unwrap();
         LocalSet::new()
             .run_until(async {
-                let link = Link::start(companion).unwrap();
+                let (link, _requests) = Link::start(companion, Vec::new()).unwrap();
                 let error = link.serve(vec![challenge()]).await.unwrap_err();
                 assert!(error.to_string().contains("see its log"), "{error}");
             })

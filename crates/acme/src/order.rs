@@ -11,7 +11,8 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use becket_config::acme::{AcmeCertificate, AcmeName, ChallengeKind, KeyKind};
-use becket_process::protocol::{AcmeChallenge, ChallengeAnswer};
+use becket_process::companion_link::AcmeChallenge;
+use becket_proto::acme::ChallengeAnswer;
 use instant_acme::{
     AuthorizationStatus, CertificateIdentifier, ChallengeStatus, ChallengeType, Identifier,
     KeyAuthorization, NewOrder, Order, OrderStatus, RetryPolicy,
@@ -257,7 +258,7 @@ impl Task<'_> {
                     tracing::warn!(name: "acme-hook-failed", %error, "cannot remove a TXT record");
                 }
             }
-            ChallengeKind::TlsAlpn | ChallengeKind::Http => self.link.withdraw().await,
+            ChallengeKind::TlsAlpn | ChallengeKind::Http => self.link.withdraw(),
         }
     }
 

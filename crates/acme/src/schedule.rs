@@ -7,6 +7,10 @@
 //! with its present value, so a step of the clock leaves no wrong deadline behind. All waits are
 //! counted on the monotonic clock.
 //!
+//! In a cluster, the node of rank 0 orders a certificate. A node of a higher rank waits longer, by a
+//! [`RANK_PART`] of the lifetime for each rank, so that it orders only if the others cannot. No
+//! certificate is ordered before its rank is known.
+//!
 //! After a failure, a certificate waits for [`FIRST_WAIT`], doubled with each failure. After three
 //! failures with one authority, or if an authority limits the rate, the next authority is used. At
 //! most [`MOST_ORDERS`] orders per day are begun, so that a fault cannot use up the limits of an
@@ -74,6 +78,8 @@ pub struct Schedule {
 #[derive(Clone, Debug)]
 struct Entry {
     held: Option<Held>,
+    /// Rank of this node, and the monotonic time since which ranks are known.
+    rank: Option<(u16, Duration)>,
     window: Option<Window>,
     /// Monotonic time of the next request for the window.
     window_at: Duration,
@@ -99,6 +105,7 @@ impl Schedule {
     ) -> Self {
         let entry = |held| Entry {
             held,
+            rank: None,
             window: None,
             window_at: now.mono,
             is_forced: false,
@@ -190,6 +197,7 @@ impl Schedule {
         let authorities = entry.blocked.len();
         *entry = Entry {
             held: Some(held),
+            rank: entry.rank,
             window: None,
             window_at: now.mono,
             is_forced: false,
@@ -200,6 +208,14 @@ impl Schedule {
             rests_until: now.mono + (held.lifetime() / 4).min(LEAST_INTERVAL),
             blocked: vec![Duration::ZERO; authorities],
         };
+    }
+
+    /// Notes the ranks of this node.
+    pub fn handle_ranks(&mut self, ranks: &[u16], now: Moment) {
+        for (entry, rank) in self.entries.iter_mut().zip(ranks) {
+            let since = entry.rank.map_or(now.mono, |(_, since)| since);
+            entry.rank = Some((*rank, since));
+        }
     }
 
     /// Notes the answer to a request for a window: `None` if there is none. `retry_after` is the
@@ -272,6 +288,17 @@ impl Entry {
             return Duration::ZERO;
         };
         let lifetime = held.lifetime();
+        let rank = self.rank.map_or(0, |(rank, _)| rank);
+        let wait = (lifetime / RANK_PART).saturating_mul(rank.into());
+        // A wrong window must not let the certificate expire.
+        self.first_renews_at(held)
+            .saturating_add(wait)
+            .min(held.not_after.saturating_sub(lifetime / 10))
+    }
+
+    /// Returns the time since 1970 at which the node of rank 0 renews the certificate.
+    fn first_renews_at(&self, held: &Held) -> Duration {
+        let lifetime = held.lifetime();
         let Some(window) = &self.window else {
             let part = if lifetime < SHORT_LIFETIME {
                 lifetime / 2
@@ -281,22 +308,24 @@ impl Entry {
             return held.not_before.saturating_add(part);
         };
         let length = window.end.saturating_sub(window.start);
-        let point = window
+        window
             .start
-            .saturating_add(length.mul_f64(held.position.clamp(0.0, 1.0)));
-        // A wrong window must not let the certificate expire.
-        point.min(held.not_after.saturating_sub(lifetime / 10))
+            .saturating_add(length.mul_f64(held.position.clamp(0.0, 1.0)))
     }
 
     /// Returns the monotonic time from which an attempt may be made.
     fn may_at(&self) -> Duration {
         let blocked = self.blocked.get(self.authority);
-        self.rests_until.max(blocked.copied().unwrap_or_default())
+        let rank = self.rank.filter(|_| self.held.is_none());
+        let turn = rank.map(|(rank, since)| since.saturating_add(RANK_WAIT * u32::from(rank)));
+        let waits = [blocked.copied(), turn].into_iter().flatten();
+        waits.fold(self.rests_until, Duration::max)
     }
 
-    /// Returns whether the orders that are left today suffice.
+    /// Returns whether the rank is known and the orders that are left today suffice.
     fn may_order(&self, left: usize) -> bool {
-        left > 0 && (self.failures == 0 || self.is_forced || left > RESERVE)
+        let is_known = self.rank.is_some() || self.is_forced;
+        is_known && left > 0 && (self.failures == 0 || self.is_forced || left > RESERVE)
     }
 
     fn due_in(&self, now: Moment) -> Duration {
@@ -319,6 +348,10 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 pub const MOST_ORDERS: usize = 50;
 /// Orders of a day that are reserved for first attempts.
 const RESERVE: usize = 10;
+/// Wait of a node for each rank, for a certificate that is missing.
+const RANK_WAIT: Duration = Duration::from_secs(600);
+/// Wait for each rank, for a certificate to renew, as a part of its lifetime.
+const RANK_PART: u32 = 24;
 /// Lifetime below which a certificate is renewed at half of it.
 const SHORT_LIFETIME: Duration = Duration::from_secs(10 * 24 * 3600);
 /// Wait after the first failure.
@@ -366,7 +399,14 @@ mod tests {
     }
 
     fn schedule(held: &[Option<Held>]) -> Schedule {
-        Schedule::new(2, held.to_vec(), [], at(0))
+        ranked(Schedule::new(2, held.to_vec(), [], at(0)))
+    }
+
+    /// Returns the schedule of a node without other nodes.
+    fn ranked(mut schedule: Schedule) -> Schedule {
+        let ranks = vec![0; schedule.entries.len()];
+        schedule.handle_ranks(&ranks, at(0));
+        schedule
     }
 
     fn window(start: u64, end: u64) -> Option<Window> {
@@ -379,6 +419,30 @@ mod tests {
     /// Returns the seconds from `START` to the next attempt for the first certificate.
     fn next(schedule: &Schedule, now: Moment) -> u64 {
         schedule.next_attempt(0, now).unwrap().as_secs() - START
+    }
+
+    #[test]
+    fn a_node_of_a_higher_rank_orders_only_if_the_others_do_not() {
+        const DAYS: u64 = 24 * HOUR;
+        let mut schedule = Schedule::new(1, vec![None, Some(held(0, 90))], [], at(0));
+        assert_eq!(schedule.poll_order(at(100 * DAYS)), None);
+        let mut schedule = Schedule::new(1, vec![None, Some(held(0, 90))], [], at(0));
+        schedule.handle_ranks(&[2, 2], at(10));
+        assert_eq!(next(&schedule, at(10)), 10 + 2 * 600);
+        assert_eq!(schedule.poll_order(at(10 + 2 * 600 - 1)), None);
+        let second = |schedule: &Schedule| {
+            let next = schedule.next_attempt(1, at(10)).unwrap().as_secs() - START;
+            next / DAYS
+        };
+        assert_eq!(second(&schedule), 60 + 2 * 90 / 24);
+        // The other nodes have left.
+        schedule.handle_ranks(&[1, 0], at(30));
+        assert_eq!(next(&schedule, at(30)), 10 + 600);
+        assert_eq!(second(&schedule), 60);
+        schedule.handle_ranks(&[0, 30_000], at(40));
+        assert_eq!(schedule.poll_order(at(40)).unwrap().certificate, 0);
+        // No rank lets a certificate expire.
+        assert_eq!(second(&schedule), 81);
     }
 
     #[test]
@@ -475,7 +539,7 @@ mod tests {
         for (retry_after, expected) in
             [(None, HOUR), (Some(300), 300), (Some(99 * HOUR), 99 * HOUR)]
         {
-            let mut alone = Schedule::new(1, vec![None], [], at(0));
+            let mut alone = ranked(Schedule::new(1, vec![None], [], at(0)));
             alone.handle_failure(0, limit(retry_after), at(0), 0.5);
             assert_eq!(next(&alone, at(0)), expected);
         }
@@ -491,7 +555,7 @@ mod tests {
     #[test]
     fn orders_of_a_day_are_limited_across_a_restart() {
         let ages = (0..MOST_ORDERS as u64).map(|age| Duration::from_secs(HOUR + 60 * age));
-        let mut schedule = Schedule::new(1, vec![None], ages, at(0));
+        let mut schedule = ranked(Schedule::new(1, vec![None], ages, at(0)));
         assert!(!schedule.force(0, at(0)));
         assert_eq!(schedule.poll_order(at(0)), None);
         assert_eq!(schedule.pause(at(0)), LONGEST_PAUSE);
@@ -589,7 +653,7 @@ mod tests {
         #[test]
         fn the_rules_hold_in_any_sequence_of_events(steps in prop::collection::vec(step(), 1..300)) {
             let mut log = Log::default();
-            let mut schedule = Schedule::new(2, vec![None; 3], [], log.moment());
+            let mut schedule = ranked(Schedule::new(2, vec![None; 3], [], log.moment()));
             for step in steps {
                 match step {
                     Step::Wait(seconds) => log.now += seconds,
@@ -664,7 +728,7 @@ mod tests {
                 position: random,
             };
             let first = held(log.moment());
-            let mut schedule = Schedule::new(1, vec![Some(first)], [], log.moment());
+            let mut schedule = ranked(Schedule::new(1, vec![Some(first)], [], log.moment()));
             let (mut expires, mut failed, mut renewals) = (first.not_after, 0, 0);
             while renewals < 3 {
                 let now = log.moment();

@@ -4,6 +4,7 @@
 
 mod authority;
 
+use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::Duration;
@@ -16,11 +17,17 @@ use becket_acme::http::AuthorityClient;
 use becket_acme::store::Store;
 use becket_config::acme::{Acme, AcmeCertificate, AcmeName, Authority};
 use becket_config::notation::Text;
-use becket_process::protocol::{ChallengeAnswer, Command, Event};
+use becket_process::companion_link::{
+    AcmeChallenge, BundleText, CompanionLink, FromCompanion, ToCompanion,
+};
+use becket_process::protocol::Command;
+use becket_proto::acme::{BundleFacts, ChallengeAnswer};
 use becket_sys::clock::Clock;
 use becket_sys::fd_messages;
+use rcgen::{CertificateParams, KeyPair, date_time_ymd};
 use tokio::task::{LocalSet, spawn_blocking, spawn_local, yield_now};
 use tokio::time::timeout;
+use zeroize::Zeroizing;
 
 /// Runs a test, with a time limit.
 async fn run(test: impl Future<Output = ()>) {
@@ -44,9 +51,12 @@ fn section(fake: &Fake, names: &[&str]) -> Acme {
     }
 }
 
-/// A companion in this process, and its supervisor's end of the socket.
+/// A companion in this process, and the other ends of its sockets.
 struct Running {
     supervisor: UnixStream,
+    serving: CompanionLink,
+    /// `true` before the first challenge.
+    is_idle: bool,
     task: tokio::task::JoinHandle<()>,
 }
 
@@ -58,21 +68,60 @@ fn start(section: Acme, base: &Path) -> Running {
         base: base.to_owned(),
         clock: Clock::start(),
     };
+    let (one, two) = UnixStream::pair().unwrap();
+    let text = serde_json::to_vec(&Command::Companion).unwrap();
+    let fds = [two.as_fd()];
+    fd_messages::send(&supervisor, &text, &fds, Duration::from_secs(5)).unwrap();
+    let mut serving = CompanionLink::new(one.into()).unwrap();
+    serving.send(&ToCompanion::Ranks(vec![
+        0;
+        context.section.certificate.len()
+    ]));
     let task = spawn_local(async move { companion::run(context, stream).await.unwrap() });
-    Running { supervisor, task }
+    Running {
+        supervisor,
+        serving,
+        is_idle: true,
+        task,
+    }
 }
 
 impl Running {
-    async fn next_event(&self) -> Event {
-        let stream = self.supervisor.try_clone().unwrap();
-        let received = spawn_blocking(move || fd_messages::receive(&stream, 1 << 20, 0));
-        let (text, _) = received.await.unwrap().unwrap().expect("an event");
-        serde_json::from_slice(&text).unwrap()
+    /// Returns the next set of challenges and its number.
+    async fn next_set(&mut self) -> (u32, Vec<AcmeChallenge>) {
+        loop {
+            match self.serving.next().await.expect("a message") {
+                FromCompanion::Challenges(_, set) if self.is_idle && set.is_empty() => {}
+                FromCompanion::Challenges(number, set) => {
+                    self.is_idle = false;
+                    return (number, set);
+                }
+                FromCompanion::Held(_) => {}
+                other => panic!("{other:?}"),
+            }
+        }
     }
 
-    fn send(&self, command: &Command) {
-        let text = serde_json::to_vec(command).unwrap();
-        fd_messages::send(&self.supervisor, &text, &[], Duration::from_secs(5)).unwrap();
+    fn answer(&mut self, number: u32) {
+        self.send(ToCompanion::ChallengesServed(number));
+    }
+
+    #[expect(clippy::needless_pass_by_value, reason = "each message is sent once")]
+    fn send(&mut self, message: ToCompanion) {
+        self.serving.send(&message);
+    }
+
+    /// Passes a bundle of another node, and returns the facts about the next bundle in use.
+    async fn given(&mut self, bundle: BundleText) -> BundleFacts {
+        self.send(ToCompanion::Bundle(0, bundle));
+        loop {
+            let message = self.serving.next().await.expect("a message");
+            if let FromCompanion::Held(held) = message
+                && let Some(facts) = held[0]
+            {
+                return facts;
+            }
+        }
     }
 
     /// Ends the companion as a killed process ends.
@@ -169,10 +218,8 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
     run(async {
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::start(folder.path(), authority::refuse_after_challenge).await;
-        let running = start(section(&fake, &["a.test"]), folder.path());
-        let Event::Challenges(number, challenges) = running.next_event().await else {
-            panic!("another event");
-        };
+        let mut running = start(section(&fake, &["a.test"]), folder.path());
+        let (number, challenges) = running.next_set().await;
         let [challenge] = &challenges[..] else {
             panic!("{challenges:?}");
         };
@@ -182,19 +229,14 @@ async fn a_known_challenge_among_unknown_ones_is_answered_and_its_failure_is_sho
         };
         assert_ne!(digest, [0; 32]);
         assert!(!fake.requests().contains(&"POST /challenge".to_owned()));
-        running.send(&Command::ChallengesServed(number));
-        let withdrawn = running.next_event().await;
-        assert_eq!(
-            withdrawn,
-            Event::Challenges(number.wrapping_add(1), Vec::new())
-        );
+        running.answer(number);
+        let withdrawn = running.next_set().await;
+        assert_eq!(withdrawn, (number.wrapping_add(1), Vec::new()));
         assert!(fake.requests().contains(&"POST /challenge".to_owned()));
         let renewal = renewal_error(folder.path(), "a.test");
         let error = tokio::join!(renewal, async {
-            let Event::Challenges(number, _) = running.next_event().await else {
-                panic!("another event");
-            };
-            running.send(&Command::ChallengesServed(number));
+            let (number, _) = running.next_set().await;
+            running.answer(number);
         });
         let expected = "a.test: no\n\u{1b}[31m connection (urn:ietf:params:acme:error:connection)";
         assert_eq!(error.0, expected);
@@ -237,8 +279,8 @@ async fn a_killed_companion_continues_its_order_or_abandons_it_for_other_names()
         let folder = tempfile::tempdir().unwrap();
         let fake = Fake::start(folder.path(), authority::refuse_after_challenge).await;
         for _ in 0..3 {
-            let running = start(section(&fake, &["a.test"]), folder.path());
-            assert!(matches!(running.next_event().await, Event::Challenges(..)));
+            let mut running = start(section(&fake, &["a.test"]), folder.path());
+            running.next_set().await;
             running.kill().await;
         }
         assert_eq!(
@@ -246,8 +288,8 @@ async fn a_killed_companion_continues_its_order_or_abandons_it_for_other_names()
             (1, 1)
         );
         assert_eq!(fake.count("POST /authorization deactivated"), 0);
-        let running = start(section(&fake, &["a.test", "c.test"]), folder.path());
-        assert!(matches!(running.next_event().await, Event::Challenges(..)));
+        let mut running = start(section(&fake, &["a.test", "c.test"]), folder.path());
+        running.next_set().await;
         running.kill().await;
         assert_eq!(fake.count("POST /authorization deactivated"), 1);
         assert_eq!(fake.count("POST /order"), 2);
@@ -259,6 +301,51 @@ async fn a_killed_companion_continues_its_order_or_abandons_it_for_other_names()
         let orders = std::fs::read_dir(folder.path().join("acme/orders")).unwrap();
         let names = orders.map(|entry| entry.unwrap().file_name());
         assert_eq!(names.collect::<Vec<_>>(), ["d.test.json"]);
+    })
+    .await;
+}
+
+/// Returns a bundle for `name` that is valid from `year` on.
+fn bundle(name: &str, year: i32) -> BundleText {
+    let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
+    params.not_before = date_time_ymd(year, 1, 1);
+    params.not_after = date_time_ymd(2100, 1, 1);
+    let key = KeyPair::generate().unwrap();
+    let certificate = params.self_signed(&key).unwrap();
+    let text = certificate.pem() + &key.serialize_pem();
+    BundleText::new(Zeroizing::new(text.into_bytes())).unwrap()
+}
+
+#[tokio::test]
+async fn a_bundle_of_another_node_is_checked_and_replaces_an_older_one() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let fake = Fake::start(folder.path(), |_, _| Reply::Hang).await;
+        let mut running = start(section(&fake, &["a.test"]), folder.path());
+        let file = folder.path().join("acme/certificates/a.test.pem");
+        let mut other_key = bundle("a.test", 2023).into_bytes();
+        other_key.extend_from_slice(
+            b"-----BEGIN EC PRIVATE KEY-----\nAA==\n-----END EC PRIVATE KEY-----\n",
+        );
+        let first = running.given(bundle("a.test", 2021)).await;
+        running.send(ToCompanion::Bundle(7, bundle("a.test", 2024)));
+        for refused in [
+            bundle("a.test", 2020),
+            bundle("b.test", 2024),
+            bundle("a.test", 2099),
+            BundleText::new(other_key).unwrap(),
+        ] {
+            running.send(ToCompanion::Bundle(0, refused));
+        }
+        let second = running.given(bundle("a.test", 2022)).await;
+        assert_eq!(second.not_before - first.not_before, 365 * 24 * 3600);
+        let stored = std::fs::read(&file).unwrap();
+        assert_eq!(stored.len(), second.length as usize);
+        // The bundle in use is sent on request.
+        running.send(ToCompanion::Send(0));
+        let sent = running.serving.next().await;
+        let expected = BundleText::new(Zeroizing::new(stored)).unwrap();
+        assert_eq!(sent, Some(FromCompanion::Bundle(0, expected)));
     })
     .await;
 }

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -16,11 +16,13 @@ use std::thread;
 use std::time::Duration;
 
 use becket_acme::control::{Answer, Request, Row, ask};
-use becket_config::acme::{Acme, AcmeCertificate, AcmeName, Authority, ChallengeKind, KeyKind};
-use becket_config::notation::Text;
-use becket_process::protocol::{
-    AcmeChallenge, AcmeStart, ChallengeAnswer, Command as ToProcess, Event, IS_STARTED, VERSION,
+use becket_config::acme::{
+    Acme, AcmeCertificate, AcmeName, Authority, ChallengeKind, ExternalAccount, KeyKind,
 };
+use becket_config::notation::Text;
+use becket_process::companion_link::{AcmeChallenge, FromCompanion, ToCompanion};
+use becket_process::protocol::{AcmeStart, Command as ToProcess, IS_STARTED, VERSION};
+use becket_proto::acme::ChallengeAnswer;
 use becket_sys::fd_messages;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::privileges::is_root;
@@ -29,6 +31,7 @@ use rustls::ServerConfig;
 use rustls::server::Acceptor;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls_pki_types::PrivateKeyDer;
+use serde::Serialize;
 
 /// Kills a process when the test ends.
 struct Killed(Child);
@@ -57,6 +60,11 @@ fn port(listener: &TcpListener) -> u16 {
 }
 
 fn pebble() -> Option<Pebble> {
+    pebble_with(|_| {})
+}
+
+/// Starts the authority after `change` has modified its configuration.
+fn pebble_with(change: impl FnOnce(&mut serde_json::Value)) -> Option<Pebble> {
     let program = becket_tidy::find("pebble")?;
     let dns = becket_tidy::find("pebble-challtestsrv")?;
     let folder = tempfile::tempdir().unwrap();
@@ -72,7 +80,7 @@ fn pebble() -> Option<Pebble> {
     fs::write(at("key.pem"), key.serialize_pem()).unwrap();
     let (tls, http) = (free(), free());
     let [acme, control, dns_port] = [free(), free(), free()].map(|it| port(&it));
-    let config = serde_json::json!({"pebble": {
+    let mut config = serde_json::json!({"pebble": {
         "listenAddress": format!("127.0.0.1:{acme}"),
         "certificate": at("cert.pem"), "privateKey": at("key.pem"),
         "httpPort": port(&http), "tlsPort": port(&tls),
@@ -83,6 +91,7 @@ fn pebble() -> Option<Pebble> {
             "shortlived": {"description": "six days", "validityPeriod": 518_400},
         },
     }});
+    change(&mut config["pebble"]);
     fs::write(at("pebble.json"), config.to_string()).unwrap();
     let mut names = Command::new(dns);
     names.args([
@@ -204,19 +213,27 @@ impl Pebble {
             base: self.folder.path().to_owned(),
             user,
         };
-        send(&supervisor, &ToProcess::Acme(Box::new(start)));
+        send(&supervisor, &ToProcess::Acme(Box::new(start)), &[]);
+        let (serving, end) = UnixStream::pair().unwrap();
+        send(&supervisor, &ToProcess::Companion, &[end.as_fd()]);
+        send(
+            &serving,
+            &ToCompanion::Ranks(vec![0; section.certificate.len()]),
+            &[],
+        );
         let pending = Arc::clone(&self.pending);
         let section = section.clone();
         thread::spawn(move || {
-            while let Ok(Some((text, _))) = fd_messages::receive(&supervisor, 1 << 20, 0) {
-                let Event::Challenges(number, challenges) = serde_json::from_slice(&text).unwrap()
-                else {
-                    panic!("another event");
+            while let Ok(Some((text, _))) = fd_messages::receive(&serving, 1 << 20, 0) {
+                let message = serde_json::from_slice(&text).unwrap();
+                let FromCompanion::Challenges(number, challenges) = message else {
+                    continue;
                 };
                 let all = challenges.into_iter().map(|it| answer(&section, it));
                 *pending.lock().unwrap() = all.collect();
-                send(&supervisor, &ToProcess::ChallengesServed(number));
+                send(&serving, &ToCompanion::ChallengesServed(number), &[]);
             }
+            drop(supervisor);
         });
         program
     }
@@ -264,9 +281,9 @@ impl Pebble {
     }
 }
 
-fn send(stream: &UnixStream, command: &ToProcess) {
-    let text = serde_json::to_vec(command).unwrap();
-    fd_messages::send(stream, &text, &[], Duration::from_secs(5)).unwrap();
+fn send(stream: &UnixStream, message: &impl Serialize, fds: &[BorrowedFd<'_>]) {
+    let text = serde_json::to_vec(message).unwrap();
+    fd_messages::send(stream, &text, fds, Duration::from_secs(5)).unwrap();
 }
 
 /// Returns the server name or the token of a challenge, and its answer.
@@ -482,6 +499,31 @@ fn a_wildcard_is_proved_by_the_hook() {
 }
 
 #[test]
+fn an_account_is_bound_to_an_account_of_the_authority() {
+    // 32 bytes in base64url.
+    let key = "a".repeat(43);
+    let Some(pebble) = pebble_with(|config| {
+        config["externalAccountBindingRequired"] = true.into();
+        config["externalAccountMACKeys"] = serde_json::json!({"id-1": key});
+    }) else {
+        return;
+    };
+    let mut section = pebble.section(vec![certificate(&["f.test"])]);
+    let running = pebble.start(&section);
+    until("a failure", || pebble.rows()[0].error.is_some());
+    let error = pebble.rows()[0].error.clone().unwrap();
+    assert!(error.contains("externalAccountRequired"), "{error}");
+    drop(running);
+    fs::write(pebble.folder.path().join("mac.key"), format!("{key}\n")).unwrap();
+    section.external_account = Some(ExternalAccount {
+        id: "id-1".to_owned(),
+        key_file: "mac.key".to_owned(),
+    });
+    let _running = pebble.start(&section);
+    pebble.wait_for_all();
+}
+
+#[test]
 fn a_permanent_record_proves_a_wildcard() {
     let Some(pebble) = pebble() else { return };
     let section = Acme {
@@ -506,6 +548,62 @@ fn a_permanent_record_proves_a_wildcard() {
         matches!(renewed, Answer::Ended { error: None, .. }),
         "{renewed:?}"
     );
+}
+
+#[test]
+fn a_full_disk_begins_no_order_and_keeps_the_certificate() {
+    let Some(pebble) = pebble() else { return };
+    let Some(mount) = becket_tidy::find("mount").filter(|_| is_root()) else {
+        return becket_tidy::skip("needs root");
+    };
+    let section = pebble.section(vec![certificate(&["g.test"])]);
+    drop(pebble.start(&section));
+    let mut command = Command::new(mount);
+    command.args([
+        "-t",
+        "tmpfs",
+        "-o",
+        "size=64k,uid=12345,gid=12345,mode=750",
+        "tmpfs",
+    ]);
+    if !command.arg(pebble.acme()).status().unwrap().success() {
+        return becket_tidy::skip("needs the right to mount a file system");
+    }
+    let _unmounted = Unmounted(pebble.acme());
+    let _running = pebble.start(&section);
+    pebble.wait_for_all();
+    let first = pebble.bundle("g.test");
+    let filler = pebble.acme().join("filler");
+    fs::write(&filler, vec![0; 64 * 1024]).unwrap_err();
+    let renew = || {
+        pebble.ask(&Request::Renew {
+            name: "g.test".to_owned(),
+        })
+    };
+    let Answer::Ended {
+        error: Some(error), ..
+    } = renew()
+    else {
+        panic!("the disk is not full");
+    };
+    assert!(error.contains("No space left on device"), "{error}");
+    assert_eq!(pebble.bundle("g.test"), first);
+    fs::remove_file(filler).unwrap();
+    let renewed = renew();
+    assert!(
+        matches!(renewed, Answer::Ended { error: None, .. }),
+        "{renewed:?}"
+    );
+    assert_ne!(pebble.bundle("g.test"), first);
+}
+
+/// Unmounts a folder when the test ends.
+struct Unmounted(PathBuf);
+
+impl Drop for Unmounted {
+    fn drop(&mut self) {
+        Command::new("umount").arg("-l").arg(&self.0).status().ok();
+    }
 }
 
 #[test]

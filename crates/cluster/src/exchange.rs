@@ -22,13 +22,14 @@ use crate::node::{Node, NodeState};
 use crate::outbox::{BATCH, OutboxReader};
 use crate::replica::{DATAGRAMS_PER_TURN, MAX_DATAGRAM};
 use crate::settings::Settings;
+use crate::sharing::SharingInput;
 use crate::socket::PeerSocket;
 
 #[derive(Debug)]
 pub(crate) struct Exchange {
     node: Arc<Node>,
     events: OutboxReader,
-    reloads: UnboundedReceiver<Settings>,
+    inputs: UnboundedReceiver<NodeInput>,
     clock: Clock,
     lookups: Lookups,
     buffer: Box<[u8]>,
@@ -36,12 +37,19 @@ pub(crate) struct Exchange {
     tell_at: Option<Duration>,
 }
 
+/// A change that the terminator passes to the node.
+#[derive(Debug)]
+pub(crate) enum NodeInput {
+    Reloaded(Box<Settings>),
+    Sharing(SharingInput),
+}
+
 /// Reason why the task woke up.
 enum Woken {
     Datagrams,
     Events,
     Time,
-    Reloaded(Box<Settings>),
+    Input(NodeInput),
     Found(Arc<str>, NameLookup),
 }
 
@@ -49,13 +57,13 @@ impl Exchange {
     pub(crate) fn new(
         node: Arc<Node>,
         events: OutboxReader,
-        reloads: UnboundedReceiver<Settings>,
+        inputs: UnboundedReceiver<NodeInput>,
         clock: Clock,
     ) -> Self {
         Self {
             node,
             events,
-            reloads,
+            inputs,
             clock,
             lookups: Lookups::new(),
             buffer: vec![0; LARGEST].into_boxed_slice(),
@@ -77,8 +85,8 @@ impl Exchange {
                 () = self.events.wakeup(), if self.tell_at.is_none() => Woken::Events,
                 () = sleep(left.unwrap_or_default()), if left.is_some() => Woken::Time,
                 Some(Ok((name, found))) = self.lookups.join_next() => Woken::Found(name, found),
-                settings = self.reloads.recv() => match settings {
-                    Some(settings) => Woken::Reloaded(Box::new(settings)),
+                input = self.inputs.recv() => match input {
+                    Some(input) => Woken::Input(input),
                     None => {
                         self.leave(&socket, self.clock.now());
                         return Ok(());
@@ -107,7 +115,8 @@ impl Exchange {
             Woken::Datagrams => left = receive(&mut node, socket, &mut self.buffer, now),
             Woken::Events => self.tell_at = Some(now.mono),
             Woken::Time => {}
-            Woken::Reloaded(settings) => node.reload(*settings),
+            Woken::Input(NodeInput::Reloaded(settings)) => node.reload(*settings),
+            Woken::Input(NodeInput::Sharing(input)) => node.sink.sharing.input(input, now.mono),
             Woken::Found(name, found) => node.found(&name, found),
         }
         node.look_up(now.mono, &mut self.lookups);

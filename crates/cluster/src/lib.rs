@@ -14,6 +14,7 @@
 //!   that runs it;
 //! * [`sink`] connects it to the session table, and [`addresses`] looks up the addresses of peers;
 //! * [`node`] owns these parts, [`status`] describes them for the admin pages, and [`peer_log`] logs changes;
+//! * [`sharing`] exchanges pending ACME challenges and ordered certificates;
 //! * [`outbox`] transports events from the workers to the task.
 #![forbid(unsafe_code)]
 
@@ -25,6 +26,7 @@ mod outbox;
 mod peer_log;
 pub mod replica;
 mod settings;
+pub mod sharing;
 mod sink;
 mod socket;
 pub mod status;

@@ -7,17 +7,18 @@ use std::sync::Arc;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinHandle;
 
-use crate::exchange::Exchange;
+use crate::exchange::{Exchange, NodeInput};
 use crate::node::{Host, NoBoot, Node};
 use crate::outbox::{Outbox, OutboxReader};
 use crate::settings::Settings;
+use crate::sharing::SharingInput;
 
 #[derive(Debug)]
 pub struct Membership {
     node: Arc<Node>,
     /// Queues for events, one per worker.
     outboxes: Vec<Outbox>,
-    reloads: UnboundedSender<Settings>,
+    inputs: UnboundedSender<NodeInput>,
     /// Prepared task with its socket. `None` once it runs.
     exchange: Option<(Exchange, UdpSocket)>,
     /// Running task. `None` before the start.
@@ -33,12 +34,12 @@ impl Membership {
         let clock = host.clock;
         let (events, outboxes) = OutboxReader::of_workers(host.workers, QUEUED_EVENTS);
         let node = Arc::new(Node::new(settings, host)?);
-        let (reloads, received) = unbounded_channel();
+        let (inputs, received) = unbounded_channel();
         let exchange = Exchange::new(Arc::clone(&node), events, received, clock);
         Ok(Self {
             node,
             outboxes,
-            reloads,
+            inputs,
             exchange: Some((exchange, socket)),
             task: None,
         })
@@ -68,7 +69,7 @@ impl Membership {
     /// Sends a goodbye to the peers, and waits until it is sent. The caller must await this before
     /// the runtime ends.
     pub async fn leave(self) {
-        drop(self.reloads);
+        drop(self.inputs);
         if let Some(task) = self.task {
             // Ignore a panic of the task. It only means that no goodbye was sent.
             let _panicked = task.await;
@@ -76,8 +77,17 @@ impl Membership {
     }
 
     pub fn reload(&self, settings: Settings) {
+        self.input(NodeInput::Reloaded(Box::new(settings)));
+    }
+
+    /// Passes an event of the ACME companion to the node.
+    pub fn share(&self, input: SharingInput) {
+        self.input(NodeInput::Sharing(input));
+    }
+
+    fn input(&self, input: NodeInput) {
         // Sending fails only if the task has ended. That is logged already.
-        let _ended = self.reloads.send(settings);
+        let _ended = self.inputs.send(input);
     }
 }
 

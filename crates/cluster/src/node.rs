@@ -4,6 +4,7 @@
 //! The node is used only on the control thread, by the task that communicates with the peers ([`crate::exchange`]) and
 //! by the status pages. Its lock is therefore never contended.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,12 +12,14 @@ use std::time::Duration;
 
 use becket_proto::session_table::SessionTable;
 use becket_sys::clock::{Clock, Now};
+use tokio::sync::mpsc::UnboundedSender;
 
 use crate::addresses::{Lookups, NameLookup, PeerAddresses, Resolve};
 use crate::outbox::OutboxReader;
 use crate::peer_log::PeerLog;
-use crate::replica::{Boot, Replica, ReplicaLimits};
+use crate::replica::{Boot, PeerRecord, Replica, ReplicaLimits};
 use crate::settings::Settings;
+use crate::sharing::{CertificateSharing, SharingOutput};
 use crate::sink::SessionSink;
 use crate::status::{ClusterStatus, UnknownPolicy};
 use crate::sticks::StickMemory;
@@ -35,6 +38,8 @@ pub struct Host {
     pub clock: Clock,
     /// Number of workers that send events.
     pub workers: usize,
+    /// Receives requests to the ACME companion.
+    pub sharing: UnboundedSender<SharingOutput>,
 }
 
 pub(crate) struct NodeState {
@@ -63,7 +68,13 @@ impl Node {
         let now = host.clock.now();
         let mut inner = NodeState {
             replica: Replica::new(settings.node, boot, ReplicaLimits::default(), vault),
-            sink: SessionSink::new(host.table, host.sticks, Arc::clone(&settings), now),
+            sink: SessionSink::new(
+                host.table,
+                host.sticks,
+                Arc::clone(&settings),
+                CertificateSharing::new(settings.node, settings.certificates.clone(), host.sharing),
+                now,
+            ),
             addresses: PeerAddresses::new(host.resolver),
             log: PeerLog::default(),
             settings,
@@ -154,15 +165,36 @@ impl NodeState {
     /// Sends due datagrams, and logs changes of the peers.
     pub(crate) fn send(&mut self, now: Now, mut send: impl FnMut(SocketAddr, &[u8]) -> bool) {
         self.sink.now = now;
+        self.share(now.mono);
         self.replica.poll(now.mono, &mut self.sink, &mut send);
         if self.log.is_due(now.mono) {
             self.log.tell(&self.replica.status(now.mono), now.mono);
         }
     }
 
+    /// Queues the due records about ACME certificates.
+    fn share(&mut self, now: Duration) {
+        if self.sink.sharing.next_deadline().is_none_or(|at| at > now) {
+            return;
+        }
+        let live: BTreeSet<_> = self.replica.live_peers().collect();
+        let replica = &mut self.replica;
+        self.sink.sharing.poll(now, live, |to, record| {
+            let record = PeerRecord::Acme(record);
+            match to {
+                Some(peer) => replica.offer_to(peer, &record),
+                None => replica.offer(&record),
+            }
+        });
+    }
+
     /// Returns the time at which work is due even if no datagram or event arrives.
     pub(crate) fn next_deadline(&self) -> Option<Duration> {
-        let deadlines = [self.replica.next_deadline(), self.addresses.due()];
+        let deadlines = [
+            self.replica.next_deadline(),
+            self.addresses.due(),
+            self.sink.sharing.next_deadline(),
+        ];
         deadlines.into_iter().flatten().min()
     }
 

@@ -9,6 +9,8 @@ use becket_proto::session::PolicyTag;
 use becket_proto::ticket::{NodeId, SecretId};
 use zeroize::Zeroizing;
 
+use crate::sharing::SharedCertificate;
+
 /// All settings of replication. A reload can change all except `node` and `listen`.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -31,6 +33,8 @@ pub struct Settings {
     pub max_age: Duration,
     /// Maximum lifetime of a stick (the assignment of a client to a server).
     pub stick_lifetime: Duration,
+    /// ACME certificates that the nodes share.
+    pub certificates: Vec<SharedCertificate>,
 }
 
 /// A secret of the cluster. The ID is identical on all nodes and changes with the key.

@@ -21,6 +21,7 @@ use crate::replica::{
     DropCause, DumpSource, PeerName, PeerRecord, PeerStick, SessionRecord, Sink, StickCursor,
 };
 use crate::settings::Settings;
+use crate::sharing::CertificateSharing;
 use crate::sticks::StickMemory;
 
 /// The session table, with the conditions for accepting sessions of peers.
@@ -33,6 +34,7 @@ pub(crate) struct SessionSink {
     pub(crate) numbers: SinkCounts,
     /// Number of refused sessions by sending node and policy.
     pub(crate) unknown: BTreeMap<(NodeId, PolicyTag), u64>,
+    pub(crate) sharing: CertificateSharing,
 }
 
 /// Counters of sessions and sticks sent to and received from peers.
@@ -59,6 +61,7 @@ impl SessionSink {
         table: Arc<SessionTable>,
         sticks: Arc<dyn StickMemory>,
         settings: Arc<Settings>,
+        sharing: CertificateSharing,
         now: Now,
     ) -> Self {
         Self {
@@ -68,6 +71,7 @@ impl SessionSink {
             now,
             numbers: SinkCounts::default(),
             unknown: BTreeMap::new(),
+            sharing,
         }
     }
 
@@ -76,6 +80,7 @@ impl SessionSink {
         let known = &settings.policies;
         self.unknown
             .retain(|(_, policy), _| !known.contains(policy));
+        self.sharing.reload(settings.certificates.clone());
         self.settings = settings;
     }
 
@@ -205,6 +210,7 @@ impl Sink for SessionSink {
             }
             PeerRecord::Stick(stick) => self.remember(stick, false),
             PeerRecord::Stuck(stick) => self.remember(stick, true),
+            PeerRecord::Acme(record) => self.sharing.take(from, record, self.now.mono),
         }
     }
 }

@@ -20,6 +20,7 @@ use becket_proto::session::{PolicyTag, Session, SessionName};
 use becket_proto::session_table::{Limits, Lives, Lookup, SessionTable};
 use becket_proto::ticket::{NodeId, Origin, OriginId, SecretId, UnixSeconds};
 use becket_sys::clock::Clock;
+use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::{sleep, timeout};
 
 /// Policy of the routes.
@@ -112,6 +113,7 @@ impl Site {
             id_lifetime: Duration::from_secs(300),
             max_age: Duration::from_secs(3600),
             stick_lifetime: Duration::from_secs(300),
+            certificates: Vec::new(),
         };
         let bound = bind(&settings, None).unwrap();
         settings.listen = bound.local_addr().unwrap();
@@ -133,6 +135,7 @@ impl Site {
             resolver: Arc::new(NoNames),
             clock,
             workers: 1,
+            sharing: unbounded_channel().0,
         };
         let membership = Membership::new(self.bound, self.settings.clone(), parts);
         let mut membership = membership.unwrap();

@@ -21,6 +21,8 @@ pub struct Acme {
     pub contact: Vec<String>,
     /// Folder of the companion, with accounts and certificates.
     pub folder: String = FOLDER.to_owned(),
+    /// Share challenges and certificates with the other nodes of the cluster.
+    pub share: bool = true,
     /// User of the companion; absent means `process.user`.
     pub user: Option<String>,
     /// PEM file of CA certificates for connections to the authority; absent means the CA

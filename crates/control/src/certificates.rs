@@ -158,7 +158,8 @@ fn kind(algorithm: SignatureAlgorithm) -> &'static str {
         SignatureAlgorithm::ECDSA => "ecdsa",
         SignatureAlgorithm::RSA => "rsa",
         SignatureAlgorithm::ED25519 => "ed25519",
-        _ => "other",
+        // The loader accepts no other keys.
+        _ => "ml-dsa",
     }
 }
 

@@ -6,9 +6,13 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use becket_cluster::replica::CertificateTag;
+use becket_cluster::sharing::{SharedCertificate, SharingOutput};
 use becket_cluster::{Host, Membership, NameLookup, NoBoot, Resolve, Secret, Settings};
 use becket_config::error::Problem;
+use becket_keys::digest::digest;
 use becket_proto::session::PolicyTag;
+use tokio::sync::mpsc::UnboundedSender;
 use zeroize::Zeroizing;
 
 use crate::health::prober;
@@ -49,7 +53,23 @@ pub fn settings(config: &Config) -> Option<Settings> {
         id_lifetime: config.file.sessions.id_lifetime,
         max_age: config.file.session_max_age(),
         stick_lifetime: sticks.max().unwrap_or_default(),
+        certificates: shared_certificates(config),
     })
+}
+
+fn shared_certificates(config: &Config) -> Vec<SharedCertificate> {
+    let acme = config.file.acme.as_ref().filter(|acme| acme.share);
+    let certificates = acme.map_or(&[][..], |acme| &acme.certificate);
+    let shared = certificates.iter().map(|certificate| {
+        let names: Vec<String> = certificate.names.iter().map(ToString::to_string).collect();
+        let digest = digest(&[names.join(" ").as_bytes()]);
+        let first = digest.first_chunk().copied().unwrap_or_default();
+        SharedCertificate {
+            tag: CertificateTag(u64::from_be_bytes(first)),
+            names,
+        }
+    });
+    shared.collect()
 }
 
 /// Returns the UDP socket of replication: `given`, or a newly bound socket. Returns `None` if
@@ -81,6 +101,7 @@ pub fn membership(
     socket: Option<UdpSocket>,
     config: &Config,
     shared: &SharedState,
+    sharing: UnboundedSender<SharingOutput>,
 ) -> Result<Option<Membership>, NoBoot> {
     let (Some(socket), Some(settings)) = (socket, settings(config)) else {
         return Ok(None);
@@ -91,6 +112,7 @@ pub fn membership(
         resolver: Arc::new(PeerResolver(HostResolver::system())),
         clock: shared.clock,
         workers: shared.workers,
+        sharing,
     };
     Membership::new(socket, settings, host).map(Some)
 }

@@ -32,6 +32,7 @@ use crate::memory::MemoryWatch;
 use crate::reload::{Reloading, save_checked};
 use crate::rotation::{NotRotated, Rotation};
 use crate::sandbox::Sandbox;
+use crate::server::companion_state::CompanionState;
 use crate::server::outcomes::PendingOutcomes;
 use crate::server::retired::RetiredMaps;
 use crate::server::shared_limits::SharedLimits;
@@ -141,7 +142,8 @@ fn launch_parts(
     logging.start()?;
     let shared = shared(&config, clock, count, (&logging, access.as_ref()));
     let rotation = Rotation::of(&config, now)?;
-    let cluster = cluster::membership(sockets.peers, &config, &shared)?;
+    let companion = CompanionState::default();
+    let cluster = cluster::membership(sockets.peers, &config, &shared, companion.sharing())?;
     let (sender, ended) = unbounded_channel();
     let common = Common {
         adopted: shared.backends.adopt(&config),
@@ -169,6 +171,7 @@ fn launch_parts(
             waiting: PendingOutcomes::default(),
         },
         cluster,
+        companion,
         logs: LogThreads { logging, access },
         admin: AdminThreads {
             sockets: sockets.admin,

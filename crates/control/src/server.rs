@@ -12,6 +12,8 @@
 
 mod changes;
 mod commands;
+mod companion;
+pub mod companion_state;
 mod edits;
 pub mod outcomes;
 mod renewal;
@@ -36,6 +38,7 @@ use tokio::sync::mpsc::{Receiver, Sender, UnboundedReceiver};
 use tokio::task::spawn_blocking;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep_until};
 
+use self::companion_state::CompanionState;
 use self::outcomes::PendingOutcomes;
 use self::retired::RetiredMaps;
 use self::upgrade_state::Handover;
@@ -112,6 +115,7 @@ pub struct Control {
     pub rotation: Rotation,
     pub config: ConfigTasks,
     pub cluster: Option<Membership>,
+    pub companion: CompanionState,
     pub logs: LogThreads,
     pub admin: AdminThreads,
     pub handover: Handover,
@@ -187,6 +191,7 @@ impl Control {
                 }
                 reloaded = self.config.reloading.prepared() => self.finish_reload(reloaded),
                 seen = self.config.watching.next() => self.handle_seen(seen),
+                event = self.companion.next() => self.handle_companion(event),
                 ended = self.ended.recv() => {
                     left -= 1;
                     if let Err(error) = ended.map_or_else(gone, |ended| ended.result) {
@@ -395,7 +400,8 @@ impl Control {
         let given = config.peers_arrive_at();
         let given = given.and_then(|address| sockets.take_datagrams(address));
         let bound = cluster::bind(config, given).map_err(|problem| vec![problem.to_string()])?;
-        let membership = cluster::membership(bound, config, self.state.shared());
+        let sharing = self.companion.sharing();
+        let membership = cluster::membership(bound, config, self.state.shared(), sharing);
         membership.map_err(|error| vec![format!("cluster.listen: {error}")])
     }
 
@@ -407,6 +413,7 @@ impl Control {
         } else {
             tracing::info!(name: "replication-ended", "replication of TLS sessions stopped");
         }
+        self.share_again(membership.as_ref());
         let node = membership.as_ref().map(Membership::node);
         self.state.change(|it| it.node = node);
         self.cluster = membership;

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use becket_config::address::NamePattern;
 use becket_config::choices::DefaultCertificate;
 use becket_proto::sorted_chunks::SortedChunks;
-use rustls::{SignatureAlgorithm, SignatureScheme};
+use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 
 use super::loaded::{Loaded, Names};
 use crate::signing::Offload;
@@ -516,16 +516,27 @@ impl KeySet {
         }
     }
 
-    /// Returns the index of the first chain whose key supports an accepted signature scheme. If
-    /// there is none, returns the index of the first chain.
-    pub fn choose(&self, accepted: &[SignatureScheme]) -> Option<usize> {
+    /// Returns the index of the first chain whose key supports an accepted signature scheme.
+    /// Prefers a chain with a certificate that one of `authorities` issued (RFC 8446, section
+    /// 4.2.4). If no key supports a scheme, returns the index of the first chain.
+    pub fn choose(
+        &self,
+        accepted: &[SignatureScheme],
+        authorities: &[DistinguishedName],
+    ) -> Option<usize> {
         let chains = self.chains();
         // A single chain is sent in any case.
-        let chosen = match chains.len() {
-            1 => None,
-            _ => chains.iter().position(|it| it.key.supports(accepted)),
+        if chains.len() <= 1 {
+            return (!chains.is_empty()).then_some(0);
+        }
+        let is_usable = |it: &Arc<Loaded>| it.key.supports(accepted);
+        let is_named = |it: &Arc<Loaded>| is_usable(it) && it.is_issued_by(authorities);
+        let named = match authorities {
+            [] => None,
+            _ => chains.iter().position(is_named),
         };
-        chosen.or((!chains.is_empty()).then_some(0))
+        let chosen = named.or_else(|| chains.iter().position(is_usable));
+        chosen.or(Some(0))
     }
 
     /// Returns the handshake signatures that are sent to other threads. This is the maximum over
@@ -550,7 +561,7 @@ fn only_managed(listed: &[Listed]) -> bool {
 }
 
 /// Returns the rank of an algorithm; 0 is the most preferred. ECDSA and Ed25519 signatures need
-/// less CPU time than RSA signatures.
+/// less CPU time than RSA signatures. ML-DSA is last: a client that supports it may lack the CA.
 fn preference(algorithm: SignatureAlgorithm) -> u8 {
     match algorithm {
         SignatureAlgorithm::ECDSA => 0,

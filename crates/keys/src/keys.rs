@@ -432,7 +432,7 @@ fn match_key(
         Err(error) => {
             let fault = format!("a private key that cannot be used: {error}");
             report.error(shown(path, file, fault).accepted(
-                "RSA of at least 2048 bits, P-256, P-384, P-521 or Ed25519; PKCS#8, PKCS#1 or SEC1",
+                "RSA of at least 2048 bits, P-256, P-384, P-521, Ed25519 or ML-DSA; PKCS#8, PKCS#1 or SEC1",
             ));
             return None;
         }

@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use becket_multibuffer::PrivateKey;
 use becket_proto::ticket::UnixSeconds;
 use rustls::sign::{CertifiedKey, SigningKey};
-use rustls::{SignatureAlgorithm, SignatureScheme};
+use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{ASN1Time, Validity};
 
@@ -181,6 +181,18 @@ impl Loaded {
         let issuers = self.issuers.certificates().iter().map(AsRef::as_ref);
         let parts: Vec<&[u8]> = std::iter::once(&*self.leaf).chain(issuers).collect();
         digest(&parts)
+    }
+
+    /// Returns `true` if one of these names in DER is the issuer of a certificate of the chain.
+    pub fn is_issued_by(&self, authorities: &[DistinguishedName]) -> bool {
+        let is_named = |issuer: &[u8]| authorities.iter().any(|name| name.as_ref() == issuer);
+        let issuers = &self.issuers.facts;
+        let of_leaf = match issuers.first() {
+            // The subject of the next certificate is the issuer of the leaf.
+            Some(next) => is_named(&next.subject),
+            None => facts::certificate(&self.leaf).is_some_and(|it| is_named(it.issuer().as_raw())),
+        };
+        of_leaf || issuers.iter().any(|it| is_named(&it.issuer))
     }
 
     /// Parses the certificate for the names that it serves.

@@ -35,10 +35,7 @@ fn key(leaf: &X509Certificate<'_>) -> Option<String> {
         // The parser rounds P-521 up to whole bytes: 66 bytes, or 528 bits.
         Ok(PublicKey::EC(key)) if key.key_size() == 528 => Some("EC521".to_owned()),
         Ok(PublicKey::EC(key)) => Some(format!("EC{}", key.key_size())),
-        _ if leaf.public_key().algorithm.algorithm.to_id_string() == ED25519 => {
-            Some("ED25519".to_owned())
-        }
-        _ => None,
+        _ => without_hash(&leaf.public_key().algorithm.algorithm.to_id_string()).map(str::to_owned),
     }
 }
 
@@ -50,12 +47,20 @@ fn signature(id: &str) -> Option<&'static str> {
         "1.2.840.113549.1.1.12" | "1.2.840.10045.4.3.3" => "SHA384",
         "1.2.840.113549.1.1.13" | "1.2.840.10045.4.3.4" => "SHA512",
         "1.2.840.113549.1.1.10" => "RSASSA-PSS",
-        ED25519 => "ED25519",
-        _ => return None,
+        _ => return without_hash(id),
     })
 }
 
-const ED25519: &str = "1.3.101.112";
+/// Returns the name of an algorithm whose keys sign in one way only.
+fn without_hash(id: &str) -> Option<&'static str> {
+    Some(match id {
+        "1.3.101.112" => "ED25519",
+        "2.16.840.1.101.3.4.3.17" => "ML-DSA-44",
+        "2.16.840.1.101.3.4.3.18" => "ML-DSA-65",
+        "2.16.840.1.101.3.4.3.19" => "ML-DSA-87",
+        _ => return None,
+    })
+}
 
 #[cfg(test)]
 mod tests {
@@ -74,6 +79,9 @@ mod tests {
             (&rcgen::PKCS_ECDSA_P256_SHA256, "SHA256", "EC256"),
             (&rcgen::PKCS_ECDSA_P384_SHA384, "SHA384", "EC384"),
             (&rcgen::PKCS_ED25519, "ED25519", "ED25519"),
+            (&rcgen::PKCS_ML_DSA_44, "ML-DSA-44", "ML-DSA-44"),
+            (&rcgen::PKCS_ML_DSA_65, "ML-DSA-65", "ML-DSA-65"),
+            (&rcgen::PKCS_ML_DSA_87, "ML-DSA-87", "ML-DSA-87"),
             (&rcgen::PKCS_RSA_SHA256, "SHA256", "RSA2048"),
         ] {
             assert_eq!(presented(algorithm), (Some(signature), key.to_owned()));

@@ -1,9 +1,8 @@
 //! The ACME companion: a program that orders certificates, as a child of the supervisor.
 //!
 //! The companion (`becket-acme`) runs next to the serving process, as a user of its own, and has no
-//! key that clients are served with until it has ordered one. It sends the complete set of pending
-//! challenges, in which names are indices into the `[acme]` section. The supervisor forwards the
-//! set to the serving process, and the answer back.
+//! key that clients are served with until it has ordered one. The supervisor connects it to the
+//! serving process ([`crate::companion_link`]), and sees none of their messages.
 //!
 //! A companion that exits or violates the protocol is started again after a pause. A new
 //! configuration or program ends it; it continues its order after the next start.
@@ -18,15 +17,12 @@ use becket_sys::{privileges, root_only};
 use tokio::time::Instant;
 
 use super::resources::check_program;
-use crate::protocol::AcmeChallenge;
 
 /// State of the companion that outlives its process.
 #[derive(Debug, Default)]
 pub(super) struct Companion {
     /// Section that the running companion was started with.
     pub(super) section: Option<Acme>,
-    /// Pending challenges, and the number of this set.
-    pub(super) pending: (u32, Vec<AcmeChallenge>),
     /// Time before which no companion is started.
     pub(super) pause_until: Option<Instant>,
     pub(super) started: Option<Instant>,

@@ -1,6 +1,7 @@
 //! The part of the supervisor's process that starts, ends and serves the companion.
 
 use std::io;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use tokio::time::Instant;
@@ -9,7 +10,7 @@ use super::child::{Child, spawn_companion};
 use super::companion::{COMPANION, LONG, MOST_DOUBLINGS, PAUSE, companion_program, companion_user};
 use super::run::Runner;
 use super::supervisor::ProcessEnd;
-use crate::protocol::{AcmeStart, Command, Event, MOST_CHALLENGES};
+use crate::protocol::{AcmeStart, Command};
 
 impl Runner {
     /// Starts or ends the companion, as the configuration in use requires.
@@ -49,18 +50,10 @@ impl Runner {
         child.send(&Command::Acme(Box::new(start)), Vec::new());
         self.children.push(child);
         self.companion.section = Some(section);
-        Ok(())
-    }
-
-    /// Handles an event of the companion. Kills a companion that violates the protocol.
-    pub(super) fn companion_event(&mut self, event: Event) {
-        match event {
-            Event::Challenges(number, challenges) if challenges.len() <= MOST_CHALLENGES => {
-                self.companion.pending = (number, challenges);
-                self.send_challenges();
-            }
-            _ => self.companion_fault("unexpected event"),
+        if let Some(serving) = self.supervisor.serving() {
+            self.connect_companion(serving);
         }
+        Ok(())
     }
 
     pub(super) fn companion_fault(&self, fault: &str) {
@@ -68,36 +61,25 @@ impl Runner {
         self.kill_companion();
     }
 
-    /// Sends the pending challenges to the serving process.
-    pub(super) fn send_challenges(&mut self) {
-        if let Some(serving) = self.supervisor.serving() {
-            let (number, challenges) = self.companion.pending.clone();
-            self.send(serving, &Command::Challenges(number, challenges));
+    /// Gives the ends of a new socket pair to the companion, if it runs, and to the serving process.
+    pub(super) fn connect_companion(&mut self, serving: u32) {
+        if self.children.iter().all(|child| child.id != COMPANION) {
+            return;
         }
-    }
-
-    /// Sends the pending challenges to a process that begins to serve.
-    pub(super) fn pass_challenges(&mut self, process: u32) {
-        let (number, challenges) = self.companion.pending.clone();
-        if !challenges.is_empty() {
-            self.send(process, &Command::Challenges(number, challenges));
-        }
-    }
-
-    /// Forwards the answer of a process to the companion.
-    pub(super) fn challenges_served(&mut self, process: u32, number: u32) {
-        if self.supervisor.serving() == Some(process) && number == self.companion.pending.0 {
-            self.send(COMPANION, &Command::ChallengesServed(number));
+        match UnixStream::pair() {
+            Ok((one, two)) => {
+                self.send_with(serving, &Command::Companion, vec![one.into()]);
+                self.send_with(COMPANION, &Command::Companion, vec![two.into()]);
+            }
+            Err(error) => {
+                tracing::error!(name: "acme-connect-failed", %error, "cannot connect the ACME companion to the serving process");
+            }
         }
     }
 
     pub(super) fn companion_exited(&mut self, ended: &ProcessEnd) {
         let is_wanted = self.companion.section == self.held.current.acme;
         self.companion.section = None;
-        if !self.companion.pending.1.is_empty() {
-            self.companion.pending.1.clear();
-            self.send_challenges();
-        }
         if is_wanted {
             tracing::warn!(name: "acme-exited", status = ended.text, "the ACME companion exited; starting it again");
             self.pause_companion();

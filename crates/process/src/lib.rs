@@ -24,7 +24,8 @@
 //! * [`supervisor`]: decisions, with a state diagram;
 //! * [`run`], [`child`], [`resources`], [`needs`]: processes, sockets and files for these
 //!   decisions;
-//! * [`companion`]: the ACME companion as a child process;
+//! * [`companion`]: the ACME companion as a child process; [`companion_link`] connects it to the
+//!   serving process;
 //! * [`carried`]: state that passes execve(2) when the supervisor executes the new program;
 //! * [`link`]: the serving process's end; `becket_control::handover` passes its state to the next
 //!   process;
@@ -47,6 +48,7 @@
 mod carried;
 mod child;
 mod companion;
+pub mod companion_link;
 mod companion_runner;
 mod enter;
 pub mod link;

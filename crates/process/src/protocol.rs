@@ -25,7 +25,7 @@ use becket_sys::identity::UnixIdentity;
 use serde::{Deserialize, Serialize};
 
 /// Version of the frames and of the state that a supervisor carries over an exec.
-pub const VERSION: &str = "6";
+pub const VERSION: &str = "7";
 /// Environment variable with [`VERSION`], set in a process that a supervisor started.
 pub const IS_STARTED: &str = "BECKET_CHILD";
 /// Environment variable with [`VERSION`], set for a program that a supervisor executed to replace
@@ -35,8 +35,6 @@ pub(crate) const IS_CONTINUED: &str = "BECKET_CONTINUED";
 pub const LONGEST_EVENT: usize = 1024 * 1024;
 /// Maximum size of a command in bytes; fits the paths of 200 000 certificates.
 pub const LONGEST_COMMAND: usize = 64 * 1024 * 1024;
-/// Maximum number of pending challenges.
-pub const MOST_CHALLENGES: usize = 256;
 /// Maximum number of files opened for a process at a time.
 pub const MOST_OPENED: u32 = 64;
 
@@ -73,11 +71,9 @@ pub enum Command {
     Token(usize),
     /// First command to the ACME companion: change to the user and order certificates.
     Acme(Box<AcmeStart>),
-    /// Answer these challenges instead of the previous ones. The number of the set comes back in
-    /// [`Event::ChallengesServed`].
-    Challenges(u32, Vec<AcmeChallenge>),
-    /// The serving process answers the companion's set of challenges with this number.
-    ChallengesServed(u32),
+    /// The attached socket connects the serving process and the ACME companion
+    /// ([`crate::companion_link`]), instead of an earlier one.
+    Companion,
     /// Open the log files again.
     Reopen,
     /// Stop accepting, finish the connections and exit.
@@ -126,10 +122,6 @@ pub enum Event {
     Granted(u32, Counts),
     /// An operator sent this request through the admin API.
     Asked(OperatorRequest),
-    /// All pending challenges of the companion, and the number of this set.
-    Challenges(u32, Vec<AcmeChallenge>),
-    /// All workers answer the challenges of the set with this number.
-    ChallengesServed(u32),
 }
 
 /// An operator's request, by a signal or through the admin API.
@@ -155,26 +147,6 @@ pub struct AcmeStart {
     /// User to change to, with the group of the serving process; `None` if the supervisor has no
     /// privileges to drop.
     pub user: Option<UnixIdentity>,
-}
-
-/// A pending challenge of an ACME authority, for a name of the configuration.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AcmeChallenge {
-    /// Index in `acme.certificate`.
-    pub certificate: u32,
-    /// Index in the names of that certificate.
-    pub name: u32,
-    pub answer: ChallengeAnswer,
-    /// Seconds from now until the challenge is withdrawn.
-    pub lifetime: u32,
-}
-
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum ChallengeAnswer {
-    /// SHA-256 digest of the key authorization.
-    TlsAlpn([u8; 32]),
-    /// Token and account thumbprint, both base64url.
-    Http { token: String, thumbprint: String },
 }
 
 #[derive(Debug, Serialize, Deserialize)]

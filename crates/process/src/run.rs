@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -164,15 +165,14 @@ impl Runner {
             };
             self.reported += 1;
             match happened {
-                ChildEvent::Event(event) if process == COMPANION => self.companion_event(event),
+                ChildEvent::Event(_) if process == COMPANION => {
+                    self.companion_fault("unexpected event");
+                }
                 ChildEvent::Broken(fault) if process == COMPANION => self.companion_fault(fault),
                 ChildEvent::Exited(ended) if process == COMPANION => {
                     self.children.retain(|child| child.id != process);
                     self.companion_exited(&ended);
                     return Input::Tick;
-                }
-                ChildEvent::Event(Event::ChallengesServed(number)) => {
-                    self.challenges_served(process, number);
                 }
                 ChildEvent::Event(Event::Open {
                     listing,
@@ -281,8 +281,10 @@ impl Runner {
             Action::Commit(process) => self.commit(process),
             Action::Send(process, command) => {
                 self.send(process, &command);
+                if let Command::Serve(_) | Command::Resume(..) = command {
+                    self.connect_companion(process);
+                }
                 if let Command::Serve(_) = command {
-                    self.pass_challenges(process);
                     tracing::info!(name: "serve-command-sent", process, "sent the command to accept clients");
                 }
             }
@@ -313,8 +315,12 @@ impl Runner {
     }
 
     pub(super) fn send(&mut self, process: u32, command: &Command) {
+        self.send_with(process, command, Vec::new());
+    }
+
+    pub(super) fn send_with(&mut self, process: u32, command: &Command, fds: Vec<OwnedFd>) {
         if let Some(child) = self.child(process) {
-            child.send(command, Vec::new());
+            child.send(command, fds);
         }
     }
 

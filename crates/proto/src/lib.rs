@@ -16,6 +16,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod acme;
 pub mod admission;
 pub mod backlog;
 pub mod balance;

@@ -21,31 +21,54 @@ use rustls::pki_types::PrivatePkcs8KeyDer;
 use rustls::server::NoServerSessionStorage;
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
 
+use becket_proto::acme::{Challenge, ChallengeAnswer};
 use becket_proto::client_hello::ClientHello;
 
-/// PendingChallenges that all workers share.
+/// Answers to the pending challenges, which all workers share.
 #[derive(Debug, Default)]
-pub struct Challenges(RwLock<PendingChallenges>);
+pub struct Challenges(RwLock<PendingAnswers>);
 
-/// The answers of all pending challenges.
 #[derive(Debug, Default)]
-pub struct PendingChallenges {
-    /// TLS configurations by server name.
-    configs: HashMap<String, (Duration, Arc<ServerConfig>)>,
+struct PendingAnswers {
+    /// Answers of TLS-ALPN-01 by server name.
+    configs: HashMap<String, TlsAnswer>,
     /// Key authorizations by token.
     authorizations: HashMap<String, (Duration, Arc<str>)>,
 }
 
+#[derive(Clone, Debug)]
+struct TlsAnswer {
+    digest: [u8; 32],
+    until: Duration,
+    config: Arc<ServerConfig>,
+}
+
 impl Challenges {
-    pub fn replace(&self, answers: PendingChallenges) {
+    /// Replaces all answers; each is given until a time. The last of several for one name counts.
+    /// Keeps the certificates of challenges that were pending before. Calls `failed` for a challenge
+    /// that cannot be answered.
+    pub fn replace<'a>(
+        &self,
+        challenges: impl IntoIterator<Item = &'a (Challenge, Duration)>,
+        mut failed: impl FnMut(&Challenge, String),
+    ) {
+        let mut answers = PendingAnswers::default();
+        {
+            let before = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            for (challenge, until) in challenges {
+                if let Err(error) = answers.add(challenge, *until, &before) {
+                    failed(challenge, error);
+                }
+            }
+        }
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = answers;
     }
 
     /// Returns the TLS configuration that answers the challenge for a server name at time `now`.
     pub fn config(&self, name: &str, now: Duration) -> Option<Arc<ServerConfig>> {
         let answers = self.0.read().unwrap_or_else(PoisonError::into_inner);
-        let (until, config) = answers.configs.get(name)?;
-        (now < *until).then(|| Arc::clone(config))
+        let answer = answers.configs.get(name)?;
+        (now < answer.until).then(|| Arc::clone(&answer.config))
     }
 
     /// Returns the answer to an HTTP request for `path` at time `now`.
@@ -57,45 +80,45 @@ impl Challenges {
     }
 }
 
-impl PendingChallenges {
-    /// Adds the answer of a TLS-ALPN-01 challenge: a self-signed certificate for `name` with the
-    /// digest of the key authorization.
-    ///
-    /// # Errors
-    /// Fails if `name` is neither a host name nor an IP address.
-    pub fn add_digest(
-        &mut self,
-        name: &str,
-        digest: &[u8; 32],
-        until: Duration,
-    ) -> Result<(), String> {
-        let config = config(name, digest).map_err(|error| error.to_string())?;
-        self.configs
-            .insert(asked_name(name), (until, Arc::new(config)));
-        Ok(())
-    }
-
-    /// Adds the answer of an HTTP-01 challenge.
-    ///
-    /// # Errors
-    /// Fails if a value is not base64url (RFC 4648 section 5).
-    pub fn add_http(
-        &mut self,
-        token: String,
-        thumbprint: &str,
-        until: Duration,
-    ) -> Result<(), String> {
-        let is_valid = |text: &str| {
-            let is_base64 = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-            (1..=LONGEST_TOKEN).contains(&text.len()) && text.bytes().all(is_base64)
-        };
-        if !is_valid(&token) || !is_valid(thumbprint) {
-            return Err("a token or a thumbprint is not base64url".to_owned());
+impl PendingAnswers {
+    /// Fails if the name is neither a host name nor an IP address, and if a token or a thumbprint is
+    /// not base64url (RFC 4648 section 5).
+    fn add(&mut self, challenge: &Challenge, until: Duration, before: &Self) -> Result<(), String> {
+        match &challenge.answer {
+            ChallengeAnswer::TlsAlpn(digest) => {
+                let name = asked_name(&challenge.name);
+                let known = before.configs.get(&name);
+                let known = known.filter(|known| known.digest == *digest);
+                let config = match known {
+                    Some(known) => Arc::clone(&known.config),
+                    None => {
+                        let config = config(&challenge.name, digest);
+                        Arc::new(config.map_err(|error| error.to_string())?)
+                    }
+                };
+                let answer = TlsAnswer {
+                    digest: *digest,
+                    until,
+                    config,
+                };
+                self.configs.insert(name, answer);
+            }
+            ChallengeAnswer::Http { token, thumbprint } => {
+                if !is_base64url(token) || !is_base64url(thumbprint) {
+                    return Err("a token or a thumbprint is not base64url".to_owned());
+                }
+                let authorization = format!("{token}.{thumbprint}").into();
+                self.authorizations
+                    .insert(token.clone(), (until, authorization));
+            }
         }
-        let authorization = format!("{token}.{thumbprint}").into();
-        self.authorizations.insert(token, (until, authorization));
         Ok(())
     }
+}
+
+fn is_base64url(text: &str) -> bool {
+    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+    (1..=LONGEST_TOKEN).contains(&text.len()) && text.bytes().all(is_valid)
 }
 
 /// Returns `true` if the client offers `acme-tls/1` and no other protocol, as only an authority
@@ -159,15 +182,30 @@ mod tests {
 
     const MINUTE: Duration = Duration::from_secs(60);
 
+    fn by_tls(name: &str) -> Challenge {
+        Challenge {
+            name: name.to_owned(),
+            answer: ChallengeAnswer::TlsAlpn([7; 32]),
+        }
+    }
+
+    fn by_http(token: &str, thumbprint: &str) -> Challenge {
+        Challenge {
+            name: String::new(),
+            answer: ChallengeAnswer::Http {
+                token: token.to_owned(),
+                thumbprint: thumbprint.to_owned(),
+            },
+        }
+    }
+
     #[test]
     fn an_answer_ends_at_its_deadline_and_with_the_next_set() {
         let challenges = Challenges::default();
-        let mut answers = PendingChallenges::default();
-        answers.add_digest("a.test", &[1; 32], MINUTE).unwrap();
-        answers
-            .add_http("token".to_owned(), "thumb", MINUTE)
-            .unwrap();
-        challenges.replace(answers);
+        let pending = [by_tls("a.test"), by_http("token", "thumb")];
+        let pending = pending.map(|it| (it, MINUTE));
+        let fails = |challenge: &Challenge, error| panic!("{challenge:?}: {error}");
+        challenges.replace(&pending, fails);
         let before = MINUTE - Duration::from_nanos(1);
         let path = format!("{HTTP_PATH}token");
         assert!(challenges.config("a.test", before).is_some());
@@ -177,17 +215,23 @@ mod tests {
         assert_eq!(answer.as_deref(), Some("token.thumb"));
         assert!(challenges.http(&path, MINUTE).is_none());
         assert!(challenges.http("/token", before).is_none());
-        challenges.replace(PendingChallenges::default());
+        let first = challenges.config("a.test", before).unwrap();
+        challenges.replace(&pending, fails);
+        let again = challenges.config("a.test", before).unwrap();
+        assert!(Arc::ptr_eq(&first, &again), "another certificate");
+        challenges.replace(&[], fails);
         assert!(challenges.config("a.test", before).is_none());
         assert!(challenges.http(&path, before).is_none());
     }
 
     #[test]
     fn a_token_cannot_leave_its_path_or_add_lines() {
-        let mut answers = PendingChallenges::default();
+        let before = PendingAnswers::default();
+        let mut answers = PendingAnswers::default();
         for token in ["", "../x", "a\r\nb", "a b", &"a".repeat(257)] {
-            assert!(answers.add_http(token.to_owned(), "x", MINUTE).is_err());
-            assert!(answers.add_http("x".to_owned(), token, MINUTE).is_err());
+            for challenge in [by_http(token, "x"), by_http("x", token)] {
+                assert!(answers.add(&challenge, MINUTE, &before).is_err());
+            }
         }
     }
 
@@ -201,9 +245,10 @@ mod tests {
 
     #[test]
     fn the_certificate_has_the_digest_in_a_critical_extension_and_one_name() {
-        let mut answers = PendingChallenges::default();
-        answers.add_digest("192.0.2.1", &[7; 32], MINUTE).unwrap();
-        let (_, config) = &answers.configs["1.2.0.192.in-addr.arpa"];
+        let before = PendingAnswers::default();
+        let mut answers = PendingAnswers::default();
+        answers.add(&by_tls("192.0.2.1"), MINUTE, &before).unwrap();
+        let config = &answers.configs["1.2.0.192.in-addr.arpa"].config;
         assert_eq!(config.alpn_protocols, [ACME_TLS]);
         let key = KeyPair::generate().unwrap();
         let mut params = CertificateParams::new(["192.0.2.1".to_owned()]).unwrap();

@@ -44,6 +44,7 @@
 #![forbid(unsafe_code)]
 
 pub mod admission;
+mod certificate_compression;
 pub mod chain;
 pub mod challenges;
 pub mod config;

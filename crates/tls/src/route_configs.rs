@@ -17,16 +17,18 @@ use becket_proto::client_hello::ClientHello;
 use becket_proto::session::PolicyTag;
 use becket_proto::session_table::SessionTable;
 use rustls::ServerConfig;
+use rustls::compress::CompressionCache;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
 use rustls::server::ProducesTickets;
 use rustls::server::{ClientHello as ReadHello, NoServerSessionStorage, ResolvesServerCert};
 use rustls::sign::CertifiedKey;
 
+use super::certificate_compression::COMPRESSORS;
 use super::key_log::LateKeyLog;
 use super::policy::{groups, versions};
 use super::served_key::served_key;
 use super::skipping::SecretsForSkipping;
-use crate::config::{Listener, Policy, Route};
+use crate::config::{Policy, Route};
 use crate::random::TlsRandom;
 use crate::resumption::Offer;
 use crate::sessions::context;
@@ -94,7 +96,8 @@ struct Resuming {
 }
 
 impl RouteConfigs {
-    /// Builds the configurations of a route. Derives one ticket key for each ticket secret.
+    /// Builds the configurations of a route, which share a cache of compressed certificates. Derives
+    /// one ticket key for each ticket secret.
     ///
     /// # Errors
     ///
@@ -103,7 +106,7 @@ impl RouteConfigs {
     pub fn new(
         route: &Route,
         policy: &Policy,
-        listener: &Listener,
+        (certificates, compressed): (&Arc<CertificateMap>, &Arc<CompressionCache>),
         parts: &RouteParts,
     ) -> Result<Self, rustls::Error> {
         let clients = ReturningClients::new(policy.verifier.clone());
@@ -113,10 +116,12 @@ impl RouteConfigs {
             .at_most(parts.file.limits.client_hello / 2);
         let ticketer = Arc::new(ticketer);
         let resolver = ChainResolver {
-            certificates: Arc::clone(&listener.certificates),
+            certificates: Arc::clone(certificates),
             keys: Arc::clone(&parts.keys),
         };
         let mut plain = base(policy, resolver)?;
+        plain.cert_compressors = COMPRESSORS.to_vec();
+        plain.cert_compression_cache = Arc::clone(compressed);
         plain.enable_secret_extraction = true;
         if parts.key_log {
             plain.key_log = Arc::new(LateKeyLog::default());
@@ -284,7 +289,8 @@ impl ResolvesServerCert for ChainResolver {
             let is_same = certificate.server_name.as_deref() == name;
             is_same.then(|| self.certificates.keys_for(certificate.name()))
         })??;
-        let place = keys.choose(hello.signature_schemes())?;
+        let authorities = hello.certificate_authorities().unwrap_or_default();
+        let place = keys.choose(hello.signature_schemes(), authorities)?;
         let now = context::with(|handshake| {
             handshake.certificate.presented = Some(place);
             handshake.clock.unix

@@ -60,6 +60,9 @@ pub(crate) const OTHER_RSA: &str = "other-rsa.pem";
 pub(crate) const LONG_RSA: &str = "long-rsa.pem";
 pub(crate) const ODD_RSA: &str = "odd-rsa.pem";
 
+/// ML-DSA-44, for the same name as the first.
+pub(crate) const ML_DSA: &str = "ml-dsa.pem";
+
 pub(crate) const BACKEND: &str = "[[backend]]\nname = 'app'\n[[backend.server]]\naddress = '127.0.0.1:81'\n\
      [[backend.server]]\naddress = '127.0.0.1:82'\n";
 
@@ -73,6 +76,7 @@ impl House {
             ("ca.pem", "ca.test"),
             (COSTLY, "a.test"),
             (RSA, "a.test"),
+            (ML_DSA, "a.test"),
             (OTHER_RSA, "*.b.test"),
             (LONG_RSA, "long.test"),
             (ODD_RSA, "odd.test"),
@@ -196,6 +200,11 @@ fn write_certificate(path: &Path, name: &str) -> CertificateDer<'static> {
     params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
     if name != "ca.test" {
         params.is_ca = rcgen::IsCa::NoCa;
+        // Most certificates have different issuers, and can be compressed.
+        let file = path.file_name().unwrap_or_default().to_string_lossy();
+        let subject = &mut params.distinguished_name;
+        subject.push(rcgen::DnType::CommonName, &*file);
+        subject.push(rcgen::DnType::OrganizationName, "subject and issuer");
     }
     let certificate = params.self_signed(&key).unwrap();
     std::fs::write(path, certificate.pem() + &key.serialize_pem()).unwrap();
@@ -214,6 +223,7 @@ fn key_of(path: &Path) -> KeyPair {
         Some(OTHER_RSA) => rsa!("rsa-2048-other"),
         Some(LONG_RSA) => rsa!("rsa-3072"),
         Some(ODD_RSA) => rsa!("rsa-2048-exponent-3"),
+        Some(ML_DSA) => KeyPair::generate_for(&rcgen::PKCS_ML_DSA_44),
         Some(COSTLY) => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P384_SHA384),
         _ => KeyPair::generate_for(&rcgen::PKCS_ECDSA_P256_SHA256),
     };

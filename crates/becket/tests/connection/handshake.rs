@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use crate::script::link::End;
 use crate::script::stage::Stage;
+use becket_proto::acme::{Challenge, ChallengeAnswer};
 use becket_proto::close_reason::CloseReason;
-use becket_tls::challenges::{ACME_TLS, PendingChallenges};
+use becket_tls::challenges::ACME_TLS;
 use rustls::AlertDescription as Alert;
 use rustls::Error::AlertReceived;
 use rustls::version::{TLS12, TLS13};
@@ -314,11 +315,14 @@ fn an_authority_gets_the_answer_to_a_pending_challenge_and_is_never_relayed() {
         ),
     ] {
         let mut stage = house.stage();
-        let mut answers = PendingChallenges::default();
-        answers
-            .add_digest(pending, &[7; 32], Duration::MAX)
-            .unwrap();
-        stage.challenges.replace(answers);
+        let challenge = Challenge {
+            name: pending.to_owned(),
+            answer: ChallengeAnswer::TlsAlpn([7; 32]),
+        };
+        let pending = [(challenge, Duration::MAX)];
+        stage
+            .challenges
+            .replace(&pending, |_, error| panic!("{error}"));
         let mut config = house.client(&TLS13);
         config.alpn_protocols = vec![ACME_TLS.to_vec()];
         let mut client = Client::enter(&mut stage, house.listener(0), &Arc::new(config), name);

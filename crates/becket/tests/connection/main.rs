@@ -4,6 +4,7 @@
 
 mod admission;
 mod batches;
+mod certificates;
 mod chains;
 mod common;
 mod cuts;

@@ -15,7 +15,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::version::{TLS12, TLS13};
 use rustls::{HandshakeKind, ServerConfig, ServerConnection, SupportedProtocolVersion};
 
-use crate::common::{Client, House, now};
+use crate::common::{Client, House, ML_DSA, now};
 
 /// A TLS server at its end of the last stream that was dialled.
 pub(crate) struct Host {
@@ -288,6 +288,19 @@ fn a_plain_client_is_forwarded_over_tls() {
         assert_eq!(host.settle(&mut stage), Some(CloseReason::Finished));
         assert!(client.watch().is_ended());
     }
+}
+
+#[test]
+fn a_server_with_an_ml_dsa_key_is_verified() {
+    let text = text(PLAIN, "", "name = 'a.test'");
+    let house = House::new(&text.replace("'a.pem'", &format!("'{ML_DSA}'")));
+    let mut stage = house.stage();
+    let mut client = stage.admit(house.listener(0), [Plan::Accept]);
+    client.write_all(b"question").unwrap();
+    assert!(stage.settle());
+    let mut host = Host::new(&Arc::new(server(&house, ML_DSA, &[&TLS13])));
+    host.settle(&mut stage);
+    assert_eq!(host.received, b"question", "{:?}", host.fault);
 }
 
 #[test]

@@ -27,6 +27,7 @@
 //!
 //! Times are durations since an arbitrary origin of the caller's monotonic clock.
 
+mod acme_record;
 mod datagram;
 mod hello_limits;
 mod join;
@@ -51,6 +52,7 @@ use std::time::Duration;
 
 use zeroize::Zeroize;
 
+pub use self::acme_record::{AcmeRecord, CertificateTag, ChallengeId, ChunkBytes, ChunkName};
 use self::datagram::PairId;
 pub use self::datagram::{MAX_DATAGRAM, SIGNATURE};
 use self::hello_limits::HelloLimits;
@@ -165,19 +167,35 @@ impl<V: Vault> Replica<V> {
 
     /// Queues a record for every live peer. Costs one copy per peer, and no cryptography. Counts every drop.
     pub fn offer(&mut self, record: &PeerRecord<'_>) {
+        self.queue(record, |_| true);
+    }
+
+    /// Queues a record for one peer, if it is live.
+    pub fn offer_to(&mut self, peer: PeerName, record: &PeerRecord<'_>) {
+        self.queue(record, |name| name == peer);
+    }
+
+    fn queue(&mut self, record: &PeerRecord<'_>, is_receiver: impl Fn(PeerName) -> bool) {
         let mut encoded = [0; MAX_RECORD];
         let Some(len) = record.encode(&mut encoded) else {
             self.total.drops.note(DropCause::TooLarge);
             return;
         };
         let encoded = encoded.get_mut(..len).unwrap_or_default();
-        for peer in self.peers.values_mut().filter(|peer| peer.is_live()) {
+        let peers = self.peers.values_mut().filter(|peer| peer.is_live());
+        for peer in peers.filter(|peer| is_receiver(peer.name)) {
             if !peer.outbox.push(encoded) {
                 peer.traffic.drops.note(DropCause::QueueFull);
                 self.total.drops.note(DropCause::QueueFull);
             }
         }
         encoded.zeroize();
+    }
+
+    /// Returns the names of the live peers.
+    pub fn live_peers(&self) -> impl Iterator<Item = PeerName> {
+        let live = self.peers.values().filter(|peer| peer.is_live());
+        live.map(|peer| peer.name)
     }
 
     pub fn live(&self) -> usize {

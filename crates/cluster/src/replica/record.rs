@@ -11,6 +11,7 @@
 //! ALIVE 6         sessions held u32
 //! ASK 7           youngest seconds u32
 //! END 8, BYE 10   empty
+//! 11 to 15        ACME records ([`super::acme_record`])
 //! ```
 //!
 //! Times are sent as durations in whole seconds, rounded so that no session lives longer by being
@@ -21,6 +22,7 @@ use std::fmt;
 use std::io::{self, Write};
 use std::time::Duration;
 
+use super::acme_record::{self, AcmeRecord};
 use super::datagram::{HEADER_LEN, MAX_DATAGRAM};
 use super::status::DropCause;
 use super::vault::{NONCE_LEN, TAG_LEN};
@@ -41,6 +43,7 @@ pub enum PeerRecord<'a> {
     Sync(SessionRecord<'a>),
     /// Assignment of a client to a server, in a dump for a joining node.
     Stuck(PeerStick),
+    Acme(AcmeRecord<'a>),
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -132,6 +135,7 @@ impl<'a> Frame<'a> {
             }
             Self::Record(PeerRecord::Stick(stick)) => write_stick(stick, out).map(|()| STICK),
             Self::Record(PeerRecord::Stuck(stick)) => write_stick(stick, out).map(|()| STUCK),
+            Self::Record(PeerRecord::Acme(record)) => record.write(out),
             Self::Echo(nonce) => out.write_all(nonce).map(|()| ECHO),
             Self::Alive { held } => out.write_all(&held.to_be_bytes()).map(|()| ALIVE),
             Self::Ask { youngest } => out.write_all(&youngest.to_be_bytes()).map(|()| ASK),
@@ -156,6 +160,10 @@ impl<'a> Frame<'a> {
             ASK => body.u32().map(|youngest| Self::Ask { youngest }),
             END => Some(Self::End),
             BYE => Some(Self::Bye),
+            acme_record::CHALLENGE..=acme_record::CHUNK => {
+                let record = AcmeRecord::read(kind, &mut body);
+                record.map(|record| Self::Record(PeerRecord::Acme(record)))
+            }
             _ => return Some(Err(DropCause::UnknownKind)),
         };
         Some(frame.ok_or(DropCause::Malformed))
@@ -390,7 +398,7 @@ mod tests {
         }
 
         #[test]
-        fn parsed_records_can_be_encoded(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..11) {
+        fn parsed_records_can_be_encoded(text in proptest::collection::vec(any::<u8>(), 0..100), kind in 1_u8..16) {
             let mut text = text;
             text.splice(..0, [kind, 0, text.len() as u8]);
             if let Some((record, _)) = PeerRecord::decode(&text) {

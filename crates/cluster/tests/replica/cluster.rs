@@ -514,6 +514,7 @@ impl Sink for TestSink {
                 self.sticks.entry(stick.origin.0).or_insert(stick.server);
                 return self.answer;
             }
+            PeerRecord::Acme(_) => panic!("no node shares certificates"),
         };
         assert_eq!(session.policy, POLICY);
         assert_eq!(

@@ -68,6 +68,11 @@ impl Acme {
             let accepted = "at least one [[acme.certificate]] with names";
             report.refuse(key!(at, self.certificate), "missing", accepted);
         }
+        if self.certificate.len() > MOST_CERTIFICATES {
+            let fault = format!("{} certificates", self.certificate.len());
+            let accepted = format!("at most {MOST_CERTIFICATES}");
+            report.refuse(key!(at, self.certificate), fault, accepted);
+        }
         let mut files = HashSet::new();
         for (index, certificate) in self.certificate.iter().enumerate() {
             let path = format!("{}[{index}]", key!(at, self.certificate));
@@ -108,5 +113,7 @@ impl Acme {
     }
 }
 
+/// Maximum number of certificates. The orders of a day, 50, could not renew more.
+const MOST_CERTIFICATES: usize = 10_000;
 /// Maximum number of names in a certificate. Let's Encrypt accepts no more.
 const MOST_NAMES: usize = 100;

@@ -3,7 +3,6 @@
 
 use std::io;
 use std::os::fd::OwnedFd;
-use std::time::Duration;
 
 use becket_proto::limits::Counts;
 use serde_json::json;
@@ -13,10 +12,7 @@ use super::outcomes::too_late;
 use crate::api::ChangeOutcome;
 use becket_process::link::Delivered;
 use becket_process::link::resources::ProcessResources;
-use becket_process::protocol::{
-    AcmeChallenge, ChallengeAnswer, Command, Event, OperatorRequest, Resources,
-};
-use becket_tls::challenges::PendingChallenges;
+use becket_process::protocol::{Command, Event, OperatorRequest, Resources};
 
 impl Control {
     pub(super) async fn obey(&mut self, (command, fds): Delivered) {
@@ -53,43 +49,11 @@ impl Control {
                 self.settle_limits();
             }
             Command::Granted(counts) => self.handover.limits.granted(&counts, self.state.shared()),
-            Command::Challenges(number, challenges) => self.answer_challenges(number, challenges),
+            Command::Companion => self.connect_companion(fds),
             // Ignores these commands here: the start of this process handles `Start`, the opener
-            // handles `Opened`, and the others are for the ACME companion.
-            Command::Start(_)
-            | Command::Opened(..)
-            | Command::Acme(_)
-            | Command::ChallengesServed(_) => {}
+            // handles `Opened`, and the last is for the ACME companion.
+            Command::Start(_) | Command::Opened(..) | Command::Acme(_) => {}
         }
-    }
-
-    /// Passes the answers of pending ACME challenges to the workers.
-    fn answer_challenges(&self, number: u32, challenges: Vec<AcmeChallenge>) {
-        let config = self.state.config();
-        let shared = self.state.shared();
-        let now = shared.clock.now().mono;
-        let mut answers = PendingChallenges::default();
-        for challenge in challenges {
-            let (certificate, index) = (challenge.certificate as usize, challenge.name as usize);
-            let section = config.file.acme.as_ref();
-            let certificate = section.and_then(|acme| acme.certificate.get(certificate));
-            let Some(name) = certificate.and_then(|it| it.names.get(index)) else {
-                continue;
-            };
-            let until = now + Duration::from_secs(challenge.lifetime.into()).min(LONGEST_CHALLENGE);
-            let name = name.to_string();
-            let added = match challenge.answer {
-                ChallengeAnswer::TlsAlpn(digest) => answers.add_digest(&name, &digest, until),
-                ChallengeAnswer::Http { token, thumbprint } => {
-                    answers.add_http(token, &thumbprint, until)
-                }
-            };
-            if let Err(error) = added {
-                tracing::error!(name: "challenge-failed", server_name = name, error, "cannot answer the challenge of an ACME authority");
-            }
-        }
-        shared.challenges.replace(answers);
-        self.report(&Event::ChallengesServed(number));
     }
 
     /// Combines the supervisor's list of files and sockets with the descriptors received for it. On
@@ -159,5 +123,3 @@ impl Control {
 
 const NO_SUPERVISOR: &str =
     "this becket has no supervisor to start the new program; use becket run";
-/// Maximum time for which a challenge is answered.
-const LONGEST_CHALLENGE: Duration = Duration::from_secs(3600);

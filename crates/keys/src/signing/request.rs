@@ -45,7 +45,8 @@ pub enum Offload {
     Never,
     /// Signatures that fill a batch: RSA-2048, if batches are available.
     Batches,
-    /// All signatures, because they take longer than a time slice on every processor.
+    /// All signatures, because they take longer than a time slice on every processor, or an ML-DSA
+    /// signature after many attempts.
     Always,
     /// All signatures: the key's token signs, even without crypto threads.
     Token,
@@ -107,6 +108,7 @@ mod tests {
                 Offload::Always,
                 Offload::Always,
             ),
+            (of(&rcgen::PKCS_ML_DSA_44), Offload::Always, Offload::Always),
         ] {
             let key = PrivateKeyDer::Pkcs8(key.unwrap().serialize_der().into());
             let key = any_supported_type(&key).unwrap();

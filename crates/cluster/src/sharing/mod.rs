@@ -1,0 +1,296 @@
+//! Shares pending ACME challenges and ordered certificates between nodes. A state machine without
+//! I/O: the caller passes in records, events and the time, and sends the records of
+//! [`CertificateSharing::poll`].
+//!
+//! **Challenges.** An authority may ask any node. A node sends its pending challenges to all peers
+//! until each has acknowledged them, and reports them as served then, or after three seconds. It
+//! repeats them while they are pending, and peers forget them [`CHALLENGE_LIFE`] after the last
+//! repetition.
+//!
+//! **Order.** A node announces each certificate that it can order. The *rank* of a node for a
+//! certificate is the number of nodes with a smaller number that announce it. The companion of rank
+//! 0 orders; the others wait longer, by their rank. A partition can lead to two orders, which is
+//! harmless.
+//!
+//! **Bundles.** An announcement has the start of validity and the digest of the bundle that the
+//! sender has. A node with an older bundle pulls it in chunks ([`bundles`]). The companion checks it
+//! like a bundle from an authority.
+//!
+//! Records of peers name only certificates of this node's configuration; all others are dropped.
+
+mod bundles;
+mod challenges;
+mod intervals;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use becket_proto::acme::{BundleFacts, Challenge};
+use becket_proto::ticket::NodeId;
+use tokio::sync::mpsc::UnboundedSender;
+use zeroize::Zeroizing;
+
+use self::bundles::Bundles;
+use self::challenges::ChallengeExchange;
+use self::intervals::{REPEAT, TICK};
+use crate::replica::{AcmeRecord, CertificateTag, DropCause, PeerName};
+
+/// A certificate of the configuration.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SharedCertificate {
+    pub tag: CertificateTag,
+    pub names: Vec<String>,
+}
+
+/// An event of this node's companion or workers. Indices refer to the configured certificates.
+#[derive(Debug)]
+pub enum SharingInput {
+    /// Bundles in use, one element for each certificate.
+    Held(Vec<Option<BundleFacts>>),
+    /// All pending challenges, and the number of this set.
+    Challenges(u32, Vec<Challenge>),
+    /// The workers answer the challenges of a [`SharingOutput::Challenges`].
+    Answered,
+    /// The bundle that [`SharingOutput::Send`] requested.
+    Bundle(usize, Zeroizing<Vec<u8>>),
+    /// The companion has exited.
+    Disconnected,
+}
+
+/// A request to this node's companion or workers.
+#[derive(Debug, PartialEq, Eq)]
+pub enum SharingOutput {
+    /// Answer these challenges of peers, each until a time, instead of the previous ones.
+    Challenges(Vec<(Challenge, Duration)>),
+    /// The set of challenges with this number is served.
+    Served(u32),
+    /// Ranks of this node, one for each certificate.
+    Ranks(Vec<u16>),
+    /// Pass the bundle in use to [`SharingInput::Bundle`].
+    Send(usize),
+    /// A peer has sent this bundle.
+    Received(usize, Zeroizing<Vec<u8>>),
+}
+
+#[derive(Debug)]
+pub(crate) struct CertificateSharing {
+    node: NodeId,
+    certificates: Vec<SharedCertificate>,
+    challenges: ChallengeExchange,
+    bundles: Bundles,
+    ranking: Ranking,
+    /// Live peers at the last poll.
+    peers: BTreeSet<PeerName>,
+    outputs: UnboundedSender<SharingOutput>,
+    polled: Duration,
+    /// `true` if there is work that does not wait for the next tick.
+    is_due: bool,
+}
+
+/// Order of the nodes that announce a certificate.
+#[derive(Debug, Default)]
+struct Ranking {
+    /// Time of the last announcement, by certificate and node.
+    announced: BTreeMap<(usize, NodeId), Duration>,
+    /// Time from which ranks are known. Set when the companion first connects.
+    known_from: Option<Duration>,
+    reported: Option<Vec<u16>>,
+}
+
+impl CertificateSharing {
+    pub(crate) fn new(
+        node: NodeId,
+        certificates: Vec<SharedCertificate>,
+        outputs: UnboundedSender<SharingOutput>,
+    ) -> Self {
+        Self {
+            node,
+            bundles: Bundles::new(certificates.len()),
+            certificates,
+            challenges: ChallengeExchange::default(),
+            ranking: Ranking::default(),
+            peers: BTreeSet::new(),
+            outputs,
+            polled: Duration::ZERO,
+            is_due: false,
+        }
+    }
+
+    /// Applies a reloaded configuration. Other certificates discard all state; the companion is
+    /// started again with them.
+    pub(crate) fn reload(&mut self, certificates: Vec<SharedCertificate>) {
+        if self.certificates != certificates {
+            *self = Self::new(self.node, certificates, self.outputs.clone());
+            self.output(SharingOutput::Challenges(Vec::new()));
+        }
+    }
+
+    pub(crate) fn input(&mut self, input: SharingInput, now: Duration) {
+        self.is_due = true;
+        match input {
+            SharingInput::Held(held) if held.len() == self.certificates.len() => {
+                self.bundles.set_held(held);
+                self.ranking
+                    .known_from
+                    .get_or_insert(now.saturating_add(SETTLING_TIME));
+            }
+            // A companion with another configuration is about to be replaced.
+            SharingInput::Held(_) => {}
+            SharingInput::Challenges(number, set) => self.challenges.set_own(number, &set, now),
+            SharingInput::Answered => self.challenges.catch_up(),
+            SharingInput::Bundle(index, bundle) => self.bundles.set_source(index, bundle, now),
+            SharingInput::Disconnected => {
+                self.challenges.clear_own();
+                self.bundles.disconnect();
+                self.ranking.reported = None;
+            }
+        }
+    }
+
+    /// Applies a record of a peer.
+    pub(crate) fn take(
+        &mut self,
+        from: PeerName,
+        record: AcmeRecord<'_>,
+        now: Duration,
+    ) -> Result<(), DropCause> {
+        match record {
+            AcmeRecord::Challenge { life, challenge } => {
+                let names = self.certificates.iter().flat_map(|it| &it.names);
+                let is_known = |name: &str| names.clone().any(|known| known == name);
+                self.challenges
+                    .learn(from, challenge, (life, now), is_known)?;
+            }
+            AcmeRecord::Answered(id) => self.challenges.acknowledge(from, id),
+            AcmeRecord::Holds(tag, facts) => {
+                let index = self.index(tag)?;
+                self.ranking.announced.insert((index, from.node), now);
+                self.bundles.offer(index, from, facts);
+            }
+            AcmeRecord::Want(name) => {
+                let index = self.index(name.certificate)?;
+                self.bundles.want(index, from, name, now);
+            }
+            AcmeRecord::Chunk(name, bytes) => {
+                let index = self.index(name.certificate)?;
+                self.bundles.chunk(index, from, name, bytes.0, now)?;
+            }
+        }
+        self.is_due = true;
+        Ok(())
+    }
+
+    /// Does all work that is due. `peers` are the live peers; `offer` sends a record to one of them,
+    /// or to all.
+    pub(crate) fn poll(
+        &mut self,
+        now: Duration,
+        peers: BTreeSet<PeerName>,
+        mut offer: impl FnMut(Option<PeerName>, AcmeRecord<'_>),
+    ) {
+        (self.polled, self.is_due) = (now, false);
+        if peers != self.peers {
+            self.bundles.set_peers(&peers);
+            self.peers = peers;
+        }
+        self.poll_challenges(now, &mut offer);
+        self.poll_bundles(now, &mut offer);
+        self.poll_ranks(now);
+    }
+
+    fn poll_challenges(
+        &mut self,
+        now: Duration,
+        offer: &mut impl FnMut(Option<PeerName>, AcmeRecord<'_>),
+    ) {
+        for challenge in self.challenges.due(now) {
+            let life = CHALLENGE_LIFE;
+            offer(None, AcmeRecord::Challenge { life, challenge });
+        }
+        if let Some(answers) = self.challenges.take_changed(now) {
+            self.output(SharingOutput::Challenges(answers));
+        }
+        for (to, id) in self.challenges.take_acknowledgements() {
+            offer(Some(to), AcmeRecord::Answered(id));
+        }
+        let announced = &self.ranking.announced;
+        let shares = |peer: &&PeerName| announced.keys().any(|(_, node)| *node == peer.node);
+        let peers = self.peers.iter().filter(shares);
+        if let Some(number) = self.challenges.take_served(now, peers) {
+            self.output(SharingOutput::Served(number));
+        }
+    }
+
+    fn poll_bundles(
+        &mut self,
+        now: Duration,
+        offer: &mut impl FnMut(Option<PeerName>, AcmeRecord<'_>),
+    ) {
+        let tags: Vec<CertificateTag> = self.certificates.iter().map(|it| it.tag).collect();
+        self.bundles.announce(now, &tags, &mut *offer);
+        self.bundles.send_chunks(&tags, &mut *offer);
+        self.bundles.pull(now, &tags, &self.peers, offer);
+        if let Some(index) = self.bundles.take_request(now) {
+            self.output(SharingOutput::Send(index));
+        }
+        if let Some((index, bundle)) = self.bundles.take_received() {
+            self.output(SharingOutput::Received(index, bundle));
+        }
+    }
+
+    fn poll_ranks(&mut self, now: Duration) {
+        let fresh = FRESH + 3 * bundles::cycle(self.certificates.len());
+        let announced = &mut self.ranking.announced;
+        announced.retain(|_, at| now < at.saturating_add(fresh));
+        let is_known = self.ranking.known_from.is_some_and(|from| from <= now);
+        if !is_known || !self.bundles.is_connected() {
+            return;
+        }
+        let mut ranks = vec![0; self.certificates.len()];
+        for (index, node) in announced.keys() {
+            if *node < self.node
+                && let Some(rank) = ranks.get_mut(*index)
+            {
+                *rank += 1;
+            }
+        }
+        if self.ranking.reported.as_ref() != Some(&ranks) {
+            self.ranking.reported = Some(ranks.clone());
+            self.output(SharingOutput::Ranks(ranks));
+        }
+    }
+
+    /// Returns the time of the next [`poll`](Self::poll), or `None` if nothing is shared.
+    pub(crate) fn next_deadline(&self) -> Option<Duration> {
+        if self.certificates.is_empty() {
+            return None;
+        }
+        let is_busy = self.challenges.is_busy() || self.bundles.is_busy();
+        Some(match (self.is_due, is_busy) {
+            (true, _) => Duration::ZERO,
+            (false, true) => self.polled + REPEAT / 2,
+            (false, false) => self.polled + TICK,
+        })
+    }
+
+    fn index(&self, tag: CertificateTag) -> Result<usize, DropCause> {
+        let mut certificates = self.certificates.iter();
+        let index = certificates.position(|it| it.tag == tag);
+        index.ok_or(DropCause::Unwanted)
+    }
+
+    fn output(&self, output: SharingOutput) {
+        // Fails only when this process exits.
+        self.outputs.send(output).ok();
+    }
+}
+
+/// Time for which a node waits for the announcements of others before it reports its ranks.
+const SETTLING_TIME: Duration = Duration::from_secs(5);
+/// Time after which an announcement is no longer counted, with few certificates.
+const FRESH: Duration = Duration::from_secs(30);
+/// Time for which peers answer a challenge after its last repetition.
+const CHALLENGE_LIFE: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests;

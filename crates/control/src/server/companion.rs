@@ -1,0 +1,138 @@
+//! Methods of [`Control`] that serve the ACME companion: the answers of pending challenges go to the
+//! workers, and certificates are shared with the other nodes of the cluster.
+//!
+//! Without a cluster, or with `acme.share = false`, this node has rank 0 for every certificate, and
+//! a set of challenges is served as soon as the workers answer it.
+
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use becket_cluster::Membership;
+use becket_cluster::sharing::{SharingInput, SharingOutput};
+use becket_process::companion_link::{
+    AcmeChallenge, BundleText, CompanionLink, FromCompanion, ToCompanion,
+};
+use becket_proto::acme::Challenge;
+
+use super::Control;
+use super::companion_state::{CompanionEvent, OTHERS, OWN};
+
+impl Control {
+    pub(super) fn connect_companion(&mut self, fds: Vec<OwnedFd>) {
+        self.disconnect_companion();
+        let linked = fds.into_iter().next().map(CompanionLink::new).transpose();
+        match linked {
+            Ok(link) => self.companion.link = link,
+            Err(error) => {
+                tracing::error!(name: "acme-link-failed", %error, "cannot use the socket of the ACME companion");
+            }
+        }
+    }
+
+    fn disconnect_companion(&mut self) {
+        if self.companion.link.take().is_some() {
+            self.companion.challenges[OWN].clear();
+            self.answer_challenges();
+            self.share(SharingInput::Disconnected);
+        }
+    }
+
+    pub(super) fn handle_companion(&mut self, event: CompanionEvent) {
+        match event {
+            CompanionEvent::Message(None) => self.disconnect_companion(),
+            CompanionEvent::Message(Some(message)) => self.companion_message(message),
+            CompanionEvent::Sharing(output) => self.sharing_output(output),
+        }
+    }
+
+    fn companion_message(&mut self, message: FromCompanion) {
+        match message {
+            FromCompanion::Held(held) => {
+                self.companion.held.clone_from(&held);
+                if !self.share(SharingInput::Held(held)) {
+                    let ranks = vec![0; self.companion.held.len()];
+                    self.companion.send(&ToCompanion::Ranks(ranks));
+                }
+            }
+            FromCompanion::Challenges(number, challenges) => {
+                let challenges = self.named(challenges);
+                self.companion.challenges[OWN].clone_from(&challenges);
+                self.answer_challenges();
+                let challenges = challenges.into_iter().map(|(challenge, _)| challenge);
+                if !self.share(SharingInput::Challenges(number, challenges.collect())) {
+                    self.companion.send(&ToCompanion::ChallengesServed(number));
+                }
+            }
+            FromCompanion::Bundle(index, text) => {
+                self.share(SharingInput::Bundle(index as usize, text.into_bytes()));
+            }
+        }
+    }
+
+    fn sharing_output(&mut self, output: SharingOutput) {
+        let companion = &mut self.companion;
+        match output {
+            SharingOutput::Challenges(challenges) => {
+                companion.challenges[OTHERS] = challenges;
+                self.answer_challenges();
+                self.share(SharingInput::Answered);
+            }
+            SharingOutput::Served(number) => {
+                companion.send(&ToCompanion::ChallengesServed(number));
+            }
+            SharingOutput::Ranks(ranks) => companion.send(&ToCompanion::Ranks(ranks)),
+            SharingOutput::Send(index) => companion.send(&ToCompanion::Send(index as u32)),
+            SharingOutput::Received(index, bytes) => {
+                if let Some(text) = BundleText::new(bytes) {
+                    companion.send(&ToCompanion::Bundle(index as u32, text));
+                }
+            }
+        }
+    }
+
+    /// Passes an input to the cluster. Returns `false` if certificates are not shared.
+    fn share(&self, input: SharingInput) -> bool {
+        let config = self.state.config();
+        let shares = config.file.acme.as_ref().is_some_and(|acme| acme.share);
+        let cluster = self.cluster.as_ref().filter(|_| shares);
+        cluster.map(|cluster| cluster.share(input)).is_some()
+    }
+
+    /// Passes the state of the companion to a new membership.
+    pub(super) fn share_again(&mut self, membership: Option<&Membership>) {
+        self.companion.challenges[OTHERS].clear();
+        self.answer_challenges();
+        if let Some(membership) = membership.filter(|_| self.companion.link.is_some()) {
+            membership.share(SharingInput::Held(self.companion.held.clone()));
+        }
+    }
+
+    /// Resolves indices to names of the configuration.
+    fn named(&self, challenges: Vec<AcmeChallenge>) -> Vec<(Challenge, Duration)> {
+        let config = self.state.config();
+        let now = self.state.shared().clock.now().mono;
+        let certificates = config.file.acme.as_ref().map(|acme| &acme.certificate);
+        let named = challenges.into_iter().take(MOST_CHALLENGES);
+        let named = named.filter_map(|it| {
+            let certificate = certificates?.get(it.certificate as usize)?;
+            let name = certificate.names.get(it.name as usize)?.to_string();
+            let answer = it.answer;
+            let life = Duration::from_secs(it.lifetime.into()).min(LONGEST_LIFE);
+            Some((Challenge { name, answer }, now + life))
+        });
+        named.collect()
+    }
+
+    /// Passes the answers of all pending challenges to the workers.
+    fn answer_challenges(&self) {
+        let challenges = self.companion.challenges.iter().flatten();
+        self.state.shared().challenges.replace(challenges, |challenge, error| {
+            tracing::error!(name: "challenge-failed", server_name = challenge.name, error, "cannot answer the challenge of an ACME authority");
+        });
+    }
+}
+
+/// Maximum number of pending challenges of the companion.
+const MOST_CHALLENGES: usize = 256;
+/// Maximum time for which a challenge is answered.
+const LONGEST_LIFE: Duration = Duration::from_secs(3600);
