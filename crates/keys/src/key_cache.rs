@@ -1,9 +1,11 @@
 //! The certificates in use: a bounded number of chains with parsed keys, shared by all workers.
 //!
 //! The chain of a certificate is stored in [`Loaded`] itself, so a hit takes only the lock of that
-//! certificate, for a few instructions. The cache lists the certificates with a stored chain. At
-//! the limit it drops the oldest one that was not used since its last turn (the CLOCK algorithm).
-//! A certificate that a renewal replaces takes its chain with it.
+//! certificate, for a few instructions. Each worker remembers the chains that it used last
+//! ([`WorkerKeys`]), so busy certificates take no lock that workers share. The cache lists the
+//! certificates with a stored chain. At the limit it drops the oldest one that was not used since
+//! its last turn (the CLOCK algorithm). A certificate that a renewal replaces takes its chain with
+//! it.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -72,6 +74,56 @@ impl KeyCache {
     }
 }
 
+/// The cache as one worker uses it for one listener, with the chains that it used last.
+#[derive(Debug, Default)]
+pub struct WorkerKeys {
+    shared: Arc<KeyCache>,
+    /// The address of a certificate determines its place. Only the worker takes the lock.
+    recent: Mutex<[Option<RecentChain>; RECENT]>,
+}
+
+#[derive(Debug)]
+struct RecentChain {
+    of: Arc<Loaded>,
+    chain: Arc<CertifiedKey>,
+}
+
+impl WorkerKeys {
+    pub fn new(shared: &Arc<KeyCache>) -> Self {
+        Self {
+            shared: Arc::clone(shared),
+            recent: Mutex::default(),
+        }
+    }
+
+    /// As [`KeyCache::get`].
+    pub fn get(
+        &self,
+        loaded: &Arc<Loaded>,
+        now: UnixSeconds,
+        key: impl FnOnce(&Loaded) -> Arc<dyn SigningKey>,
+    ) -> Arc<CertifiedKey> {
+        // The list stays valid if another lock holder panics.
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        let place = Arc::as_ptr(loaded).addr() / size_of::<Loaded>() % RECENT;
+        let mut place = recent.get_mut(place);
+        if let Some(Some(known)) = &place
+            && Arc::ptr_eq(&known.of, loaded)
+            && loaded.use_again(&known.chain, now)
+        {
+            return Arc::clone(&known.chain);
+        }
+        let chain = self.shared.get(loaded, now, key);
+        if let Some(place) = &mut place {
+            let (of, chain) = (Arc::clone(loaded), Arc::clone(&chain));
+            **place = Some(RecentChain { of, chain });
+        }
+        chain
+    }
+}
+
+/// Number of chains that a worker remembers for a listener.
+const RECENT: usize = 16;
 /// Default number of certificates. Each takes about 5 KiB with a P-256 key.
 const MOST: usize = 10_000;
 /// Maximum number of certificates that keep their chain although they were looked at, so that one
@@ -141,11 +193,32 @@ mod tests {
     }
 
     #[test]
+    fn a_worker_remembers_some_chains_and_notes_their_use() {
+        let issuers = IssuerTable::default();
+        let all: Vec<_> = (0..4 * RECENT)
+            .map(|number| Arc::new(loaded(&[&format!("{number}.test")], &issuers)))
+            .collect();
+        let keys = WorkerKeys::default();
+        let get = |of| keys.get(of, UnixSeconds(0), |one| one.key.signing_key());
+        for one in &all {
+            let chain = get(one);
+            one.forget_ready(false);
+            assert!(Arc::ptr_eq(&chain, &get(one)) && !one.has_ready());
+            assert!(!one.forget_ready(true), "the chain was used");
+        }
+        all.iter().for_each(|one| {
+            get(one);
+        });
+        let kept = all.iter().filter(|one| Arc::strong_count(one) > 1);
+        assert!(kept.count() <= RECENT);
+    }
+
+    #[test]
     fn a_stapled_response_is_sent_until_it_expires() {
         let mut one = loaded(&["a.test"], &IssuerTable::default());
         staple(&mut one, 10);
         let one = Arc::new(one);
-        let cache = KeyCache::default();
+        let cache = WorkerKeys::default();
         let sends = |now| {
             let chain = cache.get(&one, UnixSeconds(now), |it| it.key.signing_key());
             chain.ocsp.is_some()

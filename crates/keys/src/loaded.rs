@@ -285,14 +285,19 @@ impl Loaded {
 
     /// Returns the chain that an earlier handshake made, if its OCSP response has not expired.
     pub(super) fn ready_at(&self, now: UnixSeconds) -> Option<Arc<CertifiedKey>> {
-        let is_current = |ready: &&Arc<ReadyChain>| {
-            self.extras.is_none() || ready.chain.ocsp.is_some() == self.staple_at(now).is_some()
-        };
-        let chain = Arc::clone(&self.ready().as_ref().filter(is_current)?.chain);
-        if !self.is_used.load(Relaxed) {
+        let chain = Arc::clone(&self.ready().as_ref()?.chain);
+        let is_current = self.use_again(&chain, now);
+        is_current.then_some(chain)
+    }
+
+    /// Returns `true` if a chain that an earlier handshake made is current, and notes its use.
+    pub(super) fn use_again(&self, chain: &CertifiedKey, now: UnixSeconds) -> bool {
+        let sends = chain.ocsp.is_some();
+        let is_current = self.extras.is_none() || sends == self.staple_at(now).is_some();
+        if is_current && !self.is_used.load(Relaxed) {
             self.is_used.store(true, Relaxed);
         }
-        Some(chain)
+        is_current
     }
 
     #[cfg(test)]

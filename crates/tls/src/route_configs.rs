@@ -37,7 +37,7 @@ use crate::sessions::stored::ReturningClients;
 use crate::sessions::tickets::{TicketSecrets, Ticketer};
 use becket_cluster::Outbox;
 use becket_keys::certificates::CertificateMap;
-use becket_keys::key_cache::KeyCache;
+use becket_keys::key_cache::WorkerKeys;
 
 #[derive(Clone, Debug)]
 pub struct RouteParts {
@@ -50,8 +50,8 @@ pub struct RouteParts {
     pub file: Arc<File>,
     /// `true` to write TLS secrets to the file that `SSLKEYLOGFILE` names.
     pub key_log: bool,
-    /// Chains with parsed keys of the certificates in use. All workers share them.
-    pub keys: Arc<KeyCache>,
+    /// Chains with parsed keys of the certificates in use. All workers share most of them.
+    pub keys: Arc<WorkerKeys>,
     /// Outbox for new sessions, which are sent to the peers of the cluster; `None` without a
     /// cluster.
     pub outbox: Option<Outbox>,
@@ -278,7 +278,7 @@ fn base(policy: &Policy, resolver: ChainResolver) -> Result<ServerConfig, rustls
 #[derive(Debug)]
 struct ChainResolver {
     certificates: Arc<CertificateMap>,
-    keys: Arc<KeyCache>,
+    keys: Arc<WorkerKeys>,
 }
 
 impl ResolvesServerCert for ChainResolver {

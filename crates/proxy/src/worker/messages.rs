@@ -18,6 +18,7 @@ use crate::connection::listener::ListenerState;
 use crate::worker::acceptor::Acceptor;
 use crate::worker::bound::BoundListener;
 use crate::worker::mailbox::WorkerMessage;
+use becket_keys::key_cache::WorkerKeys;
 use becket_keys::signing::queue::Signed;
 use becket_prepare::descriptors;
 use becket_tls::admission::WorkerAdmission;
@@ -262,7 +263,7 @@ impl Worker {
             secrets: Arc::clone(&self.served.secrets),
             file: Arc::clone(&config.file),
             key_log: config.file.process.key_log,
-            keys: Arc::clone(&self.shared.keys),
+            keys: Arc::new(WorkerKeys::new(&self.shared.keys)),
             outbox: self.served.outbox.clone(),
         }
     }
