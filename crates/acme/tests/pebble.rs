@@ -512,7 +512,7 @@ fn an_account_is_bound_to_an_account_of_the_authority() {
     let running = pebble.start(&section);
     until("a failure", || pebble.rows()[0].error.is_some());
     let error = pebble.rows()[0].error.clone().unwrap();
-    assert!(error.contains("externalAccountRequired"), "{error}");
+    assert!(error.contains("acme.external-account: missing"), "{error}");
     drop(running);
     fs::write(pebble.folder.path().join("mac.key"), format!("{key}\n")).unwrap();
     section.external_account = Some(ExternalAccount {
