@@ -501,7 +501,7 @@ fn a_wildcard_is_proved_by_the_hook() {
 #[test]
 fn an_account_is_bound_to_an_account_of_the_authority() {
     // 32 bytes in base64url.
-    let key = "a".repeat(43);
+    let key = "A".repeat(43);
     let Some(pebble) = pebble_with(|config| {
         config["externalAccountBindingRequired"] = true.into();
         config["externalAccountMACKeys"] = serde_json::json!({"id-1": key});
