@@ -48,6 +48,16 @@ fn is_served(place: &Place, at: SocketAddr, trust: &Trust, name: &str) {
     });
 }
 
+/// Starts becket with a certificate from an authority, and waits until it is served.
+fn site(place: &Place, shape: Shape, keys: &str) -> Option<(Pebble, Becket, Trust)> {
+    let pebble = Pebble::start(place, shape.web, 1)?;
+    let keys = format!("{keys}[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let becket = Becket::start(place, &shape.section(&pebble.section(&keys)));
+    let trust = trust(&pebble);
+    is_served(place, becket.web, &trust, NAME);
+    Some((pebble, becket, trust))
+}
+
 /// Waits until the companion runs, and kills it.
 fn kill_companion(becket: &Becket) {
     let mut companions = Vec::new();
@@ -72,15 +82,9 @@ fn serial(at: SocketAddr, trust: &Trust) -> Option<Vec<u8>> {
 fn a_certificate_is_ordered_by_tls_alpn_and_renewed_on_request() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = shape(&backend);
-    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+    let Some((_pebble, becket, trust)) = site(&place, shape(&backend), "") else {
         return;
     };
-    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
-    let shape = shape.section(&pebble.section(&certificate));
-    let becket = Becket::start(&place, &shape);
-    let trust = trust(&pebble);
-    is_served(&place, becket.web, &trust, NAME);
     let mut client = Client::connect_as(becket.web, &trust, NAME).unwrap();
     let answer = client.ask(REQUEST).unwrap();
     assert!(answer.ends_with(b"well met"));
@@ -164,12 +168,9 @@ fn root_gives_the_companion_a_user_of_its_own() {
     open_to_all(&place);
     let backend = Backend::http("well met");
     let shape = shape(&backend).process(AS_NOBODY);
-    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+    let Some((_pebble, becket, _)) = site(&place, shape, "user = \"daemon\"\n") else {
         return;
     };
-    let keys = format!("user = \"daemon\"\n[[acme.certificate]]\nnames = [\"{NAME}\"]");
-    let becket = Becket::start(&place, &shape.section(&pebble.section(&keys)));
-    is_served(&place, becket.web, &trust(&pebble), NAME);
     let owner = |path: &str| fs::metadata(path).unwrap().uid();
     let companion = becket.children_named("becket-acme")[0];
     assert_eq!(owner(&format!("/proc/{companion}/task")), own);
@@ -183,14 +184,9 @@ fn root_gives_the_companion_a_user_of_its_own() {
 fn a_certificate_is_renewed_when_the_authority_moves_its_window() {
     let place = Place::new();
     let backend = Backend::http("well met");
-    let shape = shape(&backend);
-    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+    let Some((pebble, becket, trust)) = site(&place, shape(&backend), "") else {
         return;
     };
-    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
-    let becket = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
-    let trust = trust(&pebble);
-    is_served(&place, becket.web, &trust, NAME);
     let first = serial(becket.web, &trust).unwrap();
     pebble.renew_at_once(&place.read(&format!("acme/certificates/{NAME}.pem")));
     // The companion asks for windows when it starts.

@@ -64,6 +64,7 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
     let facts = facts.into_iter().map(Option::flatten).collect();
     let (link, mut serving) = Link::start(stream, facts)
         .map_err(|error| Error::os("use the socket of the supervisor", error))?;
+    let mut ranks = link.ranks();
     let (calls, mut requests) = mpsc::channel(1);
     let control = control::listen(&context.store, calls)?;
     tokio::pin!(control);
@@ -90,6 +91,9 @@ pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
             }
             Some(call) = requests.recv() => companion.handle_call(call, now),
             Some(request) = serving.recv() => companion.handle_request(request, now),
+            Ok(()) = ranks.changed() => {
+                companion.schedule.handle_ranks(&ranks.borrow_and_update(), now);
+            }
             () = &mut control => {}
             () = sleep(pause), if is_idle => {}
         }
@@ -220,7 +224,6 @@ impl Companion {
     /// Carries out a request of the serving process.
     fn handle_request(&mut self, request: ToCompanion, now: Moment) {
         match request {
-            ToCompanion::Ranks(ranks) => self.schedule.handle_ranks(&ranks, now),
             ToCompanion::Send(index) => {
                 let bundle = self.context.bundle_text(index as usize);
                 if let Some(text) = bundle.and_then(BundleText::new) {
@@ -234,7 +237,7 @@ impl Companion {
                 }
             }
             // Handled by the link.
-            ToCompanion::ChallengesServed(_) => {}
+            ToCompanion::ChallengesServed(_) | ToCompanion::Ranks(_) => {}
         }
     }
 
@@ -243,7 +246,7 @@ impl Companion {
         let names = self.context.names(index);
         match keep_shared(&self.context, index, bundle) {
             Ok((facts, held)) => {
-                self.schedule.handle_certificate(index, held, now);
+                self.schedule.handle_shared(index, held, now);
                 self.errors[index] = None;
                 self.link.hold(index, Some(facts));
                 let expires = Timestamp::from_unix(held.not_after);
@@ -286,23 +289,26 @@ fn keep_shared(
     index: usize,
     bundle: &[u8],
 ) -> Result<(BundleFacts, Held), Error> {
-    let Context { section, store, .. } = context;
-    let certificate = &section.certificate[index];
-    let now = context.now().unix;
+    let certificate = &context.section.certificate[index];
+    let (store, now) = (&context.store, context.now().unix);
+    let refused = |why: &str| Err(Error::Certificate(why.to_owned()));
+    let held = verify::examine(bundle, &certificate.names);
+    let newer = held.and_then(|held| facts(bundle, &held));
+    let own = context.bundle(index).and_then(|(facts, _)| facts);
+    let Some(newer) = newer.filter(|newer| own.is_none_or(|own| own < *newer)) else {
+        return refused("for other names, or not newer than the one in use");
+    };
+    if Duration::from_secs(newer.ordered) > now + verify::TOLERANCE {
+        return refused("ordered in the future; compare the clocks of the nodes");
+    }
     let staged = store.stage(Part::Certificates, &bundle_file(certificate), bundle)?;
     let held = verify::verify(&staged.path(), &certificate.names, now)?;
-    let own = context.bundle(index).and_then(|(facts, _)| facts);
-    let newer = facts(bundle, &held).filter(|facts| own.is_none_or(|own| own < *facts));
-    let refused = || Error::Certificate("not newer than the one in use".to_owned());
-    let newer = newer.ok_or_else(refused)?;
-    // Renewal windows are requested there. Nodes with one configuration use the same authority.
-    let authority = section.authority.first();
-    if let Some(directory) = authority.and_then(|it| it.directory(section.staging)) {
-        store.change_state(now, |state| {
-            let known = state.authorities.entry(certificate.stem());
-            known.or_insert_with(|| directory.to_owned());
-        })?;
+    if held.not_after.saturating_sub(held.not_before) > LONGEST_LIFETIME {
+        return refused("its lifetime is longer than 400 days");
     }
+    // Only the node that ordered a certificate can revoke it, or name it in the next order.
+    let stem = certificate.stem();
+    store.change_state(now, |state| drop(state.authorities.remove(&stem)))?;
     staged.commit()?;
     Ok((newer, held))
 }
@@ -322,6 +328,10 @@ async fn order(context: Rc<Context>, link: Rc<Link>, attempt: Attempt) -> Done {
     let (result, mut setback) = match Session::open(&context, authority, section.staging).await {
         Ok(session) => {
             let replaces = Some(attempt.certificate).filter(|_| attempt.replaces);
+            let replaces = replaces.filter(|it| {
+                let own = context.issued_by(*it);
+                own.as_ref() == Some(&session.directory)
+            });
             let replaces = replaces.and_then(|it| issued::identifier(&context, it, &session));
             let task = Task {
                 context: &context,
@@ -419,5 +429,7 @@ async fn ask_for_window(context: Rc<Context>, certificate: usize) -> Done {
     }
 }
 
+/// Maximum lifetime of a certificate of another node. Authorities allow 398 days.
+const LONGEST_LIFETIME: Duration = Duration::from_secs(400 * 24 * 3600);
 /// Time limit to abandon unfinished orders at the start, which delays other orders.
 const CLEANUP_TIME: Duration = Duration::from_secs(120);

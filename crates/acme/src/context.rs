@@ -74,7 +74,7 @@ impl Context {
 pub fn facts(bundle: &[u8], held: &Held) -> Option<BundleFacts> {
     let digest = digest(&SHA256, bundle);
     Some(BundleFacts {
-        not_before: held.not_before.as_secs(),
+        ordered: verify::ordered(bundle, held).as_secs(),
         digest: digest.as_ref().try_into().ok()?,
         length: u32::try_from(bundle.len()).ok()?,
     })

@@ -15,8 +15,12 @@ use crate::verify;
 /// Requests the renewal window of a certificate, and the time until the next request (RFC 9773).
 /// Returns `None` if its authority suggests none.
 pub async fn window(context: &Context, index: usize) -> Result<Option<(Window, Duration)>, Error> {
-    let Some((session, _)) = issuer_of(context, index).await? else {
-        return Ok(None);
+    let issuer = issuer_of(context, index).await?;
+    // Nodes with one configuration order from the same authority first.
+    let session = match (issuer, context.section.authority.first()) {
+        (Some((session, _)), _) => session,
+        (None, Some(first)) => Session::open(context, first, context.section.staging).await?,
+        (None, None) => return Ok(None),
     };
     let Some(identifier) = identifier(context, index, &session) else {
         return Ok(None);
@@ -31,20 +35,19 @@ pub async fn window(context: &Context, index: usize) -> Result<Option<(Window, D
 }
 
 /// Returns the identifier of the certificate in use (RFC 9773, section 4.1) if the authority of the
-/// session has issued it and suggests renewal windows.
+/// session suggests renewal windows.
 pub fn identifier(
     context: &Context,
     index: usize,
     session: &Session,
 ) -> Option<CertificateIdentifier<'static>> {
-    let is_issuer = context.issued_by(index)? == session.directory;
-    let leaf = leaf(context, index).filter(|_| is_issuer && session.client.has_windows())?;
+    let leaf = leaf(context, index).filter(|_| session.client.has_windows())?;
     let identifier = CertificateIdentifier::try_from(&leaf).ok()?;
     Some(identifier.into_owned())
 }
 
 pub async fn revoke(context: &Context, index: usize) -> Result<(), Error> {
-    let fault = "no certificate of a configured authority";
+    let fault = "this node has ordered no certificate from a configured authority";
     let missing = || Error::config("acme.certificate", fault);
     let (session, leaf) = issuer_of(context, index).await?.ok_or_else(missing)?;
     let request = RevocationRequest {

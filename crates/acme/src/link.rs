@@ -50,6 +50,7 @@ pub struct Link {
     bundles: UnboundedSender<(u32, BundleText)>,
     /// Number of the set that the serving process answers.
     served: watch::Receiver<Option<u32>>,
+    ranks: watch::Receiver<Vec<u16>>,
     number: Cell<u32>,
 }
 
@@ -60,6 +61,7 @@ struct Connection {
     pending: watch::Receiver<(u32, Vec<AcmeChallenge>)>,
     bundles: UnboundedReceiver<(u32, BundleText)>,
     served: watch::Sender<Option<u32>>,
+    ranks: watch::Sender<Vec<u16>>,
     requests: mpsc::Sender<ToCompanion>,
     link: Option<CompanionLink>,
 }
@@ -81,6 +83,7 @@ impl Link {
         let (pending, changed_set) = watch::channel((number, Vec::new()));
         let (bundles, sent) = unbounded_channel();
         let (answered, served) = watch::channel(None);
+        let (ranked, ranks) = watch::channel(Vec::new());
         let (requests, received) = mpsc::channel(MOST_REQUESTS);
         let connection = Connection {
             sockets,
@@ -88,6 +91,7 @@ impl Link {
             pending: changed_set,
             bundles: sent,
             served: answered,
+            ranks: ranked,
             requests,
             link: None,
         };
@@ -97,6 +101,7 @@ impl Link {
             pending,
             bundles,
             served,
+            ranks,
             number: Cell::new(number),
         };
         Ok((Rc::new(link), received))
@@ -121,6 +126,11 @@ impl Link {
                 "the serving process does not answer challenges; see its log",
             )),
         }
+    }
+
+    /// Returns the ranks of this node, one for each certificate, or none while they are unknown.
+    pub fn ranks(&self) -> watch::Receiver<Vec<u16>> {
+        self.ranks.clone()
     }
 
     /// Withdraws all challenges.
@@ -203,6 +213,7 @@ impl Connection {
             Some(ToCompanion::ChallengesServed(number)) => {
                 self.served.send_replace(Some(number));
             }
+            Some(ToCompanion::Ranks(ranks)) => drop(self.ranks.send_replace(ranks)),
             Some(request) => {
                 if self.requests.try_send(request).is_err() {
                     tracing::debug!("dropped a request of the serving process");
@@ -284,6 +295,7 @@ mod tests {
                     let (number, set) = begun(&mut serving).await;
                     assert_eq!(set, [challenge()]);
                     serving.send(&ToCompanion::Ranks(vec![3]));
+                    serving.send(&ToCompanion::Send(0));
                     serving.send(&ToCompanion::ChallengesServed(number.wrapping_sub(1)));
                     serving.send(&ToCompanion::ChallengesServed(number));
                     let next = serving.next().await;
@@ -295,7 +307,8 @@ mod tests {
                     link.withdraw();
                 };
                 tokio::join!(answers, serve);
-                assert_eq!(requests.recv().await, Some(ToCompanion::Ranks(vec![3])));
+                assert_eq!(requests.recv().await, Some(ToCompanion::Send(0)));
+                assert_eq!(*link.ranks().borrow(), [3]);
                 drop(supervisor);
                 link.closed().await;
                 assert!(link.serve(Vec::new()).await.is_err());

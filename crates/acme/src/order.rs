@@ -95,10 +95,10 @@ impl Task<'_> {
     /// Checks the certificate and stores the bundle.
     fn keep(&self, chain: &str, unfinished: &UnfinishedOrder) -> Result<Held, Error> {
         let store = &self.context.store;
-        let bundle = verify::bundle(chain, &unfinished.key)?;
+        let now = self.context.now().unix;
+        let bundle = verify::bundle(chain, &unfinished.key, now)?;
         let file = bundle_file(self.certificate());
         let staged = store.stage(Part::Certificates, &file, bundle.as_bytes())?;
-        let now = self.context.now().unix;
         let held = verify::verify(&staged.path(), &unfinished.names, now)?;
         if self.is_kept {
             let stem = self.certificate().stem();

@@ -210,6 +210,15 @@ impl Schedule {
         };
     }
 
+    /// Notes a certificate of another node. A request for another one remains.
+    pub fn handle_shared(&mut self, certificate: usize, held: Held, now: Moment) {
+        let is_forced = self.entries.get(certificate).is_some_and(|it| it.is_forced);
+        self.handle_certificate(certificate, held, now);
+        if let Some(entry) = self.entries.get_mut(certificate) {
+            entry.is_forced = is_forced;
+        }
+    }
+
     /// Notes the ranks of this node.
     pub fn handle_ranks(&mut self, ranks: &[u16], now: Moment) {
         for (entry, rank) in self.entries.iter_mut().zip(ranks) {

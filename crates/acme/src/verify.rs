@@ -28,9 +28,11 @@ use zeroize::Zeroizing;
 use crate::error::Error;
 use crate::schedule::Held;
 
-/// Returns the text of a bundle. Drops everything in `chain` that is not a certificate.
-pub fn bundle(chain: &str, key: &str) -> Result<Zeroizing<String>, Error> {
+/// Returns the text of a bundle, which begins with the time of its order. Drops everything in
+/// `chain` that is not a certificate.
+pub fn bundle(chain: &str, key: &str, now: Duration) -> Result<Zeroizing<String>, Error> {
     let mut text = Zeroizing::new(String::with_capacity(chain.len() + key.len() + 1024));
+    text.push_str(&format!("{ORDERED}{}\n", now.as_secs()));
     let mut count = 0;
     for certificate in CertificateDer::pem_slice_iter(chain.as_bytes()) {
         let certificate = certificate.map_err(|error| rejected(error.to_string()))?;
@@ -48,6 +50,14 @@ pub fn bundle(chain: &str, key: &str) -> Result<Zeroizing<String>, Error> {
         1..=LONGEST_CHAIN => Ok(text),
         count => Err(rejected(format!("a chain of {count} certificates"))),
     }
+}
+
+/// Returns the time of the order of a bundle. Without it, the certificate's validity begins then.
+pub fn ordered(bundle: &[u8], held: &Held) -> Duration {
+    let line = bundle.split(|byte| *byte == b'\n').next();
+    let line = line.and_then(|line| std::str::from_utf8(line).ok());
+    let seconds = line.and_then(|line| line.strip_prefix(ORDERED)?.parse().ok());
+    seconds.map_or(held.not_before, Duration::from_secs)
 }
 
 /// Checks a bundle for the configured names. `now` is the time since 1970.
@@ -124,6 +134,8 @@ fn rejected(why: String) -> Error {
     Error::Certificate(shortened(why.as_bytes()))
 }
 
+/// Start of the first line of a bundle. Seconds since 1970 follow.
+const ORDERED: &str = "# ordered at ";
 /// Tolerated difference between the clocks of this host and of the authority.
 pub const TOLERANCE: Duration = Duration::from_secs(600);
 /// Maximum number of certificates in a chain. Usual chains have two or three.
@@ -174,10 +186,12 @@ mod tests {
     fn verdict(chain: &str, key: &str, expected: &[&str]) -> Result<Held, String> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("a.pem");
-        let bundle = bundle(chain, key).map_err(|error| error.to_string())?;
+        let bundle = bundle(chain, key, NOW).map_err(|error| error.to_string())?;
         std::fs::write(&path, &*bundle).unwrap();
         let held = verify(&path, &names(expected), NOW).map_err(|error| error.to_string())?;
         assert_eq!(examine(bundle.as_bytes(), &names(expected)), Some(held));
+        assert_eq!(ordered(bundle.as_bytes(), &held), NOW);
+        assert_eq!(ordered(&bundle.as_bytes()[1..], &held), held.not_before);
         Ok(held)
     }
 

@@ -305,14 +305,25 @@ async fn a_killed_companion_continues_its_order_or_abandons_it_for_other_names()
     .await;
 }
 
-/// Returns a bundle for `name` that is valid from `year` on.
-fn bundle(name: &str, year: i32) -> BundleText {
+/// Returns a bundle for `name` that was ordered `ago`, and is valid for 90 days.
+fn bundle(name: &str, ago: u64) -> BundleText {
+    valid_for(90, name, ago)
+}
+
+fn valid_for(days: u64, name: &str, ago: u64) -> BundleText {
+    let now = Clock::start().now().unix.as_secs();
     let mut params = CertificateParams::new(vec![name.to_owned()]).unwrap();
-    params.not_before = date_time_ymd(year, 1, 1);
-    params.not_after = date_time_ymd(2100, 1, 1);
+    let start = date_time_ymd(1970, 1, 1);
+    params.not_before = start + Duration::from_secs(now - 3600);
+    params.not_after = start + Duration::from_secs(now + days * 24 * 3600);
     let key = KeyPair::generate().unwrap();
     let certificate = params.self_signed(&key).unwrap();
-    let text = certificate.pem() + &key.serialize_pem();
+    let ordered = now.saturating_sub(ago);
+    let text = format!(
+        "# ordered at {ordered}\n{}{}",
+        certificate.pem(),
+        key.serialize_pem()
+    );
     BundleText::new(Zeroizing::new(text.into_bytes())).unwrap()
 }
 
@@ -323,22 +334,23 @@ async fn a_bundle_of_another_node_is_checked_and_replaces_an_older_one() {
         let fake = Fake::start(folder.path(), |_, _| Reply::Hang).await;
         let mut running = start(section(&fake, &["a.test"]), folder.path());
         let file = folder.path().join("acme/certificates/a.test.pem");
-        let mut other_key = bundle("a.test", 2023).into_bytes();
+        let mut other_key = bundle("a.test", 10).into_bytes();
         other_key.extend_from_slice(
             b"-----BEGIN EC PRIVATE KEY-----\nAA==\n-----END EC PRIVATE KEY-----\n",
         );
-        let first = running.given(bundle("a.test", 2021)).await;
-        running.send(ToCompanion::Bundle(7, bundle("a.test", 2024)));
+        let first = running.given(bundle("a.test", 300)).await;
+        running.send(ToCompanion::Bundle(7, bundle("a.test", 20)));
         for refused in [
-            bundle("a.test", 2020),
-            bundle("b.test", 2024),
-            bundle("a.test", 2099),
+            bundle("a.test", 400),
+            bundle("b.test", 20),
+            valid_for(401, "a.test", 20),
             BundleText::new(other_key).unwrap(),
         ] {
             running.send(ToCompanion::Bundle(0, refused));
         }
-        let second = running.given(bundle("a.test", 2022)).await;
-        assert_eq!(second.not_before - first.not_before, 365 * 24 * 3600);
+        let second = running.given(bundle("a.test", 100)).await;
+        let between = second.ordered - first.ordered;
+        assert!((200..300).contains(&between), "{between}");
         let stored = std::fs::read(&file).unwrap();
         assert_eq!(stored.len(), second.length as usize);
         // The bundle in use is sent on request.

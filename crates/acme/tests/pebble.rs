@@ -501,7 +501,7 @@ fn a_wildcard_is_proved_by_the_hook() {
 #[test]
 fn an_account_is_bound_to_an_account_of_the_authority() {
     // 32 bytes in base64url.
-    let key = "a".repeat(43);
+    let key = "A".repeat(43);
     let Some(pebble) = pebble_with(|config| {
         config["externalAccountBindingRequired"] = true.into();
         config["externalAccountMACKeys"] = serde_json::json!({"id-1": key});
@@ -512,7 +512,7 @@ fn an_account_is_bound_to_an_account_of_the_authority() {
     let running = pebble.start(&section);
     until("a failure", || pebble.rows()[0].error.is_some());
     let error = pebble.rows()[0].error.clone().unwrap();
-    assert!(error.contains("externalAccountRequired"), "{error}");
+    assert!(error.contains("acme.external-account: missing"), "{error}");
     drop(running);
     fs::write(pebble.folder.path().join("mac.key"), format!("{key}\n")).unwrap();
     section.external_account = Some(ExternalAccount {

@@ -62,7 +62,13 @@ fn shared_certificates(config: &Config) -> Vec<SharedCertificate> {
     let certificates = acme.map_or(&[][..], |acme| &acme.certificate);
     let shared = certificates.iter().map(|certificate| {
         let names: Vec<String> = certificate.names.iter().map(ToString::to_string).collect();
-        let digest = digest(&[names.join(" ").as_bytes()]);
+        let authorities = acme.map_or_else(String::new, |acme| {
+            let urls = acme.authority.iter().map(|it| it.directory(acme.staging));
+            urls.map(Option::unwrap_or_default)
+                .collect::<Vec<_>>()
+                .join(" ")
+        });
+        let digest = digest(&[names.join(" ").as_bytes(), authorities.as_bytes()]);
         let first = digest.first_chunk().copied().unwrap_or_default();
         SharedCertificate {
             tag: CertificateTag(u64::from_be_bytes(first)),

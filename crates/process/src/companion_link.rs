@@ -9,12 +9,14 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
+use std::time::Duration;
 
 use becket_proto::acme::{BundleFacts, ChallengeAnswer};
 use becket_sys::fd_messages::{Incoming, Outgoing};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
+use tokio::time::{Instant, sleep_until};
 use zeroize::{Zeroize, Zeroizing};
 
 /// Messages to the serving process.
@@ -91,6 +93,8 @@ pub struct CompanionLink {
     ready: tokio::net::UnixStream,
     incoming: Incoming,
     outgoing: Outgoing<OwnedFd>,
+    /// Time before which no further message is taken.
+    paused_until: Instant,
 }
 
 impl CompanionLink {
@@ -104,6 +108,7 @@ impl CompanionLink {
             stream,
             incoming: Incoming::default(),
             outgoing: Outgoing::default(),
+            paused_until: Instant::now(),
         })
     }
 
@@ -123,10 +128,14 @@ impl CompanionLink {
     }
 
     /// Receives the next message, and sends queued ones meanwhile. Returns `None` at the end of the
-    /// connection and after a message that is too long or unknown. Cancel-safe.
+    /// connection and after a message that is too long or unknown. Pauses after each message, so
+    /// that a process that floods costs little. Cancel-safe.
     pub async fn next<T: DeserializeOwned>(&mut self) -> Option<T> {
         loop {
+            sleep_until(self.paused_until).await;
             if let Some(text) = self.incoming.take(LONGEST).ok()? {
+                let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
+                self.paused_until = Instant::now() + PAUSE + Duration::from_micros(bytes);
                 return serde_json::from_slice(&Zeroizing::new(text)).ok();
             }
             let mut interest = Interest::READABLE;
@@ -163,6 +172,8 @@ impl CompanionLink {
 
 /// Maximum length of a message in bytes; fits the facts of 10 000 bundles.
 const LONGEST: usize = 4 * 1024 * 1024;
+/// Pause after each message; a microsecond for each byte is added.
+const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of unread messages.
 const MOST_QUEUED: usize = 64;
 const READ: usize = 16 * 1024;

@@ -21,12 +21,27 @@ pub enum ChallengeAnswer {
 /// Facts about a bundle (certificate chain with private key) that decide which of two is newer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct BundleFacts {
-    /// Start of the validity, in seconds since 1970. Compared first.
-    pub not_before: u64,
+    /// Time of the order, in seconds since 1970. Compared first.
+    pub ordered: u64,
     /// SHA-256 digest of the bundle.
     pub digest: [u8; 32],
     /// Length of the bundle in bytes.
     pub length: u32,
+}
+
+impl ChallengeAnswer {
+    /// Returns `false` for a token or a thumbprint that is not base64url (RFC 4648 section 5), and
+    /// could leave its path or add lines.
+    pub fn is_valid(&self) -> bool {
+        let is_base64url = |text: &String| {
+            let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            (1..=LONGEST_TOKEN).contains(&text.len()) && text.bytes().all(is_valid)
+        };
+        match self {
+            Self::TlsAlpn(_) => true,
+            Self::Http { token, thumbprint } => is_base64url(token) && is_base64url(thumbprint),
+        }
+    }
 }
 
 impl Challenge {
@@ -45,6 +60,8 @@ impl Challenge {
 
 /// Maximum length of an encoded challenge in bytes: a name of 253, token and thumbprint of 256 each.
 pub const LONGEST_CHALLENGE: usize = 800;
+/// Maximum length of a token. Authorities send 43 characters.
+const LONGEST_TOKEN: usize = 256;
 /// Maximum length of a bundle in bytes. Usual bundles have less than 8 KiB.
 pub const LONGEST_BUNDLE: usize = 64 * 1024;
 

@@ -6,7 +6,7 @@
 //! calls [`Challenges::replace`], and workers look answers up. A worker takes the lock only for a
 //! client that offers `acme-tls/1` alone, or that requests a path below [`HTTP_PATH`].
 //!
-//! The supervisor limits the number of answers, and each has a deadline. Without pending challenges,
+//! The control thread limits the number of answers, and each has a deadline. Without pending challenges,
 //! every lookup fails.
 
 use std::collections::HashMap;
@@ -44,7 +44,7 @@ struct TlsAnswer {
 }
 
 impl Challenges {
-    /// Replaces all answers; each is given until a time. The last of several for one name counts.
+    /// Replaces all answers; each is given until a time. The first of several for one name counts.
     /// Keeps the certificates of challenges that were pending before. Calls `failed` for a challenge
     /// that cannot be answered.
     pub fn replace<'a>(
@@ -84,9 +84,15 @@ impl PendingAnswers {
     /// Fails if the name is neither a host name nor an IP address, and if a token or a thumbprint is
     /// not base64url (RFC 4648 section 5).
     fn add(&mut self, challenge: &Challenge, until: Duration, before: &Self) -> Result<(), String> {
+        if !challenge.answer.is_valid() {
+            return Err("a token or a thumbprint is not base64url".to_owned());
+        }
         match &challenge.answer {
             ChallengeAnswer::TlsAlpn(digest) => {
                 let name = asked_name(&challenge.name);
+                if self.configs.contains_key(&name) {
+                    return Ok(());
+                }
                 let known = before.configs.get(&name);
                 let known = known.filter(|known| known.digest == *digest);
                 let config = match known {
@@ -104,9 +110,6 @@ impl PendingAnswers {
                 self.configs.insert(name, answer);
             }
             ChallengeAnswer::Http { token, thumbprint } => {
-                if !is_base64url(token) || !is_base64url(thumbprint) {
-                    return Err("a token or a thumbprint is not base64url".to_owned());
-                }
                 let authorization = format!("{token}.{thumbprint}").into();
                 self.authorizations
                     .insert(token.clone(), (until, authorization));
@@ -114,11 +117,6 @@ impl PendingAnswers {
         }
         Ok(())
     }
-}
-
-fn is_base64url(text: &str) -> bool {
-    let is_valid = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
-    (1..=LONGEST_TOKEN).contains(&text.len()) && text.bytes().all(is_valid)
 }
 
 /// Returns `true` if the client offers `acme-tls/1` and no other protocol, as only an authority
@@ -171,8 +169,6 @@ fn config(name: &str, digest: &[u8; 32]) -> Result<ServerConfig, Box<dyn std::er
 pub const ACME_TLS: &[u8] = b"acme-tls/1";
 /// Start of the path of an HTTP-01 request (RFC 8555 section 8.3); a token follows.
 pub const HTTP_PATH: &str = "/.well-known/acme-challenge/";
-/// Maximum length of a token. Authorities send 43 characters.
-const LONGEST_TOKEN: usize = 256;
 
 #[cfg(test)]
 mod tests {

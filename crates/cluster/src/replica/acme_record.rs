@@ -5,7 +5,7 @@
 //! ```text
 //! CHALLENGE 11  ttl u32 | challenge (postcard)
 //! ANSWERED 12   challenge u64
-//! HOLDS 13      certificate | not before u64 | length u32 | digest 32
+//! HOLDS 13      certificate | ordered u64 | length u32 | digest 32
 //! WANT 14       certificate | version | chunk u16
 //! CHUNK 15      certificate | version | chunk u16 | bytes
 //! ```
@@ -73,7 +73,7 @@ impl<'a> AcmeRecord<'a> {
             Self::Answered(id) => out.write_all(&id.0.to_be_bytes()).map(|()| ANSWERED),
             Self::Holds(certificate, facts) => {
                 out.write_all(&certificate.0.to_be_bytes())?;
-                out.write_all(&facts.not_before.to_be_bytes())?;
+                out.write_all(&facts.ordered.to_be_bytes())?;
                 out.write_all(&facts.length.to_be_bytes())?;
                 out.write_all(&facts.digest).map(|()| HOLDS)
             }
@@ -96,7 +96,7 @@ impl<'a> AcmeRecord<'a> {
             HOLDS => Self::Holds(
                 CertificateTag(number(body)?),
                 BundleFacts {
-                    not_before: number(body)?,
+                    ordered: number(body)?,
                     length: body.u32()?,
                     digest: body.array()?,
                 },
@@ -146,7 +146,7 @@ mod tests {
             chunk: 0x0a0b,
         };
         let facts = BundleFacts {
-            not_before: 1_800_000_000,
+            ordered: 1_800_000_000,
             digest: [3; 32],
             length: 4000,
         };

@@ -1,11 +1,11 @@
 //! Announces the bundles of this node, sends them in chunks, and pulls newer ones.
 //!
 //! One bundle is pulled at a time, and one chunk of it is requested at a time, again after
-//! [`REPEAT`]. After [`MOST_TRIES`] unanswered requests, or a wrong digest, the next offer is tried.
-//! A bundle that the companion does not take is not pulled again for [`REFUSAL_TIME`].
+//! [`REPEAT`]. After [`MOST_TRIES`] unanswered requests, or a wrong digest, the offer is forgotten
+//! until its next announcement. After a bundle that the companion did not take, none is pulled for
+//! this certificate for [`REFUSAL_TIME`].
 
 use std::collections::BTreeSet;
-use std::fmt;
 use std::time::Duration;
 
 use aws_lc_rs::digest::{SHA256, digest};
@@ -35,6 +35,8 @@ pub(super) struct Bundles {
     announce_at: Duration,
     /// Next certificate to announce.
     next: usize,
+    /// Certificates with a new bundle.
+    changed: BTreeSet<usize>,
 }
 
 #[derive(Debug)]
@@ -42,7 +44,7 @@ struct Pull {
     index: usize,
     from: PeerName,
     facts: BundleFacts,
-    bytes: BundleBytes,
+    bytes: Zeroizing<Vec<u8>>,
     asked: Option<Duration>,
     tries: u32,
 }
@@ -51,17 +53,8 @@ struct Pull {
 struct BundleSource {
     index: usize,
     version: u64,
-    bytes: BundleBytes,
+    bytes: Zeroizing<Vec<u8>>,
     until: Duration,
-}
-
-/// Chain and private key.
-struct BundleBytes(Zeroizing<Vec<u8>>);
-
-impl fmt::Debug for BundleBytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} bytes", self.0.len())
-    }
 }
 
 impl Bundles {
@@ -78,13 +71,21 @@ impl Bundles {
             requested: Duration::ZERO,
             announce_at: Duration::ZERO,
             next: usize::MAX,
+            changed: BTreeSet::new(),
         }
     }
 
     pub(super) fn set_held(&mut self, held: Vec<Option<BundleFacts>>) {
+        match &self.held {
+            Some(before) => {
+                let both = before.iter().zip(&held).enumerate();
+                let changed = both.filter(|(_, (before, held))| before != held);
+                self.changed.extend(changed.map(|(index, _)| index));
+            }
+            None => self.announce_at = Duration::ZERO,
+        }
         self.held = Some(held);
         self.source = None;
-        self.announce_at = Duration::ZERO;
     }
 
     pub(super) fn disconnect(&mut self) {
@@ -124,11 +125,17 @@ impl Bundles {
             self.announce_at = now + ANNOUNCE_INTERVAL + cycle(tags.len());
             self.next = 0;
         }
-        let all = tags.iter().zip(held).skip(self.next);
-        for (tag, facts) in all.take(ANNOUNCED_AT_ONCE) {
-            offer(None, AcmeRecord::Holds(*tag, facts.unwrap_or(NONE)));
-        }
-        self.next = self.next.saturating_add(ANNOUNCED_AT_ONCE);
+        let mut announce = |index: usize| {
+            if let (Some(tag), Some(facts)) = (tags.get(index), held.get(index)) {
+                offer(None, AcmeRecord::Holds(*tag, facts.unwrap_or(NONE)));
+            }
+        };
+        std::mem::take(&mut self.changed)
+            .into_iter()
+            .for_each(&mut announce);
+        let end = self.next.saturating_add(ANNOUNCED_AT_ONCE);
+        (self.next..end.min(tags.len())).for_each(announce);
+        self.next = end;
     }
 
     /// Notes the bundle that a peer announced.
@@ -148,13 +155,11 @@ impl Bundles {
         if held.is_none_or(|held| version(&held) != name.version) {
             return;
         }
+        if self.wanted.len() < MOST_WANTED {
+            self.wanted.insert((from, index, name.chunk));
+        }
         match &mut self.source {
-            Some(source) if source.index == index => {
-                source.until = now + SOURCE_TIME;
-                if self.wanted.len() < MOST_WANTED {
-                    self.wanted.insert((from, index, name.chunk));
-                }
-            }
+            Some(source) if source.index == index => source.until = now + SOURCE_TIME,
             // Another bundle is being sent; the peer asks again.
             Some(source) if now < source.until => {}
             _ => self.request = Some(index),
@@ -181,7 +186,7 @@ impl Bundles {
             self.source = Some(BundleSource {
                 index,
                 version: version(&held),
-                bytes: BundleBytes(bytes),
+                bytes,
                 until: now + SOURCE_TIME,
             });
         }
@@ -193,17 +198,22 @@ impl Bundles {
         tags: &[CertificateTag],
         offer: &mut impl FnMut(Option<PeerName>, AcmeRecord<'_>),
     ) {
-        let wanted = std::mem::take(&mut self.wanted);
         let Some(source) = &self.source else {
             return;
         };
         let Some(certificate) = tags.get(source.index).copied() else {
             return;
         };
-        for (to, index, chunk) in wanted {
-            let part = source.bytes.0.chunks(CHUNK).nth(chunk.into());
-            let part = part.filter(|_| index == source.index);
-            if let Some(part) = part {
+        let (wanted, others) = std::mem::take(&mut self.wanted)
+            .into_iter()
+            .partition(|(_, index, _)| *index == source.index);
+        self.wanted = others;
+        let wanted: BTreeSet<_> = wanted;
+        let mut is_sent = false;
+        for (to, _, chunk) in wanted {
+            let mut parts = source.bytes.chunks(CHUNK);
+            is_sent |= parts.len() == usize::from(chunk) + 1;
+            if let Some(part) = parts.nth(chunk.into()) {
                 let name = ChunkName {
                     certificate,
                     version: source.version,
@@ -211,6 +221,10 @@ impl Bundles {
                 };
                 offer(Some(to), AcmeRecord::Chunk(name, ChunkBytes(part)));
             }
+        }
+        // A lost last chunk is requested again.
+        if is_sent {
+            self.source = None;
         }
     }
 
@@ -229,7 +243,8 @@ impl Bundles {
             self.forget(pull.index);
         }
         if self.pull.is_none() && self.received.is_none() {
-            self.pull = self.newer(now);
+            let all = 0..self.offers.len();
+            self.pull = all.into_iter().find_map(|index| self.next_pull(index, now));
         }
         let Some(pull) = &mut self.pull else {
             return;
@@ -255,22 +270,26 @@ impl Bundles {
         }
     }
 
-    fn newer(&self, now: Duration) -> Option<Pull> {
-        let held = self.held.as_ref()?;
-        let mut all = self.offers.iter().zip(held).zip(&self.passed).enumerate();
-        all.find_map(|(index, ((offer, held), passed))| {
-            let (from, facts) = (*offer)?;
-            let is_passed = passed.is_some_and(|(passed, until)| passed == facts && now < until);
-            let is_newer = held.is_none_or(|held| facts > held);
-            (is_newer && !is_passed).then(|| Pull {
-                index,
-                from,
-                facts,
-                // A buffer that is never reallocated leaves no copy of the key.
-                bytes: BundleBytes(Zeroizing::new(Vec::with_capacity(facts.length as usize))),
-                asked: None,
-                tries: 0,
-            })
+    /// Returns the offer of a peer that is newer than the bundle in use.
+    pub(super) fn newer(&self, index: usize, now: Duration) -> Option<(PeerName, BundleFacts)> {
+        let held = *self.held.as_ref()?.get(index)?;
+        let (from, facts) = (*self.offers.get(index)?)?;
+        let (passed, until) = self.passed.get(index)?.unzip();
+        let is_refused = passed != held && until.is_some_and(|until| now < until);
+        let is_newer = held.is_none_or(|held| facts > held);
+        (is_newer && !is_refused).then_some((from, facts))
+    }
+
+    fn next_pull(&self, index: usize, now: Duration) -> Option<Pull> {
+        let (from, facts) = self.newer(index, now)?;
+        Some(Pull {
+            index,
+            from,
+            facts,
+            // This buffer is never reallocated, because a freed buffer would contain a key.
+            bytes: Zeroizing::new(Vec::with_capacity(facts.length as usize)),
+            asked: None,
+            tries: 0,
         })
     }
 
@@ -284,21 +303,21 @@ impl Bundles {
         now: Duration,
     ) -> Result<(), DropCause> {
         let is_expected = |pull: &&mut Pull| {
-            let left = pull.facts.length as usize - pull.bytes.0.len();
+            let left = pull.facts.length as usize - pull.bytes.len();
             let is_next = name.chunk == pull.next_chunk() && bytes.len() == left.min(CHUNK);
             let is_bundle = pull.index == index && version(&pull.facts) == name.version;
             pull.from == from && is_bundle && is_next
         };
         let pull = self.pull.as_mut().filter(is_expected);
         let pull = pull.ok_or(DropCause::Unwanted)?;
-        pull.bytes.0.extend_from_slice(bytes);
+        pull.bytes.extend_from_slice(bytes);
         (pull.asked, pull.tries) = (None, 0);
-        if pull.bytes.0.len() < pull.facts.length as usize {
+        if pull.bytes.len() < pull.facts.length as usize {
             return Ok(());
         }
         if let Some(pull) = self.pull.take() {
-            if is_bundle(&pull.facts, &pull.bytes.0) {
-                self.received = Some((index, pull.bytes.0));
+            if is_bundle(&pull.facts, &pull.bytes) {
+                self.received = Some((index, pull.bytes));
             } else {
                 self.forget(index);
             }
@@ -317,7 +336,7 @@ impl Bundles {
 
 impl Pull {
     fn next_chunk(&self) -> u16 {
-        (self.bytes.0.len() / CHUNK) as u16
+        (self.bytes.len() / CHUNK) as u16
     }
 }
 
@@ -337,7 +356,7 @@ fn is_bundle(facts: &BundleFacts, bytes: &[u8]) -> bool {
 
 /// Announced for a certificate without a bundle.
 const NONE: BundleFacts = BundleFacts {
-    not_before: 0,
+    ordered: 0,
     digest: [0; 32],
     length: 0,
 };
@@ -347,7 +366,7 @@ const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(10);
 /// Number of certificates that are announced in one poll.
 const ANNOUNCED_AT_ONCE: usize = 200;
 /// Time after the last request for which a bundle stays in memory.
-const SOURCE_TIME: Duration = Duration::from_secs(3);
+const SOURCE_TIME: Duration = Duration::from_secs(1);
 /// Maximum number of requested chunks that wait for the next poll.
 const MOST_WANTED: usize = 64;
 const MOST_TRIES: u32 = 20;

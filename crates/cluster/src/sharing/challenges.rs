@@ -56,6 +56,13 @@ impl ChallengeExchange {
         self.own = None;
     }
 
+    /// Makes the challenges of this node due.
+    pub(super) fn send_again(&mut self) {
+        if let Some(own) = &mut self.own {
+            own.sent = None;
+        }
+    }
+
     /// Returns `true` if acknowledgements are awaited.
     pub(super) fn is_busy(&self) -> bool {
         self.own.as_ref().is_some_and(|own| !own.is_served)
@@ -112,7 +119,8 @@ impl ChallengeExchange {
             self.has_changed |= until > known.until;
             known.until = known.until.max(until);
         } else {
-            let challenge = Challenge::decode(encoded).ok_or(DropCause::Malformed)?;
+            let challenge = Challenge::decode(encoded).filter(|it| it.answer.is_valid());
+            let challenge = challenge.ok_or(DropCause::Malformed)?;
             let of_node = (from.node, ChallengeId(0))..=(from.node, ChallengeId(u64::MAX));
             let count = self.theirs.range(of_node).count();
             let is_full = count >= MOST_OF_NODE || self.theirs.len() >= MOST;
@@ -143,8 +151,8 @@ impl ChallengeExchange {
         self.behind = self.behind.saturating_sub(1);
     }
 
-    /// Returns the challenges of all peers and their deadlines, if any have changed. The newest is the
-    /// last: a name can have one that is no longer pending.
+    /// Returns the challenges of all peers and their deadlines, if any have changed. The newest comes
+    /// first: a name can have one that is no longer pending.
     pub(super) fn take_changed(&mut self, now: Duration) -> Option<Vec<(Challenge, Duration)>> {
         let before = self.theirs.len();
         self.theirs.retain(|_, it| now < it.until);
@@ -152,7 +160,7 @@ impl ChallengeExchange {
         self.behind += u32::from(has_changed);
         has_changed.then(|| {
             let mut all: Vec<_> = self.theirs.values().collect();
-            all.sort_by_key(|it| it.learned);
+            all.sort_by_key(|it| std::cmp::Reverse(it.learned));
             let all = all.into_iter();
             all.map(|it| (it.challenge.clone(), it.until)).collect()
         })

@@ -76,6 +76,9 @@ pub enum SharingOutput {
 pub(crate) struct CertificateSharing {
     node: NodeId,
     certificates: Vec<SharedCertificate>,
+    /// Indices of the certificates.
+    indices: BTreeMap<CertificateTag, usize>,
+    names: BTreeSet<String>,
     challenges: ChallengeExchange,
     bundles: Bundles,
     ranking: Ranking,
@@ -90,11 +93,13 @@ pub(crate) struct CertificateSharing {
 /// Order of the nodes that announce a certificate.
 #[derive(Debug, Default)]
 struct Ranking {
-    /// Time of the last announcement, by certificate and node.
-    announced: BTreeMap<(usize, NodeId), Duration>,
+    /// Times of the last announcements of each node, by certificate. At most [`MOST_NODES`].
+    announced: BTreeMap<NodeId, BTreeMap<usize, Duration>>,
     /// Time from which ranks are known. Set when the companion first connects.
     known_from: Option<Duration>,
     reported: Option<Vec<u16>>,
+    /// Time of the next change.
+    due: Duration,
 }
 
 impl CertificateSharing {
@@ -106,6 +111,11 @@ impl CertificateSharing {
         Self {
             node,
             bundles: Bundles::new(certificates.len()),
+            indices: certificates.iter().map(|it| it.tag).zip(0..).collect(),
+            names: certificates
+                .iter()
+                .flat_map(|it| it.names.clone())
+                .collect(),
             certificates,
             challenges: ChallengeExchange::default(),
             ranking: Ranking::default(),
@@ -132,7 +142,8 @@ impl CertificateSharing {
                 self.bundles.set_held(held);
                 self.ranking
                     .known_from
-                    .get_or_insert(now.saturating_add(SETTLING_TIME));
+                    .get_or_insert(now + SETTLING_TIME + bundles::cycle(self.certificates.len()));
+                self.ranking.due = now;
             }
             // A companion with another configuration is about to be replaced.
             SharingInput::Held(_) => {}
@@ -156,15 +167,14 @@ impl CertificateSharing {
     ) -> Result<(), DropCause> {
         match record {
             AcmeRecord::Challenge { life, challenge } => {
-                let names = self.certificates.iter().flat_map(|it| &it.names);
-                let is_known = |name: &str| names.clone().any(|known| known == name);
+                let is_known = |name: &str| self.names.contains(name);
                 self.challenges
                     .learn(from, challenge, (life, now), is_known)?;
             }
             AcmeRecord::Answered(id) => self.challenges.acknowledge(from, id),
             AcmeRecord::Holds(tag, facts) => {
                 let index = self.index(tag)?;
-                self.ranking.announced.insert((index, from.node), now);
+                self.ranking.announce(from.node, index, now);
                 self.bundles.offer(index, from, facts);
             }
             AcmeRecord::Want(name) => {
@@ -191,6 +201,7 @@ impl CertificateSharing {
         (self.polled, self.is_due) = (now, false);
         if peers != self.peers {
             self.bundles.set_peers(&peers);
+            self.challenges.send_again();
             self.peers = peers;
         }
         self.poll_challenges(now, &mut offer);
@@ -214,8 +225,8 @@ impl CertificateSharing {
             offer(Some(to), AcmeRecord::Answered(id));
         }
         let announced = &self.ranking.announced;
-        let shares = |peer: &&PeerName| announced.keys().any(|(_, node)| *node == peer.node);
-        let peers = self.peers.iter().filter(shares);
+        let peers = self.peers.iter();
+        let peers = peers.filter(|peer| announced.contains_key(&peer.node));
         if let Some(number) = self.challenges.take_served(now, peers) {
             self.output(SharingOutput::Served(number));
         }
@@ -239,21 +250,22 @@ impl CertificateSharing {
     }
 
     fn poll_ranks(&mut self, now: Duration) {
+        if now < self.ranking.due {
+            return;
+        }
+        self.ranking.due = now + TICK;
         let fresh = FRESH + 3 * bundles::cycle(self.certificates.len());
-        let announced = &mut self.ranking.announced;
-        announced.retain(|_, at| now < at.saturating_add(fresh));
+        self.ranking.expire(now, fresh);
         let is_known = self.ranking.known_from.is_some_and(|from| from <= now);
         if !is_known || !self.bundles.is_connected() {
             return;
         }
-        let mut ranks = vec![0; self.certificates.len()];
-        for (index, node) in announced.keys() {
-            if *node < self.node
-                && let Some(rank) = ranks.get_mut(*index)
-            {
-                *rank += 1;
-            }
-        }
+        let ranks = (0..self.certificates.len()).map(|index| {
+            // A node that is about to receive a newer bundle does not order.
+            let waits = u16::from(self.bundles.newer(index, now).is_some());
+            self.ranking.rank(index, self.node) + waits
+        });
+        let ranks: Vec<u16> = ranks.collect();
         if self.ranking.reported.as_ref() != Some(&ranks) {
             self.ranking.reported = Some(ranks.clone());
             self.output(SharingOutput::Ranks(ranks));
@@ -274,9 +286,7 @@ impl CertificateSharing {
     }
 
     fn index(&self, tag: CertificateTag) -> Result<usize, DropCause> {
-        let mut certificates = self.certificates.iter();
-        let index = certificates.position(|it| it.tag == tag);
-        index.ok_or(DropCause::Unwanted)
+        self.indices.get(&tag).copied().ok_or(DropCause::Unwanted)
     }
 
     fn output(&self, output: SharingOutput) {
@@ -285,6 +295,31 @@ impl CertificateSharing {
     }
 }
 
+impl Ranking {
+    fn announce(&mut self, node: NodeId, index: usize, now: Duration) {
+        if self.announced.len() < MOST_NODES || self.announced.contains_key(&node) {
+            let certificates = self.announced.entry(node).or_default();
+            certificates.insert(index, now);
+        }
+    }
+
+    fn expire(&mut self, now: Duration, fresh: Duration) {
+        self.announced.retain(|_, certificates| {
+            certificates.retain(|_, at| now < *at + fresh);
+            !certificates.is_empty()
+        });
+    }
+
+    /// Returns the number of nodes before `own` that announce a certificate.
+    fn rank(&self, index: usize, own: NodeId) -> u16 {
+        let before = self.announced.range(..own);
+        let before = before.filter(|(_, certificates)| certificates.contains_key(&index));
+        u16::try_from(before.count()).unwrap_or(u16::MAX)
+    }
+}
+
+/// Maximum number of nodes, as many as replication has peers.
+const MOST_NODES: usize = 64;
 /// Time for which a node waits for the announcements of others before it reports its ranks.
 const SETTLING_TIME: Duration = Duration::from_secs(5);
 /// Time after which an announcement is no longer counted, with few certificates.

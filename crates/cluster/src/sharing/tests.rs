@@ -60,8 +60,8 @@ impl Member {
         }
     }
 
-    fn keep(&mut self, index: usize, not_before: u64, bytes: Vec<u8>, now: Duration) {
-        self.bundles[index] = Some((not_before, bytes));
+    fn keep(&mut self, index: usize, ordered: u64, bytes: Vec<u8>, now: Duration) {
+        self.bundles[index] = Some((ordered, bytes));
         self.hold(now);
     }
 
@@ -97,8 +97,8 @@ impl Member {
     }
 
     fn facts(&self, index: usize) -> Option<BundleFacts> {
-        let (not_before, bytes) = self.bundles[index].as_ref()?;
-        Some(facts(*not_before, bytes))
+        let (ordered, bytes) = self.bundles[index].as_ref()?;
+        Some(facts(*ordered, bytes))
     }
 
     fn answers(&self, name: &str, now: Duration) -> bool {
@@ -179,17 +179,17 @@ impl Net {
     }
 }
 
-fn facts(not_before: u64, bytes: &[u8]) -> BundleFacts {
+fn facts(ordered: u64, bytes: &[u8]) -> BundleFacts {
     let digest = aws_lc_rs::digest::digest(&aws_lc_rs::digest::SHA256, bytes);
     BundleFacts {
-        not_before,
+        ordered,
         digest: digest.as_ref().try_into().unwrap(),
         length: bytes.len() as u32,
     }
 }
 
-fn bundle(not_before: u64, length: usize, random: &mut fastrand::Rng) -> Vec<u8> {
-    let mut bytes = not_before.to_be_bytes().to_vec();
+fn bundle(ordered: u64, length: usize, random: &mut fastrand::Rng) -> Vec<u8> {
+    let mut bytes = ordered.to_be_bytes().to_vec();
     bytes.extend(std::iter::repeat_with(|| random.u8(..)).take(length));
     bytes
 }
@@ -292,7 +292,7 @@ fn a_set_is_served_when_all_sharing_peers_answer_it() {
 }
 
 #[test]
-fn the_newest_challenge_for_a_name_is_the_last() {
+fn the_newest_challenge_for_a_name_comes_first() {
     for digests in [[1, 2], [2, 1]] {
         let mut net = Net::new(&[1, 2], 1, 0.0);
         net.connect_all();
@@ -305,8 +305,8 @@ fn the_newest_challenge_for_a_name_is_the_last() {
                 .input(SharingInput::Challenges(digest.into(), set), now);
             net.run(TICK);
         }
-        let (last, _) = net.nodes[0].answers.last().unwrap();
-        assert_eq!(last.answer, ChallengeAnswer::TlsAlpn([digests[1]; 32]));
+        let (first, _) = &net.nodes[0].answers[0];
+        assert_eq!(first.answer, ChallengeAnswer::TlsAlpn([digests[1]; 32]));
     }
 }
 
@@ -371,6 +371,30 @@ fn ranks_follow_the_numbers_of_the_living_nodes() {
     net.cut.insert((0, 2));
     net.run(2 * FRESH);
     assert_eq!(ranks(&net), [0, 0, 0]);
+}
+
+#[test]
+fn a_node_that_returns_receives_what_it_missed_before_it_orders() {
+    let mut net = Net::new(&[1, 2], 1, 0.1);
+    net.nodes[0].is_running = false;
+    net.nodes[1].hold(net.now);
+    for index in 0..CERTIFICATES {
+        let bytes = bundle(1, 3000, &mut net.random);
+        let now = net.now;
+        net.nodes[1].keep(index, 1, bytes, now);
+    }
+    net.run(FRESH);
+    net.nodes[0].is_running = true;
+    net.nodes[0].hold(net.now);
+    let end = net.now + 2 * SETTLING_TIME;
+    while net.now < end {
+        net.now += STEP;
+        net.step();
+        let node = &net.nodes[0];
+        let mut ranks = node.ranks.iter().flatten().zip(&node.bundles);
+        assert!(ranks.all(|(rank, bundle)| *rank > 0 || bundle.is_some()));
+    }
+    assert_eq!(net.nodes[0].ranks, Some(vec![0; CERTIFICATES]));
 }
 
 #[test]

@@ -50,16 +50,14 @@ impl Control {
             FromCompanion::Held(held) => {
                 self.companion.held.clone_from(&held);
                 if !self.share(SharingInput::Held(held)) {
-                    let ranks = vec![0; self.companion.held.len()];
-                    self.companion.send(&ToCompanion::Ranks(ranks));
+                    self.companion.order_alone();
                 }
             }
             FromCompanion::Challenges(number, challenges) => {
-                let challenges = self.named(challenges);
-                self.companion.challenges[OWN].clone_from(&challenges);
+                self.companion.number = number;
+                self.companion.challenges[OWN] = self.named(challenges);
                 self.answer_challenges();
-                let challenges = challenges.into_iter().map(|(challenge, _)| challenge);
-                if !self.share(SharingInput::Challenges(number, challenges.collect())) {
+                if !self.share(self.companion.pending()) {
                     self.companion.send(&ToCompanion::ChallengesServed(number));
                 }
             }
@@ -102,8 +100,13 @@ impl Control {
     pub(super) fn share_again(&mut self, membership: Option<&Membership>) {
         self.companion.challenges[OTHERS].clear();
         self.answer_challenges();
-        if let Some(membership) = membership.filter(|_| self.companion.link.is_some()) {
-            membership.share(SharingInput::Held(self.companion.held.clone()));
+        match membership {
+            Some(membership) if self.companion.link.is_some() => {
+                membership.share(SharingInput::Held(self.companion.held.clone()));
+                membership.share(self.companion.pending());
+            }
+            Some(_) => {}
+            None => self.companion.order_alone(),
         }
     }
 
@@ -124,11 +127,20 @@ impl Control {
     }
 
     /// Passes the answers of all pending challenges to the workers.
-    fn answer_challenges(&self) {
+    fn answer_challenges(&mut self) {
+        let shared = self.state.shared();
+        let (now, mut fault) = (shared.clock.now().mono, None);
         let challenges = self.companion.challenges.iter().flatten();
-        self.state.shared().challenges.replace(challenges, |challenge, error| {
-            tracing::error!(name: "challenge-failed", server_name = challenge.name, error, "cannot answer the challenge of an ACME authority");
+        shared.challenges.replace(challenges, |challenge, error| {
+            fault = Some((challenge.name.clone(), error));
         });
+        let failed = &mut self.companion.failed;
+        if let Some((server_name, error)) = fault
+            && failed.is_none_or(|at| now >= at + LOG_INTERVAL)
+        {
+            *failed = Some(now);
+            tracing::error!(name: "challenge-failed", server_name, error, "cannot answer the challenge of an ACME authority");
+        }
     }
 }
 
@@ -136,3 +148,5 @@ impl Control {
 const MOST_CHALLENGES: usize = 256;
 /// Maximum time for which a challenge is answered.
 const LONGEST_LIFE: Duration = Duration::from_secs(3600);
+/// Minimum time between two log lines about challenges that cannot be answered.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);

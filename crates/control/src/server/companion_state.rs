@@ -3,7 +3,7 @@
 use std::future::pending;
 use std::time::Duration;
 
-use becket_cluster::sharing::SharingOutput;
+use becket_cluster::sharing::{SharingInput, SharingOutput};
 use becket_process::companion_link::{CompanionLink, FromCompanion, ToCompanion};
 use becket_proto::acme::{BundleFacts, Challenge};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -13,8 +13,12 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 pub struct CompanionState {
     pub(super) link: Option<CompanionLink>,
     pub(super) held: Vec<Option<BundleFacts>>,
-    /// Pending challenges of other nodes and of the companion, each with a deadline. A later one for
-    /// the same name replaces an earlier one.
+    /// Number of the companion's set of challenges.
+    pub(super) number: u32,
+    /// Time of the last log line about a challenge that cannot be answered.
+    pub(super) failed: Option<Duration>,
+    /// Pending challenges of the companion and of other nodes, each with a deadline. The first one for
+    /// a name counts.
     pub(super) challenges: [Vec<(Challenge, Duration)>; 2],
     /// Requests of certificate sharing. The cluster has a copy of the sender.
     sharing: (
@@ -35,6 +39,8 @@ impl Default for CompanionState {
         Self {
             link: None,
             held: Vec::new(),
+            number: 0,
+            failed: None,
             challenges: Default::default(),
             sharing: unbounded_channel(),
         }
@@ -61,6 +67,18 @@ impl CompanionState {
         }
     }
 
+    /// Returns the pending challenges of the companion.
+    pub(super) fn pending(&self) -> SharingInput {
+        let challenges = self.challenges[OWN].iter();
+        let challenges = challenges.map(|(challenge, _)| challenge.clone());
+        SharingInput::Challenges(self.number, challenges.collect())
+    }
+
+    /// Lets the companion order all certificates, because there are no other nodes.
+    pub(super) fn order_alone(&mut self) {
+        self.send(&ToCompanion::Ranks(vec![0; self.held.len()]));
+    }
+
     pub(super) fn send(&mut self, message: &ToCompanion) {
         if let Some(link) = &mut self.link {
             link.send(message);
@@ -68,5 +86,5 @@ impl CompanionState {
     }
 }
 
-pub(super) const OTHERS: usize = 0;
-pub(super) const OWN: usize = 1;
+pub(super) const OTHERS: usize = 1;
+pub(super) const OWN: usize = 0;
