@@ -262,7 +262,7 @@ impl Loaded {
             (HeldKey::Stored(one), HeldKey::Stored(other)) => one == other,
             // The certificate contains the public key.
             (HeldKey::Parsed(_), HeldKey::Parsed(_)) => true,
-            (HeldKey::Token(_), HeldKey::Token(_)) => true,
+            (HeldKey::Token(one), HeldKey::Token(other)) => one.is_same(other),
             _ => false,
         };
         is_same_key

@@ -140,6 +140,12 @@ impl Tokens {
 }
 
 impl TokenKey {
+    /// Returns `true` if both are one key of one agent's socket. Each configuration has its own
+    /// sockets.
+    pub fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Requests a signature without waiting. May call `reply` on another thread.
     pub fn request(
         &self,
