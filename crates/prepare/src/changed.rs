@@ -21,7 +21,8 @@ impl ChangedFiles {
     }
 
     pub(super) fn touches(&self, place: &Path) -> bool {
-        self.unknown.contains(place) || self.changes.touches(place)
+        let mut folders = place.ancestors();
+        folders.any(|it| self.unknown.contains(it)) || self.changes.touches(place)
     }
 }
 
