@@ -2,7 +2,8 @@
 //! supervisor and the serving process are played by the test.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::collections::HashMap;
+mod answers;
+
 use std::fs::{self, Permissions};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -11,26 +12,22 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use answers::{Pending, answer, prove_by_http, prove_by_tls};
 use becket_acme::control::{Answer, Request, Row, ask};
 use becket_config::acme::{
     Acme, AcmeCertificate, AcmeName, Authority, ChallengeKind, ExternalAccount, KeyKind,
 };
 use becket_config::notation::Text;
-use becket_process::companion_link::{AcmeChallenge, FromCompanion, ToCompanion};
+use becket_process::companion_link::{FromCompanion, ToCompanion};
 use becket_process::protocol::{AcmeStart, Command as ToProcess, IS_STARTED, VERSION};
-use becket_proto::acme::ChallengeAnswer;
 use becket_sys::fd_messages;
 use becket_sys::identity::UnixIdentity;
 use becket_sys::privileges::is_root;
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, CustomExtension, IsCa, KeyPair};
-use rustls::ServerConfig;
-use rustls::server::Acceptor;
-use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls_pki_types::PrivateKeyDer;
+use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use serde::Serialize;
 
 /// Kills a process when the test ends.
@@ -284,76 +281,6 @@ impl Pebble {
 fn send(stream: &UnixStream, message: &impl Serialize, fds: &[BorrowedFd<'_>]) {
     let text = serde_json::to_vec(message).unwrap();
     fd_messages::send(stream, &text, fds, Duration::from_secs(5)).unwrap();
-}
-
-/// Returns the server name or the token of a challenge, and its answer.
-fn answer(section: &Acme, challenge: AcmeChallenge) -> (String, (String, ChallengeAnswer)) {
-    let certificate = &section.certificate[challenge.certificate as usize];
-    let name = &certificate.names[challenge.name as usize];
-    let key = match (&challenge.answer, name.to_string().as_str()) {
-        (ChallengeAnswer::Http { token, .. }, _) => token.clone(),
-        (_, "127.0.0.1") => "1.0.0.127.in-addr.arpa".to_owned(),
-        (_, name) => name.to_owned(),
-    };
-    (key, (name.to_string(), challenge.answer))
-}
-
-type Pending = Mutex<HashMap<String, (String, ChallengeAnswer)>>;
-
-fn prove_by_tls(mut stream: TcpStream, pending: &Pending) -> Option<()> {
-    let mut acceptor = Acceptor::default();
-    let accepted = loop {
-        acceptor
-            .read_tls(&mut stream)
-            .ok()
-            .filter(|count| *count > 0)?;
-        if let Some(accepted) = acceptor.accept().ok()? {
-            break accepted;
-        }
-    };
-    let hello = accepted.client_hello();
-    assert!(hello.alpn()?.eq([b"acme-tls/1"]));
-    let (name, answer) = pending.lock().unwrap().get(hello.server_name()?).cloned()?;
-    let ChallengeAnswer::TlsAlpn(digest) = answer else {
-        return None;
-    };
-    let mut params = CertificateParams::new(vec![name]).unwrap();
-    params.custom_extensions = vec![CustomExtension::new_acme_identifier(&digest)];
-    let key = KeyPair::generate().unwrap();
-    let chain = vec![params.self_signed(&key).unwrap().der().clone()];
-    let key = PrivateKeyDer::try_from(key.serialize_der()).unwrap();
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let key = provider.key_provider.load_private_key(key).unwrap();
-    let certificate = SingleCertAndKey::from(CertifiedKey::new(chain, key));
-    let config =
-        ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
-    let config = config.unwrap().with_no_client_auth();
-    let mut config = config.with_cert_resolver(Arc::new(certificate));
-    config.alpn_protocols = vec![b"acme-tls/1".to_vec()];
-    let mut connection = accepted.into_connection(Arc::new(config)).ok()?;
-    connection.complete_io(&mut stream).ok()?;
-    Some(())
-}
-
-fn prove_by_http(mut stream: TcpStream, pending: &Pending) -> Option<()> {
-    let mut head = vec![0; 4096];
-    let length = stream.read(&mut head).ok()?;
-    let head = String::from_utf8_lossy(&head[..length]).into_owned();
-    let token = head
-        .split(' ')
-        .nth(1)?
-        .strip_prefix("/.well-known/acme-challenge/")?;
-    let (_, answer) = pending.lock().unwrap().get(token).cloned()?;
-    let ChallengeAnswer::Http { token, thumbprint } = answer else {
-        return None;
-    };
-    let body = format!("{token}.{thumbprint}");
-    let length = body.len();
-    write!(
-        stream,
-        "HTTP/1.0 200 OK\r\ncontent-length: {length}\r\n\r\n{body}"
-    )
-    .ok()
 }
 
 /// Sends a command to the DNS server.
