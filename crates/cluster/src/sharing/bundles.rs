@@ -204,13 +204,10 @@ impl Bundles {
         let Some(certificate) = tags.get(source.index).copied() else {
             return;
         };
-        let (wanted, others) = std::mem::take(&mut self.wanted)
-            .into_iter()
-            .partition(|(_, index, _)| *index == source.index);
-        self.wanted = others;
-        let wanted: BTreeSet<_> = wanted;
+        // Peers repeat requests for other bundles.
+        let wanted = std::mem::take(&mut self.wanted).into_iter();
         let mut is_sent = false;
-        for (to, _, chunk) in wanted {
+        for (to, _, chunk) in wanted.filter(|(_, index, _)| *index == source.index) {
             let mut parts = source.bytes.chunks(CHUNK);
             is_sent |= parts.len() == usize::from(chunk) + 1;
             if let Some(part) = parts.nth(chunk.into()) {
@@ -243,8 +240,7 @@ impl Bundles {
             self.forget(pull.index);
         }
         if self.pull.is_none() && self.received.is_none() {
-            let all = 0..self.offers.len();
-            self.pull = all.into_iter().find_map(|index| self.next_pull(index, now));
+            self.pull = (0..self.offers.len()).find_map(|index| self.next_pull(index, now));
         }
         let Some(pull) = &mut self.pull else {
             return;

@@ -12,7 +12,7 @@
 //! 0 orders; the others wait longer, by their rank. A partition can lead to two orders, which is
 //! harmless.
 //!
-//! **Bundles.** An announcement has the start of validity and the digest of the bundle that the
+//! **Bundles.** An announcement has the time of the order and the digest of the bundle that the
 //! sender has. A node with an older bundle pulls it in chunks ([`bundles`]). The companion checks it
 //! like a bundle from an authority.
 //!
@@ -98,7 +98,7 @@ struct Ranking {
     /// Time from which ranks are known. Set when the companion first connects.
     known_from: Option<Duration>,
     reported: Option<Vec<u16>>,
-    /// Time of the next change.
+    /// Time from which ranks are computed again.
     due: Duration,
 }
 

@@ -7,7 +7,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 
 use super::intervals::ACK_TIME;
 use super::*;
-use crate::replica::{Boot, MAX_DATAGRAM, PeerRecord};
+use crate::replica::{Boot, ChunkName, MAX_DATAGRAM, PeerRecord};
 
 const CERTIFICATES: usize = 3;
 const STEP: Duration = Duration::from_millis(50);
@@ -395,6 +395,33 @@ fn a_node_that_returns_receives_what_it_missed_before_it_orders() {
         assert!(ranks.all(|(rank, bundle)| *rank > 0 || bundle.is_some()));
     }
     assert_eq!(net.nodes[0].ranks, Some(vec![0; CERTIFICATES]));
+}
+
+#[test]
+fn requests_of_a_peer_that_left_do_not_stop_others() {
+    let mut net = Net::new(&[1, 2], 1, 0.0);
+    let now = net.now;
+    for index in 0..2 {
+        let bytes = bundle(1, 3000, &mut net.random);
+        net.nodes[0].keep(index, 1, bytes, now);
+    }
+    let first = net.nodes[0].facts(0).unwrap().digest;
+    let left = PeerName {
+        node: NodeId(9),
+        boot: Boot(9),
+    };
+    for chunk in 0..200 {
+        let name = ChunkName {
+            certificate: CertificateTag(0),
+            version: u64::from_be_bytes(*first.first_chunk().unwrap()),
+            chunk,
+        };
+        let want = AcmeRecord::Want(name);
+        net.nodes[0].sharing.take(left, want, now).unwrap();
+    }
+    net.nodes[1].hold(now);
+    net.run(Duration::from_secs(10));
+    assert!(net.nodes[1].bundles[..2].iter().all(Option::is_some));
 }
 
 #[test]
