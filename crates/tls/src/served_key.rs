@@ -49,6 +49,9 @@ struct ServedKey {
 impl SigningKey for ServedKey {
     fn choose_scheme(&self, offered: &[SignatureScheme]) -> Option<Box<dyn Signer>> {
         let signer = self.key.choose_scheme(offered)?;
+        if !self.is_deferred && !context::is_limited() {
+            return Some(signer);
+        }
         let key = self.clone();
         Some(Box::new(ServedSigner { key, signer }))
     }

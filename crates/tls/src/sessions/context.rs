@@ -251,6 +251,11 @@ pub fn with<T>(body: impl FnOnce(&mut HandshakeContext) -> T) -> Option<T> {
     CURRENT.with_borrow_mut(|current| current.as_mut().map(body))
 }
 
+/// Returns `true` if a full handshake must claim a permit.
+pub fn is_limited() -> bool {
+    with(|handshake| handshake.permit.is_some()).unwrap_or(false)
+}
+
 /// Claims the permit for a full handshake. Does nothing if this thread has no handshake context.
 ///
 /// # Errors
