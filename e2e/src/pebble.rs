@@ -26,6 +26,8 @@ pub struct Pebble {
     /// File with the CA certificate for connections to the authority.
     pub ca: PathBuf,
     management: SocketAddr,
+    names: SocketAddr,
+    records: SocketAddr,
     curl: Tool,
 }
 
@@ -115,6 +117,8 @@ impl Pebble {
             directory: format!("https://{at}/dir"),
             ca: place.path("ca.pem"),
             management,
+            names,
+            records: control,
             curl,
         })
     }
@@ -132,6 +136,15 @@ impl Pebble {
         let window = json!({"suggestedWindow": times});
         let body = json!({"Certificate": certificate, "ARIResponse": window.to_string()});
         self.call("set-renewal-info/", &["-d", &body.to_string()]);
+    }
+
+    /// Changes a DNS record with a command of the DNS server, such as `set-txt`.
+    #[track_caller]
+    pub fn change_record(&self, command: &str, body: &serde_json::Value) {
+        let url = format!("http://{}/{command}", self.records);
+        let body = body.to_string();
+        let found = self.curl.run(["-sS", "--fail", &url, "-d", &body], "");
+        assert_eq!(found.code, 0, "{}", found.all());
     }
 
     #[track_caller]
@@ -152,9 +165,10 @@ impl Pebble {
     /// Returns the `[acme]` section for this authority.
     pub fn section(&self, keys: &str) -> String {
         format!(
-            "[acme]\nauthority = [\"{}\"]\nca = \"{}\"\nfolder = \"acme\"\n{keys}\n",
+            "[acme]\nauthority = [\"{}\"]\nca = \"{}\"\nfolder = \"acme\"\nname-servers = [\"{}\"]\n{keys}\n",
             self.directory,
-            self.ca.display()
+            self.ca.display(),
+            self.names
         )
     }
 }

@@ -13,6 +13,7 @@ use rustls::client::Resumption;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use rustls::{ClientConfig, RootCertStore};
+use serde_json::json;
 
 pub(crate) const NAME: &str = "www.example.org";
 
@@ -194,4 +195,30 @@ fn a_certificate_is_renewed_when_the_authority_moves_its_window() {
     eventually("the renewed certificate is served", || {
         serial(becket.web, &trust).is_some_and(|now| now != first)
     });
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_record_that_forbids_an_order_is_reported_and_costs_no_order() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    let host = format!("{NAME}.");
+    let policies = json!([{"tag": "issue", "value": "other.test"}]);
+    pebble.change_record("add-caa", &json!({"host": host, "policies": policies}));
+    let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
+    let forbidden = format!("{NAME} is forbidden by {host} CAA 0 issue \"other.test\"; expected");
+    eventually("the record is reported", || {
+        becket_done(&place, &["acme", "list"]).contains(&forbidden)
+    });
+    let orders = || place.read("pebble.log").matches("order-plz").count();
+    assert_eq!(orders(), 0);
+    pebble.change_record("clear-caa", &json!({"host": host}));
+    assert_eq!(becket_done(&place, &["acme", "renew", NAME]), "renewed\n");
+    assert!(orders() > 0);
+    is_served(&place, becket.web, &trust(&pebble), NAME);
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use becket_config::acme::{Acme, AcmeName, ChallengeKind};
 use becket_config::file::File;
-use becket_log::{Escaped, Timestamp};
+use becket_log::Timestamp;
 use clap::Parser;
 
 use crate::control::{Answer, Request, Row, ask};
@@ -77,7 +77,7 @@ pub fn run(cli: &Cli) -> ExitCode {
     match carry_out(cli) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Only texts of an authority need to be escaped.
+            // Texts of an authority and of name servers may contain anything.
             match error {
                 Error::Config { .. } | Error::Os { .. } => eprintln!("becket-acme: {error}"),
                 error => eprintln!("becket-acme: {}", printable(&error)),
@@ -107,10 +107,7 @@ fn carry_out(cli: &Cli) -> Result<(), Error> {
         Answer::Ended { error, records } => {
             for record in records {
                 // The URL of the account is a text of the authority.
-                println!(
-                    "{}",
-                    record.replace(|c: char| !(' '..='~').contains(&c), "?")
-                );
+                println!("{}", printable(&record));
             }
             if let Some(error) = error {
                 return Err(Error::Authority(error));
@@ -162,9 +159,11 @@ fn minute(time: Timestamp) -> String {
     format!("{} UTC", text.get(..16).unwrap_or(&text).replace('T', " "))
 }
 
-/// Returns a text that may contain words of an authority, for a terminal.
+/// Returns a text that may contain words of an authority or a name server, for a terminal. Quotes
+/// stay, so that records can be copied.
 fn printable(text: &impl Display) -> String {
-    Escaped::new(&text.to_string()).to_string()
+    let text = text.to_string();
+    text.replace(|c: char| !(' '..='~').contains(&c), "?")
 }
 
 /// Reads the section, and returns the folder of its file too.

@@ -20,6 +20,7 @@ use crate::control::{self, Answer, Call, Request, Row};
 use crate::error::Error;
 use crate::issued;
 use crate::link::Link;
+use crate::lookup;
 use crate::order::Task;
 use crate::schedule::{Attempt, Held, Moment, Schedule, Setback, Window};
 use crate::store::Part;
@@ -402,6 +403,11 @@ async fn try_out(
     let kind = context.section.challenge(certificate);
     for name in &certificate.names {
         records.extend(dns_records(name, kind, issuer, account.as_deref()));
+    }
+    if let Some(error) = lookup::check(context, &session, index).await? {
+        records.push(format!(
+            "cannot look up DNS records; the authority decides: {error}"
+        ));
     }
     let task = Task {
         context,

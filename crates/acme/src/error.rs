@@ -25,6 +25,9 @@ pub enum Error {
     /// The certificate of the authority is not the ordered one.
     #[error("certificate rejected: {0}")]
     Certificate(String),
+    /// A DNS record forbids the order, or is missing.
+    #[error("{0}")]
+    Dns(String),
     /// The serving process does not answer the challenges.
     #[error("{0}")]
     Challenge(String),

@@ -10,6 +10,7 @@
 //!
 //! * [`companion`]: the loop; [`schedule`] decides, [`order`] carries out, [`unfinished`] continues;
 //! * [`authority`], [`issued`], [`http`]: accounts, certificates in use, and requests;
+//! * [`lookup`], [`records`]: DNS records that forbid an order;
 //! * [`store`], [`context`], [`verify`]: the folder, and the bundles in it;
 //! * [`link`], [`control`], [`hook`]: the supervisor, the commands, and the DNS program;
 //! * [`confine`]: privileges of the process;
@@ -30,7 +31,9 @@ pub mod hook;
 pub mod http;
 pub mod issued;
 pub mod link;
+pub mod lookup;
 pub mod order;
+pub mod records;
 pub mod schedule;
 pub mod store;
 pub mod unfinished;

@@ -25,6 +25,7 @@ use crate::context::{Context, bundle_file, order_file};
 use crate::error::Error;
 use crate::hook;
 use crate::link::Link;
+use crate::lookup;
 use crate::schedule::Held;
 use crate::store::Part;
 use crate::unfinished::UnfinishedOrder;
@@ -148,6 +149,12 @@ impl Task<'_> {
     async fn begin(&self) -> Result<(Order, UnfinishedOrder), Error> {
         let Context { section, store, .. } = self.context;
         let certificate = self.certificate();
+        // A trial has looked up the records before.
+        if self.is_kept
+            && let Some(error) = lookup::check(self.context, self.session, self.index).await?
+        {
+            tracing::warn!(name: "acme-lookup-failed", names = ?certificate.names, error, "cannot look up DNS records; the authority decides");
+        }
         let kind = section.key(certificate);
         let key = KeyPair::generate_for(match kind {
             KeyKind::P256 => &rcgen::PKCS_ECDSA_P256_SHA256,

@@ -15,7 +15,7 @@ use becket_acme::context::Context;
 use becket_acme::control::{Answer, Request, ask};
 use becket_acme::http::AuthorityClient;
 use becket_acme::store::Store;
-use becket_config::acme::{Acme, AcmeCertificate, AcmeName, Authority};
+use becket_config::acme::{Acme, AcmeCertificate, AcmeName, Authority, NameServerAddress};
 use becket_config::notation::Text;
 use becket_process::companion_link::{
     AcmeChallenge, BundleText, CompanionLink, FromCompanion, ToCompanion,
@@ -43,12 +43,19 @@ fn section(fake: &Fake, names: &[&str]) -> Acme {
         ca: Some("ca.pem".to_owned()),
         folder: "acme".to_owned(),
         contact: vec!["a@b.test".to_owned()],
+        name_servers: vec![no_name_server()],
         certificate: vec![AcmeCertificate {
             names: names.collect(),
             ..AcmeCertificate::default()
         }],
         ..Acme::default()
     }
+}
+
+/// Returns an address at which nothing answers.
+fn no_name_server() -> NameServerAddress {
+    let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+    NameServerAddress(socket.local_addr().unwrap())
 }
 
 /// A companion in this process, and the other ends of its sockets.

@@ -20,6 +20,7 @@ use answers::{Pending, answer, prove_by_http, prove_by_tls};
 use becket_acme::control::{Answer, Request, Row, ask};
 use becket_config::acme::{
     Acme, AcmeCertificate, AcmeName, Authority, ChallengeKind, ExternalAccount, KeyKind,
+    NameServerAddress,
 };
 use becket_config::notation::Text;
 use becket_process::companion_link::{FromCompanion, ToCompanion};
@@ -44,6 +45,7 @@ struct Pebble {
     folder: tempfile::TempDir,
     acme: u16,
     pending: Arc<Pending>,
+    dns_port: u16,
     dns_control: u16,
     _processes: [Killed; 2],
 }
@@ -145,6 +147,7 @@ fn pebble_with(change: impl FnOnce(&mut serde_json::Value)) -> Option<Pebble> {
         folder,
         acme,
         pending,
+        dns_port,
         dns_control: control,
         _processes: processes,
     })
@@ -177,6 +180,7 @@ impl Pebble {
             ))],
             ca: Some("ca.pem".to_owned()),
             folder: "acme".to_owned(),
+            name_servers: vec![NameServerAddress(([127, 0, 0, 1], self.dns_port).into())],
             certificate,
             ..Acme::default()
         }
@@ -459,9 +463,13 @@ fn a_permanent_record_proves_a_wildcard() {
     };
     let _running = pebble.start(&section);
     until("a failure", || pebble.rows()[0].error.is_some());
-    let Answer::Ended { records, .. } = pebble.ask(&Request::Try { name: None }) else {
+    let Answer::Ended { records, error } = pebble.ask(&Request::Try { name: None }) else {
         panic!("no records");
     };
+    let missing = "_validation-persist.e.test. has no TXT record; expected ";
+    let expected = format!("{missing}{}", records[0]);
+    assert_eq!(error.as_deref(), Some(&*expected));
+    assert_eq!(pebble.rows()[0].error, error);
     let (name, value) = records[0].split_once(" TXT ").unwrap();
     dns(
         pebble.dns_control,

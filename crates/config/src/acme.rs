@@ -1,7 +1,7 @@
 //! `[acme]`: certificates that the ACME companion orders.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -36,6 +36,8 @@ pub struct Acme {
     pub profile: Option<String>,
     /// Account of the authority to which the ACME account is bound.
     pub external_account: Option<ExternalAccount>,
+    /// Name servers for the lookups before an order; empty means `/etc/resolv.conf`.
+    pub name_servers: Vec<NameServerAddress>,
     /// Program that creates and removes DNS records for `dns-01`.
     pub hook: Option<String>,
     pub certificate: Vec<AcmeCertificate>,
@@ -205,7 +207,26 @@ impl Text for AcmeName {
     }
 }
 
-as_text!(Authority, AcmeName);
+/// Address of a name server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NameServerAddress(pub SocketAddr);
+
+impl Text for NameServerAddress {
+    const ACCEPTED: &str = "IP, IP:PORT or [V6]:PORT";
+
+    fn parse(text: &str) -> Result<Self, ValueError> {
+        let alone = text.parse::<IpAddr>().map(|ip| (ip, DNS_PORT).into());
+        let address = alone.or_else(|_| text.parse()).ok();
+        let address = address.filter(|it: &SocketAddr| it.port() != 0);
+        address.map(Self).ok_or("not an address".into())
+    }
+
+    fn write(&self) -> String {
+        self.0.to_string()
+    }
+}
+
+as_text!(Authority, AcmeName, NameServerAddress);
 
 impl AcmeCertificate {
     /// Returns the name of the certificate's files without extension, from its first name.
@@ -247,6 +268,7 @@ impl Acme {
 
 const FOLDER: &str = "/var/lib/becket-acme";
 const BUNDLES: &str = "certificates";
+const DNS_PORT: u16 = 53;
 const HTTPS: &str = "https://";
 
 #[cfg(test)]
@@ -273,6 +295,17 @@ mod tests {
             bundles,
             expected.map(|it| PathBuf::from(format!("/etc/a/certificates/{it}.pem")))
         );
+    }
+
+    #[test]
+    fn a_name_server_has_an_address_and_port_53() {
+        let servers =
+            acme("[acme]\nname-servers = ['192.0.2.1', '[2001:db8::1]:5353', '::1']").name_servers;
+        let all: Vec<_> = servers.iter().map(Text::write).collect();
+        assert_eq!(all, ["192.0.2.1:53", "[2001:db8::1]:5353", "[::1]:53"]);
+        for text in ["", "dns.test", "192.0.2.1:0", ":53"] {
+            assert!(NameServerAddress::parse(text).is_err(), "{text}");
+        }
     }
 
     #[test]
