@@ -85,7 +85,7 @@ async fn check_all(
                 Ok(Some(found)) => {
                     let mut expected = expected().into_iter();
                     let expected = expected.find(|it| it.contains(&format!(" {what} ")));
-                    let expected = expected.unwrap_or_default();
+                    let expected = joined(expected.into_iter());
                     return Err(Error::Dns(format!("{found}; expected {expected}")));
                 }
                 Err(error) => {
