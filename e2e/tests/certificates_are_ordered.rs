@@ -41,7 +41,7 @@ pub(crate) fn trust(pebble: &Pebble) -> Trust {
 
 /// Waits until the certificate is ordered and served.
 #[track_caller]
-fn is_served(place: &Place, at: SocketAddr, trust: &Trust, name: &str) {
+pub(crate) fn is_served(place: &Place, at: SocketAddr, trust: &Trust, name: &str) {
     let bundle = place.path(&format!("acme/certificates/{NAME}.pem"));
     eventually("a certificate is issued", || bundle.exists());
     eventually("the ordered certificate is served", || {

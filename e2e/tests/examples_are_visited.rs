@@ -5,12 +5,13 @@ use std::net::{Ipv4Addr, SocketAddr, TcpStream};
 use std::process::Command;
 
 use becket_e2e::{
-    Becket, Client, Kept, OpenSsl, Place, Tool, Trust, eventually, finish, fresh_address,
+    Becket, Client, Kept, OpenSsl, Pebble, Place, Tool, Trust, eventually, finish, fresh_address,
     fresh_host,
 };
 use rustls::HandshakeKind;
 use rustls::version::{TLS12, TLS13};
 
+use crate::certificates_are_ordered::{NAME, is_served, trust};
 use crate::examples_run::{furnish, moved};
 use crate::starttls::{MAIL, Postgres, mail_server};
 
@@ -69,6 +70,22 @@ fn the_client_mode_connects_curl_to_a_server_that_requires_a_certificate() {
         found.all()
     );
     assert!(found.stdout.contains("TLSv1.3"), "{}", found.all());
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn an_authority_issues_the_certificate_of_an_example() {
+    let place = Place::new();
+    let at = SocketAddr::from((fresh_host(), 8443));
+    let Some(pebble) = Pebble::start(&place, at, 1) else {
+        return;
+    };
+    let section = pebble.section("");
+    let _becket = start(&place, "acme.toml", |text| {
+        text.replace("[acme]\n", &section)
+            .replace("127.0.0.1", &at.ip().to_string())
+    });
+    is_served(&place, at, &trust(&pebble), NAME);
 }
 
 #[test]
