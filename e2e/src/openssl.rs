@@ -1,5 +1,6 @@
 //! `openssl s_client` as a client of becket.
 
+use std::env;
 use std::net::SocketAddr;
 
 use crate::place::Place;
@@ -12,6 +13,16 @@ impl OpenSsl {
     /// Finds openssl. Records the test as skipped if it is not installed.
     pub fn find() -> Option<Self> {
         Tool::find("openssl").map(Self)
+    }
+
+    /// Returns an OpenSSL with ML-DSA (3.5) and zlib, at the path in `BECKET_NEWER_OPENSSL`; `.ci/run guest` provides it. Otherwise
+    /// lists the test as skipped, also in CI, where this program is optional.
+    pub fn newer() -> Option<Self> {
+        let path = env::var_os("BECKET_NEWER_OPENSSL");
+        if path.is_none() {
+            becket_tidy::lacks("NOT CHECKED: needs BECKET_NEWER_OPENSSL, which is OpenSSL 3.5");
+        }
+        path.map(|path| Self(Tool::at(path.into())))
     }
 
     /// Requests `/` from `www.example.org` over HTTP/1.0 and waits for the end.

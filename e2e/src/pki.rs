@@ -9,8 +9,8 @@ use aws_lc_rs::signature::Ed25519KeyPair;
 use rcgen::{
     BasicConstraints, CertificateParams, CertificateRevocationList,
     CertificateRevocationListParams, DnType, IsCa, Issuer, KeyIdMethod, KeyPair, KeyUsagePurpose,
-    PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_RSA_SHA256, RevokedCertParams, RsaKeySize,
-    SerialNumber, date_time_ymd,
+    PKCS_ECDSA_P256_SHA256, PKCS_ECDSA_P384_SHA384, PKCS_ML_DSA_65, PKCS_RSA_SHA256,
+    RevokedCertParams, RsaKeySize, SerialNumber, date_time_ymd,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +25,8 @@ pub enum Key {
     LongEcdsa,
     /// Ed25519.
     Ed25519,
+    /// ML-DSA-65.
+    MlDsa,
 }
 
 #[derive(Debug)]
@@ -130,6 +132,7 @@ impl Authority {
                 let der = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new());
                 KeyPair::try_from(der.expect("random numbers").as_ref())
             }
+            Key::MlDsa => KeyPair::generate_for(&PKCS_ML_DSA_65),
             Key::LongRsa => KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096),
         }
         .expect("a key");

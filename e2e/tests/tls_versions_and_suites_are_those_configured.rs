@@ -183,3 +183,40 @@ fn gnutls_and_python_clients_are_served() {
         assert_eq!(becket.next_reason(), "finished");
     }
 }
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn openssl_reads_compressed_certificates_and_ml_dsa() {
+    let Some(openssl) = OpenSsl::newer() else {
+        return;
+    };
+    let place = Place::new();
+    let names: Vec<String> = (0..20).map(|at| format!("name-{at}.example.org")).collect();
+    let mut names: Vec<&str> = names.iter().map(String::as_str).collect();
+    names.push("www.example.org");
+    let backend = Backend::http("well met");
+    for (key, signature) in [(Key::Ecdsa, "ecdsa"), (Key::MlDsa, "mldsa65")] {
+        place.issue("site.pem", &names, key);
+        let becket = Becket::start(&place, &Shape::new(backend.address));
+        for (flags, message) in [
+            (["-msg", "-tls1_3"], ", CompressedCertificate"),
+            (["-msg", "-no_rx_cert_comp"], ", Certificate\n"),
+        ] {
+            let run = openssl.ask(&place, becket.web, &flags);
+            let (code, said) = (run.code, run.all());
+            assert_eq!(code, 0, "{said}");
+            assert!(
+                said.contains("well met") && said.contains("Verification: OK"),
+                "{said}"
+            );
+            let read = said.lines().filter(|line| line.starts_with("<<<"));
+            let read: Vec<String> = read.map(|line| format!("{line}\n")).collect();
+            assert!(read.iter().any(|line| line.contains(message)), "{said}");
+            assert!(
+                said.contains(&format!("Peer signature type: {signature}")),
+                "{said}"
+            );
+            assert_eq!(becket.next_access()["version"], "TLSv1.3");
+        }
+    }
+}
