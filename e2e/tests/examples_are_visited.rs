@@ -114,6 +114,8 @@ fn a_browser_shows_the_files_of_a_folder() {
         .args(["--ignore-certificate-errors", "--virtual-time-budget=10000"])
         .arg(format!("--host-resolver-rules=MAP www.example.org {host}"))
         .arg(format!("--user-data-dir={}", place.text("profile")))
+        .arg(format!("--log-net-log={}", place.text("network.json")))
+        .arg("--net-log-capture-mode=Everything")
         // This URL redirects to https.
         .args(["--dump-dom", "http://www.example.org:8000/"]);
     let shown = finish(command, "");
@@ -122,6 +124,8 @@ fn a_browser_shows_the_files_of_a_folder() {
         "{}",
         shown.all()
     );
+    // Chromium has decompressed brotli: in base64, a handshake message of type 25 (RFC 8879).
+    assert!(place.read("network.json").contains("\"bytes\":\"GQ"));
 }
 
 #[test]

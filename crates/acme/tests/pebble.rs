@@ -450,8 +450,21 @@ fn an_account_is_bound_to_an_account_of_the_authority() {
         id: "id-1".to_owned(),
         key_file: "mac.key".to_owned(),
     });
-    let _running = pebble.start(&section);
+    let running = pebble.start(&section);
     pebble.wait_for_all();
+    drop(running);
+    // Nothing answers at this port, so the authority decides.
+    section.name_servers[0].0.set_port(1);
+    let _running = pebble.start(&section);
+    let Answer::Ended { records, error } = pebble.ask(&Request::Try { name: None }) else {
+        panic!("not tried");
+    };
+    assert_eq!(error, None);
+    let failure = "cannot look up DNS records; the authority decides: f.test: CAA: ";
+    assert!(
+        records.iter().any(|it| it.starts_with(failure)),
+        "{records:?}"
+    );
 }
 
 #[test]
