@@ -206,12 +206,10 @@ fn every_example_is_a_valid_configuration() {
         let prepared = folder.prepare(&text).unwrap_or_else(|rejected| {
             panic!("{}: {rejected}", path.display());
         });
-        assert_eq!(
-            lines(&prepared.warnings),
-            [] as [&str; 0],
-            "{}",
-            path.display()
-        );
+        let mut warnings = lines(&prepared.warnings);
+        // No authority has issued the certificate of this example.
+        warnings.retain(|it| !path.ends_with("acme.toml") || !it.contains("not issued yet"));
+        assert_eq!(warnings, [] as [&str; 0], "{}", path.display());
         count += 1;
     }
     assert!(count >= 6, "{count} examples");
