@@ -134,6 +134,58 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
+fn a_name_gets_a_certificate_when_a_client_asks_for_it() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    fs::create_dir(place.path("allowed")).unwrap();
+    let keys = format!(
+        "[acme.on-demand]\nnames = [\"*.shops.test\"]\nfolder = \"allowed\"\nask = \"http://{}/ask\"\n\
+         [[acme.certificate]]\nnames = [\"{NAME}\"]",
+        backend.address
+    );
+    let shape = shape.section(&pebble.section(&keys));
+    let becket = Becket::start(&place, &shape);
+    let trust = trust(&pebble);
+    is_served(&place, becket.web, &trust, NAME);
+    place.write("allowed/a.shops.test", "");
+    let ask = |name: &str| Client::connect_as(becket.web, &trust, name).is_ok();
+    // The companion asks for permission in this order.
+    assert!(!ask("unknown.test") && !ask("other.shops.test") && !ask("a.shops.test"));
+    eventually("the certificate is ordered and served", || {
+        ask("a.shops.test")
+    });
+    let files = || {
+        let files = fs::read_dir(place.path("acme/certificates")).unwrap();
+        let mut names: Vec<String> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(
+        files(),
+        ["a.shops.test.pem".to_owned(), format!("{NAME}.pem")]
+    );
+    kill_companion(&becket);
+    eventually(
+        "the companion knows the certificate after its start",
+        || becket_done(&place, &["acme", "list"]).contains("a.shops.test"),
+    );
+    let before = place.read("acme/certificates/a.shops.test.pem");
+    becket_done(&place, &["acme", "renew", "a.shops.test"]);
+    assert_ne!(place.read("acme/certificates/a.shops.test.pem"), before);
+    // The file of a certificate can be removed.
+    fs::remove_file(place.path("acme/certificates/a.shops.test.pem")).unwrap();
+    eventually("the certificate is not served", || !ask("a.shops.test"));
+    assert!(ask(NAME));
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
 fn a_companion_continues_after_a_kill_and_an_upgrade() {
     let place = Place::new();
     let backend = Backend::http("well met");

@@ -12,10 +12,10 @@ use rustls::pki_types::pem::PemObject;
 use crate::certificates_are_ordered::{NAME, trust};
 
 /// Returns the certificate that a node serves to a client that trusts the authority.
-fn served(node: &Node<'_>, trust: &Trust) -> Option<Vec<u8>> {
+fn served(node: &Node<'_>, trust: &Trust, name: &str) -> Option<Vec<u8>> {
     let (at, trust) = (node.web(), trust.clone());
     node.hub.within(|| {
-        let client = Client::connect_as(at, &trust, NAME).ok()?;
+        let client = Client::connect_as(at, &trust, name).ok()?;
         let chain = client.tls.peer_certificates()?;
         Some(chain.first()?.to_vec())
     })
@@ -26,7 +26,7 @@ fn served(node: &Node<'_>, trust: &Trust) -> Option<Vec<u8>> {
 fn share_one<'n>(nodes: &[&Node<'n>], trust: &Trust, before: Option<&Vec<u8>>) -> Vec<u8> {
     let mut found = None;
     eventually("the nodes serve one new certificate", || {
-        let mut all = nodes.iter().map(|node| served(node, trust));
+        let mut all = nodes.iter().map(|node| served(node, trust, NAME));
         found = all.next().flatten();
         found.is_some() && found.as_ref() != before && all.all(|other| other == found)
     });
@@ -87,8 +87,9 @@ fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition()
     nodes[0].secret("secret");
     nodes[0].give("secret", &nodes[1]);
     nodes[0].give("secret", &nodes[2]);
-    let certificate =
-        format!("profile = \"shortlived\"\n[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let certificate = format!(
+        "profile = \"shortlived\"\n[acme.on-demand]\nnames = [\"*.shops.test\"]\n[[acme.certificate]]\nnames = [\"{NAME}\"]"
+    );
     for node in &mut nodes {
         let shape = node.shape.clone().certificates("").listener("acme = true");
         node.shape = shape.section(&pebble.section(&certificate));
@@ -145,6 +146,21 @@ fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition()
     nodes[0].replicate(&peers);
     let all: Vec<&Node<'_>> = nodes.iter().collect();
     assert_eq!(share_one(&all, &trust, None), latest);
+
+    // A name that clients ask two nodes for is ordered by one of them.
+    let asked = &all[1..];
+    let shop = || {
+        asked
+            .iter()
+            .map(|node| served(node, &trust, "a.shops.test"))
+    };
+    let issued_before = issued(&all);
+    eventually("both nodes serve the certificate for the name", || {
+        let found: Vec<_> = shop().collect();
+        found[0].is_some() && found[0] == found[1]
+    });
+    assert_eq!(issued(&all), issued_before + 1);
+    assert_eq!(served(all[0], &trust, "a.shops.test"), None);
 
     // No key was sent in clear.
     let bundle = all[0].place.read(&format!("acme/certificates/{NAME}.pem"));

@@ -25,6 +25,9 @@ pub enum Error {
     /// The certificate of the authority is not the ordered one.
     #[error("certificate rejected: {0}")]
     Certificate(String),
+    /// No certificate may be ordered for this name.
+    #[error("not allowed: {0}")]
+    NotAllowed(String),
     /// The serving process does not answer the challenges.
     #[error("{0}")]
     Challenge(String),

@@ -189,7 +189,8 @@ impl HttpClient for AuthorityClient {
     }
 }
 
-fn roots(ca: Option<&Path>) -> Result<RootCertStore, Error> {
+/// Returns the CA certificates of a PEM file, or of the system.
+pub fn roots(ca: Option<&Path>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let Some(path) = ca else {
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -225,7 +226,7 @@ fn date(value: Option<&HeaderValue>) -> Option<Duration> {
 }
 
 /// Returns an error with its causes on one line. The errors of `hyper` do not contain theirs.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

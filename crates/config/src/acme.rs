@@ -38,6 +38,8 @@ pub struct Acme {
     pub external_account: Option<ExternalAccount>,
     /// Program that creates and removes DNS records for `dns-01`.
     pub hook: Option<String>,
+    /// Certificates for names as clients first ask for them.
+    pub on_demand: Option<OnDemand>,
     pub certificate: Vec<AcmeCertificate>,
 }
 }
@@ -63,6 +65,23 @@ pub struct ExternalAccount {
     pub id: String,
     /// File with the MAC key from the authority, base64url.
     pub key_file: String,
+}
+}
+
+section! {
+/// `[acme.on-demand]`: certificates for names as clients first ask for them. Every condition that is
+/// given must allow a name.
+pub struct OnDemand {
+    /// Allowed names and wildcards; empty means any name.
+    pub names: Vec<NamePattern>,
+    /// Folder with a file for each allowed name.
+    pub folder: Option<String>,
+    /// URL that is asked whether a name is allowed.
+    pub ask: Option<String>,
+    /// Maximum number of orders in an hour, with renewals.
+    pub per_hour: usize = 10,
+    /// Maximum number of certificates.
+    pub most: usize = 1000,
 }
 }
 
@@ -216,6 +235,15 @@ impl AcmeCertificate {
     }
 }
 
+impl OnDemand {
+    /// Returns `true` if a certificate for this host name could be ordered, as far as the list of
+    /// names decides.
+    pub fn lists(&self, name: &str) -> bool {
+        let is_listed = |name: &str| self.names.iter().any(|pattern| pattern.matches(name));
+        name.contains('.') && (self.names.is_empty() || is_listed(name))
+    }
+}
+
 impl Acme {
     pub fn folder(&self, base: &Path) -> PathBuf {
         base.join(&self.folder)
@@ -230,6 +258,26 @@ impl Acme {
     pub fn bundle(&self, base: &Path, certificate: &AcmeCertificate) -> PathBuf {
         base.join(self.bundles())
             .join(format!("{}.pem", certificate.stem()))
+    }
+
+    /// Returns the certificate for a name that clients ask for. Returns `None` if on-demand
+    /// certificates are off, the name is not listed or invalid, or a configured certificate has it.
+    pub fn on_demand(&self, name: &str) -> Option<AcmeCertificate> {
+        let on_demand = self.on_demand.as_ref()?;
+        let pattern = NamePattern::parse(name).ok()?;
+        let is_exact = matches!(&pattern, NamePattern::Exact(exact) if exact == name);
+        let mut configured = self.certificate.iter().flat_map(|it| &it.names);
+        let is_new = configured.all(|own| own.0 != pattern);
+        (is_exact && is_new && on_demand.lists(name)).then(|| AcmeCertificate {
+            names: vec![AcmeName(pattern)],
+            ..AcmeCertificate::default()
+        })
+    }
+
+    /// Returns `true` if challenges for a name may be answered.
+    pub fn answers_for(&self, name: &str) -> bool {
+        let mut configured = self.certificate.iter().flat_map(|it| &it.names);
+        configured.any(|own| own.to_string() == name) || self.on_demand(name).is_some()
     }
 
     pub fn challenge(&self, certificate: &AcmeCertificate) -> ChallengeKind {
@@ -273,6 +321,41 @@ mod tests {
             bundles,
             expected.map(|it| PathBuf::from(format!("/etc/a/certificates/{it}.pem")))
         );
+    }
+
+    #[test]
+    fn listed_host_names_get_a_certificate_on_demand() {
+        let text = "[acme]\n[acme.on-demand]\nnames = ['*.a.test', 'b.test']\n\
+                    [[acme.certificate]]\nnames = ['own.a.test']";
+        let names = |acme: &Acme, name: &str| acme.on_demand(name).map(|it| it.stem());
+        let listed = acme(text);
+        for name in ["x.a.test", "b.test"] {
+            assert_eq!(names(&listed, name).as_deref(), Some(name));
+        }
+        for name in [
+            "own.a.test",
+            "a.test",
+            "x.y.a.test",
+            "*.a.test",
+            "X.a.test",
+            "c.test",
+            "",
+        ] {
+            assert_eq!(names(&listed, name), None, "{name}");
+        }
+        let any = acme(&text.replace("names = ['*.a.test', 'b.test']", "ask = 'http://a/'"));
+        assert_eq!(names(&any, "c.test").as_deref(), Some("c.test"));
+        for name in [
+            "localhost",
+            "192.0.2.1",
+            "2001:db8::1",
+            "../c.test",
+            "a/b.test",
+            "c.test.",
+        ] {
+            assert_eq!(names(&any, name), None, "{name}");
+        }
+        assert_eq!(names(&acme("[acme]\nstaging = true"), "c.test"), None);
     }
 
     #[test]

@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use becket_config::acme::AcmeCertificate;
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
@@ -66,6 +67,12 @@ impl ConfigBuilder<'_> {
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
             trusted: networks(&listener.trusted_networks),
+            on_demand: self
+                .file
+                .acme
+                .as_ref()
+                .filter(|_| listener.acme)
+                .and_then(|acme| acme.on_demand.clone()),
         }
     }
 
@@ -255,19 +262,31 @@ impl ConfigBuilder<'_> {
         let acme = self.file.acme.as_ref().filter(|_| listener.acme);
         let Some(acme) = acme else { return };
         let path: Arc<str> = key!(path, listener.acme).into();
-        for (index, certificate) in acme.certificate.iter().enumerate() {
-            let entry = u32::try_from(listener.certificates.len() + index).unwrap_or(u32::MAX);
+        let first = listener.certificates.len();
+        let mut add = |index: usize, certificate: &AcmeCertificate| {
+            let entry = u32::try_from(first + index).unwrap_or(u32::MAX);
             let bundle = ChainSource::Bundle(acme.bundle(self.environment.base, certificate));
+            let names = certificate.names.iter().map(|it| it.to_string().into());
             jobs.push(Job {
-                managed: Some(
-                    certificate
-                        .names
-                        .iter()
-                        .map(|it| it.0.to_string().into())
-                        .collect(),
-                ),
+                managed: Some(names.collect()),
                 ..Job::of(entry, &path, bundle)
             });
+        };
+        for (index, certificate) in acme.certificate.iter().enumerate() {
+            add(index, certificate);
+        }
+        let Some(on_demand) = &acme.on_demand else {
+            return;
+        };
+        // Without this folder, no certificate was ordered yet.
+        let folder = self.environment.base.join(acme.bundles());
+        let files = self.environment.files.list_files(&folder);
+        let stems = files.iter().flatten().filter_map(|file| {
+            let name = file.file_name()?.to_str()?;
+            acme.on_demand(name.strip_suffix(".pem")?)
+        });
+        for certificate in stems.take(on_demand.most) {
+            add(acme.certificate.len(), &certificate);
         }
     }
 

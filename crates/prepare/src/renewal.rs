@@ -228,6 +228,7 @@ impl ConfigBuilder<'_> {
         }
         let mut managed = Vec::new();
         self.add_managed(path, keys, &mut managed);
+        changes.removed.extend(self.gone_on_demand(before));
         managed.retain(|job| {
             let changed = self.renewing.as_ref().map(|it| it.changed);
             changed.is_none_or(|changed| changed.touches(job.file()))
@@ -254,6 +255,37 @@ impl ConfigBuilder<'_> {
         self.warn_of(&of_list, faults, keys.default_certificate);
         taken.extend(files);
         Some(Arc::new(map))
+    }
+
+    /// Returns the on-demand certificates whose files the ACME companion has removed.
+    fn gone_on_demand(&self, before: &Listener) -> Vec<Listed> {
+        let acme = self.file.acme.as_ref();
+        let acme = acme.filter(|_| before.on_demand.is_some());
+        let (Some(acme), Some(renewing)) = (acme, &self.renewing) else {
+            return Vec::new();
+        };
+        let folder = self.environment.base.join(acme.bundles());
+        if !renewing.changed.touches(&folder) {
+            return Vec::new();
+        }
+        let Ok(files) = self.environment.files.list_files(&folder) else {
+            return Vec::new();
+        };
+        let is_part = self.environment.files.is_part(&folder);
+        let is_gone = |file: &Path| {
+            let is_known = !is_part || renewing.changed.changes.gone.contains(&path_hash(file));
+            is_known
+                && files
+                    .binary_search_by(|it| it.as_os_str().cmp(file.as_os_str()))
+                    .is_err()
+        };
+        let entry = before.keys.certificates.len() + acme.certificate.len();
+        let held = before
+            .certificates
+            .entry(u32::try_from(entry).unwrap_or(u32::MAX));
+        held.filter(|it| is_gone(&it.loaded.file))
+            .cloned()
+            .collect()
     }
 
     /// Returns the folder and pattern of an entry of which only the changed files are looked at: a

@@ -20,6 +20,7 @@ use becket_keys::key_cache::KeyCache;
 use becket_keys::signing::queue::SigningQueue;
 use becket_tls::admission::SharedAdmission;
 use becket_tls::challenges::Challenges;
+use becket_tls::wanted_names::WantedNames;
 
 /// State that every worker and the control thread can access, independent of the configuration.
 /// Access log channels and outboxes are not included, because each has one writer and one reader.
@@ -38,6 +39,8 @@ pub struct SharedState {
     pub cancels: Arc<Cancels>,
     /// Answers to ACME authorities. Locked only for clients that only authorities resemble.
     pub challenges: Arc<Challenges>,
+    /// Names without a certificate, which an ACME authority could issue on demand.
+    pub wanted_names: Arc<WantedNames>,
     /// One set of counters per worker. Only that worker writes it.
     pub counters: Vec<Arc<Counters>>,
     /// Limits on full handshakes and connections per source address.
@@ -82,6 +85,7 @@ impl SharedState {
             backends: Arc::default(),
             cancels: Arc::default(),
             challenges: Arc::default(),
+            wanted_names: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),

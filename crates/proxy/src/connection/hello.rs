@@ -161,6 +161,11 @@ impl<N: Net> Hello<N> {
             return self.answer_challenge(config, certificate);
         }
         let choice = self.listener.router.choose(hello, certificate.name());
+        if let Some(name) = certificate.server_name.as_deref()
+            && !matches!(choice, Choice::Pass(_))
+        {
+            self.note_wanted(name, cx);
+        }
         let route = match &choice {
             Choice::Serve(served) => served.route,
             Choice::Pass(route) => *route,
@@ -214,6 +219,15 @@ impl<N: Net> Hello<N> {
             return None;
         }
         cx.turn.challenges.config(name?, cx.turn.now.mono)
+    }
+
+    /// Notes a name for which a certificate can be ordered.
+    fn note_wanted(&self, name: &str, cx: &Context<'_, '_, N>) {
+        let config = self.listener.config();
+        let on_demand = config.on_demand.as_ref();
+        if on_demand.is_some_and(|it| it.lists(name)) && config.certificates.named(name).is_none() {
+            cx.turn.wanted_names.note(name, cx.turn.now.mono);
+        }
     }
 
     fn answer_challenge(
