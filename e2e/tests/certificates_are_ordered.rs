@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket_done,
+    AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket, becket_done,
     eventually, fresh_address, http_get, open_to_all, user_id,
 };
 use rustls::client::Resumption;
@@ -148,11 +148,11 @@ fn a_name_gets_a_certificate_when_a_client_asks_for_it() {
         backend.address
     );
     let shape = shape.section(&pebble.section(&keys));
-    let becket = Becket::start(&place, &shape);
+    let server = Becket::start(&place, &shape);
     let trust = trust(&pebble);
-    is_served(&place, becket.web, &trust, NAME);
+    is_served(&place, server.web, &trust, NAME);
     place.write("allowed/a.shops.test", "");
-    let ask = |name: &str| Client::connect_as(becket.web, &trust, name).is_ok();
+    let ask = |name: &str| Client::connect_as(server.web, &trust, name).is_ok();
     // The companion asks for permission in this order.
     assert!(!ask("unknown.test") && !ask("other.shops.test") && !ask("a.shops.test"));
     eventually("the certificate is ordered and served", || {
@@ -170,10 +170,14 @@ fn a_name_gets_a_certificate_when_a_client_asks_for_it() {
         files(),
         ["a.shops.test.pem".to_owned(), format!("{NAME}.pem")]
     );
-    kill_companion(&becket);
+    kill_companion(&server);
     eventually(
         "the companion knows the certificate after its start",
-        || becket_done(&place, &["acme", "list"]).contains("a.shops.test"),
+        || {
+            becket(&place, &["acme", "list"])
+                .stdout
+                .contains("a.shops.test")
+        },
     );
     let before = place.read("acme/certificates/a.shops.test.pem");
     becket_done(&place, &["acme", "renew", "a.shops.test"]);

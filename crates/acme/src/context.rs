@@ -1,6 +1,6 @@
 //! Configuration and folder of the companion, and the names that connect both.
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
 use std::rc::Rc;
 
@@ -11,6 +11,7 @@ use becket_proto::acme::{BundleFacts, LONGEST_BUNDLE};
 use becket_sys::clock::Clock;
 use zeroize::Zeroizing;
 
+use crate::on_demand::AskingClient;
 use crate::schedule::{Held, Moment};
 use crate::store::{Part, Store};
 use crate::verify;
@@ -25,6 +26,8 @@ pub struct Context {
     /// The configured certificates, followed by the on-demand certificates. An unused index has a
     /// certificate without names.
     certificates: RefCell<Vec<Rc<AcmeCertificate>>>,
+    /// Created for the first name that clients ask for.
+    pub asking: OnceCell<AskingClient>,
 }
 
 impl Context {
@@ -36,6 +39,7 @@ impl Context {
             base,
             store,
             clock: Clock::start(),
+            asking: OnceCell::new(),
         }
     }
 

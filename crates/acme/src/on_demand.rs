@@ -15,13 +15,16 @@ use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::ClientConfig;
+use rustls::{ClientConfig, RootCertStore};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::context::Context;
 use crate::error::Error;
 use crate::http::{causes, roots};
+
+/// Client for `acme.on-demand.ask`.
+pub type AskingClient = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
 
 /// # Errors
 /// Returns [`Error::NotAllowed`] with the condition that refused the name, or that could not be
@@ -59,7 +62,13 @@ async fn ask(context: &Context, url: &str, name: &str) -> Result<http::StatusCod
     let separator = if url.contains('?') { '&' } else { '?' };
     let uri = format!("{url}{separator}domain={name}").parse::<Uri>();
     let uri = uri.map_err(|error| error.to_string())?;
-    let client = client(context).map_err(|error| error.to_string())?;
+    let client = match context.asking.get() {
+        Some(client) => client.clone(),
+        None => {
+            let client = client(context, url).map_err(|error| error.to_string())?;
+            context.asking.get_or_init(|| client).clone()
+        }
+    };
     let request = Request::get(uri).body(Empty::<Bytes>::new());
     let request = request.map_err(|error| error.to_string())?;
     let response = client.request(request).await;
@@ -68,13 +77,17 @@ async fn ask(context: &Context, url: &str, name: &str) -> Result<http::StatusCod
         .map_err(|error| causes(&error))
 }
 
-fn client(context: &Context) -> Result<Client<HttpsConnector<HttpConnector>, Empty<Bytes>>, Error> {
+fn client(context: &Context, url: &str) -> Result<AskingClient, Error> {
     let ca = context.section.ca.as_ref().map(|ca| context.base.join(ca));
+    let roots = match url.starts_with("https:") {
+        true => roots(ca.as_deref())?,
+        false => RootCertStore::empty(),
+    };
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let tls = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(|error| Error::config("acme.on-demand.ask", error))?
-        .with_root_certificates(roots(ca.as_deref())?)
+        .with_root_certificates(roots)
         .with_no_client_auth();
     let connector = HttpsConnectorBuilder::new()
         .with_tls_config(tls)

@@ -41,6 +41,9 @@ pub struct CertificateMap {
     needs_crypto_threads: bool,
 }
 
+/// Index of the entry of all on-demand certificates of the ACME companion.
+pub const ON_DEMAND: u32 = u32::MAX;
+
 /// A certificate, and the index of its entry in the list of the configuration. The files of a
 /// folder have the same index, and are sorted by path.
 #[derive(Clone, Debug)]
@@ -240,10 +243,10 @@ impl CertificateMap {
         (map, faults)
     }
 
-    /// Chooses the default: the last or the first certificate of the operator, or else of the ACME
-    /// companion, with all certificates that share a name with it.
+    /// Chooses the default: the last or the first certificate of the operator, or else of those that
+    /// the ACME companion orders without demand, with all certificates that share a name with it.
     fn set_default(&mut self, mut nameless: Vec<Arc<Loaded>>, faults: &mut MapFaults) {
-        let list = || self.list.iter();
+        let list = || self.list.iter().filter(|it| it.entry != ON_DEMAND);
         let is_own = |it: &&Listed| it.loaded.managed().is_none();
         let chosen = match self.choice {
             DefaultCertificate::Last => list().rfind(is_own).or(list().next_back()),

@@ -24,7 +24,7 @@ use becket_config::policy;
 use becket_proto::networks::Networks;
 
 use super::ConfigBuilder;
-use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate};
+use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate, ON_DEMAND};
 use becket_keys::files::{reason, shown};
 use becket_keys::job::{ChainSource, Job, LoadOutcome};
 use becket_keys::loaded::Loaded;
@@ -263,8 +263,7 @@ impl ConfigBuilder<'_> {
         let Some(acme) = acme else { return };
         let path: Arc<str> = key!(path, listener.acme).into();
         let first = listener.certificates.len();
-        let mut add = |index: usize, certificate: &AcmeCertificate| {
-            let entry = u32::try_from(first + index).unwrap_or(u32::MAX);
+        let mut add = |entry: u32, certificate: &AcmeCertificate| {
             let bundle = ChainSource::Bundle(acme.bundle(self.environment.base, certificate));
             let names = certificate.names.iter().map(|it| it.to_string().into());
             jobs.push(Job {
@@ -273,7 +272,10 @@ impl ConfigBuilder<'_> {
             });
         };
         for (index, certificate) in acme.certificate.iter().enumerate() {
-            add(index, certificate);
+            add(
+                u32::try_from(first + index).unwrap_or(ON_DEMAND - 1),
+                certificate,
+            );
         }
         let Some(on_demand) = &acme.on_demand else {
             return;
@@ -286,7 +288,7 @@ impl ConfigBuilder<'_> {
             acme.on_demand(name.strip_suffix(".pem")?)
         });
         for certificate in stems.take(on_demand.most) {
-            add(acme.certificate.len(), &certificate);
+            add(ON_DEMAND, &certificate);
         }
     }
 

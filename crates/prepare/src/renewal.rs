@@ -20,7 +20,7 @@ use becket_config::listener::Certificate;
 use super::changed::{ChangedFiles, Renewing};
 use super::listeners::{BUNDLES, fits};
 use super::{ConfigBuilder, Environment, checked_files};
-use becket_keys::certificates::{CertificateMap, Listed, NewCertificate};
+use becket_keys::certificates::{CertificateMap, Listed, NewCertificate, ON_DEMAND};
 use becket_keys::checked::CheckedFiles;
 use becket_keys::files::SMALL_FOLDER;
 use becket_keys::job::{ChainSource, Job};
@@ -279,10 +279,7 @@ impl ConfigBuilder<'_> {
                     .binary_search_by(|it| it.as_os_str().cmp(file.as_os_str()))
                     .is_err()
         };
-        let entry = before.keys.certificates.len() + acme.certificate.len();
-        let held = before
-            .certificates
-            .entry(u32::try_from(entry).unwrap_or(u32::MAX));
+        let held = before.certificates.entry(ON_DEMAND);
         held.filter(|it| is_gone(&it.loaded.file))
             .cloned()
             .collect()
