@@ -64,6 +64,26 @@ fn logged(node: &Node<'_>, event: &str) -> usize {
     node.becket().logs().matches(event).count()
 }
 
+/// Returns how often the companions of all nodes logged that a certificate was issued.
+fn issued(nodes: &[&Node<'_>]) -> usize {
+    let issued = nodes
+        .iter()
+        .map(|node| logged(node, "acme-certificate-issued"));
+    issued.sum()
+}
+
+#[track_caller]
+fn a_name_asked_at_two_nodes_is_ordered_once(all: &[&Node<'_>], trust: &Trust) {
+    let shop = |node: &Node<'_>| served(node, trust, "a.shops.test");
+    let before = issued(all);
+    eventually("both nodes serve the certificate for the name", || {
+        let found = [shop(all[1]), shop(all[2])];
+        found[0].is_some() && found[0] == found[1]
+    });
+    assert_eq!(issued(all), before + 1);
+    assert_eq!(shop(all[0]), None);
+}
+
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition() {
@@ -97,12 +117,6 @@ fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition()
     }
     let all: Vec<&Node<'_>> = nodes.iter().collect();
     let mut latest = share_one(&all, &trust, None);
-    let issued = |nodes: &[&Node<'_>]| -> usize {
-        nodes
-            .iter()
-            .map(|node| logged(node, "acme-certificate-issued"))
-            .sum()
-    };
     assert_eq!(
         (issued(&all), logged(all[0], "acme-certificate-issued")),
         (1, 1)
@@ -147,20 +161,7 @@ fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition()
     let all: Vec<&Node<'_>> = nodes.iter().collect();
     assert_eq!(share_one(&all, &trust, None), latest);
 
-    // A name that clients ask two nodes for is ordered by one of them.
-    let asked = &all[1..];
-    let shop = || {
-        asked
-            .iter()
-            .map(|node| served(node, &trust, "a.shops.test"))
-    };
-    let issued_before = issued(&all);
-    eventually("both nodes serve the certificate for the name", || {
-        let found: Vec<_> = shop().collect();
-        found[0].is_some() && found[0] == found[1]
-    });
-    assert_eq!(issued(&all), issued_before + 1);
-    assert_eq!(served(all[0], &trust, "a.shops.test"), None);
+    a_name_asked_at_two_nodes_is_ordered_once(&all, &trust);
 
     // No key was sent in clear.
     let bundle = all[0].place.read(&format!("acme/certificates/{NAME}.pem"));

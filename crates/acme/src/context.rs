@@ -11,7 +11,7 @@ use becket_proto::acme::{BundleFacts, LONGEST_BUNDLE};
 use becket_sys::clock::Clock;
 use zeroize::Zeroizing;
 
-use crate::on_demand::AskingClient;
+use crate::http::AskingClient;
 use crate::schedule::{Held, Moment};
 use crate::store::{Part, Store};
 use crate::verify;

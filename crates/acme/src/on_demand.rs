@@ -5,26 +5,15 @@
 //! permission too.
 
 use std::fs;
-use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Uri};
-use http_body_util::Empty;
-use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
-use hyper_util::client::legacy::Client;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::TokioExecutor;
-use rustls::{ClientConfig, RootCertStore};
+use http::{StatusCode, Uri};
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
 use crate::context::Context;
 use crate::error::Error;
-use crate::http::{causes, roots};
-
-/// Client for `acme.on-demand.ask`.
-pub type AskingClient = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+use crate::http::{asking_client, status_of};
 
 /// # Errors
 /// Returns [`Error::NotAllowed`] with the condition that refused the name, or that could not be
@@ -58,43 +47,19 @@ pub async fn check(context: &Context, name: &str) -> Result<(), Error> {
 }
 
 /// Requests the URL with `domain=NAME`, and returns the status.
-async fn ask(context: &Context, url: &str, name: &str) -> Result<http::StatusCode, String> {
+async fn ask(context: &Context, url: &str, name: &str) -> Result<StatusCode, String> {
     let separator = if url.contains('?') { '&' } else { '?' };
     let uri = format!("{url}{separator}domain={name}").parse::<Uri>();
     let uri = uri.map_err(|error| error.to_string())?;
     let client = match context.asking.get() {
         Some(client) => client.clone(),
         None => {
-            let client = client(context, url).map_err(|error| error.to_string())?;
+            let ca = context.section.ca.as_ref().map(|ca| context.base.join(ca));
+            let client = asking_client(url, ca.as_deref()).map_err(|error| error.to_string())?;
             context.asking.get_or_init(|| client).clone()
         }
     };
-    let request = Request::get(uri).body(Empty::<Bytes>::new());
-    let request = request.map_err(|error| error.to_string())?;
-    let response = client.request(request).await;
-    response
-        .map(|response| response.status())
-        .map_err(|error| causes(&error))
-}
-
-fn client(context: &Context, url: &str) -> Result<AskingClient, Error> {
-    let ca = context.section.ca.as_ref().map(|ca| context.base.join(ca));
-    let roots = match url.starts_with("https:") {
-        true => roots(ca.as_deref())?,
-        false => RootCertStore::empty(),
-    };
-    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-    let tls = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|error| Error::config("acme.on-demand.ask", error))?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let connector = HttpsConnectorBuilder::new()
-        .with_tls_config(tls)
-        .https_or_http()
-        .enable_http1()
-        .build();
-    Ok(Client::builder(TokioExecutor::new()).build(connector))
+    status_of(&client, uri).await
 }
 
 /// Time limit for each condition.

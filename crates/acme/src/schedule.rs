@@ -191,8 +191,8 @@ impl Schedule {
         self.budgets.on_demand = Budget::new((per_hour, HOUR), begun, now);
     }
 
-    /// Adds an on-demand certificate, and returns its index. Returns `None` at the limits of the
-    /// certificates, and of those that are not issued yet.
+    /// Adds an on-demand certificate, and returns its index. Returns `None` at the limits of all
+    /// of them, and of those without a bundle.
     pub fn add(&mut self, held: Option<Held>, now: Moment) -> Option<usize> {
         let used = self.entries.iter().skip(self.configured);
         let used = used.filter(|entry| entry.is_used);
@@ -395,8 +395,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the orders that may be begun, and those that are reserved for first attempts: of
-    /// configured and of on-demand certificates.
+    /// Returns the orders that may be begun, and the part of them for first attempts: of configured
+    /// and of on-demand certificates.
     fn left(&mut self, now: Moment) -> [(usize, usize); 2] {
         let Budgets {
             configured,

@@ -243,8 +243,8 @@ impl CertificateMap {
         (map, faults)
     }
 
-    /// Chooses the default: the last or the first certificate of the operator, or else of those that
-    /// the ACME companion orders without demand, with all certificates that share a name with it.
+    /// Chooses the default: the last or the first certificate of the operator, or else of the configured
+    /// ones of the ACME companion, with all certificates that share a name with it.
     fn set_default(&mut self, mut nameless: Vec<Arc<Loaded>>, faults: &mut MapFaults) {
         let list = || self.list.iter().filter(|it| it.entry != ON_DEMAND);
         let is_own = |it: &&Listed| it.loaded.managed().is_none();

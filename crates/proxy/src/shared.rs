@@ -20,7 +20,6 @@ use becket_keys::key_cache::KeyCache;
 use becket_keys::signing::queue::SigningQueue;
 use becket_tls::admission::SharedAdmission;
 use becket_tls::challenges::Challenges;
-use becket_tls::wanted_names::WantedNames;
 
 /// State that every worker and the control thread can access, independent of the configuration.
 /// Access log channels and outboxes are not included, because each has one writer and one reader.
@@ -37,10 +36,9 @@ pub struct SharedState {
     pub backends: Arc<Backends>,
     /// Queue of cancel requests from PostgreSQL clients.
     pub cancels: Arc<Cancels>,
-    /// Answers to ACME authorities. Locked only for clients that only authorities resemble.
+    /// Answers to ACME authorities, locked only for clients that only authorities resemble; and names
+    /// for which certificates may be ordered.
     pub challenges: Arc<Challenges>,
-    /// Names without a certificate, which an ACME authority could issue on demand.
-    pub wanted_names: Arc<WantedNames>,
     /// One set of counters per worker. Only that worker writes it.
     pub counters: Vec<Arc<Counters>>,
     /// Limits on full handshakes and connections per source address.
@@ -85,7 +83,6 @@ impl SharedState {
             backends: Arc::default(),
             cancels: Arc::default(),
             challenges: Arc::default(),
-            wanted_names: Arc::default(),
             counters: (0..workers).map(|_| Arc::default()).collect(),
             admission: Arc::new(SharedAdmission::new(workers)),
             signatures: Arc::new(SigningQueue::new(0, None)),

@@ -31,7 +31,6 @@ use becket_proxy::pipes::{BULK, Pipes};
 use becket_tls::admission::{SharedAdmission, WorkerAdmission};
 use becket_tls::challenges::Challenges;
 use becket_tls::scratch::Scratch;
-use becket_tls::wanted_names::WantedNames;
 
 /// A scripted connection.
 #[derive(Debug)]
@@ -55,7 +54,6 @@ pub(crate) struct Stage {
     /// Queue of PostgreSQL cancels.
     pub(crate) cancels: Arc<Cancels>,
     pub(crate) challenges: Challenges,
-    pub(crate) wanted_names: WantedNames,
     /// Queue of signatures for a crypto thread; the script acts as that thread.
     pub(crate) signatures: Arc<SigningQueue>,
     signing: Option<WorkerSigning>,
@@ -100,7 +98,6 @@ impl Stage {
             inbox: Arc::default(),
             cancels: Arc::default(),
             challenges: Challenges::default(),
-            wanted_names: WantedNames::default(),
             signatures: Arc::new(SigningQueue::new(1, None)),
             signing: None,
             answers: Arc::default(),
@@ -235,7 +232,6 @@ impl Stage {
             admission: &self.admission,
             cancels: &self.cancels,
             challenges: &self.challenges,
-            wanted_names: &self.wanted_names,
             pipes: &self.pipes,
             signing: self.signing.as_ref(),
             access: None,

@@ -45,7 +45,7 @@ impl Control {
             CompanionEvent::Sharing(output) => self.sharing_output(output),
             CompanionEvent::Ask => {
                 let shared = self.state.shared();
-                let names = shared.wanted_names.take(shared.clock.now().mono);
+                let names = shared.challenges.wanted_names.take(shared.clock.now().mono);
                 if !names.is_empty() {
                     self.companion.send(&ToCompanion::Wanted(names));
                 }

@@ -26,7 +26,6 @@ use becket_tls::admission::{Admitted, ConnectionPermit, HalfOpen, WorkerAdmissio
 use becket_tls::challenges::Challenges;
 use becket_tls::config::ServerAddress;
 use becket_tls::scratch::Buffer;
-use becket_tls::wanted_names::WantedNames;
 
 /// Sockets to clients and servers. Tests and fuzzing implement this trait with simulated sockets.
 pub trait Net {
@@ -69,7 +68,6 @@ pub struct Turn<'a, N> {
     pub admission: &'a Rc<WorkerAdmission>,
     pub cancels: &'a Cancels,
     pub challenges: &'a Challenges,
-    pub wanted_names: &'a WantedNames,
     pub pipes: &'a Rc<Pipes>,
     /// Requests signatures from crypto threads and tokens; `None` if the worker makes every
     /// signature itself.

@@ -226,7 +226,7 @@ impl<N: Net> Hello<N> {
         let config = self.listener.config();
         let on_demand = config.on_demand.as_ref();
         if on_demand.is_some_and(|it| it.lists(name)) && config.certificates.named(name).is_none() {
-            cx.turn.wanted_names.note(name, cx.turn.now.mono);
+            cx.turn.challenges.wanted_names.note(name, cx.turn.now.mono);
         }
     }
 

@@ -357,7 +357,6 @@ impl Worker {
             admission: &self.served.admission,
             cancels: &self.shared.cancels,
             challenges: &self.shared.challenges,
-            wanted_names: &self.shared.wanted_names,
             pipes: &self.resources.pipes,
             signing: Some(&self.newcomers.signing),
             access: self.resources.access.as_ref(),
