@@ -70,7 +70,13 @@ impl Cases {
         let encodings: [(&str, &[&'static dyn CertDecompressor]); 3] =
             [("plain", &[]), ("zlib", &[&ZLIB]), ("brotli", &[&BROTLI])];
         for (kind, _) in KINDS {
-            for (encoding, accepted) in encodings {
+            // Becket does not compress chains above 8 KiB.
+            let most = if kind.starts_with("ML-DSA") {
+                1
+            } else {
+                encodings.len()
+            };
+            for (encoding, accepted) in &encodings[..most] {
                 let client = clients::Kind::new(&self.identities.roots, X25519, None);
                 let hello = client.accepting(accepted).first_flight(0, 0);
                 let to = self.places.of(kind);
