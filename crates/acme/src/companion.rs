@@ -40,15 +40,15 @@ struct Companion {
     asked: VecDeque<(usize, Call)>,
     /// Names that clients asked for.
     wanted: VecDeque<Box<str>>,
-    /// Time of the last warning that a limit of on-demand certificates is reached.
+    /// Time of the last warning about on-demand certificates.
     warned: Option<Duration>,
 }
 
 /// Outcome of the work in progress.
 enum Done {
     Cleaned,
-    /// A certificate may be ordered for this name.
-    Permitted(Box<str>),
+    /// Whether a certificate may be ordered for this name.
+    Asked(Box<str>, Result<(), Error>),
     /// The certificate was revoked.
     Revoked(usize),
     Ordered {
@@ -57,7 +57,7 @@ enum Done {
         begun: bool,
         setback: Setback,
     },
-    Asked {
+    Window {
         certificate: usize,
         window: Option<(Window, Duration)>,
     },
@@ -114,25 +114,35 @@ impl Companion {
         } = context.store.state();
         let age = |at: u64| now.unix.saturating_sub(Duration::from_secs(at));
         let configured = 0..context.section.certificate.len();
-        let held = configured.map(|index| Some(context.bundle(index)?.1));
+        let found = configured.map(|index| context.bundle(index).unzip());
+        let (mut facts, held): (Vec<_>, Vec<_>) = found.unzip();
         let ages = orders.into_iter().map(age);
         let authorities = context.section.authority.len();
-        let mut schedule = Schedule::new(authorities, held.collect(), ages, now);
+        let mut schedule = Schedule::new(authorities, held, ages, now);
         if let Some(on_demand) = &context.section.on_demand {
             let limits = (on_demand.most, on_demand.per_hour);
             schedule.permit_on_demand(limits, on_demand_orders.into_iter().map(age), now);
-            for stem in context.store.stems(Part::Certificates, ".pem") {
-                let Some(certificate) = context.section.on_demand(&stem) else {
+        }
+        if let Some(names) = context.section.on_demand_names() {
+            let stems = context.store.stems(Part::Certificates, ".pem").into_iter();
+            for certificate in stems.filter_map(|stem| names.certificate(&stem)) {
+                let Some(index) = schedule.add(now) else {
+                    break;
+                };
+                context.set_on_demand(index, certificate);
+                let Some((found, held)) = context.bundle(index) else {
+                    // A configured certificate once had this file, and other names.
+                    context.discard(
+                        Part::Certificates,
+                        &bundle_file(&context.certificate(index)),
+                    );
+                    schedule.release(index);
+                    context.set_on_demand(index, AcmeCertificate::default());
                     continue;
                 };
-                let bundle = context
-                    .store
-                    .load(Part::Certificates, &bundle_file(&certificate));
-                let held = bundle.ok().flatten();
-                let held = held.and_then(|it| verify::examine(&it, &certificate.names));
-                if let Some(index) = held.and_then(|held| schedule.add(Some(held), now)) {
-                    context.set_on_demand(index, certificate);
-                }
+                schedule.handle_certificate(index, held, now);
+                facts.resize(index + 1, None);
+                facts[index] = Some(found);
             }
         }
         let companion = Self {
@@ -168,18 +178,16 @@ impl Companion {
 
     /// Orders a certificate for a name as soon as its turn comes.
     fn add_on_demand(&mut self, name: &str, now: Moment) {
-        let Some(certificate) = self.context.section.on_demand(name) else {
+        let names = self.context.section.on_demand_names();
+        let certificate = names.and_then(|names| names.certificate(name));
+        let Some(certificate) = certificate.filter(|_| self.context.find(name).is_none()) else {
             return;
         };
-        if self.context.find(name).is_some() {
-            return;
-        }
-        let Some(index) = self.schedule.add(None, now) else {
-            if self.warned.is_some_and(|at| now.mono < at + WARN_INTERVAL) {
+        let Some(index) = self.schedule.add(now) else {
+            if !self.may_warn(now) {
                 return;
             }
-            self.warned = Some(now.mono);
-            tracing::warn!(name: "acme-on-demand-full", server_name = name, "no certificate on demand: acme.on-demand.most or acme.on-demand.per-hour is reached");
+            tracing::warn!(name: "acme-on-demand-full", server_name = name, "cannot add a certificate on demand: acme.on-demand.most is reached, or acme.on-demand.per-hour by names without a certificate");
             return;
         };
         self.context.set_on_demand(index, certificate);
@@ -189,14 +197,30 @@ impl Companion {
         self.link.hold(index, None);
     }
 
-    /// Gives up an on-demand certificate, and removes its file.
+    /// Returns `true` at most once in [`WARN_INTERVAL`], because clients cause these warnings.
+    fn may_warn(&mut self, now: Moment) -> bool {
+        let may = self.warned.is_none_or(|at| now.mono >= at + WARN_INTERVAL);
+        if may {
+            self.warned = Some(now.mono);
+        }
+        may
+    }
+
+    /// Removes an on-demand certificate and its files.
     fn release(&mut self, index: usize) {
         let certificate = self.context.certificate(index);
         let context = &self.context;
         context.discard(Part::Certificates, &bundle_file(&certificate));
         context.discard(Part::Orders, &order_file(&certificate));
+        let (stem, now) = (certificate.stem(), context.now().unix);
+        let forgotten = context
+            .store
+            .change_state(now, |state| drop(state.authorities.remove(&stem)));
+        if let Err(error) = forgotten {
+            tracing::debug!(%error, "cannot forget the authority of a removed certificate");
+        }
         let names = self.context.names(index);
-        tracing::info!(name: "acme-on-demand-released", ?names, "certificate given up");
+        tracing::info!(name: "acme-on-demand-removed", ?names, "certificate on demand removed");
         self.schedule.release(index);
         self.context
             .set_on_demand(index, AcmeCertificate::default());
@@ -217,20 +241,26 @@ impl Companion {
         if let Some(attempt) = self.schedule.poll_order(now) {
             return Some(Box::pin(order(context, link, attempt)));
         }
-        if let Some(name) = self.wanted.pop_front() {
-            return Some(Box::pin(ask_for_permission(context, name)));
+        if let Some(certificate) = self.schedule.poll_window(now) {
+            return Some(Box::pin(ask_for_window(context, certificate)));
         }
-        let certificate = self.schedule.poll_window(now)?;
-        Some(Box::pin(ask_for_window(context, certificate)))
+        let name = self.wanted.pop_front()?;
+        Some(Box::pin(ask_for_permission(context, name)))
     }
 
     fn handle(&mut self, done: Done) {
         let now = self.context.now();
         match done {
             Done::Cleaned => {}
-            Done::Permitted(name) => self.add_on_demand(&name, now),
+            Done::Asked(name, Ok(())) => self.add_on_demand(&name, now),
+            Done::Asked(_, Err(Error::NotAllowed(_))) => {}
+            Done::Asked(name, Err(error)) => {
+                if self.may_warn(now) {
+                    tracing::warn!(name: "acme-permission-unknown", server_name = %name, %error, "cannot check whether a certificate on demand is allowed");
+                }
+            }
             Done::Revoked(certificate) => drop(self.schedule.force(certificate, now)),
-            Done::Asked {
+            Done::Window {
                 certificate,
                 window,
             } => {
@@ -283,6 +313,11 @@ impl Companion {
                 tracing::info!(name: "acme-certificate-issued", ?names, authority, %expires, "certificate issued");
                 None
             }
+            Err(error @ Error::NotAllowed(_)) => {
+                self.schedule.handle_refusal(index, now);
+                tracing::info!(name: "acme-renewal-refused", ?names, %error, "certificate not renewed");
+                Some(error.to_string())
+            }
             Err(error) => {
                 let random = fastrand::f64();
                 self.schedule.handle_failure(index, setback, now, random);
@@ -307,7 +342,7 @@ impl Companion {
             | Request::Try { name: Some(name) } => self.context.find(name),
         };
         let Some(index) = found else {
-            let why = "no [[acme.certificate]] has this name";
+            let why = "no [[acme.certificate]] and no certificate on demand has this name";
             return call.answer(Answer::ended(Some(why.to_owned())));
         };
         match call.request {
@@ -339,7 +374,9 @@ impl Companion {
             }
             ToCompanion::Wanted(names) => {
                 let free = MOST_WANTED.saturating_sub(self.wanted.len());
-                self.wanted.extend(names.into_iter().take(free));
+                let names = names.into_iter();
+                let new = names.filter(|name| self.context.find(name).is_none());
+                self.wanted.extend(new.take(free));
             }
             // Handled by the link.
             ToCompanion::ChallengesServed(_) | ToCompanion::Ranks(_) => {}
@@ -429,13 +466,8 @@ fn clean(context: Rc<Context>) -> Pin<Box<dyn Future<Output = Done>>> {
 }
 
 async fn ask_for_permission(context: Rc<Context>, name: Box<str>) -> Done {
-    match on_demand::check(&context, &name).await {
-        Ok(()) => Done::Permitted(name),
-        Err(error) => {
-            tracing::debug!(%error, "no certificate on demand");
-            Done::Cleaned
-        }
-    }
+    let allowed = on_demand::check(&context, &name).await;
+    Done::Asked(name, allowed)
 }
 
 async fn order(context: Rc<Context>, link: Rc<Link>, attempt: Attempt) -> Done {
@@ -556,7 +588,7 @@ async fn ask_for_window(context: Rc<Context>, certificate: usize) -> Done {
             tracing::debug!(%error, "cannot request a renewal window");
             None
         });
-    Done::Asked {
+    Done::Window {
         certificate,
         window,
     }
@@ -564,7 +596,7 @@ async fn ask_for_window(context: Rc<Context>, certificate: usize) -> Done {
 
 /// Maximum number of names that clients asked for and that wait. Clients ask again.
 const MOST_WANTED: usize = 16;
-/// Minimum time between two warnings that a limit is reached.
+/// Minimum time between two warnings about on-demand certificates.
 const WARN_INTERVAL: Duration = Duration::from_secs(600);
 /// Maximum lifetime of a certificate of another node. Authorities allow 398 days.
 const LONGEST_LIFETIME: Duration = Duration::from_secs(400 * 24 * 3600);

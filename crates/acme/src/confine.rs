@@ -39,10 +39,8 @@ pub fn confine(section: &Acme, base: &Path) {
         .iter()
         .chain(external)
         .map(|path| base.join(path));
-    let allowed = section.on_demand.as_ref().and_then(|it| it.folder.as_ref());
     // A replaced file is another file to Landlock, so its folder is permitted.
     let folders = files.filter_map(|path| path.parent().map(Path::to_owned));
-    let folders = folders.chain(allowed.map(|folder| base.join(folder)));
     let of_system = SYSTEM.iter().map(PathBuf::from);
     let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
         .into_iter()

@@ -4,8 +4,8 @@
 //! folder, and the answer of a URL. They are checked before each order, so that a renewal needs
 //! permission too.
 
-use std::fs;
 use std::time::Duration;
+use std::{fs, io};
 
 use http::{StatusCode, Uri};
 use tokio::task::spawn_blocking;
@@ -16,31 +16,38 @@ use crate::error::Error;
 use crate::http::{asking_client, status_of};
 
 /// # Errors
-/// Returns [`Error::NotAllowed`] with the condition that refused the name, or that could not be
-/// checked.
+/// Returns [`Error::NotAllowed`] with the condition that refused the name, or
+/// [`Error::Config`] for a condition that could not be checked.
 pub async fn check(context: &Context, name: &str) -> Result<(), Error> {
     let refused = |why: String| Err(Error::NotAllowed(format!("{name}: {why}")));
-    let on_demand = context.section.on_demand.as_ref();
-    let Some(on_demand) = on_demand.filter(|_| context.section.on_demand(name).is_some()) else {
+    let names = context.section.on_demand_names();
+    let is_listed = names.is_some_and(|it| it.certificate(name).is_some());
+    let Some(on_demand) = context.section.on_demand.as_ref().filter(|_| is_listed) else {
         return refused("not in acme.on-demand.names".to_owned());
     };
     if let Some(folder) = &on_demand.folder {
+        let unknown = |why: String| Error::config("acme.on-demand.folder", why);
         let file = context.base.join(folder).join(name);
         let found = timeout(ASK_TIME, spawn_blocking(move || fs::symlink_metadata(file)));
-        match found.await {
-            Ok(Ok(Ok(_))) => {}
-            Ok(Ok(Err(error))) => {
-                return refused(format!("file in acme.on-demand.folder: {error}"));
+        let found = found.await.map_err(|_| unknown(LATE.to_owned()))?;
+        match found.map_err(io::Error::other).flatten() {
+            Ok(_) => {}
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return refused("no file in acme.on-demand.folder".to_owned());
             }
-            _ => return refused("acme.on-demand.folder does not answer".to_owned()),
+            Err(error) => return Err(unknown(error.to_string())),
         }
     }
     if let Some(url) = &on_demand.ask {
-        match timeout(ASK_TIME, ask(context, url, name)).await {
-            Ok(Ok(status)) if status.is_success() => {}
-            Ok(Ok(status)) => return refused(format!("acme.on-demand.ask answered {status}")),
-            Ok(Err(why)) => return refused(format!("acme.on-demand.ask: {why}")),
-            Err(_) => return refused("acme.on-demand.ask does not answer".to_owned()),
+        let unknown = |why: String| Error::config("acme.on-demand.ask", why);
+        let status = timeout(ASK_TIME, ask(context, url, name)).await;
+        let status = status.map_err(|_| unknown(LATE.to_owned()))?;
+        let status = status.map_err(unknown)?;
+        if status.is_server_error() {
+            return Err(unknown(format!("{name}: status {status}")));
+        }
+        if !status.is_success() {
+            return refused(format!("acme.on-demand.ask answered {status}"));
         }
     }
     Ok(())
@@ -62,5 +69,6 @@ async fn ask(context: &Context, url: &str, name: &str) -> Result<StatusCode, Str
     status_of(&client, uri).await
 }
 
+const LATE: &str = "no answer in time";
 /// Time limit for each condition.
 const ASK_TIME: Duration = Duration::from_secs(5);

@@ -16,8 +16,9 @@
 //! most [`MOST_ORDERS`] orders per day are begun, so that a fault cannot use up the limits of an
 //! authority.
 //!
-//! On-demand certificates follow the configured ones. Their orders have a limit per hour instead. A
-//! certificate that cannot be ordered, or has expired, is released ([`Schedule::poll_release`]).
+//! On-demand certificates follow the configured ones, also in urgency. Their orders have a limit per
+//! hour instead. A certificate that cannot be ordered, or has expired, is removed
+//! ([`Schedule::poll_release`]).
 //!
 //! Call [`Schedule::poll_order`] and [`Schedule::poll_window`], report the outcomes with the
 //! `handle_*` methods, and call again after [`Schedule::pause`].
@@ -128,7 +129,7 @@ impl Budget {
         self.most.saturating_sub(self.begun.len())
     }
 
-    /// Returns the orders that are reserved for first attempts.
+    /// Returns the number of reserved orders.
     fn reserve(&self) -> usize {
         self.most / RESERVE
     }
@@ -144,6 +145,8 @@ struct Entry {
     window: Option<Window>,
     /// Monotonic time of the next request for the window.
     window_at: Duration,
+    /// Monotonic time at which the on-demand certificate was first seen to be expired.
+    expired_at: Option<Duration>,
     is_forced: bool,
     failures: u32,
     /// Failures with the current authority.
@@ -193,15 +196,15 @@ impl Schedule {
 
     /// Adds an on-demand certificate, and returns its index. Returns `None` at the limits of all
     /// of them, and of those without a bundle.
-    pub fn add(&mut self, held: Option<Held>, now: Moment) -> Option<usize> {
+    pub fn add(&mut self, now: Moment) -> Option<usize> {
         let used = self.entries.iter().skip(self.configured);
         let used = used.filter(|entry| entry.is_used);
-        let (issued, waiting): (Vec<_>, Vec<_>) = used.partition(|entry| entry.held.is_some());
-        let is_full = waiting.len() >= self.budgets.on_demand.most && held.is_none();
-        if is_full || issued.len() + waiting.len() >= self.most_on_demand {
+        let is_new = |entry: &&Entry| entry.held.is_none() && entry.failures == 0;
+        let new = used.clone().filter(is_new).count();
+        if new >= self.budgets.on_demand.most || used.count() >= self.most_on_demand {
             return None;
         }
-        let mut entry = Entry::new(held, self.authorities, now);
+        let mut entry = Entry::new(None, self.authorities, now);
         // Other nodes may have the certificate.
         entry.rests_until = now.mono + FIRST_LOOK;
         let unused = self.entries.iter().position(|entry| !entry.is_used);
@@ -214,7 +217,7 @@ impl Schedule {
         Some(index)
     }
 
-    /// Gives up an on-demand certificate.
+    /// Removes an on-demand certificate.
     pub fn release(&mut self, certificate: usize) {
         if let Some(entry) = self.entries.get_mut(certificate)
             && certificate >= self.configured
@@ -225,17 +228,18 @@ impl Schedule {
         }
     }
 
-    /// Releases an on-demand certificate that has expired or that no authority issues, and returns
-    /// its index.
+    /// Removes an on-demand certificate that no authority issues, or that has been expired for
+    /// [`EXPIRED_TIME`], and returns its index. A wall clock that is wrong for a shorter time removes
+    /// none.
     pub fn poll_release(&mut self, now: Moment) -> Option<usize> {
-        let most = MOST_TRIES * u32::try_from(self.authorities.max(1)).unwrap_or(u32::MAX);
-        let mut on_demand = self.entries.iter().enumerate().skip(self.configured);
-        let (index, _) = on_demand.find(|(_, entry)| {
-            let is_over = match entry.held {
-                Some(held) => held.not_after.saturating_add(EXPIRED_TIME) <= now.unix,
-                None => entry.failures >= most,
-            };
-            entry.is_used && is_over
+        let entries = self.entries.iter_mut().enumerate().skip(self.configured);
+        let mut used = entries.filter(|(_, entry)| entry.is_used);
+        let index = used.find_map(|(index, entry)| {
+            let is_expired = entry.held.is_some_and(|held| held.not_after <= now.unix);
+            entry.expired_at = is_expired.then(|| entry.expired_at.unwrap_or(now.mono));
+            let is_old = |at: Duration| now.mono >= at + EXPIRED_TIME;
+            let is_refused = entry.held.is_none() && entry.failures >= MOST_FAILURES;
+            (is_refused || entry.expired_at.is_some_and(is_old)).then_some(index)
         })?;
         self.release(index);
         Some(index)
@@ -270,11 +274,14 @@ impl Schedule {
         let (left, configured) = (self.left(now), self.configured);
         let due = self.entries.iter_mut().enumerate();
         let due = due.filter(|(index, it)| {
-            let left = left[usize::from(*index >= configured)];
-            it.may_order(left) && it.due_in(now).is_zero()
+            it.may_order(left, *index >= configured) && it.due_in(now).is_zero()
         });
-        let urgency = |it: &Entry| (!it.is_forced, it.failures, it.renews_at());
-        let (certificate, entry) = due.min_by_key(|(_, entry)| urgency(entry))?;
+        let (certificate, entry) = due.min_by_key(|(index, entry)| {
+            let is_on_demand = *index >= configured;
+            let is_new = is_on_demand && entry.held.is_none();
+            let later = (!entry.is_forced, is_on_demand, is_new);
+            (later, entry.failures, entry.renews_at())
+        })?;
         entry.is_forced = false;
         Some(Attempt {
             certificate,
@@ -294,8 +301,8 @@ impl Schedule {
     pub fn pause(&mut self, now: Moment) -> Duration {
         let left = self.left(now);
         let waits = self.entries.iter().enumerate().flat_map(|(index, entry)| {
-            let left = left[usize::from(index >= self.configured)];
-            let order = Some(entry.due_in(now)).filter(|_| entry.may_order(left));
+            let may_order = entry.may_order(left, index >= self.configured);
+            let order = Some(entry.due_in(now)).filter(|_| may_order);
             let window = entry.window_at.saturating_sub(now.mono);
             [order, Some(window).filter(|_| entry.wants_window())]
         });
@@ -355,6 +362,13 @@ impl Schedule {
         }
     }
 
+    /// Notes that the operator does not allow an on-demand certificate now.
+    pub fn handle_refusal(&mut self, certificate: usize, now: Moment) {
+        if let Some(entry) = self.entries.get_mut(certificate) {
+            entry.rests_until = now.mono + DAY;
+        }
+    }
+
     /// Notes a failed attempt. `random` is a number from 0 to 1.
     pub fn handle_failure(
         &mut self,
@@ -395,8 +409,8 @@ impl Schedule {
         }
     }
 
-    /// Returns the orders that may be begun, and the part of them for first attempts: of configured
-    /// and of on-demand certificates.
+    /// Returns the orders that may be begun, and the reserved part: of configured and of on-demand
+    /// certificates.
     fn left(&mut self, now: Moment) -> [(usize, usize); 2] {
         let Budgets {
             configured,
@@ -420,6 +434,7 @@ impl Entry {
             rank: None,
             window: None,
             window_at: now.mono,
+            expired_at: None,
             is_forced: false,
             failures: 0,
             tries: 0,
@@ -469,10 +484,17 @@ impl Entry {
         waits.fold(self.rests_until, Duration::max)
     }
 
-    /// Returns whether the rank is known and the orders that are left suffice.
-    fn may_order(&self, (left, reserve): (usize, usize)) -> bool {
+    /// Returns whether the rank is known and the orders that are left suffice. New on-demand
+    /// certificates leave a part to renewals, and failing other ones to first attempts.
+    fn may_order(&self, left: [(usize, usize); 2], is_on_demand: bool) -> bool {
+        let (left, reserve) = left[usize::from(is_on_demand)];
         let is_known = self.is_used && (self.rank.is_some() || self.is_forced);
-        is_known && left > 0 && (self.failures == 0 || self.is_forced || left > reserve)
+        let is_preferred = if is_on_demand {
+            self.held.is_some()
+        } else {
+            self.failures == 0
+        };
+        is_known && left > 0 && (is_preferred || self.is_forced || left > reserve)
     }
 
     fn due_in(&self, now: Moment) -> Duration {
@@ -493,12 +515,14 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of orders per day. Let's Encrypt allows 300 in three hours, and 50 for the names
 /// of one registered domain in a week.
 pub const MOST_ORDERS: usize = 50;
-/// Part of the orders of a period that is reserved for first attempts: a fifth.
+/// Part of the orders of a period that is reserved: a fifth.
 const RESERVE: usize = 5;
 /// Wait before an on-demand certificate is ordered.
 const FIRST_LOOK: Duration = Duration::from_secs(3);
 /// Time for which an expired on-demand certificate is kept.
-const EXPIRED_TIME: Duration = Duration::from_secs(7 * 24 * 3600);
+const EXPIRED_TIME: Duration = DAY;
+/// Failures after which an on-demand certificate that was never issued is removed: almost a day.
+const MOST_FAILURES: u32 = 10;
 const HOUR: Duration = Duration::from_secs(3600);
 /// Wait of a node for each rank, for a certificate that is missing.
 const RANK_WAIT: Duration = Duration::from_secs(600);
@@ -727,12 +751,13 @@ mod tests {
     #[test]
     fn certificates_on_demand_are_limited_and_released() {
         let mut schedule = ranked(Schedule::new(1, vec![Some(held(0, 90))], [], at(0)));
-        assert_eq!(schedule.add(None, at(0)), None);
+        assert_eq!(schedule.add(at(0)), None);
         schedule.permit_on_demand((3, 2), [Duration::from_secs(HOUR - 10)], at(0));
-        assert_eq!(schedule.add(Some(held(0, 9)), at(0)), Some(1));
-        assert_eq!(schedule.add(None, at(0)), Some(2));
-        assert_eq!(schedule.add(None, at(0)), Some(3));
-        assert_eq!(schedule.add(None, at(0)), None, "at most three");
+        assert_eq!(schedule.add(at(0)), Some(1));
+        schedule.handle_certificate(1, held(0, 9), at(0));
+        assert_eq!(schedule.add(at(0)), Some(2));
+        assert_eq!(schedule.add(at(0)), Some(3));
+        assert_eq!(schedule.add(at(0)), None, "at most three");
         // Another node may answer first, and no rank is known yet.
         assert_eq!(schedule.poll_order(at(5)), None);
         schedule.handle_ranks(&[0; 4], at(0));
@@ -742,21 +767,32 @@ mod tests {
         assert_eq!(schedule.poll_order(at(4)), None, "two in an hour");
         assert_eq!(schedule.poll_order(at(10)).unwrap().certificate, 2);
         let mut now = 10;
-        for _ in 0..3 {
+        for _ in 0..10 {
             assert_eq!(schedule.poll_release(at(now)), None);
             schedule.handle_failure(2, Setback::default(), at(now), 0.0);
             now += HOUR;
         }
         assert_eq!(schedule.poll_release(at(now)), Some(2));
         assert_eq!(schedule.next_attempt(2, at(now)), None);
-        assert_eq!(
-            schedule.add(None, at(now)),
-            Some(2),
-            "the index is used again"
-        );
-        let expired = 9 * 24 * HOUR;
-        assert_eq!(schedule.poll_release(at(expired + 7 * 24 * HOUR - 1)), None);
-        assert_eq!(schedule.poll_release(at(expired + 7 * 24 * HOUR)), Some(1));
+        assert_eq!(schedule.add(at(now)), Some(2), "the index is used again");
+    }
+
+    #[test]
+    fn a_certificate_on_demand_is_removed_a_day_after_its_expiry() {
+        let day = 24 * HOUR;
+        let mut schedule = ranked(Schedule::new(1, vec![Some(held(0, 90))], [], at(0)));
+        schedule.permit_on_demand((3, 2), [], at(0));
+        assert_eq!(schedule.add(at(0)), Some(1));
+        schedule.handle_certificate(1, held(0, 9), at(0));
+        let wrong = Moment {
+            unix: Duration::from_secs(START + 1000 * day),
+            ..at(10)
+        };
+        assert_eq!(schedule.poll_release(wrong), None);
+        assert_eq!(schedule.poll_release(at(8 * day)), None);
+        assert_eq!(schedule.poll_release(at(9 * day)), None);
+        assert_eq!(schedule.poll_release(at(10 * day - 1)), None);
+        assert_eq!(schedule.poll_release(at(10 * day)), Some(1));
         schedule.release(0);
         assert!(schedule.held(0).is_some(), "a configured certificate stays");
     }
@@ -870,7 +906,7 @@ mod tests {
                         log.is_forced[index] |= schedule.force(index, log.moment());
                     }
                     Step::Force(_) => {}
-                    Step::Demand => match schedule.add(None, log.moment()) {
+                    Step::Demand => match schedule.add(log.moment()) {
                         Some(index) => {
                             prop_assert!(log.on_demand.insert(index) && index >= CONFIGURED);
                             prop_assert!(log.on_demand.len() <= ON_DEMAND);

@@ -1,5 +1,6 @@
 //! `[acme]`: certificates that the ACME companion orders.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
@@ -244,6 +245,34 @@ impl OnDemand {
     }
 }
 
+/// The names that get a certificate on demand.
+#[derive(Debug)]
+pub struct OnDemandNames<'a> {
+    list: &'a OnDemand,
+    configured: HashSet<&'a AcmeName>,
+}
+
+impl OnDemandNames<'_> {
+    /// Returns the certificate for a name. Returns `None` if the name is not listed or invalid, or a
+    /// configured certificate has it.
+    pub fn certificate(&self, name: &str) -> Option<AcmeCertificate> {
+        let own = NamePattern::parse(name).ok().map(AcmeName)?;
+        let is_exact = matches!(&own.0, NamePattern::Exact(exact) if exact == name);
+        let is_new = !self.configured.contains(&own);
+        (is_exact && is_new && self.list.lists(name)).then(|| AcmeCertificate {
+            names: vec![own],
+            ..AcmeCertificate::default()
+        })
+    }
+
+    /// Returns `true` if challenges for a name may be answered.
+    pub fn answers_for(&self, name: &str) -> bool {
+        let own = AcmeName::parse(name);
+        let is_configured = own.is_ok_and(|own| self.configured.contains(&own));
+        is_configured || self.certificate(name).is_some()
+    }
+}
+
 impl Acme {
     pub fn folder(&self, base: &Path) -> PathBuf {
         base.join(&self.folder)
@@ -260,24 +289,13 @@ impl Acme {
             .join(format!("{}.pem", certificate.stem()))
     }
 
-    /// Returns the certificate for a name that clients ask for. Returns `None` if on-demand
-    /// certificates are off, the name is not listed or invalid, or a configured certificate has it.
-    pub fn on_demand(&self, name: &str) -> Option<AcmeCertificate> {
-        let on_demand = self.on_demand.as_ref()?;
-        let pattern = NamePattern::parse(name).ok()?;
-        let is_exact = matches!(&pattern, NamePattern::Exact(exact) if exact == name);
-        let mut configured = self.certificate.iter().flat_map(|it| &it.names);
-        let is_new = configured.all(|own| own.0 != pattern);
-        (is_exact && is_new && on_demand.lists(name)).then(|| AcmeCertificate {
-            names: vec![AcmeName(pattern)],
-            ..AcmeCertificate::default()
+    /// Returns the names that get a certificate on demand.
+    pub fn on_demand_names(&self) -> Option<OnDemandNames<'_>> {
+        let configured = self.certificate.iter().flat_map(|it| &it.names);
+        Some(OnDemandNames {
+            list: self.on_demand.as_ref()?,
+            configured: configured.collect(),
         })
-    }
-
-    /// Returns `true` if challenges for a name may be answered.
-    pub fn answers_for(&self, name: &str) -> bool {
-        let mut configured = self.certificate.iter().flat_map(|it| &it.names);
-        configured.any(|own| own.to_string() == name) || self.on_demand(name).is_some()
     }
 
     pub fn challenge(&self, certificate: &AcmeCertificate) -> ChallengeKind {
@@ -327,7 +345,11 @@ mod tests {
     fn listed_host_names_get_a_certificate_on_demand() {
         let text = "[acme]\n[acme.on-demand]\nnames = ['*.a.test', 'b.test']\n\
                     [[acme.certificate]]\nnames = ['own.a.test']";
-        let names = |acme: &Acme, name: &str| acme.on_demand(name).map(|it| it.stem());
+        let names = |acme: &Acme, name: &str| {
+            acme.on_demand_names()
+                .and_then(|it| it.certificate(name))
+                .map(|it| it.stem())
+        };
         let listed = acme(text);
         for name in ["x.a.test", "b.test"] {
             assert_eq!(names(&listed, name).as_deref(), Some(name));

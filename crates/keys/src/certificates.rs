@@ -287,14 +287,18 @@ impl CertificateMap {
         self.find(parts_of(name))
     }
 
-    /// Returns the keys for a lower-case server name: an exact match, then a wildcard match.
-    /// Ignores a trailing dot, which some clients send.
+    /// Returns the keys for a lower-case server name: an exact match, a wildcard match, then an
+    /// on-demand certificate. Ignores a trailing dot, which some clients send.
     pub fn named(&self, name: &str) -> Option<&KeySet> {
         let name = name.strip_suffix('.').unwrap_or(name);
-        self.find((false, name)).or_else(|| {
-            let (_, suffix) = name.split_once('.')?;
-            self.find((true, suffix))
-        })
+        let exact = self.find((false, name));
+        let is_final =
+            exact.is_some_and(|keys| keys.listed().iter().any(|it| it.entry != ON_DEMAND));
+        if is_final {
+            return exact;
+        }
+        let (_, suffix) = name.split_once('.')?;
+        self.find((true, suffix)).or(exact)
     }
 
     /// Returns the exact or wildcard name in the map that matches a lower-case server name.
@@ -677,6 +681,25 @@ mod tests {
             }
             versions.iter().for_each(|(map, model)| check(map, model));
         }
+    }
+
+    #[test]
+    fn a_certificate_on_demand_yields_to_wildcards_and_is_no_default() {
+        let issuers = IssuerTable::default();
+        let names = ["*.a.test", "own.test", "x.a.test", "y.test"];
+        let listed = names.iter().zip([0, 1, ON_DEMAND, ON_DEMAND]);
+        let listed = listed.map(|(name, entry)| {
+            let loaded = Arc::new(loaded_from(Path::new(name), &[name], &issuers));
+            (Listed { entry, loaded }, None)
+        });
+        let (map, _) = CertificateMap::of(listed.collect(), DefaultCertificate::Last);
+        let name = |keys: &KeySet| keys.listed()[0].loaded.names().concat();
+        for (asked, expected) in [("x.a.test", "*.a.test"), ("y.test", "y.test")] {
+            assert_eq!(map.named(asked).map(name).as_deref(), Some(expected));
+        }
+        assert_eq!(name(map.default_keys()), "own.test");
+        let (map, _) = map.with_default(DefaultCertificate::First);
+        assert_eq!(name(map.default_keys()), "*.a.test");
     }
 
     #[test]

@@ -277,7 +277,7 @@ impl ConfigBuilder<'_> {
                 certificate,
             );
         }
-        let Some(on_demand) = &acme.on_demand else {
+        let (Some(on_demand), Some(names)) = (&acme.on_demand, acme.on_demand_names()) else {
             return;
         };
         // Without this folder, no certificate was ordered yet.
@@ -285,7 +285,7 @@ impl ConfigBuilder<'_> {
         let files = self.environment.files.list_files(&folder);
         let stems = files.iter().flatten().filter_map(|file| {
             let name = file.file_name()?.to_str()?;
-            acme.on_demand(name.strip_suffix(".pem")?)
+            names.certificate(name.strip_suffix(".pem")?)
         });
         for certificate in stems.take(on_demand.most) {
             add(ON_DEMAND, &certificate);

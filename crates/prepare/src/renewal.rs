@@ -228,7 +228,7 @@ impl ConfigBuilder<'_> {
         }
         let mut managed = Vec::new();
         self.add_managed(path, keys, &mut managed);
-        changes.removed.extend(self.gone_on_demand(before));
+        changes.removed.extend(self.removed_on_demand(before));
         managed.retain(|job| {
             let changed = self.renewing.as_ref().map(|it| it.changed);
             changed.is_none_or(|changed| changed.touches(job.file()))
@@ -258,7 +258,7 @@ impl ConfigBuilder<'_> {
     }
 
     /// Returns the on-demand certificates whose files the ACME companion has removed.
-    fn gone_on_demand(&self, before: &Listener) -> Vec<Listed> {
+    fn removed_on_demand(&self, before: &Listener) -> Vec<Listed> {
         let acme = self.file.acme.as_ref();
         let acme = acme.filter(|_| before.on_demand.is_some());
         let (Some(acme), Some(renewing)) = (acme, &self.renewing) else {

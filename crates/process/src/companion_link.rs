@@ -182,8 +182,9 @@ impl CompanionLink {
     }
 }
 
-/// Maximum length of a message in bytes; fits the facts of 10 000 bundles.
-const LONGEST: usize = 4 * 1024 * 1024;
+/// Maximum length of a message in bytes; fits 10 000 configured and 10 000 on-demand certificates
+/// with the longest names.
+const LONGEST: usize = 8 * 1024 * 1024;
 /// Pause after each message; a microsecond for each byte is added.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of unread messages.

@@ -160,6 +160,8 @@ impl CertificateSharing {
         }
         self.certificates.extend(on_demand);
         self.bundles.resize(self.certificates.len());
+        // The companion knows no rank of a certificate that it added.
+        self.ranking.reported = None;
         let used = self.certificates.iter().zip(0..);
         let used = used.filter(|(it, _)| !it.names.is_empty());
         self.indices = used.map(|(it, index)| (it.tag, index)).collect();
@@ -280,7 +282,12 @@ impl CertificateSharing {
     ) {
         let all = self.certificates.iter();
         let tags: Vec<CertificateTag> = all.map(|it| it.tag).collect();
-        self.bundles.announce(now, &tags, &mut *offer);
+        let mut announce = |to, record: AcmeRecord<'_>| match record {
+            // An unused index.
+            AcmeRecord::Holds(tag, _) if !self.indices.contains_key(&tag) => {}
+            record => offer(to, record),
+        };
+        self.bundles.announce(now, &tags, &mut announce);
         self.bundles.send_chunks(&tags, &mut *offer);
         self.bundles.pull(now, &tags, &self.peers, offer);
         if let Some(index) = self.bundles.take_request(now) {

@@ -344,6 +344,7 @@ fn a_certificate_on_demand_is_ordered_by_one_node_and_received_by_the_others() {
     assert_eq!(net.nodes[0].facts(FIRST), net.nodes[1].facts(FIRST + 1));
     // Another name takes the index. Nothing of the earlier one remains.
     let now = net.now;
+    net.nodes[0].ranks = None;
     net.nodes[0].set_on_demand(0, Some(78), now);
     net.run(10 * second);
     assert_eq!(net.nodes[0].facts(FIRST), None);

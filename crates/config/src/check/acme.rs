@@ -123,6 +123,10 @@ impl OnDemand {
             let accepted = "names, folder or ask, which decide for which names";
             report.refuse(key!(at, self.names), "missing", accepted);
         }
+        if self.names.len() > MOST_NAMES {
+            let fault = format!("{} names", self.names.len());
+            report.refuse(key!(at, self.names), fault, format!("at most {MOST_NAMES}"));
+        }
         let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
         if self.ask.as_ref().is_some_and(|url| !is_url(url)) {
             let accepted = "a URL such as http://127.0.0.1:8080/allowed";
@@ -143,5 +147,5 @@ impl OnDemand {
 const MOST_PER_HOUR: usize = 100;
 /// Maximum number of certificates. The orders of a day, 50, could not renew more.
 const MOST_CERTIFICATES: usize = 10_000;
-/// Maximum number of names in a certificate. Let's Encrypt accepts no more.
+/// Maximum number of names in a list. Let's Encrypt accepts no more in a certificate.
 const MOST_NAMES: usize = 100;

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use becket_cluster::Membership;
 use becket_cluster::sharing::{SharingInput, SharingOutput};
+use becket_config::acme::Acme;
 use becket_process::companion_link::{
     AcmeChallenge, BundleText, CompanionLink, FromCompanion, HeldBundles, ToCompanion,
 };
@@ -23,7 +24,12 @@ impl Control {
         self.disconnect_companion();
         let linked = fds.into_iter().next().map(CompanionLink::new).transpose();
         match linked {
-            Ok(link) => self.companion.link = link,
+            Ok(link) => {
+                let acme = &self.state.config().file.acme;
+                self.companion.has_on_demand =
+                    acme.as_ref().is_some_and(|it| it.on_demand.is_some());
+                self.companion.link = link;
+            }
             Err(error) => {
                 tracing::error!(name: "acme-link-failed", %error, "cannot use the socket of the ACME companion");
             }
@@ -80,10 +86,10 @@ impl Control {
         match output {
             SharingOutput::Challenges(mut challenges) => {
                 let config = self.state.config();
-                challenges.retain(|(it, _)| {
-                    let acme = config.file.acme.as_ref();
-                    acme.is_some_and(|acme| acme.answers_for(&it.name))
-                });
+                let acme = config.file.acme.as_ref();
+                if let Some(names) = acme.and_then(Acme::on_demand_names) {
+                    challenges.retain(|(it, _)| names.answers_for(&it.name));
+                }
                 companion.challenges[OTHERS] = challenges;
                 self.answer_challenges();
                 self.share(SharingInput::Answered);
@@ -130,8 +136,10 @@ impl Control {
         let acme = config.file.acme.as_ref();
         let most = acme.and_then(|acme| Some(acme.on_demand.as_ref()?.most));
         held.on_demand.truncate(most.unwrap_or_default());
-        for name in &mut held.on_demand {
-            name.take_if(|name| acme.is_none_or(|acme| acme.on_demand(name).is_none()));
+        if let Some(names) = acme.and_then(Acme::on_demand_names) {
+            for name in &mut held.on_demand {
+                name.take_if(|name| names.certificate(name).is_none());
+            }
         }
         held
     }

@@ -14,6 +14,7 @@ use tokio::time::{Instant, sleep_until};
 pub struct CompanionState {
     pub(super) link: Option<CompanionLink>,
     pub(super) held: HeldBundles,
+    pub(super) has_on_demand: bool,
     /// Time from which names that clients asked for are passed on.
     ask_at: Instant,
     /// Number of the companion's set of challenges.
@@ -44,6 +45,7 @@ impl Default for CompanionState {
         Self {
             link: None,
             held: HeldBundles::default(),
+            has_on_demand: false,
             ask_at: Instant::now(),
             number: 0,
             failed: None,
@@ -60,7 +62,7 @@ impl CompanionState {
 
     /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> CompanionEvent {
-        let is_linked = self.link.is_some();
+        let asks = self.link.is_some() && self.has_on_demand;
         let message = async {
             match &mut self.link {
                 Some(link) => link.next().await,
@@ -71,7 +73,7 @@ impl CompanionState {
             message = message => CompanionEvent::Message(message),
             // Never closed, because this struct has a sender.
             Some(output) = self.sharing.1.recv() => CompanionEvent::Sharing(output),
-            () = sleep_until(self.ask_at), if is_linked => {
+            () = sleep_until(self.ask_at), if asks => {
                 self.ask_at = Instant::now() + ASK_INTERVAL;
                 CompanionEvent::Ask
             }

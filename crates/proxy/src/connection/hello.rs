@@ -161,15 +161,13 @@ impl<N: Net> Hello<N> {
             return self.answer_challenge(config, certificate);
         }
         let choice = self.listener.router.choose(hello, certificate.name());
-        if let Some(name) = certificate.server_name.as_deref()
-            && !matches!(choice, Choice::Pass(_))
-        {
-            self.note_wanted(name, cx);
-        }
         let route = match &choice {
             Choice::Serve(served) => served.route,
             Choice::Pass(route) => *route,
             Choice::Refuse { alert, reason } => {
+                if *reason == CloseReason::UnknownName {
+                    self.note_wanted(&certificate, cx);
+                }
                 if cx.turn.access.is_some() {
                     cx.core.facts.ja4 = Ja4::of(hello);
                 }
@@ -191,6 +189,7 @@ impl<N: Net> Hello<N> {
             entered.map_err(HandshakeRefusal::shed)?;
         }
         if let Choice::Serve(served) = choice {
+            self.note_wanted(&certificate, cx);
             let handshake = HandshakeContext {
                 permit: admission.handshake_permit(cx.core.facts.client.ip(), keys),
                 certificate,
@@ -222,11 +221,14 @@ impl<N: Net> Hello<N> {
     }
 
     /// Notes a name for which a certificate can be ordered.
-    fn note_wanted(&self, name: &str, cx: &Context<'_, '_, N>) {
+    fn note_wanted(&self, certificate: &ServerCertificate, cx: &Context<'_, '_, N>) {
         let config = self.listener.config();
-        let on_demand = config.on_demand.as_ref();
-        if on_demand.is_some_and(|it| it.lists(name)) && config.certificates.named(name).is_none() {
-            cx.turn.challenges.wanted_names.note(name, cx.turn.now.mono);
+        if let (Some(on_demand), Some(name)) = (&config.on_demand, &certificate.server_name)
+            && config.certificates.named(name).is_none()
+            && on_demand.lists(name)
+        {
+            let wanted = &cx.turn.challenges.wanted_names;
+            wanted.note(name, cx.turn.now.mono);
         }
     }
 
