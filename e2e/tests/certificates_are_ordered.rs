@@ -6,7 +6,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket_done,
+    AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket, becket_done,
     eventually, fresh_address, http_get, open_to_all, user_id,
 };
 use rustls::client::Resumption;
@@ -131,6 +131,62 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     is_served(&place, becket.web, &trust, &address.to_string());
     let (status, _) = http_get(http, "/.well-known/acme-challenge/other").unwrap();
     assert_eq!(status, 301);
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_name_gets_a_certificate_when_a_client_asks_for_it() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let shape = shape(&backend);
+    let Some(pebble) = Pebble::start(&place, shape.web, 1) else {
+        return;
+    };
+    fs::create_dir(place.path("allowed")).unwrap();
+    let keys = format!(
+        "[acme.on-demand]\nnames = [\"*.shops.test\"]\nfolder = \"allowed\"\nask = \"http://{}/ask\"\n\
+         [[acme.certificate]]\nnames = [\"{NAME}\"]",
+        backend.address
+    );
+    let shape = shape.section(&pebble.section(&keys));
+    let server = Becket::start(&place, &shape);
+    let trust = trust(&pebble);
+    is_served(&place, server.web, &trust, NAME);
+    place.write("allowed/a.shops.test", "");
+    let ask = |name: &str| Client::connect_as(server.web, &trust, name).is_ok();
+    // The companion asks for permission in this order.
+    assert!(!ask("unknown.test") && !ask("other.shops.test") && !ask("a.shops.test"));
+    eventually("the certificate is ordered and served", || {
+        ask("a.shops.test")
+    });
+    let files = || {
+        let files = fs::read_dir(place.path("acme/certificates")).unwrap();
+        let mut names: Vec<String> = files
+            .map(|file| file.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    };
+    assert_eq!(
+        files(),
+        ["a.shops.test.pem".to_owned(), format!("{NAME}.pem")]
+    );
+    kill_companion(&server);
+    eventually(
+        "the companion knows the certificate after its start",
+        || {
+            becket(&place, &["acme", "list"])
+                .stdout
+                .contains("a.shops.test")
+        },
+    );
+    let before = place.read("acme/certificates/a.shops.test.pem");
+    becket_done(&place, &["acme", "renew", "a.shops.test"]);
+    assert_ne!(place.read("acme/certificates/a.shops.test.pem"), before);
+    // The file of a certificate can be removed.
+    fs::remove_file(place.path("acme/certificates/a.shops.test.pem")).unwrap();
+    eventually("the certificate is not served", || !ask("a.shops.test"));
+    assert!(ask(NAME));
 }
 
 #[test]

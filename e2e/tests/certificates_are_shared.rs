@@ -12,10 +12,10 @@ use rustls::pki_types::pem::PemObject;
 use crate::certificates_are_ordered::{NAME, trust};
 
 /// Returns the certificate that a node serves to a client that trusts the authority.
-fn served(node: &Node<'_>, trust: &Trust) -> Option<Vec<u8>> {
+fn served(node: &Node<'_>, trust: &Trust, name: &str) -> Option<Vec<u8>> {
     let (at, trust) = (node.web(), trust.clone());
     node.hub.within(|| {
-        let client = Client::connect_as(at, &trust, NAME).ok()?;
+        let client = Client::connect_as(at, &trust, name).ok()?;
         let chain = client.tls.peer_certificates()?;
         Some(chain.first()?.to_vec())
     })
@@ -26,7 +26,7 @@ fn served(node: &Node<'_>, trust: &Trust) -> Option<Vec<u8>> {
 fn share_one<'n>(nodes: &[&Node<'n>], trust: &Trust, before: Option<&Vec<u8>>) -> Vec<u8> {
     let mut found = None;
     eventually("the nodes serve one new certificate", || {
-        let mut all = nodes.iter().map(|node| served(node, trust));
+        let mut all = nodes.iter().map(|node| served(node, trust, NAME));
         found = all.next().flatten();
         found.is_some() && found.as_ref() != before && all.all(|other| other == found)
     });
@@ -64,6 +64,26 @@ fn logged(node: &Node<'_>, event: &str) -> usize {
     node.becket().logs().matches(event).count()
 }
 
+/// Returns how often the companions of all nodes logged that a certificate was issued.
+fn issued(nodes: &[&Node<'_>]) -> usize {
+    let issued = nodes
+        .iter()
+        .map(|node| logged(node, "acme-certificate-issued"));
+    issued.sum()
+}
+
+#[track_caller]
+fn a_name_asked_at_two_nodes_is_ordered_once(all: &[&Node<'_>], trust: &Trust) {
+    let shop = |node: &Node<'_>| served(node, trust, "a.shops.test");
+    let before = issued(all);
+    eventually("both nodes serve the certificate for the name", || {
+        let found = [shop(all[1]), shop(all[2])];
+        found[0].is_some() && found[0] == found[1]
+    });
+    assert_eq!(issued(all), before + 1);
+    assert_eq!(shop(all[0]), None);
+}
+
 #[test]
 #[ignore = "slow: .ci/run test"]
 fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition() {
@@ -87,8 +107,9 @@ fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition()
     nodes[0].secret("secret");
     nodes[0].give("secret", &nodes[1]);
     nodes[0].give("secret", &nodes[2]);
-    let certificate =
-        format!("profile = \"shortlived\"\n[[acme.certificate]]\nnames = [\"{NAME}\"]");
+    let certificate = format!(
+        "profile = \"shortlived\"\n[acme.on-demand]\nnames = [\"*.shops.test\"]\n[[acme.certificate]]\nnames = [\"{NAME}\"]"
+    );
     for node in &mut nodes {
         let shape = node.shape.clone().certificates("").listener("acme = true");
         node.shape = shape.section(&pebble.section(&certificate));
@@ -96,12 +117,6 @@ fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition()
     }
     let all: Vec<&Node<'_>> = nodes.iter().collect();
     let mut latest = share_one(&all, &trust, None);
-    let issued = |nodes: &[&Node<'_>]| -> usize {
-        nodes
-            .iter()
-            .map(|node| logged(node, "acme-certificate-issued"))
-            .sum()
-    };
     assert_eq!(
         (issued(&all), logged(all[0], "acme-certificate-issued")),
         (1, 1)
@@ -145,6 +160,8 @@ fn three_nodes_renew_one_certificate_under_load_through_a_kill_and_a_partition()
     nodes[0].replicate(&peers);
     let all: Vec<&Node<'_>> = nodes.iter().collect();
     assert_eq!(share_one(&all, &trust, None), latest);
+
+    a_name_asked_at_two_nodes_is_ordered_once(&all, &trust);
 
     // No key was sent in clear.
     let bundle = all[0].place.read(&format!("acme/certificates/{NAME}.pem"));

@@ -1,6 +1,8 @@
 //! Configuration and folder of the companion, and the names that connect both.
 
+use std::cell::{OnceCell, RefCell};
 use std::path::PathBuf;
+use std::rc::Rc;
 
 use aws_lc_rs::digest::{SHA256, digest};
 use becket_config::acme::{Acme, AcmeCertificate, Authority};
@@ -9,6 +11,7 @@ use becket_proto::acme::{BundleFacts, LONGEST_BUNDLE};
 use becket_sys::clock::Clock;
 use zeroize::Zeroizing;
 
+use crate::http::AskingClient;
 use crate::schedule::{Held, Moment};
 use crate::store::{Part, Store};
 use crate::verify;
@@ -20,9 +23,49 @@ pub struct Context {
     pub base: PathBuf,
     pub store: Store,
     pub clock: Clock,
+    /// The configured certificates, followed by the on-demand certificates. An unused index has a
+    /// certificate without names.
+    certificates: RefCell<Vec<Rc<AcmeCertificate>>>,
+    /// Created for the first name that clients ask for.
+    pub asking: OnceCell<AskingClient>,
 }
 
 impl Context {
+    pub fn new(section: Acme, base: PathBuf, store: Store) -> Self {
+        let configured = section.certificate.iter().cloned().map(Rc::new);
+        Self {
+            certificates: RefCell::new(configured.collect()),
+            section,
+            base,
+            store,
+            clock: Clock::start(),
+            asking: OnceCell::new(),
+        }
+    }
+
+    /// Returns a certificate, or one without names for an unused index.
+    pub fn certificate(&self, index: usize) -> Rc<AcmeCertificate> {
+        let certificates = self.certificates.borrow();
+        certificates.get(index).cloned().unwrap_or_default()
+    }
+
+    pub fn certificates(&self) -> Vec<Rc<AcmeCertificate>> {
+        self.certificates.borrow().clone()
+    }
+
+    pub fn is_on_demand(&self, index: usize) -> bool {
+        index >= self.section.certificate.len()
+    }
+
+    /// Sets an on-demand certificate. The default is an unused index.
+    pub fn set_on_demand(&self, index: usize, certificate: AcmeCertificate) {
+        let mut certificates = self.certificates.borrow_mut();
+        if index >= certificates.len() {
+            certificates.resize(index + 1, Rc::default());
+        }
+        certificates[index] = Rc::new(certificate);
+    }
+
     pub fn now(&self) -> Moment {
         let now = self.clock.now();
         Moment {
@@ -33,13 +76,14 @@ impl Context {
 
     /// Returns the index of the certificate with this name.
     pub fn find(&self, name: &str) -> Option<usize> {
-        let mut certificates = self.section.certificate.iter();
+        let certificates = self.certificates.borrow();
+        let mut certificates = certificates.iter();
         certificates.position(|it| it.names.iter().any(|own| own.to_string() == name))
     }
 
     pub fn names(&self, index: usize) -> Vec<String> {
-        let names = self.section.certificate[index].names.iter();
-        names.map(ToString::to_string).collect()
+        let certificate = self.certificate(index);
+        certificate.names.iter().map(ToString::to_string).collect()
     }
 
     /// Returns the authority with a directory URL, and whether this is its test environment.
@@ -53,18 +97,25 @@ impl Context {
     /// other names.
     pub fn bundle(&self, index: usize) -> Option<(Option<BundleFacts>, Held)> {
         let bundle = self.bundle_text(index)?;
-        let held = verify::examine(&bundle, &self.section.certificate[index].names)?;
+        let held = verify::examine(&bundle, &self.certificate(index).names)?;
         Some((facts(&bundle, &held), held))
     }
 
     pub fn bundle_text(&self, index: usize) -> Option<Zeroizing<Vec<u8>>> {
-        let file = bundle_file(self.section.certificate.get(index)?);
+        let file = bundle_file(&self.certificate(index));
         self.store.load(Part::Certificates, &file).ok()?
+    }
+
+    /// Removes a file that is not needed any more.
+    pub fn discard(&self, part: Part, file: &str) {
+        if let Err(error) = self.store.remove(part, file) {
+            tracing::warn!(name: "acme-cleanup-failed", %error, "cannot remove a file that is not needed any more");
+        }
     }
 
     /// Returns the directory URL of the authority that issued a certificate.
     pub fn issued_by(&self, certificate: usize) -> Option<String> {
-        let stem = self.section.certificate[certificate].stem();
+        let stem = self.certificate(certificate).stem();
         self.store.state().authorities.remove(&stem)
     }
 }

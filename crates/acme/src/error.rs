@@ -28,6 +28,9 @@ pub enum Error {
     /// A DNS record forbids the order, or is missing.
     #[error("{0}")]
     Dns(String),
+    /// No certificate may be ordered for this name.
+    #[error("not allowed: {0}")]
+    NotAllowed(String),
     /// The serving process does not answer the challenges.
     #[error("{0}")]
     Challenge(String),

@@ -17,7 +17,7 @@ use becket_sys::clock::Clock;
 use bytes::Bytes;
 use http::header::{DATE, HeaderMap, HeaderValue, RETRY_AFTER, USER_AGENT};
 use http::{Method, Request, StatusCode, Uri};
-use http_body_util::{BodyExt, Limited};
+use http_body_util::{BodyExt, Empty, Limited};
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::client::legacy::Client;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -75,14 +75,8 @@ impl AuthorityClient {
     pub fn new(directory: &str, ca: Option<&Path>) -> Result<Self, Error> {
         let directory = directory.parse::<Uri>();
         let directory = directory.map_err(|error| Error::config("acme.authority", error))?;
-        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| Error::config("acme.authority", error))?
-            .with_root_certificates(roots(ca)?)
-            .with_no_client_auth();
         let connector = HttpsConnectorBuilder::new()
-            .with_tls_config(tls)
+            .with_tls_config(client_config(roots(ca)?)?)
             .https_only()
             .enable_http1()
             .build();
@@ -189,6 +183,44 @@ impl HttpClient for AuthorityClient {
     }
 }
 
+/// Client for the URL of `acme.on-demand.ask`.
+pub type AskingClient = Client<HttpsConnector<HttpConnector>, Empty<Bytes>>;
+
+/// Creates a client for a URL. `ca` is a PEM file with the roots for `https`; `None` means the
+/// system's.
+pub fn asking_client(url: &str, ca: Option<&Path>) -> Result<AskingClient, Error> {
+    let roots = if url.starts_with("https:") {
+        roots(ca)?
+    } else {
+        RootCertStore::empty()
+    };
+    let connector = HttpsConnectorBuilder::new()
+        .with_tls_config(client_config(roots)?)
+        .https_or_http()
+        .enable_http1()
+        .build();
+    Ok(Client::builder(TokioExecutor::new()).build(connector))
+}
+
+/// Requests a URL, and returns the status of the response.
+pub async fn status_of(client: &AskingClient, uri: Uri) -> Result<StatusCode, String> {
+    let request = Request::get(uri).body(Empty::new());
+    let request = request.map_err(|error| error.to_string())?;
+    let response = client.request(request).await;
+    response
+        .map(|response| response.status())
+        .map_err(|error| causes(&error))
+}
+
+fn client_config(roots: RootCertStore) -> Result<ClientConfig, Error> {
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| Error::config("acme.authority", error))?;
+    Ok(builder.with_root_certificates(roots).with_no_client_auth())
+}
+
+/// Returns the CA certificates of a PEM file, or of the system.
 fn roots(ca: Option<&Path>) -> Result<RootCertStore, Error> {
     let mut roots = RootCertStore::empty();
     let Some(path) = ca else {

@@ -75,7 +75,7 @@ async fn issuer_of(
 }
 
 fn leaf(context: &Context, index: usize) -> Option<CertificateDer<'static>> {
-    let file = bundle_file(&context.section.certificate[index]);
+    let file = bundle_file(&context.certificate(index));
     let bundle = context.store.load(Part::Certificates, &file).ok()??;
     verify::leaf(&bundle)
 }

@@ -11,13 +11,11 @@
 //! * [`companion`]: the loop; [`schedule`] decides, [`order`] carries out, [`unfinished`] continues;
 //! * [`authority`], [`issued`], [`http`]: accounts, certificates in use, and requests;
 //! * [`lookup`], [`records`]: DNS records that forbid an order;
+//! * [`on_demand`]: which names that clients ask for get a certificate;
 //! * [`store`], [`context`], [`verify`]: the folder, and the bundles in it;
 //! * [`link`], [`control`], [`hook`]: the supervisor, the commands, and the DNS program;
 //! * [`confine`]: privileges of the process;
 //! * [`cli`]: the commands of `becket-acme`.
-//!
-//! Orders by several nodes of a cluster and orders on demand are not implemented. Both would be other
-//! sources of certificates for [`schedule`].
 #![forbid(unsafe_code)]
 
 pub mod authority;
@@ -32,6 +30,7 @@ pub mod http;
 pub mod issued;
 pub mod link;
 pub mod lookup;
+pub mod on_demand;
 pub mod order;
 pub mod records;
 pub mod schedule;

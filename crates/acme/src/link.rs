@@ -14,7 +14,7 @@ use std::thread;
 use std::time::Duration;
 
 use becket_process::companion_link::{
-    AcmeChallenge, BundleText, CompanionLink, FromCompanion, ToCompanion,
+    AcmeChallenge, BundleText, CompanionLink, FromCompanion, HeldBundles, ToCompanion,
 };
 use becket_process::protocol::{AcmeStart, Command, LONGEST_COMMAND};
 use becket_proto::acme::BundleFacts;
@@ -44,7 +44,7 @@ pub fn stdin() -> io::Result<UnixStream> {
 /// The connection to the serving process. It sends the present state to each new serving process.
 #[derive(Debug)]
 pub struct Link {
-    held: watch::Sender<Vec<Option<BundleFacts>>>,
+    held: watch::Sender<HeldBundles>,
     /// Pending challenges, and the number of this set.
     pending: watch::Sender<(u32, Vec<AcmeChallenge>)>,
     bundles: UnboundedSender<(u32, BundleText)>,
@@ -57,7 +57,7 @@ pub struct Link {
 /// The task that owns the socket.
 struct Connection {
     sockets: UnboundedReceiver<OwnedFd>,
-    held: watch::Receiver<Vec<Option<BundleFacts>>>,
+    held: watch::Receiver<HeldBundles>,
     pending: watch::Receiver<(u32, Vec<AcmeChallenge>)>,
     bundles: UnboundedReceiver<(u32, BundleText)>,
     served: watch::Sender<Option<u32>>,
@@ -71,7 +71,7 @@ impl Link {
     /// messages with the serving process. Returns the link and the requests of the serving process.
     pub fn start(
         stream: UnixStream,
-        held: Vec<Option<BundleFacts>>,
+        held: HeldBundles,
     ) -> io::Result<(Rc<Self>, mpsc::Receiver<ToCompanion>)> {
         let (sender, sockets) = unbounded_channel();
         thread::Builder::new()
@@ -140,7 +140,15 @@ impl Link {
 
     /// Announces a new bundle of a certificate.
     pub fn hold(&self, index: usize, facts: Option<BundleFacts>) {
-        self.held.send_modify(|held| held[index] = facts);
+        self.held.send_modify(|held| held.bundles[index] = facts);
+    }
+
+    /// Announces the names of the on-demand certificates.
+    pub fn set_on_demand(&self, on_demand: Vec<Option<String>>, configured: usize) {
+        self.held.send_modify(|held| {
+            held.bundles.resize(configured + on_demand.len(), None);
+            held.on_demand = on_demand;
+        });
     }
 
     /// Sends a bundle that the serving process requested.
@@ -262,6 +270,13 @@ mod tests {
         }
     }
 
+    fn held_bundles() -> HeldBundles {
+        HeldBundles {
+            bundles: vec![None],
+            ..HeldBundles::default()
+        }
+    }
+
     /// Connects a companion to a new serving process.
     fn connect(supervisor: &UnixStream) -> CompanionLink {
         let (one, two) = UnixStream::pair().unwrap();
@@ -273,7 +288,7 @@ mod tests {
     /// Returns the first messages to a serving process: the set of challenges.
     async fn begun(serving: &mut CompanionLink) -> (u32, Vec<AcmeChallenge>) {
         let held = serving.next().await;
-        assert_eq!(held, Some(FromCompanion::Held(vec![None])));
+        assert_eq!(held, Some(FromCompanion::Held(held_bundles())));
         match serving.next().await {
             Some(FromCompanion::Challenges(number, set)) => (number, set),
             other => panic!("{other:?}"),
@@ -285,7 +300,7 @@ mod tests {
         let (supervisor, companion) = UnixStream::pair().unwrap();
         LocalSet::new()
             .run_until(async {
-                let (link, mut requests) = Link::start(companion, vec![None]).unwrap();
+                let (link, mut requests) = Link::start(companion, held_bundles()).unwrap();
                 let answers = async {
                     let mut serving = connect(&supervisor);
                     let (_, set) = begun(&mut serving).await;
@@ -321,7 +336,7 @@ mod tests {
         let (_supervisor, companion) = UnixStream::pair().unwrap();
         LocalSet::new()
             .run_until(async {
-                let (link, _requests) = Link::start(companion, Vec::new()).unwrap();
+                let (link, _requests) = Link::start(companion, HeldBundles::default()).unwrap();
                 let error = link.serve(vec![challenge()]).await.unwrap_err();
                 assert!(error.to_string().contains("see its log"), "{error}");
             })

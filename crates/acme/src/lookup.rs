@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use becket_config::acme::{AcmeName, ChallengeKind};
+use becket_config::acme::{AcmeCertificate, AcmeName, ChallengeKind};
 use becket_log::shortened;
 use hickory_resolver::TokioResolver;
 use hickory_resolver::config::{NameServerConfig, ResolveHosts, ResolverConfig};
@@ -28,7 +28,7 @@ use crate::records::OrderedName;
 pub async fn check(
     context: &Context,
     session: &Session,
-    certificate: usize,
+    certificate: &AcmeCertificate,
 ) -> Result<Option<String>, Error> {
     let mut failure = None;
     let checked = timeout(
@@ -45,7 +45,7 @@ pub async fn check(
 async fn check_all(
     context: &Context,
     session: &Session,
-    certificate: usize,
+    certificate: &AcmeCertificate,
     failure: &mut Option<String>,
 ) -> Result<(), Error> {
     let resolver = match resolver(context) {
@@ -55,7 +55,6 @@ async fn check_all(
             return Ok(());
         }
     };
-    let certificate = &context.section.certificate[certificate];
     let challenge = context.section.challenge(certificate);
     let issuers = session.client.meta().caa_identities;
     let names = certificate.names.iter().filter(|it| it.address().is_none());

@@ -18,7 +18,6 @@ use becket_config::process::Log;
 use becket_keys::files::Files;
 use becket_process::protocol::{IS_STARTED, VERSION};
 use becket_process::signals::Signals;
-use becket_sys::clock::Clock;
 use clap::Parser;
 use tokio::task::LocalSet;
 
@@ -57,12 +56,7 @@ fn serve() -> Result<(), Error> {
     logging
         .start()
         .map_err(|error| Error::config("log", error))?;
-    let context = Context {
-        section: start.section,
-        base: start.base,
-        store,
-        clock: Clock::start(),
-    };
+    let context = Context::new(start.section, start.base, store);
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();

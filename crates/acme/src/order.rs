@@ -38,6 +38,7 @@ pub struct Task<'a> {
     pub link: &'a Link,
     /// Index of the certificate.
     pub index: usize,
+    pub certificate: &'a AcmeCertificate,
     /// Certificate that the order replaces.
     pub replaces: Option<CertificateIdentifier<'static>>,
     /// `true` if an unfinished order is abandoned rather than continued.
@@ -151,7 +152,7 @@ impl Task<'_> {
         let certificate = self.certificate();
         // A trial has looked up the records before.
         if self.is_kept
-            && let Some(error) = lookup::check(self.context, self.session, self.index).await?
+            && let Some(error) = lookup::check(self.context, self.session, certificate).await?
         {
             tracing::warn!(name: "acme-lookup-failed", names = ?certificate.names, error, "cannot look up DNS records; the authority decides");
         }
@@ -189,7 +190,8 @@ impl Task<'_> {
         if self.is_kept {
             store.save_json(Part::Orders, &file, &unfinished)?;
             let now = self.context.now().unix;
-            store.change_state(now, |state| state.orders.push(now.as_secs()))?;
+            let is_on_demand = self.context.is_on_demand(self.index);
+            store.change_state(now, |state| state.begun(is_on_demand).push(now.as_secs()))?;
         }
         Ok((order, unfinished))
     }
@@ -319,7 +321,7 @@ impl Task<'_> {
     }
 
     fn certificate(&self) -> &AcmeCertificate {
-        &self.context.section.certificate[self.index]
+        self.certificate
     }
 
     fn kind(&self) -> ChallengeKind {

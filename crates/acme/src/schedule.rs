@@ -16,6 +16,10 @@
 //! most [`MOST_ORDERS`] orders per day are begun, so that a fault cannot use up the limits of an
 //! authority.
 //!
+//! On-demand certificates follow the configured ones, also in urgency. Their orders have a limit per
+//! hour instead. A certificate that cannot be ordered, or has expired, is removed
+//! ([`Schedule::poll_release`]).
+//!
 //! Call [`Schedule::poll_order`] and [`Schedule::poll_window`], report the outcomes with the
 //! `handle_*` methods, and call again after [`Schedule::pause`].
 
@@ -68,21 +72,81 @@ pub struct Setback {
     pub is_rate_limit: bool,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Schedule {
     entries: Vec<Entry>,
-    /// Monotonic times at which the orders of the last day no longer count, the earliest first.
+    /// Number of configured certificates.
+    configured: usize,
+    authorities: usize,
+    budgets: Budgets,
+    /// Maximum number of on-demand certificates.
+    most_on_demand: usize,
+}
+
+#[derive(Clone, Debug)]
+struct Budgets {
+    configured: Budget,
+    on_demand: Budget,
+}
+
+/// Limit of the orders that are begun in a period.
+#[derive(Clone, Debug)]
+struct Budget {
+    most: usize,
+    period: Duration,
+    /// Monotonic times at which orders no longer count, the earliest first.
     begun: VecDeque<Duration>,
+}
+
+impl Budget {
+    /// `begun` has the ages of earlier orders.
+    fn new(
+        (most, period): (usize, Duration),
+        begun: impl IntoIterator<Item = Duration>,
+        now: Moment,
+    ) -> Self {
+        let begun = begun.into_iter();
+        let mut begun: Vec<Duration> = begun
+            .map(|age| now.mono + period.saturating_sub(age))
+            .collect();
+        begun.sort_unstable();
+        Self {
+            most,
+            period,
+            begun: begun.into(),
+        }
+    }
+
+    fn push(&mut self, now: Moment) {
+        self.begun.push_back(now.mono + self.period);
+    }
+
+    /// Returns how many orders may be begun now.
+    fn left(&mut self, now: Moment) -> usize {
+        while self.begun.front().is_some_and(|until| *until <= now.mono) {
+            self.begun.pop_front();
+        }
+        self.most.saturating_sub(self.begun.len())
+    }
+
+    /// Returns the number of reserved orders.
+    fn reserve(&self) -> usize {
+        self.most / RESERVE
+    }
 }
 
 #[derive(Clone, Debug)]
 struct Entry {
+    /// `false` for the index of a released on-demand certificate.
+    is_used: bool,
     held: Option<Held>,
     /// Rank of this node, and the monotonic time since which ranks are known.
     rank: Option<(u16, Duration)>,
     window: Option<Window>,
     /// Monotonic time of the next request for the window.
     window_at: Duration,
+    /// Monotonic time at which the on-demand certificate was first seen to be expired.
+    expired_at: Option<Duration>,
     is_forced: bool,
     failures: u32,
     /// Failures with the current authority.
@@ -103,27 +167,82 @@ impl Schedule {
         begun: impl IntoIterator<Item = Duration>,
         now: Moment,
     ) -> Self {
-        let entry = |held| Entry {
-            held,
-            rank: None,
-            window: None,
-            window_at: now.mono,
-            is_forced: false,
-            failures: 0,
-            tries: 0,
-            authority: 0,
-            rests_until: Duration::ZERO,
-            blocked: vec![Duration::ZERO; authorities.max(1)],
-        };
-        let begun = begun
-            .into_iter()
-            .map(|age| now.mono + DAY.saturating_sub(age));
-        let mut begun: Vec<Duration> = begun.collect();
-        begun.sort_unstable();
+        let entries = held.into_iter();
+        let entries: Vec<_> = entries
+            .map(|held| Entry::new(held, authorities, now))
+            .collect();
         Self {
-            entries: held.into_iter().map(entry).collect(),
-            begun: begun.into(),
+            configured: entries.len(),
+            entries,
+            authorities,
+            budgets: Budgets {
+                configured: Budget::new((MOST_ORDERS, DAY), begun, now),
+                on_demand: Budget::new((0, HOUR), [], now),
+            },
+            most_on_demand: 0,
         }
+    }
+
+    /// Permits on-demand certificates. `begun` has the ages of their orders of the last hour.
+    pub fn permit_on_demand(
+        &mut self,
+        (most, per_hour): (usize, usize),
+        begun: impl IntoIterator<Item = Duration>,
+        now: Moment,
+    ) {
+        self.most_on_demand = most;
+        self.budgets.on_demand = Budget::new((per_hour, HOUR), begun, now);
+    }
+
+    /// Adds an on-demand certificate, and returns its index. Returns `None` at the limits of all
+    /// of them, and of those without a bundle.
+    pub fn add(&mut self, now: Moment) -> Option<usize> {
+        let used = self.entries.iter().skip(self.configured);
+        let used = used.filter(|entry| entry.is_used);
+        let is_new = |entry: &&Entry| entry.held.is_none() && entry.failures == 0;
+        let new = used.clone().filter(is_new).count();
+        if new >= self.budgets.on_demand.most || used.count() >= self.most_on_demand {
+            return None;
+        }
+        let mut entry = Entry::new(None, self.authorities, now);
+        // Other nodes may have the certificate.
+        entry.rests_until = now.mono + FIRST_LOOK;
+        let unused = self.entries.iter().position(|entry| !entry.is_used);
+        let index = unused.unwrap_or(self.entries.len());
+        if unused.is_none() {
+            self.entries.push(entry);
+        } else {
+            self.entries[index] = entry;
+        }
+        Some(index)
+    }
+
+    /// Removes an on-demand certificate.
+    pub fn release(&mut self, certificate: usize) {
+        if let Some(entry) = self.entries.get_mut(certificate)
+            && certificate >= self.configured
+        {
+            entry.is_used = false;
+            entry.held = None;
+            entry.is_forced = false;
+        }
+    }
+
+    /// Removes an on-demand certificate that no authority issues, or that has been expired for
+    /// [`EXPIRED_TIME`], and returns its index. A wall clock that is wrong for a shorter time removes
+    /// none.
+    pub fn poll_release(&mut self, now: Moment) -> Option<usize> {
+        let entries = self.entries.iter_mut().enumerate().skip(self.configured);
+        let mut used = entries.filter(|(_, entry)| entry.is_used);
+        let index = used.find_map(|(index, entry)| {
+            let is_expired = entry.held.is_some_and(|held| held.not_after <= now.unix);
+            entry.expired_at = is_expired.then(|| entry.expired_at.unwrap_or(now.mono));
+            let is_old = |at: Duration| now.mono >= at + EXPIRED_TIME;
+            let is_refused = entry.held.is_none() && entry.failures >= MOST_FAILURES;
+            (is_refused || entry.expired_at.is_some_and(is_old)).then_some(index)
+        })?;
+        self.release(index);
+        Some(index)
     }
 
     pub fn held(&self, certificate: usize) -> Option<Held> {
@@ -136,14 +255,14 @@ impl Schedule {
 
     /// Returns the time since 1970 of the next attempt for a certificate.
     pub fn next_attempt(&self, certificate: usize, now: Moment) -> Option<Duration> {
-        let entry = self.entries.get(certificate)?;
+        let entry = self.entries.get(certificate).filter(|it| it.is_used)?;
         let rest = entry.may_at().saturating_sub(now.mono);
         Some(now.unix.saturating_add(rest).max(entry.renews_at()))
     }
 
-    /// Makes a certificate due at once. Returns `false` if today's orders are used up.
+    /// Makes a certificate due at once. Returns `false` if the orders of this period are used up.
     pub fn force(&mut self, certificate: usize, now: Moment) -> bool {
-        let may = self.orders_left(now) > 0;
+        let may = self.budget(certificate).left(now) > 0;
         if let Some(entry) = self.entries.get_mut(certificate) {
             entry.is_forced = may;
         }
@@ -152,11 +271,17 @@ impl Schedule {
 
     /// Returns the most urgent certificate that is due.
     pub fn poll_order(&mut self, now: Moment) -> Option<Attempt> {
-        let left = self.orders_left(now);
+        let (left, configured) = (self.left(now), self.configured);
         let due = self.entries.iter_mut().enumerate();
-        let due = due.filter(|(_, it)| it.may_order(left) && it.due_in(now).is_zero());
-        let urgency = |it: &Entry| (!it.is_forced, it.failures, it.renews_at());
-        let (certificate, entry) = due.min_by_key(|(_, entry)| urgency(entry))?;
+        let due = due.filter(|(index, it)| {
+            it.may_order(left, *index >= configured) && it.due_in(now).is_zero()
+        });
+        let (certificate, entry) = due.min_by_key(|(index, entry)| {
+            let is_on_demand = *index >= configured;
+            let is_new = is_on_demand && entry.held.is_none();
+            let later = (!entry.is_forced, is_on_demand, is_new);
+            (later, entry.failures, entry.renews_at())
+        })?;
         entry.is_forced = false;
         Some(Attempt {
             certificate,
@@ -174,9 +299,10 @@ impl Schedule {
 
     /// Returns the time until the next call can have an effect, at most [`LONGEST_PAUSE`].
     pub fn pause(&mut self, now: Moment) -> Duration {
-        let left = self.orders_left(now);
-        let waits = self.entries.iter().flat_map(|entry| {
-            let order = Some(entry.due_in(now)).filter(|_| entry.may_order(left));
+        let left = self.left(now);
+        let waits = self.entries.iter().enumerate().flat_map(|(index, entry)| {
+            let may_order = entry.may_order(left, index >= self.configured);
+            let order = Some(entry.due_in(now)).filter(|_| may_order);
             let window = entry.window_at.saturating_sub(now.mono);
             [order, Some(window).filter(|_| entry.wants_window())]
         });
@@ -185,8 +311,8 @@ impl Schedule {
     }
 
     /// Notes that an authority has accepted a new order.
-    pub fn handle_begun(&mut self, now: Moment) {
-        self.begun.push_back(now.mono + DAY);
+    pub fn handle_begun(&mut self, certificate: usize, now: Moment) {
+        self.budget(certificate).push(now);
     }
 
     /// Notes a new certificate.
@@ -196,17 +322,10 @@ impl Schedule {
         };
         let authorities = entry.blocked.len();
         *entry = Entry {
-            held: Some(held),
             rank: entry.rank,
-            window: None,
-            window_at: now.mono,
-            is_forced: false,
-            failures: 0,
-            tries: 0,
-            authority: 0,
             // A certificate that is due again at once would be ordered in a loop.
             rests_until: now.mono + (held.lifetime() / 4).min(LEAST_INTERVAL),
-            blocked: vec![Duration::ZERO; authorities],
+            ..Entry::new(Some(held), authorities, now)
         };
     }
 
@@ -243,6 +362,13 @@ impl Schedule {
         }
     }
 
+    /// Notes that the operator does not allow an on-demand certificate now.
+    pub fn handle_refusal(&mut self, certificate: usize, now: Moment) {
+        if let Some(entry) = self.entries.get_mut(certificate) {
+            entry.rests_until = now.mono + DAY;
+        }
+    }
+
     /// Notes a failed attempt. `random` is a number from 0 to 1.
     pub fn handle_failure(
         &mut self,
@@ -275,12 +401,22 @@ impl Schedule {
         entry.rests_until = now.mono + wait.mul_f64(0.5 + random.clamp(0.0, 1.0));
     }
 
-    /// Returns how many orders may be begun today.
-    fn orders_left(&mut self, now: Moment) -> usize {
-        while self.begun.front().is_some_and(|until| *until <= now.mono) {
-            self.begun.pop_front();
+    fn budget(&mut self, certificate: usize) -> &mut Budget {
+        if certificate < self.configured {
+            &mut self.budgets.configured
+        } else {
+            &mut self.budgets.on_demand
         }
-        MOST_ORDERS.saturating_sub(self.begun.len())
+    }
+
+    /// Returns the orders that may be begun, and the reserved part: of configured and of on-demand
+    /// certificates.
+    fn left(&mut self, now: Moment) -> [(usize, usize); 2] {
+        let Budgets {
+            configured,
+            on_demand,
+        } = &mut self.budgets;
+        [configured, on_demand].map(|budget| (budget.left(now), budget.reserve()))
     }
 }
 
@@ -291,6 +427,23 @@ impl Held {
 }
 
 impl Entry {
+    fn new(held: Option<Held>, authorities: usize, now: Moment) -> Self {
+        Self {
+            is_used: true,
+            held,
+            rank: None,
+            window: None,
+            window_at: now.mono,
+            expired_at: None,
+            is_forced: false,
+            failures: 0,
+            tries: 0,
+            authority: 0,
+            rests_until: Duration::ZERO,
+            blocked: vec![Duration::ZERO; authorities.max(1)],
+        }
+    }
+
     /// Returns the time since 1970 at which the certificate needs renewal; 0 without a certificate.
     fn renews_at(&self) -> Duration {
         let Some(held) = &self.held else {
@@ -331,10 +484,17 @@ impl Entry {
         waits.fold(self.rests_until, Duration::max)
     }
 
-    /// Returns whether the rank is known and the orders that are left today suffice.
-    fn may_order(&self, left: usize) -> bool {
-        let is_known = self.rank.is_some() || self.is_forced;
-        is_known && left > 0 && (self.failures == 0 || self.is_forced || left > RESERVE)
+    /// Returns whether the rank is known and the orders that are left suffice. New on-demand
+    /// certificates leave a part to renewals, and failing other ones to first attempts.
+    fn may_order(&self, left: [(usize, usize); 2], is_on_demand: bool) -> bool {
+        let (left, reserve) = left[usize::from(is_on_demand)];
+        let is_known = self.is_used && (self.rank.is_some() || self.is_forced);
+        let is_preferred = if is_on_demand {
+            self.held.is_some()
+        } else {
+            self.failures == 0
+        };
+        is_known && left > 0 && (is_preferred || self.is_forced || left > reserve)
     }
 
     fn due_in(&self, now: Moment) -> Duration {
@@ -355,8 +515,15 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of orders per day. Let's Encrypt allows 300 in three hours, and 50 for the names
 /// of one registered domain in a week.
 pub const MOST_ORDERS: usize = 50;
-/// Orders of a day that are reserved for first attempts.
-const RESERVE: usize = 10;
+/// Part of the orders of a period that is reserved: a fifth.
+const RESERVE: usize = 5;
+/// Wait before an on-demand certificate is ordered.
+const FIRST_LOOK: Duration = Duration::from_secs(3);
+/// Time for which an expired on-demand certificate is kept.
+const EXPIRED_TIME: Duration = DAY;
+/// Failures after which an on-demand certificate that was never issued is removed: almost a day.
+const MOST_FAILURES: u32 = 10;
+const HOUR: Duration = Duration::from_secs(3600);
 /// Wait of a node for each rank, for a certificate that is missing.
 const RANK_WAIT: Duration = Duration::from_secs(600);
 /// Wait for each rank, for a certificate to renew, as a part of its lifetime.
@@ -384,6 +551,8 @@ pub const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
+
+    use std::collections::BTreeSet;
 
     use super::*;
 
@@ -580,6 +749,55 @@ mod tests {
     }
 
     #[test]
+    fn certificates_on_demand_are_limited_and_released() {
+        let mut schedule = ranked(Schedule::new(1, vec![Some(held(0, 90))], [], at(0)));
+        assert_eq!(schedule.add(at(0)), None);
+        schedule.permit_on_demand((3, 2), [Duration::from_secs(HOUR - 10)], at(0));
+        assert_eq!(schedule.add(at(0)), Some(1));
+        schedule.handle_certificate(1, held(0, 9), at(0));
+        assert_eq!(schedule.add(at(0)), Some(2));
+        assert_eq!(schedule.add(at(0)), Some(3));
+        assert_eq!(schedule.add(at(0)), None, "at most three");
+        // Another node may answer first, and no rank is known yet.
+        assert_eq!(schedule.poll_order(at(5)), None);
+        schedule.handle_ranks(&[0; 4], at(0));
+        assert_eq!(schedule.poll_order(at(2)), None);
+        assert_eq!(schedule.poll_order(at(3)).unwrap().certificate, 2);
+        schedule.handle_begun(2, at(3));
+        assert_eq!(schedule.poll_order(at(4)), None, "two in an hour");
+        assert_eq!(schedule.poll_order(at(10)).unwrap().certificate, 2);
+        let mut now = 10;
+        for _ in 0..10 {
+            assert_eq!(schedule.poll_release(at(now)), None);
+            schedule.handle_failure(2, Setback::default(), at(now), 0.0);
+            now += HOUR;
+        }
+        assert_eq!(schedule.poll_release(at(now)), Some(2));
+        assert_eq!(schedule.next_attempt(2, at(now)), None);
+        assert_eq!(schedule.add(at(now)), Some(2), "the index is used again");
+    }
+
+    #[test]
+    fn a_certificate_on_demand_is_removed_a_day_after_its_expiry() {
+        let day = 24 * HOUR;
+        let mut schedule = ranked(Schedule::new(1, vec![Some(held(0, 90))], [], at(0)));
+        schedule.permit_on_demand((3, 2), [], at(0));
+        assert_eq!(schedule.add(at(0)), Some(1));
+        schedule.handle_certificate(1, held(0, 9), at(0));
+        let wrong = Moment {
+            unix: Duration::from_secs(START + 1000 * day),
+            ..at(10)
+        };
+        assert_eq!(schedule.poll_release(wrong), None);
+        assert_eq!(schedule.poll_release(at(8 * day)), None);
+        assert_eq!(schedule.poll_release(at(9 * day)), None);
+        assert_eq!(schedule.poll_release(at(10 * day - 1)), None);
+        assert_eq!(schedule.poll_release(at(10 * day)), Some(1));
+        schedule.release(0);
+        assert!(schedule.held(0).is_some(), "a configured certificate stays");
+    }
+
+    #[test]
     fn a_step_of_the_wall_clock_renews_once_and_does_not_stop_renewals() {
         let mut schedule = schedule(&[Some(held(0, 90))]);
         let wrong = |mono| Moment {
@@ -605,6 +823,8 @@ mod tests {
         /// Sets the wall clock to this many seconds from its start.
         Clock(i64),
         Force(usize),
+        /// A client asks for a name.
+        Demand,
         /// Outcome of the next attempt: the lifetime in hours, or a failure.
         Succeed(u64),
         Fail(Option<u64>, bool),
@@ -616,7 +836,8 @@ mod tests {
         prop_oneof![
             4 => (1..3 * 24 * HOUR).prop_map(Step::Wait),
             1 => (-(year as i64)..year as i64).prop_map(Step::Clock),
-            1 => (0..3_usize).prop_map(Step::Force),
+            1 => (0..ALL).prop_map(Step::Force),
+            1 => Just(Step::Demand),
             2 => (1..2200_u64).prop_map(Step::Succeed),
             4 => (prop::option::of(0..2 * year), any::<bool>()).prop_map(|(a, b)| Step::Fail(a, b)),
             1 => (0..year, 0..year, prop::option::of(0..year)).prop_map(|(a, b, c)| Step::Window(a, b, c)),
@@ -629,13 +850,21 @@ mod tests {
         now: u64,
         /// Seconds from the monotonic clock to the wall clock.
         offset: i64,
-        begun: Vec<u64>,
+        /// Times of orders: of configured certificates, and on demand.
+        begun: [Vec<u64>; 2],
         /// Earliest time of the next attempt, for each certificate.
-        rests: [u64; 3],
-        is_forced: [bool; 3],
+        rests: [u64; ALL],
+        is_forced: [bool; ALL],
         /// Attempts since the last certificate.
-        tries: [u32; 3],
+        tries: [u32; ALL],
+        /// Used indices of on-demand certificates.
+        on_demand: BTreeSet<usize>,
     }
+
+    const CONFIGURED: usize = 3;
+    const ON_DEMAND: usize = 4;
+    const PER_HOUR: usize = 5;
+    const ALL: usize = CONFIGURED + ON_DEMAND;
 
     impl Log {
         fn moment(&self) -> Moment {
@@ -647,8 +876,13 @@ mod tests {
 
         fn check_attempt(&mut self, attempt: Attempt) {
             let index = attempt.certificate;
-            let day = self.begun.iter().filter(|at| **at + 24 * HOUR > self.now);
-            assert!(day.count() < MOST_ORDERS);
+            let is_on_demand = index >= CONFIGURED;
+            assert!(!is_on_demand || self.on_demand.contains(&index));
+            let (period, most) =
+                [(24 * HOUR, MOST_ORDERS), (HOUR, PER_HOUR)][usize::from(is_on_demand)];
+            let begun = &mut self.begun[usize::from(is_on_demand)];
+            assert!(begun.iter().filter(|at| **at + period > self.now).count() < most);
+            begun.push(self.now);
             assert!(self.is_forced[index] || self.rests[index] <= self.now);
             self.is_forced[index] = false;
             let tries = &mut self.tries[index];
@@ -662,12 +896,26 @@ mod tests {
         #[test]
         fn the_rules_hold_in_any_sequence_of_events(steps in prop::collection::vec(step(), 1..300)) {
             let mut log = Log::default();
-            let mut schedule = ranked(Schedule::new(2, vec![None; 3], [], log.moment()));
+            let mut schedule = ranked(Schedule::new(2, vec![None; CONFIGURED], [], log.moment()));
+            schedule.permit_on_demand((ON_DEMAND, PER_HOUR), [], log.moment());
             for step in steps {
                 match step {
                     Step::Wait(seconds) => log.now += seconds,
                     Step::Clock(offset) => log.offset = offset,
-                    Step::Force(index) => log.is_forced[index] |= schedule.force(index, log.moment()),
+                    Step::Force(index) if index < CONFIGURED || log.on_demand.contains(&index) => {
+                        log.is_forced[index] |= schedule.force(index, log.moment());
+                    }
+                    Step::Force(_) => {}
+                    Step::Demand => match schedule.add(log.moment()) {
+                        Some(index) => {
+                            prop_assert!(log.on_demand.insert(index) && index >= CONFIGURED);
+                            prop_assert!(log.on_demand.len() <= ON_DEMAND);
+                            (log.rests[index], log.tries[index]) = (log.now + 3, 0);
+                            log.is_forced[index] = false;
+                            schedule.handle_ranks(&[0; ALL], log.moment());
+                        }
+                        None => prop_assert_eq!(log.on_demand.len(), ON_DEMAND),
+                    },
                     Step::Window(start, end, wait) => {
                         let now = log.moment();
                         if let Some(index) = schedule.poll_window(now) {
@@ -680,8 +928,7 @@ mod tests {
                         let now = log.moment();
                         if let Some(attempt) = schedule.poll_order(now) {
                             log.check_attempt(attempt);
-                            log.begun.push(log.now);
-                            schedule.handle_begun(now);
+                            schedule.handle_begun(attempt.certificate, now);
                             let lifetime = Duration::from_secs(hours * HOUR);
                             let held = Held {
                                 not_before: now.unix,
@@ -697,8 +944,7 @@ mod tests {
                         let now = log.moment();
                         if let Some(attempt) = schedule.poll_order(now) {
                             log.check_attempt(attempt);
-                            log.begun.push(log.now);
-                            schedule.handle_begun(now);
+                            schedule.handle_begun(attempt.certificate, now);
                             let retry_after = retry_after.map(Duration::from_secs);
                             let setback = Setback { retry_after, is_rate_limit };
                             schedule.handle_failure(attempt.certificate, setback, now, 0.0);
@@ -710,6 +956,10 @@ mod tests {
                     }
                 }
                 let now = log.moment();
+                while let Some(index) = schedule.poll_release(now) {
+                    prop_assert!(log.on_demand.remove(&index));
+                    prop_assert_eq!(schedule.next_attempt(index, now), None);
+                }
                 if schedule.clone_poll(now) {
                     prop_assert_eq!(schedule.pause(now), Duration::ZERO);
                 } else {
@@ -761,10 +1011,7 @@ mod tests {
     impl Schedule {
         /// Returns whether anything is due, without a change.
         fn clone_poll(&self, now: Moment) -> bool {
-            let mut copy = Self {
-                entries: self.entries.clone(),
-                begun: self.begun.clone(),
-            };
+            let mut copy = self.clone();
             copy.poll_order(now).is_some() || copy.poll_window(now).is_some()
         }
     }

@@ -57,8 +57,20 @@ pub enum Part {
 pub struct State {
     /// Times of orders, in seconds since 1970.
     pub orders: Vec<u64>,
+    /// As `orders`, for on-demand certificates.
+    pub on_demand_orders: Vec<u64>,
     /// Directory URL of the authority that issued a certificate, by the stem of its file.
     pub authorities: BTreeMap<String, String>,
+}
+
+impl State {
+    pub fn begun(&mut self, is_on_demand: bool) -> &mut Vec<u64> {
+        if is_on_demand {
+            &mut self.on_demand_orders
+        } else {
+            &mut self.orders
+        }
+    }
 }
 
 impl Store {
@@ -182,15 +194,16 @@ impl Store {
         }
     }
 
-    /// Returns the files of unfinished orders.
-    pub fn orders(&self) -> Vec<String> {
-        let names = Dir::read_from(&self.orders).into_iter().flatten();
-        let names =
-            names.filter_map(|entry| entry.ok()?.file_name().to_str().ok().map(str::to_owned));
-        names
-            .filter(|name| name.ends_with(".json"))
-            .take(MOST_FILES)
-            .collect()
+    /// Returns the names of files without their extension, sorted.
+    pub fn stems(&self, part: Part, extension: &str) -> Vec<String> {
+        let names = Dir::read_from(self.at(part)).into_iter().flatten();
+        let stems = names.filter_map(|entry| {
+            let name = entry.ok()?.file_name().to_str().ok()?.to_owned();
+            name.strip_suffix(extension).map(str::to_owned)
+        });
+        let mut stems: Vec<String> = stems.take(MOST_FILES).collect();
+        stems.sort();
+        stems
     }
 
     /// Returns the state; empty if it cannot be read.
@@ -207,7 +220,9 @@ impl Store {
     ) -> Result<(), Error> {
         let mut state = self.state();
         let oldest = now.as_secs().saturating_sub(DAY);
-        state.orders.retain(|at| *at > oldest);
+        for is_on_demand in [false, true] {
+            state.begun(is_on_demand).retain(|at| *at > oldest);
+        }
         change(&mut state);
         self.save_json(Part::Root, STATE, &state)
     }
@@ -327,7 +342,7 @@ mod tests {
         ] {
             assert_eq!(mode(&at(name)), expected, "{name}");
         }
-        assert_eq!(store.orders(), ["a.json"]);
+        assert_eq!(store.stems(Part::Orders, ".json"), ["a"]);
         store.remove(Part::Orders, "a.json").unwrap();
         store.remove(Part::Orders, "a.json").unwrap();
         assert!(store.load(Part::Orders, "a.json").unwrap().is_none());

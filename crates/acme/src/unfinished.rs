@@ -1,12 +1,14 @@
 //! Unfinished orders: their files, and how they are abandoned.
 
+use std::collections::BTreeSet;
+
 use becket_config::acme::{AcmeName, KeyKind};
 use instant_acme::AuthorizationStatus;
 use serde::{Deserialize, Serialize};
 use zeroize::ZeroizeOnDrop;
 
 use crate::authority::Session;
-use crate::context::{Context, order_file};
+use crate::context::Context;
 use crate::error::Error;
 use crate::store::Part;
 
@@ -83,18 +85,13 @@ impl UnfinishedOrder {
 
 /// Abandons the unfinished orders of certificates that are not configured any more.
 pub async fn abandon_others(context: &Context) {
-    let known: Vec<String> = context.section.certificate.iter().map(order_file).collect();
-    for file in context
-        .store
-        .orders()
-        .into_iter()
-        .filter(|file| !known.contains(file))
-    {
+    let known: BTreeSet<String> = context.certificates().iter().map(|it| it.stem()).collect();
+    let stems = context.store.stems(Part::Orders, ".json").into_iter();
+    for stem in stems.filter(|stem| !known.contains(stem)) {
+        let file = format!("{stem}.json");
         if let Some(order) = UnfinishedOrder::load(context, &file) {
             order.abandon(context, None).await;
         }
-        if let Err(error) = context.store.remove(Part::Orders, &file) {
-            tracing::warn!(name: "acme-cleanup-failed", %error, "cannot remove the file of an unfinished order");
-        }
+        context.discard(Part::Orders, &file);
     }
 }

@@ -69,12 +69,8 @@ struct Running {
 
 fn start(section: Acme, base: &Path) -> Running {
     let (supervisor, stream) = UnixStream::pair().unwrap();
-    let context = Context {
-        store: Store::open(&section.folder(base)).unwrap(),
-        section,
-        base: base.to_owned(),
-        clock: Clock::start(),
-    };
+    let store = Store::open(&section.folder(base)).unwrap();
+    let context = Context::new(section, base.to_owned(), store);
     let (one, two) = UnixStream::pair().unwrap();
     let text = serde_json::to_vec(&Command::Companion).unwrap();
     let fds = [two.as_fd()];
@@ -124,7 +120,7 @@ impl Running {
         loop {
             let message = self.serving.next().await.expect("a message");
             if let FromCompanion::Held(held) = message
-                && let Some(facts) = held[0]
+                && let Some(facts) = held.bundles[0]
             {
                 return facts;
             }

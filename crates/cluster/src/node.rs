@@ -72,7 +72,11 @@ impl Node {
                 host.table,
                 host.sticks,
                 Arc::clone(&settings),
-                CertificateSharing::new(settings.node, settings.certificates.clone(), host.sharing),
+                CertificateSharing::new(
+                    settings.node,
+                    (settings.certificates.clone(), settings.has_on_demand),
+                    host.sharing,
+                ),
                 now,
             ),
             addresses: PeerAddresses::new(host.resolver),

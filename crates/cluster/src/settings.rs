@@ -35,6 +35,9 @@ pub struct Settings {
     pub stick_lifetime: Duration,
     /// ACME certificates that the nodes share.
     pub certificates: Vec<SharedCertificate>,
+    /// `true` if challenges of peers for any name are passed on, because there are on-demand
+    /// certificates.
+    pub has_on_demand: bool,
 }
 
 /// A secret of the cluster. The ID is identical on all nodes and changes with the key.

@@ -80,7 +80,8 @@ impl SessionSink {
         let known = &settings.policies;
         self.unknown
             .retain(|(_, policy), _| !known.contains(policy));
-        self.sharing.reload(settings.certificates.clone());
+        self.sharing
+            .reload(settings.certificates.clone(), settings.has_on_demand);
         self.settings = settings;
     }
 

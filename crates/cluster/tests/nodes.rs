@@ -114,6 +114,7 @@ impl Site {
             max_age: Duration::from_secs(3600),
             stick_lifetime: Duration::from_secs(300),
             certificates: Vec::new(),
+            has_on_demand: false,
         };
         let bound = bind(&settings, None).unwrap();
         settings.listen = bound.local_addr().unwrap();

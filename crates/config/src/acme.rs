@@ -1,5 +1,6 @@
 //! `[acme]`: certificates that the ACME companion orders.
 
+use std::collections::HashSet;
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
@@ -40,6 +41,8 @@ pub struct Acme {
     pub name_servers: Vec<NameServerAddress>,
     /// Program that creates and removes DNS records for `dns-01`.
     pub hook: Option<String>,
+    /// Certificates for names as clients first ask for them.
+    pub on_demand: Option<OnDemand>,
     pub certificate: Vec<AcmeCertificate>,
 }
 }
@@ -65,6 +68,23 @@ pub struct ExternalAccount {
     pub id: String,
     /// File with the MAC key from the authority, base64url.
     pub key_file: String,
+}
+}
+
+section! {
+/// `[acme.on-demand]`: certificates for names as clients first ask for them. Every condition that is
+/// given must allow a name.
+pub struct OnDemand {
+    /// Allowed names and wildcards; empty means any name.
+    pub names: Vec<NamePattern>,
+    /// Folder with a file for each allowed name.
+    pub folder: Option<String>,
+    /// URL that is asked whether a name is allowed.
+    pub ask: Option<String>,
+    /// Maximum number of orders in an hour, with renewals.
+    pub per_hour: usize = 10,
+    /// Maximum number of certificates.
+    pub most: usize = 1000,
 }
 }
 
@@ -237,6 +257,43 @@ impl AcmeCertificate {
     }
 }
 
+impl OnDemand {
+    /// Returns `true` if a certificate for this host name could be ordered, as far as the list of
+    /// names decides.
+    pub fn lists(&self, name: &str) -> bool {
+        let is_listed = |name: &str| self.names.iter().any(|pattern| pattern.matches(name));
+        name.contains('.') && (self.names.is_empty() || is_listed(name))
+    }
+}
+
+/// The names that get a certificate on demand.
+#[derive(Debug)]
+pub struct OnDemandNames<'a> {
+    list: &'a OnDemand,
+    configured: HashSet<&'a AcmeName>,
+}
+
+impl OnDemandNames<'_> {
+    /// Returns the certificate for a name. Returns `None` if the name is not listed or invalid, or a
+    /// configured certificate has it.
+    pub fn certificate(&self, name: &str) -> Option<AcmeCertificate> {
+        let own = NamePattern::parse(name).ok().map(AcmeName)?;
+        let is_exact = matches!(&own.0, NamePattern::Exact(exact) if exact == name);
+        let is_new = !self.configured.contains(&own);
+        (is_exact && is_new && self.list.lists(name)).then(|| AcmeCertificate {
+            names: vec![own],
+            ..AcmeCertificate::default()
+        })
+    }
+
+    /// Returns `true` if challenges for a name may be answered.
+    pub fn answers_for(&self, name: &str) -> bool {
+        let own = AcmeName::parse(name);
+        let is_configured = own.is_ok_and(|own| self.configured.contains(&own));
+        is_configured || self.certificate(name).is_some()
+    }
+}
+
 impl Acme {
     pub fn folder(&self, base: &Path) -> PathBuf {
         base.join(&self.folder)
@@ -251,6 +308,15 @@ impl Acme {
     pub fn bundle(&self, base: &Path, certificate: &AcmeCertificate) -> PathBuf {
         base.join(self.bundles())
             .join(format!("{}.pem", certificate.stem()))
+    }
+
+    /// Returns the names that get a certificate on demand.
+    pub fn on_demand_names(&self) -> Option<OnDemandNames<'_>> {
+        let configured = self.certificate.iter().flat_map(|it| &it.names);
+        Some(OnDemandNames {
+            list: self.on_demand.as_ref()?,
+            configured: configured.collect(),
+        })
     }
 
     pub fn challenge(&self, certificate: &AcmeCertificate) -> ChallengeKind {
@@ -306,6 +372,45 @@ mod tests {
         for text in ["", "dns.test", "192.0.2.1:0", ":53"] {
             assert!(NameServerAddress::parse(text).is_err(), "{text}");
         }
+    }
+
+    #[test]
+    fn listed_host_names_get_a_certificate_on_demand() {
+        let text = "[acme]\n[acme.on-demand]\nnames = ['*.a.test', 'b.test']\n\
+                    [[acme.certificate]]\nnames = ['own.a.test']";
+        let names = |acme: &Acme, name: &str| {
+            acme.on_demand_names()
+                .and_then(|it| it.certificate(name))
+                .map(|it| it.stem())
+        };
+        let listed = acme(text);
+        for name in ["x.a.test", "b.test"] {
+            assert_eq!(names(&listed, name).as_deref(), Some(name));
+        }
+        for name in [
+            "own.a.test",
+            "a.test",
+            "x.y.a.test",
+            "*.a.test",
+            "X.a.test",
+            "c.test",
+            "",
+        ] {
+            assert_eq!(names(&listed, name), None, "{name}");
+        }
+        let any = acme(&text.replace("names = ['*.a.test', 'b.test']", "ask = 'http://a/'"));
+        assert_eq!(names(&any, "c.test").as_deref(), Some("c.test"));
+        for name in [
+            "localhost",
+            "192.0.2.1",
+            "2001:db8::1",
+            "../c.test",
+            "a/b.test",
+            "c.test.",
+        ] {
+            assert_eq!(names(&any, name), None, "{name}");
+        }
+        assert_eq!(names(&acme("[acme]\nstaging = true"), "c.test"), None);
     }
 
     #[test]

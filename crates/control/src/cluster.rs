@@ -54,6 +54,10 @@ pub fn settings(config: &Config) -> Option<Settings> {
         max_age: config.file.session_max_age(),
         stick_lifetime: sticks.max().unwrap_or_default(),
         certificates: shared_certificates(config),
+        has_on_demand: {
+            let acme = config.file.acme.as_ref();
+            acme.is_some_and(|acme| acme.share && acme.on_demand.is_some())
+        },
     })
 }
 
@@ -61,21 +65,34 @@ fn shared_certificates(config: &Config) -> Vec<SharedCertificate> {
     let acme = config.file.acme.as_ref().filter(|acme| acme.share);
     let certificates = acme.map_or(&[][..], |acme| &acme.certificate);
     let shared = certificates.iter().map(|certificate| {
-        let names: Vec<String> = certificate.names.iter().map(ToString::to_string).collect();
-        let authorities = acme.map_or_else(String::new, |acme| {
-            let urls = acme.authority.iter().map(|it| it.directory(acme.staging));
-            urls.map(Option::unwrap_or_default)
-                .collect::<Vec<_>>()
-                .join(" ")
-        });
-        let digest = digest(&[names.join(" ").as_bytes(), authorities.as_bytes()]);
-        let first = digest.first_chunk().copied().unwrap_or_default();
-        SharedCertificate {
-            tag: CertificateTag(u64::from_be_bytes(first)),
-            names,
-        }
+        let names = certificate.names.iter().map(ToString::to_string);
+        shared_certificate(config, names.collect())
     });
     shared.collect()
+}
+
+/// Returns the on-demand certificates with these names.
+pub fn on_demand(config: &Config, names: Vec<Option<String>>) -> Vec<SharedCertificate> {
+    let names = names.into_iter().map(|name| name.into_iter().collect());
+    names
+        .map(|names| shared_certificate(config, names))
+        .collect()
+}
+
+fn shared_certificate(config: &Config, names: Vec<String>) -> SharedCertificate {
+    let authorities = config.file.acme.as_ref().map(|acme| {
+        let urls = acme.authority.iter().map(|it| it.directory(acme.staging));
+        urls.map(Option::unwrap_or_default)
+            .collect::<Vec<_>>()
+            .join(" ")
+    });
+    let authorities = authorities.unwrap_or_default();
+    let digest = digest(&[names.join(" ").as_bytes(), authorities.as_bytes()]);
+    let first = digest.first_chunk().copied().unwrap_or_default();
+    SharedCertificate {
+        tag: CertificateTag(u64::from_be_bytes(first)),
+        names,
+    }
 }
 
 /// Returns the UDP socket of replication: `given`, or a newly bound socket. Returns `None` if

@@ -131,6 +131,7 @@ fn listener(name: &str, certificates: CertificateMap) -> Arc<Listener> {
         allow: None,
         deny: Default::default(),
         trusted: Default::default(),
+        on_demand: None,
         routes: vec![Route {
             keys: listener::Route {
                 names: vec![NamePattern::Wildcard("example.net".to_owned())],

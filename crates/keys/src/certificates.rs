@@ -41,6 +41,9 @@ pub struct CertificateMap {
     needs_crypto_threads: bool,
 }
 
+/// Index of the entry of all on-demand certificates of the ACME companion.
+pub const ON_DEMAND: u32 = u32::MAX;
+
 /// A certificate, and the index of its entry in the list of the configuration. The files of a
 /// folder have the same index, and are sorted by path.
 #[derive(Clone, Debug)]
@@ -240,10 +243,10 @@ impl CertificateMap {
         (map, faults)
     }
 
-    /// Chooses the default: the last or the first certificate of the operator, or else of the ACME
-    /// companion, with all certificates that share a name with it.
+    /// Chooses the default: the last or the first certificate of the operator, or else of the configured
+    /// ones of the ACME companion, with all certificates that share a name with it.
     fn set_default(&mut self, mut nameless: Vec<Arc<Loaded>>, faults: &mut MapFaults) {
-        let list = || self.list.iter();
+        let list = || self.list.iter().filter(|it| it.entry != ON_DEMAND);
         let is_own = |it: &&Listed| it.loaded.managed().is_none();
         let chosen = match self.choice {
             DefaultCertificate::Last => list().rfind(is_own).or(list().next_back()),
@@ -284,14 +287,18 @@ impl CertificateMap {
         self.find(parts_of(name))
     }
 
-    /// Returns the keys for a lower-case server name: an exact match, then a wildcard match.
-    /// Ignores a trailing dot, which some clients send.
+    /// Returns the keys for a lower-case server name: an exact match, a wildcard match, then an
+    /// on-demand certificate. Ignores a trailing dot, which some clients send.
     pub fn named(&self, name: &str) -> Option<&KeySet> {
         let name = name.strip_suffix('.').unwrap_or(name);
-        self.find((false, name)).or_else(|| {
-            let (_, suffix) = name.split_once('.')?;
-            self.find((true, suffix))
-        })
+        let exact = self.find((false, name));
+        let is_final =
+            exact.is_some_and(|keys| keys.listed().iter().any(|it| it.entry != ON_DEMAND));
+        if is_final {
+            return exact;
+        }
+        let (_, suffix) = name.split_once('.')?;
+        self.find((true, suffix)).or(exact)
     }
 
     /// Returns the exact or wildcard name in the map that matches a lower-case server name.
@@ -674,6 +681,25 @@ mod tests {
             }
             versions.iter().for_each(|(map, model)| check(map, model));
         }
+    }
+
+    #[test]
+    fn a_certificate_on_demand_yields_to_wildcards_and_is_no_default() {
+        let issuers = IssuerTable::default();
+        let names = ["*.a.test", "own.test", "x.a.test", "y.test"];
+        let listed = names.iter().zip([0, 1, ON_DEMAND, ON_DEMAND]);
+        let listed = listed.map(|(name, entry)| {
+            let loaded = Arc::new(loaded_from(Path::new(name), &[name], &issuers));
+            (Listed { entry, loaded }, None)
+        });
+        let (map, _) = CertificateMap::of(listed.collect(), DefaultCertificate::Last);
+        let name = |keys: &KeySet| keys.listed()[0].loaded.names().concat();
+        for (asked, expected) in [("x.a.test", "*.a.test"), ("y.test", "y.test")] {
+            assert_eq!(map.named(asked).map(name).as_deref(), Some(expected));
+        }
+        assert_eq!(name(map.default_keys()), "own.test");
+        let (map, _) = map.with_default(DefaultCertificate::First);
+        assert_eq!(name(map.default_keys()), "*.a.test");
     }
 
     #[test]

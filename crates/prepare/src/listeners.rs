@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use becket_config::acme::AcmeCertificate;
 use becket_config::address::NamePattern;
 use becket_config::check::{HTTP, Way};
 use becket_config::choices::DefaultCertificate;
@@ -23,7 +24,7 @@ use becket_config::policy;
 use becket_proto::networks::Networks;
 
 use super::ConfigBuilder;
-use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate};
+use becket_keys::certificates::{CertificateMap, Listed, MapFaults, NewCertificate, ON_DEMAND};
 use becket_keys::files::{reason, shown};
 use becket_keys::job::{ChainSource, Job, LoadOutcome};
 use becket_keys::loaded::Loaded;
@@ -66,6 +67,12 @@ impl ConfigBuilder<'_> {
             allow: (!listener.allow.is_empty()).then(|| networks(&listener.allow)),
             deny: networks(&listener.deny),
             trusted: networks(&listener.trusted_networks),
+            on_demand: self
+                .file
+                .acme
+                .as_ref()
+                .filter(|_| listener.acme)
+                .and_then(|acme| acme.on_demand.clone()),
         }
     }
 
@@ -255,19 +262,33 @@ impl ConfigBuilder<'_> {
         let acme = self.file.acme.as_ref().filter(|_| listener.acme);
         let Some(acme) = acme else { return };
         let path: Arc<str> = key!(path, listener.acme).into();
-        for (index, certificate) in acme.certificate.iter().enumerate() {
-            let entry = u32::try_from(listener.certificates.len() + index).unwrap_or(u32::MAX);
+        let first = listener.certificates.len();
+        let mut add = |entry: u32, certificate: &AcmeCertificate| {
             let bundle = ChainSource::Bundle(acme.bundle(self.environment.base, certificate));
+            let names = certificate.names.iter().map(|it| it.to_string().into());
             jobs.push(Job {
-                managed: Some(
-                    certificate
-                        .names
-                        .iter()
-                        .map(|it| it.0.to_string().into())
-                        .collect(),
-                ),
+                managed: Some(names.collect()),
                 ..Job::of(entry, &path, bundle)
             });
+        };
+        for (index, certificate) in acme.certificate.iter().enumerate() {
+            add(
+                u32::try_from(first + index).unwrap_or(ON_DEMAND - 1),
+                certificate,
+            );
+        }
+        let (Some(on_demand), Some(names)) = (&acme.on_demand, acme.on_demand_names()) else {
+            return;
+        };
+        // Without this folder, no certificate was ordered yet.
+        let folder = self.environment.base.join(acme.bundles());
+        let files = self.environment.files.list_files(&folder);
+        let stems = files.iter().flatten().filter_map(|file| {
+            let name = file.file_name()?.to_str()?;
+            names.certificate(name.strip_suffix(".pem")?)
+        });
+        for certificate in stems.take(on_demand.most) {
+            add(ON_DEMAND, &certificate);
         }
     }
 

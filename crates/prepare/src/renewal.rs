@@ -20,7 +20,7 @@ use becket_config::listener::Certificate;
 use super::changed::{ChangedFiles, Renewing};
 use super::listeners::{BUNDLES, fits};
 use super::{ConfigBuilder, Environment, checked_files};
-use becket_keys::certificates::{CertificateMap, Listed, NewCertificate};
+use becket_keys::certificates::{CertificateMap, Listed, NewCertificate, ON_DEMAND};
 use becket_keys::checked::CheckedFiles;
 use becket_keys::files::SMALL_FOLDER;
 use becket_keys::job::{ChainSource, Job};
@@ -228,6 +228,7 @@ impl ConfigBuilder<'_> {
         }
         let mut managed = Vec::new();
         self.add_managed(path, keys, &mut managed);
+        changes.removed.extend(self.removed_on_demand(before));
         managed.retain(|job| {
             let changed = self.renewing.as_ref().map(|it| it.changed);
             changed.is_none_or(|changed| changed.touches(job.file()))
@@ -254,6 +255,34 @@ impl ConfigBuilder<'_> {
         self.warn_of(&of_list, faults, keys.default_certificate);
         taken.extend(files);
         Some(Arc::new(map))
+    }
+
+    /// Returns the on-demand certificates whose files the ACME companion has removed.
+    fn removed_on_demand(&self, before: &Listener) -> Vec<Listed> {
+        let acme = self.file.acme.as_ref();
+        let acme = acme.filter(|_| before.on_demand.is_some());
+        let (Some(acme), Some(renewing)) = (acme, &self.renewing) else {
+            return Vec::new();
+        };
+        let folder = self.environment.base.join(acme.bundles());
+        if !renewing.changed.touches(&folder) {
+            return Vec::new();
+        }
+        let Ok(files) = self.environment.files.list_files(&folder) else {
+            return Vec::new();
+        };
+        let is_part = self.environment.files.is_part(&folder);
+        let is_gone = |file: &Path| {
+            let is_known = !is_part || renewing.changed.changes.gone.contains(&path_hash(file));
+            is_known
+                && files
+                    .binary_search_by(|it| it.as_os_str().cmp(file.as_os_str()))
+                    .is_err()
+        };
+        let held = before.certificates.entry(ON_DEMAND);
+        held.filter(|it| is_gone(&it.loaded.file))
+            .cloned()
+            .collect()
     }
 
     /// Returns the folder and pattern of an entry of which only the changed files are looked at: a

@@ -2,8 +2,8 @@
 //!
 //! The supervisor creates a socket pair for the two processes, which run as different users, and
 //! gives an end to each. A new serving process or companion gets a new pair. Messages are frames
-//! with JSON ([`becket_sys::fd_messages`]). Certificates are indices in `acme.certificate`, so that
-//! neither process can name files or hosts of the other.
+//! with JSON ([`becket_sys::fd_messages`]). Certificates are indices in `acme.certificate`, followed
+//! by those of on-demand certificates, so that neither process can name files of the other.
 
 use std::fmt;
 use std::io;
@@ -22,8 +22,8 @@ use zeroize::{Zeroize, Zeroizing};
 /// Messages to the serving process.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum FromCompanion {
-    /// Bundles in use, one element for each certificate. Sent first.
-    Held(Vec<Option<BundleFacts>>),
+    /// The certificates of the companion. Sent first.
+    Held(HeldBundles),
     /// All pending challenges, and the number of this set.
     Challenges(u32, Vec<AcmeChallenge>),
     /// The bundle that [`ToCompanion::Send`] requested.
@@ -42,12 +42,24 @@ pub enum ToCompanion {
     Send(u32),
     /// Use this bundle, which another node ordered.
     Bundle(u32, BundleText),
+    /// Clients asked for these names, for which there is no certificate.
+    Wanted(Vec<Box<str>>),
 }
 
-/// A pending challenge of an ACME authority, for a name of the configuration.
+/// Names and bundles of the companion.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct HeldBundles {
+    /// Names of the on-demand certificates, whose indices follow those of the configuration; `None`
+    /// for an unused index.
+    pub on_demand: Vec<Option<String>>,
+    /// Bundles in use, one element for each certificate.
+    pub bundles: Vec<Option<BundleFacts>>,
+}
+
+/// A pending challenge of an ACME authority, for a name of a certificate.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AcmeChallenge {
-    /// Index in `acme.certificate`.
+    /// Index of the certificate.
     pub certificate: u32,
     /// Index in the names of that certificate.
     pub name: u32,
@@ -170,8 +182,9 @@ impl CompanionLink {
     }
 }
 
-/// Maximum length of a message in bytes; fits the facts of 10 000 bundles.
-const LONGEST: usize = 4 * 1024 * 1024;
+/// Maximum length of a message in bytes; fits 10 000 configured and 10 000 on-demand certificates
+/// with the longest names.
+const LONGEST: usize = 8 * 1024 * 1024;
 /// Pause after each message; a microsecond for each byte is added.
 const PAUSE: Duration = Duration::from_millis(50);
 /// Maximum number of unread messages.

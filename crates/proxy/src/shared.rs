@@ -36,7 +36,8 @@ pub struct SharedState {
     pub backends: Arc<Backends>,
     /// Queue of cancel requests from PostgreSQL clients.
     pub cancels: Arc<Cancels>,
-    /// Answers to ACME authorities. Locked only for clients that only authorities resemble.
+    /// Answers to ACME authorities, locked only for clients that only authorities resemble; and names
+    /// for which certificates may be ordered.
     pub challenges: Arc<Challenges>,
     /// One set of counters per worker. Only that worker writes it.
     pub counters: Vec<Arc<Counters>>,

@@ -24,9 +24,14 @@ use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use becket_proto::acme::{Challenge, ChallengeAnswer};
 use becket_proto::client_hello::ClientHello;
 
-/// Answers to the pending challenges, which all workers share.
+use super::wanted_names::WantedNames;
+
+/// Answers to the pending challenges, and names without a certificate. All workers share them.
 #[derive(Debug, Default)]
-pub struct Challenges(RwLock<PendingAnswers>);
+pub struct Challenges {
+    answers: RwLock<PendingAnswers>,
+    pub wanted_names: WantedNames,
+}
 
 #[derive(Debug, Default)]
 struct PendingAnswers {
@@ -54,19 +59,19 @@ impl Challenges {
     ) {
         let mut answers = PendingAnswers::default();
         {
-            let before = self.0.read().unwrap_or_else(PoisonError::into_inner);
+            let before = self.answers.read().unwrap_or_else(PoisonError::into_inner);
             for (challenge, until) in challenges {
                 if let Err(error) = answers.add(challenge, *until, &before) {
                     failed(challenge, error);
                 }
             }
         }
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = answers;
+        *self.answers.write().unwrap_or_else(PoisonError::into_inner) = answers;
     }
 
     /// Returns the TLS configuration that answers the challenge for a server name at time `now`.
     pub fn config(&self, name: &str, now: Duration) -> Option<Arc<ServerConfig>> {
-        let answers = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.answers.read().unwrap_or_else(PoisonError::into_inner);
         let answer = answers.configs.get(name)?;
         (now < answer.until).then(|| Arc::clone(&answer.config))
     }
@@ -74,7 +79,7 @@ impl Challenges {
     /// Returns the answer to an HTTP request for `path` at time `now`.
     pub fn http(&self, path: &str, now: Duration) -> Option<Arc<str>> {
         let token = path.strip_prefix(HTTP_PATH)?;
-        let answers = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let answers = self.answers.read().unwrap_or_else(PoisonError::into_inner);
         let (until, authorization) = answers.authorizations.get(token)?;
         (now < *until).then(|| Arc::clone(authorization))
     }

@@ -73,3 +73,4 @@ mod sync;
 pub mod to_servers;
 pub mod trial;
 pub mod verifier;
+pub mod wanted_names;

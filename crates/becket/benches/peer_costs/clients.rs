@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use rustls::client::Resumption;
+use rustls::compress::CertDecompressor;
 use rustls::crypto::SupportedKxGroup;
 use rustls::crypto::aws_lc_rs::{cipher_suite, default_provider};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
@@ -38,9 +39,23 @@ pub(crate) fn connect(to: SocketAddr) -> TcpStream {
     stream
 }
 
-fn drain(mut stream: TcpStream) {
-    let mut buffer = [0; 4096];
-    while stream.read(&mut buffer).is_ok_and(|length| length > 0) {}
+/// Connects, sends `bytes`, and ends the stream after the first part of the answer. Returns the
+/// length of the answer.
+pub(crate) fn answer(to: SocketAddr, bytes: &[u8]) -> usize {
+    let mut stream = connect(to);
+    stream.write_all(bytes).expect("becket reads");
+    let begun = stream.read(&mut [0; 4096]).expect("becket answers");
+    let _cut = stream.shutdown(Shutdown::Write);
+    begun + drain(stream)
+}
+
+/// Reads until becket closes the connection. Returns the number of bytes.
+fn drain(mut stream: TcpStream) -> usize {
+    let (mut buffer, mut all) = ([0; 4096], 0);
+    while let Ok(length @ 1..) = stream.read(&mut buffer) {
+        all += length;
+    }
+    all
 }
 
 pub(crate) type Identity = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
@@ -83,6 +98,12 @@ impl Kind {
         config.enable_early_data = true;
         let config = Arc::new(config);
         Self { config, secrets }
+    }
+
+    /// Returns clients that accept certificates in these encodings.
+    pub(crate) fn accepting(mut self, encodings: &[&'static dyn CertDecompressor]) -> Self {
+        Arc::make_mut(&mut self.config).cert_decompressors = encodings.to_vec();
+        self
     }
 
     /// Returns the first flight of the next client. If the client's session allows early data, the

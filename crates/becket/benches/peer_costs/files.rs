@@ -10,6 +10,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{RootCertStore, ServerConfig};
 
 use crate::clients::Identity;
+use crate::flights;
 use crate::tangle::{WORST, tangle};
 
 pub(crate) struct Identities {
@@ -34,6 +35,7 @@ pub(crate) fn write(folder: &Path) -> Identities {
         let pem = made.pem() + &key.serialize_pem();
         fs::write(folder.join(name), pem).expect("a file");
     }
+    flights::write(folder).expect("files");
     fs::create_dir(folder.join("www")).expect("a folder");
     fs::write(folder.join("www/present"), [7; 1024]).expect("a file");
     file::create(&folder.join("secret"), &base64::encode(&[7; 32])).expect("a file");
@@ -80,7 +82,7 @@ fn usual() -> (Identity, String) {
     ((chain, private(&key)), pem)
 }
 
-fn params(name: &str, is_authority: bool) -> CertificateParams {
+pub(crate) fn params(name: &str, is_authority: bool) -> CertificateParams {
     let mut params = CertificateParams::new(vec![name.to_owned()]).expect("a name");
     params.distinguished_name = rcgen::DistinguishedName::new();
     params.distinguished_name.push(DnType::CommonName, name);

@@ -8,6 +8,8 @@
 //! message, as the scheduler counts it, including system calls. The result therefore excludes the
 //! CPU time of clients and servers.
 //!
+//! A second table has the first flights of becket (`flights.rs`).
+//!
 //! A message that begins a connection includes the cost of accept and close. The cost of a message
 //! within a connection is the difference from connections without it (`meter.rs`). Bytes are TCP or
 //! UDP payload.
@@ -15,6 +17,7 @@
 mod cases;
 mod clients;
 mod files;
+mod flights;
 mod meter;
 mod sealer;
 mod servers;
@@ -64,6 +67,7 @@ fn main() {
         line_of("/proc/sys/kernel/osrelease", ""),
     );
     print!("{}", cases.meter.table());
+    println!("\n{}", cases.flights());
 }
 
 /// Starts the servers, in the order of the configuration.

@@ -14,6 +14,8 @@ pub(crate) enum Who {
     WorkerAndControl,
     WorkerAndReaders,
     Pages,
+    /// The worker, and threads that sign for it.
+    Signers,
 }
 
 /// Kind of message, which is one row of the table.
@@ -51,12 +53,15 @@ impl Meter {
     /// Measures the cost per message. `act` sends `messages` messages and returns the number of
     /// bytes sent.
     pub(crate) fn each(&mut self, kind: Kind, messages: usize, mut act: impl FnMut() -> usize) {
-        let found = (0..self.rounds).map(|_| {
-            let (bytes, nanos) = self.round(kind.who, vec![(); self.times], |()| act());
-            (bytes / messages as f64, nanos / messages as f64)
-        });
-        let found = median(found.collect());
-        self.rows.push(Row::new(kind, found));
+        let (bytes, nanos) = self.median(kind.who, &mut act);
+        let each = (bytes / messages as f64, nanos / messages as f64);
+        self.rows.push(Row::new(kind, each));
+    }
+
+    /// Returns the number of bytes that `act` returns, and the CPU time of a call in nanoseconds.
+    pub(crate) fn median(&self, who: Who, mut act: impl FnMut() -> usize) -> (f64, f64) {
+        let rounds = (0..self.rounds).map(|_| self.round(who, vec![(); self.times], |()| act()));
+        median(rounds.collect())
     }
 
     /// Measures the cost per message within a connection: the difference between a connection with
@@ -153,6 +158,7 @@ impl Who {
             Self::WorkerAndControl => &["becket-0", "becket"],
             Self::WorkerAndReaders => &["becket-0", "becket-reader"],
             Self::Pages => &["admin-http", "page"],
+            Self::Signers => &["becket-0", "becket-crypto-0", "becket-crypto-1"],
         }
     }
 
@@ -163,6 +169,7 @@ impl Who {
             Self::WorkerAndControl => "both",
             Self::WorkerAndReaders => "worker, readers",
             Self::Pages => "pages",
+            Self::Signers => "worker, signers",
         }
     }
 }
@@ -174,7 +181,7 @@ fn median(mut found: Vec<(f64, f64)>) -> (f64, f64) {
 }
 
 /// Formats a value with three significant digits and at least one digit before the decimal point.
-fn figure(value: f64) -> String {
+pub(crate) fn figure(value: f64) -> String {
     let places = match value.abs() {
         0.0..10.0 => 2,
         10.0..100.0 => 1,

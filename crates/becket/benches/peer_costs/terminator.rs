@@ -8,6 +8,7 @@ use std::process::Command;
 use std::time::Duration;
 use std::{fs, thread};
 
+use crate::flights;
 use crate::supervised::Supervised;
 
 /// becket process that ends with the bench.
@@ -28,6 +29,7 @@ impl Places {
         let held_node = bind();
         let node = held_node.local_addr().expect("bound");
         let names = LISTENERS.iter().map(|(name, _)| *name).chain(["admin"]);
+        let names = names.chain(flights::KINDS.map(|(kind, _)| kind));
         let held: Vec<_> = names
             .map(|name| (name, TcpListener::bind(ANY).expect("a free port")))
             .collect();
@@ -74,6 +76,11 @@ impl Places {
         for (name, more) in LISTENERS {
             let address = self.of(name);
             text += &format!("[[listener]]\nname = '{name}'\nbind = ['{address}']\n{more}\n");
+        }
+        for (kind, _) in flights::KINDS {
+            let address = self.of(kind);
+            text += &format!("[[listener]]\nname = '{kind}'\nbind = ['{address}']\n");
+            text += &format!("certificates = ['{kind}.pem']\nbackend = 'app'\n");
         }
         text += "[[backend]]\nname = 'site'\n[backend.files]\nroot = 'www'\nprecompressed = true\n";
         for (name, more, servers) in [

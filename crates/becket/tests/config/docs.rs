@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use becket_config::acme::{Acme, AcmeCertificate, ExternalAccount};
+use becket_config::acme::{Acme, AcmeCertificate, ExternalAccount, OnDemand};
 use becket_config::backend::{Backend, CacheControl, ErrorPage, Files, ServerSection};
 use becket_config::cluster::Cluster;
 use becket_config::file::File;
@@ -38,6 +38,7 @@ fn keys() -> BTreeMap<String, Value> {
         cluster: Some(Cluster::default()),
         acme: Some(Acme {
             external_account: Some(ExternalAccount::default()),
+            on_demand: Some(OnDemand::default()),
             certificate: vec![AcmeCertificate::default()],
             ..Acme::default()
         }),

@@ -81,11 +81,35 @@ impl Bundles {
                 let both = before.iter().zip(&held).enumerate();
                 let changed = both.filter(|(_, (before, held))| before != held);
                 self.changed.extend(changed.map(|(index, _)| index));
+                self.changed.extend(before.len()..held.len());
             }
             None => self.announce_at = Duration::ZERO,
         }
         self.held = Some(held);
         self.source = None;
+    }
+
+    /// Forgets what is known about the certificate that had this index.
+    pub(super) fn reset(&mut self, index: usize) {
+        self.forget(index);
+        if let Some(passed) = self.passed.get_mut(index) {
+            *passed = None;
+        }
+        self.pull.take_if(|pull| pull.index == index);
+        self.received.take_if(|(received, _)| *received == index);
+        self.source.take_if(|source| source.index == index);
+        self.request.take_if(|request| *request == index);
+        self.wanted.retain(|(_, wanted, _)| *wanted != index);
+        self.changed.insert(index);
+    }
+
+    pub(super) fn resize(&mut self, certificates: usize) {
+        self.offers.resize(certificates, None);
+        self.passed.resize(certificates, None);
+    }
+
+    pub(super) fn announce_again(&mut self, index: usize) {
+        self.changed.insert(index);
     }
 
     pub(super) fn disconnect(&mut self) {

@@ -16,7 +16,11 @@
 //! sender has. A node with an older bundle pulls it in chunks ([`bundles`]). The companion checks it
 //! like a bundle from an authority.
 //!
-//! Records of peers name only certificates of this node's configuration; all others are dropped.
+//! **On demand.** The companion adds certificates for names that clients ask for. A node that adds
+//! one announces it, nodes with the same one answer at once, and so the node receives the bundle or a
+//! rank before it orders.
+//!
+//! Records of peers name only certificates of this node; all others are dropped.
 
 mod bundles;
 mod challenges;
@@ -35,18 +39,19 @@ use self::challenges::ChallengeExchange;
 use self::intervals::{REPEAT, TICK};
 use crate::replica::{AcmeRecord, CertificateTag, DropCause, PeerName};
 
-/// A certificate of the configuration.
+/// A certificate of the configuration, or an on-demand certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SharedCertificate {
     pub tag: CertificateTag,
     pub names: Vec<String>,
 }
 
-/// An event of this node's companion or workers. Indices refer to the configured certificates.
+/// An event of this node's companion or workers. Indices refer to the certificates.
 #[derive(Debug)]
 pub enum SharingInput {
-    /// Bundles in use, one element for each certificate.
-    Held(Vec<Option<BundleFacts>>),
+    /// The on-demand certificates, whose indices follow those of the configuration, and the bundles
+    /// in use, one element for each certificate. An on-demand certificate without names is unused.
+    Held(Vec<SharedCertificate>, Vec<Option<BundleFacts>>),
     /// All pending challenges, and the number of this set.
     Challenges(u32, Vec<Challenge>),
     /// The workers answer the challenges of a [`SharingOutput::Challenges`].
@@ -75,7 +80,11 @@ pub enum SharingOutput {
 #[derive(Debug)]
 pub(crate) struct CertificateSharing {
     node: NodeId,
+    /// The configured certificates, followed by the on-demand certificates.
     certificates: Vec<SharedCertificate>,
+    /// Number of configured certificates.
+    configured: usize,
+    has_on_demand: bool,
     /// Indices of the certificates.
     indices: BTreeMap<CertificateTag, usize>,
     names: BTreeSet<String>,
@@ -105,13 +114,15 @@ struct Ranking {
 impl CertificateSharing {
     pub(crate) fn new(
         node: NodeId,
-        certificates: Vec<SharedCertificate>,
+        (certificates, has_on_demand): (Vec<SharedCertificate>, bool),
         outputs: UnboundedSender<SharingOutput>,
     ) -> Self {
         Self {
             node,
             bundles: Bundles::new(certificates.len()),
             indices: certificates.iter().map(|it| it.tag).zip(0..).collect(),
+            configured: certificates.len(),
+            has_on_demand,
             names: certificates
                 .iter()
                 .flat_map(|it| it.names.clone())
@@ -128,17 +139,45 @@ impl CertificateSharing {
 
     /// Applies a reloaded configuration. Other certificates discard all state; the companion is
     /// started again with them.
-    pub(crate) fn reload(&mut self, certificates: Vec<SharedCertificate>) {
-        if self.certificates != certificates {
+    pub(crate) fn reload(&mut self, certificates: Vec<SharedCertificate>, has_on_demand: bool) {
+        let configured = self.certificates.get(..self.configured);
+        if configured != Some(&certificates) || self.has_on_demand != has_on_demand {
+            let certificates = (certificates, has_on_demand);
             *self = Self::new(self.node, certificates, self.outputs.clone());
             self.output(SharingOutput::Challenges(Vec::new()));
         }
     }
 
+    /// Replaces the on-demand certificates. Forgets what is known about changed ones.
+    fn set_on_demand(&mut self, on_demand: Vec<SharedCertificate>) {
+        let before = self.certificates.split_off(self.configured);
+        for (index, certificate) in (self.configured..).zip(&on_demand) {
+            let known = before.get(index - self.configured);
+            if known != Some(certificate) {
+                self.bundles.reset(index);
+                self.ranking.forget(index);
+            }
+        }
+        self.certificates.extend(on_demand);
+        self.bundles.resize(self.certificates.len());
+        // The companion knows no rank of a certificate that it added.
+        self.ranking.reported = None;
+        let used = self.certificates.iter().zip(0..);
+        let used = used.filter(|(it, _)| !it.names.is_empty());
+        self.indices = used.map(|(it, index)| (it.tag, index)).collect();
+        let names = self.certificates.iter().flat_map(|it| it.names.clone());
+        self.names = names.collect();
+    }
+
     pub(crate) fn input(&mut self, input: SharingInput, now: Duration) {
         self.is_due = true;
         match input {
-            SharingInput::Held(held) if held.len() == self.certificates.len() => {
+            SharingInput::Held(on_demand, held)
+                if held.len() == self.configured + on_demand.len() =>
+            {
+                if self.certificates.get(self.configured..) != Some(&on_demand) {
+                    self.set_on_demand(on_demand);
+                }
                 self.bundles.set_held(held);
                 self.ranking
                     .known_from
@@ -146,7 +185,7 @@ impl CertificateSharing {
                 self.ranking.due = now;
             }
             // A companion with another configuration is about to be replaced.
-            SharingInput::Held(_) => {}
+            SharingInput::Held(..) => {}
             SharingInput::Challenges(number, set) => self.challenges.set_own(number, &set, now),
             SharingInput::Answered => self.challenges.catch_up(),
             SharingInput::Bundle(index, bundle) => self.bundles.set_source(index, bundle, now),
@@ -167,15 +206,19 @@ impl CertificateSharing {
     ) -> Result<(), DropCause> {
         match record {
             AcmeRecord::Challenge { life, challenge } => {
-                let is_known = |name: &str| self.names.contains(name);
+                let is_known = |name: &str| self.has_on_demand || self.names.contains(name);
                 self.challenges
                     .learn(from, challenge, (life, now), is_known)?;
             }
             AcmeRecord::Answered(id) => self.challenges.acknowledge(from, id),
             AcmeRecord::Holds(tag, facts) => {
                 let index = self.index(tag)?;
-                self.ranking.announce(from.node, index, now);
+                let is_first = self.ranking.announce(from.node, index, now);
                 self.bundles.offer(index, from, facts);
+                // A node that begins to order on demand must learn about this one at once.
+                if is_first && index >= self.configured {
+                    self.bundles.announce_again(index);
+                }
             }
             AcmeRecord::Want(name) => {
                 let index = self.index(name.certificate)?;
@@ -237,8 +280,14 @@ impl CertificateSharing {
         now: Duration,
         offer: &mut impl FnMut(Option<PeerName>, AcmeRecord<'_>),
     ) {
-        let tags: Vec<CertificateTag> = self.certificates.iter().map(|it| it.tag).collect();
-        self.bundles.announce(now, &tags, &mut *offer);
+        let all = self.certificates.iter();
+        let tags: Vec<CertificateTag> = all.map(|it| it.tag).collect();
+        let mut announce = |to, record: AcmeRecord<'_>| match record {
+            // An unused index.
+            AcmeRecord::Holds(tag, _) if !self.indices.contains_key(&tag) => {}
+            record => offer(to, record),
+        };
+        self.bundles.announce(now, &tags, &mut announce);
         self.bundles.send_chunks(&tags, &mut *offer);
         self.bundles.pull(now, &tags, &self.peers, offer);
         if let Some(index) = self.bundles.take_request(now) {
@@ -296,10 +345,18 @@ impl CertificateSharing {
 }
 
 impl Ranking {
-    fn announce(&mut self, node: NodeId, index: usize, now: Duration) {
+    /// Returns `true` for the first announcement of a node for a certificate.
+    fn announce(&mut self, node: NodeId, index: usize, now: Duration) -> bool {
         if self.announced.len() < MOST_NODES || self.announced.contains_key(&node) {
             let certificates = self.announced.entry(node).or_default();
-            certificates.insert(index, now);
+            return certificates.insert(index, now).is_none();
+        }
+        false
+    }
+
+    fn forget(&mut self, index: usize) {
+        for certificates in self.announced.values_mut() {
+            certificates.remove(&index);
         }
     }
 

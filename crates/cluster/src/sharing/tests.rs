@@ -27,6 +27,7 @@ struct Member {
     name: PeerName,
     sharing: CertificateSharing,
     outputs: UnboundedReceiver<SharingOutput>,
+    on_demand: Vec<SharedCertificate>,
     bundles: Vec<Option<(u64, Vec<u8>)>>,
     ranks: Option<Vec<u16>>,
     served: Vec<u32>,
@@ -39,18 +40,16 @@ struct Member {
 impl Member {
     fn new(node: u16) -> Self {
         let (sender, outputs) = unbounded_channel();
-        let certificates = (0..CERTIFICATES).map(|index| SharedCertificate {
-            tag: CertificateTag(index as u64),
-            names: vec![format!("{index}.test")],
-        });
+        let certificates = (0..CERTIFICATES).map(|index| shared(index as u64));
         let node = NodeId(node);
         Self {
             name: PeerName {
                 node,
                 boot: Boot(7),
             },
-            sharing: CertificateSharing::new(node, certificates.collect(), sender),
+            sharing: CertificateSharing::new(node, (certificates.collect(), false), sender),
             outputs,
+            on_demand: Vec::new(),
             bundles: vec![None; CERTIFICATES],
             ranks: None,
             served: Vec::new(),
@@ -66,8 +65,28 @@ impl Member {
     }
 
     fn hold(&mut self, now: Duration) {
-        let held = (0..CERTIFICATES).map(|index| self.facts(index));
-        self.sharing.input(SharingInput::Held(held.collect()), now);
+        let held = (0..self.bundles.len()).map(|index| self.facts(index));
+        let held = SharingInput::Held(self.on_demand.clone(), held.collect());
+        self.sharing.input(held, now);
+    }
+
+    /// Adds an on-demand certificate, or none, at an index after the configured ones.
+    fn set_on_demand(&mut self, place: usize, tag: Option<u64>, now: Duration) {
+        let none = SharedCertificate {
+            tag: CertificateTag(u64::MAX),
+            names: Vec::new(),
+        };
+        if self.on_demand.len() <= place {
+            self.on_demand.resize(place + 1, none.clone());
+            self.bundles.resize(CERTIFICATES + place + 1, None);
+        }
+        self.on_demand[place] = tag.map_or(none, shared);
+        self.bundles[CERTIFICATES + place] = None;
+        self.hold(now);
+    }
+
+    fn rank(&self, index: usize) -> u16 {
+        self.ranks.as_ref().unwrap()[index]
     }
 
     /// Acts as companion and control.
@@ -176,6 +195,13 @@ impl Net {
         for node in self.nodes.iter_mut().filter(|node| !node.is_deaf) {
             node.act(self.now);
         }
+    }
+}
+
+fn shared(tag: u64) -> SharedCertificate {
+    SharedCertificate {
+        tag: CertificateTag(tag),
+        names: vec![format!("{tag}.test")],
     }
 }
 
@@ -292,6 +318,45 @@ fn a_set_is_served_when_all_sharing_peers_answer_it() {
 }
 
 #[test]
+fn a_certificate_on_demand_is_ordered_by_one_node_and_received_by_the_others() {
+    const FIRST: usize = CERTIFICATES;
+    let mut net = Net::new(&[1, 2, 3], 1, 0.0);
+    net.connect_all();
+    net.run(3 * SETTLING_TIME);
+    let (random, second) = (&mut fastrand::Rng::with_seed(1), Duration::from_secs(1));
+    // Clients ask two nodes at once, which use different indices.
+    let now = net.now;
+    net.nodes[1].set_on_demand(1, Some(77), now);
+    net.nodes[2].set_on_demand(0, Some(77), now);
+    net.run(2 * second);
+    assert_eq!(net.nodes[1].rank(FIRST + 1), 0);
+    assert_eq!(net.nodes[2].rank(FIRST), 1);
+    let now = net.now;
+    net.nodes[1].keep(FIRST + 1, 5, bundle(5, 3000, random), now);
+    net.run(10 * second);
+    assert!(net.nodes[2].facts(FIRST).is_some());
+    // A node that is asked later has the smallest number, and does not order either.
+    let now = net.now;
+    net.nodes[0].set_on_demand(0, Some(77), now);
+    net.run(2 * second);
+    assert!(net.nodes[0].facts(FIRST).is_some() || net.nodes[0].rank(FIRST) > 0);
+    net.run(10 * second);
+    assert_eq!(net.nodes[0].facts(FIRST), net.nodes[1].facts(FIRST + 1));
+    // Another name takes the index. Nothing of the earlier one remains.
+    let now = net.now;
+    net.nodes[0].ranks = None;
+    net.nodes[0].set_on_demand(0, Some(78), now);
+    net.run(10 * second);
+    assert_eq!(net.nodes[0].facts(FIRST), None);
+    assert_eq!(net.nodes[0].rank(FIRST), 0);
+    assert!(net.nodes[2].facts(FIRST).is_some());
+    let now = net.now;
+    net.nodes[0].set_on_demand(0, None, now);
+    net.run(10 * second);
+    assert_eq!(net.nodes[0].facts(FIRST), None);
+}
+
+#[test]
 fn the_newest_challenge_for_a_name_comes_first() {
     for digests in [[1, 2], [2, 1]] {
         let mut net = Net::new(&[1, 2], 1, 0.0);
@@ -348,6 +413,15 @@ fn challenges_for_other_names_are_dropped_and_counted() {
     assert_eq!(learn("0.test", 256), Err(DropCause::Unwanted));
     // A repetition is not another challenge.
     learn("0.test", 255).unwrap();
+    let mut net = Net::new(&[1, 2], 1, 0.0);
+    net.nodes[0].sharing.has_on_demand = true;
+    let challenge = challenge("other.test").encode().unwrap();
+    let record = AcmeRecord::Challenge {
+        life: Duration::from_secs(9),
+        challenge: &challenge,
+    };
+    let from = net.nodes[1].name;
+    net.nodes[0].sharing.take(from, record, net.now).unwrap();
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use crate::acme::{Acme, AcmeCertificate, ChallengeKind};
+use crate::acme::{Acme, AcmeCertificate, ChallengeKind, OnDemand};
 use crate::error::Report;
 use crate::file::File;
 use crate::key;
@@ -31,7 +31,8 @@ impl File {
         }
         let direct = |listener: &ListenerSection| listener.speaks() == ListenMode::Tls;
         let mut all = acme.certificate.iter();
-        let by_tls = all.any(|it| acme.challenge(it) == ChallengeKind::TlsAlpn);
+        let by_tls = all.any(|it| acme.challenge(it) == ChallengeKind::TlsAlpn)
+            || acme.on_demand.is_some() && acme.challenge == ChallengeKind::TlsAlpn;
         if by_tls && !self.listener.iter().any(direct) {
             let fault = "tls-alpn-01 needs a listener on which clients begin with TLS";
             let accepted = "such a listener at port 443, or another challenge";
@@ -73,6 +74,9 @@ impl Acme {
             let accepted = format!("at most {MOST_CERTIFICATES}");
             report.refuse(key!(at, self.certificate), fault, accepted);
         }
+        if let Some(on_demand) = &self.on_demand {
+            on_demand.check(&key!(at, self.on_demand), report);
+        }
         let mut files = HashSet::new();
         for (index, certificate) in self.certificate.iter().enumerate() {
             let path = format!("{}[{index}]", key!(at, self.certificate));
@@ -113,7 +117,35 @@ impl Acme {
     }
 }
 
+impl OnDemand {
+    fn check(&self, at: &str, report: &mut Report) {
+        if self.names.is_empty() && self.folder.is_none() && self.ask.is_none() {
+            let accepted = "names, folder or ask, which decide for which names";
+            report.refuse(key!(at, self.names), "missing", accepted);
+        }
+        if self.names.len() > MOST_NAMES {
+            let fault = format!("{} names", self.names.len());
+            report.refuse(key!(at, self.names), fault, format!("at most {MOST_NAMES}"));
+        }
+        let is_url = |url: &String| url.starts_with("http://") || url.starts_with("https://");
+        if self.ask.as_ref().is_some_and(|url| !is_url(url)) {
+            let accepted = "a URL such as http://127.0.0.1:8080/allowed";
+            report.refuse(key!(at, self.ask), "not an http or https URL", accepted);
+        }
+        for (path, number, most) in [
+            (key!(at, self.per_hour), self.per_hour, MOST_PER_HOUR),
+            (key!(at, self.most), self.most, MOST_CERTIFICATES),
+        ] {
+            if !(1..=most).contains(&number) {
+                report.refuse(path, format!("{number}"), format!("1 to {most}"));
+            }
+        }
+    }
+}
+
+/// Maximum number of orders in an hour. Let's Encrypt allows 300 in three hours.
+const MOST_PER_HOUR: usize = 100;
 /// Maximum number of certificates. The orders of a day, 50, could not renew more.
 const MOST_CERTIFICATES: usize = 10_000;
-/// Maximum number of names in a certificate. Let's Encrypt accepts no more.
+/// Maximum number of names in a list. Let's Encrypt accepts no more in a certificate.
 const MOST_NAMES: usize = 100;

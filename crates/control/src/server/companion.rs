@@ -9,20 +9,27 @@ use std::time::Duration;
 
 use becket_cluster::Membership;
 use becket_cluster::sharing::{SharingInput, SharingOutput};
+use becket_config::acme::Acme;
 use becket_process::companion_link::{
-    AcmeChallenge, BundleText, CompanionLink, FromCompanion, ToCompanion,
+    AcmeChallenge, BundleText, CompanionLink, FromCompanion, HeldBundles, ToCompanion,
 };
 use becket_proto::acme::Challenge;
 
 use super::Control;
 use super::companion_state::{CompanionEvent, OTHERS, OWN};
+use crate::cluster;
 
 impl Control {
     pub(super) fn connect_companion(&mut self, fds: Vec<OwnedFd>) {
         self.disconnect_companion();
         let linked = fds.into_iter().next().map(CompanionLink::new).transpose();
         match linked {
-            Ok(link) => self.companion.link = link,
+            Ok(link) => {
+                let acme = &self.state.config().file.acme;
+                self.companion.has_on_demand =
+                    acme.as_ref().is_some_and(|it| it.on_demand.is_some());
+                self.companion.link = link;
+            }
             Err(error) => {
                 tracing::error!(name: "acme-link-failed", %error, "cannot use the socket of the ACME companion");
             }
@@ -42,14 +49,21 @@ impl Control {
             CompanionEvent::Message(None) => self.disconnect_companion(),
             CompanionEvent::Message(Some(message)) => self.companion_message(message),
             CompanionEvent::Sharing(output) => self.sharing_output(output),
+            CompanionEvent::Ask => {
+                let shared = self.state.shared();
+                let names = shared.challenges.wanted_names.take(shared.clock.now().mono);
+                if !names.is_empty() {
+                    self.companion.send(&ToCompanion::Wanted(names));
+                }
+            }
         }
     }
 
     fn companion_message(&mut self, message: FromCompanion) {
         match message {
             FromCompanion::Held(held) => {
-                self.companion.held.clone_from(&held);
-                if !self.share(SharingInput::Held(held)) {
+                self.companion.held = self.listed(held);
+                if !self.share(self.held()) {
                     self.companion.order_alone();
                 }
             }
@@ -70,7 +84,12 @@ impl Control {
     fn sharing_output(&mut self, output: SharingOutput) {
         let companion = &mut self.companion;
         match output {
-            SharingOutput::Challenges(challenges) => {
+            SharingOutput::Challenges(mut challenges) => {
+                let config = self.state.config();
+                let acme = config.file.acme.as_ref();
+                if let Some(names) = acme.and_then(Acme::on_demand_names) {
+                    challenges.retain(|(it, _)| names.answers_for(&it.name));
+                }
                 companion.challenges[OTHERS] = challenges;
                 self.answer_challenges();
                 self.share(SharingInput::Answered);
@@ -102,7 +121,7 @@ impl Control {
         self.answer_challenges();
         match membership {
             Some(membership) if self.companion.link.is_some() => {
-                membership.share(SharingInput::Held(self.companion.held.clone()));
+                membership.share(self.held());
                 membership.share(self.companion.pending());
             }
             Some(_) => {}
@@ -110,15 +129,40 @@ impl Control {
         }
     }
 
-    /// Resolves indices to names of the configuration.
+    /// Returns the certificates of the companion. Withdraws the names of on-demand certificates that
+    /// the configuration does not allow.
+    fn listed(&self, mut held: HeldBundles) -> HeldBundles {
+        let config = self.state.config();
+        let acme = config.file.acme.as_ref();
+        let most = acme.and_then(|acme| Some(acme.on_demand.as_ref()?.most));
+        held.on_demand.truncate(most.unwrap_or_default());
+        if let Some(names) = acme.and_then(Acme::on_demand_names) {
+            for name in &mut held.on_demand {
+                name.take_if(|name| names.certificate(name).is_none());
+            }
+        }
+        held
+    }
+
+    fn held(&self) -> SharingInput {
+        let HeldBundles { on_demand, bundles } = self.companion.held.clone();
+        let config = self.state.config();
+        SharingInput::Held(cluster::on_demand(&config, on_demand), bundles)
+    }
+
+    /// Resolves indices to names of the configuration and of on-demand certificates.
     fn named(&self, challenges: Vec<AcmeChallenge>) -> Vec<(Challenge, Duration)> {
         let config = self.state.config();
         let now = self.state.shared().clock.now().mono;
         let certificates = config.file.acme.as_ref().map(|acme| &acme.certificate);
+        let on_demand = &self.companion.held.on_demand;
         let named = challenges.into_iter().take(MOST_CHALLENGES);
         let named = named.filter_map(|it| {
-            let certificate = certificates?.get(it.certificate as usize)?;
-            let name = certificate.names.get(it.name as usize)?.to_string();
+            let index = it.certificate as usize;
+            let name = match certificates?.get(index) {
+                Some(certificate) => certificate.names.get(it.name as usize)?.to_string(),
+                None => on_demand.get(index - certificates?.len())?.clone()?,
+            };
             let answer = it.answer;
             let life = Duration::from_secs(it.lifetime.into()).min(LONGEST_LIFE);
             Some((Challenge { name, answer }, now + life))

@@ -4,15 +4,19 @@ use std::future::pending;
 use std::time::Duration;
 
 use becket_cluster::sharing::{SharingInput, SharingOutput};
-use becket_process::companion_link::{CompanionLink, FromCompanion, ToCompanion};
-use becket_proto::acme::{BundleFacts, Challenge};
+use becket_process::companion_link::{CompanionLink, FromCompanion, HeldBundles, ToCompanion};
+use becket_proto::acme::Challenge;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{Instant, sleep_until};
 
 /// The ACME companion, as seen by the serving process.
 #[derive(Debug)]
 pub struct CompanionState {
     pub(super) link: Option<CompanionLink>,
-    pub(super) held: Vec<Option<BundleFacts>>,
+    pub(super) held: HeldBundles,
+    pub(super) has_on_demand: bool,
+    /// Time from which names that clients asked for are passed on.
+    ask_at: Instant,
     /// Number of the companion's set of challenges.
     pub(super) number: u32,
     /// Time of the last log line about a challenge that cannot be answered.
@@ -27,18 +31,22 @@ pub struct CompanionState {
     ),
 }
 
-/// A message of the companion (`None` at its exit), or a request of certificate sharing.
+/// A message of the companion (`None` at its exit), a request of certificate sharing, or the time
+/// to pass on names that clients asked for.
 #[derive(Debug)]
 pub enum CompanionEvent {
     Message(Option<FromCompanion>),
     Sharing(SharingOutput),
+    Ask,
 }
 
 impl Default for CompanionState {
     fn default() -> Self {
         Self {
             link: None,
-            held: Vec::new(),
+            held: HeldBundles::default(),
+            has_on_demand: false,
+            ask_at: Instant::now(),
             number: 0,
             failed: None,
             challenges: Default::default(),
@@ -54,6 +62,7 @@ impl CompanionState {
 
     /// Waits for the next event. Cancel-safe.
     pub async fn next(&mut self) -> CompanionEvent {
+        let asks = self.link.is_some() && self.has_on_demand;
         let message = async {
             match &mut self.link {
                 Some(link) => link.next().await,
@@ -64,6 +73,10 @@ impl CompanionState {
             message = message => CompanionEvent::Message(message),
             // Never closed, because this struct has a sender.
             Some(output) = self.sharing.1.recv() => CompanionEvent::Sharing(output),
+            () = sleep_until(self.ask_at), if asks => {
+                self.ask_at = Instant::now() + ASK_INTERVAL;
+                CompanionEvent::Ask
+            }
         }
     }
 
@@ -76,7 +89,7 @@ impl CompanionState {
 
     /// Lets the companion order all certificates, because there are no other nodes.
     pub(super) fn order_alone(&mut self) {
-        self.send(&ToCompanion::Ranks(vec![0; self.held.len()]));
+        self.send(&ToCompanion::Ranks(vec![0; self.held.bundles.len()]));
     }
 
     pub(super) fn send(&mut self, message: &ToCompanion) {
@@ -86,5 +99,7 @@ impl CompanionState {
     }
 }
 
+/// Interval at which names that clients asked for are passed on.
+const ASK_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const OTHERS: usize = 1;
 pub(super) const OWN: usize = 0;

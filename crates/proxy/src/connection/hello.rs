@@ -165,6 +165,9 @@ impl<N: Net> Hello<N> {
             Choice::Serve(served) => served.route,
             Choice::Pass(route) => *route,
             Choice::Refuse { alert, reason } => {
+                if *reason == CloseReason::UnknownName {
+                    self.note_wanted(&certificate, cx);
+                }
                 if cx.turn.access.is_some() {
                     cx.core.facts.ja4 = Ja4::of(hello);
                 }
@@ -186,6 +189,7 @@ impl<N: Net> Hello<N> {
             entered.map_err(HandshakeRefusal::shed)?;
         }
         if let Choice::Serve(served) = choice {
+            self.note_wanted(&certificate, cx);
             let handshake = HandshakeContext {
                 permit: admission.handshake_permit(cx.core.facts.client.ip(), keys),
                 certificate,
@@ -214,6 +218,18 @@ impl<N: Net> Hello<N> {
             return None;
         }
         cx.turn.challenges.config(name?, cx.turn.now.mono)
+    }
+
+    /// Notes a name for which a certificate can be ordered.
+    fn note_wanted(&self, certificate: &ServerCertificate, cx: &Context<'_, '_, N>) {
+        let config = self.listener.config();
+        if let (Some(on_demand), Some(name)) = (&config.on_demand, &certificate.server_name)
+            && config.certificates.named(name).is_none()
+            && on_demand.lists(name)
+        {
+            let wanted = &cx.turn.challenges.wanted_names;
+            wanted.note(name, cx.turn.now.mono);
+        }
     }
 
     fn answer_challenge(

@@ -16,6 +16,7 @@ use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
+use becket_config::acme::OnDemand;
 use becket_config::address::NamePattern;
 use becket_config::file::File;
 use becket_config::process::{Log, Process};
@@ -76,6 +77,8 @@ pub struct Listener {
     /// Networks whose PROXY headers are accepted. If a PROXY header is expected, connections from
     /// other networks are reset.
     pub trusted: Networks,
+    /// Names for which certificates are ordered on demand.
+    pub on_demand: Option<OnDemand>,
     /// Routes in the order of matching. The last one matches every ClientHello.
     pub routes: Vec<Route>,
 }
