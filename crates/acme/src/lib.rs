@@ -8,7 +8,8 @@
 //! An authority is a hostile peer: its responses and all waits for it are limited, and a certificate
 //! is checked before it replaces another one.
 //!
-//! * [`companion`]: the loop; [`schedule`] decides, [`order`] carries out, [`unfinished`] continues;
+//! * [`companion`]: the loop; [`schedule`] decides, [`work`] and [`order`] carry out, [`unfinished`]
+//!   continues;
 //! * [`authority`], [`issued`], [`http`]: accounts, certificates in use, and requests;
 //! * [`lookup`], [`records`]: DNS records that forbid an order;
 //! * [`on_demand`]: which names that clients ask for get a certificate;
@@ -37,3 +38,4 @@ pub mod schedule;
 pub mod store;
 pub mod unfinished;
 pub mod verify;
+pub mod work;
