@@ -1,4 +1,4 @@
-//! What the companion does, one at a time: orders, requests to authorities, and checks.
+//! Orders, requests to authorities, and checks. The companion does one at a time.
 
 use std::cell::Cell;
 use std::future::Future;
