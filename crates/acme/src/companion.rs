@@ -130,11 +130,8 @@ impl Companion {
             warned: None,
         };
         companion.announce_on_demand();
-        for index in 0..companion.errors.len() {
-            let facts = companion.context.bundle(index);
-            companion
-                .link
-                .hold(index, facts.and_then(|(facts, _)| facts));
+        for (index, facts) in facts.into_iter().enumerate() {
+            companion.link.hold(index, facts.flatten());
         }
         companion
     }

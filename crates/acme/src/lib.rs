@@ -2,8 +2,9 @@
 //!
 //! The supervisor starts the companion with a socket as standard input. The companion runs as a user
 //! of its own, talks to authorities over HTTPS, and writes bundles into its folder, where the
-//! serving process reads them. Challenges go to the serving process through the supervisor. The
-//! companion has no other access to both.
+//! serving process reads them. The supervisor connects the companion to the serving process by
+//! another socket, for challenges and the bundles of other nodes. The companion has no other access
+//! to both.
 //!
 //! An authority is a hostile peer: its responses and all waits for it are limited, and a certificate
 //! is checked before it replaces another one.

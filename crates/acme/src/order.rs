@@ -68,7 +68,7 @@ impl Task<'_> {
         if done.is_err() && order.state().status == OrderStatus::Invalid && self.is_kept {
             self.context
                 .store
-                .remove(Part::Orders, &order_file(self.certificate()))?;
+                .remove(Part::Orders, &order_file(self.certificate))?;
         }
         done
     }
@@ -99,15 +99,15 @@ impl Task<'_> {
         let store = &self.context.store;
         let now = self.context.now().unix;
         let bundle = verify::bundle(chain, &unfinished.key, now)?;
-        let file = bundle_file(self.certificate());
+        let file = bundle_file(self.certificate);
         let staged = store.stage(Part::Certificates, &file, bundle.as_bytes())?;
         let held = verify::verify(&staged.path(), &unfinished.names, now)?;
         if self.is_kept {
-            let stem = self.certificate().stem();
+            let stem = self.certificate.stem();
             let directory = unfinished.directory.clone();
             store.change_state(now, |state| drop(state.authorities.insert(stem, directory)))?;
             staged.commit()?;
-            store.remove(Part::Orders, &order_file(self.certificate()))?;
+            store.remove(Part::Orders, &order_file(self.certificate))?;
         }
         Ok(held)
     }
@@ -115,7 +115,7 @@ impl Task<'_> {
     /// Returns the unfinished order. Abandons an order that cannot be continued.
     async fn resume(&self) -> Result<Option<(Order, UnfinishedOrder)>, Error> {
         let Context { section, store, .. } = self.context;
-        let certificate = self.certificate();
+        let certificate = self.certificate;
         let found = UnfinishedOrder::load(self.context, &order_file(certificate));
         let found = found.filter(|_| self.is_kept);
         let Some(found) = found else {
@@ -149,7 +149,7 @@ impl Task<'_> {
 
     async fn begin(&self) -> Result<(Order, UnfinishedOrder), Error> {
         let Context { section, store, .. } = self.context;
-        let certificate = self.certificate();
+        let certificate = self.certificate;
         // A trial has looked up the records before.
         if self.is_kept
             && let Some(error) = lookup::check(self.context, self.session, certificate).await?
@@ -214,7 +214,7 @@ impl Task<'_> {
 
     /// Returns a proof for each name that is not proved yet.
     async fn proofs(&self, order: &mut Order) -> Result<Vec<Proof>, Error> {
-        let names = &self.certificate().names;
+        let names = &self.certificate.names;
         if order.state().authorizations.len() > names.len() {
             return Err(Error::Authority(
                 "more authorizations than names".to_owned(),
@@ -276,7 +276,7 @@ impl Task<'_> {
         let hook = self.context.section.hook.as_ref().ok_or_else(missing)?;
         let hook = self.context.base.join(hook);
         for proof in proofs {
-            let name = self.certificate().names[proof.name].to_string();
+            let name = self.certificate.names[proof.name].to_string();
             let name = name.strip_prefix("*.").unwrap_or(&name);
             let record = format!("_acme-challenge.{name}");
             hook::call(&hook, action, &record, &proof.key.dns_value()).await?;
@@ -320,12 +320,8 @@ impl Task<'_> {
         Err(reason(order).await.unwrap_or(fault))
     }
 
-    fn certificate(&self) -> &AcmeCertificate {
-        self.certificate
-    }
-
     fn kind(&self) -> ChallengeKind {
-        self.context.section.challenge(self.certificate())
+        self.context.section.challenge(self.certificate)
     }
 }
 
