@@ -162,13 +162,14 @@ fn certificate(names: &[&str]) -> Loaded {
     let signed = params.self_signed(&pair).unwrap();
     let der = rustls_pki_types::PrivateKeyDer::try_from(pair.serialize_der()).unwrap();
     let parsed = facts::certificate(signed.der()).unwrap();
+    let (file, issuers) = (Path::new("site.pem"), IssuerTable::default());
     let parts = LoadedParts {
         leaf: signed.der(),
         validity: LeafValidity::of(parsed.validity()),
-        issuers: IssuerTable::default().find(&[], b"").unwrap(),
+        shared: issuers.in_folder(file, &issuers.find(&[], b"").unwrap()),
         key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &der)),
         offload: Offload::Pointless,
-        file: Path::new("site.pem"),
+        file,
     };
     Loaded::new(parts, None, Extras::default())
 }

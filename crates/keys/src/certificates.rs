@@ -22,8 +22,10 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use becket_config::address::NamePattern;
 use becket_config::choices::DefaultCertificate;
 use becket_proto::sorted_chunks::SortedChunks;
+use memchr::memmem;
 use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 
+use super::issuers::{FileParts, file_parts};
 use super::loaded::{Loaded, Names};
 use crate::signing::Offload;
 
@@ -53,14 +55,13 @@ pub struct Listed {
 }
 
 impl Listed {
-    fn order(&self, (entry, file): (u32, &Path)) -> Ordering {
+    fn order(&self, place: (u32, FileParts<'_>)) -> Ordering {
         // Within a folder this is the order of paths, and faster.
-        let by_file = || self.loaded.file.as_os_str().cmp(file.as_os_str());
-        self.entry.cmp(&entry).then_with(by_file)
+        self.place().cmp(&place)
     }
 
-    fn place(&self) -> (u32, &Path) {
-        (self.entry, &self.loaded.file)
+    fn place(&self) -> (u32, FileParts<'_>) {
+        (self.entry, self.loaded.file_parts())
     }
 
     pub fn is_same(&self, other: &Self) -> bool {
@@ -76,7 +77,7 @@ struct Named {
 
 impl Named {
     fn order(&self, hash: u64, name: NameParts<'_>) -> Ordering {
-        let by_name = || parts_of(&self.keys.name).cmp(&name);
+        let by_name = || parts_of(self.keys.name()).cmp(&name);
         self.hash.cmp(&hash).then_with(by_name)
     }
 }
@@ -155,7 +156,7 @@ impl CertificateMap {
             choice,
             addresses: names
                 .iter()
-                .filter(|it| is_address((false, &it.keys.name)))
+                .filter(|it| is_address((false, it.keys.name())))
                 .count(),
             names: SortedChunks::of_sorted(names),
         };
@@ -386,7 +387,7 @@ impl CertificateMap {
 
     /// Returns the certificate of a file in an entry of the configuration.
     pub fn certificate(&self, entry: u32, file: &Path) -> Option<&Listed> {
-        self.list.get(|it| it.order((entry, file)))
+        self.list.get(|it| it.order((entry, file_parts(file))))
     }
 
     pub fn choice(&self) -> DefaultCertificate {
@@ -405,11 +406,29 @@ fn needs_threads(loaded: &Loaded) -> bool {
 /// The chains of one server name, at most one per kind of key.
 #[derive(Debug)]
 pub struct KeySet {
-    /// The name as in certificates; empty for the default.
-    name: Box<str>,
+    name: KeyName,
     chains: Chains,
     /// Number of completed handshakes for this name.
     handshakes: AtomicU64,
+}
+
+/// The name as in certificates; empty for the default.
+#[derive(Debug)]
+enum KeyName {
+    Own(Box<str>),
+    /// Place and length in the first certificate, which saves memory.
+    InLeaf(u16, u16),
+}
+
+impl KeyName {
+    fn new(name: Box<str>, first: Option<&Listed>) -> Self {
+        let at = first.and_then(|it| memmem::find(it.loaded.leaf_bytes(), name.as_bytes()));
+        let at = at.and_then(|at| u16::try_from(at).ok());
+        match at.zip(u16::try_from(name.len()).ok()) {
+            Some((at, length)) => Self::InLeaf(at, length),
+            None => Self::Own(name),
+        }
+    }
 }
 
 /// Most names have one certificate, which takes no further memory.
@@ -439,6 +458,7 @@ impl KeySet {
     /// Creates the keys of a name. Uses the last one of several certificates with the same kind of
     /// key.
     fn new(name: Box<str>, mut listed: Vec<Listed>) -> Self {
+        let name = KeyName::new(name, listed.first());
         let chains = if listed.len() == 1
             && let Some(only) = listed.pop()
         {
@@ -467,11 +487,18 @@ impl KeySet {
 
     /// Returns the name as in certificates; empty for the default.
     pub fn name(&self) -> &str {
-        &self.name
+        let (at, length) = match &self.name {
+            KeyName::Own(name) => return name,
+            KeyName::InLeaf(at, length) => (usize::from(*at), usize::from(*length)),
+        };
+        let first = self.listed().first();
+        let name = first.and_then(|it| it.loaded.leaf_bytes().get(at..at + length));
+        name.and_then(|name| str::from_utf8(name).ok())
+            .unwrap_or_default()
     }
 
     pub fn pattern(&self) -> NamePattern {
-        match parts_of(&self.name) {
+        match parts_of(self.name()) {
             (true, suffix) => NamePattern::Wildcard(suffix.to_owned()),
             (false, name) => NamePattern::Exact(name.to_owned()),
         }
@@ -490,7 +517,7 @@ impl KeySet {
         let managed = only_managed(self.listed());
         for it in self.listed() {
             if it.loaded.managed().is_some() && !managed {
-                let yielding = (self.name.to_string(), Arc::clone(&it.loaded));
+                let yielding = (self.name().to_owned(), Arc::clone(&it.loaded));
                 faults.yielding.push(yielding);
                 continue;
             }
@@ -500,7 +527,7 @@ impl KeySet {
                 Some(same) => {
                     let hidden = std::mem::replace(same, &it.loaded);
                     let both = (Arc::clone(&it.loaded), Arc::clone(hidden));
-                    faults.hidden.push((self.name.to_string(), both.0, both.1));
+                    faults.hidden.push((self.name().to_owned(), both.0, both.1));
                 }
                 None => last.push(&it.loaded),
             }
@@ -593,9 +620,7 @@ mod tests {
 
     /// Compares a map with what follows from the list of its certificates.
     fn check(map: &CertificateMap, model: &BTreeMap<(u32, PathBuf), Arc<Loaded>>) {
-        let listed = map
-            .certificates()
-            .map(|it| (it.entry, it.loaded.file.to_path_buf()));
+        let listed = map.certificates().map(|it| (it.entry, it.loaded.file()));
         assert!(listed.eq(model.keys().cloned()));
         let mut expected: BTreeMap<String, &Arc<Loaded>> = BTreeMap::new();
         for loaded in model.values() {
@@ -652,7 +677,7 @@ mod tests {
                 let mut places = BTreeSet::new();
                 for _ in 0..random.usize(0..4) {
                     let new = listed(&pool[random.usize(0..pool.len())], random.u32(0..4));
-                    let at = (new.entry, new.loaded.file.to_path_buf());
+                    let at = (new.entry, new.loaded.file());
                     if !places.insert(at.clone()) {
                         continue;
                     }

@@ -4,6 +4,8 @@
 //! that another chain already has, with everything that was read from them.
 
 use std::collections::{HashMap, VecDeque};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustls::{Error, RootCertStore};
@@ -63,6 +65,24 @@ impl Issuers {
     }
 }
 
+/// The bytes of a path up to its last slash, and the rest.
+pub type FileParts<'a> = (&'a [u8], &'a [u8]);
+
+/// Splits a path after its last slash.
+pub fn file_parts(file: &Path) -> FileParts<'_> {
+    let bytes = file.as_os_str().as_bytes();
+    let slash = bytes.iter().rposition(|byte| *byte == b'/');
+    bytes.split_at(slash.map_or(0, |at| at + 1))
+}
+
+/// A folder, and the issuers of certificates in it. Most certificates have these in common.
+#[derive(Debug)]
+pub struct FolderIssuers {
+    /// Path up to the last slash.
+    pub(super) folder: Box<[u8]>,
+    pub issuers: Arc<Issuers>,
+}
+
 /// The issuers of all loaded chains. Clones share the table.
 #[derive(Clone, Debug, Default)]
 pub struct IssuerTable(Arc<Mutex<KnownIssuers>>);
@@ -74,6 +94,8 @@ struct KnownIssuers {
     most: usize,
     /// Texts of the issuers that were found last, in PEM.
     texts: VecDeque<(Box<[u8]>, Weak<Issuers>)>,
+    /// Folders that were found last.
+    folders: VecDeque<Weak<FolderIssuers>>,
 }
 
 impl IssuerTable {
@@ -115,6 +137,26 @@ impl IssuerTable {
         Ok(found)
     }
 
+    /// Returns issuers with the folder of a file, in memory once for most certificates of the
+    /// folder. Takes the lock of the table.
+    pub fn in_folder(&self, file: &Path, issuers: &Arc<Issuers>) -> Arc<FolderIssuers> {
+        let (folder, _) = file_parts(file);
+        let mut known = self.lock();
+        let mut folders = known.folders.iter().filter_map(Weak::upgrade);
+        let is_same =
+            |it: &Arc<FolderIssuers>| *it.folder == *folder && Arc::ptr_eq(&it.issuers, issuers);
+        if let Some(found) = folders.find(is_same) {
+            return found;
+        }
+        let new = Arc::new(FolderIssuers {
+            folder: folder.into(),
+            issuers: Arc::clone(issuers),
+        });
+        known.folders.truncate(MOST_TEXTS - 1);
+        known.folders.push_front(Arc::downgrade(&new));
+        new
+    }
+
     fn lock(&self) -> MutexGuard<'_, KnownIssuers> {
         // The table stays valid if another lock holder panics.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
@@ -132,7 +174,7 @@ impl KnownIssuers {
     }
 }
 
-/// Number of texts that are compared with each file.
+/// Number of texts and of folders that are compared with each file.
 const MOST_TEXTS: usize = 16;
 /// Number of entries up to which unused ones are kept.
 const LEAST: usize = 64;
@@ -171,5 +213,26 @@ mod tests {
         drop(known);
         let broken = CertificateDer::from(vec![0x30, 3, 1]);
         table.find(&[broken], b"").unwrap_err();
+    }
+
+    #[test]
+    fn certificates_share_their_folder_and_issuers() {
+        let table = IssuerTable::default();
+        let [none, one] = [vec![], vec![certificate("a.test")]];
+        let [none, one] = [none, one].map(|it| table.find(&it, b"").unwrap());
+        let first = table.in_folder(Path::new("/a/1"), &none);
+        for (file, issuers, is_same) in [
+            ("/a/2", &none, true),
+            ("/a/1", &one, false),
+            ("/b/1", &none, false),
+        ] {
+            let found = table.in_folder(Path::new(file), issuers);
+            assert_eq!(Arc::ptr_eq(&first, &found), is_same);
+            assert!(*found.folder == file.as_bytes()[..3] && Arc::ptr_eq(&found.issuers, issuers));
+        }
+        for number in 0..4 * MOST_TEXTS {
+            table.in_folder(Path::new(&format!("{number}/1")), &one);
+        }
+        assert_eq!(table.lock().folders.len(), MOST_TEXTS);
     }
 }

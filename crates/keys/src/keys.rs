@@ -102,7 +102,7 @@ impl Loader {
             && let Some(leaf) = facts::certificate(&before.leaf())
         {
             let at = (&*job.path, job.file());
-            self.check_dates(at, &leaf, &before.issuers, &mut outcome.report);
+            self.check_dates(at, &leaf, before.issuers(), &mut outcome.report);
         }
         Some(outcome)
     }
@@ -180,7 +180,7 @@ impl Loader {
         let parts = LoadedParts {
             leaf: chain.leaf,
             validity: LeafValidity::of(chain.parsed.validity()),
-            issuers: Arc::clone(&chain.issuers),
+            shared: self.issuers.in_folder(file, &chain.issuers),
             offload: self.offload(&key, chain, batch_key.is_some()),
             key,
             file,

@@ -4,7 +4,9 @@
 //! parsed key, no copy of its issuers, and no names. The first handshake makes the rest
 //! ([`ReadyChain`]), and [`KeyCache`](crate::key_cache::KeyCache) bounds how many certificates keep it.
 
-use std::path::Path;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
@@ -17,7 +19,7 @@ use x509_parser::prelude::{ASN1Time, Validity};
 
 use super::digest::digest;
 use super::facts;
-use super::issuers::Issuers;
+use super::issuers::{FileParts, FolderIssuers, Issuers, file_parts};
 use super::presented::Presented;
 use super::stamp::Stamp;
 use super::stored_key::{LazyKey, StoredKey};
@@ -30,12 +32,12 @@ pub type Names = Box<[Box<str>]>;
 #[derive(Debug)]
 pub struct Loaded {
     leaf: Box<[u8]>,
-    pub issuers: Arc<Issuers>,
+    shared: Arc<FolderIssuers>,
     pub key: HeldKey,
     pub offload: Offload,
     validity: LeafValidity,
-    /// File of the chain.
-    pub file: Box<Path>,
+    /// Name of the chain's file.
+    file_name: Box<[u8]>,
     /// Stamp of all files; 0 if a file has changed too recently for a stamp.
     stamp: AtomicU64,
     extras: Option<Box<Extras>>,
@@ -131,9 +133,11 @@ struct ReadyChain {
 pub struct LoadedParts<'a> {
     pub leaf: &'a CertificateDer<'a>,
     pub validity: LeafValidity,
-    pub issuers: Arc<Issuers>,
+    /// The folder of the file, and the issuers.
+    pub shared: Arc<FolderIssuers>,
     pub key: HeldKey,
     pub offload: Offload,
+    /// File of the chain.
     pub file: &'a Path,
 }
 
@@ -142,7 +146,7 @@ impl Loaded {
         let LoadedParts {
             leaf,
             validity,
-            issuers,
+            shared,
             key,
             offload,
             file,
@@ -154,10 +158,10 @@ impl Loaded {
         Self {
             validity,
             leaf: leaf.as_ref().into(),
-            issuers,
+            shared,
             key,
             offload,
-            file: file.into(),
+            file_name: file_parts(file).1.into(),
             stamp: AtomicU64::new(stamp.map_or(0, |stamp| stamp.0)),
             extras: has_extras.then(|| Box::new(extras)),
             ready: Mutex::default(),
@@ -169,16 +173,34 @@ impl Loaded {
         CertificateDer::from(&*self.leaf)
     }
 
+    pub(super) fn leaf_bytes(&self) -> &[u8] {
+        &self.leaf
+    }
+
+    pub fn issuers(&self) -> &Issuers {
+        &self.shared.issuers
+    }
+
+    /// Returns the path of the chain's file.
+    pub fn file(&self) -> PathBuf {
+        let (folder, name) = self.file_parts();
+        OsString::from_vec([folder, name].concat()).into()
+    }
+
+    pub(super) fn file_parts(&self) -> FileParts<'_> {
+        (&self.shared.folder, &self.file_name)
+    }
+
     /// Copies all certificates of the chain, the leaf first.
     pub fn chain(&self) -> Vec<CertificateDer<'static>> {
         let leaf = self.leaf().into_owned();
-        let issuers = self.issuers.certificates().iter().cloned();
+        let issuers = self.issuers().certificates().iter().cloned();
         std::iter::once(leaf).chain(issuers).collect()
     }
 
     /// Digest of the certificates of the chain.
     pub fn digest(&self) -> [u8; 32] {
-        let issuers = self.issuers.certificates().iter().map(AsRef::as_ref);
+        let issuers = self.issuers().certificates().iter().map(AsRef::as_ref);
         let parts: Vec<&[u8]> = std::iter::once(&*self.leaf).chain(issuers).collect();
         digest(&parts)
     }
@@ -186,7 +208,7 @@ impl Loaded {
     /// Returns `true` if one of these names in DER is the issuer of a certificate of the chain.
     pub fn is_issued_by(&self, authorities: &[DistinguishedName]) -> bool {
         let is_named = |issuer: &[u8]| authorities.iter().any(|name| name.as_ref() == issuer);
-        let issuers = &self.issuers.facts;
+        let issuers = &self.issuers().facts;
         let of_leaf = match issuers.first() {
             // The subject of the next certificate is the issuer of the leaf.
             Some(next) => is_named(&next.subject),
@@ -253,7 +275,7 @@ impl Loaded {
 
     /// Returns `true` if this certificate and its issuers are equal to others.
     pub(super) fn has_parts(&self, leaf: &CertificateDer<'_>, issuers: &Issuers) -> bool {
-        *self.leaf == **leaf && self.issuers.certificates() == issuers.certificates()
+        *self.leaf == **leaf && self.issuers().certificates() == issuers.certificates()
     }
 
     /// Returns `true` if both have equal certificates, keys and other properties.
@@ -266,7 +288,7 @@ impl Loaded {
             _ => false,
         };
         is_same_key
-            && self.has_parts(&other.leaf(), &other.issuers)
+            && self.has_parts(&other.leaf(), other.issuers())
             && (self.staple(), self.policy()) == (other.staple(), other.policy())
             && self.managed() == other.managed()
     }
@@ -358,7 +380,7 @@ pub(crate) mod tests {
         let parts = LoadedParts {
             leaf: signed.der(),
             validity: LeafValidity::of(parsed.validity()),
-            issuers: issuers.find(&[], b"").unwrap(),
+            shared: issuers.in_folder(file, &issuers.find(&[], b"").unwrap()),
             key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &der)),
             offload: Offload::Pointless,
             file,

@@ -166,7 +166,7 @@ mod tests {
                 continue;
             }
             let loaded = outcome.loaded.as_ref().unwrap();
-            assert_eq!(loaded.file.file_name().unwrap(), &*number.to_string());
+            assert_eq!(loaded.file().file_name().unwrap(), &*number.to_string());
             let names = outcome.names.as_ref().unwrap();
             assert_eq!(names[0].to_string(), format!("{number}.test"));
         }

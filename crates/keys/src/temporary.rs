@@ -50,7 +50,9 @@ impl Loader {
         let parts = LoadedParts {
             leaf: signed.der(),
             validity: LeafValidity::of(parsed.validity()),
-            issuers: self.issuers.find(&[], b"")?,
+            shared: self
+                .issuers
+                .in_folder(job.file(), &self.issuers.find(&[], b"")?),
             key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &key)),
             offload: Offload::Pointless,
             file: job.file(),

@@ -125,7 +125,7 @@ impl ConfigBuilder<'_> {
     fn known(&self) -> HashMap<u64, Arc<Loaded>> {
         let maps = self.running_maps().chain(&self.built);
         let all = maps.flat_map(|map| map.certificates());
-        all.map(|it| (path_hash(&it.loaded.file), Arc::clone(&it.loaded)))
+        all.map(|it| (path_hash(&it.loaded.file()), Arc::clone(&it.loaded)))
             .collect()
     }
 
@@ -190,18 +190,18 @@ impl ConfigBuilder<'_> {
             let fault = format!(
                 "a certificate without a name is used only as the default, and the default is the {word} certificate"
             );
-            self.report.warn(shown(path, &loaded.file, fault));
+            self.report.warn(shown(path, &loaded.file(), fault));
         }
         for (name, yielding) in faults.yielding {
             let fault = format!("for {name} a certificate of certificates is used, not this one");
-            self.report.warn(shown(path, &yielding.file, fault));
+            self.report.warn(shown(path, &yielding.file(), fault));
         }
         for (name, used, hidden) in faults.hidden {
             let fault = format!(
                 "for {name} this certificate is used, not {}, which has the same kind of key",
-                hidden.file.display(),
+                hidden.file().display(),
             );
-            self.report.warn(shown(path, &used.file, fault));
+            self.report.warn(shown(path, &used.file(), fault));
         }
     }
 

@@ -245,7 +245,7 @@ impl ConfigBuilder<'_> {
         let new = added.iter().map(|(listed, _)| listed);
         let files = removed.iter().chain(new);
         let files: Vec<String> = files
-            .map(|it| it.loaded.file.display().to_string())
+            .map(|it| it.loaded.file().display().to_string())
             .collect();
         let (map, faults) = before.certificates.changed(&removed, added);
         // A listener needs a certificate.
@@ -340,10 +340,10 @@ impl ConfigBuilder<'_> {
             });
         }
         if !changed.gone.is_empty() {
-            let is_gone = |it: &&Listed| changed.gone.contains(&path_hash(&it.loaded.file));
+            let is_gone = |it: &&Listed| changed.gone.contains(&path_hash(&it.loaded.file()));
             let gone = before.entry(entry).filter(is_gone);
             // A file that has returned is loaded again.
-            let is_back = |it: &Listed| jobs.iter().any(|job| *job.file() == *it.loaded.file);
+            let is_back = |it: &Listed| jobs.iter().any(|job| *job.file() == it.loaded.file());
             changes
                 .removed
                 .extend(gone.filter(|it| !is_back(it)).cloned());
@@ -371,9 +371,9 @@ impl ConfigBuilder<'_> {
             job.before = known.map(|it| Arc::clone(&it.loaded));
         }
         let is_gone = |it: &&Listed| {
-            let file = it.loaded.file.as_os_str();
+            let file = it.loaded.file();
             // The jobs of a folder are sorted.
-            let found = jobs.binary_search_by(|job| job.file().as_os_str().cmp(file));
+            let found = jobs.binary_search_by(|job| job.file().as_os_str().cmp(file.as_os_str()));
             found.is_err()
         };
         let gone: Vec<Listed> = before.entry(number).filter(is_gone).cloned().collect();
@@ -381,8 +381,8 @@ impl ConfigBuilder<'_> {
         let failed = self.load_changes(jobs, changes);
         // The files of a folder stay in use while the folder is missing.
         let has_folder = |it: &Listed| {
-            let folder = it.loaded.file.parent();
-            folder.is_none_or(|folder| !failed.contains(folder))
+            let file = it.loaded.file();
+            file.parent().is_none_or(|folder| !failed.contains(folder))
         };
         changes.removed.extend(gone.into_iter().filter(has_folder));
     }
