@@ -22,7 +22,6 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use becket_config::address::NamePattern;
 use becket_config::choices::DefaultCertificate;
 use becket_proto::sorted_chunks::SortedChunks;
-use memchr::memmem;
 use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 
 use super::issuers::{FileParts, file_parts};
@@ -77,7 +76,7 @@ struct Named {
 
 impl Named {
     fn order(&self, hash: u64, name: NameParts<'_>) -> Ordering {
-        let by_name = || parts_of(self.keys.name()).cmp(&name);
+        let by_name = || parts_of(&self.keys.name).cmp(&name);
         self.hash.cmp(&hash).then_with(by_name)
     }
 }
@@ -156,7 +155,7 @@ impl CertificateMap {
             choice,
             addresses: names
                 .iter()
-                .filter(|it| is_address((false, it.keys.name())))
+                .filter(|it| is_address((false, &it.keys.name)))
                 .count(),
             names: SortedChunks::of_sorted(names),
         };
@@ -406,29 +405,11 @@ fn needs_threads(loaded: &Loaded) -> bool {
 /// The chains of one server name, at most one per kind of key.
 #[derive(Debug)]
 pub struct KeySet {
-    name: KeyName,
+    /// The name as in certificates; empty for the default.
+    name: Box<str>,
     chains: Chains,
     /// Number of completed handshakes for this name.
     handshakes: AtomicU64,
-}
-
-/// The name as in certificates; empty for the default.
-#[derive(Debug)]
-enum KeyName {
-    Own(Box<str>),
-    /// Place and length in the first certificate, which saves memory.
-    InLeaf(u16, u16),
-}
-
-impl KeyName {
-    fn new(name: Box<str>, first: Option<&Listed>) -> Self {
-        let at = first.and_then(|it| memmem::find(it.loaded.leaf_bytes(), name.as_bytes()));
-        let at = at.and_then(|at| u16::try_from(at).ok());
-        match at.zip(u16::try_from(name.len()).ok()) {
-            Some((at, length)) => Self::InLeaf(at, length),
-            None => Self::Own(name),
-        }
-    }
 }
 
 /// Most names have one certificate, which takes no further memory.
@@ -458,7 +439,6 @@ impl KeySet {
     /// Creates the keys of a name. Uses the last one of several certificates with the same kind of
     /// key.
     fn new(name: Box<str>, mut listed: Vec<Listed>) -> Self {
-        let name = KeyName::new(name, listed.first());
         let chains = if listed.len() == 1
             && let Some(only) = listed.pop()
         {
@@ -487,18 +467,11 @@ impl KeySet {
 
     /// Returns the name as in certificates; empty for the default.
     pub fn name(&self) -> &str {
-        let (at, length) = match &self.name {
-            KeyName::Own(name) => return name,
-            KeyName::InLeaf(at, length) => (usize::from(*at), usize::from(*length)),
-        };
-        let first = self.listed().first();
-        let name = first.and_then(|it| it.loaded.leaf_bytes().get(at..at + length));
-        name.and_then(|name| str::from_utf8(name).ok())
-            .unwrap_or_default()
+        &self.name
     }
 
     pub fn pattern(&self) -> NamePattern {
-        match parts_of(self.name()) {
+        match parts_of(&self.name) {
             (true, suffix) => NamePattern::Wildcard(suffix.to_owned()),
             (false, name) => NamePattern::Exact(name.to_owned()),
         }
@@ -517,7 +490,7 @@ impl KeySet {
         let managed = only_managed(self.listed());
         for it in self.listed() {
             if it.loaded.managed().is_some() && !managed {
-                let yielding = (self.name().to_owned(), Arc::clone(&it.loaded));
+                let yielding = (self.name.to_string(), Arc::clone(&it.loaded));
                 faults.yielding.push(yielding);
                 continue;
             }
@@ -527,7 +500,7 @@ impl KeySet {
                 Some(same) => {
                     let hidden = std::mem::replace(same, &it.loaded);
                     let both = (Arc::clone(&it.loaded), Arc::clone(hidden));
-                    faults.hidden.push((self.name().to_owned(), both.0, both.1));
+                    faults.hidden.push((self.name.to_string(), both.0, both.1));
                 }
                 None => last.push(&it.loaded),
             }

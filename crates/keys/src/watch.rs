@@ -39,6 +39,10 @@ impl Changes {
         self.paths.is_empty() && self.gone.is_empty()
     }
 
+    pub fn len(&self) -> usize {
+        self.paths.len() + self.gone.len()
+    }
+
     pub fn add(&mut self, other: Self) {
         self.paths.extend(other.paths);
         self.gone.extend(other.gone);
