@@ -1,6 +1,7 @@
 //! Files that may have changed, and the state of their renewal.
 
 use std::collections::BTreeSet;
+use std::mem;
 use std::path::{Path, PathBuf};
 
 use becket_config::error::Problem;
@@ -20,9 +21,23 @@ impl ChangedFiles {
         self.unknown.extend(other.unknown);
     }
 
+    /// Keeps only the folders of very many changes. Files in them that stay rejected would otherwise
+    /// accumulate all later changes.
+    pub fn limit(&mut self) {
+        if self.changes.len() > MOST_CHANGES {
+            let paths = mem::take(&mut self.changes).paths;
+            let folders = paths.iter().filter_map(|path| path.parent());
+            self.unknown.extend(folders.map(Path::to_owned));
+        }
+    }
+
+    /// Returns `true` if any file at this place may have changed.
+    pub(super) fn is_unknown(&self, place: &Path) -> bool {
+        place.ancestors().any(|it| self.unknown.contains(it))
+    }
+
     pub(super) fn touches(&self, place: &Path) -> bool {
-        let mut folders = place.ancestors();
-        folders.any(|it| self.unknown.contains(it)) || self.changes.touches(place)
+        self.is_unknown(place) || self.changes.touches(place)
     }
 }
 
@@ -31,4 +46,33 @@ pub(super) struct Renewing<'a> {
     pub(super) changed: &'a ChangedFiles,
     /// Errors in changed files.
     pub(super) kept_out: Vec<Problem>,
+}
+
+const MOST_CHANGES: usize = 10_000;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_very_many_changes_the_folders_are_kept() {
+        let mut changed = ChangedFiles::default();
+        let folder = Path::new("/certs/of/a");
+        for number in 0..2 * MOST_CHANGES as u64 {
+            let paths = [folder.join(number.to_string()), folder.to_owned()];
+            changed.add(ChangedFiles {
+                changes: Changes {
+                    paths: paths.into(),
+                    gone: [number].into(),
+                },
+                ..ChangedFiles::default()
+            });
+            changed.limit();
+            assert!(changed.changes.len() <= MOST_CHANGES);
+        }
+        let first = folder.join("0");
+        assert!(changed.touches(&first) && changed.is_unknown(folder));
+        assert!(!changed.touches(Path::new("/certs/other")));
+        assert!(changed.unknown.len() <= 2);
+    }
 }

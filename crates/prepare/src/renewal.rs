@@ -307,7 +307,7 @@ impl ConfigBuilder<'_> {
             let mut certificates = before.entry(u32::try_from(index).unwrap_or(u32::MAX));
             certificates.nth(SMALL_FOLDER).is_some()
         };
-        let is_known = !changed.unknown.contains(&folder) && files.is_own(&folder);
+        let is_known = !changed.is_unknown(&folder) && files.is_own(&folder);
         (is_known && folder.is_dir() && is_large()).then_some((folder, pattern))
     }
 

@@ -21,11 +21,13 @@ use crate::protocol::{FolderListing, ListedEntry, ListedPath, OpenResult, Resour
 pub(super) struct PendingRenewal {
     /// Changes that were not sent to the serving process yet.
     changes: Changes,
+    /// `true` if any file may have changed since the serving process read it.
+    is_unknown: bool,
     /// Changes that were sent. Kept until no changed file is rejected, because the next check reads
     /// rejected files again.
     sent: Changes,
-    /// `true` if any file may have changed since the serving process read it.
-    is_unknown: bool,
+    /// `true` if all files were sent.
+    has_sent_all: bool,
 }
 
 impl PendingRenewal {
@@ -39,13 +41,20 @@ impl PendingRenewal {
 
     pub(super) fn add(&mut self, changes: Changes) {
         self.changes.add(changes);
+        if self.changes.len() > MOST_CHANGES {
+            *self = Self::unknown();
+        }
     }
 
     /// Lists the changed files of the watched groups for the serving process.
     pub(super) fn listing(&mut self, watched: (&WatchedPlaces, &[Vec<PathBuf>])) -> Resources {
         self.sent.add(std::mem::take(&mut self.changes));
+        self.has_sent_all |= std::mem::take(&mut self.is_unknown);
+        if self.has_sent_all || self.sent.len() > MOST_CHANGES {
+            (self.sent, self.has_sent_all) = (Changes::default(), true);
+        }
         let mut listing = Resources::default();
-        if self.is_unknown {
+        if self.has_sent_all {
             listing.list_all(watched.0);
         } else {
             listing.list_changes(&self.sent, watched);
@@ -55,8 +64,7 @@ impl PendingRenewal {
 
     /// Forgets the changes that were sent, because the process has rejected none.
     pub(super) fn finish(&mut self) {
-        self.sent = Changes::default();
-        self.is_unknown = false;
+        (self.sent, self.has_sent_all) = (Changes::default(), false);
     }
 }
 
@@ -233,11 +241,7 @@ impl OpenedFiles {
             return Ok(Some(file));
         }
         self.walks += 1;
-        match root_only::open(path)? {
-            Some(RootOnly::File(file)) => Ok(Some(file)),
-            Some(RootOnly::Folder(_)) => Err(io::Error::from_raw_os_error(EINVAL)),
-            None => Ok(None),
-        }
+        root_only::open_file(path)
     }
 }
 
@@ -283,6 +287,8 @@ pub(super) fn error_number(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(EINVAL)
 }
 
+/// Number of changes above which all files are listed: with a rejected file, changes accumulate.
+const MOST_CHANGES: usize = 10_000;
 const EINVAL: i32 = 22;
 
 #[cfg(test)]
@@ -358,6 +364,40 @@ mod tests {
         };
         assert!(folder.is_part && folder.entries.len() == 1);
         assert_eq!(files.len(), 2);
+    }
+
+    #[test]
+    fn changes_are_bounded_and_none_is_lost() {
+        let (places, groups) = (WatchedPlaces::default(), []);
+        let change = |number: usize| Changes {
+            gone: [number as u64].into(),
+            ..Changes::default()
+        };
+        let is_all = |renewing: &mut PendingRenewal| {
+            let listing = renewing.listing((&places, &groups));
+            assert!(renewing.sent.len() <= MOST_CHANGES);
+            listing.changes.is_empty()
+        };
+        let mut renewing = PendingRenewal::default();
+        // A rejected file keeps what was sent.
+        for number in 0..MOST_CHANGES {
+            renewing.add(change(number));
+            assert!(number % 1000 != 0 || !is_all(&mut renewing));
+        }
+        renewing.add(change(MOST_CHANGES));
+        assert!(is_all(&mut renewing));
+        renewing.add(change(0));
+        assert!(is_all(&mut renewing));
+        renewing.finish();
+        renewing.add(change(0));
+        assert!(!is_all(&mut renewing));
+        // Changes while the process checks others.
+        for number in 0..2 * MOST_CHANGES {
+            renewing.add(change(number));
+            assert!(renewing.changes.len() <= MOST_CHANGES);
+        }
+        renewing.finish();
+        assert!(is_all(&mut renewing));
     }
 
     #[test]

@@ -91,6 +91,18 @@ pub fn open(path: &Path) -> io::Result<Option<RootOnly>> {
     Ok(Some(RootOnly::File(file)))
 }
 
+/// Opens a file as [`open`] does.
+///
+/// # Errors
+/// As [`open`]; `InvalidInput` for a directory.
+pub fn open_file(path: &Path) -> io::Result<Option<File>> {
+    match walk(path)? {
+        None => Ok(None),
+        Some((folder, Some(name))) => open_in(&folder, &name).map(Some),
+        Some((_, None)) => Err(io::Error::from_raw_os_error(libc::EINVAL)),
+    }
+}
+
 /// Creates a file that the user owns, or changes the owner of an existing file from root to the user. Does nothing if a
 /// user other than root can change the directory, or if the file belongs to another user.
 ///
@@ -345,6 +357,9 @@ mod tests {
             assert_eq!(text(&at(path)).as_deref(), Some("one"), "{path}");
         }
         assert_eq!(text(&at("absolute")).as_deref(), Some("key.pem"));
+        let file = open_file(&at("live/key.pem")).unwrap().unwrap();
+        assert_eq!(io::read_to_string(file).unwrap(), "one");
+        open_file(&at("live")).unwrap_err();
         let gone = open(&at("live/gone.pem")).unwrap_err();
         assert_eq!(gone.kind(), io::ErrorKind::NotFound);
         symlink("loop", at("loop")).unwrap();

@@ -143,7 +143,9 @@ impl Control {
         spawn_blocking(move || save_checked(checked));
         rejected.extend(committed.err());
         if !rejected.is_empty() {
-            self.config.watching.changed.add(look.changed);
+            let mut changed = look.changed;
+            changed.limit();
+            self.config.watching.changed.add(changed);
         }
         let before = mem::take(&mut self.config.watching.rejected);
         for fault in rejected.iter().filter(|it| !before.contains(it)) {
