@@ -422,6 +422,26 @@ const CERTIFICATES: &[FigureRow] = &[
     ),
     (
         less,
+        "probe_p999_us",
+        "p99.9 of an open connection without changes",
+    ),
+    (
+        less,
+        "changing_probe_p999_us",
+        "p99.9 of an open connection with changes",
+    ),
+    (
+        less,
+        "probe_max_us",
+        "longest request of an open connection without changes",
+    ),
+    (
+        less,
+        "changing_probe_max_us",
+        "longest request of an open connection with changes",
+    ),
+    (
+        less,
         figures::RELOADED,
         "memory after the reloads, relative to that before",
     ),

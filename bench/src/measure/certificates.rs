@@ -26,7 +26,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     let count = stage.settings.certificates;
     let few = stage.directory.join("one-certificate");
     let many = stage.directory.join(format!("{count}-certificates"));
-    drop(writeln!(io::stderr(), "  creating {count} certificates"));
+    note(&format!("creating {count} certificates"));
     Bundles::create(few.clone(), 1)?;
     let bundles = Bundles::create(many, count)?;
     let columns = peers.iter().map(|peer| Column::new(&peer.name)).collect();
@@ -50,6 +50,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         if cache.exists() {
             fs::remove_file(&cache).map_err(|e| Error::os("cannot remove the cache", e))?;
         }
+        note(&format!("{}: first start", peer.name));
         let (server, first) = start(stage, peer, &with_all)?;
         sample.put(figures::START, first.wall_us);
         sample.put(figures::START_CPU, first.cpu_us);
@@ -62,6 +63,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             return Ok(());
         }
         drop(server);
+        note(&format!("{}: further start", peer.name));
         let (server, again) = start(stage, peer, &with_all)?;
         sample.put(figures::RESTART, again.wall_us);
         sample.put(figures::RESTART_CPU, again.cpu_us);
@@ -110,32 +112,63 @@ fn start(stage: &Stage<'_>, peer: &Peer, site: &Site<'_>) -> Result<(Server, Sta
     Ok((server, started))
 }
 
-/// Makes full handshakes at a low rate, first without changes, then while 1 % of the files change per minute.
+/// Measures clients without changes, and while 1 % of the files change per minute: first full handshakes at a low rate,
+/// then requests on an open connection, whose longest time has the longest stall of a worker.
 fn changes(
     stage: &Stage<'_>,
     server: &Server,
     bundles: &Bundles,
     sample: &mut Sample,
 ) -> Result<(), Error> {
-    let count = stage.settings.certificates;
     let time = stage.effort.time * CHANGES_LONG;
-    let per_s = count as f64 / 100.0 / 60.0;
-    let changed = (per_s * time.as_secs_f64()).ceil().max(1.0);
-    let shake = || {
-        let ask = stage.ask(server.address, None);
+    let load = |rate, keepalive: Option<u32>| {
+        let mut ask = stage.ask(server.address, None);
+        if let Some(requests) = keepalive {
+            ask = ask.with("--keepalive", requests);
+        }
         let before = cpu::of_processes(&[server.process.pid()])?;
-        let step = capacity::at_rate(ask, stage, HANDSHAKES, time)?;
+        let step = capacity::at_rate(ask, stage, rate, time)?;
         // The last changes settle.
         thread::sleep(stage.effort.rest);
         let cpu = cpu::of_processes(&[server.process.pid()])?.since(before);
         Ok::<_, Error>((step, cpu.total().as_secs_f64() * 1e6))
     };
-    let (calm, calm_cpu) = shake()?;
-    let (busy, busy_cpu) = thread::scope(|scope| {
+    progress(server, "handshakes without and with changes");
+    let shake = || load(HANDSHAKES, None);
+    let (calm, _) = shake()?;
+    let ((busy, _), _) = while_changing(stage, bundles, time, shake)?;
+    load::latencies(sample, &calm, str::to_owned);
+    load::latencies(sample, &busy, |name| format!("{}{name}", figures::CHANGING));
+    progress(server, "requests without and with changes");
+    let ask = || load(REQUESTS, Some(ENDLESS));
+    let (calm, calm_cpu) = ask()?;
+    let ((busy, busy_cpu), changed) = while_changing(stage, bundles, time, ask)?;
+    for (prefix, step) in [("", &calm), (figures::CHANGING, &busy)] {
+        let whole = step.latency.from_intended();
+        let name = |figure| format!("{prefix}{}{figure}", figures::PROBE);
+        sample.put(&name(figures::P999), whole.p999_us);
+        sample.put(&name(figures::MAX), whole.max_us);
+    }
+    let each = (busy_cpu - calm_cpu).max(0.0) / changed as f64;
+    sample.put(figures::CHANGE_CPU, each);
+    Ok(())
+}
+
+/// Runs a load of this duration while files change. Returns its result and the number of changed files.
+fn while_changing<T>(
+    stage: &Stage<'_>,
+    bundles: &Bundles,
+    time: Duration,
+    run: impl Fn() -> Result<T, Error>,
+) -> Result<(T, usize), Error> {
+    let count = stage.settings.certificates;
+    let per_s = count as f64 / 100.0 / 60.0;
+    let changed = (per_s * time.as_secs_f64()).ceil().max(1.0) as usize;
+    thread::scope(|scope| {
         let writer = scope.spawn(|| {
             place::on(stage.client, || {
                 let begun = clock::now();
-                for number in 0..changed as usize {
+                for number in 0..changed {
                     let due = Duration::from_secs_f64(number as f64 / per_s);
                     thread::sleep(due.saturating_sub(clock::now() - begun));
                     bundles.write(1 + number * STRIDE % (count - 1).max(1))?;
@@ -143,16 +176,11 @@ fn changes(
                 Ok::<_, Error>(())
             })
         });
-        let shaken = shake();
+        let result = run();
         let lost = || Error::Asked("a thread panicked".to_owned());
         writer.join().map_err(|_| lost())??;
-        shaken
-    })?;
-    load::latencies(sample, &calm, str::to_owned);
-    load::latencies(sample, &busy, |name| format!("{}{name}", figures::CHANGING));
-    let each = (busy_cpu - calm_cpu).max(0.0) / changed;
-    sample.put(figures::CHANGE_CPU, each);
-    Ok(())
+        Ok((result?, changed))
+    })
 }
 
 /// Reloads many times, each with 1 % of the files changed, and records the memory.
@@ -167,7 +195,10 @@ fn reloads(
     let times = if stage.effort.few { 3 } else { RELOADS };
     let before = server.process.weight().pss_bytes;
     let (mut number, mut took) = (0, Duration::ZERO);
-    for _ in 0..times {
+    for reload in 0..times {
+        if reload % 10 == 0 {
+            progress(server, &format!("reload {} of {times}", reload + 1));
+        }
         stage.check_signal()?;
         for _ in 0..count.div_ceil(100) {
             number += 1;
@@ -194,6 +225,14 @@ fn reloads(
     Ok(())
 }
 
+fn progress(server: &Server, what: &str) {
+    note(&format!("{}: {what}", server.name));
+}
+
+fn note(text: &str) {
+    drop(writeln!(io::stderr(), "  {text}"));
+}
+
 /// Returns becket's configuration sections: the admin socket, for reloads.
 pub(crate) fn sections(site: &Site<'_>) -> String {
     format!(
@@ -204,6 +243,10 @@ pub(crate) fn sections(site: &Site<'_>) -> String {
 
 /// Rate of full handshakes per second, which a core can make easily.
 const HANDSHAKES: f64 = 500.0;
+/// Rate of requests per second on an open connection.
+const REQUESTS: f64 = 500.0;
+/// Number of requests that a connection does not reach.
+const ENDLESS: u32 = 1_000_000;
 /// Factor for the usual duration, so that changes are looked for several times.
 const CHANGES_LONG: u32 = 30;
 const RELOADS: u32 = 100;
