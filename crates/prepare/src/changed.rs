@@ -55,6 +55,21 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_file_in_an_unknown_folder_may_have_changed() {
+        let changed = ChangedFiles {
+            unknown: [PathBuf::from("/acme")].into(),
+            ..ChangedFiles::default()
+        };
+        assert!(
+            ["/acme", "/acme/a.pem"]
+                .map(Path::new)
+                .map(|it| changed.touches(it))
+                == [true; 2]
+        );
+        assert!(!changed.touches(Path::new("/acme-other/a.pem")));
+    }
+
+    #[test]
     fn of_very_many_changes_the_folders_are_kept() {
         let mut changed = ChangedFiles::default();
         let folder = Path::new("/certs/of/a");
