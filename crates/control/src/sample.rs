@@ -22,7 +22,7 @@ use super::status::ReloadOutcome;
 use becket_keys::certificates::{CertificateMap, Listed};
 use becket_keys::facts;
 use becket_keys::issuers::IssuerTable;
-use becket_keys::loaded::{Extras, HeldKey, LeafValidity, Loaded, LoadedParts};
+use becket_keys::loaded::{Extras, HeldKey, Loaded, LoadedParts};
 use becket_keys::signing::Offload;
 use becket_keys::stored_key::{StoredKey, StoredKind};
 use becket_log::Timestamp;
@@ -165,7 +165,7 @@ fn certificate(names: &[&str]) -> Loaded {
     let (file, issuers) = (Path::new("site.pem"), IssuerTable::default());
     let parts = LoadedParts {
         leaf: signed.der(),
-        validity: LeafValidity::of(parsed.validity()),
+        parsed: &parsed,
         shared: issuers.in_folder(file, &issuers.find(&[], b"").unwrap()),
         key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &der)),
         offload: Offload::Pointless,

@@ -11,7 +11,7 @@ use becket_config::choices::DefaultCertificate;
 use becket_keys::certificates::{CertificateMap, Listed};
 use becket_keys::facts;
 use becket_keys::issuers::IssuerTable;
-use becket_keys::loaded::{Extras, HeldKey, LeafValidity, Loaded, LoadedParts};
+use becket_keys::loaded::{Extras, HeldKey, Loaded, LoadedParts};
 use becket_keys::signing::Offload;
 use becket_keys::stored_key::{StoredKey, StoredKind};
 use divan::Bencher;
@@ -44,7 +44,7 @@ static MAP: LazyLock<CertificateMap> = LazyLock::new(|| {
         let file = format!("/certificates/{}.pem", name(number));
         let parts = LoadedParts {
             leaf: signed.der(),
-            validity: LeafValidity::of(parsed.validity()),
+            parsed: &parsed,
             shared: issuers.in_folder(Path::new(&file), &none),
             key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &key)),
             offload: Offload::Pointless,

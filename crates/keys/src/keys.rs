@@ -26,7 +26,7 @@ use super::checked::CheckedFiles;
 use super::facts::{self, expiry, names_of, renew_by};
 use super::issuers::{IssuerTable, Issuers};
 use super::job::{ChainSource, Job, LoadOutcome};
-use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, LoadedParts, Names};
+use super::loaded::{Extras, HeldKey, Loaded, LoadedParts, Names};
 use super::ocsp;
 use super::pem::Pem;
 use super::stored_key::{self, StoredKey, StoredKind};
@@ -179,7 +179,7 @@ impl Loader {
         let batch_key = self.batch_key(chain, &key);
         let parts = LoadedParts {
             leaf: chain.leaf,
-            validity: LeafValidity::of(chain.parsed.validity()),
+            parsed: &chain.parsed,
             shared: self.issuers.in_folder(file, &chain.issuers),
             offload: self.offload(&key, chain, batch_key.is_some()),
             key,

@@ -1,21 +1,21 @@
 //! A certificate with its issuers and its private key, as [`keys`](crate::keys) loads them.
 //!
 //! A [`Loaded`] certificate that is not in use takes the bytes of its certificate and about 150 bytes: no
-//! parsed key, no copy of its issuers or of the path of its folder, and no names. The first handshake makes the rest
-//! ([`ReadyChain`]), and [`KeyCache`](crate::key_cache::KeyCache) bounds how many certificates keep it.
+//! parsed key, no copy of its issuers or of the path of its folder, and no names. The first handshake makes the
+//! rest, and [`KeyCache`](crate::key_cache::KeyCache) bounds how many certificates keep it.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use becket_multibuffer::PrivateKey;
 use becket_proto::ticket::UnixSeconds;
 use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::CertificateDer;
-use x509_parser::prelude::{ASN1Time, Validity};
+use x509_parser::prelude::{ASN1Time, Validity, X509Certificate};
 
 use super::digest::digest;
 use super::facts;
@@ -41,7 +41,9 @@ pub struct Loaded {
     /// Stamp of all files; 0 if a file has changed too recently for a stamp.
     stamp: AtomicU64,
     extras: Option<Box<Extras>>,
-    ready: Mutex<Option<Arc<ReadyChain>>>,
+    presented: Presented,
+    /// The chain that an earlier handshake made.
+    ready: Mutex<Option<Arc<CertifiedKey>>>,
     is_used: AtomicBool,
 }
 
@@ -87,13 +89,13 @@ impl HeldKey {
 
 /// Validity of a certificate in seconds since 1970, at most the year 2106.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LeafValidity {
+struct LeafValidity {
     from: u32,
     until: u32,
 }
 
 impl LeafValidity {
-    pub fn of(validity: &Validity) -> Self {
+    fn of(validity: &Validity) -> Self {
         let seconds = |at: ASN1Time| u32::try_from(at.timestamp().max(0)).unwrap_or(u32::MAX);
         Self {
             from: seconds(validity.not_before),
@@ -121,18 +123,12 @@ pub struct Staple {
     pub until: Option<UnixSeconds>,
 }
 
-/// The parts of a certificate that handshakes use.
-#[derive(Debug)]
-struct ReadyChain {
-    chain: Arc<CertifiedKey>,
-    presented: OnceLock<Arc<Presented>>,
-}
-
 /// The parts that every certificate has, for [`Loaded::new`].
 #[derive(Debug)]
 pub struct LoadedParts<'a> {
     pub leaf: &'a CertificateDer<'a>,
-    pub validity: LeafValidity,
+    /// The leaf.
+    pub parsed: &'a X509Certificate<'a>,
     /// The folder of the file, and the issuers.
     pub shared: Arc<FolderIssuers>,
     pub key: HeldKey,
@@ -145,7 +141,7 @@ impl Loaded {
     pub fn new(parts: LoadedParts<'_>, stamp: Option<Stamp>, extras: Extras) -> Self {
         let LoadedParts {
             leaf,
-            validity,
+            parsed,
             shared,
             key,
             offload,
@@ -160,7 +156,8 @@ impl Loaded {
             || extras.batch_key.is_some()
             || extras.managed.is_some();
         Self {
-            validity,
+            validity: LeafValidity::of(parsed.validity()),
+            presented: Presented::of(parsed),
             leaf_and_name: [leaf.as_ref(), name].concat().into(),
             name_length,
             shared,
@@ -310,14 +307,14 @@ impl Loaded {
         certified
     }
 
-    fn ready(&self) -> MutexGuard<'_, Option<Arc<ReadyChain>>> {
+    fn ready(&self) -> MutexGuard<'_, Option<Arc<CertifiedKey>>> {
         // The state stays valid if another lock holder panics.
         self.ready.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the chain that an earlier handshake made, if its OCSP response has not expired.
     pub(super) fn ready_at(&self, now: UnixSeconds) -> Option<Arc<CertifiedKey>> {
-        let chain = Arc::clone(&self.ready().as_ref()?.chain);
+        let chain = Arc::clone(self.ready().as_ref()?);
         let is_current = self.use_again(&chain, now);
         is_current.then_some(chain)
     }
@@ -339,11 +336,7 @@ impl Loaded {
 
     /// Stores a chain for later handshakes. Returns `true` if none was stored.
     pub(super) fn set_ready(&self, chain: &Arc<CertifiedKey>) -> bool {
-        let ready = ReadyChain {
-            chain: Arc::clone(chain),
-            presented: OnceLock::new(),
-        };
-        self.ready().replace(Arc::new(ready)).is_none()
+        self.ready().replace(Arc::clone(chain)).is_none()
     }
 
     /// Drops the stored chain. With `unless_used`, keeps it if it was used since the last call.
@@ -358,10 +351,8 @@ impl Loaded {
     }
 
     /// Returns the algorithm names of the certificate.
-    pub fn presented(&self) -> Arc<Presented> {
-        let read = || Arc::new(Presented::of(&self.leaf()));
-        let ready = self.ready().clone();
-        ready.map_or_else(read, |ready| Arc::clone(ready.presented.get_or_init(read)))
+    pub fn presented(&self) -> Presented {
+        self.presented
     }
 }
 
@@ -389,7 +380,7 @@ pub(crate) mod tests {
         let parsed = facts::certificate(signed.der()).unwrap();
         let parts = LoadedParts {
             leaf: signed.der(),
-            validity: LeafValidity::of(parsed.validity()),
+            parsed: &parsed,
             shared: issuers.in_folder(file, &issuers.find(&[], b"").unwrap()),
             key: HeldKey::Stored(StoredKey::new(StoredKind::P256, &der)),
             offload: Offload::Pointless,

@@ -13,7 +13,7 @@ use x509_parser::prelude::X509Certificate;
 use super::facts;
 use super::job::{Job, LoadOutcome};
 use super::keys::Loader;
-use super::loaded::{Extras, HeldKey, LeafValidity, Loaded, LoadedParts};
+use super::loaded::{Extras, HeldKey, Loaded, LoadedParts};
 use super::stored_key::{StoredKey, StoredKind};
 use crate::signing::Offload;
 
@@ -49,7 +49,7 @@ impl Loader {
         let parsed = facts::certificate(signed.der()).ok_or("not a certificate")?;
         let parts = LoadedParts {
             leaf: signed.der(),
-            validity: LeafValidity::of(parsed.validity()),
+            parsed: &parsed,
             shared: self
                 .issuers
                 .in_folder(job.file(), &self.issuers.find(&[], b"")?),

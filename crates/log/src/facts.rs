@@ -73,7 +73,7 @@ pub struct Agreed {
     /// Reason why a policy that is only being tested would reject the client.
     pub would_refuse: Option<&'static str>,
     /// Algorithms of becket's own certificate, if the PROXY header contains them.
-    pub presented: Option<Arc<Presented>>,
+    pub presented: Option<Presented>,
     /// Time from accept to traffic keys, without queueing.
     pub took: Duration,
 }

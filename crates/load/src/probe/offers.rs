@@ -49,14 +49,14 @@ impl ServerCertificate {
     pub(super) fn of(chain: &[CertificateDer<'_>]) -> Option<Self> {
         let leaf = chain.first()?;
         let read = facts::certificate(leaf);
-        let names = read.map(|read| {
-            let (names, others) = names_of(&read);
+        let names = read.as_ref().map(|read| {
+            let (names, others) = names_of(read);
             let names = names.iter().map(ToString::to_string);
             names.chain(others).collect()
         });
         let now = clock::unix_seconds() as i64;
         Some(Self {
-            key: Presented::of(leaf).key.map(String::from),
+            key: read.as_ref().and_then(|read| Presented::of(read).key()),
             names: names.unwrap_or_default(),
             days_left: facts::not_after(leaf).map(|end| (end.0 as i64 - now).div_euclid(86_400)),
             chain: chain.len(),

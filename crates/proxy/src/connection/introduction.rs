@@ -13,6 +13,7 @@ use becket_config::choices::{Introduction, ProxyTlv};
 use becket_proto::proxy_header::{EncodeError, Endpoints, Format, ProxyHeader, SslTlv, Tlvs};
 
 use super::context::{Core, Net};
+use becket_keys::presented::Presented;
 use becket_log::facts::{Agreed, Facts};
 use becket_tls::engine::Engine;
 use becket_tls::ja4::Ja4;
@@ -54,9 +55,11 @@ pub(super) fn introduction<N: Net>(
     let pem = certificate
         .filter(|_| says(ProxyTlv::ClientCertificatePem))
         .map(pem);
+    let presented = tls.and_then(|tls| tls.presented);
+    let key_algorithm = presented.and_then(Presented::key);
     let ssl = tls.map(|tls| SslTlv {
         client_certificate: certificate.filter(|_| says(ProxyTlv::ClientCertificate)),
-        ..ssl(tls)
+        ..ssl(tls, key_algorithm.as_deref())
     });
     let ja4 = facts.ja4.as_ref().filter(|_| says(ProxyTlv::Ja4));
     let header = ProxyHeader {
@@ -78,8 +81,7 @@ pub(super) fn introduction<N: Net>(
 
 /// Returns the TLS properties for the header. The flag for the connection refers to this handshake.
 /// The flag for the session also includes the full handshake of a resumed session.
-fn ssl(tls: &Agreed) -> SslTlv<'_> {
-    let presented = tls.presented.as_deref();
+fn ssl<'a>(tls: &'a Agreed, key_algorithm: Option<&'a str>) -> SslTlv<'a> {
     let identity = tls.identity.as_deref();
     SslTlv {
         is_tls: true,
@@ -89,8 +91,8 @@ fn ssl(tls: &Agreed) -> SslTlv<'_> {
         version: tls.version.map(names::version),
         common_name: identity.and_then(|identity| identity.common_name.as_deref()),
         cipher: tls.suite.map(names::openssl_suite),
-        signature_algorithm: presented.and_then(|presented| presented.signature),
-        key_algorithm: presented.and_then(|presented| presented.key.as_deref()),
+        signature_algorithm: tls.presented.and_then(Presented::signature),
+        key_algorithm,
         client_certificate: None,
     }
 }

@@ -33,7 +33,6 @@
 
 use std::mem;
 use std::ops::ControlFlow;
-use std::sync::Arc;
 
 use becket_config::choices::Introduction;
 use becket_proto::half_pipe::HalfPipe;
@@ -465,7 +464,7 @@ impl<N: Net> HelloDecision<N> {
 
     /// Returns the algorithms of becket's own certificate, if the PROXY header to the backend
     /// contains them.
-    fn presented(&self) -> Option<Arc<Presented>> {
+    fn presented(&self) -> Option<Presented> {
         let version = self.pool.backend().keys.proxy_header;
         version.filter(|version| *version == Introduction::V2)?;
         let certificate = &self.handshake.as_ref()?.certificate;
