@@ -101,7 +101,21 @@ fn names(site: &Site<'_>) -> String {
     });
     let sections: String = sections.collect();
     format!(
-        "  access_log off;\n  server_names_hash_max_size 262144;\n  server_names_hash_bucket_size 128;\n{sections}"
+        "  access_log off;\n  server_names_hash_max_size 262144;\n  server_names_hash_bucket_size 128;\n{}{sections}",
+        temporary(site)
+    )
+}
+
+/// Returns the folders for temporary files, which nginx creates at a start.
+fn temporary(site: &Site<'_>) -> String {
+    let directory = site.directory.display();
+    format!(
+        "  client_body_temp_path {directory}/nginx-a;
+  proxy_temp_path {directory}/nginx-b;
+  fastcgi_temp_path {directory}/nginx-c;
+  uwsgi_temp_path {directory}/nginx-d;
+  scgi_temp_path {directory}/nginx-e;
+"
     )
 }
 
@@ -114,14 +128,9 @@ fn files(site: &Site<'_>, sealed: &str) -> String {
   tcp_nopush on;
   open_file_cache max=1000;
   keepalive_requests 1000000;
-  client_body_temp_path {directory}/nginx-a;
-  proxy_temp_path {directory}/nginx-b;
-  fastcgi_temp_path {directory}/nginx-c;
-  uwsgi_temp_path {directory}/nginx-d;
-  scgi_temp_path {directory}/nginx-e;
-  server {{ listen {address}{sealed} backlog={BACKLOG}; root {files};{early}{kernel} }}",
+{temporary}  server {{ listen {address}{sealed} backlog={BACKLOG}; root {files};{early}{kernel} }}",
         address = site.address,
-        directory = site.directory.display(),
+        temporary = temporary(site),
         files = site.files().display(),
         early = match site.settings.resume.as_str() {
             EARLY if !sealed.is_empty() => " ssl_early_data on;",
