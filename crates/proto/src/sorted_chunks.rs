@@ -9,12 +9,13 @@
 //! place. Every call on a list must use the same order. Chunks are divided, but never joined.
 
 use std::cmp::Ordering;
+use std::mem;
 use std::sync::Arc;
 
 #[derive(Clone, Debug)]
 pub struct SortedChunks<T> {
     /// Chunks with at least one item each.
-    chunks: Vec<Arc<Vec<T>>>,
+    chunks: Vec<Arc<[T]>>,
     len: usize,
 }
 
@@ -33,11 +34,9 @@ impl<T: Clone> SortedChunks<T> {
         let mut list = Self::default();
         let mut items = items.into_iter().peekable();
         while items.peek().is_some() {
-            let mut chunk = Vec::with_capacity(MOST / 2);
-            chunk.extend(items.by_ref().take(MOST / 2));
-            chunk.shrink_to_fit();
+            let chunk: Arc<[T]> = items.by_ref().take(MOST / 2).collect();
             list.len += chunk.len();
-            list.chunks.push(Arc::new(chunk));
+            list.chunks.push(chunk);
         }
         list
     }
@@ -73,23 +72,21 @@ impl<T: Clone> SortedChunks<T> {
     /// Inserts an item at the place that `order` wants. Returns the item that it replaces.
     pub fn insert(&mut self, item: T, order: impl Fn(&T) -> Ordering) -> Option<T> {
         let Some((at, inside)) = self.find(&order) else {
-            self.chunks.push(Arc::new(vec![item]));
+            self.chunks.push([item].into());
             self.len = 1;
             return None;
         };
-        let chunk = self.chunks.get_mut(at).map(Arc::make_mut)?;
+        let chunk = self.chunks.get_mut(at)?;
         match inside {
-            Ok(inside) => Some(std::mem::replace(chunk.get_mut(inside)?, item)),
+            Ok(inside) => Some(mem::replace(Arc::make_mut(chunk).get_mut(inside)?, item)),
             Err(inside) => {
-                // Doubling would waste a third of the memory.
-                chunk.reserve_exact(1);
-                chunk.insert(inside, item);
+                let mut items = chunk.to_vec();
+                items.insert(inside, item);
                 self.len += 1;
-                if chunk.len() > MOST {
-                    let mut rest = chunk.split_off(MOST / 2);
-                    chunk.shrink_to_fit();
-                    rest.shrink_to_fit();
-                    self.chunks.insert(at + 1, Arc::new(rest));
+                let rest = (items.len() > MOST).then(|| items.split_off(MOST / 2));
+                *chunk = items.into();
+                if let Some(rest) = rest {
+                    self.chunks.insert(at + 1, rest.into());
                 }
                 None
             }
@@ -99,11 +96,14 @@ impl<T: Clone> SortedChunks<T> {
     pub fn remove(&mut self, order: impl Fn(&T) -> Ordering) -> Option<T> {
         let (at, inside) = self.find(&order)?;
         let inside = inside.ok()?;
-        let chunk = self.chunks.get_mut(at).map(Arc::make_mut)?;
-        let item = chunk.remove(inside);
+        let chunk = self.chunks.get_mut(at)?;
+        let mut items = chunk.to_vec();
+        let item = items.remove(inside);
         self.len -= 1;
-        if chunk.is_empty() {
+        if items.is_empty() {
             self.chunks.remove(at);
+        } else {
+            *chunk = items.into();
         }
         Some(item)
     }
@@ -111,7 +111,7 @@ impl<T: Clone> SortedChunks<T> {
     /// Returns the chunk of the wanted place, and the place in it: `Err` if an item can be inserted
     /// there. Returns `None` for an empty list.
     fn find(&self, order: &impl Fn(&T) -> Ordering) -> Option<(usize, Result<usize, usize>)> {
-        let is_up_to = |chunk: &Arc<Vec<T>>| {
+        let is_up_to = |chunk: &Arc<[T]>| {
             let first = chunk.first();
             first.is_some_and(|first| order(first) != Ordering::Greater)
         };
