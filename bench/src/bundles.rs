@@ -47,7 +47,8 @@ impl Bundles {
 
     /// Replaces a certificate in one step. Returns the size of the server's certificate in bytes.
     pub fn write(&self, number: usize) -> Result<usize, Error> {
-        let params = CertificateParams::new([name(number)]).map_err(failed)?;
+        let mut params = CertificateParams::new([name(number)]).map_err(failed)?;
+        params.use_authority_key_identifier_extension = true;
         let key = KeyPair::generate().map_err(failed)?;
         let signed = params.signed_by(&key, &self.issuer).map_err(failed)?;
         let text = signed.pem() + &self.issuer_text + &key.serialize_pem();

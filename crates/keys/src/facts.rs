@@ -9,11 +9,29 @@ use becket_proto::ticket::UnixSeconds;
 use x509_parser::error::X509Error;
 use x509_parser::nom;
 use x509_parser::prelude::{
-    CertificateRevocationList, FromDer, GeneralName, Validity, X509Certificate,
+    CertificateRevocationList, FromDer, GeneralName, ParsedExtension, Validity, X509Certificate,
 };
 
 pub fn certificate(der: &[u8]) -> Option<X509Certificate<'_>> {
     X509Certificate::from_der(der).ok().map(|(_, read)| read)
+}
+
+/// Returns the identifier of the certificate's public key.
+pub(super) fn key_identifier<'a>(certificate: &X509Certificate<'a>) -> Option<&'a [u8]> {
+    let mut extensions = certificate.extensions().iter();
+    extensions.find_map(|it| match it.parsed_extension() {
+        ParsedExtension::SubjectKeyIdentifier(id) => Some(id.0),
+        _ => None,
+    })
+}
+
+/// Returns the identifier of the public key that a certificate names as its issuer's.
+pub(super) fn issuer_key_identifier<'a>(certificate: &X509Certificate<'a>) -> Option<&'a [u8]> {
+    let mut extensions = certificate.extensions().iter();
+    extensions.find_map(|it| match it.parsed_extension() {
+        ParsedExtension::AuthorityKeyIdentifier(id) => Some(id.key_identifier.as_ref()?.0),
+        _ => None,
+    })
 }
 
 /// Parses a DER revocation list.

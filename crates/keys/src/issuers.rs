@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 
 use rustls::{Error, RootCertStore};
@@ -13,6 +14,7 @@ use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, Validity, X509Certificate};
 
 use super::digest::digest;
+use super::facts;
 
 /// The certificates of a chain after the first one, in its order.
 #[derive(Debug)]
@@ -21,6 +23,8 @@ pub struct Issuers {
     pub(super) facts: Vec<IssuerFacts>,
     /// The last issuer as the only trust anchor.
     anchor: OnceLock<Result<Arc<RootCertStore>, Error>>,
+    /// `true` after the signatures of a chain with these issuers were verified.
+    pub(super) is_verified: AtomicBool,
 }
 
 #[derive(Debug)]
@@ -29,6 +33,8 @@ pub(super) struct IssuerFacts {
     pub(super) subject: Box<[u8]>,
     pub(super) issuer: Box<[u8]>,
     pub(super) validity: Validity,
+    /// Identifier of its public key; `None` if the certificate has none.
+    pub(super) key_identifier: Option<Box<[u8]>>,
 }
 
 impl Issuers {
@@ -41,12 +47,14 @@ impl Issuers {
                 subject: read.subject().as_raw().into(),
                 issuer: read.issuer().as_raw().into(),
                 validity: read.validity().clone(),
+                key_identifier: facts::key_identifier(&read).map(Into::into),
             })
         });
         Ok(Self {
             facts: facts.collect::<Result<_, String>>()?,
             certificates: certificates.to_vec(),
             anchor: OnceLock::new(),
+            is_verified: AtomicBool::new(false),
         })
     }
 

@@ -11,6 +11,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 use becket_multibuffer::PrivateKey;
 use rustls::client::verify_server_cert_signed_by_trust_anchor;
@@ -51,6 +52,16 @@ pub struct Loader {
     pub tokens: Tokens,
     pub issuers: IssuerTable,
     pub checked: CheckedFiles,
+    /// `true` to verify every signature, also those of many certificates.
+    pub verifies_all: bool,
+}
+
+/// Which signatures of chains are verified.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verified {
+    All,
+    /// Those of one chain for each list of issuers. Others must name the key of their issuer.
+    OnePerIssuers,
 }
 
 /// A chain to check, and what was read from its first certificate.
@@ -60,6 +71,7 @@ struct Chain<'a> {
     leaf: &'a CertificateDer<'static>,
     parsed: X509Certificate<'a>,
     issuers: Arc<Issuers>,
+    verified: Verified,
 }
 
 impl Loader {
@@ -108,12 +120,12 @@ impl Loader {
     }
 
     /// Checks the files of a job. Blocks only for a key on a token.
-    pub(super) fn check(&self, job: &Job, mut texts: Texts) -> LoadOutcome {
+    pub(super) fn check(&self, job: &Job, mut texts: Texts, verified: Verified) -> LoadOutcome {
         let mut report = std::mem::take(&mut texts.report);
         let pem = texts.parse(job, &self.issuers, &mut report);
         let chain = pem
             .as_ref()
-            .and_then(|pem| self.chain(job, pem, &mut report));
+            .and_then(|pem| self.chain(job, pem, verified, &mut report));
         let (loaded, names) = match chain {
             Some(chain) => self.loaded(&chain, texts, &mut report),
             None => (None, None),
@@ -125,7 +137,13 @@ impl Loader {
         }
     }
 
-    fn chain<'a>(&self, job: &'a Job, pem: &'a Pem, report: &mut Report) -> Option<Chain<'a>> {
+    fn chain<'a>(
+        &self,
+        job: &'a Job,
+        pem: &'a Pem,
+        verified: Verified,
+        report: &mut Report,
+    ) -> Option<Chain<'a>> {
         let (path, file) = (&*job.path, job.file());
         let (leaf, issuers) = pem.certificates.split_first()?;
         let parsed = parse(path, file, leaf, report)?;
@@ -140,6 +158,7 @@ impl Loader {
             leaf,
             parsed,
             issuers: issuers.ok()?,
+            verified,
         })
     }
 
@@ -316,6 +335,12 @@ impl Loader {
     /// Verifies the signatures, with the last certificate as the trust anchor. Ignores expiry,
     /// because an expired certificate is only a warning.
     fn verify(&self, chain: &Chain<'_>) -> Option<Error> {
+        if chain.verified == Verified::OnePerIssuers
+            && chain.issuers.is_verified.load(Ordering::Relaxed)
+            && chain.names_issuers_key()
+        {
+            return None;
+        }
         let roots = match chain.issuers.anchor()? {
             Ok(roots) => roots,
             Err(error) => return Some(error),
@@ -332,7 +357,11 @@ impl Loader {
         let algorithms = self.provider.signature_verification_algorithms.all;
         let verified =
             verify_server_cert_signed_by_trust_anchor(&leaf, &roots, between, at, algorithms);
-        match verified.err()? {
+        let Err(fault) = verified else {
+            chain.issuers.is_verified.store(true, Ordering::Relaxed);
+            return None;
+        };
+        match fault {
             Error::InvalidCertificate(
                 CertificateError::Expired
                 | CertificateError::ExpiredContext { .. }
@@ -385,6 +414,14 @@ impl Chain<'_> {
         let issuers = std::iter::once(self.parsed.issuer().as_raw()).chain(of_issuers);
         let mut pairs = issuers.zip(facts.iter().map(|facts| &*facts.subject));
         pairs.position(|(issuer, subject)| issuer != subject)
+    }
+
+    /// Returns `true` if the first certificate names the public key of the second one as its
+    /// issuer's.
+    fn names_issuers_key(&self) -> bool {
+        let named = facts::issuer_key_identifier(&self.parsed);
+        let issuer = self.issuers.facts.first();
+        named.is_some_and(|named| issuer.and_then(|it| it.key_identifier.as_deref()) == Some(named))
     }
 
     /// Returns all certificates of the chain.

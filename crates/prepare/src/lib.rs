@@ -10,10 +10,10 @@
 //! all inputs other than the file, and [`Prepared`] is the result.
 //!
 //! ```
-//! use becket_prepare::{ServerNames, flags::Flags, source::ConfigSource};
+//! use becket_prepare::{Purpose, flags::Flags, source::ConfigSource};
 //! use rustls_pki_types::UnixTime;
 //! let source = ConfigSource::at(Flags::default(), "/".into());
-//! let rejected = source.load(UnixTime::now(), ServerNames::Later).unwrap_err();
+//! let rejected = source.load(UnixTime::now(), Purpose::Serve).unwrap_err();
 //! assert!(rejected.errors.iter().any(|problem| problem.path == "--frontend"));
 //! ```
 //!
@@ -58,7 +58,7 @@ use rustls_pki_types::UnixTime;
 use tracing_subscriber::filter::LevelFilter;
 
 use self::changed::Renewing;
-pub use self::names::ServerNames;
+pub use self::names::Purpose;
 use self::resolver::{HostAddresses, HostResolver, has_ipv6};
 use becket_keys::certificates::CertificateMap;
 use becket_keys::checked::CheckedFiles;
@@ -81,7 +81,7 @@ pub struct Environment<'a> {
     /// Maximum number of open file descriptors of the process.
     pub descriptors: u64,
     pub resolver: HostResolver,
-    pub server_names: ServerNames,
+    pub purpose: Purpose,
     pub files: Files,
     /// Batch signer for RSA; `None` if the processor does not support it.
     pub multibuffer: Option<Multibuffer>,
@@ -96,14 +96,14 @@ pub struct Environment<'a> {
 
 impl<'a> Environment<'a> {
     /// Returns the environment of this host, without tokens.
-    pub fn system(base: &'a Path, now: UnixTime, server_names: ServerNames, files: Files) -> Self {
+    pub fn system(base: &'a Path, now: UnixTime, purpose: Purpose, files: Files) -> Self {
         Self {
             base,
             now,
             ipv6: has_ipv6(),
             descriptors: becket_sys::rlimit::most_open_files(),
             resolver: HostResolver::system(),
-            server_names,
+            purpose,
             files,
             multibuffer: Multibuffer::detect(),
             tokens: Tokens::default(),
@@ -163,11 +163,14 @@ pub fn prepare(reading: Reading, environment: &Environment<'_>) -> Result<Prepar
 fn build(file: &File, environment: &Environment<'_>) -> (Config, Report, CheckedFiles) {
     let mut builder = ConfigBuilder::new(file, environment);
     if let Some(path) = checked_files(file, environment.base) {
-        builder.loader.checked = CheckedFiles::read(path);
+        builder.loader.checked = match environment.purpose {
+            Purpose::Check => CheckedFiles::append(path),
+            Purpose::Serve => CheckedFiles::read(path),
+        };
     }
     builder.loader.tokens = environment.tokens.open(file);
     file.check(&mut builder.report);
-    if environment.server_names == ServerNames::Now {
+    if environment.purpose == Purpose::Check {
         builder.names = names::look_up(file, &environment.resolver);
     }
     let backends = builder.backends();
@@ -227,6 +230,7 @@ impl<'a> ConfigBuilder<'a> {
                 tokens: environment.tokens.clone(),
                 issuers: environment.issuers.clone(),
                 checked: CheckedFiles::default(),
+                verifies_all: environment.purpose == Purpose::Check,
             },
             report: Report::default(),
             names: HashMap::new(),
@@ -405,10 +409,10 @@ impl ConfigBuilder<'_> {
     }
 
     /// Returns the addresses of a server or a peer. Resolves a host name only with
-    /// [`ServerNames::Now`], and otherwise returns no address for it. A failed lookup is a warning.
+    /// [`Purpose::Check`], and otherwise returns no address for it. A failed lookup is a warning.
     fn known_addresses(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         let is_name = matches!(address, Address::Name(..));
-        if is_name && self.environment.server_names == ServerNames::Later {
+        if is_name && self.environment.purpose == Purpose::Serve {
             return Vec::new();
         }
         let look_up = |name: &str| {

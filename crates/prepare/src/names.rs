@@ -11,11 +11,11 @@ use becket_config::file::File;
 use crate::resolver::{HostAddresses, HostResolver};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ServerNames {
-    /// Resolve names during the preparation, for `becket check`.
-    Now,
-    /// Resolve names at run time.
-    Later,
+pub enum Purpose {
+    /// `becket check`: names are resolved during the preparation, and no earlier check is trusted.
+    Check,
+    /// Names are resolved at run time, and signatures of many certificates are not verified.
+    Serve,
 }
 
 /// Resolves the names of all servers and peers, each once. Blocks for at most [`PATIENCE`].

@@ -280,7 +280,7 @@ impl ConfigBuilder<'_> {
                     .is_err()
         };
         let held = before.certificates.entry(ON_DEMAND);
-        held.filter(|it| is_gone(&it.loaded.file))
+        held.filter(|it| is_gone(&it.loaded.file()))
             .cloned()
             .collect()
     }

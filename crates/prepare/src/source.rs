@@ -18,7 +18,7 @@ use rustls_pki_types::UnixTime;
 use super::changed::ChangedFiles;
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
-use super::{Environment, Prepared, ServerNames, prepare};
+use super::{Environment, Prepared, Purpose, prepare};
 use becket_keys::files::{Files, LARGEST, clean, reason};
 use becket_keys::issuers::IssuerTable;
 use becket_keys::signing::token::Tokens;
@@ -196,7 +196,7 @@ impl ConfigSource {
         let folder = self.folder();
         let environment = Environment {
             tokens: running.tokens.clone(),
-            ..self.environment(&folder, now, ServerNames::Later)
+            ..self.environment(&folder, now, Purpose::Serve)
         };
         renew(running, changed, &environment)
     }
@@ -219,7 +219,7 @@ impl ConfigSource {
     ///
     /// # Errors
     /// Returns all problems.
-    pub fn load(&self, now: UnixTime, names: ServerNames) -> Result<Prepared, Rejected> {
+    pub fn load(&self, now: UnixTime, names: Purpose) -> Result<Prepared, Rejected> {
         self.load_in(&self.environment(&self.folder(), now, names))
     }
 
@@ -232,16 +232,11 @@ impl ConfigSource {
         let running = Some(running);
         self.load_in(&Environment {
             running,
-            ..self.environment(&self.folder(), now, ServerNames::Later)
+            ..self.environment(&self.folder(), now, Purpose::Serve)
         })
     }
 
-    fn environment<'a>(
-        &self,
-        folder: &'a Path,
-        now: UnixTime,
-        names: ServerNames,
-    ) -> Environment<'a> {
+    fn environment<'a>(&self, folder: &'a Path, now: UnixTime, names: Purpose) -> Environment<'a> {
         Environment {
             tokens: self.tokens.clone(),
             trials: self.trials.clone(),
