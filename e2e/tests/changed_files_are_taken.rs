@@ -6,8 +6,8 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 
 use becket_e2e::{
-    AS_NOBODY, Backend, Becket, Bundle, Client, Key, Place, Shape, Trust, eventually, fresh_host,
-    nobody, now, until,
+    AS_NOBODY, Backend, Becket, Bundle, Client, Key, Place, REQUEST, Shape, Trust, eventually,
+    fresh_host, http_get, nobody, now, until,
 };
 use rustls::client::Resumption;
 
@@ -116,6 +116,51 @@ fn links_of_certbot_are_followed_and_an_incomplete_renewal_is_rejected() {
     place.write("archive/fullchain2.pem", &third.certificate);
     place.write("archive/privkey2.pem", &third.key);
     visitor.awaits(&third);
+}
+
+/// A volume of Kubernetes: files are links through `..data`, which is replaced atomically.
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_changed_volume_reloads_the_configuration_whole_or_not_at_all() {
+    let place = Place::new();
+    let [first, second] = ["one", "two"].map(Backend::http);
+    place.issue("site.pem", &[NAME], Key::Ecdsa);
+    let certificate = format!("[{:?}]", place.text("site.pem"));
+    let shape = Shape::new(first.address).certificates(&certificate);
+    let started = shape.process("watch-config = true");
+    let volume = |name: &str, text: &str| {
+        fs::create_dir(place.path(name)).unwrap();
+        place.write(&format!("{name}/becket.toml"), text);
+        relink(&place, name, "..data");
+    };
+    volume("..1", &started.text());
+    symlink("..data/becket.toml", place.path("becket.toml")).unwrap();
+    let command = Becket::command(&place, &["run", "--config", "becket.toml"]);
+    let becket = Becket::spawn(command, place.folder(), started.web, started.admin);
+    becket.ready();
+    let trust = Trust::new(&place);
+    let answer = || {
+        let mut client = Client::connect_as(becket.web, &trust, NAME).ok()?;
+        client.ask(REQUEST).ok()
+    };
+    assert!(answer().unwrap().ends_with(b"one"));
+    volume("..2", "[[listener]]\nname = 7");
+    let health =
+        || http_get(becket.admin, "/healthz").map_or_else(|_| String::new(), |(_, text)| text);
+    eventually("the reload is refused", || {
+        health().contains("serving; the last reload was refused")
+    });
+    becket.says("the configuration has changed; reloading");
+    assert!(answer().unwrap().ends_with(b"one"));
+    let text = started.text();
+    let [was, is] = [&first, &second].map(|backend| backend.address.to_string());
+    volume("..3", &text.replace(&was, &is));
+    eventually("the changed configuration is in use", || {
+        answer().is_some_and(|answer| answer.ends_with(b"two"))
+    });
+    eventually("the reload has succeeded", || {
+        health().ends_with("serving\n")
+    });
 }
 
 #[test]

@@ -447,6 +447,8 @@ pub struct Process {
     pub key_log: bool,
     /// Reload certificate files when they change.
     pub watch: bool = true,
+    /// Reload the configuration when its file or a cluster secret changes.
+    pub watch_config: bool,
     /// File that remembers which certificate files were checked, so that the next start with many
     /// certificates is faster.
     pub certificate_cache: Option<String>,

@@ -235,6 +235,11 @@ impl Responder {
     fn health(&self) -> Response {
         if self.state.is_draining() {
             plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+        } else if self.state.is_reload_refused() {
+            plain(
+                StatusCode::OK,
+                "serving; the last reload was refused: see /status\n",
+            )
         } else {
             plain(StatusCode::OK, "serving\n")
         }

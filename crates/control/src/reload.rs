@@ -193,7 +193,7 @@ pub fn waiting_for_restart(old: &Config, new: &Config) -> Vec<String> {
         "process",
         was,
         is,
-        &["certificate-cache", "key-log", "watch"],
+        &["certificate-cache", "key-log", "watch", "watch-config"],
     ));
     for listener in &new.listeners {
         let kept = |other: &&Arc<Listener>| {

@@ -182,6 +182,12 @@ impl AdminState {
         });
     }
 
+    pub fn is_reload_refused(&self) -> bool {
+        let current = self.current();
+        let last = current.changes.reload.as_ref();
+        last.is_some_and(|reload| !reload.errors.is_empty())
+    }
+
     pub fn refuse_upgrade(&self, refused: ReloadOutcome) {
         self.change(|current| {
             let changes = &mut current.changes;

@@ -24,6 +24,8 @@ pub(super) struct Needs {
     /// Subset of `files` whose changes are applied without a reload, in groups of files that are
     /// loaded together.
     pub(super) watched: Vec<Vec<PathBuf>>,
+    /// Subset of `files` whose changes cause a reload.
+    pub(super) reloaded: Vec<PathBuf>,
     pub(super) logs: Vec<PathBuf>,
     /// Tokens that hold configured private keys.
     pub(super) tokens: Vec<TokenSpec>,
@@ -64,6 +66,10 @@ impl Needs {
                 .map(|group| group.iter().map(|text| folder.join(&**text)).collect())
                 .collect(),
             files: files.map(|text| folder.join(&*text)).collect(),
+            reloaded: secrets(file)
+                .filter(|_| file.process.watch_config)
+                .map(|text| folder.join(text))
+                .collect(),
             logs: logs
                 .filter_map(|log| Some(folder.join(log.file()?)))
                 .collect(),
@@ -79,12 +85,15 @@ impl Needs {
 /// Returns the value of every key that names a file to read.
 fn files(file: &File) -> Vec<Cow<'_, str>> {
     let mut files = file.files_of_certificates().concat();
-    if let Some(cluster) = &file.cluster {
-        let secrets = cluster.secret.iter().chain(&cluster.accept_secrets);
-        let all = secrets.chain(&cluster.secret_from_key);
-        files.extend(all.map(|text| Cow::Borrowed(text.as_str())));
-    }
+    files.extend(secrets(file).map(Cow::Borrowed));
     files
+}
+
+fn secrets(file: &File) -> impl Iterator<Item = &str> {
+    file.cluster.iter().flat_map(|cluster| {
+        let secrets = cluster.secret.iter().chain(&cluster.accept_secrets);
+        secrets.chain(&cluster.secret_from_key).map(String::as_str)
+    })
 }
 
 #[cfg(test)]

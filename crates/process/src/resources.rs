@@ -157,6 +157,8 @@ pub(super) struct Holdings {
     pub(super) watched: Vec<Vec<PathBuf>>,
     /// Watched files that only root can change, and their stamps before the process reads them.
     pub(super) places: WatchedPlaces,
+    /// Files whose changes cause a reload, with their stamps before the process reads them.
+    pub(super) reloaded: WatchedPlaces,
     pub(super) keys: Process,
     pub(super) acme: Option<Acme>,
     pub(super) agents: Agents,

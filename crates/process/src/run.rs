@@ -35,7 +35,7 @@ use crate::protocol::{
 };
 use crate::signals::Signals;
 use becket_keys::signing::token::agents::Agents;
-use becket_keys::watch::Watch;
+use becket_keys::watch::{Watch, WatchedPlaces};
 use becket_log::Logging;
 use becket_prepare::source::ConfigSource;
 
@@ -49,6 +49,8 @@ pub(super) struct Runner {
     pub(super) admin_socket: Option<SocketFile>,
     pub(super) pid_file: Option<PidFile>,
     pub(super) watch: Watch,
+    /// The configuration file and the cluster secrets, if they are watched.
+    pub(super) config_watch: Watch,
     renewing: PendingRenewal,
     pub(super) companion: Companion,
     /// Number of reloads that the serving process has requested.
@@ -84,6 +86,7 @@ impl Runner {
             admin_socket: None,
             pid_file: None,
             watch: Watch::default(),
+            config_watch: Watch::default(),
             renewing: PendingRenewal::default(),
             companion: Companion::default(),
             asked: 0,
@@ -161,6 +164,10 @@ impl Runner {
                 changes = self.watch.settled() => {
                     self.renewing.add(changes);
                     return Input::FilesChanged;
+                }
+                _ = self.config_watch.settled() => {
+                    tracing::info!(name: "configuration-changed", "the configuration has changed; reloading");
+                    return Input::Requested(OperatorRequest::Reload);
                 }
             };
             self.reported += 1;
@@ -337,7 +344,7 @@ impl Runner {
             let sockets = &mut self.held.current.sockets;
             sockets.retain(|(kind, _), _| *kind != SocketKind::Datagrams);
         }
-        let (seen, needs) = self.look();
+        let (seen, needs, reloaded) = self.look_and_watch();
         let times = times(&seen);
         let (mut offer, mut holdings) = self.offer(&seen, &needs);
         if !self.held.has_committed {
@@ -352,6 +359,7 @@ impl Runner {
                 (offer, holdings) = self.offer(&seen, &needs);
             }
         }
+        holdings.reloaded = reloaded;
         offer.log_holders();
         let pair = replaces.map(|_| UnixStream::pair()).transpose()?;
         let mut child = Child::start(process, &program).map_err(|error| {
@@ -416,9 +424,10 @@ impl Runner {
     /// Sends the command to load the current configuration. Returns the timeouts of that
     /// configuration.
     fn reload(&mut self, process: u32) -> ProcessTimes {
-        let (seen, mut needs) = self.look();
+        let (seen, mut needs, reloaded) = self.look_and_watch();
         needs.workers = self.held.current.workers;
         let (mut offer, mut holdings) = self.offer(&seen, &needs);
+        holdings.reloaded = reloaded;
         let user = self.setup.identity.as_ref();
         holdings.agents = offer.start_agents(&seen, &needs, user, None);
         offer.listing.asked = self.asked;
@@ -448,6 +457,19 @@ impl Runner {
         let seen = FoundConfig::by(source, self.setup.identity.is_some());
         let needs = Needs::by(&seen.file, &source.folder());
         (seen, needs)
+    }
+
+    /// Returns the configuration, and the stamps of the files whose changes cause a reload.
+    fn look_and_watch(&self) -> (FoundConfig, Needs, WatchedPlaces) {
+        let (seen, needs) = self.look();
+        if !seen.file.process.watch_config {
+            return (seen, needs, WatchedPlaces::default());
+        }
+        let file = self.setup.source.file();
+        let places = WatchedPlaces::of(file.into_iter().chain(needs.reloaded).collect());
+        // Reads the file again, so that no change between the two is missed.
+        let (seen, needs) = self.look();
+        (seen, needs, places)
     }
 
     fn offer(&mut self, seen: &FoundConfig, needs: &Needs) -> (ResourceOffer, Holdings) {
@@ -482,6 +504,7 @@ impl Runner {
             logs,
             watched,
             places,
+            reloaded: WatchedPlaces::default(),
             keys: seen.file.process.clone(),
             acme: seen.file.acme.clone(),
             agents: Agents::default(),
@@ -497,14 +520,25 @@ impl Runner {
         if !places.is_empty() {
             self.watch.replace(places);
         }
+        self.watch_config();
         if self.pid_file.is_none() {
             self.write_pid();
         }
     }
 
+    fn watch_config(&mut self) {
+        self.config_watch.stop();
+        let places = std::mem::take(&mut self.held.current.reloaded);
+        if !places.is_empty() {
+            self.config_watch.replace(places);
+        }
+    }
+
     /// Reads the supervisor's settings from the configuration, for a process that already serves.
     pub(super) fn adopt_configuration(&mut self) {
-        let (seen, needs) = self.look();
+        let (seen, needs, reloaded) = self.look_and_watch();
+        self.held.current.reloaded = reloaded;
+        self.watch_config();
         if seen.is_roots {
             self.held.current.logs = needs.logs;
             self.watch.replace(places_of(&needs.watched));
