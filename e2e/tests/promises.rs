@@ -57,6 +57,7 @@ mod names_under_attack_harm_no_others;
 mod ocsp_responses_are_sent;
 mod operators_change_a_running_becket;
 mod passthrough;
+mod pods_are_rolled;
 mod ports_in_use_are_refused;
 mod processes_of_an_upgrade_are_killed;
 mod proxies_in_front_are_believed;

@@ -274,8 +274,7 @@ Exit codes: 0 upgraded, 1 not upgraded (reasons are printed), 2 wrong arguments.
 const SECRET: &str = "\
 Hosts with the same secret resume each other's sessions. Protect the file like a private key.
 
-Copy the file to every host with mode 0600. Set cluster.secret to its path, and a different
-cluster.node on each host.
+Copy the file to every host with mode 0600, and set cluster.secret to its path.
 See docs/reference/configuration.md for how to change the secret.";
 
 const MIGRATE: &str = "\
@@ -427,7 +426,6 @@ mod tests {
         assert_eq!(flags.cluster.node, Some(3));
         assert_eq!(flags.cluster.cluster_peer, ["b:7443", "[::1]:7443"]);
         for part in [
-            "--cluster-secret s",
             "--node 3",
             "--cluster-listen :1 --node 3",
             "--cluster-secret s --node 3 --cluster-peer b:1",

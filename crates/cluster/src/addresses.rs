@@ -207,8 +207,9 @@ impl ConfiguredPeer {
     }
 }
 
-/// Maximum number of addresses used per name. Every address receives HELLOs until a node answers.
-const MOST_OF_NAME: usize = 8;
+/// Maximum number of addresses used per name, as many as live peers. Every address receives HELLOs
+/// until a node answers.
+const MOST_OF_NAME: usize = 64;
 
 #[cfg(test)]
 mod tests {
@@ -289,16 +290,16 @@ mod tests {
 
     #[test]
     fn excess_addresses_are_ignored_consistently_and_counted() {
-        let many: Vec<String> = (1..=20).map(|host| format!("192.0.2.{host}")).collect();
+        let many: Vec<String> = (1..=100).map(|host| format!("192.0.2.{host}")).collect();
         let many: Vec<&str> = many.iter().map(String::as_str).collect();
         let turned: Vec<&str> = many.iter().rev().copied().collect();
         let mut addresses = addresses();
         assert!(found(&mut addresses, &many));
         let used = addresses.entries[1].peer.addresses.clone();
-        assert_eq!((used.len(), addresses.entries[1].peer.ignored), (8, 12));
+        assert_eq!((used.len(), addresses.entries[1].peer.ignored), (64, 36));
         assert!(!found(&mut addresses, &turned), "in another order");
         addresses.set(&[peer("b.test:1", &[])], AGAIN);
-        assert_eq!(addresses.entries[0].peer.ignored, 12, "as it was");
+        assert_eq!(addresses.entries[0].peer.ignored, 36, "as it was");
         assert!(found(&mut addresses, &["192.0.2.1"]));
         assert_eq!(addresses.entries[0].peer.ignored, 0);
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::address::{ListenAddress, PeerAddress};
-use crate::notation::{DAY, HOUR, Off, SECOND, Time, TimeOr, Whole};
+use crate::notation::{DAY, HOUR, Off, OwnAddress, SECOND, Time, TimeOr, WholeOr};
 use crate::section::section;
 
 section! {
@@ -14,8 +14,8 @@ pub struct Cluster {
     pub secret_from_key: Option<String>,
     /// Files with additional cluster secrets that this node accepts.
     pub accept_secrets: Vec<String>,
-    /// Number of this node; required, and different on each node.
-    #[serde(with = "Whole::<1, 65_535>")]
+    /// Number of this node, different on each node; `None` for the end of its address.
+    #[serde(with = "WholeOr::<OwnAddress, 1, 65_535>")]
     pub node: Option<u16>,
     /// UDP address for replication between peers; if absent, only tickets are shared.
     pub listen: Option<ListenAddress>,

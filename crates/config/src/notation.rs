@@ -231,6 +231,7 @@ macro_rules! words {
 words! {
     Off = "off";
     Auto = "auto";
+    OwnAddress = "address";
     System = "system";
 }
 

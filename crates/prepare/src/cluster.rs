@@ -3,7 +3,7 @@
 //! This module reads the secrets from files that only their owner can read. Names of peers are
 //! resolved at run time, because the hosts of a cluster must be able to start in any order.
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use becket_cluster::Peer;
@@ -20,10 +20,20 @@ use becket_proto::ticket::NodeId;
 use becket_sys::identity::UnixIdentity;
 
 use super::ConfigBuilder;
+use super::resolver::own_address;
 use becket_tls::config::Cluster;
 use becket_tls::secret;
 use becket_tls::secret::file::RunUser;
 use becket_tls::secret::shared::SharedSecret;
+
+/// Returns the last 16 bits of this host's address.
+fn own_number() -> Option<u16> {
+    let number = match own_address()? {
+        IpAddr::V4(address) => address.to_bits() as u16,
+        IpAddr::V6(address) => address.to_bits() as u16,
+    };
+    Some(number).filter(|number| *number > 0)
+}
 
 impl ConfigBuilder<'_> {
     /// Returns the settings of the cluster; `None` if the section is missing.
@@ -33,8 +43,15 @@ impl ConfigBuilder<'_> {
         let secrets = self.secrets(cluster);
         let listen = self.udp_address(&key!("cluster", cluster.listen), cluster.listen.as_ref());
         let peers = self.peers(cluster, listen);
+        let node = cluster.node.or_else(own_number).unwrap_or_else(|| {
+            let fault = "no route from which an address of this host could be taken";
+            let accepted = "1 to 65535, different on each node";
+            self.report
+                .refuse(key!("cluster", cluster.node), fault, accepted);
+            0
+        });
         Some(Cluster {
-            node: NodeId(cluster.node.unwrap_or_default()),
+            node: NodeId(node),
             secrets,
             rotation: EpochLength::of(cluster.rotation)?,
             listen,
@@ -72,6 +89,7 @@ impl ConfigBuilder<'_> {
         match found {
             Some((name, identity)) => RunUser {
                 uid: identity.uid,
+                gid: identity.gid,
                 name: name.to_owned(),
             },
             None => RunUser::effective(),

@@ -121,7 +121,7 @@ pub struct AcmeFlags {
 pub struct ClusterFlags {
     /// Share sessions with other beckets: the file from "becket secret FILE"
     #[serde(rename = "secret")]
-    #[arg(long, value_name = "FILE", requires = "node")]
+    #[arg(long, value_name = "FILE")]
     pub cluster_secret: Option<String>,
 
     /// UDP address that receives new sessions of other beckets; without it, only tickets are shared
@@ -134,7 +134,7 @@ pub struct ClusterFlags {
     #[arg(long, value_name = "ADDR", requires = "cluster_listen")]
     pub cluster_peer: Vec<String>,
 
-    /// Number of this becket in the cluster, 1 to 65535, unique
+    /// Number of this becket in the cluster, 1 to 65535, unique [default: from its address]
     #[arg(long, value_name = "N", requires = "cluster_secret")]
     pub node: Option<u32>,
 }

@@ -39,6 +39,17 @@ pub fn has_ipv6() -> bool {
     UdpSocket::bind("[::]:0").is_ok()
 }
 
+/// Returns the address from which this host sends to the Internet. Sends nothing.
+pub(super) fn own_address() -> Option<IpAddr> {
+    // Addresses for documentation, which are routed as any other.
+    let towards = |from: &str, to: &str| {
+        let socket = UdpSocket::bind(from).ok()?;
+        socket.connect(to).ok()?;
+        Some(socket.local_addr().ok()?.ip())
+    };
+    towards("0.0.0.0:0", "192.0.2.1:9").or_else(|| towards("[::]:0", "[2001:db8::1]:9"))
+}
+
 type Ask = dyn Fn(&str) -> io::Result<Vec<IpAddr>> + Send + Sync;
 
 impl HostResolver {

@@ -9,7 +9,7 @@
 use std::io;
 
 use nix::unistd::{Gid, Uid, setgroups, setresgid, setresuid};
-use rustix::process::{DumpableBehavior, geteuid, set_dumpable_behavior};
+use rustix::process::{DumpableBehavior, getegid, geteuid, set_dumpable_behavior};
 use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_no_new_privs};
 
 use crate::identity::UnixIdentity;
@@ -22,6 +22,11 @@ pub fn is_root() -> bool {
 #[must_use]
 pub fn effective_user() -> u32 {
     geteuid().as_raw()
+}
+
+#[must_use]
+pub fn effective_group() -> u32 {
+    getegid().as_raw()
 }
 
 /// Switches to `identity` permanently, and drops all capabilities.

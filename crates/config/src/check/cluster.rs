@@ -17,13 +17,6 @@ impl Cluster {
             let accepted = "a file that \"becket secret FILE\" made";
             report.refuse(key!(at, self.secret), "missing", accepted);
         }
-        if self.node.is_none() {
-            report.refuse(
-                key!(at, self.node),
-                "missing",
-                "1 to 65535, different on each node",
-            );
-        }
         if EpochLength::of(self.rotation).is_none() {
             report.refuse(
                 key!(at, self.rotation),

@@ -30,10 +30,11 @@ impl FileFault {
     }
 }
 
-/// The user that becket runs as, or will run as.
+/// The user and the group that becket runs as, or will run as.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunUser {
     pub uid: u32,
+    pub gid: u32,
     /// User name, for suggested shell commands.
     pub name: String,
 }
@@ -45,7 +46,11 @@ impl RunUser {
             0 => "root".to_owned(),
             uid => uid.to_string(),
         };
-        Self { uid, name }
+        Self {
+            uid,
+            gid: privileges::effective_group(),
+            name,
+        }
     }
 
     /// Rejects a file of another user, because that user could change its mode and then read or
@@ -64,7 +69,8 @@ impl RunUser {
     }
 }
 
-/// Reads a small file that root or `user` owns and that no other user can access.
+/// Reads a small file that root or `user` owns and that no other user can access. The group of
+/// `user` may read a file of root, because Kubernetes gives secrets to a process so.
 ///
 /// # Errors
 /// Fails if the path does not exist or is not a file, if the file is too large or not text, or if
@@ -74,7 +80,8 @@ pub fn read(files: &Files, path: &Path, user: &RunUser) -> Result<Zeroizing<Stri
     let (file, metadata) = files.open(path).map_err(|error| fault(&error))?;
     user.check_owner(path, metadata.uid())?;
     let mode = metadata.mode() & 0o777;
-    if mode & 0o077 != 0 {
+    let is_given = metadata.uid() == 0 && user.uid != 0 && metadata.gid() == user.gid;
+    if mode & if is_given { 0o037 } else { 0o077 } != 0 {
         let fault = format!("users other than its owner have access (mode {mode:04o})");
         let advice = format!("chmod 600 {}", quoted(path));
         return Err(FileFault::new(fault, advice));
@@ -174,6 +181,7 @@ mod tests {
         let owner = fs::metadata(&path).unwrap().uid();
         let user = RunUser {
             uid: owner + 1,
+            gid: 7,
             name: "becket".to_owned(),
         };
         assert!(user.check_owner(&path, 0).is_ok(), "root");
@@ -185,6 +193,19 @@ mod tests {
             let refused = super::read(&Files::default(), &path, &user);
             assert!(refused.unwrap_err().fault.starts_with("it belongs to"));
             return;
+        }
+        create(&path, "one\n").unwrap();
+        // Root can give a file to the user's group.
+        for (gid, mode, is_accepted) in [
+            (7, 0o440, true),
+            (8, 0o440, false),
+            (7, 0o460, false),
+            (7, 0o444, false),
+        ] {
+            std::os::unix::fs::chown(&path, None, Some(gid)).unwrap();
+            fs::set_permissions(&path, fs::Permissions::from_mode(mode)).unwrap();
+            let read = super::read(&Files::default(), &path, &user);
+            assert_eq!(read.is_ok(), is_accepted, "{gid} {mode:o}");
         }
         // Root can give a file to another user.
         std::os::unix::fs::chown(&path, Some(12345), None).unwrap();
