@@ -93,9 +93,10 @@ impl Loader {
     }
 
     fn check_all(&self, batch: Numbered<(&Job, Texts)>) -> Numbered<LoadOutcome> {
-        let verified = match self.verifies_all {
-            true => Verified::All,
-            false => Verified::OnePerIssuers,
+        let verified = if self.verifies_all {
+            Verified::All
+        } else {
+            Verified::OnePerIssuers
         };
         let check = |(number, (job, texts))| (number, self.check(job, texts, verified));
         batch.into_iter().map(check).collect()
