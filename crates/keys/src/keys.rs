@@ -60,7 +60,7 @@ pub struct Loader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verified {
     All,
-    /// Those of one chain for each list of issuers. Others must name the key of their issuer.
+    /// One chain for each list of issuers. Others must name the key of their issuer.
     OnePerIssuers,
 }
 

@@ -3,7 +3,7 @@
 //! Only one thread reads, because the supervisor opens files in order. A few files are checked by
 //! the calling thread.
 //!
-//! Of many files, a signature is verified for each list of issuers. A signature takes 80 % of the
+//! If there are many files, one signature is verified for each list of issuers. A signature takes 80 % of the
 //! time of a check, and the names of issuers and of their keys find all but damaged certificates.
 
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
