@@ -42,9 +42,15 @@ fn built() -> String {
 #[test]
 fn invalid_options_are_answered_with_the_accepted_ones() {
     fails(&["run", "speed"], 2, "object-size");
-    let nowhere = ["run", "key", "--peers=nginx", "--peer=nginx=/nowhere/nginx"];
+    let nowhere = [
+        "run",
+        "key",
+        "--busy-ok",
+        "--peers=nginx",
+        "--peer=nginx=/nowhere/nginx",
+    ];
     fails(&nowhere, 3, "libnginx-mod-stream");
-    let not_built = ["run", "key", "--peers=haproxy@awslc"];
+    let not_built = ["run", "key", "--busy-ok", "--peers=haproxy@awslc"];
     fails(&not_built, 3, "becket-bench peers build --awslc");
     let directory = tempfile::tempdir().unwrap();
     fails(

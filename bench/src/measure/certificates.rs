@@ -30,6 +30,7 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
     Bundles::create(few.clone(), 1)?;
     let bundles = Bundles::create(many, count)?;
     let columns = peers.iter().map(|peer| Column::new(&peer.name)).collect();
+    let cpus: Vec<usize> = [site.cpus, stage.client].concat();
     let columns = rounds::each(stage, columns, |stage, index, _, sample| {
         let peer = &peers[index];
         let with_one = Site {
@@ -46,12 +47,17 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
             certificate: &bundles.folder,
             ..site.clone()
         };
+        // A start may use all CPUs, because no load runs.
+        let on_all = Site {
+            cpus: &cpus,
+            ..with_all.clone()
+        };
         let cache = stage.directory.join(CACHE);
         if cache.exists() {
             fs::remove_file(&cache).map_err(|e| Error::os("cannot remove the cache", e))?;
         }
         note(&format!("{}: first start", peer.name));
-        let (server, first) = start(stage, peer, &with_all)?;
+        let (server, first) = start(stage, peer, &on_all)?;
         sample.put(figures::START, first.wall_us);
         sample.put(figures::START_CPU, first.cpu_us);
         thread::sleep(stage.effort.rest);
@@ -64,10 +70,13 @@ pub(super) fn run(stage: &mut Stage<'_>) -> Result<Vec<Column>, Error> {
         }
         drop(server);
         note(&format!("{}: further start", peer.name));
-        let (server, again) = start(stage, peer, &with_all)?;
+        let (server, again) = start(stage, peer, &on_all)?;
         sample.put(figures::RESTART, again.wall_us);
         sample.put(figures::RESTART_CPU, again.cpu_us);
+        drop(server);
         if sample.round == 0 {
+            let (server, _) = start(stage, peer, &with_all)?;
+            thread::sleep(stage.effort.rest);
             changes(stage, &server, &bundles, sample)?;
             reloads(stage, &server, &bundles, sample)?;
         }

@@ -144,7 +144,7 @@ fn entry(served: ServedName<'_>) -> Option<CertificateStatus> {
     Some(CertificateStatus {
         listener: listener.keys.name.to_string(),
         name: name.to_owned(),
-        key: kind(loaded.key.algorithm()).into(),
+        key: kind(loaded.algorithm()).into(),
         serial: serial(&parsed),
         not_after: at(facts::not_after(&leaf)?),
         renew_by: at(UnixSeconds(u64::try_from(renew_by).unwrap_or(0))),

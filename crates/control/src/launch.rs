@@ -54,7 +54,7 @@ use becket_log::{LogError, Logging};
 use becket_prepare::descriptors;
 use becket_prepare::resolver::HostResolver;
 use becket_prepare::source::ConfigSource;
-use becket_prepare::{Purpose, refused_user};
+use becket_prepare::{LoadPurpose, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_process::link::{Delivered, SupervisorLink};
 use becket_process::protocol::{Event, Restarts, SocketKind};
@@ -128,7 +128,7 @@ fn launch_parts(
     let (unix, files) = (UnixTime::since_unix_epoch(now.unix), given.files);
     let tokens = Tokens::adopt(given.tokens, &Tokens::default());
     let loading = source.with(files.clone(), tokens);
-    let loaded = loading.load(unix, Purpose::Serve);
+    let loaded = loading.load(unix, LoadPurpose::Serve);
     let prepared = loaded.map_err(StartError::Rejected)?;
     let config = Arc::new(prepared.config);
     let logging = becket_log::install(&config.log, &files)?;

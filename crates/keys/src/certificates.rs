@@ -450,12 +450,12 @@ impl KeySet {
                 .iter()
                 .filter(|it| it.loaded.managed().is_some() == managed);
             for it in candidates.rev() {
-                let kind = it.loaded.key.algorithm();
-                if !used.iter().any(|other| other.key.algorithm() == kind) {
+                let kind = it.loaded.algorithm();
+                if !used.iter().any(|other| other.algorithm() == kind) {
                     used.push(Arc::clone(&it.loaded));
                 }
             }
-            used.sort_by_key(|it| preference(it.key.algorithm()));
+            used.sort_by_key(|it| preference(it.algorithm()));
             Chains::Several(Box::new(SeveralChains { listed, used }))
         };
         Self {
@@ -494,8 +494,8 @@ impl KeySet {
                 faults.yielding.push(yielding);
                 continue;
             }
-            let kind = it.loaded.key.algorithm();
-            let same = last.iter_mut().find(|it| it.key.algorithm() == kind);
+            let kind = it.loaded.algorithm();
+            let same = last.iter_mut().find(|it| it.algorithm() == kind);
             match same {
                 Some(same) => {
                     let hidden = std::mem::replace(same, &it.loaded);
@@ -536,7 +536,7 @@ impl KeySet {
         if chains.len() <= 1 {
             return (!chains.is_empty()).then_some(0);
         }
-        let is_usable = |it: &Arc<Loaded>| it.key.supports(accepted);
+        let is_usable = |it: &Arc<Loaded>| it.supports(accepted);
         let is_named = |it: &Arc<Loaded>| is_usable(it) && it.is_issued_by(authorities);
         let named = match authorities {
             [] => None,

@@ -155,7 +155,7 @@ mod tests {
                 let mut is_hit = true;
                 cache.get(&all[asked], UnixSeconds(0), |one| {
                     is_hit = false;
-                    one.key.signing_key()
+                    one.key().signing_key()
                 });
                 let known = model.iter_mut().find(|(of, _)| *of == asked);
                 assert_eq!(known.is_some(), is_hit, "seed {seed}");
@@ -184,7 +184,7 @@ mod tests {
         let cache = KeyCache::of(2);
         let issuers = IssuerTable::default();
         let one = Arc::new(loaded(&["a.test"], &issuers));
-        let chain = cache.get(&one, UnixSeconds(0), |one| one.key.signing_key());
+        let chain = cache.get(&one, UnixSeconds(0), |one| one.key().signing_key());
         let again = cache.get(&one, UnixSeconds(0), |_| panic!("the chain is stored"));
         assert!(Arc::ptr_eq(&chain, &again));
         drop(again);
@@ -199,7 +199,7 @@ mod tests {
             .map(|number| Arc::new(loaded(&[&format!("{number}.test")], &issuers)))
             .collect();
         let keys = WorkerKeys::default();
-        let get = |of| keys.get(of, UnixSeconds(0), |one| one.key.signing_key());
+        let get = |of| keys.get(of, UnixSeconds(0), |one| one.key().signing_key());
         for one in &all {
             let chain = get(one);
             one.forget_ready(false);
@@ -220,7 +220,7 @@ mod tests {
         let one = Arc::new(one);
         let cache = WorkerKeys::default();
         let sends = |now| {
-            let chain = cache.get(&one, UnixSeconds(now), |it| it.key.signing_key());
+            let chain = cache.get(&one, UnixSeconds(now), |it| it.key().signing_key());
             chain.ocsp.is_some()
         };
         assert_eq!([9, 9, 10, 11].map(sends), [true, true, false, false]);

@@ -60,7 +60,7 @@ pub struct Loader {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verified {
     All,
-    /// Those of one chain for each list of issuers. Others must name the key of their issuer.
+    /// One chain for each list of issuers. Others must name the key of their issuer.
     OnePerIssuers,
 }
 
@@ -92,12 +92,10 @@ impl Loader {
             return None;
         }
         let stamp = self.files.stamp(job.file())?;
-        let stamp = match (&job.source, &before.key) {
+        let stamp = match (&job.source, before.token()) {
             (ChainSource::Pair { key, .. }, _) => stamp.and(self.files.stamp(key)?),
-            (ChainSource::Bundle(_), HeldKey::Stored(_) | HeldKey::Parsed(_)) => stamp,
-            (ChainSource::Token { uri, .. }, HeldKey::Token(key)) if self.tokens.has(key, uri) => {
-                stamp
-            }
+            (ChainSource::Bundle(_), None) => stamp,
+            (ChainSource::Token { uri, .. }, Some(key)) if self.tokens.has(key, uri) => stamp,
             _ => return None,
         };
         before.has_stamp(stamp).then_some(before)
@@ -262,7 +260,7 @@ impl Loader {
     fn on_token(&self, chain: &Chain<'_>, uri: &KeyUri, report: &mut Report) -> Option<HeldKey> {
         let before = chain.job.before.as_ref();
         let before = before.filter(|it| it.has_parts(chain.leaf, &chain.issuers));
-        if let Some(HeldKey::Token(key)) = before.map(|before| &before.key)
+        if let Some(key) = before.and_then(|before| before.token())
             && self.tokens.has(key, uri)
         {
             return Some(HeldKey::Token(key.clone()));
@@ -403,7 +401,7 @@ impl Chain<'_> {
         let before = self.job.before.as_ref();
         before.is_some_and(|before| {
             before.has_parts(self.leaf, &self.issuers)
-                && matches!(&before.key, HeldKey::Stored(known) if known == key)
+                && matches!(&before.key(), HeldKey::Stored(known) if known == key)
         })
     }
 

@@ -1,6 +1,6 @@
 //! A certificate with its issuers and its private key, as [`keys`](crate::keys) loads them.
 //!
-//! A [`Loaded`] certificate that is not in use takes the bytes of its certificate and about 150 bytes: no
+//! A [`Loaded`] certificate that is not in use takes the bytes of its certificate and of its key, and about 120 bytes: no
 //! parsed key, no copy of its issuers or of the path of its folder, and no names. The first handshake makes the
 //! rest, and [`KeyCache`](crate::key_cache::KeyCache) bounds how many certificates keep it.
 
@@ -16,13 +16,14 @@ use rustls::sign::{CertifiedKey, SigningKey};
 use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 use rustls_pki_types::CertificateDer;
 use x509_parser::prelude::{ASN1Time, Validity, X509Certificate};
+use zeroize::Zeroizing;
 
 use super::digest::digest;
 use super::facts;
 use super::issuers::{FileParts, FolderIssuers, Issuers, file_parts};
 use super::presented::Presented;
 use super::stamp::Stamp;
-use super::stored_key::{LazyKey, StoredKey};
+use super::stored_key::{KeyEncoding, LazyKey, StoredKey, StoredKind};
 use crate::signing::Offload;
 use crate::signing::token::TokenKey;
 
@@ -31,11 +32,13 @@ pub type Names = Box<[Box<str>]>;
 
 #[derive(Debug)]
 pub struct Loaded {
-    /// DER of the certificate, then the name of the chain's file: one block of memory.
-    leaf_and_name: Box<[u8]>,
+    /// DER of the certificate, the name of the chain's file, and the bytes of a stored key: one
+    /// block of memory, which is erased on drop.
+    block: Zeroizing<Box<[u8]>>,
     name_length: u16,
+    key_length: u16,
     shared: Arc<FolderIssuers>,
-    pub key: HeldKey,
+    key: KeyPlace,
     pub offload: Offload,
     validity: LeafValidity,
     /// Stamp of all files; 0 if a file has changed too recently for a stamp.
@@ -45,6 +48,14 @@ pub struct Loaded {
     /// The chain that an earlier handshake made.
     ready: Mutex<Option<Arc<CertifiedKey>>>,
     is_used: AtomicBool,
+}
+
+#[derive(Debug)]
+enum KeyPlace {
+    /// A stored key, with its bytes in the block.
+    Block(StoredKind, KeyEncoding),
+    Parsed(Arc<dyn SigningKey>),
+    Token(TokenKey),
 }
 
 #[derive(Clone, Debug)]
@@ -63,26 +74,6 @@ impl HeldKey {
             Self::Stored(key) => Arc::new(LazyKey::new(key.clone())),
             Self::Parsed(key) => Arc::clone(key),
             Self::Token(key) => Arc::new(key.clone()),
-        }
-    }
-
-    pub fn algorithm(&self) -> SignatureAlgorithm {
-        match self {
-            Self::Stored(key) => key.kind.algorithm(),
-            Self::Parsed(key) => key.algorithm(),
-            Self::Token(key) => key.algorithm(),
-        }
-    }
-
-    /// Returns `true` if the key supports at least one of the schemes.
-    pub fn supports(&self, schemes: &[SignatureScheme]) -> bool {
-        match self {
-            Self::Stored(key) => {
-                let mut own = key.kind.schemes().iter();
-                own.any(|scheme| schemes.contains(scheme))
-            }
-            Self::Parsed(key) => key.choose_scheme(schemes).is_some(),
-            Self::Token(key) => key.choose_scheme(schemes).is_some(),
         }
     }
 }
@@ -137,6 +128,12 @@ pub struct LoadedParts<'a> {
     pub file: &'a Path,
 }
 
+struct BlockParts<'a> {
+    leaf: &'a [u8],
+    name: &'a [u8],
+    key: &'a [u8],
+}
+
 impl Loaded {
     pub fn new(parts: LoadedParts<'_>, stamp: Option<Stamp>, extras: Extras) -> Self {
         let LoadedParts {
@@ -151,6 +148,17 @@ impl Loaded {
         // The kernel limits paths to 4096 bytes.
         let name_length = u16::try_from(name.len()).unwrap_or_default();
         let name = name.get(..name_length.into()).unwrap_or_default();
+        let (key, bytes) = match &key {
+            HeldKey::Stored(stored) => {
+                let (encoding, bytes) = stored.parts();
+                (KeyPlace::Block(stored.kind, encoding), bytes)
+            }
+            HeldKey::Parsed(key) => (KeyPlace::Parsed(Arc::clone(key)), &[][..]),
+            HeldKey::Token(key) => (KeyPlace::Token(key.clone()), &[][..]),
+        };
+        // Keys that AWS-LC accepts are shorter.
+        let key_length = u16::try_from(bytes.len()).unwrap_or_default();
+        let bytes = bytes.get(..key_length.into()).unwrap_or_default();
         let has_extras = extras.policy.is_some()
             || extras.staple.is_some()
             || extras.batch_key.is_some()
@@ -158,8 +166,9 @@ impl Loaded {
         Self {
             validity: LeafValidity::of(parsed.validity()),
             presented: Presented::of(parsed),
-            leaf_and_name: [leaf.as_ref(), name].concat().into(),
+            block: Zeroizing::new([leaf.as_ref(), name, bytes].concat().into()),
             name_length,
+            key_length,
             shared,
             key,
             offload,
@@ -171,12 +180,52 @@ impl Loaded {
     }
 
     pub fn leaf(&self) -> CertificateDer<'_> {
-        CertificateDer::from(self.leaf_and_name().0)
+        CertificateDer::from(self.parts().leaf)
     }
 
-    fn leaf_and_name(&self) -> (&[u8], &[u8]) {
-        let length = self.leaf_and_name.len() - usize::from(self.name_length);
-        self.leaf_and_name.split_at(length)
+    fn parts(&self) -> BlockParts<'_> {
+        let at = self.block.len() - usize::from(self.key_length);
+        let (rest, key) = self.block.split_at(at);
+        let (leaf, name) = rest.split_at(rest.len() - usize::from(self.name_length));
+        BlockParts { leaf, name, key }
+    }
+
+    /// Returns the key. Copies the bytes of a stored key.
+    pub fn key(&self) -> HeldKey {
+        match &self.key {
+            KeyPlace::Block(kind, encoding) => {
+                HeldKey::Stored(StoredKey::of_parts(*kind, *encoding, self.parts().key))
+            }
+            KeyPlace::Parsed(key) => HeldKey::Parsed(Arc::clone(key)),
+            KeyPlace::Token(key) => HeldKey::Token(key.clone()),
+        }
+    }
+
+    pub(super) fn token(&self) -> Option<&TokenKey> {
+        match &self.key {
+            KeyPlace::Token(key) => Some(key),
+            KeyPlace::Block(..) | KeyPlace::Parsed(_) => None,
+        }
+    }
+
+    pub fn algorithm(&self) -> SignatureAlgorithm {
+        match &self.key {
+            KeyPlace::Block(kind, _) => kind.algorithm(),
+            KeyPlace::Parsed(key) => key.algorithm(),
+            KeyPlace::Token(key) => key.algorithm(),
+        }
+    }
+
+    /// Returns `true` if the key supports at least one of the schemes.
+    pub fn supports(&self, schemes: &[SignatureScheme]) -> bool {
+        match &self.key {
+            KeyPlace::Block(kind, _) => {
+                let mut own = kind.schemes().iter();
+                own.any(|scheme| schemes.contains(scheme))
+            }
+            KeyPlace::Parsed(key) => key.choose_scheme(schemes).is_some(),
+            KeyPlace::Token(key) => key.choose_scheme(schemes).is_some(),
+        }
     }
 
     pub fn issuers(&self) -> &Issuers {
@@ -190,7 +239,7 @@ impl Loaded {
     }
 
     pub(super) fn file_parts(&self) -> FileParts<'_> {
-        (&self.shared.folder, self.leaf_and_name().1)
+        (&self.shared.folder, self.parts().name)
     }
 
     /// Copies all certificates of the chain, the leaf first.
@@ -203,9 +252,7 @@ impl Loaded {
     /// Digest of the certificates of the chain.
     pub fn digest(&self) -> [u8; 32] {
         let issuers = self.issuers().certificates().iter().map(AsRef::as_ref);
-        let parts: Vec<&[u8]> = std::iter::once(self.leaf_and_name().0)
-            .chain(issuers)
-            .collect();
+        let parts: Vec<&[u8]> = std::iter::once(self.parts().leaf).chain(issuers).collect();
         digest(&parts)
     }
 
@@ -287,7 +334,7 @@ impl Loaded {
 
     /// Returns `true` if both have equal certificates, keys and other properties.
     pub fn is_same(&self, other: &Self) -> bool {
-        let is_same_key = match (&self.key, &other.key) {
+        let is_same_key = match (&self.key(), &other.key()) {
             (HeldKey::Stored(one), HeldKey::Stored(other)) => one == other,
             // The certificate contains the public key.
             (HeldKey::Parsed(_), HeldKey::Parsed(_)) => true,
@@ -363,7 +410,6 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::issuers::IssuerTable;
-    use crate::stored_key::StoredKind;
 
     /// Creates a self-signed certificate for these names, in the file `NAME.pem`.
     pub(crate) fn loaded(names: &[&str], issuers: &IssuerTable) -> Loaded {

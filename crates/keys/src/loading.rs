@@ -3,7 +3,7 @@
 //! Only one thread reads, because the supervisor opens files in order. A few files are checked by
 //! the calling thread.
 //!
-//! Of many files, a signature is verified for each list of issuers. A signature takes 80 % of the
+//! If there are many files, one signature is verified for each list of issuers. A signature takes 80 % of the
 //! time of a check, and the names of issuers and of their keys find all but damaged certificates.
 
 use std::sync::mpsc::{Receiver, Sender, channel, sync_channel};
@@ -93,9 +93,10 @@ impl Loader {
     }
 
     fn check_all(&self, batch: Numbered<(&Job, Texts)>) -> Numbered<LoadOutcome> {
-        let verified = match self.verifies_all {
-            true => Verified::All,
-            false => Verified::OnePerIssuers,
+        let verified = if self.verifies_all {
+            Verified::All
+        } else {
+            Verified::OnePerIssuers
         };
         let check = |(number, (job, texts))| (number, self.check(job, texts, verified));
         batch.into_iter().map(check).collect()

@@ -77,8 +77,8 @@ pub struct StoredKey {
     bytes: Zeroizing<Box<[u8]>>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum KeyEncoding {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KeyEncoding {
     /// The number of a P-256 key.
     Scalar,
     Pkcs8,
@@ -117,6 +117,18 @@ impl StoredKey {
             encoding,
             bytes: Zeroizing::new(der.secret_der().into()),
         }
+    }
+
+    pub(super) fn of_parts(kind: StoredKind, encoding: KeyEncoding, bytes: &[u8]) -> Self {
+        Self {
+            kind,
+            encoding,
+            bytes: Zeroizing::new(bytes.into()),
+        }
+    }
+
+    pub(super) fn parts(&self) -> (KeyEncoding, &[u8]) {
+        (self.encoding, &self.bytes)
     }
 
     /// Parses the key. AWS-LC checks that its numbers fit.

@@ -10,10 +10,10 @@
 //! all inputs other than the file, and [`Prepared`] is the result.
 //!
 //! ```
-//! use becket_prepare::{Purpose, flags::Flags, source::ConfigSource};
+//! use becket_prepare::{LoadPurpose, flags::Flags, source::ConfigSource};
 //! use rustls_pki_types::UnixTime;
 //! let source = ConfigSource::at(Flags::default(), "/".into());
-//! let rejected = source.load(UnixTime::now(), Purpose::Serve).unwrap_err();
+//! let rejected = source.load(UnixTime::now(), LoadPurpose::Serve).unwrap_err();
 //! assert!(rejected.errors.iter().any(|problem| problem.path == "--frontend"));
 //! ```
 //!
@@ -58,7 +58,7 @@ use rustls_pki_types::UnixTime;
 use tracing_subscriber::filter::LevelFilter;
 
 use self::changed::Renewing;
-pub use self::names::Purpose;
+pub use self::names::LoadPurpose;
 use self::resolver::{HostAddresses, HostResolver, has_ipv6};
 use becket_keys::certificates::CertificateMap;
 use becket_keys::checked::CheckedFiles;
@@ -81,7 +81,7 @@ pub struct Environment<'a> {
     /// Maximum number of open file descriptors of the process.
     pub descriptors: u64,
     pub resolver: HostResolver,
-    pub purpose: Purpose,
+    pub purpose: LoadPurpose,
     pub files: Files,
     /// Batch signer for RSA; `None` if the processor does not support it.
     pub multibuffer: Option<Multibuffer>,
@@ -96,7 +96,7 @@ pub struct Environment<'a> {
 
 impl<'a> Environment<'a> {
     /// Returns the environment of this host, without tokens.
-    pub fn system(base: &'a Path, now: UnixTime, purpose: Purpose, files: Files) -> Self {
+    pub fn system(base: &'a Path, now: UnixTime, purpose: LoadPurpose, files: Files) -> Self {
         Self {
             base,
             now,
@@ -164,13 +164,13 @@ fn build(file: &File, environment: &Environment<'_>) -> (Config, Report, Checked
     let mut builder = ConfigBuilder::new(file, environment);
     if let Some(path) = checked_files(file, environment.base) {
         builder.loader.checked = match environment.purpose {
-            Purpose::Check => CheckedFiles::append(path),
-            Purpose::Serve => CheckedFiles::read(path),
+            LoadPurpose::Check => CheckedFiles::append(path),
+            LoadPurpose::Serve => CheckedFiles::read(path),
         };
     }
     builder.loader.tokens = environment.tokens.open(file);
     file.check(&mut builder.report);
-    if environment.purpose == Purpose::Check {
+    if environment.purpose == LoadPurpose::Check {
         builder.names = names::look_up(file, &environment.resolver);
     }
     let backends = builder.backends();
@@ -230,7 +230,7 @@ impl<'a> ConfigBuilder<'a> {
                 tokens: environment.tokens.clone(),
                 issuers: environment.issuers.clone(),
                 checked: CheckedFiles::default(),
-                verifies_all: environment.purpose == Purpose::Check,
+                verifies_all: environment.purpose == LoadPurpose::Check,
             },
             report: Report::default(),
             names: HashMap::new(),
@@ -409,10 +409,10 @@ impl ConfigBuilder<'_> {
     }
 
     /// Returns the addresses of a server or a peer. Resolves a host name only with
-    /// [`Purpose::Check`], and otherwise returns no address for it. A failed lookup is a warning.
+    /// [`LoadPurpose::Check`], and otherwise returns no address for it. A failed lookup is a warning.
     fn known_addresses(&mut self, path: &str, address: &Address) -> Vec<SocketAddr> {
         let is_name = matches!(address, Address::Name(..));
-        if is_name && self.environment.purpose == Purpose::Serve {
+        if is_name && self.environment.purpose == LoadPurpose::Serve {
             return Vec::new();
         }
         let look_up = |name: &str| {

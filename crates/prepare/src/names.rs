@@ -11,7 +11,7 @@ use becket_config::file::File;
 use crate::resolver::{HostAddresses, HostResolver};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Purpose {
+pub enum LoadPurpose {
     /// `becket check`: names are resolved during the preparation, and no earlier check is trusted.
     Check,
     /// Names are resolved at run time, and signatures of many certificates are not verified.

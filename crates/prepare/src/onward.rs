@@ -52,7 +52,7 @@ impl ConfigBuilder<'_> {
                 let shown = shown?;
                 contents = digest(&[&contents, &shown.digest()]);
                 let now = UnixSeconds(self.environment.now.as_secs());
-                let certified = shown.certified(shown.key.signing_key(), now);
+                let certified = shown.certified(shown.key().signing_key(), now);
                 builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(certified)))
             }
         };

@@ -18,7 +18,7 @@ use rustls_pki_types::UnixTime;
 use super::changed::ChangedFiles;
 use super::flags::Flags;
 use super::renewal::{Renewal, renew};
-use super::{Environment, Prepared, Purpose, prepare};
+use super::{Environment, LoadPurpose, Prepared, prepare};
 use becket_keys::files::{Files, LARGEST, clean, reason};
 use becket_keys::issuers::IssuerTable;
 use becket_keys::signing::token::Tokens;
@@ -196,7 +196,7 @@ impl ConfigSource {
         let folder = self.folder();
         let environment = Environment {
             tokens: running.tokens.clone(),
-            ..self.environment(&folder, now, Purpose::Serve)
+            ..self.environment(&folder, now, LoadPurpose::Serve)
         };
         renew(running, changed, &environment)
     }
@@ -219,7 +219,7 @@ impl ConfigSource {
     ///
     /// # Errors
     /// Returns all problems.
-    pub fn load(&self, now: UnixTime, names: Purpose) -> Result<Prepared, Rejected> {
+    pub fn load(&self, now: UnixTime, names: LoadPurpose) -> Result<Prepared, Rejected> {
         self.load_in(&self.environment(&self.folder(), now, names))
     }
 
@@ -232,11 +232,16 @@ impl ConfigSource {
         let running = Some(running);
         self.load_in(&Environment {
             running,
-            ..self.environment(&self.folder(), now, Purpose::Serve)
+            ..self.environment(&self.folder(), now, LoadPurpose::Serve)
         })
     }
 
-    fn environment<'a>(&self, folder: &'a Path, now: UnixTime, names: Purpose) -> Environment<'a> {
+    fn environment<'a>(
+        &self,
+        folder: &'a Path,
+        now: UnixTime,
+        names: LoadPurpose,
+    ) -> Environment<'a> {
         Environment {
             tokens: self.tokens.clone(),
             trials: self.trials.clone(),

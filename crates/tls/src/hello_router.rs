@@ -132,7 +132,7 @@ impl HelloRouter {
         let trial = trial.map(|trial| {
             let keys = self.listener.certificates.keys_for(name);
             trial.evaluate(hello, |suite| {
-                let mut kinds = keys.chains().iter().map(|it| it.key.algorithm());
+                let mut kinds = keys.chains().iter().map(|it| it.algorithm());
                 kinds.any(|kind| suite.usable_for_signature_algorithm(kind))
             })
         });

@@ -26,11 +26,12 @@ use becket_keys::signing::{Offload, SignatureRequest};
 
 /// Returns the key of a certificate for handshakes of workers.
 pub fn served_key(loaded: &Loaded) -> Arc<dyn SigningKey> {
+    let key = loaded.key();
     Arc::new(ServedKey {
-        key: loaded.key.signing_key(),
+        key: key.signing_key(),
         batch_key: loaded.batch_key().cloned(),
-        token: match &loaded.key {
-            HeldKey::Token(token) => Some(token.clone()),
+        token: match key {
+            HeldKey::Token(token) => Some(token),
             HeldKey::Stored(_) | HeldKey::Parsed(_) => None,
         },
         is_deferred: loaded.offload >= Offload::Batches,

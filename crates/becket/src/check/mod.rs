@@ -34,7 +34,7 @@ use becket_log::Timestamp;
 use becket_log::output::Output;
 use becket_prepare::descriptors::{self, HOW_TO_RAISE};
 use becket_prepare::source::ConfigSource;
-use becket_prepare::{Purpose, refused_user};
+use becket_prepare::{LoadPurpose, refused_user};
 use becket_process::link::resources::{BoundSockets, ProcessResources};
 use becket_tls::config::{Backend, Cluster, Config, worker_count};
 
@@ -75,7 +75,7 @@ pub fn check(
     connect: bool,
 ) -> Findings {
     let origin = source.origin();
-    match source.load(now, Purpose::Check) {
+    match source.load(now, LoadPurpose::Check) {
         Err(rejected) => Findings {
             origin,
             errors: rejected.errors,

@@ -387,7 +387,7 @@ impl ClientOffer<'_> {
     }
 
     fn kind(&self) -> String {
-        format!("{:?}", self.chain.key.algorithm())
+        format!("{:?}", self.chain.algorithm())
     }
 
     fn shown(&self) -> String {
@@ -453,7 +453,7 @@ impl SignatureOnly {
         let known = provider
             .signature_verification_algorithms
             .supported_schemes();
-        let signs = |scheme: &SignatureScheme| chain.key.supports(&[*scheme]);
+        let signs = |scheme: &SignatureScheme| chain.supports(&[*scheme]);
         let schemes = known.into_iter().filter(signs).collect();
         Self { provider, schemes }
     }

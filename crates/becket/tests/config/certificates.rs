@@ -47,7 +47,7 @@ fn the_last_file_and_files_that_share_a_name_with_it_are_the_default() {
         .unwrap();
     let map = &prepared.config.listeners[0].certificates;
     let chains = map.default_keys().chains().iter();
-    let kinds = chains.map(|chain| chain.key.algorithm());
+    let kinds = chains.map(|chain| chain.algorithm());
     let kinds: Vec<SignatureAlgorithm> = kinds.collect();
     assert_eq!(kinds, [SignatureAlgorithm::ECDSA, SignatureAlgorithm::RSA]);
     assert_eq!(map.named("a.test").unwrap().chains().len(), 1);

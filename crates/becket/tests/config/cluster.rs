@@ -4,8 +4,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use becket_prepare::LoadPurpose;
 use becket_prepare::Prepared;
-use becket_prepare::Purpose;
 use becket_prepare::flags::{ClusterFlags, Flags, ServiceFlags};
 use becket_prepare::source::ConfigSource;
 use becket_proto::ticket::NodeId;
@@ -190,7 +190,7 @@ fn cluster_flags_configure_a_cluster_and_its_errors_name_the_flags() {
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
     let load = |flags: &Flags| {
         let base: PathBuf = folder.path().to_owned();
-        ConfigSource::at(flags.clone(), base).load(now, Purpose::Check)
+        ConfigSource::at(flags.clone(), base).load(now, LoadPurpose::Check)
     };
     let cluster = load(&flags).unwrap().config.cluster.unwrap();
     assert_eq!((cluster.node, cluster.peers.len()), (NodeId(2), 1));

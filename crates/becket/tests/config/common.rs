@@ -11,7 +11,7 @@ use becket_config::read::read;
 use becket_prepare::changed::ChangedFiles;
 use becket_prepare::renewal::{Renewal, renew};
 use becket_prepare::resolver::HostResolver;
-use becket_prepare::{Environment, Prepared, Purpose, prepare};
+use becket_prepare::{Environment, LoadPurpose, Prepared, prepare};
 use becket_tls::config::Config;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, PKCS_ECDSA_P256_SHA256,
@@ -99,7 +99,7 @@ impl Folder {
             ipv6: true,
             descriptors: 1 << 20,
             resolver: HostResolver::by(resolve),
-            purpose: Purpose::Check,
+            purpose: LoadPurpose::Check,
             files: becket_keys::files::Files::default(),
             multibuffer: None,
             tokens: Default::default(),

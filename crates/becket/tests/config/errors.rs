@@ -10,7 +10,7 @@ use becket_config::read::read;
 use becket_prepare::flags::{Flags, LogFlags, ProcessFlags, ServiceFlags};
 use becket_prepare::resolver::HostResolver;
 use becket_prepare::source::ConfigSource;
-use becket_prepare::{Environment, Purpose, prepare};
+use becket_prepare::{Environment, LoadPurpose, prepare};
 use becket_tls::config::MOST_ADDRESSES;
 use rustls_pki_types::UnixTime;
 
@@ -96,7 +96,7 @@ fn errors_in_flags_name_the_flag() {
         ..Flags::default()
     };
     let source = ConfigSource::at(flags, PathBuf::from("/"));
-    let errors = lines(&source.load(now(), Purpose::Check).unwrap_err().errors);
+    let errors = lines(&source.load(now(), LoadPurpose::Check).unwrap_err().errors);
     let starts = [
         "--frontend = \"nowhere\": no port",
         "--workers = \"0\": not in range",
@@ -116,7 +116,7 @@ fn errors_in_a_file_begin_with_its_normalized_path_and_the_line() {
         ..Flags::default()
     };
     let source = ConfigSource::at(flags, folder.path().to_owned());
-    let rejected = source.load(now(), Purpose::Check).unwrap_err();
+    let rejected = source.load(now(), LoadPurpose::Check).unwrap_err();
     assert_eq!(rejected.origin, "conf/becket.toml");
     let errors = lines(&rejected.errors);
     let last = text.lines().count();
@@ -145,7 +145,7 @@ fn a_configuration_file_given_as_a_certificate_is_recognised() {
         ..Flags::default()
     };
     let source = ConfigSource::at(flags, PathBuf::from("/"));
-    let errors = lines(&source.load(now(), Purpose::Check).unwrap_err().errors);
+    let errors = lines(&source.load(now(), LoadPurpose::Check).unwrap_err().errors);
     let fault = "CERT.pem = \"f.toml\": not a certificate (did you mean --config f.toml?)";
     assert_eq!(errors, [fault]);
 }
@@ -170,7 +170,7 @@ fn flags_override_values_of_the_configuration_file() {
         ..Flags::default()
     };
     let source = ConfigSource::at(flags, folder.path().to_owned());
-    let prepared = source.load(now(), Purpose::Check).unwrap();
+    let prepared = source.load(now(), LoadPurpose::Check).unwrap();
     let config = prepared.config;
     assert_eq!(config.file.process.workers, Some(3));
     assert_eq!(config.log.level, "debug");
@@ -214,7 +214,7 @@ fn loading_with_deferred_lookups_resolves_no_server_name() {
         resolver: HostResolver::by(|host| {
             Err(std::io::Error::other(format!("{host} was asked for")))
         }),
-        purpose: Purpose::Serve,
+        purpose: LoadPurpose::Serve,
         files: becket_keys::files::Files::default(),
         multibuffer: None,
         tokens: Default::default(),

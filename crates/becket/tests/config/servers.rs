@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use becket_prepare::Purpose;
+use becket_prepare::LoadPurpose;
 use becket_prepare::flags::{Flags, ServiceFlags};
 use becket_prepare::source::ConfigSource;
 use rustls_pki_types::UnixTime;
@@ -74,7 +74,7 @@ fn errors_in_server_flags_name_the_flags() {
     };
     let now = UnixTime::since_unix_epoch(Duration::from_secs(NOW));
     let source = ConfigSource::at(wrong, folder.path().to_owned());
-    let errors = lines(&source.load(now, Purpose::Check).unwrap_err().errors);
+    let errors = lines(&source.load(now, LoadPurpose::Check).unwrap_err().errors);
     let starts = [
         "--maxconn = 0: not in range",
         "--queue-timeout = \"soon\": ",

@@ -13,7 +13,7 @@ use becket_config::read::read;
 use becket_control::rotation::Rotation;
 use becket_multibuffer::Multibuffer;
 use becket_prepare::resolver::HostResolver;
-use becket_prepare::{Environment, Purpose, prepare};
+use becket_prepare::{Environment, LoadPurpose, prepare};
 use becket_proto::close_reason::CloseReason;
 use becket_proto::session_table::SessionTable;
 use becket_proxy::backend::inbox::{Inbox, TestInbox};
@@ -93,7 +93,7 @@ impl House {
             ipv6: true,
             descriptors: 1 << 20,
             resolver: HostResolver::system(),
-            purpose: Purpose::Serve,
+            purpose: LoadPurpose::Serve,
             files: becket_keys::files::Files::default(),
             // As on a processor with AVX-512 IFMA; the signatures are equal.
             multibuffer: Some(Multibuffer::portable()),

@@ -175,7 +175,7 @@ fn a_late_signature_is_not_used_for_the_next_client() {
 /// Requests signatures for others until `many` are in flight.
 fn crowd(house: &House, stage: &Stage, many: u64) {
     let keys = house.config.listeners[0].certificates.default_keys();
-    let key = keys.chains()[0].key.signing_key();
+    let key = keys.chains()[0].key().signing_key();
     while under_way(stage) < many {
         stage.ask_in_vain(SignatureRequest {
             key: Arc::clone(&key),

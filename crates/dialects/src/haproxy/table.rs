@@ -35,7 +35,7 @@ pub(super) const SECTIONS: &[Setting] = &[
     Setting::lost(Own, "ring|log-forward|log-profile", LOG),
     Setting::lost(Own, "mailers", "alert on becket_server_up in /metrics"),
     Setting::lost(Own, "crt-store", "name its files in listener.certificates, as chain and key"),
-    Setting::lost(Own, "acme", "renew by an ACME client: becket loads files that change"),
+    Setting::lost(Own, "acme", "write [acme]: see docs/guide/acme.md"),
 ];
 
 #[rustfmt::skip]

@@ -131,7 +131,7 @@ impl<'p> NginxTranslator<'p> {
             match (name, shown.as_str()) {
                 ("location", "/") => self.out.same(origin),
                 ("location", path) if path.contains("acme-challenge") => {
-                    let why = "renewals need another challenge: see docs/guide/certificates.md";
+                    let why = "renewals need another challenge: see docs/guide/acme.md";
                     self.out.lost(origin, why);
                 }
                 ("proxy_set_header", header) if PASSED.contains(&header) => {

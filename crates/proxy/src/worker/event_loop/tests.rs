@@ -34,7 +34,7 @@ use becket_keys::signing::Offload;
 use becket_keys::signing::queue::SigningQueue;
 use becket_keys::signing::token::Tokens;
 use becket_keys::signing::worker::Room;
-use becket_prepare::{Environment, Purpose, prepare};
+use becket_prepare::{Environment, LoadPurpose, prepare};
 
 /// Smaller than the backlog of a listening socket of the standard library.
 const MANY: usize = 120;
@@ -68,7 +68,7 @@ fn config_with(
         ..Environment::system(
             Path::new("/"),
             now,
-            Purpose::Check,
+            LoadPurpose::Check,
             becket_keys::files::Files::default(),
         )
     };
