@@ -54,7 +54,8 @@ pub struct Loaded {
 enum KeyPlace {
     /// A stored key, with its bytes in the block.
     Block(StoredKind, KeyEncoding),
-    Parsed(Arc<dyn SigningKey>),
+    /// A box, because few keys are of this kind and the other variants are smaller.
+    Parsed(Box<Arc<dyn SigningKey>>),
     Token(TokenKey),
 }
 
@@ -153,7 +154,7 @@ impl Loaded {
                 let (encoding, bytes) = stored.parts();
                 (KeyPlace::Block(stored.kind, encoding), bytes)
             }
-            HeldKey::Parsed(key) => (KeyPlace::Parsed(Arc::clone(key)), &[][..]),
+            HeldKey::Parsed(key) => (KeyPlace::Parsed(Box::new(Arc::clone(key))), &[][..]),
             HeldKey::Token(key) => (KeyPlace::Token(key.clone()), &[][..]),
         };
         // Keys that AWS-LC accepts are shorter.
@@ -196,7 +197,7 @@ impl Loaded {
             KeyPlace::Block(kind, encoding) => {
                 HeldKey::Stored(StoredKey::of_parts(*kind, *encoding, self.parts().key))
             }
-            KeyPlace::Parsed(key) => HeldKey::Parsed(Arc::clone(key)),
+            KeyPlace::Parsed(key) => HeldKey::Parsed(Arc::clone(&**key)),
             KeyPlace::Token(key) => HeldKey::Token(key.clone()),
         }
     }
