@@ -13,6 +13,7 @@ use becket_process::companion_link::{BundleText, HeldBundles, ToCompanion};
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::sleep;
 
+use crate::confine::Sandbox;
 use crate::context::{Context, bundle_file, label, order_file};
 use crate::control::{self, Answer, Call, Request, Row};
 use crate::error::Error;
@@ -39,18 +40,23 @@ struct Companion {
 
 /// Maintains the certificates until the supervisor closes `stream`. Must run in a
 /// [`LocalSet`](tokio::task::LocalSet).
-pub async fn run(context: Context, stream: UnixStream) -> Result<(), Error> {
+pub async fn run(context: Context, stream: UnixStream, sandbox: Sandbox) -> Result<(), Error> {
     let (link, mut serving) = Link::start(stream, HeldBundles::default())
         .map_err(|error| Error::os("use the socket of the supervisor", error))?;
     let mut ranks = link.ranks();
     let (calls, mut requests) = mpsc::channel(1);
     let control = control::listen(&context.store, calls)?;
     tokio::pin!(control);
+    sandbox.forbid_unix_sockets();
     let mut companion = Companion::new(context, Rc::clone(&link));
     let mut work = Some(work::clean(Rc::clone(&companion.context)));
     loop {
         let now = companion.context.now();
         if work.is_none() {
+            if let Some(file) = sandbox.replaced() {
+                tracing::info!(name: "acme-file-replaced", file = %file.display(), "a file was replaced; the companion starts again to read it");
+                return Ok(());
+            }
             work = companion.next_work(now);
         }
         let is_idle = work.is_none();

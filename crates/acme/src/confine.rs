@@ -1,11 +1,12 @@
 //! Reduces the privileges of the companion before it talks to an authority.
 //!
 //! The process changes to its user, can gain no privileges, and has no core dumps. Landlock permits
-//! its folder, the CA file and the files for lookups of hosts. seccomp forbids other programs and
-//! system administration. A hook needs files and programs that are not known, and inherits all
+//! its folder, the CA file and the files for lookups of hosts. seccomp forbids other programs, new
+//! Unix sockets and system administration. A hook needs files and programs that are not known, and inherits all
 //! restrictions; so with a hook, neither is applied.
 
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use becket_config::acme::Acme;
@@ -27,40 +28,85 @@ pub fn drop_privileges(user: Option<&UnixIdentity>) -> Result<(), Error> {
     privileges::forbid_new_privileges().map_err(failed)
 }
 
-/// Restricts files and system calls, as far as the kernel can. Call it before threads are started.
-pub fn confine(section: &Acme, base: &Path) {
-    if section.hook.is_some() {
-        tracing::info!(name: "acme-not-sandboxed", "acme.hook is set; the companion runs without a sandbox");
-        return;
-    }
-    let external = section.external_account.as_ref().map(|it| &it.key_file);
-    let files = section
-        .ca
-        .iter()
-        .chain(external)
-        .map(|path| base.join(path));
-    // A replaced file is another file to Landlock, so its folder is permitted.
-    let folders = files.filter_map(|path| path.parent().map(Path::to_owned));
-    let of_system = SYSTEM.iter().map(PathBuf::from);
-    let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"]
-        .into_iter()
-        .filter_map(std::env::var_os);
-    let read = folders.chain(of_system).chain(variables.map(PathBuf::from));
-    let confined = file_reach::confine(read, [section.folder(base)]);
-    let confined = confined.and_then(|it| it.ok_or(io::ErrorKind::Unsupported.into()));
-    for (what, done) in [
-        ("files", confined.map(drop)),
-        ("system calls", call_filter::restrict_foreign_code()),
-    ] {
-        if let Err(error) = done {
-            tracing::warn!(name: "acme-sandbox-failed", what, %error, "cannot apply this part of the sandbox; the companion runs without it");
+/// The sandbox of this process. The default value restricts nothing.
+#[derive(Debug, Default)]
+pub struct Sandbox {
+    is_applied: bool,
+    /// Permitted files with their device and inode. A replaced file is another file to Landlock.
+    files: Vec<(PathBuf, Option<(u64, u64)>)>,
+}
+
+impl Sandbox {
+    /// Restricts files and system calls, as far as the kernel can. Call it before threads are
+    /// started.
+    pub fn apply(section: &Acme, base: &Path) -> Self {
+        if section.hook.is_some() {
+            tracing::info!(name: "acme-not-sandboxed", "acme.hook is set; the companion runs without a sandbox");
+            return Self::default();
         }
+        let external = section.external_account.as_ref().map(|it| &it.key_file);
+        let own = section.ca.iter().chain(external).map(|it| base.join(it));
+        let variables = ["SSL_CERT_FILE", "SSL_CERT_DIR"].into_iter();
+        let variables = variables.filter_map(std::env::var_os).map(PathBuf::from);
+        let of_system = SYSTEM.iter().map(PathBuf::from);
+        let read: Vec<PathBuf> = own.chain(variables).chain(of_system).collect();
+        let files = read.iter().filter(|path| !path.is_dir());
+        let files = files.map(|path| (path.clone(), inode(path))).collect();
+        let confined = file_reach::confine(read, [section.folder(base)]);
+        let confined = confined.and_then(|it| it.ok_or(io::ErrorKind::Unsupported.into()));
+        report("files", confined.map(drop));
+        report("system calls", call_filter::restrict_foreign_code());
+        Self {
+            is_applied: true,
+            files,
+        }
+    }
+
+    /// Forbids connections to Unix sockets, such as the admin socket of the serving process, which
+    /// may have the same user.
+    pub fn forbid_unix_sockets(&self) {
+        if self.is_applied {
+            report("Unix sockets", call_filter::forbid_unix_sockets());
+        }
+    }
+
+    /// Returns a permitted file that was replaced, so that this process can no longer read it.
+    pub fn replaced(&self) -> Option<&Path> {
+        let mut files = self.files.iter();
+        let found = files.find(|(path, before)| inode(path) != *before);
+        found.map(|(path, _)| path.as_path())
     }
 }
 
-/// Certificates of authorities, and files and libraries for lookups of hosts.
-const SYSTEM: [&str; 8] = [
-    "/etc",
+fn inode(path: &Path) -> Option<(u64, u64)> {
+    let found = path.metadata().ok()?;
+    Some((found.dev(), found.ino()))
+}
+
+fn report(what: &str, done: io::Result<()>) {
+    if let Err(error) = done {
+        tracing::warn!(name: "acme-sandbox-failed", what, %error, "cannot apply this part of the sandbox; the companion runs without it");
+    }
+}
+
+/// Certificates of authorities, and files and libraries for lookups of hosts. Not all of `/etc`, which
+/// has the keys of the serving process.
+const SYSTEM: [&str; 22] = [
+    "/etc/ca-certificates",
+    "/etc/gai.conf",
+    "/etc/host.conf",
+    "/etc/hosts",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/nsswitch.conf",
+    "/etc/pki/ca-trust",
+    "/etc/pki/tls/cert.pem",
+    "/etc/pki/tls/certs",
+    "/etc/resolv.conf",
+    "/etc/services",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+    "/etc/ssl/certs",
     "/lib",
     "/lib64",
     "/usr",

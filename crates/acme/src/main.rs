@@ -10,10 +10,11 @@
 use std::process::ExitCode;
 
 use becket_acme::cli::{self, Cli};
+use becket_acme::confine::{self, Sandbox};
 use becket_acme::context::Context;
 use becket_acme::error::Error;
 use becket_acme::store::Store;
-use becket_acme::{companion, confine, link};
+use becket_acme::{companion, link};
 use becket_config::process::Log;
 use becket_keys::files::Files;
 use becket_process::protocol::{IS_STARTED, VERSION};
@@ -52,7 +53,7 @@ fn serve() -> Result<(), Error> {
     let logging = logging.map_err(|error| Error::config("log", error))?;
     confine::drop_privileges(start.user.as_ref())?;
     let store = Store::open(&start.section.folder(&start.base))?;
-    confine::confine(&start.section, &start.base);
+    let sandbox = Sandbox::apply(&start.section, &start.base);
     logging
         .start()
         .map_err(|error| Error::config("log", error))?;
@@ -64,7 +65,7 @@ fn serve() -> Result<(), Error> {
     let run = async {
         // The supervisor reacts to signals, and ends this process by closing the socket.
         let _signals = Signals::listen().map_err(failed)?;
-        companion::run(context, stream).await
+        companion::run(context, stream, sandbox).await
     };
     let done = LocalSet::new().block_on(&runtime, run);
     // Does not wait for a lookup of a host in progress.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use authority::{Fake, Reply};
 use becket_acme::companion;
+use becket_acme::confine::Sandbox;
 use becket_acme::context::Context;
 use becket_acme::control::{Answer, Request, ask};
 use becket_acme::http::AuthorityClient;
@@ -80,7 +81,10 @@ fn start(section: Acme, base: &Path) -> Running {
         0;
         context.section.certificate.len()
     ]));
-    let task = spawn_local(async move { companion::run(context, stream).await.unwrap() });
+    let task = spawn_local(async move {
+        let sandbox = Sandbox::default();
+        companion::run(context, stream, sandbox).await.unwrap()
+    });
     Running {
         supervisor,
         serving,

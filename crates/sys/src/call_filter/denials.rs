@@ -54,6 +54,12 @@ pub(super) fn rules() -> Result<CallRules, BackendError> {
     Ok(rules)
 }
 
+/// Returns the calls that create a Unix socket.
+pub(super) fn unix_sockets() -> Result<CallRules, BackendError> {
+    let is_unix = all(&[(0, Eq, AF_UNIX as u64)])?;
+    Ok([(SYS_socket, vec![is_unix]), (SYS_socketpair, Vec::new())].into())
+}
+
 /// Returns a rule that matches if every comparison is true. Arguments are counted from zero.
 fn all(arguments: &[(u8, SeccompCmpOp, u64)]) -> Result<SeccompRule, BackendError> {
     let conditions = arguments.iter().map(|(argument, comparison, value)| {

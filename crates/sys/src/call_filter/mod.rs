@@ -52,6 +52,18 @@ pub fn restrict_foreign_code() -> io::Result<()> {
     install(&compile(denied, SeccompAction::Allow, refused)?)
 }
 
+/// Refuses new Unix sockets, so that the process reaches no service through a path. Sockets that
+/// exist stay usable. Call [`forbid_new_privileges`](crate::privileges::forbid_new_privileges)
+/// first.
+///
+/// # Errors
+/// As for [`restrict`].
+pub fn forbid_unix_sockets() -> io::Result<()> {
+    let rules = denials::unix_sockets().map_err(io::Error::other)?;
+    let refused = SeccompAction::Errno(libc::EAFNOSUPPORT as u32);
+    install(&compile(rules, SeccompAction::Allow, refused)?)
+}
+
 /// Returns how often each call was refused, by call number. All numbers from 511 on share one entry.
 #[must_use]
 pub fn refused() -> BTreeMap<usize, u64> {

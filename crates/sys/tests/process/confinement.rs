@@ -2,12 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, Permissions};
-use std::io;
+use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsRawFd;
 use std::os::linux::net::SocketAddrExt;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::{SocketAddr, UnixDatagram, UnixListener, UnixStream};
 use std::process::Command;
 use std::sync::mpsc::channel;
 
@@ -25,12 +25,16 @@ pub(super) fn confined() {
         fs::create_dir(at(folder)).unwrap();
         fs::write(at(folder).join("file"), "text").unwrap();
     }
+    fs::write(at("other/permitted"), "text").unwrap();
     let open = File::open(at("other/file")).unwrap();
     let name = root.path().as_os_str().as_encoded_bytes();
     let name = SocketAddr::from_abstract_name(name).unwrap();
     let _outside = UnixListener::bind_addr(&name).unwrap();
     forbid_new_privileges().unwrap();
-    let (read, write) = ([at("read"), at("nowhere")], [at("write")]);
+    let (read, write) = (
+        [at("read"), at("nowhere"), at("other/permitted")],
+        [at("write")],
+    );
     let Some(version) = file_reach::confine(&read, &write).unwrap() else {
         println!("NOT CHECKED: this kernel has no Landlock");
         return;
@@ -39,6 +43,7 @@ pub(super) fn confined() {
         assert_eq!(done.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     };
     assert_eq!(fs::read(at("read/file")).unwrap(), b"text");
+    assert_eq!(fs::read(at("other/permitted")).unwrap(), b"text");
     assert_eq!(fs::read_dir(at("read")).unwrap().count(), 1);
     fs::write(at("write/new"), "text").unwrap();
     fs::rename(at("write/new"), at("write/file")).unwrap();
@@ -201,7 +206,21 @@ pub(super) fn foreign() {
     let address = listener.local_addr().unwrap();
     let client = std::thread::spawn(move || TcpStream::connect(address).unwrap());
     drop((listener.accept().unwrap(), client.join().unwrap()));
-    UnixStream::pair().unwrap();
+    let (mut one, mut two) = UnixStream::pair().unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("socket");
+    let listener = UnixListener::bind(&path).unwrap();
+    UnixStream::connect(&path).unwrap();
+    call_filter::forbid_unix_sockets().unwrap();
+    let unsupported = |done: io::Result<()>| {
+        assert_eq!(done.unwrap_err().raw_os_error(), Some(libc::EAFNOSUPPORT));
+    };
+    unsupported(UnixStream::connect(&path).map(drop));
+    unsupported(UnixStream::pair().map(drop));
+    unsupported(UnixDatagram::unbound().map(drop));
+    one.write_all(b"1").unwrap();
+    two.read_exact(&mut [0]).unwrap();
+    listener.accept().unwrap();
     assert!(("localhost", 80).to_socket_addrs().is_ok());
 }
 
