@@ -238,7 +238,7 @@ fn hundreds_of_changes_cause_few_reloads_and_close_no_connection() {
     );
     // Writing the same content causes no reload.
     last.write(&place.path("site.pem"));
-    assert!(open.ask(becket_e2e::REQUEST).is_ok());
+    assert!(open.ask(REQUEST).is_ok());
     resuming.visit(becket.web).unwrap();
     let resumed = until("a handshake resumes", || {
         let access = becket.access();

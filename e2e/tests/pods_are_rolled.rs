@@ -187,7 +187,10 @@ impl Load {
             turn += 1;
             // As a service does, holds the list while a connection begins.
             let client = {
-                let endpoints = self.endpoints.lock().unwrap_or_else(PoisonError::into_inner);
+                let endpoints = self
+                    .endpoints
+                    .lock()
+                    .unwrap_or_else(PoisonError::into_inner);
                 Client::connect_as(endpoints[turn % endpoints.len()], trust, NAME)
             };
             let answer = client.and_then(|mut client| client.ask(REQUEST));
@@ -203,29 +206,44 @@ impl Load {
     }
 
     fn set(&self, endpoints: Vec<SocketAddr>) {
-        *self.endpoints.lock().unwrap_or_else(PoisonError::into_inner) = endpoints;
+        *self
+            .endpoints
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = endpoints;
     }
 
     /// Waits for connections that begin after this call.
     fn goes_on(&self) {
         let before = self.done.load(Relaxed);
-        eventually("clients are served", || self.done.load(Relaxed) > before + 20);
+        eventually("clients are served", || {
+            self.done.load(Relaxed) > before + 20
+        });
     }
 }
 
 /// Checks that a session of one pod resumes on another.
 #[track_caller]
-fn resumes(network: &Network, openssl: &OpenSsl, cluster: &Cluster<'_>, from: &Pod<'_>, to: &Pod<'_>) {
+fn resumes(
+    network: &Network,
+    openssl: &OpenSsl,
+    cluster: &Cluster<'_>,
+    from: &Pod<'_>,
+    to: &Pod<'_>,
+) {
     let file = cluster.place.text("session.pem");
     for version in ["-tls1_2", "-tls1_3"] {
         let visit = |pod: &Pod<'_>, flags: [&str; 2]| {
             let flags = [&[version], &flags[..]].concat();
-            network.hub.within(|| openssl.ask(&cluster.place, pod.web(), &flags))
+            network
+                .hub
+                .within(|| openssl.ask(&cluster.place, pod.web(), &flags))
         };
         let first = visit(from, ["-sess_out", &file]);
         assert!(first.stdout.contains("New, TLS"), "{}", first.all());
         eventually("the session resumes", || {
-            visit(to, ["-sess_in", &file]).stdout.contains("Reused, TLS")
+            visit(to, ["-sess_in", &file])
+                .stdout
+                .contains("Reused, TLS")
         });
     }
 }
@@ -299,7 +317,9 @@ fn changed_volumes(cluster: &Cluster<'_>, pods: &[Pod<'_>], load: &Load) {
         .volume("config")
         .write(&[("becket.toml", "[[listener]]\nname = 7")]);
     eventually("the configuration is refused", || {
-        pods[0].health().starts_with("serving; the last reload was refused")
+        pods[0]
+            .health()
+            .starts_with("serving; the last reload was refused")
     });
     load.goes_on();
     pods[0].volume("config").write(&[("becket.toml", &valid)]);

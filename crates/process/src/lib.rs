@@ -50,6 +50,7 @@ mod child;
 mod companion;
 pub mod companion_link;
 mod companion_runner;
+mod configuration;
 mod enter;
 pub mod link;
 mod listing;

@@ -48,10 +48,8 @@ pub(super) struct Runner {
     /// Socket of the admin pages, kept from the first start to the exit.
     pub(super) admin_socket: Option<SocketFile>,
     pub(super) pid_file: Option<PidFile>,
-    pub(super) watch: Watch,
-    /// The configuration file and the cluster secrets, if they are watched.
-    pub(super) config_watch: Watch,
-    renewing: PendingRenewal,
+    pub(super) watches: Watches,
+    pub(super) renewing: PendingRenewal,
     pub(super) companion: Companion,
     /// Number of reloads that the serving process has requested.
     pub(super) asked: u64,
@@ -63,6 +61,15 @@ pub(super) struct Runner {
     reported: u32,
     /// Start of the supervisor's clock, [`Self::now`].
     origin: Instant,
+}
+
+/// Watched files that the supervisor can read.
+#[derive(Default)]
+pub(super) struct Watches {
+    /// Files whose changes are applied without a reload.
+    pub(super) renewed: Watch,
+    /// Files whose changes cause a reload: the configuration file and the cluster secrets.
+    pub(super) reloaded: Watch,
 }
 
 /// Settings that stay constant while this program runs.
@@ -85,8 +92,7 @@ impl Runner {
             held: Configurations::default(),
             admin_socket: None,
             pid_file: None,
-            watch: Watch::default(),
-            config_watch: Watch::default(),
+            watches: Watches::default(),
             renewing: PendingRenewal::default(),
             companion: Companion::default(),
             asked: 0,
@@ -161,11 +167,11 @@ impl Runner {
                 () = sleep_until(companion_at.unwrap_or(self.origin)), if companion_at.is_some() => {
                     return Input::Tick;
                 }
-                changes = self.watch.settled() => {
+                changes = self.watches.renewed.settled() => {
                     self.renewing.add(changes);
                     return Input::FilesChanged;
                 }
-                _ = self.config_watch.settled() => {
+                _ = self.watches.reloaded.settled() => {
                     tracing::info!(name: "configuration-changed", "the configuration has changed; reloading");
                     return Input::Requested(OperatorRequest::Reload);
                 }
@@ -300,8 +306,8 @@ impl Runner {
                 self.send(process, &command);
             }
             Action::Renew(process) => self.renew(process),
-            Action::Watch if self.held.current.keys.watch => self.watch.note(),
-            Action::Watch => self.watch.stop(),
+            Action::Watch if self.held.current.keys.watch => self.watches.renewed.note(),
+            Action::Watch => self.watches.renewed.stop(),
             Action::Discard(process) => self.held.discard(process),
             Action::Release => self.release(),
             Action::Kill(process) => {
@@ -443,33 +449,13 @@ impl Runner {
 
     /// Sends the command to check files for changes.
     fn renew(&mut self, process: u32) {
-        let watched = (self.watch.places(), &*self.held.current.watched);
+        let watched = (self.watches.renewed.places(), &*self.held.current.watched);
         let mut listing = self.renewing.listing(watched);
         listing.number = self.held.listing_number();
         if let Some(child) = self.child(process) {
             child.listings[1] = ListedFiles::of(&listing);
             child.send(&Command::Renew(listing), Vec::new());
         }
-    }
-
-    fn look(&self) -> (FoundConfig, Needs) {
-        let source = &self.setup.source;
-        let seen = FoundConfig::by(source, self.setup.identity.is_some());
-        let needs = Needs::by(&seen.file, &source.folder());
-        (seen, needs)
-    }
-
-    /// Returns the configuration, and the stamps of the files whose changes cause a reload.
-    fn look_and_watch(&self) -> (FoundConfig, Needs, WatchedPlaces) {
-        let (seen, needs) = self.look();
-        if !seen.file.process.watch_config {
-            return (seen, needs, WatchedPlaces::default());
-        }
-        let file = self.setup.source.file();
-        let places = WatchedPlaces::of(file.into_iter().chain(needs.reloaded).collect());
-        // Reads the file again, so that no change between the two is missed.
-        let (seen, needs) = self.look();
-        (seen, needs, places)
     }
 
     fn offer(&mut self, seen: &FoundConfig, needs: &Needs) -> (ResourceOffer, Holdings) {
@@ -510,64 +496,6 @@ impl Runner {
             agents: Agents::default(),
         };
         (offer, holdings)
-    }
-
-    fn commit(&mut self, process: u32) {
-        self.held.commit(process);
-        self.renewing = PendingRenewal::default();
-        self.watch.stop();
-        let places = std::mem::take(&mut self.held.current.places);
-        if !places.is_empty() {
-            self.watch.replace(places);
-        }
-        self.watch_config();
-        if self.pid_file.is_none() {
-            self.write_pid();
-        }
-    }
-
-    fn watch_config(&mut self) {
-        self.config_watch.stop();
-        let places = std::mem::take(&mut self.held.current.reloaded);
-        if !places.is_empty() {
-            self.config_watch.replace(places);
-        }
-    }
-
-    /// Reads the supervisor's settings from the configuration, for a process that already serves.
-    pub(super) fn adopt_configuration(&mut self) {
-        let (seen, needs, reloaded) = self.look_and_watch();
-        self.held.current.reloaded = reloaded;
-        self.watch_config();
-        if seen.is_roots {
-            self.held.current.logs = needs.logs;
-            self.watch.replace(places_of(&needs.watched));
-            self.held.current.watched = needs.watched;
-            // The previous program may have missed changes at its end.
-            self.renewing = PendingRenewal::unknown();
-        }
-        self.held.current.keys = seen.file.process;
-        self.held.current.acme = seen.file.acme;
-        self.write_pid();
-    }
-
-    /// Writes the supervisor's PID to the PID file, for scripts that send signals. As root, writes
-    /// only if root alone controls the configuration and the path.
-    fn write_pid(&mut self) {
-        let (seen, _) = self.look();
-        let Some(path) = &seen.file.process.pid_file else {
-            return;
-        };
-        if self.setup.identity.is_some() && !seen.is_roots {
-            tracing::warn!(name: "pid-file-refused", "cannot write the pid file: a user other than root can change its path");
-            return;
-        }
-        match PidFile::write(&self.setup.source.folder().join(path)) {
-            Ok(file) => self.pid_file = Some(file),
-            Err(error) => {
-                tracing::error!(name: "pid-file-failed", %error, "cannot write the pid file")
-            }
-        }
     }
 
     /// Creates log files for the user in folders that only root can write.
