@@ -11,7 +11,7 @@ use std::thread;
 
 use becket_e2e::{
     Backend, Becket, Client, Dns, Host, Key, Network, OpenSsl, Place, REQUEST, Signal, Trust,
-    becket_done, becket_program, eventually, http_get,
+    becket_program, eventually, finish, http_get,
 };
 use rustls::client::Resumption;
 
@@ -81,6 +81,11 @@ impl Pod<'_> {
     }
 }
 
+fn secret(place: &Place, file: &str) {
+    let run = finish(Becket::command(place, &["secret", file]), "");
+    assert_eq!(run.code, 0, "{}", run.all());
+}
+
 /// The cluster: its network, its name server, and what all pods have.
 struct Cluster<'n> {
     network: &'n Network,
@@ -94,7 +99,7 @@ impl<'n> Cluster<'n> {
     fn new(network: &'n Network, backend: &Backend) -> Self {
         let place = Place::new();
         let bundle = place.issue("site.pem", &[NAME], Key::Ecdsa);
-        becket_done(&place, &["secret", "secret"]);
+        secret(&place, "secret");
         let dns = Dns::on(&network.hub);
         dns.points(SERVICE, &[backend.address.ip()]);
         Self {
@@ -327,7 +332,7 @@ fn changed_volumes(cluster: &Cluster<'_>, pods: &[Pod<'_>], load: &Load) {
         pods[0].health() == "serving\n"
     });
     // The steps of the manual for another secret.
-    becket_done(&cluster.place, &["secret", "next"]);
+    secret(&cluster.place, "next");
     let (secret, next) = (&cluster.secret, cluster.place.read("next"));
     let accepts = |pod: &Pod<'_>, file: &str| {
         let path = pod.place.text(&format!("cluster/{file}"));
