@@ -110,6 +110,34 @@ fn a_certificate_is_ordered_by_tls_alpn_and_renewed_on_request() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
+fn one_command_is_a_whole_site() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let (web, admin) = (fresh_address(), fresh_address());
+    let Some(pebble) = Pebble::start(&place, web, 1) else {
+        return;
+    };
+    let [ca, folder] = [pebble.ca.to_str().unwrap(), &place.text("acme")];
+    let [web_text, admin_text, server] = [web, admin, backend.address].map(|it| it.to_string());
+    let words = [
+        &["run", "--acme", NAME, "--acme-contact", "you@example.org"][..],
+        &["--acme-authority", &pebble.directory, "--acme-ca", ca],
+        &["--acme-folder", folder, "--admin", &admin_text],
+        &["--frontend", &web_text, "--backend", &server],
+    ];
+    let command = Becket::command(&place, &words.concat());
+    let becket = Becket::spawn(command, place.folder(), web, admin);
+    let trust = trust(&pebble);
+    is_served(&place, becket.web, &trust, NAME);
+    let answer = Client::connect_as(web, &trust, NAME)
+        .unwrap()
+        .ask(REQUEST)
+        .unwrap();
+    assert!(answer.ends_with(b"well met"));
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
 fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     let place = Place::new();
     let backend = Backend::http("well met");

@@ -242,7 +242,7 @@ impl ConfigBuilder<'_> {
                 let before = jobs.len();
                 let files = listed.into_iter().filter(|file| fits(pattern, file));
                 jobs.extend(files.map(|file| Job::of(number, &path, ChainSource::Bundle(file))));
-                if jobs.len() == before {
+                if jobs.len() == before && !self.orders_certificates(of_list) {
                     let fault = format!("no {pattern} in this directory");
                     let problem = shown(&path, &folder, fault);
                     self.report
@@ -250,6 +250,13 @@ impl ConfigBuilder<'_> {
                 }
             }
         }
+    }
+
+    /// Returns `true` if the listener with this list has ordered certificates, too.
+    fn orders_certificates(&self, of_list: &str) -> bool {
+        let mut listeners = self.file.listener.iter().zip(self.file.listener_paths());
+        self.file.acme.is_some()
+            && listeners.any(|(it, path)| it.acme && key!(path, it.certificates) == of_list)
     }
 
     /// Adds a job for each bundle of the ACME companion, with entries after those of the list.

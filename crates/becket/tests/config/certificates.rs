@@ -223,6 +223,31 @@ fn files_without_a_valid_certificate_and_key_are_rejected() {
 }
 
 #[test]
+fn an_ordered_certificate_fills_an_empty_folder_and_yields_to_a_file() {
+    let folder = Folder::new();
+    std::fs::create_dir(folder.path().join("empty")).unwrap();
+    let acme = "[acme]\nfolder = 'acme'\n[[acme.certificate]]\nnames = ['a.test', 'b.test']";
+    let text = site("['empty']") + acme;
+    assert!(folder.prepare(&text).is_err());
+    let ordering = text.replace("certificates =", "acme = true\ncertificates =");
+    let prepared = folder.prepare(&ordering).unwrap();
+    let warnings = lines(&prepared.warnings);
+    assert!(warnings[0].contains("not issued yet"), "{warnings:?}");
+    // The companion may write any certificate; only the configured names are served.
+    folder.bundle(
+        "acme/certificates/a.test.pem",
+        &["a.test", "b.test", "c.test"],
+    );
+    folder.bundle("empty/b.pem", &["b.test"]);
+    let prepared = folder.prepare(&ordering).unwrap();
+    let map = &prepared.config.listeners[0].certificates;
+    assert!(map.named("c.test").is_none());
+    let file = |name: &str| map.named(name).unwrap().chains()[0].file();
+    assert!(file("a.test").ends_with("acme/certificates/a.test.pem"));
+    assert!(file("b.test").ends_with("empty/b.pem"));
+}
+
+#[test]
 fn invalid_and_imminent_expiry_dates_are_warnings() {
     let folder = Folder::new();
     folder.bundle("a.pem", &["a.test"]);
