@@ -218,11 +218,20 @@ impl Load {
     }
 
     /// Waits for connections that begin after this call.
-    fn goes_on(&self) {
+    fn serves(&self) {
         let before = self.done.load(Relaxed);
         eventually("clients are served", || {
             self.done.load(Relaxed) > before + 20
         });
+    }
+}
+
+/// Ends the load, also when a check fails, because the scope of its threads waits for them.
+struct Ends<'a>(&'a Load);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.is_over.store(true, Relaxed);
     }
 }
 
@@ -278,10 +287,11 @@ fn a_rollout_and_changed_volumes_fail_no_connection_and_sessions_resume_on_other
     let trust = trust.changed(|config| config.resumption = Resumption::disabled());
     let load = Load::new(&pods);
     thread::scope(|scope| {
+        let _ends = Ends(&load);
         for _ in 0..2 {
             scope.spawn(|| network.hub.within(|| load.run(&trust)));
         }
-        load.goes_on();
+        load.serves();
         // A rollout: the new pod is ready before its predecessor gets no more clients, then SIGTERM.
         pods.push(cluster.start(3, &backend).unwrap());
         load.set(pods[1..].iter().map(Pod::web).collect());
@@ -289,11 +299,10 @@ fn a_rollout_and_changed_volumes_fail_no_connection_and_sessions_resume_on_other
         let mut old = pods.remove(0);
         old.becket.signal(Signal::TERM);
         assert_eq!(old.becket.ended(), Some(0));
-        load.goes_on();
+        load.serves();
         pods.iter().for_each(|pod| pod.has_peers(2));
         changed_volumes(&cluster, &pods, &load);
         resumes(&network, &openssl, &cluster, &pods[2], &pods[0]);
-        load.is_over.store(true, Relaxed);
     });
     assert_eq!(*load.faults.lock().unwrap(), Vec::<String>::new());
     // A session survives its pod.
@@ -326,7 +335,7 @@ fn changed_volumes(cluster: &Cluster<'_>, pods: &[Pod<'_>], load: &Load) {
             .health()
             .starts_with("serving; the last reload was refused")
     });
-    load.goes_on();
+    load.serves();
     pods[0].volume("config").write(&[("becket.toml", &valid)]);
     eventually("the configuration is accepted", || {
         pods[0].health() == "serving\n"
@@ -361,7 +370,7 @@ fn changed_volumes(cluster: &Cluster<'_>, pods: &[Pod<'_>], load: &Load) {
         });
         pod.becket.says("changed files loaded");
     }
-    load.goes_on();
+    load.serves();
     for pod in pods {
         pod.volume("cluster")
             .write(&[("secret", &next), ("other", secret)]);
@@ -370,5 +379,5 @@ fn changed_volumes(cluster: &Cluster<'_>, pods: &[Pod<'_>], load: &Load) {
         pod.has_peers(pods.len() - 1);
         assert_eq!(pod.health(), "serving\n");
     }
-    load.goes_on();
+    load.serves();
 }
