@@ -56,6 +56,7 @@ pub mod report;
 pub mod result;
 pub mod runner;
 pub mod scenario;
+pub mod simulate;
 pub mod spread;
 pub mod store;
 pub mod table;
