@@ -13,7 +13,7 @@ pub(super) struct FanOut {
     pub(super) udp_bytes: f64,
     /// Used cores, for sending and receiving.
     pub(super) udp_cores: f64,
-    /// Whether becket replicates to so many hosts and at this rate.
+    /// Becket replicates to this number of hosts at this rate.
     pub(super) udp_is_possible: bool,
     /// Bytes exchanged with the store per second.
     pub(super) store_bytes: f64,

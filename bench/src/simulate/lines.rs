@@ -4,17 +4,17 @@ use plotters::prelude::*;
 
 use super::fan_out::FanOut;
 use super::returns::Sharing;
-use super::{Simulation, pages};
+use super::simulation::Simulation;
 use crate::plot::{MARGIN, RAMP_HEIGHT, SMALL, TITLE, WIDTH};
 
 /// Name and points of a line.
-type Line = (&'static str, Vec<(f64, f64)>);
+type PlotLine = (&'static str, Vec<(f64, f64)>);
 type Cost = fn(&FanOut) -> f64;
 
 /// Returns the plots: file, title and lines.
-pub(super) fn plots(simulation: &Simulation) -> [(&'static str, &'static str, Vec<Line>); 2] {
+pub(super) fn plots(simulation: &Simulation) -> [(&'static str, &'static str, Vec<PlotLine>); 2] {
     let shares = Sharing::ALL.into_iter().enumerate().map(|(n, (_, name))| {
-        let fleets = pages::after_a_loss(simulation);
+        let fleets = simulation.after_a_loss();
         let points = fleets.map(|it| (it.fleet.hosts as f64, it.resumed[n] * 100.0));
         (name, points.collect())
     });
@@ -40,7 +40,7 @@ pub(super) fn plots(simulation: &Simulation) -> [(&'static str, &'static str, Ve
 ///
 /// # Errors
 /// Drawing to memory does not fail in practice.
-pub(super) fn svg(title: &str, lines: &[Line]) -> Result<String, Box<dyn std::error::Error>> {
+pub(super) fn svg(title: &str, lines: &[PlotLine]) -> Result<String, Box<dyn std::error::Error>> {
     let mut svg = String::new();
     let area = SVGBackend::with_string(&mut svg, (WIDTH, RAMP_HEIGHT + 2 * TITLE));
     let area = area.into_drawing_area();
@@ -50,7 +50,7 @@ pub(super) fn svg(title: &str, lines: &[Line]) -> Result<String, Box<dyn std::er
         .margin(8)
         .x_label_area_size(MARGIN)
         .y_label_area_size(2 * MARGIN)
-        .build_cartesian_2d((1.0..1500.0).log_scale(), (LEAST..200.0).log_scale())?;
+        .build_cartesian_2d((1.0..1500.0).log_scale(), (LEAST..1e5).log_scale())?;
     chart
         .configure_mesh()
         .max_light_lines(1)
@@ -68,7 +68,7 @@ pub(super) fn svg(title: &str, lines: &[Line]) -> Result<String, Box<dyn std::er
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::LowerLeft)
+        .position(SeriesLabelPosition::UpperLeft)
         .draw()?;
     area.present()?;
     drop((chart, inner, area));

@@ -8,13 +8,13 @@ mod fan_out;
 mod lines;
 mod pages;
 mod returns;
+mod simulation;
 
 use std::fs;
 use std::path::PathBuf;
 
-use serde::Serialize;
-
 use crate::{Error, readme, store};
+use simulation::Simulation;
 
 #[derive(Debug, clap::Args)]
 pub struct SimulateArgs {
@@ -27,15 +27,6 @@ pub struct SimulateArgs {
     /// Also write the figures into this page, between its markers
     #[arg(long, value_name = "FILE")]
     page: Option<PathBuf>,
-}
-
-/// Result of a simulation, as stored in `run.json`.
-#[derive(Debug, Serialize)]
-struct Simulation {
-    seed: u64,
-    clients: u64,
-    returns: Vec<returns::Returns>,
-    fan_out: Vec<fan_out::FanOut>,
 }
 
 impl SimulateArgs {
@@ -59,31 +50,6 @@ impl SimulateArgs {
     }
 }
 
-impl Simulation {
-    fn new(seed: u64, clients: u64) -> Self {
-        let fleets = HOSTS.into_iter().flat_map(returns::Fleet::of);
-        let returns: Vec<_> = fleets.map(|fleet| fleet.returns(seed, clients)).collect();
-        let fan_out = HOSTS.iter().map(|hosts| {
-            let same = returns.iter().filter(|it| it.fleet.hosts == *hosts);
-            let most = same.map(|it| it.lookups_per_write).fold(0.0, f64::max);
-            fan_out::FanOut::new(*hosts, most)
-        });
-        Self {
-            seed,
-            clients,
-            fan_out: fan_out.collect(),
-            returns,
-        }
-    }
-
-    /// Serializes the result with a line for each fleet.
-    fn json(&self) -> Result<String, Error> {
-        let text = serde_json::to_string(self).map_err(|e| Error::Asked(e.to_string()))?;
-        Ok(text.replace("{\"fleet\"", "\n{\"fleet\"") + "\n")
-    }
-}
-
-const HOSTS: [u64; 5] = [3, 10, 64, 100, 1000];
 /// Enough for a standard error of 1 %, and a test simulates them within seconds.
 const CLIENTS: u64 = 10_000;
 

@@ -1,8 +1,9 @@
 //! Writes the report of a simulation, and the tables of `docs/scale.md`.
 
 use super::fan_out::{NEW_PER_S, STORE_COMMANDS};
-use super::returns::{Change, Hash, Returns, Sharing};
-use super::{Simulation, lines};
+use super::lines;
+use super::returns::{Change, Returns, Sharing};
+use super::simulation::Simulation;
 use crate::table::Rows;
 
 /// Returns the tables of the page: resumption of ten hosts and after a lost host, and the traffic between hosts.
@@ -11,7 +12,7 @@ pub(super) fn section(simulation: &Simulation) -> String {
         it.fleet.hosts == 10 && matches!(it.fleet.change, Change::Leaves | Change::Rollout)
     };
     let ten = simulation.returns.iter().filter(is_shown);
-    let lost = after_a_loss(simulation).filter(|it| it.fleet.hosts != 10);
+    let lost = simulation.after_a_loss().filter(|it| it.fleet.hosts > 10);
     let (returns, traffic) = (table(ten.chain(lost)), traffic(simulation));
     format!(
         "Resumed, in %:\n\n{returns}\nShared at {NEW_PER_S} new sessions/s per host:\n\n{traffic}"
@@ -29,13 +30,6 @@ pub(super) fn report(simulation: &Simulation) -> String {
         table(simulation.returns.iter()),
         traffic(simulation)
     )
-}
-
-/// Returns the fleets with modulo hashing that lose a host.
-pub(super) fn after_a_loss(simulation: &Simulation) -> impl Iterator<Item = &Returns> {
-    let is_lost =
-        |it: &&Returns| (it.fleet.hash, it.fleet.change) == (Hash::Modulo, Change::Leaves);
-    simulation.returns.iter().filter(is_lost)
 }
 
 fn table<'a>(fleets: impl Iterator<Item = &'a Returns>) -> String {
