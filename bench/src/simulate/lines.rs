@@ -50,12 +50,14 @@ pub(super) fn svg(title: &str, lines: &[PlotLine]) -> Result<String, Box<dyn std
         .margin(8)
         .x_label_area_size(MARGIN)
         .y_label_area_size(2 * MARGIN)
-        .build_cartesian_2d((1.0..1500.0).log_scale(), (LEAST..1e5).log_scale())?;
+        .build_cartesian_2d((1.0..1500.0).log_scale(), (LEAST..200.0).log_scale())?;
     chart
         .configure_mesh()
         .max_light_lines(1)
         .label_style(("sans-serif", SMALL))
         .axis_desc_style(("sans-serif", SMALL))
+        .x_label_formatter(&f64::to_string)
+        .y_label_formatter(&f64::to_string)
         .x_desc("hosts")
         .draw()?;
     for (n, (name, points)) in lines.iter().enumerate() {
@@ -68,7 +70,7 @@ pub(super) fn svg(title: &str, lines: &[PlotLine]) -> Result<String, Box<dyn std
     }
     chart
         .configure_series_labels()
-        .position(SeriesLabelPosition::UpperLeft)
+        .position(SeriesLabelPosition::LowerLeft)
         .draw()?;
     area.present()?;
     drop((chart, inner, area));
@@ -76,4 +78,4 @@ pub(super) fn svg(title: &str, lines: &[PlotLine]) -> Result<String, Box<dyn std
 }
 
 /// Replaces 0 on a logarithmic axis.
-const LEAST: f64 = 0.01;
+const LEAST: f64 = 0.0001;
