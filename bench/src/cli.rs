@@ -12,6 +12,7 @@ use crate::order::{Effort, Order};
 use crate::part::Part;
 use crate::peer::Peer;
 use crate::scenario::{OLD, Scenario, is_setting};
+use crate::simulate::SimulateArgs;
 use crate::{Error, catalog, conditions};
 
 /// Repeat published experiments with TLS terminators side by side, and write a report.
@@ -42,6 +43,8 @@ pub enum Command {
     Peers(Peers),
     /// Count instructions, allocations and system calls per transaction, and compare them with stored counts
     Gate(GateArgs),
+    /// Simulate resumption behind ECMP and the traffic between 3 to 1000 hosts
+    Simulate(SimulateArgs),
     /// Starts a child process of the bench.
     #[command(subcommand, hide = true)]
     Part(Part),

@@ -11,6 +11,8 @@
 //! A run also measures lower bounds of the CPU cost: [`relay`] relays bytes without TLS, and [`library`] makes the same
 //! handshakes in memory. [`guard`] stops all child processes if the bench is killed.
 //!
+//! [`simulate`] computes what needs many hosts, and measures nothing.
+//!
 //! A new scenario is a TOML file. A new peer is a file in `peer/`. A new measure is a file in `measure/`, a variant of
 //! [`scenario::Measure`] and its figures in [`figure`].
 //!
@@ -56,6 +58,7 @@ pub mod report;
 pub mod result;
 pub mod runner;
 pub mod scenario;
+pub mod simulate;
 pub mod spread;
 pub mod store;
 pub mod table;

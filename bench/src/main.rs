@@ -63,6 +63,7 @@ fn program() -> Result<(), Error> {
             say(&table);
             passes.then_some(()).ok_or(Error::Counts)
         }
+        Command::Simulate(args) => args.run(),
         Command::Part(part) => part.run(),
     }
 }

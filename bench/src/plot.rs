@@ -332,11 +332,11 @@ fn colour(peer: &str) -> RGBColor {
     }
 }
 
-const WIDTH: u32 = 420;
-const TITLE: u32 = 17;
-const SMALL: u32 = 15;
-const MARGIN: u32 = 40;
+pub const WIDTH: u32 = 420;
+pub const TITLE: u32 = 17;
+pub const SMALL: u32 = 15;
+pub const MARGIN: u32 = 40;
 /// Space for the names of bars, in pixels.
 const LABELS: u32 = 165;
 const BAR_HEIGHT: u32 = 22;
-const RAMP_HEIGHT: u32 = 260;
+pub const RAMP_HEIGHT: u32 = 260;

@@ -12,7 +12,11 @@ use crate::table::Rows;
 use crate::{Error, store, table, verdict};
 
 pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
-    let run = store::read(directory)?;
+    replace(file, &section(&store::read(directory)?))
+}
+
+/// Replaces the text between the markers of a page.
+pub fn replace(file: &Path, section: &str) -> Result<(), Error> {
     let text = fs::read_to_string(file)
         .map_err(|e| Error::os(format!("cannot read {}", file.display()), e))?;
     let parts = split(&text).ok_or_else(|| Error::Stored {
@@ -21,7 +25,7 @@ pub fn write(file: &Path, directory: &Path) -> Result<(), Error> {
     })?;
     store::write(
         file,
-        &format!("{}{BEGIN}\n{}{END}{}", parts.0, section(&run), parts.2),
+        &format!("{}{BEGIN}\n{section}{END}{}", parts.0, parts.2),
     )
 }
 
