@@ -1,0 +1,20 @@
+//! Renders Gateway, TLSRoute and TCPRoute manifests as becket's configuration, offline.
+//!
+//! * [`manifests`] reads YAML into [`objects`], whose fields are in [`kinds`];
+//! * [`listeners`] decides which listeners and routes are accepted; [`hosts`] compares names;
+//! * [`servers`] builds backends, [`credentials`] checks Secrets and CA certificates;
+//! * [`render`] builds the configuration and writes it.
+//!
+//! An object that cannot be taken as a whole is left out with a condition, and its clients are
+//! rejected. `docs/guide/gateway.md` lists the supported fields.
+#![forbid(unsafe_code)]
+
+pub mod cli;
+mod credentials;
+mod hosts;
+mod kinds;
+mod listeners;
+pub mod manifests;
+mod objects;
+pub mod render;
+mod servers;

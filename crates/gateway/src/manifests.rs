@@ -1,0 +1,236 @@
+//! Reads manifests: YAML or JSON, with several documents or lists.
+//!
+//! A document is first parsed into a tree, with limits on depth, size and aliases. Messages contain
+//! no lines of the file, because it may contain Secrets.
+
+use std::collections::BTreeSet;
+
+use becket_config::error::{Problem, Report, shortened};
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+use serde_saphyr::{Spanned, alias_limits, budget, options};
+
+use crate::kinds::Metadata;
+use crate::objects::{GROUP, NAME, Name, Object, is_name, problem};
+
+/// Objects of the files read so far, by kind.
+#[derive(Debug)]
+pub struct Manifests {
+    objects: Vec<Object<Value>>,
+    ids: BTreeSet<String>,
+    /// Namespace of objects that name none.
+    namespace: String,
+    pub report: Report,
+    /// `true` if a document cannot be read, so that objects are missing.
+    pub is_damaged: bool,
+}
+
+impl Manifests {
+    pub fn new(namespace: &str) -> Self {
+        Self {
+            objects: Vec::new(),
+            ids: BTreeSet::new(),
+            namespace: namespace.to_owned(),
+            report: Report::default(),
+            is_damaged: false,
+        }
+    }
+
+    /// Adds the documents of a file. `file` is its name in problems.
+    pub fn add(&mut self, file: &str, text: &str) {
+        let file = file.escape_debug().to_string();
+        let options = options! {
+            budget: budget! {
+                max_depth: MOST_DEPTH,
+                max_nodes: MOST_NODES,
+                max_events: 3 * MOST_NODES,
+                max_documents: MOST_NODES,
+            },
+            alias_limits: alias_limits! { max_total_replayed_events: MOST_REPLAYED },
+            with_snippet: false,
+        };
+        let number = |line| usize::try_from(line).unwrap_or_default();
+        match serde_saphyr::from_multiple_with_options::<Spanned<Value>>(text, options) {
+            Ok(documents) => documents.into_iter().for_each(|document| {
+                let line = number(document.referenced.line());
+                self.take(&file, line, document.value);
+            }),
+            Err(error) => {
+                let line = error.location().map_or(0, |at| number(at.line()));
+                let fault = format!("not YAML: {}", printable(&error.without_snippet()));
+                self.damage(&file, line, Problem::new("", fault));
+            }
+        }
+    }
+
+    fn damage(&mut self, file: &str, line: usize, problem: Problem) {
+        self.is_damaged = true;
+        self.refuse(file, line, problem);
+    }
+
+    fn refuse(&mut self, file: &str, line: usize, problem: Problem) {
+        self.report.error(Problem {
+            file: Some(file.into()),
+            line: Some(line).filter(|line| *line > 0),
+            ..problem
+        });
+    }
+
+    fn take(&mut self, file: &str, line: usize, mut value: Value) {
+        remove_nulls(&mut value);
+        let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
+        let (api, kind) = (text("apiVersion").to_owned(), text("kind").to_owned());
+        if let (Some(Value::Array(items)), true) = (value.get_mut("items"), kind.ends_with("List"))
+        {
+            let items = std::mem::take(items);
+            return items.into_iter().for_each(|it| self.take(file, line, it));
+        }
+        let (group, version) = api.split_once('/').unwrap_or(("", &api));
+        let mut kinds = KINDS.iter();
+        match kinds.find(|known| (known.0, known.1) == (group, kind.as_str())) {
+            Some((_, kind, versions)) if versions.contains(&version) => {
+                match self.object(kind, value) {
+                    Ok(object) => self.objects.push(Object { file: file.into(), line, ..object }),
+                    Err(problem) => self.damage(file, line, problem),
+                }
+            }
+            Some((_, kind, versions)) => {
+                let fault = format!("{kind} of version {version:?}");
+                self.damage(file, line, problem("apiVersion", fault, versions.join(", ")));
+            }
+            None if kind.is_empty() || api.is_empty() => {
+                let accepted = "apiVersion, kind and metadata";
+                self.damage(file, line, problem("", "not a Kubernetes object", accepted));
+            }
+            None if group.starts_with("gateway.networking.") => {
+                self.refuse(file, line, problem("kind", format!("{kind:?} is not supported"), SUPPORTED));
+            }
+            // Other objects, such as a Deployment, do not configure a gateway.
+            None => {}
+        }
+    }
+
+    fn object(&mut self, kind: &'static str, mut value: Value) -> Result<Object<Value>, Problem> {
+        let metadata = value.get_mut("metadata").map(Value::take);
+        let metadata: Metadata = typed(metadata, "metadata", &mut Vec::new())?;
+        let namespace = metadata.namespace.unwrap_or_else(|| self.namespace.clone());
+        let name = metadata.name;
+        for (field, name) in [("metadata.name", &name), ("metadata.namespace", &namespace)] {
+            if !is_name(name) {
+                return Err(problem(field, "not a name", NAME).text(name));
+            }
+        }
+        let name = Name { namespace, name };
+        if !self.ids.insert(format!("{kind}/{name}")) {
+            return Err(problem(&format!("{kind}/{name}"), "given twice", "each object once"));
+        }
+        Ok(Object {
+            file: "".into(),
+            line: 0,
+            kind,
+            name,
+            created: metadata.creation_timestamp,
+            labels: metadata.labels,
+            spec: value,
+            unknown: Vec::new(),
+        })
+    }
+
+    /// Returns the objects of some kinds with the fields at `path`: older objects first, then by
+    /// name.
+    pub fn of_kinds<S: DeserializeOwned>(&mut self, path: &str, kinds: &[&str]) -> Vec<Object<S>> {
+        let all = std::mem::take(&mut self.objects);
+        let (all, rest) = all.into_iter().partition(|it| kinds.contains(&it.kind));
+        self.objects = rest;
+        let mut found = Vec::new();
+        for Object { file, line, kind, name, created, labels, mut spec, mut unknown } in all {
+            let fields = match path {
+                "" => Some(spec),
+                path => spec.get_mut(path).map(Value::take),
+            };
+            match typed(fields, path, &mut unknown) {
+                Ok(spec) => {
+                    found.push(Object { file, line, kind, name, created, labels, spec, unknown });
+                }
+                Err(problem) => {
+                    let path = format!("{kind}/{name}: {}", problem.path);
+                    self.damage(&file, line, Problem { path, ..problem });
+                }
+            }
+        }
+        found.sort_by(|a, b| {
+            let key = |it: &Object<S>| (it.created.is_none(), it.created.clone(), it.name.clone());
+            key(a).cmp(&key(b))
+        });
+        found
+    }
+}
+
+/// Reads a value, and adds the paths of unknown fields to `unknown`.
+fn typed<T: DeserializeOwned>(
+    value: Option<Value>,
+    at: &str,
+    unknown: &mut Vec<String>,
+) -> Result<T, Problem> {
+    let value = value.ok_or_else(|| problem(at, "missing", "a mapping"))?;
+    let mut note = |path: serde_ignored::Path<'_>| unknown.push(format!("{at}.{}", shown(&path)));
+    let value = serde_ignored::Deserializer::new(value, &mut note);
+    serde_path_to_error::deserialize(value).map_err(|error| {
+        let path = format!("{at}.{}", printable(error.path()));
+        Problem::new(path.trim_start_matches('.'), printable(error.inner()))
+    })
+}
+
+/// Formats a path as in other problems: `listeners[0].tls`.
+fn shown(path: &serde_ignored::Path<'_>) -> String {
+    let mut shown = String::new();
+    // An optional value is a `?`.
+    for part in printable(path).split('.').filter(|part| *part != "?") {
+        shown += &match part.parse::<usize>() {
+            Ok(index) => format!("[{index}]"),
+            Err(_) if shown.is_empty() => part.to_owned(),
+            Err(_) => format!(".{part}"),
+        };
+    }
+    shown
+}
+
+fn printable(text: &impl ToString) -> String {
+    shortened(&text.to_string().escape_debug().to_string())
+}
+
+/// Removes keys without a value, as the API server does.
+fn remove_nulls(value: &mut Value) {
+    match value {
+        Value::Object(fields) => {
+            fields.retain(|_, value| !value.is_null());
+            fields.values_mut().for_each(remove_nulls);
+        }
+        Value::Array(items) => items.iter_mut().for_each(remove_nulls),
+        _ => {}
+    }
+}
+
+/// Group, kind and versions of the objects that are read.
+const KINDS: &[(&str, &str, &[&str])] = &[
+    (GROUP, "Gateway", &["v1", "v1beta1"]),
+    (GROUP, "GatewayClass", &["v1", "v1beta1"]),
+    (GROUP, "TLSRoute", &["v1", "v1alpha3", "v1alpha2"]),
+    (GROUP, "TCPRoute", &["v1", "v1alpha2"]),
+    (GROUP, "HTTPRoute", &["v1", "v1beta1"]),
+    (GROUP, "GRPCRoute", &["v1", "v1alpha2"]),
+    (GROUP, "UDPRoute", &["v1", "v1alpha2"]),
+    (GROUP, "ReferenceGrant", &["v1", "v1beta1", "v1alpha2"]),
+    (GROUP, "BackendTLSPolicy", &["v1", "v1alpha3"]),
+    ("", "Service", &["v1"]),
+    ("", "Secret", &["v1"]),
+    ("", "ConfigMap", &["v1"]),
+    ("discovery.k8s.io", "EndpointSlice", &["v1"]),
+];
+const SUPPORTED: &str = "Gateway, TLSRoute, TCPRoute, BackendTLSPolicy and ReferenceGrant";
+/// Maximum nesting, far above that of any object.
+const MOST_DEPTH: usize = 64;
+/// Maximum number of mappings, lists and values in a file: a dump of some thousand EndpointSlices.
+const MOST_NODES: usize = 1_000_000;
+/// Maximum number of events that aliases repeat, which limits the memory of nested aliases.
+const MOST_REPLAYED: usize = 100_000;
