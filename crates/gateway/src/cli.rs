@@ -63,10 +63,10 @@ A server is the DNS name of its Service, NAME.NAMESPACE.svc, or the ready addres
 EndpointSlices if these are among the files. Keys of Secrets are checked and never printed: mount
 each Secret at DIR/NAMESPACE/NAME.
 
-Whatever becket cannot do is left out, its clients are rejected, and a condition on standard error
-says so:
-  gateway.yaml:12: Gateway/default/web: spec.listeners[1].protocol = \"HTTP\":
-      UnsupportedProtocol; accepted: TLS or TCP
+Nothing is printed if becket cannot do all that the manifests say. Conditions on standard error say
+what to change:
+  gateway.yaml:12: Gateway/web/edge: spec.listeners[1] = \"HTTP\": UnsupportedProtocol; accepted: TLS
+  or TCP
 
 Examples:
   becket-gateway render manifests/ > becket.toml && becket check --config becket.toml
@@ -75,7 +75,7 @@ Examples:
   becket-gateway render --class becket --certificates /run/secrets manifests/
 
 Exit codes: 0 everything is rendered, 1 conditions on standard error, 2 wrong arguments, or a file
-cannot be read.";
+cannot be read or written.";
 
 /// Runs the command and returns its exit code.
 pub fn run(cli: &Cli) -> ExitCode {
@@ -92,23 +92,21 @@ pub fn run(cli: &Cli) -> ExitCode {
         class: arguments.class.clone(),
         assume_missing: arguments.assume_missing,
     };
-    let rendering = render(manifests, &settings);
-    for warning in &rendering.report.warnings {
+    let (toml, report) = render(manifests, &settings);
+    for warning in &report.warnings {
         eprintln!("{}", warning.labelled("warning: "));
     }
-    for error in &rendering.report.errors {
+    for error in &report.errors {
         eprintln!("{error}");
     }
-    if let Some(toml) = rendering.toml
-        && let Err(error) = io::stdout().write_all(toml.as_bytes())
-    {
+    let Some(toml) = toml else {
+        return ExitCode::FAILURE;
+    };
+    if let Err(error) = io::stdout().write_all(toml.as_bytes()) {
         eprintln!("becket-gateway: cannot write the configuration: {error}");
         return ExitCode::from(2);
     }
-    match rendering.report.errors[..] {
-        [] => ExitCode::SUCCESS,
-        _ => ExitCode::FAILURE,
-    }
+    ExitCode::SUCCESS
 }
 
 /// Adds a file, the files of a folder, or standard input.

@@ -1,16 +1,16 @@
 //! Certificates, keys and authorities. The configuration contains only the paths at which Secrets
 //! and ConfigMaps are mounted; their contents are checked, and never leave this file.
 
+use base64ct::{Base64, Encoding};
 use becket_config::error::Problem;
 use becket_config::key_source::KeySource;
 use becket_config::listener::Pair;
-use base64ct::{Base64, Encoding};
 use rustls_pki_types::pem::PemObject;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::Value;
 
 use crate::kinds::Reference;
-use crate::objects::{Name, Object, Objects, problem};
+use crate::objects::{Identity, Name, Object, Objects, problem};
 
 /// The folder where Secrets and ConfigMaps are mounted, each key as `DIR/NAMESPACE/NAME/KEY`.
 #[derive(Clone, Copy, Debug)]
@@ -21,44 +21,49 @@ pub struct Mounts<'a> {
 
 impl Mounts<'_> {
     /// Returns the paths of a certificate in a Secret, and checks the Secret.
-    pub fn pair<S>(
-        self,
-        from: &Object<S>,
-        field: &str,
-        reference: &Reference,
-    ) -> Result<Pair, Problem> {
-        let target = self.objects.resolve(from, field, reference, "Secret")?;
-        if let Some(secret) = self.objects.find(&self.objects.data, "Secret", &target, field)? {
+    pub fn pair(self, from: &Identity, field: &str, to: &Reference) -> Result<Pair, Problem> {
+        let secrets = ("Secret", &self.objects.secrets[..]);
+        let (name, secret) = self.objects.resolve(from, field, to, secrets)?;
+        if let Some(secret) = secret {
+            let is_key = |text: &[u8]| PrivateKeyDer::from_pem_slice(text).is_ok();
             if secret.spec.get("type").and_then(Value::as_str) != Some(TLS) {
-                let fault = format!("InvalidCertificateRef: {secret} has another type");
+                let fault = format!(
+                    "InvalidCertificateRef: {} has another type",
+                    secret.identity
+                );
                 return Err(problem(field, fault, TLS));
             }
             check(secret, "tls.crt", field, are_certificates)?;
-            check(secret, "tls.key", field, |text| PrivateKeyDer::from_pem_slice(text).is_ok())?;
+            check(secret, "tls.key", field, is_key)?;
         }
         Ok(Pair {
-            chain: Some(self.path(&target, "tls.crt")),
-            key: Some(KeySource::File(self.path(&target, "tls.key"))),
+            chain: Some(self.path(&name, "tls.crt")),
+            key: Some(KeySource::File(self.path(&name, "tls.key"))),
             ..Pair::default()
         })
     }
 
-    /// Returns the path of the CA certificates in the one ConfigMap of `references`, and checks it.
-    pub fn authorities<S>(
+    /// Returns the path of the CA certificates in the one ConfigMap of `all`, and checks it.
+    pub fn authorities(
         self,
-        from: &Object<S>,
+        from: &Identity,
         field: &str,
-        references: &[Reference],
+        all: &[Reference],
     ) -> Result<String, Problem> {
-        let [reference] = references else {
-            let fault = format!("{} references", references.len());
-            return Err(problem(field, fault, "one ConfigMap with all CA certificates"));
+        let [to] = all else {
+            let fault = format!("{} references", all.len());
+            return Err(problem(
+                field,
+                fault,
+                "one ConfigMap with all CA certificates",
+            ));
         };
-        let target = self.objects.resolve(from, field, reference, "ConfigMap")?;
-        if let Some(map) = self.objects.find(&self.objects.data, "ConfigMap", &target, field)? {
+        let maps = ("ConfigMap", &self.objects.config_maps[..]);
+        let (name, map) = self.objects.resolve(from, field, to, maps)?;
+        if let Some(map) = map {
             check(map, "ca.crt", field, are_certificates)?;
         }
-        Ok(self.path(&target, "ca.crt"))
+        Ok(self.path(&name, "ca.crt"))
     }
 
     fn path(self, name: &Name, key: &str) -> String {
@@ -66,7 +71,7 @@ impl Mounts<'_> {
     }
 }
 
-/// Checks a key of a Secret or a ConfigMap.
+/// Checks a key of a Secret, which is base64, or of a ConfigMap.
 fn check(
     object: &Object<Value>,
     key: &str,
@@ -74,21 +79,20 @@ fn check(
     fits: fn(&[u8]) -> bool,
 ) -> Result<(), Problem> {
     let text = |section: &str| object.spec.get(section)?.get(key)?.as_str();
-    // The API server lets `stringData` replace `data`.
-    let content = match (object.kind, text("stringData"), text("data")) {
-        ("Secret", Some(plain), _) | ("ConfigMap", _, Some(plain)) => Some(plain.into()),
-        (_, _, Some(encoded)) => {
+    // The API server lets `stringData` of a Secret replace `data`.
+    let content = match (text("stringData"), text("data")) {
+        (Some(plain), _) => Some(plain.into()),
+        (_, Some(plain)) if object.kind == "ConfigMap" => Some(plain.into()),
+        (_, encoded) => encoded.and_then(|encoded| {
             let encoded: String = encoded.split_ascii_whitespace().collect();
             Base64::decode_vec(&encoded).ok()
-        }
-        _ => None,
+        }),
     };
     if content.is_some_and(|content| fits(&content)) {
         return Ok(());
     }
-    let fault = format!("{object}: data[\"{key}\"] is missing, or not PEM");
-    let encoding = if object.kind == "Secret" { "base64 of " } else { "" };
-    Err(problem(field, fault, format!("{encoding}PEM")))
+    let fault = format!("{}: data[{key:?}] is missing or invalid", object.identity);
+    Err(problem(field, fault, "PEM, in a Secret as base64"))
 }
 
 fn are_certificates(text: &[u8]) -> bool {

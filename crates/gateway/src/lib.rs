@@ -10,11 +10,11 @@
 #![forbid(unsafe_code)]
 
 pub mod cli;
-mod credentials;
-mod hosts;
-mod kinds;
-mod listeners;
+pub mod credentials;
+pub mod hosts;
+pub mod kinds;
+pub mod listeners;
 pub mod manifests;
-mod objects;
+pub mod objects;
 pub mod render;
-mod servers;
+pub mod servers;

@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_saphyr::{Spanned, alias_limits, budget, options};
 
 use crate::kinds::Metadata;
-use crate::objects::{GROUP, NAME, Name, Object, is_name, problem};
+use crate::objects::{GROUP, Identity, NAME, Name, Object, is_name, problem};
 
 /// Objects of the files read so far, by kind.
 #[derive(Debug)]
@@ -21,8 +21,6 @@ pub struct Manifests {
     /// Namespace of objects that name none.
     namespace: String,
     pub report: Report,
-    /// `true` if a document cannot be read, so that objects are missing.
-    pub is_damaged: bool,
 }
 
 impl Manifests {
@@ -32,7 +30,6 @@ impl Manifests {
             ids: BTreeSet::new(),
             namespace: namespace.to_owned(),
             report: Report::default(),
-            is_damaged: false,
         }
     }
 
@@ -58,14 +55,9 @@ impl Manifests {
             Err(error) => {
                 let line = error.location().map_or(0, |at| number(at.line()));
                 let fault = format!("not YAML: {}", printable(&error.without_snippet()));
-                self.damage(&file, line, Problem::new("", fault));
+                self.refuse(&file, line, Problem::new("", fault));
             }
         }
-    }
-
-    fn damage(&mut self, file: &str, line: usize, problem: Problem) {
-        self.is_damaged = true;
-        self.refuse(file, line, problem);
     }
 
     fn refuse(&mut self, file: &str, line: usize, problem: Problem) {
@@ -89,79 +81,88 @@ impl Manifests {
         let mut kinds = KINDS.iter();
         match kinds.find(|known| (known.0, known.1) == (group, kind.as_str())) {
             Some((_, kind, versions)) if versions.contains(&version) => {
-                match self.object(kind, value) {
-                    Ok(object) => self.objects.push(Object { file: file.into(), line, ..object }),
-                    Err(problem) => self.damage(file, line, problem),
+                match self.object((file, line), kind, value) {
+                    Ok(object) => self.objects.push(object),
+                    Err(problem) => self.refuse(file, line, problem),
                 }
             }
             Some((_, kind, versions)) => {
                 let fault = format!("{kind} of version {version:?}");
-                self.damage(file, line, problem("apiVersion", fault, versions.join(", ")));
+                self.refuse(
+                    file,
+                    line,
+                    problem("apiVersion", fault, versions.join(", ")),
+                );
             }
             None if kind.is_empty() || api.is_empty() => {
                 let accepted = "apiVersion, kind and metadata";
-                self.damage(file, line, problem("", "not a Kubernetes object", accepted));
+                self.refuse(file, line, problem("", "not a Kubernetes object", accepted));
             }
             None if group.starts_with("gateway.networking.") => {
-                self.refuse(file, line, problem("kind", format!("{kind:?} is not supported"), SUPPORTED));
+                self.refuse(
+                    file,
+                    line,
+                    problem("kind", format!("{kind:?} is not supported"), SUPPORTED),
+                );
             }
             // Other objects, such as a Deployment, do not configure a gateway.
             None => {}
         }
     }
 
-    fn object(&mut self, kind: &'static str, mut value: Value) -> Result<Object<Value>, Problem> {
-        let metadata = value.get_mut("metadata").map(Value::take);
+    fn object(
+        &mut self,
+        (file, line): (&str, usize),
+        kind: &'static str,
+        mut spec: Value,
+    ) -> Result<Object<Value>, Problem> {
+        let metadata = spec.get_mut("metadata").map(Value::take);
         let metadata: Metadata = typed(metadata, "metadata", &mut Vec::new())?;
         let namespace = metadata.namespace.unwrap_or_else(|| self.namespace.clone());
-        let name = metadata.name;
-        for (field, name) in [("metadata.name", &name), ("metadata.namespace", &namespace)] {
-            if !is_name(name) {
-                return Err(problem(field, "not a name", NAME).text(name));
-            }
+        let name = Name {
+            name: metadata.name,
+            namespace,
+        };
+        if !is_name(&name.name) || !is_name(&name.namespace) {
+            return Err(problem("metadata", "no usable name or namespace", NAME));
         }
-        let name = Name { namespace, name };
-        if !self.ids.insert(format!("{kind}/{name}")) {
-            return Err(problem(&format!("{kind}/{name}"), "given twice", "each object once"));
+        let id = format!("{kind}/{name}");
+        if !self.ids.insert(id.clone()) {
+            return Err(problem(&id, "given twice", "each object once"));
         }
-        Ok(Object {
-            file: "".into(),
-            line: 0,
+        let identity = Identity {
+            file: file.into(),
+            line,
             kind,
             name,
             created: metadata.creation_timestamp,
             labels: metadata.labels,
-            spec: value,
             unknown: Vec::new(),
-        })
+        };
+        Ok(Object { identity, spec })
     }
 
     /// Returns the objects of some kinds with the fields at `path`: older objects first, then by
     /// name.
     pub fn of_kinds<S: DeserializeOwned>(&mut self, path: &str, kinds: &[&str]) -> Vec<Object<S>> {
-        let all = std::mem::take(&mut self.objects);
-        let (all, rest) = all.into_iter().partition(|it| kinds.contains(&it.kind));
-        self.objects = rest;
+        let is_one = |it: &mut Object<Value>| kinds.contains(&it.identity.kind);
         let mut found = Vec::new();
-        for Object { file, line, kind, name, created, labels, mut spec, mut unknown } in all {
+        for Object {
+            mut identity,
+            mut spec,
+        } in self.objects.extract_if(.., is_one)
+        {
             let fields = match path {
                 "" => Some(spec),
                 path => spec.get_mut(path).map(Value::take),
             };
-            match typed(fields, path, &mut unknown) {
-                Ok(spec) => {
-                    found.push(Object { file, line, kind, name, created, labels, spec, unknown });
-                }
-                Err(problem) => {
-                    let path = format!("{kind}/{name}: {}", problem.path);
-                    self.damage(&file, line, Problem { path, ..problem });
-                }
+            match typed(fields, path, &mut identity.unknown) {
+                Ok(spec) => found.push(Object { identity, spec }),
+                Err(problem) => identity.refuse(&mut self.report, problem),
             }
         }
-        found.sort_by(|a, b| {
-            let key = |it: &Object<S>| (it.created.is_none(), it.created.clone(), it.name.clone());
-            key(a).cmp(&key(b))
-        });
+        let key = |it: &Object<S>| (it.created.is_none(), it.created.clone(), it.name.clone());
+        found.sort_by_cached_key(key);
         found
     }
 }
@@ -231,6 +232,6 @@ const SUPPORTED: &str = "Gateway, TLSRoute, TCPRoute, BackendTLSPolicy and Refer
 /// Maximum nesting, far above that of any object.
 const MOST_DEPTH: usize = 64;
 /// Maximum number of mappings, lists and values in a file: a dump of some thousand EndpointSlices.
-const MOST_NODES: usize = 1_000_000;
+const MOST_NODES: usize = 500_000;
 /// Maximum number of events that aliases repeat, which limits the memory of nested aliases.
 const MOST_REPLAYED: usize = 100_000;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Deref;
 
 use becket_config::error::{Problem, Report};
 use serde_json::Value;
@@ -23,29 +24,37 @@ impl fmt::Display for Name {
     }
 }
 
-/// An object with its place.
+/// Kind, name and place of an object.
 #[derive(Debug)]
-pub struct Object<S> {
+pub struct Identity {
     pub file: Box<str>,
     pub line: usize,
     pub kind: &'static str,
     pub name: Name,
     pub created: Option<String>,
     pub labels: BTreeMap<String, String>,
-    pub spec: S,
     /// Paths of fields that are not supported, such as `spec.listeners[0].tls.options`.
     pub unknown: Vec<String>,
 }
 
-impl<S> Object<S> {
-    /// Reports a problem whose path is a field of this object.
+impl fmt::Display for Identity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.kind, self.name)
+    }
+}
+
+impl Identity {
+    /// Reports a problem whose path is a field of this object, if it is not reported yet.
     pub fn refuse(&self, report: &mut Report, problem: Problem) {
-        report.error(Problem {
+        let problem = Problem {
             file: Some(self.file.clone()),
             line: Some(self.line),
             path: format!("{self}: {}", problem.path),
             ..problem
-        });
+        };
+        if report.errors.len() < MOST_PROBLEMS && !report.errors.contains(&problem) {
+            report.error(problem);
+        }
     }
 
     pub fn refuse_unknown(&self, report: &mut Report) {
@@ -56,9 +65,17 @@ impl<S> Object<S> {
     }
 }
 
-impl<S> fmt::Display for Object<S> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}/{}", self.kind, self.name)
+#[derive(Debug)]
+pub struct Object<S> {
+    pub identity: Identity,
+    pub spec: S,
+}
+
+impl<S> Deref for Object<S> {
+    type Target = Identity;
+
+    fn deref(&self) -> &Identity {
+        &self.identity
     }
 }
 
@@ -77,26 +94,26 @@ pub struct Objects {
     pub policies: Vec<Object<TlsPolicySpec>>,
     pub services: Vec<Object<ServiceSpec>>,
     pub slices: Vec<Object<SliceSpec>>,
-    /// Secrets and ConfigMaps.
-    pub data: Vec<Object<Value>>,
+    pub secrets: Vec<Object<Value>>,
+    pub config_maps: Vec<Object<Value>>,
     /// Objects that no file contains are in the cluster.
     pub assume_missing: bool,
 }
 
 impl Objects {
-    /// Resolves a reference from `from` to an object of the core group. Checks name and
-    /// ReferenceGrants, not whether the object exists.
-    pub fn resolve<S>(
+    /// Resolves a reference from `from` to an object of the core group. The object is `None` if it
+    /// is assumed to be in the cluster.
+    pub fn resolve<'o, S>(
         &self,
-        from: &Object<S>,
+        from: &Identity,
         field: &str,
         reference: &Reference,
-        kind: &str,
-    ) -> Result<Name, Problem> {
+        (kind, all): (&str, &'o [Object<S>]),
+    ) -> Result<(Name, Option<&'o Object<S>>), Problem> {
+        let target = reference.target(&from.name.namespace);
         if !reference.is_to(("", kind), kind) {
             return Err(problem(field, "InvalidKind", kind));
         }
-        let target = reference.target(&from.name.namespace);
         if !is_name(&target.name) || !is_name(&target.namespace) {
             return Err(problem(field, "not the name of an object", NAME));
         }
@@ -105,41 +122,27 @@ impl Objects {
             let accepted = format!("a ReferenceGrant in {}", target.namespace);
             return Err(problem(field, fault, accepted));
         }
-        Ok(target)
+        let found = all.iter().find(|it| it.name == target);
+        if found.is_none() && !self.assume_missing {
+            let fault = format!("{kind} {target} is in none of the files");
+            return Err(problem(field, fault, "its manifest, or --assume-missing"));
+        }
+        Ok((target, found))
     }
 
-    fn is_granted<S>(&self, from: &Object<S>, kind: &str, target: &Name) -> bool {
+    fn is_granted(&self, from: &Identity, kind: &str, target: &Name) -> bool {
         let is_from = |side: &Reference| {
             let namespace = side.namespace.as_ref();
             side.is_to((GROUP, from.kind), "") && namespace == Some(&from.name.namespace)
         };
         let is_to = |side: &Reference| {
-            side.is_to(("", kind), "") && ["", &target.name].contains(&side.name.as_str())
+            side.is_to(("", kind), "") && ["", &target.name].contains(&&*side.name)
         };
-        let mut grants = self.grants.iter();
-        grants.any(|grant| {
-            // An unknown field may limit a grant.
+        self.grants.iter().any(|grant| {
             grant.name.namespace == target.namespace
-                && grant.unknown.is_empty()
                 && grant.spec.from.iter().any(is_from)
                 && grant.spec.to.iter().any(is_to)
         })
-    }
-
-    /// Finds a referenced object. Returns `None` if it is assumed to be in the cluster.
-    pub fn find<'o, S>(
-        &self,
-        all: &'o [Object<S>],
-        kind: &str,
-        target: &Name,
-        field: &str,
-    ) -> Result<Option<&'o Object<S>>, Problem> {
-        let found = all.iter().find(|it| it.kind == kind && it.name == *target);
-        if found.is_none() && !self.assume_missing {
-            let fault = format!("{kind} {target} is in none of the files");
-            return Err(problem(field, fault, "its manifest, or --assume-missing"));
-        }
-        Ok(found)
     }
 }
 
@@ -172,3 +175,5 @@ pub fn is_name(text: &str) -> bool {
 pub const NAME: &str = "1 to 253 lower-case letters, digits, '-' or '.'";
 /// API group of Gateway and routes.
 pub const GROUP: &str = "gateway.networking.k8s.io";
+/// Maximum number of reported problems.
+const MOST_PROBLEMS: usize = 1000;

@@ -4,20 +4,19 @@ use std::collections::BTreeMap;
 
 use becket_config::address::{ListenAddress, NamePattern, SectionName};
 use becket_config::choices::{Mode, UnknownNames};
-use becket_config::error::Report;
+use becket_config::error::{Problem, Report};
 use becket_config::file::File;
-use becket_config::listener::{Certificate, ListenerSection, Route};
+use becket_config::listener::{ListenerSection, Route};
 use becket_config::notation::Text;
 use becket_config::policy::Policy;
 use becket_config::write::{Comments, write};
 
 use crate::credentials::Mounts;
 use crate::hosts;
-use crate::kinds::{GatewaySpec, Reference, RouteSpec};
+use crate::kinds::{GatewaySpec, RouteSpec};
 use crate::listeners::{Entrance, entrances};
 use crate::manifests::Manifests;
 use crate::objects::{GROUP, Object, Objects, problem};
-use crate::servers::Backends;
 
 /// Settings of a rendering.
 #[derive(Clone, Debug)]
@@ -30,60 +29,45 @@ pub struct Settings {
     pub assume_missing: bool,
 }
 
-/// A configuration, and problems of the manifests.
-#[derive(Debug)]
-pub struct Rendering {
-    /// Content of `becket.toml`; `None` if a manifest is damaged, or nothing can be served.
-    pub toml: Option<String>,
-    /// Conditions are errors. Warnings are differences that need no change.
-    pub report: Report,
-}
-
-/// Renders the manifests. An object with a condition is left out.
-pub fn render(mut manifests: Manifests, settings: &Settings) -> Rendering {
+/// Renders the manifests as `becket.toml`. Returns `None` if there is a condition, which is an error
+/// of the report. Warnings are differences that need no change.
+pub fn render(mut manifests: Manifests, settings: &Settings) -> (Option<String>, Report) {
     let objects = objects(&mut manifests, settings);
-    let Manifests {
-        mut report,
-        is_damaged,
-        ..
-    } = manifests;
-    let mounts = Mounts {
-        folder: &settings.certificates,
-        objects: &objects,
-    };
-    let mut ports: BTreeMap<u16, Vec<Entrance<'_>>> = BTreeMap::new();
-    for entrance in entrances(mounts, &mut report) {
-        ports.entry(entrance.listener.port).or_default().push(entrance);
-    }
     let mut builder = Builder {
-        backends: Backends::new(mounts),
+        mounts: Mounts {
+            folder: &settings.certificates,
+            objects: &objects,
+        },
+        report: manifests.report,
         file: File::default(),
         origins: Origins::default(),
     };
+    let mut ports: BTreeMap<u16, Vec<Entrance<'_>>> = BTreeMap::new();
+    for entrance in entrances(builder.mounts, &mut builder.report) {
+        ports
+            .entry(entrance.listener.port)
+            .or_default()
+            .push(entrance);
+    }
     for (port, mut entrances) in ports {
         entrances.sort_by_key(|it| hosts::precedence(it.host.as_ref()));
-        match &entrances[..] {
-            [entrance] if entrance.mode.is_none() => builder.tcp(port, entrance, &mut report),
-            entrances => builder.tls(port, entrances, &mut report),
-        }
+        builder.port(port, &entrances);
     }
-    let Builder { backends, mut file, origins } = builder;
-    file.backend = backends.sections;
-    if !file.listener.is_empty() {
+    let Builder {
+        file,
+        origins,
+        mut report,
+        ..
+    } = builder;
+    if report.errors.is_empty() {
         file.check(&mut report);
-    } else if report.errors.is_empty() {
-        let accepted = "a Gateway with a TLS or TCP listener, and a route";
-        report.refuse("", "nothing to serve", accepted);
     }
-    let mut title = "# Written by \"becket-gateway render\".\n".to_owned();
-    if !report.errors.is_empty() {
-        title += "# Incomplete: see the conditions on standard error.\n";
-    }
-    let is_usable = !is_damaged && !file.listener.is_empty();
-    Rendering {
-        toml: is_usable.then(|| write(&file, title, &origins)),
-        report,
-    }
+    let title = "# Written by \"becket-gateway render\".\n".to_owned();
+    let toml = report
+        .errors
+        .is_empty()
+        .then(|| write(&file, title, &origins));
+    (toml, report)
 }
 
 /// Reads the objects to render, and reports fields that are not supported.
@@ -100,7 +84,7 @@ fn objects(manifests: &mut Manifests, settings: &Settings) -> Objects {
         let parents = &mut route.spec.parent_refs;
         let is_orphan = parents.is_empty();
         parents.retain(|parent| {
-            let target = parent.target(&route.name.namespace);
+            let target = parent.target(&route.identity.name.namespace);
             let is_gateway = parent.is_to((GROUP, "Gateway"), "Gateway");
             !(is_gateway && others.iter().any(|it| it.name == target))
         });
@@ -113,17 +97,27 @@ fn objects(manifests: &mut Manifests, settings: &Settings) -> Objects {
         policies: manifests.of_kinds("spec", &["BackendTLSPolicy"]),
         services: manifests.of_kinds("spec", &["Service"]),
         slices: manifests.of_kinds("", &["EndpointSlice"]),
-        data: manifests.of_kinds("", &["Secret", "ConfigMap"]),
+        secrets: manifests.of_kinds("", &["Secret"]),
+        config_maps: manifests.of_kinds("", &["ConfigMap"]),
         assume_missing: settings.assume_missing,
     };
     let report = &mut manifests.report;
-    objects.gateways.iter().for_each(|it| it.refuse_unknown(report));
-    let routes = objects.routes.iter();
+    objects
+        .gateways
+        .iter()
+        .for_each(|it| it.refuse_unknown(report));
     // Routes of other kinds are refused as a whole.
+    let routes = objects.routes.iter();
     let routes = routes.filter(|it| ["TLSRoute", "TCPRoute"].contains(&it.kind));
     routes.for_each(|it| it.refuse_unknown(report));
-    objects.grants.iter().for_each(|it| it.refuse_unknown(report));
-    objects.policies.iter().for_each(|it| it.refuse_unknown(report));
+    objects
+        .grants
+        .iter()
+        .for_each(|it| it.refuse_unknown(report));
+    objects
+        .policies
+        .iter()
+        .for_each(|it| it.refuse_unknown(report));
     objects
 }
 
@@ -134,123 +128,117 @@ struct Origins(BTreeMap<String, String>);
 impl Comments for Origins {
     fn at(&self, path: &str) -> String {
         let origin = self.0.get(path);
-        origin.map(|origin| format!("  # {origin}")).unwrap_or_default()
+        origin
+            .map(|origin| format!("  # {origin}"))
+            .unwrap_or_default()
     }
 }
 
-#[derive(Debug)]
 struct Builder<'a> {
-    backends: Backends<'a>,
+    mounts: Mounts<'a>,
+    report: Report,
     file: File,
     origins: Origins,
 }
 
-/// Clients with a host name, and their route.
+/// Clients with a host name, and their route without names.
 #[derive(Debug)]
-struct Way {
+struct Way<'a> {
     host: Option<NamePattern>,
-    target: WayTarget,
-    origin: String,
-}
-
-#[derive(Debug, PartialEq)]
-struct WayTarget {
-    mode: Mode,
-    policy: Option<String>,
-    /// `None` rejects the clients.
-    backend: Option<String>,
+    to: Route,
+    route: &'a Object<RouteSpec>,
 }
 
 impl Builder<'_> {
-    fn tcp(&mut self, port: u16, entrance: &Entrance<'_>, report: &mut Report) {
-        let mut routes = entrance.attached.iter().map(|(_, route)| *route);
-        let Some(route) = routes.next().filter(|_| entrance.is_usable) else {
-            return;
+    fn port(&mut self, port: u16, entrances: &[Entrance<'_>]) {
+        let has_tls = entrances.iter().any(|it| it.mode.is_some());
+        let kind = if has_tls { "tls" } else { "tcp" };
+        let mut section = ListenerSection {
+            name: SectionName(format!("{kind}-{port}").into()),
+            bind: ListenAddress::parse(&format!(":{port}"))
+                .into_iter()
+                .collect(),
+            tls: has_tls,
+            ..ListenerSection::default()
         };
-        routes.for_each(|other| refuse_shadowed(other, route, "all clients", report));
-        // Without a backend, closed ports reject the clients.
-        if let Some(backend) = self.backends.of_route(route, false, report) {
-            let listener = ListenerSection {
-                tls: false,
-                backend: Some(backend),
-                ..listener("tcp", port)
-            };
-            self.add(listener, &format!("{} {route}", entrance.gateway));
-        }
-    }
-
-    fn tls(&mut self, port: u16, entrances: &[Entrance<'_>], report: &mut Report) {
-        let mut section = listener("tls", port);
-        let mut ways: Vec<Way> = Vec::new();
+        let mut ways: Vec<Way<'_>> = Vec::new();
         for (index, entrance) in entrances.iter().enumerate() {
-            let host = entrance.host.as_ref();
-            let own = self.ways(entrance, report);
-            let ends = |way: &Way| way.target.backend.is_some() && way.target.mode == Mode::Terminate;
-            if own.iter().any(ends) {
-                let pairs = entrance.certificates.iter().cloned().map(Certificate::Pair);
-                let before = section.certificates.clone();
-                section.certificates.extend(pairs.filter(|pair| !before.contains(pair)));
+            let own = self.ways(entrance);
+            if !own.is_empty() {
+                let certificates = entrance.certificates.iter().cloned();
+                section.certificates.extend(certificates);
             }
-            let is_whole = own.iter().any(|way| way.host.as_ref() == host);
-            ways.extend(own);
             // A less specific listener must not take clients of this one.
+            let host = entrance.host.as_ref();
             let mut later = entrances.iter().skip(index + 1);
-            if !is_whole && later.any(|it| hosts::covers(it.host.as_ref(), host)) {
-                let origin = format!("{}: no usable route", entrance.gateway);
-                ways.push(Way::new(entrance, entrance.host.clone(), None, origin));
+            if !own.iter().any(|way| way.host.as_ref() == host)
+                && let Some(other) = later.find(|it| hosts::covers(it.host.as_ref(), host))
+            {
+                let fault = format!("clients without a route would be taken by {}", other.field);
+                let accepted = "a route for all names of the hostname";
+                entrance
+                    .gateway
+                    .refuse(&mut self.report, problem(&entrance.field, fault, accepted));
             }
+            ways.extend(own);
         }
-        let Some(served) = ways.iter().find_map(|way| way.target.backend.clone()) else {
-            return;
-        };
-        let takes_all = ways.iter().any(|way| way.host.is_none());
-        if !takes_all {
-            // Rejects clients without a route. Their backend is required, but never used.
-            section.mode = Mode::Passthrough;
-            section.unknown_names = Some(UnknownNames::Strict);
-            section.backend = Some(served);
-        }
-        for way in &ways {
-            if let Some(NamePattern::Wildcard(suffix)) = &way.host {
-                let path = format!("{}: *.{suffix}", way.origin);
-                if takes_all {
-                    let fault = "covers one label in becket, so longer names take the route for all names";
-                    report.refuse(path, fault, "a port without a route for all names");
-                } else {
-                    let fault = "covers one label in becket, so longer names are rejected";
-                    report.remark(path, fault);
-                }
-            }
-        }
-        self.routes(&mut section, &ways);
-        let gateways = entrances.iter().map(|it| it.gateway.to_string());
+        let path = format!("listener[{}]", section.name);
+        let gateways = entrances.iter().map(|it| it.gateway.identity.to_string());
         let mut gateways: Vec<_> = gateways.collect();
         gateways.dedup();
-        self.add(section, &gateways.join(" "));
+        self.origins.0.insert(path.clone(), gateways.join(" "));
+        let Some(last) = ways.last() else {
+            return self
+                .report
+                .remark(gateways.join(" "), format!("no route for port {port}"));
+        };
+        if !has_tls {
+            section.backend.clone_from(&last.to.backend);
+        } else {
+            self.warn_of_wildcards(&ways);
+            if last.host.is_some() {
+                // Rejects clients without a route. Their backend is required, but never used.
+                section.mode = Mode::Passthrough;
+                section.unknown_names = Some(UnknownNames::Strict);
+                section.backend.clone_from(&last.to.backend);
+                let why = "not used: other names are rejected".to_owned();
+                self.origins.0.insert(format!("{path}.backend"), why);
+            }
+            self.routes(&mut section, &ways);
+        }
+        self.file.listener.push(section);
     }
 
     /// Returns the ways of a listener of a Gateway, the most specific first.
-    fn ways(&mut self, entrance: &Entrance<'_>, report: &mut Report) -> Vec<Way> {
-        let mut ways: Vec<Way> = Vec::new();
+    fn ways<'a>(&mut self, entrance: &Entrance<'a>) -> Vec<Way<'a>> {
+        let mut ways = Vec::new();
         let mut attached: Vec<_> = entrance.attached.iter().collect();
-        attached.retain(|_| entrance.is_usable);
-        attached.sort_by_key(|(host, _)| hosts::precedence(host.as_ref()));
-        let mut seen: BTreeMap<Option<String>, &Object<RouteSpec>> = BTreeMap::new();
+        let name = |host: &Option<NamePattern>| host.as_ref().map(Text::write);
+        attached.sort_by_cached_key(|(host, _)| (hosts::precedence(host.as_ref()), name(host)));
         for (host, route) in attached {
-            let name = host.as_ref().map(Text::write);
-            if let Some(first) = seen.get(&name) {
-                let name = name.as_deref().unwrap_or("all clients");
-                refuse_shadowed(route, first, name, report);
+            if let Some(winner) = ways.last().filter(|way: &&Way<'_>| way.host == *host) {
+                // A route may attach twice, or its names may have one intersection.
+                if !std::ptr::eq(winner.route, *route) {
+                    let name = name(host).unwrap_or_else(|| "all clients".to_owned());
+                    let fault = format!("{} has precedence for {name}", winner.route.identity);
+                    let problem = problem("spec", fault, "one route for each name of a listener");
+                    route.refuse(&mut self.report, problem);
+                }
                 continue;
             }
-            seen.insert(name, route);
             let passes = entrance.mode == Some(Mode::Passthrough);
-            let backend = self.backends.of_route(route, passes, report);
-            let mut way = Way::new(entrance, host.clone(), backend, route.to_string());
-            if way.target.mode == Mode::Terminate {
-                way.target.policy = self.policy(entrance);
-            }
-            ways.push(way);
+            let out = (&mut self.file.backend, &mut self.report);
+            let backend = self.mounts.backend(route, passes, out);
+            let path = format!("backend[{backend}]");
+            self.origins.0.insert(path, route.identity.to_string());
+            let to = Route {
+                mode: entrance.mode,
+                policy: self.policy(entrance),
+                backend: Some(backend.to_string()),
+                ..Route::default()
+            };
+            let host = host.clone();
+            ways.push(Way { host, to, route });
         }
         ways
     }
@@ -259,84 +247,55 @@ impl Builder<'_> {
     fn policy(&mut self, entrance: &Entrance<'_>) -> Option<String> {
         let policy = entrance.policy.as_ref()?;
         let policies = &mut self.file.policy;
-        let known = policies.iter().find(|it| it.client_ca == policy.client_ca);
-        let name = known.map(|it| it.name.clone()).unwrap_or_else(|| {
-            let name = SectionName(format!("clients-{}", policies.len() + 1).into());
-            self.origins.0.insert(format!("policy[{name}]"), entrance.gateway.to_string());
-            policies.push(Policy {
-                name: name.clone(),
-                ..policy.clone()
-            });
-            name
+        if let Some(known) = policies.iter().find(|it| it.client_ca == policy.client_ca) {
+            return Some(known.name.to_string());
+        }
+        let name = format!("clients-{}", policies.len() + 1);
+        let origin = entrance.gateway.identity.to_string();
+        self.origins.0.insert(format!("policy[{name}]"), origin);
+        policies.push(Policy {
+            name: SectionName(name.as_str().into()),
+            ..policy.clone()
         });
-        Some(name.to_string())
+        Some(name)
+    }
+
+    fn warn_of_wildcards(&mut self, ways: &[Way<'_>]) {
+        for way in ways {
+            let Some(wildcard @ NamePattern::Wildcard(_)) = &way.host else {
+                continue;
+            };
+            let fault = "covers one label in becket; longer names are";
+            let path = format!("{}: {wildcard}", way.route.identity);
+            if ways.iter().any(|way| way.host.is_none()) {
+                let fault = format!("{fault} taken by the route for all names");
+                let accepted = "a port without a route for all names";
+                way.route.refuse(
+                    &mut self.report,
+                    problem(&wildcard.to_string(), fault, accepted),
+                );
+            } else {
+                self.report
+                    .warn(Problem::new(path, format!("{fault} rejected")));
+            }
+        }
     }
 
     /// Adds routes to a listener. Neighbours with the same target become one.
-    fn routes(&mut self, section: &mut ListenerSection, ways: &[Way]) {
-        for ways in ways.chunk_by(|one, other| one.target == other.target) {
-            let Some(Way { target, origin, .. }) = ways.first() else {
+    fn routes(&mut self, section: &mut ListenerSection, ways: &[Way<'_>]) {
+        for ways in ways.chunk_by(|one, other| one.to == other.to) {
+            let Some(Way { to, route, .. }) = ways.first() else {
                 continue;
             };
             let path = format!("listener[{}].route[{}]", section.name, section.route.len());
-            self.origins.0.insert(path, origin.clone());
+            self.origins.0.insert(path, route.identity.to_string());
             // Without names, a route takes all clients.
             let hosts: Option<Vec<_>> = ways.iter().map(|way| way.host.clone()).collect();
-            let backend = target.backend.clone();
             section.route.push(Route {
                 names: hosts.unwrap_or_default(),
-                mode: Some(target.mode).filter(|mode| *mode != section.mode),
-                policy: target.policy.clone(),
-                backend: Some(backend.unwrap_or_else(|| self.backends.rejecting())),
-                ..Route::default()
+                mode: to.mode.filter(|mode| *mode != section.mode),
+                ..to.clone()
             });
         }
     }
-
-    fn add(&mut self, section: ListenerSection, origin: &str) {
-        let path = format!("listener[{}]", section.name);
-        self.origins.0.insert(path, origin.to_owned());
-        self.file.listener.push(section);
-    }
-}
-
-impl Way {
-    fn new(
-        entrance: &Entrance<'_>,
-        host: Option<NamePattern>,
-        backend: Option<String>,
-        origin: String,
-    ) -> Self {
-        // A rejected client needs no handshake.
-        let mode = entrance.mode.filter(|_| backend.is_some());
-        let target = WayTarget {
-            mode: mode.unwrap_or(Mode::Passthrough),
-            policy: None,
-            backend,
-        };
-        Self {
-            host,
-            target,
-            origin,
-        }
-    }
-}
-
-fn listener(kind: &str, port: u16) -> ListenerSection {
-    ListenerSection {
-        name: SectionName(format!("{kind}-{port}").into()),
-        bind: ListenAddress::parse(&format!(":{port}")).into_iter().collect(),
-        ..ListenerSection::default()
-    }
-}
-
-/// Reports a route whose clients another route takes.
-fn refuse_shadowed(
-    route: &Object<RouteSpec>,
-    first: &Object<RouteSpec>,
-    name: &str,
-    report: &mut Report,
-) {
-    let fault = format!("{first} has precedence for {name}");
-    route.refuse(report, problem("spec", fault, "one route for each name of a listener"));
 }

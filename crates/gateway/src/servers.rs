@@ -10,18 +10,8 @@ use becket_config::notation::Text;
 use becket_config::policy::{ServerTls, VerifiedName};
 
 use crate::credentials::Mounts;
-use crate::kinds::{Port, Reference, RouteSpec, ServiceSpec, SliceSpec, TlsPolicySpec};
+use crate::kinds::{Port, Reference, RouteSpec, ServiceSpec, TlsPolicySpec};
 use crate::objects::{Name, Object, is_name, problem};
-
-/// Backends of the configuration, built as routes need them.
-#[derive(Debug)]
-pub struct Backends<'a> {
-    mounts: Mounts<'a>,
-    /// Backend of a route, for clients whose TLS ends here or is passed through; `None` rejects
-    /// the clients.
-    known: BTreeMap<(String, bool), Option<String>>,
-    pub sections: Vec<Backend>,
-}
 
 /// Servers of one reference.
 #[derive(Debug)]
@@ -31,75 +21,39 @@ struct Target {
     tls: Option<ServerTls>,
 }
 
-impl<'a> Backends<'a> {
-    pub fn new(mounts: Mounts<'a>) -> Self {
-        Self {
-            mounts,
-            known: BTreeMap::new(),
-            sections: Vec::new(),
-        }
-    }
-
-    /// Returns the name of a route's backend. If TLS of clients is passed through, becket adds no
-    /// TLS of its own. Reports each problem once.
-    pub fn of_route(
-        &mut self,
+impl Mounts<'_> {
+    /// Adds the backend of a route to `backends`, unless it is there, and returns its name. If TLS
+    /// of clients is passed through, becket adds no TLS of its own.
+    pub fn backend(
+        self,
         route: &Object<RouteSpec>,
         passes: bool,
-        report: &mut Report,
-    ) -> Option<String> {
-        let key = (route.to_string(), passes);
-        if let Some(known) = self.known.get(&key) {
-            return known.clone();
-        }
-        let mut unreported = Report::default();
-        let is_reported = self.known.contains_key(&(key.0.clone(), !passes));
-        let targets = self.targets(route, if is_reported { &mut unreported } else { report });
-        let tls = targets.first().and_then(|target| target.tls.clone());
-        let name = (!targets.is_empty()).then(|| {
-            let suffix = if passes { "_passthrough" } else { "" };
-            let name = format!("{}{suffix}", key.0.to_ascii_lowercase().replace('/', "_"));
-            let name = self.free_name(&name);
-            self.sections.push(Backend {
+        (backends, report): (&mut Vec<Backend>, &mut Report),
+    ) -> SectionName {
+        let kind = route.kind.to_ascii_lowercase();
+        let suffix = if passes { "_passthrough" } else { "" };
+        let Name { namespace, name } = &route.name;
+        let long = format!("{kind}_{namespace}_{name}{suffix}");
+        // Names of Kubernetes may be longer.
+        let name = SectionName::parse(&long).unwrap_or_else(|_| {
+            let mut routes = self.objects.routes.iter();
+            let number = routes.position(|it| it.name == route.name && it.kind == route.kind);
+            SectionName(format!("{kind}_{}{suffix}", number.unwrap_or_default()).into())
+        });
+        if !backends.iter().any(|it| it.name == name) {
+            let targets = self.targets(route, report);
+            let tls = targets.first().and_then(|target| target.tls.clone());
+            backends.push(Backend {
                 name: name.clone(),
                 tls: tls.filter(|_| !passes),
                 server: weighted(&targets),
                 ..Backend::default()
             });
-            name.to_string()
-        });
-        self.known.insert(key, name.clone());
+        }
         name
     }
 
-    /// Returns the backend that rejects clients: its only server is disabled.
-    pub fn rejecting(&mut self) -> String {
-        if !self.sections.iter().any(|it| &*it.name == REJECTED) {
-            self.sections.push(Backend {
-                name: SectionName(REJECTED.into()),
-                server: vec![ServerSection {
-                    address: ServerAddress::parse("127.0.0.1:1").ok(),
-                    disabled: true,
-                    ..ServerSection::default()
-                }],
-                ..Backend::default()
-            });
-        }
-        REJECTED.to_owned()
-    }
-
-    /// Returns a unique name for a section. Names of Kubernetes may be longer.
-    fn free_name(&self, wanted: &str) -> SectionName {
-        let base: String = wanted.chars().take(LONGEST_BASE).collect();
-        let numbered = (2..).map(|number| format!("{base}_{number}"));
-        let mut names = [wanted.to_owned()].into_iter().chain(numbered);
-        let names = names.by_ref().filter_map(|name| SectionName::parse(&name).ok());
-        let mut free = names.filter(|name| !self.sections.iter().any(|it| it.name == *name));
-        free.next().unwrap_or_default()
-    }
-
-    /// Returns the servers of a route; none if a problem concerns all of them.
-    fn targets(&self, route: &Object<RouteSpec>, report: &mut Report) -> Vec<Target> {
+    fn targets(self, route: &Object<RouteSpec>, report: &mut Report) -> Vec<Target> {
         let [rule] = &route.spec.rules[..] else {
             let fault = format!("{} rules", route.spec.rules.len());
             route.refuse(report, problem("spec.rules", fault, "one rule"));
@@ -114,40 +68,39 @@ impl<'a> Backends<'a> {
             }
         }
         targets.retain(|target| target.weight > 0);
-        if targets.windows(2).any(|two| matches!(two, [one, other] if one.tls != other.tls)) {
-            let fault = "the Services have different BackendTLSPolicies";
-            let accepted = "one policy for all Services of a rule";
-            route.refuse(report, problem("spec.rules[0].backendRefs", fault, accepted));
-            return Vec::new();
+        let field = "spec.rules[0].backendRefs";
+        if targets.is_empty() {
+            route.refuse(report, problem(field, "no servers", "a weight above 0"));
         }
-        targets.retain(|_| route.unknown.is_empty());
+        let tls = targets.first().map(|it| &it.tls);
+        if targets.iter().any(|it| Some(&it.tls) != tls) {
+            let fault = "the Services have different BackendTLSPolicies";
+            route.refuse(
+                report,
+                problem(field, fault, "one policy for all Services of a rule"),
+            );
+        }
         targets
     }
 
     fn target(
-        &self,
+        self,
         route: &Object<RouteSpec>,
         field: &str,
         reference: &Reference,
     ) -> Result<Target, Problem> {
-        let objects = self.mounts.objects;
-        let name = objects.resolve(route, field, reference, "Service")?;
-        let number = reference.port.unwrap_or_default();
-        let addresses = match objects.find(&objects.services, "Service", &name, field)? {
-            None => BTreeSet::from([at(&name, number)]),
-            Some(service) => {
-                let mut ports = service.spec.ports.iter().filter(|port| port.is_tcp());
-                let port = ports.find(|port| port.port == number);
-                let port = port.filter(|_| service.spec.r#type != "ExternalName");
-                let port = port.ok_or_else(|| {
-                    let fault = format!("{service} has no TCP port {number}");
-                    problem(field, fault, "a TCP port of a Service, not of type ExternalName")
-                })?;
-                self.addresses(service, port, field)?
-            }
+        let services = ("Service", &self.objects.services[..]);
+        let (name, service) = self.objects.resolve(route, field, reference, services)?;
+        let port = reference.port.unwrap_or_default();
+        let addresses = match service {
+            Some(service) => self.addresses(service, port, field)?,
+            None => BTreeSet::from([by_name(&name, port)]),
         };
         // The port may be missing, and a name too long for DNS.
-        if let Some(address) = addresses.iter().find(|it| ServerAddress::parse(it).is_err()) {
+        if let Some(address) = addresses
+            .iter()
+            .find(|it| ServerAddress::parse(it).is_err())
+        {
             let accepted = ServerAddress::ACCEPTED;
             return Err(problem(field, "not an address of a server", accepted).text(address));
         }
@@ -159,93 +112,106 @@ impl<'a> Backends<'a> {
     }
 
     fn addresses(
-        &self,
+        self,
         service: &Object<ServiceSpec>,
-        port: &Port,
+        number: u16,
         field: &str,
     ) -> Result<BTreeSet<String>, Problem> {
-        let is_own = |slice: &&Object<SliceSpec>| {
-            slice.name.namespace == service.name.namespace
-                && slice.labels.get(SERVICE_OF_SLICE) == Some(&service.name.name)
+        let ServiceSpec {
+            r#type,
+            cluster_ip,
+            ports,
+        } = &service.spec;
+        let port = ports
+            .iter()
+            .find(|port| port.port == number && port.is_tcp());
+        let Some(port) = port.filter(|_| r#type != "ExternalName") else {
+            let fault = format!("{} has no TCP port {number}", service.identity);
+            return Err(problem(field, fault, "a TCP port of a Service with pods"));
         };
-        let mut slices = self.mounts.objects.slices.iter().filter(is_own).peekable();
-        if slices.peek().is_none() {
-            // The name of a headless Service resolves to its pods.
-            let is_headless = service.spec.cluster_ip == "None" && !port.target_port.is_null();
-            let target = port.target_port.as_u64().filter(|_| is_headless);
-            let target = target.and_then(|port| u16::try_from(port).ok());
-            if is_headless && target.is_none() {
-                let fault = format!("{service} is headless, and its targetPort is a name");
-                let accepted = "a number, or the EndpointSlices of the Service";
-                return Err(problem(field, fault, accepted));
-            }
-            return Ok(BTreeSet::from([at(&service.name, target.unwrap_or(port.port))]));
-        }
+        let is_own = |labels: &BTreeMap<String, String>| {
+            labels.get("kubernetes.io/service-name") == Some(&service.name.name)
+        };
+        let slices = self
+            .objects
+            .slices
+            .iter()
+            .filter(|it| it.name.namespace == service.name.namespace && is_own(&it.labels));
         let mut addresses = BTreeSet::new();
+        let mut is_by_name = true;
         for slice in slices {
-            let mut ports = slice.spec.ports.iter().filter(|it| it.is_tcp());
-            let Some(port) = ports.find(|it| it.name == port.name) else {
-                continue;
-            };
+            is_by_name = false;
+            let mut ports = slice.spec.ports.iter();
+            let port = ports.find(|it| it.name == port.name && it.is_tcp());
             let endpoints = slice.spec.endpoints.iter();
-            for endpoint in endpoints.filter(|it| it.conditions.ready.unwrap_or(true)) {
-                // All addresses of an endpoint are of one pod.
-                let ip = endpoint.addresses.first().and_then(|ip| ip.parse::<IpAddr>().ok());
-                let ip = ip.ok_or_else(|| {
-                    let fault = format!("{slice} has an endpoint without an IP address");
-                    problem(field, fault, "addressType IPv4 or IPv6")
-                })?;
-                addresses.insert(SocketAddr::new(ip, port.port).to_string());
-            }
+            // All addresses of an endpoint are of one pod.
+            let ready = endpoints.filter(|it| it.conditions.ready.unwrap_or(true));
+            let ips = ready.filter_map(|it| it.addresses.first()?.parse::<IpAddr>().ok());
+            let found = port.map(|port| ips.map(|ip| SocketAddr::new(ip, port.port).to_string()));
+            addresses.extend(found.into_iter().flatten());
+        }
+        // The name of a headless Service resolves to its pods.
+        let target = match &port.target_port {
+            target if cluster_ip == "None" && !target.is_null() => target.as_u64(),
+            _ => Some(number.into()),
+        };
+        if let Some(target) = target
+            .and_then(|it| u16::try_from(it).ok())
+            .filter(|_| is_by_name)
+        {
+            addresses.insert(by_name(&service.name, target));
         }
         if addresses.is_empty() {
-            let fault = format!("no EndpointSlice of {service} has a ready endpoint with this port");
-            let accepted = "a ready endpoint; without EndpointSlices becket looks the name up";
+            let fault = format!("{} has no address for port {number}", service.identity);
+            let accepted = "ready endpoints with IP addresses; without EndpointSlices a headless Service needs a number as targetPort";
             return Err(problem(field, fault, accepted));
         }
         Ok(addresses)
     }
 
     /// Returns TLS towards a Service, from its BackendTLSPolicy.
-    fn tls(&self, service: &Name, field: &str) -> Result<Option<ServerTls>, Problem> {
-        let applies = |policy: &&Object<TlsPolicySpec>| {
-            let is_it = |target: &Reference| {
-                target.is_to(("", "Service"), "Service") && target.name == service.name
-            };
-            policy.name.namespace == service.namespace
-                && policy.spec.target_refs.iter().any(is_it)
+    fn tls(self, service: &Name, field: &str) -> Result<Option<ServerTls>, Problem> {
+        let is_it = |target: &Reference| {
+            target.is_to(("", "Service"), "Service") && target.name == service.name
         };
-        let policies = self.mounts.objects.policies.iter().filter(applies);
+        let policies = self.objects.policies.iter().filter(|it| {
+            it.name.namespace == service.namespace && it.spec.target_refs.iter().any(is_it)
+        });
         match policies.collect::<Vec<_>>()[..] {
             [] => Ok(None),
             [policy] => self.verification(policy).map(Some).map_err(|cause| {
-                let fault = format!("{policy}: {}: {}", cause.path, cause.fault);
+                let fault = format!("{}: {}: {}", policy.identity, cause.path, cause.fault);
                 Problem {
                     path: field.to_owned(),
                     fault,
                     ..cause
                 }
             }),
-            [first, second, ..] => {
-                let fault = format!("Conflicted: {first} and {second} are for {service}");
-                Err(problem(field, fault, "one BackendTLSPolicy for each Service"))
+            _ => {
+                let fault = format!("Conflicted: several BackendTLSPolicies for Service {service}");
+                Err(problem(field, fault, "one"))
             }
         }
     }
 
-    fn verification(&self, policy: &Object<TlsPolicySpec>) -> Result<ServerTls, Problem> {
-        let mut unknown = policy.unknown.iter().map(String::as_str);
-        let of_port = policy.spec.target_refs.iter().any(|it| it.section_name.is_some());
-        let of_port = of_port.then_some("spec.targetRefs.sectionName");
-        if let Some(field) = unknown.next().or(of_port) {
-            return Err(problem(field, "not supported", "a policy without it"));
-        }
+    fn verification(self, policy: &Object<TlsPolicySpec>) -> Result<ServerTls, Problem> {
         let validation = &policy.spec.validation;
+        if policy
+            .spec
+            .target_refs
+            .iter()
+            .any(|it| it.section_name.is_some())
+        {
+            return Err(problem(
+                "spec.targetRefs",
+                "a sectionName",
+                "a whole Service",
+            ));
+        }
         let ca = match (&*validation.well_known, &validation.ca_certificate_refs[..]) {
             ("System", []) => None,
-            ("", references) => {
-                let field = "spec.validation.caCertificateRefs";
-                Some(self.mounts.authorities(policy, field, references)?)
+            ("", all) => {
+                Some(self.authorities(policy, "spec.validation.caCertificateRefs", all)?)
             }
             _ => {
                 let field = "spec.validation.wellKnownCACertificates";
@@ -253,15 +219,18 @@ impl<'a> Backends<'a> {
             }
         };
         let host = &validation.hostname;
-        let name = VerifiedName::parse(host).ok().filter(|_| is_name(host));
-        let name = name.ok_or_else(|| {
-            problem("spec.validation.hostname", "not a DNS name", "a DNS name").text(host)
-        })?;
-        Ok(ServerTls {
-            ca,
-            name: Some(name),
-            ..ServerTls::default()
-        })
+        match VerifiedName::parse(host).ok().filter(|_| is_name(host)) {
+            Some(name) => Ok(ServerTls {
+                ca,
+                name: Some(name),
+                ..ServerTls::default()
+            }),
+            None => Err(problem(
+                "spec.validation.hostname",
+                "not a DNS name",
+                "a DNS name",
+            )),
+        }
     }
 }
 
@@ -271,8 +240,7 @@ impl Port {
     }
 }
 
-/// Returns the address of a Service by its DNS name.
-fn at(Name { namespace, name }: &Name, port: u16) -> String {
+fn by_name(Name { namespace, name }: &Name, port: u16) -> String {
     format!("{name}.{namespace}.svc:{port}")
 }
 
@@ -280,13 +248,15 @@ fn at(Name { namespace, name }: &Name, port: u16) -> String {
 fn weighted(targets: &[Target]) -> Vec<ServerSection> {
     let mut shares: BTreeMap<&str, u64> = BTreeMap::new();
     for target in targets {
-        let count = target.addresses.len().max(1) as u64;
+        let share = u64::from(target.weight) * PRECISION / target.addresses.len().max(1) as u64;
         for address in &target.addresses {
-            let share = u64::from(target.weight) * PRECISION / count;
             *shares.entry(address).or_default() += share;
         }
     }
-    let divisor = shares.values().fold(0, |divisor, share| gcd(divisor, *share)).max(1);
+    let divisor = shares
+        .values()
+        .fold(0, |divisor, share| gcd(divisor, *share))
+        .max(1);
     let most = shares.values().max().map_or(1, |share| share / divisor);
     let servers = shares.into_iter().map(|(address, share)| {
         let weight = (share / divisor) * most.min(MOST_WEIGHT) / most.max(1);
@@ -300,14 +270,14 @@ fn weighted(targets: &[Target]) -> Vec<ServerSection> {
 }
 
 fn gcd(one: u64, other: u64) -> u64 {
-    if other == 0 { one } else { gcd(other, one % other) }
+    if other == 0 {
+        one
+    } else {
+        gcd(other, one % other)
+    }
 }
 
-const REJECTED: &str = "rejected";
-/// Maximum length of a name to which a number is added; section names have 64 characters.
-const LONGEST_BASE: usize = 56;
 /// Shares of one unit of weight, so that endpoints can divide it.
 const PRECISION: u64 = 1_000_000;
 /// Maximum weight of a server in becket.
 const MOST_WEIGHT: u64 = 256;
-const SERVICE_OF_SLICE: &str = "kubernetes.io/service-name";
