@@ -1,5 +1,6 @@
 //! The command line: reads files, prints the configuration and the conditions.
 
+use std::ffi::OsStr;
 use std::fs;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
@@ -118,15 +119,11 @@ fn add(manifests: &mut Manifests, path: &Path) -> Result<(), (PathBuf, io::Error
         return Ok(());
     }
     if path.is_dir() {
-        let mut files = Vec::new();
-        for entry in fs::read_dir(path).map_err(failed)? {
-            files.push(entry.map_err(failed)?.path());
-        }
-        let is_manifest = |file: &PathBuf| {
-            let extension = file.extension().and_then(|it| it.to_str());
-            extension.is_some_and(|it| ["yaml", "yml", "json"].contains(&it)) && !file.is_dir()
-        };
-        files.retain(is_manifest);
+        let entries = fs::read_dir(path).and_then(Iterator::collect::<io::Result<Vec<_>>>);
+        let entries = entries.map_err(failed)?.into_iter();
+        let mut files: Vec<PathBuf> = entries.map(|it| it.path()).collect();
+        let endings = ["yaml", "yml", "json"].map(OsStr::new).map(Some);
+        files.retain(|file| endings.contains(&file.extension()) && !file.is_dir());
         files.sort();
         return files.iter().try_for_each(|file| add(manifests, file));
     }

@@ -204,6 +204,8 @@ fn attach<'a>(
     }
     if own.is_empty() {
         own.push(None);
+    } else if route.kind == "TCPRoute" {
+        return Err(problem("spec.hostnames", "not supported", "a TLSRoute"));
     }
     let target = parent.target(&route.name.namespace);
     let is_selected = |it: &&mut Entrance<'_>| {

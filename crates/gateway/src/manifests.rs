@@ -11,7 +11,7 @@ use serde_json::Value;
 use serde_saphyr::{Spanned, alias_limits, budget, options};
 
 use crate::kinds::Metadata;
-use crate::objects::{GROUP, Identity, NAME, Name, Object, is_name, problem};
+use crate::objects::{GROUP, Identity, NAME, Name, Object, is_name, problem, refuse};
 
 /// Objects of the files read so far, by kind.
 #[derive(Debug)]
@@ -61,61 +61,54 @@ impl Manifests {
     }
 
     fn refuse(&mut self, file: &str, line: usize, problem: Problem) {
-        self.report.error(Problem {
-            file: Some(file.into()),
-            line: Some(line).filter(|line| *line > 0),
-            ..problem
-        });
+        let (file, line) = (Some(file.into()), Some(line).filter(|line| *line > 0));
+        refuse(
+            &mut self.report,
+            Problem {
+                file,
+                line,
+                ..problem
+            },
+        );
     }
 
     fn take(&mut self, file: &str, line: usize, mut value: Value) {
         remove_nulls(&mut value);
-        let text = |key| value.get(key).and_then(Value::as_str).unwrap_or_default();
-        let (api, kind) = (text("apiVersion").to_owned(), text("kind").to_owned());
-        if let (Some(Value::Array(items)), true) = (value.get_mut("items"), kind.ends_with("List"))
-        {
-            let items = std::mem::take(items);
-            return items.into_iter().for_each(|it| self.take(file, line, it));
-        }
-        let (group, version) = api.split_once('/').unwrap_or(("", &api));
-        let mut kinds = KINDS.iter();
-        match kinds.find(|known| (known.0, known.1) == (group, kind.as_str())) {
-            Some((_, kind, versions)) if versions.contains(&version) => {
-                match self.object((file, line), kind, value) {
-                    Ok(object) => self.objects.push(object),
-                    Err(problem) => self.refuse(file, line, problem),
-                }
+        match value.get_mut("items").map(Value::take) {
+            Some(Value::Array(items)) => {
+                items.into_iter().for_each(|it| self.take(file, line, it));
             }
-            Some((_, kind, versions)) => {
-                let fault = format!("{kind} of version {version:?}");
-                self.refuse(
-                    file,
-                    line,
-                    problem("apiVersion", fault, versions.join(", ")),
-                );
-            }
-            None if kind.is_empty() || api.is_empty() => {
-                let accepted = "apiVersion, kind and metadata";
-                self.refuse(file, line, problem("", "not a Kubernetes object", accepted));
-            }
-            None if group.starts_with("gateway.networking.") => {
-                self.refuse(
-                    file,
-                    line,
-                    problem("kind", format!("{kind:?} is not supported"), SUPPORTED),
-                );
-            }
-            // Other objects, such as a Deployment, do not configure a gateway.
-            None => {}
+            _ => match self.object((file, line), value) {
+                Ok(object) => self.objects.extend(object),
+                Err(problem) => self.refuse(file, line, problem),
+            },
         }
     }
 
+    /// Returns the object, or `None` if it does not configure a gateway, such as a Deployment.
     fn object(
         &mut self,
         (file, line): (&str, usize),
-        kind: &'static str,
         mut spec: Value,
-    ) -> Result<Object<Value>, Problem> {
+    ) -> Result<Option<Object<Value>>, Problem> {
+        let text = |key| spec.get(key).and_then(Value::as_str).unwrap_or_default();
+        let (api, kind) = (text("apiVersion"), text("kind"));
+        let (group, version) = api.split_once('/').unwrap_or(("", api));
+        let mut kinds = KINDS.iter();
+        let (kind, versions) = match kinds.find(|it| (it.0, it.1) == (group, kind)) {
+            Some((_, kind, versions)) => (*kind, *versions),
+            None if kind.is_empty() || api.is_empty() => {
+                let accepted = "apiVersion, kind and metadata";
+                return Err(problem("", "not a Kubernetes object", accepted));
+            }
+            None if group.starts_with("gateway.networking.") => {
+                return Err(problem("kind", "not supported", SUPPORTED).text(kind));
+            }
+            None => return Ok(None),
+        };
+        if !versions.contains(&version) {
+            return Err(problem("apiVersion", "not supported", versions.join(", ")).text(api));
+        }
         let metadata = spec.get_mut("metadata").map(Value::take);
         let metadata: Metadata = typed(metadata, "metadata", &mut Vec::new())?;
         let namespace = metadata.namespace.unwrap_or_else(|| self.namespace.clone());
@@ -139,7 +132,7 @@ impl Manifests {
             labels: metadata.labels,
             unknown: Vec::new(),
         };
-        Ok(Object { identity, spec })
+        Ok(Some(Object { identity, spec }))
     }
 
     /// Returns the objects of some kinds with the fields at `path`: older objects first, then by
@@ -157,7 +150,10 @@ impl Manifests {
                 path => spec.get_mut(path).map(Value::take),
             };
             match typed(fields, path, &mut identity.unknown) {
-                Ok(spec) => found.push(Object { identity, spec }),
+                Ok(spec) => {
+                    identity.unknown.retain(|_| STRICT.contains(&identity.kind));
+                    found.push(Object { identity, spec });
+                }
                 Err(problem) => identity.refuse(&mut self.report, problem),
             }
         }
@@ -174,26 +170,15 @@ fn typed<T: DeserializeOwned>(
     unknown: &mut Vec<String>,
 ) -> Result<T, Problem> {
     let value = value.ok_or_else(|| problem(at, "missing", "a mapping"))?;
-    let mut note = |path: serde_ignored::Path<'_>| unknown.push(format!("{at}.{}", shown(&path)));
+    let mut note = |path: serde_ignored::Path<'_>| {
+        // An optional value is a `?`.
+        unknown.push(format!("{at}.{}", printable(&path).replace(".?", "")));
+    };
     let value = serde_ignored::Deserializer::new(value, &mut note);
     serde_path_to_error::deserialize(value).map_err(|error| {
         let path = format!("{at}.{}", printable(error.path()));
         Problem::new(path.trim_start_matches('.'), printable(error.inner()))
     })
-}
-
-/// Formats a path as in other problems: `listeners[0].tls`.
-fn shown(path: &serde_ignored::Path<'_>) -> String {
-    let mut shown = String::new();
-    // An optional value is a `?`.
-    for part in printable(path).split('.').filter(|part| *part != "?") {
-        shown += &match part.parse::<usize>() {
-            Ok(index) => format!("[{index}]"),
-            Err(_) if shown.is_empty() => part.to_owned(),
-            Err(_) => format!(".{part}"),
-        };
-    }
-    shown
 }
 
 fn printable(text: &impl ToString) -> String {
@@ -227,6 +212,15 @@ const KINDS: &[(&str, &str, &[&str])] = &[
     ("", "Secret", &["v1"]),
     ("", "ConfigMap", &["v1"]),
     ("discovery.k8s.io", "EndpointSlice", &["v1"]),
+];
+/// Kinds of which each field is an instruction to the gateway. Routes of other kinds are rejected as
+/// a whole.
+const STRICT: &[&str] = &[
+    "Gateway",
+    "TLSRoute",
+    "TCPRoute",
+    "ReferenceGrant",
+    "BackendTLSPolicy",
 ];
 const SUPPORTED: &str = "Gateway, TLSRoute, TCPRoute, BackendTLSPolicy and ReferenceGrant";
 /// Maximum nesting, far above that of any object.

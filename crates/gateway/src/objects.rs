@@ -52,9 +52,7 @@ impl Identity {
             path: format!("{self}: {}", problem.path),
             ..problem
         };
-        if report.errors.len() < MOST_PROBLEMS && !report.errors.contains(&problem) {
-            report.error(problem);
-        }
+        refuse(report, problem);
     }
 
     pub fn refuse_unknown(&self, report: &mut Report) {
@@ -76,6 +74,13 @@ impl<S> Deref for Object<S> {
 
     fn deref(&self) -> &Identity {
         &self.identity
+    }
+}
+
+/// Reports a problem, if it is not reported yet.
+pub fn refuse(report: &mut Report, problem: Problem) {
+    if report.errors.len() < MOST_PROBLEMS && !report.errors.contains(&problem) {
+        report.error(problem);
     }
 }
 

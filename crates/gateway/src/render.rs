@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use becket_config::address::{ListenAddress, NamePattern, SectionName};
 use becket_config::choices::{Mode, UnknownNames};
-use becket_config::error::{Problem, Report};
+use becket_config::error::Report;
 use becket_config::file::File;
 use becket_config::listener::{ListenerSection, Route};
 use becket_config::notation::Text;
@@ -63,11 +63,8 @@ pub fn render(mut manifests: Manifests, settings: &Settings) -> (Option<String>,
         file.check(&mut report);
     }
     let title = "# Written by \"becket-gateway render\".\n".to_owned();
-    let toml = report
-        .errors
-        .is_empty()
-        .then(|| write(&file, title, &origins));
-    (toml, report)
+    let is_whole = report.errors.is_empty();
+    (is_whole.then(|| write(&file, title, &origins)), report)
 }
 
 /// Reads the objects to render, and reports fields that are not supported.
@@ -101,23 +98,11 @@ fn objects(manifests: &mut Manifests, settings: &Settings) -> Objects {
         config_maps: manifests.of_kinds("", &["ConfigMap"]),
         assume_missing: settings.assume_missing,
     };
-    let report = &mut manifests.report;
-    objects
-        .gateways
-        .iter()
-        .for_each(|it| it.refuse_unknown(report));
-    // Routes of other kinds are refused as a whole.
-    let routes = objects.routes.iter();
-    let routes = routes.filter(|it| ["TLSRoute", "TCPRoute"].contains(&it.kind));
-    routes.for_each(|it| it.refuse_unknown(report));
-    objects
-        .grants
-        .iter()
-        .for_each(|it| it.refuse_unknown(report));
-    objects
-        .policies
-        .iter()
-        .for_each(|it| it.refuse_unknown(report));
+    let identities = objects.gateways.iter().map(|it| &it.identity);
+    let identities = identities.chain(objects.routes.iter().map(|it| &it.identity));
+    let identities = identities.chain(objects.grants.iter().map(|it| &it.identity));
+    let identities = identities.chain(objects.policies.iter().map(|it| &it.identity));
+    identities.for_each(|it| it.refuse_unknown(&mut manifests.report));
     objects
 }
 
@@ -127,10 +112,8 @@ struct Origins(BTreeMap<String, String>);
 
 impl Comments for Origins {
     fn at(&self, path: &str) -> String {
-        let origin = self.0.get(path);
-        origin
-            .map(|origin| format!("  # {origin}"))
-            .unwrap_or_default()
+        let origin = self.0.get(path).map(|origin| format!("  # {origin}"));
+        origin.unwrap_or_default()
     }
 }
 
@@ -164,9 +147,10 @@ impl Builder<'_> {
         let mut ways: Vec<Way<'_>> = Vec::new();
         for (index, entrance) in entrances.iter().enumerate() {
             let own = self.ways(entrance);
-            if !own.is_empty() {
-                let certificates = entrance.certificates.iter().cloned();
-                section.certificates.extend(certificates);
+            for certificate in entrance.certificates.iter().filter(|_| !own.is_empty()) {
+                if !section.certificates.contains(certificate) {
+                    section.certificates.push(certificate.clone());
+                }
             }
             // A less specific listener must not take clients of this one.
             let host = entrance.host.as_ref();
@@ -188,9 +172,8 @@ impl Builder<'_> {
         gateways.dedup();
         self.origins.0.insert(path.clone(), gateways.join(" "));
         let Some(last) = ways.last() else {
-            return self
-                .report
-                .remark(gateways.join(" "), format!("no route for port {port}"));
+            let fault = format!("no route for port {port}");
+            return self.report.remark(gateways.join(" "), fault);
         };
         if !has_tls {
             section.backend.clone_from(&last.to.backend);
@@ -261,22 +244,20 @@ impl Builder<'_> {
     }
 
     fn warn_of_wildcards(&mut self, ways: &[Way<'_>]) {
-        for way in ways {
-            let Some(wildcard @ NamePattern::Wildcard(_)) = &way.host else {
+        let takes_all = ways.iter().any(|way| way.host.is_none());
+        for Way { host, route, .. } in ways {
+            let Some(wildcard @ NamePattern::Wildcard(_)) = host else {
                 continue;
             };
+            let field = wildcard.to_string();
             let fault = "covers one label in becket; longer names are";
-            let path = format!("{}: {wildcard}", way.route.identity);
-            if ways.iter().any(|way| way.host.is_none()) {
+            if takes_all {
                 let fault = format!("{fault} taken by the route for all names");
                 let accepted = "a port without a route for all names";
-                way.route.refuse(
-                    &mut self.report,
-                    problem(&wildcard.to_string(), fault, accepted),
-                );
+                route.refuse(&mut self.report, problem(&field, fault, accepted));
             } else {
-                self.report
-                    .warn(Problem::new(path, format!("{fault} rejected")));
+                let path = format!("{}: {field}", route.identity);
+                self.report.remark(path, format!("{fault} rejected"));
             }
         }
     }
