@@ -5,8 +5,8 @@
 //! * [`servers`] builds backends, [`credentials`] checks Secrets and CA certificates;
 //! * [`render`] builds the configuration and writes it.
 //!
-//! An object that cannot be taken as a whole is left out with a condition, and its clients are
-//! rejected. `docs/guide/gateway.md` lists the supported fields.
+//! The configuration is whole, or there are conditions. `docs/guide/gateway.md` lists the supported
+//! fields.
 #![forbid(unsafe_code)]
 
 pub mod cli;

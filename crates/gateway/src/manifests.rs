@@ -35,7 +35,7 @@ impl Manifests {
 
     /// Adds the documents of a file. `file` is its name in problems.
     pub fn add(&mut self, file: &str, text: &str) {
-        let file = file.escape_debug().to_string();
+        let file = file.replace(char::is_control, "?");
         let options = options! {
             budget: budget! {
                 max_depth: MOST_DEPTH,
@@ -182,7 +182,7 @@ fn typed<T: DeserializeOwned>(
 }
 
 fn printable(text: &impl ToString) -> String {
-    shortened(&text.to_string().escape_debug().to_string())
+    shortened(&text.to_string().replace(char::is_control, " "))
 }
 
 /// Removes keys without a value, as the API server does.

@@ -89,7 +89,7 @@ pub fn problem(field: &str, fault: impl Into<String>, accepted: impl Into<String
     Problem::new(field, fault).accepted(accepted)
 }
 
-/// The objects to render, and what they refer to. Those with precedence come first.
+/// The objects to render, and what they refer to. Older objects come first.
 #[derive(Debug)]
 pub struct Objects {
     pub gateways: Vec<Object<GatewaySpec>>,

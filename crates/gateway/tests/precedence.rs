@@ -100,7 +100,7 @@ fn covers(pattern: &str, name: &str, one_label: bool) -> bool {
         None => pattern.is_empty() || pattern == name,
         Some(suffix) => name
             .strip_suffix(suffix)
-            .is_some_and(|label| !label.is_empty() && !(one_label && label.contains('.'))),
+            .is_some_and(|label| !(label.is_empty() || one_label && label.contains('.'))),
     }
 }
 
