@@ -22,6 +22,13 @@ pub trait Comments {
     }
 }
 
+/// No comments.
+impl Comments for () {
+    fn at(&self, _path: &str) -> String {
+        String::new()
+    }
+}
+
 /// Writes a configuration after `title`, which is empty or lines of comments.
 pub fn write(file: &File, title: String, comments: &dyn Comments) -> String {
     let writer = TomlWriter {

@@ -1,6 +1,6 @@
 //! Listeners of Gateways, and the routes that attach to them.
 
-use becket_config::address::NamePattern;
+use becket_config::address::{NamePattern, SectionName};
 use becket_config::choices::{ClientCertificates, Mode};
 use becket_config::error::{Problem, Report};
 use becket_config::listener::{Certificate, Pair};
@@ -22,7 +22,7 @@ pub struct Entrance<'a> {
     /// `None` for clients without TLS.
     pub mode: Option<Mode>,
     pub certificates: Vec<Certificate>,
-    /// Policy that verifies client certificates, without a name.
+    /// Policy that verifies client certificates.
     pub policy: Option<Policy>,
     /// Attached routes by host name, those with precedence first.
     pub attached: Vec<(Option<NamePattern>, &'a Object<RouteSpec>)>,
@@ -58,8 +58,8 @@ pub fn entrances<'a>(mounts: Mounts<'a>, report: &mut Report) -> Vec<Entrance<'a
             let other = format!("{} {}", other.gateway.identity, other.field);
             let fault = format!("Conflicted: {other} has the same clients");
             let accepted = "another port or, with TLS, another hostname";
-            one.gateway
-                .refuse(report, problem(&one.field, fault, accepted));
+            let problem = problem(&one.field, fault, accepted);
+            one.gateway.refuse(report, problem);
         }
     }
     for route in &mounts.objects.routes {
@@ -79,9 +79,8 @@ impl Entrance<'_> {
     fn read(&mut self, mounts: Mounts<'_>) -> Result<(), Problem> {
         let (field, listener) = (&self.field, self.listener);
         let tls = listener.tls.as_ref();
-        let mode = tls
-            .and_then(|tls| tls.mode.as_deref())
-            .unwrap_or("Terminate");
+        let mode = tls.and_then(|tls| tls.mode.as_deref());
+        let mode = mode.unwrap_or("Terminate");
         self.mode = match (&*listener.protocol.to_ascii_uppercase(), mode) {
             ("TCP", _) => None,
             ("TLS", "Terminate") => Some(Mode::Terminate),
@@ -92,17 +91,15 @@ impl Entrance<'_> {
             }
         };
         if !listener.hostname.is_empty() {
-            self.host = Some(hosts::parse(
-                &format!("{field}.hostname"),
-                &listener.hostname,
-            )?);
+            let field = format!("{field}.hostname");
+            self.host = Some(hosts::parse(&field, &listener.hostname)?);
         }
         if listener.port == 0 || self.mode.is_none() && (self.host.is_some() || tls.is_some()) {
             let fault = "port 0, or hostname or tls with protocol TCP";
             return Err(problem(
                 field,
                 fault,
-                "a port, and protocol TLS with hostname or tls",
+                "a port, and protocol TLS with the others",
             ));
         }
         let allowed = &listener.allowed_routes;
@@ -114,11 +111,8 @@ impl Entrance<'_> {
         let is_own = |kind: &Reference| self.kinds().iter().any(|own| kind.is_to((GROUP, own), ""));
         if !allowed.kinds.iter().all(is_own) {
             let field = format!("{field}.allowedRoutes.kinds");
-            return Err(problem(
-                &field,
-                "InvalidRouteKinds",
-                self.kinds().join(" or "),
-            ));
+            let accepted = self.kinds().join(" or ");
+            return Err(problem(&field, "InvalidRouteKinds", accepted));
         }
         if self.mode == Some(Mode::Terminate) {
             self.certificates = self.certificates(mounts)?;
@@ -160,7 +154,11 @@ impl Entrance<'_> {
         }
         let field = format!("{field}.caCertificateRefs");
         let ca = mounts.authorities(self.gateway, &field, &validation.ca_certificate_refs)?;
+        let mut gateways = mounts.objects.gateways.iter();
+        let number = gateways.position(|it| it.name == self.gateway.name);
+        let name = format!("clients-{}", number.unwrap_or_default());
         Ok(Some(Policy {
+            name: SectionName(name.into()),
             client_certificates: ClientCertificates::Required,
             client_ca: Some(ca),
             ..Policy::default()

@@ -8,8 +8,7 @@ use becket_config::error::Report;
 use becket_config::file::File;
 use becket_config::listener::{ListenerSection, Route};
 use becket_config::notation::Text;
-use becket_config::policy::Policy;
-use becket_config::write::{Comments, write};
+use becket_config::write::write;
 
 use crate::credentials::Mounts;
 use crate::hosts;
@@ -40,7 +39,6 @@ pub fn render(mut manifests: Manifests, settings: &Settings) -> (Option<String>,
         },
         report: manifests.report,
         file: File::default(),
-        origins: Origins::default(),
     };
     let mut ports: BTreeMap<u16, Vec<Entrance<'_>>> = BTreeMap::new();
     for entrance in entrances(builder.mounts, &mut builder.report) {
@@ -53,18 +51,13 @@ pub fn render(mut manifests: Manifests, settings: &Settings) -> (Option<String>,
         entrances.sort_by_key(|it| hosts::precedence(it.host.as_ref()));
         builder.port(port, &entrances);
     }
-    let Builder {
-        file,
-        origins,
-        mut report,
-        ..
-    } = builder;
+    let (file, mut report) = (builder.file, builder.report);
     if report.errors.is_empty() {
         file.check(&mut report);
     }
     let title = "# Written by \"becket-gateway render\".\n".to_owned();
     let is_whole = report.errors.is_empty();
-    (is_whole.then(|| write(&file, title, &origins)), report)
+    (is_whole.then(|| write(&file, title, &())), report)
 }
 
 /// Reads the objects to render, and reports fields that are not supported.
@@ -106,22 +99,10 @@ fn objects(manifests: &mut Manifests, settings: &Settings) -> Objects {
     objects
 }
 
-/// Objects from which sections come, by key path.
-#[derive(Debug, Default)]
-struct Origins(BTreeMap<String, String>);
-
-impl Comments for Origins {
-    fn at(&self, path: &str) -> String {
-        let origin = self.0.get(path).map(|origin| format!("  # {origin}"));
-        origin.unwrap_or_default()
-    }
-}
-
 struct Builder<'a> {
     mounts: Mounts<'a>,
     report: Report,
     file: File,
-    origins: Origins,
 }
 
 /// Clients with a host name, and their route without names.
@@ -166,14 +147,9 @@ impl Builder<'_> {
             }
             ways.extend(own);
         }
-        let path = format!("listener[{}]", section.name);
-        let gateways = entrances.iter().map(|it| it.gateway.identity.to_string());
-        let mut gateways: Vec<_> = gateways.collect();
-        gateways.dedup();
-        self.origins.0.insert(path.clone(), gateways.join(" "));
         let Some(last) = ways.last() else {
-            let fault = format!("no route for port {port}");
-            return self.report.remark(gateways.join(" "), fault);
+            let fault = format!("no route attaches to a listener with port {port}");
+            return self.report.remark("Gateway", fault);
         };
         if !has_tls {
             section.backend.clone_from(&last.to.backend);
@@ -184,8 +160,6 @@ impl Builder<'_> {
                 section.mode = Mode::Passthrough;
                 section.unknown_names = Some(UnknownNames::Strict);
                 section.backend.clone_from(&last.to.backend);
-                let why = "not used: other names are rejected".to_owned();
-                self.origins.0.insert(format!("{path}.backend"), why);
             }
             self.routes(&mut section, &ways);
         }
@@ -212,11 +186,12 @@ impl Builder<'_> {
             let passes = entrance.mode == Some(Mode::Passthrough);
             let out = (&mut self.file.backend, &mut self.report);
             let backend = self.mounts.backend(route, passes, out);
-            let path = format!("backend[{backend}]");
-            self.origins.0.insert(path, route.identity.to_string());
+            let policies = &mut self.file.policy;
+            let missing = entrance.policy.iter().filter(|it| !policies.contains(it));
+            policies.extend(missing.cloned().collect::<Vec<_>>());
             let to = Route {
                 mode: entrance.mode,
-                policy: self.policy(entrance),
+                policy: entrance.policy.as_ref().map(|it| it.name.to_string()),
                 backend: Some(backend.to_string()),
                 ..Route::default()
             };
@@ -224,23 +199,6 @@ impl Builder<'_> {
             ways.push(Way { host, to, route });
         }
         ways
-    }
-
-    /// Returns the name of the policy that verifies client certificates.
-    fn policy(&mut self, entrance: &Entrance<'_>) -> Option<String> {
-        let policy = entrance.policy.as_ref()?;
-        let policies = &mut self.file.policy;
-        if let Some(known) = policies.iter().find(|it| it.client_ca == policy.client_ca) {
-            return Some(known.name.to_string());
-        }
-        let name = format!("clients-{}", policies.len() + 1);
-        let origin = entrance.gateway.identity.to_string();
-        self.origins.0.insert(format!("policy[{name}]"), origin);
-        policies.push(Policy {
-            name: SectionName(name.as_str().into()),
-            ..policy.clone()
-        });
-        Some(name)
     }
 
     fn warn_of_wildcards(&mut self, ways: &[Way<'_>]) {
@@ -265,17 +223,13 @@ impl Builder<'_> {
     /// Adds routes to a listener. Neighbours with the same target become one.
     fn routes(&mut self, section: &mut ListenerSection, ways: &[Way<'_>]) {
         for ways in ways.chunk_by(|one, other| one.to == other.to) {
-            let Some(Way { to, route, .. }) = ways.first() else {
-                continue;
-            };
-            let path = format!("listener[{}].route[{}]", section.name, section.route.len());
-            self.origins.0.insert(path, route.identity.to_string());
+            let to = ways.first().map(|way| way.to.clone()).unwrap_or_default();
             // Without names, a route takes all clients.
             let hosts: Option<Vec<_>> = ways.iter().map(|way| way.host.clone()).collect();
             section.route.push(Route {
                 names: hosts.unwrap_or_default(),
                 mode: to.mode.filter(|mode| *mode != section.mode),
-                ..to.clone()
+                ..to
             });
         }
     }

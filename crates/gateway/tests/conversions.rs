@@ -91,7 +91,7 @@ fn manifests_become_the_configuration() {
         ("[a.test]", "[A.test, '*.test', b.test, a.test]".into(), &["names = [\"a.test\"]"]),
         ("mode: Terminate, certificateRefs: [{name: cert}]", "mode: Passthrough".into(), &[
             "mode = \"passthrough\"",
-            "[[backend]]  # TLSRoute/web/app\nname = \"tlsroute_web_app_passthrough\"",
+            "[[backend]]\nname = \"tlsroute_web_app_passthrough\"",
         ]),
         ("{name: edge}]", "{name: edge, sectionName: one, port: 443}]".into(), &["a.test"]),
         ("{name: app, port: 80}", "{name: app, port: 80, weight: 0}, {name: app, port: 80}".into(), &[
@@ -111,7 +111,7 @@ fn manifests_become_the_configuration() {
         ("", policy("hostname: in.test, wellKnownCACertificates: System"), &["[backend.tls]\nname = \"in.test\"\n["]),
         ("", policy("hostname: in.test, caCertificateRefs: [{group: '', kind: ConfigMap, name: ca}]"), &["ca = \"/c/web/ca/ca.crt\""]),
         ("\n  listeners:", "\n  tls: {frontend: {default: {validation: {caCertificateRefs: [{kind: ConfigMap, name: ca}]}}}}\n  listeners:".into(), &[
-            "policy = \"clients-1\"", "client-ca = \"/c/web/ca/ca.crt\"\nclient-certificates = \"required\"",
+            "policy = \"clients-0\"", "client-ca = \"/c/web/ca/ca.crt\"\nclient-certificates = \"required\"",
         ]),
         ("protocol: TLS", "protocol: tls\n    allowedRoutes: {namespaces: {from: All}, kinds: [{kind: TLSRoute}]}".into(), &["a.test"]),
         ("TLSRoute", "TCPRoute\nstatus: {}".into(), &["name = \"tcproute_web_app\"", "names = [\"a.test\"]"]),
