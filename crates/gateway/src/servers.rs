@@ -75,10 +75,7 @@ impl Mounts<'_> {
         let tls = targets.first().map(|it| &it.tls);
         if targets.iter().any(|it| Some(&it.tls) != tls) {
             let fault = "the Services have different BackendTLSPolicies";
-            route.refuse(
-                report,
-                problem(field, fault, "one policy for all Services of a rule"),
-            );
+            route.refuse(report, problem(field, fault, "one policy for all Services"));
         }
         targets
     }
@@ -97,10 +94,10 @@ impl Mounts<'_> {
             None => BTreeSet::from([by_name(&name, port)]),
         };
         // The port may be missing, and a name too long for DNS.
-        if let Some(address) = addresses
+        let mut wrong = addresses
             .iter()
-            .find(|it| ServerAddress::parse(it).is_err())
-        {
+            .filter(|it| ServerAddress::parse(it).is_err());
+        if let Some(address) = wrong.next() {
             let accepted = ServerAddress::ACCEPTED;
             return Err(problem(field, "not an address of a server", accepted).text(address));
         }
@@ -117,49 +114,38 @@ impl Mounts<'_> {
         number: u16,
         field: &str,
     ) -> Result<BTreeSet<String>, Problem> {
-        let ServiceSpec {
-            r#type,
-            cluster_ip,
-            ports,
-        } = &service.spec;
-        let port = ports
-            .iter()
-            .find(|port| port.port == number && port.is_tcp());
-        let Some(port) = port.filter(|_| r#type != "ExternalName") else {
+        let spec = &service.spec;
+        let mut ports = spec.ports.iter().filter(|port| port.is_tcp());
+        let port = ports.find(|port| port.port == number);
+        let Some(port) = port.filter(|_| spec.r#type != "ExternalName") else {
             let fault = format!("{} has no TCP port {number}", service.identity);
             return Err(problem(field, fault, "a TCP port of a Service with pods"));
         };
-        let is_own = |labels: &BTreeMap<String, String>| {
-            labels.get("kubernetes.io/service-name") == Some(&service.name.name)
-        };
-        let slices = self
-            .objects
-            .slices
-            .iter()
-            .filter(|it| it.name.namespace == service.name.namespace && is_own(&it.labels));
+        let slices = self.objects.slices.iter().filter(|it| {
+            let of = it.labels.get("kubernetes.io/service-name");
+            it.name.namespace == service.name.namespace && of == Some(&service.name.name)
+        });
+        let mut slices = slices.peekable();
         let mut addresses = BTreeSet::new();
-        let mut is_by_name = true;
-        for slice in slices {
-            is_by_name = false;
-            let mut ports = slice.spec.ports.iter();
-            let port = ports.find(|it| it.name == port.name && it.is_tcp());
-            let endpoints = slice.spec.endpoints.iter();
-            // All addresses of an endpoint are of one pod.
-            let ready = endpoints.filter(|it| it.conditions.ready.unwrap_or(true));
-            let ips = ready.filter_map(|it| it.addresses.first()?.parse::<IpAddr>().ok());
-            let found = port.map(|port| ips.map(|ip| SocketAddr::new(ip, port.port).to_string()));
-            addresses.extend(found.into_iter().flatten());
+        if slices.peek().is_none() {
+            // The name of a headless Service resolves to its pods.
+            let target = match &port.target_port {
+                target if spec.cluster_ip == "None" && !target.is_null() => target.as_u64(),
+                _ => Some(number.into()),
+            };
+            let target = target.and_then(|it| u16::try_from(it).ok());
+            addresses.extend(target.map(|port| by_name(&service.name, port)));
         }
-        // The name of a headless Service resolves to its pods.
-        let target = match &port.target_port {
-            target if cluster_ip == "None" && !target.is_null() => target.as_u64(),
-            _ => Some(number.into()),
-        };
-        if let Some(target) = target
-            .and_then(|it| u16::try_from(it).ok())
-            .filter(|_| is_by_name)
-        {
-            addresses.insert(by_name(&service.name, target));
+        for slice in slices {
+            let mut ports = slice.spec.ports.iter().filter(|it| it.is_tcp());
+            let Some(port) = ports.find(|it| it.name == port.name) else {
+                continue;
+            };
+            let endpoints = slice.spec.endpoints.iter();
+            let ready = endpoints.filter(|it| it.conditions.ready.unwrap_or(true));
+            // All addresses of an endpoint are of one pod.
+            let ips = ready.filter_map(|it| it.addresses.first()?.parse::<IpAddr>().ok());
+            addresses.extend(ips.map(|ip| SocketAddr::new(ip, port.port).to_string()));
         }
         if addresses.is_empty() {
             let fault = format!("{} has no address for port {number}", service.identity);
@@ -179,58 +165,43 @@ impl Mounts<'_> {
         });
         match policies.collect::<Vec<_>>()[..] {
             [] => Ok(None),
-            [policy] => self.verification(policy).map(Some).map_err(|cause| {
-                let fault = format!("{}: {}: {}", policy.identity, cause.path, cause.fault);
-                Problem {
-                    path: field.to_owned(),
-                    fault,
-                    ..cause
-                }
-            }),
-            _ => {
-                let fault = format!("Conflicted: several BackendTLSPolicies for Service {service}");
-                Err(problem(field, fault, "one"))
-            }
+            [policy] => self.verification(policy).map(Some),
+            _ => Err(problem(
+                field,
+                "Conflicted: several BackendTLSPolicies",
+                "one",
+            )),
         }
     }
 
     fn verification(self, policy: &Object<TlsPolicySpec>) -> Result<ServerTls, Problem> {
+        let field = |field: &str| format!("{}: spec.{field}", policy.identity);
         let validation = &policy.spec.validation;
-        if policy
-            .spec
-            .target_refs
-            .iter()
-            .any(|it| it.section_name.is_some())
-        {
-            return Err(problem(
-                "spec.targetRefs",
-                "a sectionName",
-                "a whole Service",
-            ));
+        let mut targets = policy.spec.target_refs.iter();
+        if targets.any(|it| it.section_name.is_some()) {
+            let field = field("targetRefs.sectionName");
+            return Err(problem(&field, "not supported", "whole Services"));
         }
         let ca = match (&*validation.well_known, &validation.ca_certificate_refs[..]) {
             ("System", []) => None,
             ("", all) => {
-                Some(self.authorities(policy, "spec.validation.caCertificateRefs", all)?)
+                let field = field("validation.caCertificateRefs");
+                Some(self.authorities(policy, &field, all)?)
             }
             _ => {
-                let field = "spec.validation.wellKnownCACertificates";
-                return Err(problem(field, "unknown, or not alone", "System"));
+                let field = field("validation.wellKnownCACertificates");
+                return Err(problem(&field, "unknown, or not alone", "System"));
             }
         };
         let host = &validation.hostname;
-        match VerifiedName::parse(host).ok().filter(|_| is_name(host)) {
-            Some(name) => Ok(ServerTls {
-                ca,
-                name: Some(name),
-                ..ServerTls::default()
-            }),
-            None => Err(problem(
-                "spec.validation.hostname",
-                "not a DNS name",
-                "a DNS name",
-            )),
-        }
+        let name = VerifiedName::parse(host).ok().filter(|_| is_name(host));
+        let field = field("validation.hostname");
+        let name = name.ok_or_else(|| problem(&field, "not a name", "a DNS name").text(host))?;
+        Ok(ServerTls {
+            ca,
+            name: Some(name),
+            ..ServerTls::default()
+        })
     }
 }
 

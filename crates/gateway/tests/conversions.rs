@@ -136,6 +136,11 @@ fn manifests_become_the_configuration() {
 
 #[test]
 fn the_rest_is_a_condition_with_place_and_reason() {
+    let policy = |rest: &str| {
+        format!(
+            "{EXTRA}kind: BackendTLSPolicy\nmetadata: {{name: p, namespace: web}}\nspec: {{targetRefs: [{{group: '', kind: Service, name: app}}], validation: {{{rest}}}}}\n"
+        )
+    };
     let second = |rest: &str| {
         format!("\n  - {{name: two, protocol: TLS, {rest}}}\n---\n{EXTRA}kind: TLSRoute")
     };
@@ -194,6 +199,12 @@ fn the_rest_is_a_condition_with_place_and_reason() {
         ("\n  hostnames: [a.test]", "\n  hostnames: [a.test]\n  useDefaultGateways: All".into(), "spec.useDefaultGateways: not supported"),
         ("\n  listeners:", "\n  tls: {frontend: {default: {validation: {mode: AllowInsecureFallback}}}}\n  listeners:".into(), "validation = \"AllowInsecureFallback\": not supported"),
         ("\n  listeners:", "\n  tls: {frontend: {default: {validation: {caCertificateRefs: []}}}}\n  listeners:".into(), "0 references; accepted: one ConfigMap"),
+        ("", policy("hostname: in.test"), "TLSRoute/web/app: BackendTLSPolicy/web/p: spec.validation.caCertificateRefs: 0 references"),
+        ("", policy("hostname: a_b, wellKnownCACertificates: System"), "hostname"),
+        ("", policy("hostname: in.test, wellKnownCACertificates: Own"), "accepted: System"),
+        ("", policy("hostname: in.test, subjectAltNames: [], wellKnownCACertificates: System"), "spec.validation.subjectAltNames: not supported"),
+        ("", policy("hostname: in.test, wellKnownCACertificates: System") + "---\n" + &policy("hostname: in.test, wellKnownCACertificates: System").replace("{name: p", "{name: q"), "Conflicted: several BackendTLSPolicies"),
+        ("", policy("hostname: in.test, wellKnownCACertificates: System").replace("name: app}", "name: app, sectionName: http}"), "targetRefs.sectionName: not supported"),
     ];
     for (part, by, expected) in cases {
         let (toml, problems) = rendered(&changed(part, by), None, false);
