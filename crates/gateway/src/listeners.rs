@@ -3,7 +3,7 @@
 use becket_config::address::{NamePattern, SectionName};
 use becket_config::choices::{ClientCertificates, Mode};
 use becket_config::error::{Problem, Report};
-use becket_config::listener::{Certificate, Pair};
+use becket_config::listener::Certificate;
 use becket_config::policy::Policy;
 
 use crate::credentials::Mounts;
@@ -96,11 +96,8 @@ impl Entrance<'_> {
         }
         if listener.port == 0 || self.mode.is_none() && (self.host.is_some() || tls.is_some()) {
             let fault = "port 0, or hostname or tls with protocol TCP";
-            return Err(problem(
-                field,
-                fault,
-                "a port, and protocol TLS with the others",
-            ));
+            let accepted = "a port, and protocol TLS with the others";
+            return Err(problem(field, fault, accepted));
         }
         let allowed = &listener.allowed_routes;
         let from = allowed.namespaces.from.as_deref().unwrap_or("Same");
@@ -123,21 +120,18 @@ impl Entrance<'_> {
 
     fn certificates(&self, mounts: Mounts<'_>) -> Result<Vec<Certificate>, Problem> {
         let field = format!("{}.tls.certificateRefs", self.field);
-        let references = self
-            .listener
-            .tls
-            .iter()
-            .flat_map(|tls| &tls.certificate_refs);
-        let pairs = references.map(|to| mounts.pair(self.gateway, &field, to));
-        let pairs = pairs.collect::<Result<Vec<Pair>, _>>()?;
+        let tls = self.listener.tls.iter();
+        let all = tls.flat_map(|tls| &tls.certificate_refs);
+        let pairs = all.map(|to| mounts.pair(self.gateway, &field, to).map(Certificate::Pair));
+        let pairs = pairs.collect::<Result<Vec<_>, _>>()?;
         if pairs.is_empty() {
             return Err(problem(
                 &field,
                 "missing",
-                "a Secret of type kubernetes.io/tls",
+                "Secrets of type kubernetes.io/tls",
             ));
         }
-        Ok(pairs.into_iter().map(Certificate::Pair).collect())
+        Ok(pairs)
     }
 
     fn policy(&self, mounts: Mounts<'_>) -> Result<Option<Policy>, Problem> {
@@ -145,11 +139,8 @@ impl Entrance<'_> {
             return Ok(None);
         };
         let field = "spec.tls.frontend.default.validation";
-        if let Some(mode) = validation
-            .mode
-            .as_deref()
-            .filter(|it| *it != "AllowValidOnly")
-        {
+        let mode = validation.mode.as_deref();
+        if let Some(mode) = mode.filter(|it| *it != "AllowValidOnly") {
             return Err(problem(field, "not supported", "mode AllowValidOnly").text(mode));
         }
         let field = format!("{field}.caCertificateRefs");
@@ -195,10 +186,8 @@ fn attach<'a>(
 ) -> Result<(), Problem> {
     let mut own = Vec::new();
     for (index, host) in route.spec.hostnames.iter().enumerate() {
-        own.push(Some(hosts::parse(
-            &format!("spec.hostnames[{index}]"),
-            host,
-        )?));
+        let field = format!("spec.hostnames[{index}]");
+        own.push(Some(hosts::parse(&field, host)?));
     }
     if own.is_empty() {
         own.push(None);
@@ -229,7 +218,6 @@ fn attach<'a>(
         }
     }
     let accepted = "a TLS or TCP listener of a Gateway in these files that allows the route";
-    is_attached
-        .then_some(())
-        .ok_or_else(|| problem(field, fault, accepted))
+    let attached = is_attached.then_some(());
+    attached.ok_or_else(|| problem(field, fault, accepted))
 }

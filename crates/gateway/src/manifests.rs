@@ -62,14 +62,12 @@ impl Manifests {
 
     fn refuse(&mut self, file: &str, line: usize, problem: Problem) {
         let (file, line) = (Some(file.into()), Some(line).filter(|line| *line > 0));
-        refuse(
-            &mut self.report,
-            Problem {
-                file,
-                line,
-                ..problem
-            },
-        );
+        let problem = Problem {
+            file,
+            line,
+            ..problem
+        };
+        refuse(&mut self.report, problem);
     }
 
     fn take(&mut self, file: &str, line: usize, mut value: Value) {
@@ -140,11 +138,8 @@ impl Manifests {
     pub fn of_kinds<S: DeserializeOwned>(&mut self, path: &str, kinds: &[&str]) -> Vec<Object<S>> {
         let is_one = |it: &mut Object<Value>| kinds.contains(&it.identity.kind);
         let mut found = Vec::new();
-        for Object {
-            mut identity,
-            mut spec,
-        } in self.objects.extract_if(.., is_one)
-        {
+        for object in self.objects.extract_if(.., is_one) {
+            let (mut identity, mut spec) = (object.identity, object.spec);
             let fields = match path {
                 "" => Some(spec),
                 path => spec.get_mut(path).map(Value::take),

@@ -161,7 +161,7 @@ impl Builder<'_> {
                 section.unknown_names = Some(UnknownNames::Strict);
                 section.backend.clone_from(&last.to.backend);
             }
-            self.routes(&mut section, &ways);
+            section.route = routes(section.mode, &ways);
         }
         self.file.listener.push(section);
     }
@@ -219,18 +219,20 @@ impl Builder<'_> {
             }
         }
     }
+}
 
-    /// Adds routes to a listener. Neighbours with the same target become one.
-    fn routes(&mut self, section: &mut ListenerSection, ways: &[Way<'_>]) {
-        for ways in ways.chunk_by(|one, other| one.to == other.to) {
-            let to = ways.first().map(|way| way.to.clone()).unwrap_or_default();
-            // Without names, a route takes all clients.
-            let hosts: Option<Vec<_>> = ways.iter().map(|way| way.host.clone()).collect();
-            section.route.push(Route {
-                names: hosts.unwrap_or_default(),
-                mode: to.mode.filter(|mode| *mode != section.mode),
-                ..to
-            });
+/// Returns the routes of a listener of this mode. Neighbours with the same target become one.
+fn routes(mode: Mode, ways: &[Way<'_>]) -> Vec<Route> {
+    let groups = ways.chunk_by(|one, other| one.to == other.to);
+    let routes = groups.map(|ways| {
+        let to = ways.first().map(|way| way.to.clone()).unwrap_or_default();
+        // Without names, a route takes all clients.
+        let hosts: Option<Vec<_>> = ways.iter().map(|way| way.host.clone()).collect();
+        Route {
+            names: hosts.unwrap_or_default(),
+            mode: to.mode.filter(|own| *own != mode),
+            ..to
         }
-    }
+    });
+    routes.collect()
 }

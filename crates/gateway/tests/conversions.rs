@@ -167,7 +167,7 @@ fn the_rest_is_a_condition_with_place_and_reason() {
         ("{name: edge}]", "{name: edge, kind: ListenerSet}]".into(), "NoMatchingParent"),
         ("[{name: edge}]", "[]".into(), "spec.parentRefs: missing"),
         ("TLSRoute\nmetadata: {name: app, namespace: web}\nspec:\n  parentRefs: [{name: edge}]", "TLSRoute\nmetadata: {name: app}\nspec:\n  parentRefs: [{name: edge, namespace: web}]".into(), "TLSRoute/default/app: spec.parentRefs[0]: NotAllowedByListeners"),
-        ("certificateRefs: [{name: cert}]", "certificateRefs: []".into(), "certificateRefs: missing; accepted: a Secret of type kubernetes.io/tls"),
+        ("certificateRefs: [{name: cert}]", "certificateRefs: []".into(), "certificateRefs: missing; accepted: Secrets of type kubernetes.io/tls"),
         ("[{name: cert}]", "[{name: none}]".into(), "Secret web/none is in none of the files; accepted: its manifest, or --assume-missing"),
         ("[{name: cert}]", "[{name: ../../etc}]".into(), "not the name of an object"),
         ("[{name: cert}]", "[{name: cert, namespace: keys}]".into(), "RefNotPermitted: Secret keys/cert is in another namespace; accepted: a ReferenceGrant in keys"),
