@@ -217,9 +217,9 @@ fn by_name(Name { namespace, name }: &Name, port: u16) -> String {
 
 /// Distributes the weight of each target over its addresses, in becket's range.
 fn weighted(targets: &[Target]) -> Vec<ServerSection> {
-    let mut shares: BTreeMap<&str, u64> = BTreeMap::new();
+    let mut shares: BTreeMap<&str, u128> = BTreeMap::new();
     for target in targets {
-        let share = u64::from(target.weight) * PRECISION / target.addresses.len().max(1) as u64;
+        let share = u128::from(target.weight) * PRECISION / target.addresses.len().max(1) as u128;
         for address in &target.addresses {
             *shares.entry(address).or_default() += share;
         }
@@ -240,7 +240,7 @@ fn weighted(targets: &[Target]) -> Vec<ServerSection> {
     servers.collect()
 }
 
-fn gcd(one: u64, other: u64) -> u64 {
+fn gcd(one: u128, other: u128) -> u128 {
     if other == 0 {
         one
     } else {
@@ -249,6 +249,6 @@ fn gcd(one: u64, other: u64) -> u64 {
 }
 
 /// Shares of one unit of weight, so that endpoints can divide it.
-const PRECISION: u64 = 1_000_000;
+const PRECISION: u128 = 1_000_000;
 /// Maximum weight of a server in becket.
-const MOST_WEIGHT: u64 = 256;
+const MOST_WEIGHT: u128 = 256;

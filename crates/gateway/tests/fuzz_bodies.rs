@@ -53,10 +53,13 @@ fn hostile_yaml_is_rejected_with_bounded_memory() {
         let items = vec![before; 9].join(", ");
         laughs += &format!("a{level}: &a{level} [{items}]\n");
     }
+    let chain = (1..2000).map(|level| format!("a{level}: &a{level} [*a{}]\n", level - 1));
+    let chain = "a0: &a0 [x]\n".to_owned() + &chain.collect::<String>();
     let merges = "a: &a {b: 1}\nc: {<<: *a, <<: *a}\n".repeat(100);
     let many = vec!["*a"; 200_000].join(", ");
     let inputs = [
         laughs,
+        chain,
         "[".repeat(100_000),
         "- ".repeat(100_000),
         "{a: ".repeat(100_000),
