@@ -54,7 +54,13 @@ impl Manifests {
             }),
             Err(error) => {
                 let line = error.location().map_or(0, |at| number(at.line()));
-                let fault = format!("not YAML: {}", printable(&error.without_snippet()));
+                // The message may quote a value.
+                let why = if text.contains("Secret") {
+                    "invalid syntax in a file with a Secret".to_owned()
+                } else {
+                    printable(&error.without_snippet())
+                };
+                let fault = format!("not YAML: {why}");
                 self.refuse(&file, line, Problem::new("", fault));
             }
         }

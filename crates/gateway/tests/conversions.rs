@@ -312,3 +312,29 @@ fn lists_and_json_are_read_and_absent_values_ignored() {
     assert_eq!(problems, "");
     assert!(toml.unwrap().contains("address = \"db.default.svc:5432\""));
 }
+
+/// [`rendered`] searches each output for the key.
+#[test]
+fn damaged_secrets_are_not_quoted() {
+    for damage in [
+        "{tls.key: \"U0VDUkVU",
+        "{tls.key: !!int U0VDUkVU}",
+        "{tls.key: !!binary U0VDUkVU!}",
+        "{tls.key: *U0VDUkVU}",
+        "{tls.key: !U0VDUkVU x}",
+        "{U0VDUkVU: a, U0VDUkVU: b}",
+        "{tls.key: [U0VDUkVU]}",
+        "U0VDUkVU",
+        "{tls.crt: U0VDUkVU, tls.key: U0VDUkVU}",
+        "\n\tU0VDUkVU: x",
+    ] {
+        let text = BASE.split("stringData").next().unwrap().to_owned();
+        for section in ["data", "stringData"] {
+            let (toml, problems) = rendered(&format!("{text}{section}: {damage}\n"), None, true);
+            assert!(
+                toml.is_none() && problems.starts_with("m.yaml:"),
+                "{problems}"
+            );
+        }
+    }
+}
