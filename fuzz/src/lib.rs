@@ -1,7 +1,7 @@
 //! Bodies of the fuzz targets: functions that take bytes and panic if a property is violated.
 //!
 //! As functions they run in three ways: under libFuzzer (`targets/`, with `cargo +nightly fuzz run NAME`), in tests on mutated
-//! inputs (`tests/fuzz_bodies.rs` of `becket-proto`, `becket-http`, `becket-config`, `becket-cluster` and `becket`, with any
+//! inputs (`tests/fuzz_bodies.rs` of `becket-proto`, `becket-http`, `becket-config`, `becket-cluster`, `becket-gateway` and `becket`, with any
 //! compiler), and on a single input when a finding is examined. Files that these tests include must not depend on libFuzzer.
 //!
 //! `crates/proto/testdata` has real inputs; pass that directory as the second corpus.
@@ -11,6 +11,7 @@ pub mod client_hello;
 pub mod config;
 pub mod connection;
 pub mod dialect;
+pub mod gateway_manifests;
 pub mod handover;
 pub mod http_request;
 pub mod ja4;

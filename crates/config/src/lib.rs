@@ -46,3 +46,4 @@ pub mod read;
 mod section;
 pub mod suites;
 mod units;
+pub mod write;
