@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use becket_stats::units::{UnitError, parse_duration, parse_rate};
+use serde::{Deserialize, Serialize};
 
 /// Request rates that rise in equal steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +64,26 @@ pub struct Stretch {
     /// Transactions per second, of all threads together.
     pub rate: f64,
     pub length: Duration,
+}
+
+/// One of `of` equal parts of a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Share {
+    /// From 0 to `of` - 1.
+    pub index: usize,
+    /// At least 1.
+    pub of: usize,
+}
+
+impl Share {
+    pub const WHOLE: Self = Self { index: 0, of: 1 };
+
+    /// Returns this part of a number. All parts together are the number.
+    pub fn part(self, total: u64) -> u64 {
+        let (index, of) = (self.index as u64, self.of as u64);
+        total / of + u64::from(index < total % of)
+    }
 }
 
 #[derive(Clone, Debug)]

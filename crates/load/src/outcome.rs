@@ -1,0 +1,89 @@
+//! The outcome of a run on one machine, before percentiles: counts and histograms, which can be merged with those of
+//! other machines.
+
+use serde::{Deserialize, Serialize};
+
+use crate::negotiated;
+use crate::plan::Plan;
+use crate::report::{Conditions, LoadReport, Negotiated};
+use crate::sample::Samples;
+use crate::summary::{self, Around};
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Outcome {
+    pub steps: Vec<StepOutcome>,
+    /// Parameters negotiated by a full handshake.
+    pub negotiated: Option<Negotiated>,
+}
+
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct StepOutcome {
+    pub samples: Samples,
+    pub around: Around,
+}
+
+impl Outcome {
+    /// Adds the outcome of another machine. A step lasts as long as on the slowest machine, and its busiest thread is that
+    /// of all machines.
+    pub fn merge(&mut self, other: Self) {
+        self.negotiated = self.negotiated.take().or(other.negotiated);
+        let count = self.steps.len().max(other.steps.len());
+        self.steps.resize_with(count, StepOutcome::default);
+        for (into, from) in self.steps.iter_mut().zip(other.steps) {
+            into.samples.merge(from.samples);
+            into.around.seconds = into.around.seconds.max(from.around.seconds);
+            into.around.client_s += from.around.client_s;
+            into.around.busiest = into.around.busiest.max(from.around.busiest);
+        }
+    }
+
+    /// Checks that the outcome of another machine can be merged without an overflow.
+    ///
+    /// # Errors
+    /// The reason why not.
+    pub fn check(&self, steps: usize) -> Result<(), &'static str> {
+        if self.steps.len() > steps {
+            return Err("more steps than the run has");
+        }
+        let samples = || self.steps.iter().map(|step| &step.samples);
+        if samples().any(|samples| samples.failures.len() > MOST_KINDS) {
+            return Err("too many kinds of failures");
+        }
+        if samples().flat_map(Samples::counts).any(|n| n > MOST_COUNT) {
+            return Err("impossible counts");
+        }
+        Ok(())
+    }
+
+    /// Computes the report.
+    pub fn report(mut self, plan: &Plan, conditions: Conditions) -> LoadReport {
+        if let Some(negotiated) = &mut self.negotiated
+            && negotiated.version == negotiated::TLS13
+        {
+            let samples = || self.steps.iter().map(|step| &step.samples);
+            let each = |tickets: fn(&Samples) -> u64, handshakes: fn(&Samples) -> u64| {
+                let (tickets, handshakes): (u64, u64) = (
+                    samples().map(tickets).sum(),
+                    samples().map(handshakes).sum(),
+                );
+                (handshakes > 0).then(|| tickets as f64 / handshakes as f64)
+            };
+            negotiated.tickets_per_full = each(|s| s.tickets_full, |s| s.handshakes.full);
+            negotiated.tickets_per_resumed =
+                each(|s| s.tickets_resumed, |s| s.handshakes.resumed());
+        }
+        let steps = self.steps.iter().enumerate();
+        let steps = steps
+            .map(|(index, step)| summary::step(plan, index, &step.samples, &step.around))
+            .collect();
+        summary::report(plan, steps, self.negotiated, conditions)
+    }
+}
+
+/// Maximum of each count of an agent: 17 TB, or 17 million million transactions. Sums over all agents, steps and kinds
+/// stay below 2^64.
+const MOST_COUNT: u64 = 1 << 44;
+/// Maximum number of kinds of failures in a step of an agent.
+const MOST_KINDS: usize = 64;
