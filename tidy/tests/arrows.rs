@@ -106,6 +106,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "dialects",
             "http",
             "keys",
+            "load",
             "log",
             "multibuffer",
             "prepare",

@@ -87,3 +87,76 @@ impl Outcome {
 const MOST_COUNT: u64 = 1 << 44;
 /// Maximum number of kinds of failures in a step of an agent.
 const MOST_KINDS: usize = 64;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::failure::Failure;
+
+    fn record(samples: &mut Samples, nanos: u64) {
+        samples.attempted += 1;
+        samples.traffic.bytes_in += nanos % 65_536;
+        if nanos.is_multiple_of(7) {
+            samples.fail(Failure::TimeOut("connect".into()));
+        } else if nanos.is_multiple_of(5) {
+            samples.fail(Failure::Status(503));
+        } else {
+            samples.succeeded += 1;
+            samples.latency.whole.record(Duration::from_nanos(nanos));
+            samples.latency.late.record(Duration::from_nanos(nanos / 3));
+        }
+    }
+
+    #[test]
+    fn merged_outcomes_of_agents_are_the_outcome_of_the_union() {
+        for seed in 0..50 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut union = Outcome::default();
+            union.steps.resize_with(3, StepOutcome::default);
+            let mut parts = vec![union.clone(); random.usize(1..6)];
+            for _ in 0..random.usize(0..3_000) {
+                let (step, part) = (random.usize(0..3), random.usize(0..parts.len()));
+                let bits = random.u32(1..45);
+                let nanos = random.u64(0..1 << bits);
+                record(&mut union.steps[step].samples, nanos);
+                record(&mut parts[part].steps[step].samples, nanos);
+            }
+            let mut merged = Outcome::default();
+            for part in parts {
+                let sent = serde_json::to_string(&part).unwrap();
+                let received: Outcome = serde_json::from_str(&sent).unwrap();
+                received.check(3).unwrap();
+                merged.merge(received);
+            }
+            for (merged, union) in merged.steps.iter().zip(&union.steps) {
+                assert_eq!(merged.samples, union.samples, "seed {seed}");
+                let summaries = [merged, union].map(|it| it.samples.latency.whole.summary());
+                assert_eq!(summaries[0], summaries[1], "seed {seed}");
+            }
+        }
+    }
+
+    #[test]
+    fn absurd_outcomes_are_rejected() {
+        let step = |change: fn(&mut Samples)| {
+            let mut step = StepOutcome::default();
+            change(&mut step.samples);
+            let steps = vec![step];
+            Outcome {
+                steps,
+                negotiated: None,
+            }
+        };
+        assert!(step(|_| {}).check(1).is_ok() && step(|_| {}).check(0).is_err());
+        assert!(step(|it| it.traffic.bytes_in = u64::MAX).check(1).is_err());
+        let failures = |it: &mut Samples| (0..65).for_each(|n| it.fail(Failure::Status(n)));
+        assert!(step(failures).check(1).is_err());
+        let absurd = "[[5000000000000000000,18446744073709551615],[9,18446744073709551615]]";
+        let histogram = serde_json::from_str(absurd).unwrap();
+        let mut many = step(|_| {});
+        many.steps[0].samples.latency.late = histogram;
+        assert!(many.check(1).is_err());
+    }
+}

@@ -164,6 +164,36 @@ mod tests {
     }
 
     #[test]
+    fn shares_are_a_whole() {
+        for (total, of) in [(0, 1), (1, 3), (100, 7), (u64::MAX, 64)] {
+            let parts = (0..of).map(|index| Share { index, of }.part(total));
+            let parts: Vec<u64> = parts.collect();
+            assert_eq!(parts.iter().sum::<u64>(), total);
+            let (most, least) = (parts.iter().max(), parts.iter().min());
+            assert!(most.unwrap() - least.unwrap() <= 1);
+        }
+    }
+
+    #[test]
+    fn agents_with_different_numbers_of_threads_start_the_whole_rate() {
+        for threads in [[1, 1, 1], [1, 2, 4]] {
+            let of = threads.len();
+            let all = threads.iter().enumerate().flat_map(|(index, threads)| {
+                (0..*threads).flat_map(move |t| starts(&[300.0], t * of + index, threads * of))
+            });
+            let mut all: Vec<Duration> = all.collect();
+            all.sort();
+            assert_eq!(all.len(), 600, "{threads:?}");
+            let one = starts(&[300.0], 0, 1);
+            let same = all
+                .iter()
+                .zip(&one)
+                .all(|(a, b)| a.abs_diff(*b) < Duration::from_nanos(9));
+            assert!(same || threads == [1, 2, 4], "the same schedule");
+        }
+    }
+
+    #[test]
     fn the_rate_changes_at_the_step() {
         let starts = starts(&[10.0, 100.0], 0, 1);
         let early = starts.iter().filter(|at| at.as_secs() < 2).count();

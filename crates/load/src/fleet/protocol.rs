@@ -107,3 +107,51 @@ pub const MOST_ORDER: usize = 64 * 1024;
 /// Maximum size of a message of an agent in bytes: the histograms of 200 steps.
 pub const MOST_ANSWER: usize = 64 * 1024 * 1024;
 const LENGTH_BYTES: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_frame_is_complete_incomplete_or_invalid() {
+        let mut frames = Vec::new();
+        encode(&Order::Start { in_us: 7 }, &mut frames).unwrap();
+        encode(&Order::Ping, &mut frames).unwrap();
+        let first = frames.len() - LENGTH_BYTES - "\"Ping\"".len();
+        for end in 0..first {
+            let mut part = frames[..end].to_vec();
+            assert!(decode::<Order>(&mut part, 100).unwrap().is_none(), "{end}");
+        }
+        let start = decode(&mut frames, 100).unwrap();
+        assert!(matches!(start, Some(Order::Start { in_us: 7 })));
+        assert!(matches!(decode(&mut frames, 100), Ok(Some(Order::Ping))));
+        assert!(frames.is_empty());
+        for invalid in [&b"\0\0\0\x65"[..], b"\xff\xff\xff\xff", b"\0\0\0\x02{}"] {
+            assert!(decode::<Order>(&mut invalid.to_vec(), 100).is_err());
+        }
+    }
+
+    #[test]
+    fn changed_messages_cause_no_panic() {
+        let outcome = Outcome {
+            steps: vec![Default::default()],
+            negotiated: None,
+        };
+        let mut frame = Vec::new();
+        encode(&Answer::Done(outcome.into()), &mut frame).unwrap();
+        for seed in 0..5_000 {
+            let mut random = fastrand::Rng::with_seed(seed);
+            let mut changed = frame.clone();
+            for _ in 0..random.usize(1..4) {
+                let at = random.usize(4..changed.len());
+                changed[at] = random.choice(*b"0123456789-.e[]{}\",\\\xff").unwrap();
+            }
+            if let Ok(Some(Answer::Done(outcome))) = decode(&mut changed, MOST_ANSWER)
+                && outcome.check(1).is_ok()
+            {
+                let mut merged = outcome.clone();
+                merged.merge(*outcome);
+            }
+        }
+    }
+}
