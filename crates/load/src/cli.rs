@@ -186,17 +186,17 @@ Exit codes:
 const ABOUT_AGENTS: &str = "\
 How agents work:
   Start an agent on each machine, then `becket-load URL --agents HOST,HOST` with the usual options.
-  Rate, connections and transactions are divided; the report has all counts and latencies together, and
-  for each agent its CPU use and late starts. Both sides need a certificate of the same CA: the agent's
-  for its name in --agents, and none of both is optional. Use a CA for this purpose alone.
+  Rate, connections and transactions are divided. The report has all counts and latencies together,
+  and for each agent its CPU use and late starts. Both sides require a certificate of the other's CA;
+  the agent's must contain its name in --agents. Use a CA for this purpose alone.
   An agent takes one run at a time, and ends it when the coordinator's connection ends. If an agent
   fails, the others stop, and the coordinator exits with 5.
 
 Example:
-  becket-load agent --listen 0.0.0.0:7440 --allow 10.1.0.0/16:443 \
-    --certificate agent.pem --key agent.key --ca load-ca.pem --longest 5m --most-rate 20k
-  becket-load https://10.1.0.7/ -R 50k --i-own-this-target --agents load1,load2,load3 \
-    --certificate me.pem --key me.key --ca load-ca.pem
+  becket-load agent --listen 0.0.0.0:7440 --allow 10.1.0.0/16:443 --longest 5m \\
+    --certificate load.pem --key load.key --ca ca.pem
+  becket-load https://10.1.0.7/ -R 50k --i-own-this-target --agents load1,load2,load3 \\
+    --certificate load.pem --key load.key --ca ca.pem
 
 Exit codes:
   0 stopped by a signal, or with --once after a complete run; 2 invalid command line or certificate;
