@@ -7,7 +7,7 @@ use becket_stats::units::{parse_duration, parse_rate, parse_size};
 use clap::{Args, Parser, Subcommand};
 use http::{HeaderName, HeaderValue};
 
-use crate::fleet::options::{AgentOptions, FleetOptions};
+use crate::fleet_options::{AgentOptions, FleetOptions};
 use crate::probe::ProbeOptions;
 use crate::schedule::Ramp;
 use crate::source::Sources;

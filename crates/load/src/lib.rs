@@ -17,6 +17,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod allow;
 pub mod cli;
 pub mod clock;
 pub mod cpu;
@@ -24,6 +25,7 @@ pub mod env;
 pub mod failure;
 pub mod findings;
 pub mod fleet;
+pub mod fleet_options;
 pub mod hello;
 pub mod histogram;
 pub mod key_share;

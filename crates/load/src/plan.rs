@@ -11,7 +11,7 @@ use crate::Error;
 use crate::cli::Cli;
 use crate::preface::Preface;
 use crate::resume::Resume;
-use crate::schedule::{Share, Stretch};
+use crate::schedule::{Portion, Stretch};
 use crate::target::Target;
 
 #[derive(Clone, Debug)]
@@ -35,7 +35,7 @@ pub struct Plan {
     /// them.
     pub preface: Option<Preface>,
     /// Part of the schedule, if this machine is one of several.
-    pub share: Share,
+    pub share: Portion,
     pub command: Vec<String>,
 }
 
@@ -132,7 +132,7 @@ impl Cli {
             load,
             warm_up: self.load.warm_up.unwrap_or(warm_up),
             preface: None,
-            share: Share::WHOLE,
+            share: Portion::WHOLE,
             command,
         })
     }
@@ -157,7 +157,7 @@ impl Plan {
     ///
     /// # Errors
     /// [`Error::Plan`] if the share has no connection or no transaction.
-    pub fn divided(mut self, share: Share) -> Result<Self, Error> {
+    pub fn divided(mut self, share: Portion) -> Result<Self, Error> {
         let few = |what: &str| Error::Plan(format!("fewer {what} than agents ({})", share.of));
         self.connections = share.part(self.connections as u64) as usize;
         if self.connections == 0 {

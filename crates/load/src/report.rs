@@ -312,7 +312,7 @@ pub struct Generator {
     pub cpu_s: f64,
     /// CPU microseconds per completed transaction.
     pub cpu_us_per_transaction: Option<f64>,
-    /// Share of the wall time in which the busiest thread ran or waited for a CPU, 0 to 1.
+    /// Portion of the wall time in which the busiest thread ran or waited for a CPU, 0 to 1.
     pub busiest_thread: f64,
     /// 99 in 100 transactions began at most this late, because the client was busy; open loop only.
     pub late_start_p99_us: Option<f64>,

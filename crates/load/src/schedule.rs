@@ -69,14 +69,14 @@ pub struct Stretch {
 /// One of `of` equal parts of a whole.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Share {
+pub struct Portion {
     /// From 0 to `of` - 1.
     pub index: usize,
     /// At least 1.
     pub of: usize,
 }
 
-impl Share {
+impl Portion {
     pub const WHOLE: Self = Self { index: 0, of: 1 };
 
     /// Returns this part of a number. All parts together are the number.
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn shares_are_a_whole() {
         for (total, of) in [(0, 1), (1, 3), (100, 7), (u64::MAX, 64)] {
-            let parts = (0..of).map(|index| Share { index, of }.part(total));
+            let parts = (0..of).map(|index| Portion { index, of }.part(total));
             let parts: Vec<u64> = parts.collect();
             assert_eq!(parts.iter().sum::<u64>(), total);
             let (most, least) = (parts.iter().max(), parts.iter().min());

@@ -19,7 +19,7 @@ pub struct Around {
     pub seconds: f64,
     /// CPU time of all client threads in seconds.
     pub client_s: f64,
-    /// Share of wall time in which the busiest thread ran or waited for a CPU.
+    /// Portion of wall time in which the busiest thread ran or waited for a CPU.
     pub busiest: f64,
     /// CPU time of the server, if its process ID is known.
     #[serde(skip)]

@@ -19,7 +19,7 @@ use crate::env::{Env, Live, Timeline};
 use crate::failure::Failure;
 use crate::plan::{Load, Plan};
 use crate::sample::Samples;
-use crate::schedule::{Schedule, Share, Stretch};
+use crate::schedule::{Portion, Schedule, Stretch};
 use crate::slot::{ClientSlot, SlotState};
 use crate::tls::Tls;
 use crate::wait;
@@ -95,7 +95,7 @@ impl Worker {
             negotiated: None,
             plan,
         };
-        let own = Share {
+        let own = Portion {
             index: task.thread,
             of: env.plan.threads,
         };
@@ -383,7 +383,7 @@ fn schedule(task: &ThreadTask) -> Option<Schedule> {
     };
     let all = [&[warm_up], &stretches[..]].concat();
     // The threads of all agents take turns: the first thread of each agent, then the second one of each.
-    let Share { index, of } = task.plan.share;
+    let Portion { index, of } = task.plan.share;
     let (thread, threads) = (task.thread * of + index, task.plan.threads * of);
     Some(Schedule::new(all, thread, threads))
 }

@@ -16,9 +16,9 @@ use rustls::{Connection, ServerConfig, ServerConnection};
 
 use super::channel::{Channel, TURN};
 use super::identity;
-use super::options::{AgentOptions, MOST_AGENTS};
 use super::protocol::{Answer, MOST_ORDER, Order, Ready, RunOrder};
 use crate::cli::Cli;
+use crate::fleet_options::{AgentOptions, MOST_AGENTS};
 use crate::outcome::Outcome;
 use crate::plan::{Load, Plan};
 use crate::{Error, clock, run};

@@ -12,12 +12,12 @@ use rustls_pki_types::ServerName;
 
 use super::channel::{Channel, TURN};
 use super::identity;
-use super::options::{DEFAULT_PORT, FleetOptions, MOST_AGENTS};
 use super::protocol::{Answer, MOST_ANSWER, Order, Ready, RunOrder};
+use crate::fleet_options::{DEFAULT_PORT, FleetOptions, MOST_AGENTS};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
 use crate::report::{AgentRecord, AgentStep, LoadReport, LoadStep};
-use crate::schedule::Share;
+use crate::schedule::Portion;
 use crate::{Error, clock, run, summary};
 
 /// Runs the plan on the agents and returns the report. `stop` ends the run early.
@@ -31,14 +31,14 @@ pub fn run(plan: &Plan, options: &FleetOptions, stop: &AtomicBool) -> Result<Loa
         let why = format!("--agents: {of} agents (accepted: at most {MOST_AGENTS})");
         return Err(Error::Plan(why));
     }
-    let last = Share { index: of - 1, of };
+    let last = Portion { index: of - 1, of };
     plan.clone().divided(last)?;
     let mut conditions = run::conditions(plan);
     conditions.pinned_to.clear();
     let abort = AtomicBool::new(false);
     let agents: Vec<(usize, &String)> = options.agents.iter().enumerate().collect();
     let members = in_parallel(agents, &abort, |(index, agent)| {
-        let share = Share { index, of };
+        let share = Portion { index, of };
         let member = Member::prepare(agent, &config, plan, share);
         member.map_err(|why| failed(agent, why))
     })?;
@@ -105,7 +105,7 @@ impl<'a> Member<'a> {
         agent: &'a String,
         config: &Arc<ClientConfig>,
         plan: &Plan,
-        share: Share,
+        share: Portion,
     ) -> Result<Self, String> {
         let until = clock::now() + PREPARATION;
         let mut channel = connect(agent, config)?;

@@ -13,8 +13,8 @@ use rustls::{ClientConfig, Error as TlsError, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
-use super::options::IdentityFiles;
 use crate::Error;
+use crate::fleet_options::IdentityFiles;
 
 struct Identity {
     chain: Vec<CertificateDer<'static>>,

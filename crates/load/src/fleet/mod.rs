@@ -11,9 +11,7 @@
 //! ([`channel`], [`protocol`]). Both sides use blocking sockets with short time-outs and a deadline for each wait.
 
 pub mod agent;
-pub mod allow;
 pub mod channel;
 pub mod coordinator;
 pub mod identity;
-pub mod options;
 pub mod protocol;

@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
 use crate::report::Conditions;
-use crate::schedule::Share;
+use crate::schedule::Portion;
 
 /// A message of the coordinator.
 #[derive(Debug, Serialize, Deserialize)]
@@ -32,7 +32,7 @@ pub struct RunOrder {
     pub arguments: Vec<String>,
     /// Connections of all agents, because the default depends on the machine.
     pub connections: usize,
-    pub share: Share,
+    pub share: Portion,
 }
 
 /// A message of an agent.

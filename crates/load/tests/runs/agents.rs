@@ -15,19 +15,21 @@ struct Files(TempDir);
 
 impl Files {
     fn new() -> Self {
-        let folder = TempDir::new().unwrap();
+        let folder = TempDir::new().expect("a folder");
         for name in ["known", "foreign"] {
-            let mut params = CertificateParams::new(vec![]).unwrap();
+            let mut params = CertificateParams::new(vec![]).expect("no names");
             params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-            let key = KeyPair::generate().unwrap();
-            let ca = params.self_signed(&key).unwrap();
+            let key = KeyPair::generate().expect("a key");
+            let ca = params.self_signed(&key).expect("a certificate");
             let issuer = Issuer::new(params, key);
             let hosts = ["127.0.0.2", "127.0.0.3"].map(str::to_owned).to_vec();
-            let key = KeyPair::generate().unwrap();
-            let params = CertificateParams::new(hosts).unwrap();
-            let certificate = params.signed_by(&key, &issuer).unwrap();
+            let key = KeyPair::generate().expect("a key");
+            let params = CertificateParams::new(hosts).expect("names");
+            let certificate = params.signed_by(&key, &issuer);
+            let certificate = certificate.expect("a certificate");
             let write = |ending: &str, text: String| {
-                std::fs::write(folder.path().join(format!("{name}.{ending}")), text).unwrap();
+                std::fs::write(folder.path().join(format!("{name}.{ending}")), text)
+                    .expect("a file");
             };
             write("pem", certificate.pem());
             write("key", key.serialize_pem());
@@ -93,10 +95,9 @@ impl Agent {
 
     /// Reads the log up to a line that contains `text`.
     fn wait_for(&mut self, text: &str) -> String {
-        let found = self.log.find(|line| line.as_ref().unwrap().contains(text));
-        found
-            .unwrap_or_else(|| panic!("no line with {text}"))
-            .unwrap()
+        let mut lines = self.log.by_ref().map_while(Result::ok);
+        let found = lines.find(|line| line.contains(text));
+        found.unwrap_or_else(|| panic!("no line with {text}"))
     }
 }
 

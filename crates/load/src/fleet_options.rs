@@ -6,7 +6,7 @@ use std::time::Duration;
 use becket_stats::units::{parse_duration, parse_rate};
 use clap::Args;
 
-use super::allow::AllowedTarget;
+use crate::allow::AllowedTarget;
 
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Agents")]
