@@ -5,7 +5,7 @@ use becket_load::fleet::protocol::{Answer, MOST_ANSWER, MOST_ORDER, Order, decod
 /// Parses the bytes as each of the two sides would. Returns the number of valid messages.
 ///
 /// # Panics
-/// If a valid message is invalid after it was written again, or if an accepted outcome cannot be merged.
+/// If a valid message is invalid after it was written again.
 pub fn run(bytes: &[u8]) -> usize {
     let order = decode::<Order>(&mut bytes.to_vec(), MOST_ORDER)
         .ok()
@@ -22,17 +22,5 @@ pub fn run(bytes: &[u8]) -> usize {
     let answer = decode::<Answer>(&mut bytes.to_vec(), MOST_ANSWER)
         .ok()
         .flatten();
-    let valid = usize::from(order.is_some()) + usize::from(answer.is_some());
-    if let Some(Answer::Done(outcome)) = answer
-        && outcome.check(200).is_ok()
-    {
-        let mut merged = outcome.clone();
-        (0..63).for_each(|_| merged.merge((*outcome).clone()));
-        let summaries = merged
-            .steps
-            .iter()
-            .map(|step| step.samples.latency.whole.summary());
-        assert_eq!(summaries.count(), outcome.steps.len());
-    }
-    valid
+    usize::from(order.is_some()) + usize::from(answer.is_some())
 }

@@ -44,19 +44,13 @@ impl FromStr for AllowedTarget {
         let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
         let host = match inner.unwrap_or(host).parse() {
             Ok(network) => AllowedHost::Network(network),
-            // A last label of digits would be an invalid address.
-            Err(_) if !host.is_empty() && host.chars().all(is_name) && !ends_in_digits(host) => {
+            Err(_) if !host.is_empty() && host.chars().all(is_name) => {
                 AllowedHost::Name(host.to_owned())
             }
             Err(_) => return Err(wrong()),
         };
         Ok(Self { host, port })
     }
-}
-
-fn ends_in_digits(host: &str) -> bool {
-    let last = host.rsplit('.').next().unwrap_or_default();
-    last.chars().all(|c| c.is_ascii_digit())
 }
 
 #[cfg(test)]
@@ -89,7 +83,6 @@ mod tests {
             ":443",
             "10.1.0.0/16",
             "10.1.0.1/16:443",
-            "10.1.0:443",
             "a b:1",
             "a:70000",
             "*:1",

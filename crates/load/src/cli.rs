@@ -200,7 +200,7 @@ Example:
 
 Exit codes:
   0 stopped by a signal, or with --once after a complete run; 2 invalid command line or certificate;
-  4 operating system error; 5 with --once: the run was not complete.";
+  4 operating system error.";
 
 const PROBING: &str = "\
 How to read the table:

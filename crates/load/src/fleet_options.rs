@@ -48,7 +48,7 @@ pub struct AgentOptions {
     /// Maximum rate of this agent. Rejects closed loops (runs without -R or --ramp), because their rate has no limit [default: no limit]
     #[arg(long, value_name = "RATE", value_parser = parse_rate)]
     pub most_rate: Option<f64>,
-    /// Exit after one run: with 0 if it was complete, otherwise with 5
+    /// Exit after one complete run
     #[arg(long)]
     pub once: bool,
     #[command(flatten)]

@@ -37,8 +37,8 @@ fn program() -> Result<u8, Error> {
         });
     }
     if let Some(Instead::Agent(options)) = &cli.instead {
-        let complete = agent::serve(options, &stop)?;
-        return Ok(if complete { 0 } else { INCOMPLETE });
+        agent::serve(options, &stop)?;
+        return Ok(0);
     }
     if cli.responder.serve.is_some() {
         serve::run(&cli, &stop)?;
@@ -69,5 +69,3 @@ fn program() -> Result<u8, Error> {
 }
 
 const NOTHING_SUCCEEDED: u8 = 1;
-/// Exit code of an agent whose only run was not complete.
-const INCOMPLETE: u8 = 5;

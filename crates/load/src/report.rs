@@ -52,28 +52,12 @@ pub struct LoadReport {
 pub struct AgentRecord {
     /// The agent as given.
     pub agent: String,
-    /// The agent's machine, and its own clock at the start.
-    pub conditions: Conditions,
-    /// Client threads.
-    pub threads: usize,
     /// The agent began at most this much before or after the agreed time.
     pub start_within_us: f64,
+    /// The agent's machine, and its own clock at the start.
+    pub conditions: Conditions,
     /// Its part of each step.
-    pub steps: Vec<AgentStep>,
-}
-
-/// An agent's part of a step.
-#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-pub struct AgentStep {
-    /// Transactions whose intended start lies in the step.
-    pub attempted: u64,
-    /// Transactions that received the complete and correct response.
-    pub succeeded: u64,
-    /// Transactions that failed.
-    pub failed: u64,
-    /// CPU time of this agent.
-    pub generator: Generator,
+    pub steps: Vec<LoadStep>,
 }
 
 /// Plan of the run.

@@ -63,25 +63,6 @@ impl Samples {
             .fold(0, |sum, n| sum.saturating_add(*n))
     }
 
-    /// Returns every count, for a check of their size.
-    pub fn counts(&self) -> Vec<u64> {
-        let (t, h, l) = (&self.traffic, &self.handshakes, &self.latency);
-        let mut all = vec![self.attempted, self.succeeded, self.completed];
-        all.extend([self.lingered, self.tickets_full, self.tickets_resumed]);
-        all.extend(self.failures.values());
-        all.extend([t.connections, t.closed_while_idle, t.bytes_in, t.bytes_out]);
-        all.extend([h.asked_full, h.asked_resumed, h.nothing_to_offer]);
-        all.extend([h.declined, h.full, h.full_with_retry, h.resumed_by_id]);
-        all.extend([h.resumed_by_ticket, h.resumed_by_psk]);
-        all.extend([h.early_data_accepted, h.early_data_rejected]);
-        let handshakes = [&l.connect, &l.handshake_full, &l.handshake_resumed];
-        let responses = [&l.first_byte, &l.answered, &l.since_queued, &l.whole];
-        all.extend(handshakes.map(Histogram::count));
-        all.extend(responses.map(Histogram::count));
-        all.extend([l.corrected.count(), l.late.count()]);
-        all
-    }
-
     /// Adds the results of another thread.
     pub fn merge(&mut self, other: Self) {
         self.attempted += other.attempted;

@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::report::{AgentRecord, AgentStep, Handshakes, LoadReport, LoadStep, Summary};
+use crate::report::{AgentRecord, Handshakes, LoadReport, LoadStep, Summary};
 use becket_stats::units::{show_bytes, show_count, show_rate, show_us};
 
 pub fn page(report: &LoadReport) -> String {
@@ -14,45 +14,40 @@ pub fn page(report: &LoadReport) -> String {
         [step] => step_page(&mut out, step),
         steps => ramp_table(&mut out, steps),
     }
-    agents(&mut out, &report.agents);
+    if !report.agents.is_empty() {
+        line(&mut out, "");
+        agents(&mut out, &report.agents);
+    }
     line(&mut out, &format!("\n{}", report.verdict));
     out
 }
 
-/// Writes one row per agent: its part of all steps, and the worst of its own figures.
+/// Writes one line per agent: its part of all steps, and the worst of its own figures.
 fn agents(out: &mut String, agents: &[AgentRecord]) {
-    if agents.is_empty() {
-        return;
-    }
-    let header = [
-        "agent",
-        "attempted",
-        "succeeded",
-        "failed",
-        "start within",
-        "late p99",
-        "client",
-    ];
-    line(out, "");
-    columns(out, &header.map(str::to_owned));
-    for agent in agents {
-        let sum = |of: fn(&AgentStep) -> u64| show_count(agent.steps.iter().map(of).sum());
-        let clients = || agent.steps.iter().map(|step| &step.generator);
+    for AgentRecord {
+        agent,
+        start_within_us,
+        steps,
+        ..
+    } in agents
+    {
+        let succeeded = show_count(steps.iter().map(|step| step.succeeded).sum());
+        let within = show_us(*start_within_us);
+        let clients = || steps.iter().map(|step| &step.generator);
         let late = clients().filter_map(|it| it.late_start_p99_us);
-        let late = late.reduce(f64::max);
-        let busiest = clients().map(|it| it.busiest_thread).fold(0.0, f64::max);
-        let is_bound = clients().any(|it| it.bound);
-        let bound = if is_bound { " bound" } else { "" };
-        let cells = [
-            agent.agent.clone(),
-            sum(|step| step.attempted),
-            sum(|step| step.succeeded),
-            sum(|step| step.failed),
-            show_us(agent.start_within_us),
-            late.map_or("-".to_owned(), show_us),
-            format!("{:.0} %{bound}", busiest * 100.0),
-        ];
-        columns(out, &cells);
+        let late = show_us(late.fold(0.0, f64::max));
+        let busiest = clients().map(|it| it.busiest_thread).fold(0.0, f64::max) * 100.0;
+        let bound = if clients().any(|it| it.bound) {
+            ", bound"
+        } else {
+            ""
+        };
+        line(
+            out,
+            &format!(
+                "agent {agent}: {succeeded} succeeded, start within {within}, late starts p99 {late}, busiest thread {busiest:.0} %{bound}"
+            ),
+        );
     }
 }
 

@@ -1,159 +1,116 @@
 //! The agent: accepts coordinators and generates load for one of them at a time.
 //!
 //! Each connection has a thread, and their number is limited. A run ends when its coordinator's connection ends, at
-//! `--longest`, and when the agent stops. A line on standard error reports each run and, at most once per second,
-//! rejected connections.
+//! `--longest`, and when the agent stops. Lines on standard error report runs; nothing is logged before a coordinator
+//! has proved its certificate.
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, TryLockError};
-use std::thread::{self, ScopedJoinHandle};
+use std::sync::{Arc, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
 use rustls::{Connection, ServerConfig, ServerConnection};
 
-use super::channel::{Channel, TURN};
+use super::channel::{Channel, unexpected};
 use super::identity;
-use super::protocol::{Answer, MOST_ORDER, Order, Ready, RunOrder};
+use super::protocol::{Answer, MOST_ORDER, Order, RunOrder};
 use crate::cli::Cli;
 use crate::fleet_options::{AgentOptions, MOST_AGENTS};
 use crate::outcome::Outcome;
 use crate::plan::{Load, Plan};
 use crate::{Error, clock, run};
 
-/// Serves coordinators until `stop` is set. Returns `false` with `--once` if the run was not complete.
+/// Serves coordinators until `stop` is set.
 ///
 /// # Errors
 /// [`Error::Plan`] for an invalid option, [`Error::Os`] if the address cannot be bound.
-pub fn serve(options: &AgentOptions, stop: &AtomicBool) -> Result<bool, Error> {
+pub fn serve(options: &AgentOptions, stop: &AtomicBool) -> Result<(), Error> {
     let config = identity::of_agent(&options.files)?;
-    let bound = TcpListener::bind(&options.listen).and_then(|listener| {
+    let listener = TcpListener::bind(&options.listen).and_then(|listener| {
         listener.set_nonblocking(true)?;
-        Ok((listener.local_addr()?, listener))
+        println!("listening on {}", listener.local_addr()?);
+        Ok(listener)
     });
-    let bound = bound.map_err(|e| Error::os(format!("cannot listen on {}", options.listen), e));
-    let (address, listener) = bound?;
-    if options.allow.is_empty() {
-        eprintln!("becket-load: no target is allowed, so every run will be refused; see --allow");
-    }
-    println!("listening on {address}");
+    let what = || format!("cannot listen on {}", options.listen);
+    let listener = listener.map_err(|e| Error::os(what(), e))?;
+    let is_done = Mutex::new(false);
     let agent = Agent {
         options,
         config,
         stop,
-        runs: Mutex::new(None),
-        connections: AtomicUsize::new(0),
-        rejections: Mutex::new((None, 0)),
+        is_done,
     };
+    let (agent, open) = (&agent, &AtomicUsize::new(0));
     thread::scope(|scope| {
-        let ended = || options.once && agent.runs.try_lock().is_ok_and(|runs| runs.is_some());
-        while !stop.load(Ordering::Relaxed) && !ended() {
+        let is_done = || options.once && agent.is_done.try_lock().is_ok_and(|it| *it);
+        while !stop.load(Ordering::Relaxed) && !is_done() {
+            let free = open.load(Ordering::Relaxed) < MOST_CONNECTIONS;
             match listener.accept() {
-                Ok((socket, peer)) => agent.accept(scope, socket, peer),
+                Ok((socket, peer)) if free => {
+                    open.fetch_add(1, Ordering::Relaxed);
+                    scope.spawn(move || {
+                        // The coordinator reports what is wrong with its connection.
+                        agent.converse(socket, peer).unwrap_or(());
+                        open.fetch_sub(1, Ordering::Relaxed);
+                    });
+                }
+                Ok(_) => {}
                 Err(_) => thread::sleep(ACCEPT_INTERVAL),
             }
         }
     });
-    let last = agent.runs.lock().is_ok_and(|last| *last == Some(true));
-    Ok(last || !options.once)
+    Ok(())
 }
 
 struct Agent<'a> {
     options: &'a AgentOptions,
     config: Arc<ServerConfig>,
     stop: &'a AtomicBool,
-    /// Locked during a run. Holds whether the last run was complete; `None` before it.
-    runs: Mutex<Option<bool>>,
-    connections: AtomicUsize,
-    /// Time of the last line about a rejected connection, and the number of rejections since.
-    rejections: Mutex<(Option<Instant>, u64)>,
+    /// Locked during a run. `true` after a complete run.
+    is_done: Mutex<bool>,
 }
 
 impl Agent<'_> {
-    fn accept<'s>(&'s self, scope: &'s thread::Scope<'s, '_>, socket: TcpStream, peer: SocketAddr) {
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= MOST_CONNECTIONS {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            return self.reject(peer, &"too many connections");
-        }
-        scope.spawn(move || {
-            if let Err(error) = self.converse(socket, peer) {
-                self.reject(peer, &error);
-            }
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-        });
-    }
-
-    fn reject(&self, peer: SocketAddr, why: &dyn std::fmt::Display) {
-        let Ok(mut rejections) = self.rejections.lock() else {
-            return;
-        };
-        let (last, since) = &mut *rejections;
-        *since += 1;
-        let now = clock::now();
-        if last.is_none_or(|last| now >= last + LOG_INTERVAL) {
-            eprintln!(
-                "becket-load: connection of {peer} ended: {why} ({since} since the last line)"
-            );
-            (*last, *since) = (Some(now), 0);
-        }
-    }
-
-    /// Serves one coordinator. Returns an error if the connection ends before a run.
     fn converse(&self, socket: TcpStream, peer: SocketAddr) -> io::Result<()> {
         let until = clock::now() + PREPARATION;
         let tls = ServerConnection::new(Arc::clone(&self.config)).map_err(io::Error::other)?;
-        let patience = clock::now() + HANDSHAKE;
-        let tls = Connection::Server(tls);
-        let mut channel = Channel::establish(tls, socket, MOST_ORDER, patience)?;
+        let mut channel = Channel::establish(Connection::Server(tls), socket, MOST_ORDER)?;
         let version = env!("CARGO_PKG_VERSION").to_owned();
         channel.send(&Answer::Welcome { version }, until)?;
         let Order::Run(order) = channel.receive(until)? else {
             return Err(unexpected());
         };
-        let mut runs = match self.runs.try_lock() {
-            Ok(runs) => runs,
-            Err(TryLockError::WouldBlock) => {
-                return refuse(&mut channel, peer, "another run is in progress", until);
+        let running = self.is_done.try_lock();
+        let prepared = match &running {
+            Ok(_) => plan_of(self.options, order).and_then(run::prepare),
+            Err(_) => Err(Error::Plan("another run is in progress".to_owned())),
+        };
+        let (plan, mut is_done) = match (prepared, running) {
+            (Ok(plan), Ok(running)) => (Arc::new(plan), running),
+            (prepared, _) => {
+                let why = prepared.err().map_or(String::new(), |e| e.to_string());
+                eprintln!("becket-load: run of {peer} refused: {why:?}");
+                return channel.send(&Answer::Refused { why }, until);
             }
-            Err(TryLockError::Poisoned(_)) => return Err(io::Error::other("a run panicked")),
         };
-        let share = order.share;
-        let prepared = plan_of(self.options, order).and_then(run::prepare);
-        let plan = match prepared {
-            Ok(plan) => Arc::new(plan),
-            Err(error) => return refuse(&mut channel, peer, &error.to_string(), until),
-        };
-        let ready = Ready {
-            threads: plan.threads,
-            longest_s: self.options.longest.as_secs_f64(),
-            conditions: run::conditions(&plan),
-        };
-        channel.send(&Answer::Ready(ready), until)?;
+        channel.send(&Answer::Ready, until)?;
         let begin = agree(&mut channel, until)?;
-        let (number, of) = (share.index + 1, share.of);
-        let (target, connections) = (&plan.target, plan.connections);
-        eprintln!(
-            "becket-load: run of {peer} begins: {target}, {connections} connections, agent {number} of {of}"
-        );
-        let outcome = self.generate(&plan, begin, &mut channel);
-        match &outcome {
-            Ok(outcome) => {
-                let counts = outcome.steps.iter().map(|step| step.samples.succeeded);
-                let succeeded: u64 = counts.sum();
-                eprintln!("becket-load: run of {peer} ended: {succeeded} transactions succeeded");
-            }
-            Err(why) => eprintln!("becket-load: run of {peer} aborted: {why}"),
+        let (target, n) = (&plan.target, plan.connections);
+        eprintln!("becket-load: run of {peer} begins: {target}, {n} connections");
+        let answer = match self.generate(&plan, begin, &mut channel) {
+            Ok(outcome) => Answer::Done(outcome.into()),
+            Err(why) => Answer::Failed { why },
+        };
+        match &answer {
+            Answer::Failed { why } => eprintln!("becket-load: run of {peer} aborted: {why}"),
+            _ => eprintln!("becket-load: run of {peer} complete"),
         }
-        let complete = outcome.is_ok();
-        let answer =
-            outcome.map_or_else(|why| Answer::Failed { why }, |it| Answer::Done(it.into()));
-        let sent = channel.send(&answer, clock::now() + TRANSFER);
-        if self.options.once || sent.is_ok() {
-            *runs = Some(complete && sent.is_ok());
-        }
-        sent
+        channel.send(&answer, clock::now() + TRANSFER)?;
+        *is_done = matches!(answer, Answer::Done(_));
+        Ok(())
     }
 
     /// Runs the plan in another thread, and watches the coordinator in this one.
@@ -164,41 +121,30 @@ impl Agent<'_> {
         channel: &mut Channel,
     ) -> Result<Outcome, String> {
         let stop = Arc::new(AtomicBool::new(false));
+        let until = begin + self.options.longest + LAST_RESPONSES;
         thread::scope(|scope| {
             let run = scope.spawn(|| run::measure(plan, begin, &stop));
-            let watched = self.watch(&run, begin + self.options.longest, channel, &stop);
-            stop.store(true, Ordering::Relaxed);
+            let mut watched = Ok(());
+            while watched.is_ok() && !run.is_finished() {
+                watched = match channel.poll(until) {
+                    _ if self.stop.load(Ordering::Relaxed) => Err("the agent was stopped".into()),
+                    Ok(None) => Ok(()),
+                    Ok(Some(Order::Stop)) => {
+                        stop.store(true, Ordering::Relaxed);
+                        Ok(())
+                    }
+                    Ok(Some(_)) => Err(unexpected().to_string()),
+                    Err(_) if clock::now() >= until => Err("longer than --longest".to_owned()),
+                    Err(error) => Err(format!("lost the coordinator: {error}")),
+                };
+            }
+            stop.store(
+                watched.is_err() || stop.load(Ordering::Relaxed),
+                Ordering::Relaxed,
+            );
             let outcome = run.join().map_err(|_| "the run panicked".to_owned())?;
             watched.and(outcome.map_err(|e| e.to_string()))
         })
-    }
-
-    fn watch<T>(
-        &self,
-        run: &ScopedJoinHandle<'_, T>,
-        limit: Instant,
-        channel: &mut Channel,
-        stop: &AtomicBool,
-    ) -> Result<(), String> {
-        while !run.is_finished() {
-            if self.stop.load(Ordering::Relaxed) {
-                return Err("the agent was stopped".to_owned());
-            }
-            let now = clock::now();
-            // Responses to the last transactions may arrive after the end of the last step.
-            if now >= limit + LAST_RESPONSES {
-                let longest = self.options.longest;
-                return Err(format!("longer than --longest of this agent ({longest:?})"));
-            }
-            match channel.poll(now + TURN * 2) {
-                Ok(None) => {}
-                Ok(Some(Order::Stop)) => stop.store(true, Ordering::Relaxed),
-                Ok(Some(_)) => return Err(unexpected().to_string()),
-                Err(error) if error.kind() == io::ErrorKind::TimedOut => {}
-                Err(error) => return Err(format!("lost the coordinator: {error}")),
-            }
-        }
-        Ok(())
     }
 }
 
@@ -281,27 +227,11 @@ fn agree(channel: &mut Channel, until: Instant) -> io::Result<Instant> {
     }
 }
 
-fn refuse(channel: &mut Channel, peer: SocketAddr, why: &str, until: Instant) -> io::Result<()> {
-    eprintln!("becket-load: run of {peer} refused: {why:?}");
-    channel.send(
-        &Answer::Refused {
-            why: why.to_owned(),
-        },
-        until,
-    )
-}
-
-fn unexpected() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "unexpected message")
-}
-
 const ACCEPT_INTERVAL: Duration = Duration::from_millis(20);
-const LOG_INTERVAL: Duration = Duration::from_secs(1);
 /// Maximum number of open connections: one coordinator, and others that are refused.
 const MOST_CONNECTIONS: usize = 16;
-const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Maximum time from the handshake to the start.
-const PREPARATION: Duration = Duration::from_secs(60);
+const PREPARATION: Duration = Duration::from_secs(30);
 /// Maximum time to send the outcome.
 const TRANSFER: Duration = Duration::from_secs(60);
 /// Time after `--longest` for responses, more than a run waits for them.

@@ -28,21 +28,15 @@ impl Channel {
     /// Completes the handshake.
     ///
     /// # Errors
-    /// Fails if the socket or TLS fails, or if the handshake is not complete at `until`.
-    pub fn establish(
-        mut tls: Connection,
-        socket: TcpStream,
-        most: usize,
-        until: Instant,
-    ) -> io::Result<Self> {
+    /// Fails if the socket or TLS fails, or if the handshake takes longer than [`HANDSHAKE`].
+    pub fn establish(mut tls: Connection, socket: TcpStream, most: usize) -> io::Result<Self> {
+        let until = clock::now() + HANDSHAKE;
         socket.set_nonblocking(false)?;
         socket.set_nodelay(true)?;
         socket.set_read_timeout(Some(TURN))?;
         socket.set_write_timeout(Some(TURN))?;
-        let options = SockRef::from(&socket);
         let keepalive = TcpKeepalive::new().with_time(PROBE).with_interval(PROBE);
-        options.set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
-        options.set_tcp_user_timeout(Some(PROBE * (PROBES + 1)))?;
+        SockRef::from(&socket).set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
         // Messages are bounded, and each is sent before the next one.
         tls.set_buffer_limit(None);
         let mut channel = Self {
@@ -81,21 +75,21 @@ impl Channel {
         }
     }
 
-    /// Returns a message if one arrives within [`TURN`].
+    /// Returns a message, or `None` if nothing arrives for [`TURN`].
     ///
     /// # Errors
     /// As [`Self::receive`].
     pub fn poll<M: DeserializeOwned>(&mut self, until: Instant) -> io::Result<Option<M>> {
-        let message = decode(&mut self.inbound, self.most).map_err(invalid)?;
-        if message.is_some() {
-            return Ok(message);
+        loop {
+            let message = decode(&mut self.inbound, self.most).map_err(invalid)?;
+            if message.is_some() || !self.turn(until)? {
+                return Ok(message);
+            }
         }
-        self.turn(until)?;
-        decode(&mut self.inbound, self.most).map_err(invalid)
     }
 
-    /// Reads once, for at most [`TURN`].
-    fn turn(&mut self, until: Instant) -> io::Result<()> {
+    /// Reads once. Returns `false` if nothing arrives for [`TURN`].
+    fn turn(&mut self, until: Instant) -> io::Result<bool> {
         self.flush(until)?;
         match self.tls.read_tls(&mut self.socket) {
             Ok(0) => {
@@ -103,7 +97,7 @@ impl Channel {
                 return Err(io::Error::new(ErrorKind::UnexpectedEof, why));
             }
             Ok(_) => {}
-            Err(error) if is_pause(&error) => return in_time(until),
+            Err(error) if is_pause(&error) => return in_time(until).map(|()| false),
             Err(error) => return Err(error),
         }
         match self.tls.process_new_packets() {
@@ -111,7 +105,7 @@ impl Channel {
                 let unread = state.plaintext_bytes_to_read() as u64;
                 let mut reader = self.tls.reader().take(unread);
                 reader.read_to_end(&mut self.inbound)?;
-                in_time(until)
+                in_time(until).map(|()| true)
             }
             Err(error) => {
                 // Best effort: the alert explains the failure to the peer.
@@ -148,8 +142,14 @@ fn invalid(why: String) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, why)
 }
 
+/// Returns the error for a message that does not fit the state of the conversation.
+pub fn unexpected() -> io::Error {
+    invalid("unexpected message".to_owned())
+}
+
 /// Maximum time of a blocking call on the socket.
-pub const TURN: Duration = Duration::from_millis(100);
+const TURN: Duration = Duration::from_millis(100);
 /// A connection ends when its peer does not answer for about twelve seconds.
 const PROBE: Duration = Duration::from_secs(3);
 const PROBES: u32 = 3;
+const HANDSHAKE: Duration = Duration::from_secs(10);

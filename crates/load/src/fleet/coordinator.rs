@@ -1,24 +1,25 @@
 //! The coordinator: starts one run on all agents at the same time and merges their outcomes.
+//!
+//! One thread talks to all agents, because nothing here is urgent: they start at a time agreed before.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, mpsc};
-use std::thread;
 use std::time::{Duration, Instant};
 
 use rustls::{ClientConfig, ClientConnection, Connection};
 use rustls_pki_types::ServerName;
 
-use super::channel::{Channel, TURN};
+use super::channel::{Channel, unexpected};
 use super::identity;
-use super::protocol::{Answer, MOST_ANSWER, Order, Ready, RunOrder};
+use super::protocol::{Answer, MOST_ANSWER, Order, RunOrder};
 use crate::fleet_options::{DEFAULT_PORT, FleetOptions, MOST_AGENTS};
 use crate::outcome::Outcome;
 use crate::plan::Plan;
-use crate::report::{AgentRecord, AgentStep, LoadReport, LoadStep};
+use crate::report::{AgentRecord, LoadReport};
 use crate::schedule::Portion;
-use crate::{Error, clock, run, summary};
+use crate::{Error, clock, summary};
 
 /// Runs the plan on the agents and returns the report. `stop` ends the run early.
 ///
@@ -31,271 +32,183 @@ pub fn run(plan: &Plan, options: &FleetOptions, stop: &AtomicBool) -> Result<Loa
         let why = format!("--agents: {of} agents (accepted: at most {MOST_AGENTS})");
         return Err(Error::Plan(why));
     }
-    let last = Portion { index: of - 1, of };
-    plan.clone().divided(last)?;
-    let mut conditions = run::conditions(plan);
-    conditions.pinned_to.clear();
-    let abort = AtomicBool::new(false);
-    let agents: Vec<(usize, &String)> = options.agents.iter().enumerate().collect();
-    let members = in_parallel(agents, &abort, |(index, agent)| {
+    let mut members = Vec::new();
+    for (index, agent) in options.agents.iter().enumerate() {
         let share = Portion { index, of };
+        plan.clone().divided(Portion { index: of - 1, of })?;
         let member = Member::prepare(agent, &config, plan, share);
-        member.map_err(|why| failed(agent, why))
-    })?;
-    let begin = clock::now() + LEAD;
-    let ended = in_parallel(members, &abort, |mut member| {
-        let outcome = member.run(plan, begin, stop, &abort);
-        outcome.map_err(|why| failed(member.agent, why))
-    })?;
-    Ok(merge(plan, ended, conditions, stop))
-}
-
-fn failed(agent: &str, why: String) -> Error {
-    Error::Agent {
-        agent: agent.to_owned(),
-        why,
+        members.push(member.map_err(|e| failed(agent, &e))?);
     }
+    let begin = clock::now() + LEAD + members.iter().map(|it| it.within * 2).sum::<Duration>();
+    for member in &mut members {
+        let started = member.start(begin, plan);
+        started.map_err(|e| failed(member.agent, &e))?;
+    }
+    let until = begin + plan.length().unwrap_or(LONGEST) + plan.options.load.time_out + TRANSFER;
+    let mut is_stopped = false;
+    while members.iter().any(|member| member.outcome.is_none()) {
+        let stops = !is_stopped && stop.load(Ordering::Relaxed);
+        is_stopped |= stops;
+        for member in &mut members {
+            let turned = member.turn(stops, until);
+            turned.map_err(|e| failed(member.agent, &e))?;
+        }
+    }
+    let mut report = merge(plan, members);
+    report.interrupted = is_stopped;
+    Ok(report)
 }
 
-/// Calls `work` for each item in a thread of its own. Sets `abort` at the first failure, which it returns.
-fn in_parallel<I: Send, T: Send>(
-    items: Vec<I>,
-    abort: &AtomicBool,
-    work: impl Fn(I) -> Result<T, Error> + Sync,
-) -> Result<Vec<T>, Error> {
-    let (sender, failures) = mpsc::channel();
-    let done = thread::scope(|scope| {
-        let work = &work;
-        let threads = items.into_iter().map(|item| {
-            let sender = sender.clone();
-            scope.spawn(move || {
-                let fail = |error| {
-                    abort.store(true, Ordering::Relaxed);
-                    // The receiver outlives the threads.
-                    drop(sender.send(error));
-                };
-                work(item).map_err(fail).ok()
-            })
-        });
-        let threads: Vec<_> = threads.collect();
-        let done = threads.into_iter().map(|thread| thread.join().ok()?);
-        done.collect::<Option<Vec<T>>>()
-    });
-    drop(sender);
-    let panicked = || Error::Plan("a thread of the coordinator panicked".to_owned());
-    done.ok_or_else(|| failures.recv().unwrap_or_else(|_| panicked()))
+fn failed(agent: &str, error: &io::Error) -> Error {
+    let (agent, why) = (agent.to_owned(), error.to_string());
+    Error::Agent { agent, why }
 }
 
 struct Member<'a> {
-    agent: &'a String,
+    agent: &'a str,
     channel: Channel,
-    ready: Ready,
-    /// Shortest round trip.
-    round_trip: Duration,
-}
-
-struct Ended {
-    record: AgentRecord,
-    outcome: Outcome,
+    /// Half of the shortest round trip; after [`Self::start`], the largest error of the start.
+    within: Duration,
+    outcome: Option<Outcome>,
 }
 
 impl<'a> Member<'a> {
     /// Connects, sends the run, and measures the round trip.
     fn prepare(
-        agent: &'a String,
+        agent: &'a str,
         config: &Arc<ClientConfig>,
         plan: &Plan,
         share: Portion,
-    ) -> Result<Self, String> {
-        let until = clock::now() + PREPARATION;
+    ) -> io::Result<Self> {
         let mut channel = connect(agent, config)?;
+        let until = clock::now() + PREPARATION;
         let own = env!("CARGO_PKG_VERSION");
-        match receive(&mut channel, until)? {
+        match channel.receive(until)? {
             Answer::Welcome { version } if version == own => {}
-            Answer::Welcome { version } => {
-                return Err(format!("has version {version:?}, this is {own}"));
+            other => {
+                return Err(io::Error::other(format!(
+                    "this is {own}, received {other:?}"
+                )));
             }
-            _ => return Err(UNEXPECTED.to_owned()),
         }
         let order = RunOrder {
             arguments: plan.command.iter().skip(1).cloned().collect(),
             connections: plan.connections,
             share,
         };
-        send(&mut channel, &Order::Run(order), until)?;
-        let ready = match receive(&mut channel, until)? {
-            Answer::Ready(ready) => ready,
-            Answer::Refused { why } => return Err(format!("refused the run: {why}")),
-            _ => return Err(UNEXPECTED.to_owned()),
-        };
+        channel.send(&Order::Run(order), until)?;
+        match channel.receive(until)? {
+            Answer::Ready => {}
+            Answer::Refused { why } => {
+                return Err(io::Error::other(format!("refused the run: {why}")));
+            }
+            _ => return Err(unexpected()),
+        }
         let mut round_trip = Duration::MAX;
         for _ in 0..PINGS {
             let sent = clock::now();
-            send(&mut channel, &Order::Ping, until)?;
-            let Answer::Pong = receive(&mut channel, until)? else {
-                return Err(UNEXPECTED.to_owned());
+            channel.send(&Order::Ping, until)?;
+            let Answer::Pong = channel.receive(until)? else {
+                return Err(unexpected());
             };
             round_trip = round_trip.min(clock::now() - sent);
         }
         Ok(Self {
             agent,
             channel,
-            ready,
-            round_trip,
+            within: round_trip / 2,
+            outcome: None,
         })
     }
 
-    /// Starts the run at `begin` and waits for the outcome.
-    fn run(
-        &mut self,
-        plan: &Plan,
-        begin: Instant,
-        stop: &AtomicBool,
-        abort: &AtomicBool,
-    ) -> Result<Ended, String> {
-        let until = clock::now() + PREPARATION;
-        let sent = clock::now();
-        let wait = begin.saturating_duration_since(sent + self.round_trip / 2);
+    fn start(&mut self, begin: Instant, plan: &Plan) -> io::Result<()> {
+        let (sent, until) = (clock::now(), clock::now() + PREPARATION);
+        let wait = begin.saturating_duration_since(sent + self.within);
         let in_us = u32::try_from(wait.as_micros()).unwrap_or(0);
-        send(&mut self.channel, &Order::Start { in_us }, until)?;
-        let Answer::Starting = receive(&mut self.channel, until)? else {
-            return Err(UNEXPECTED.to_owned());
+        self.channel.send(&Order::Start { in_us }, until)?;
+        let Answer::Starting = self.channel.receive(until)? else {
+            return Err(unexpected());
         };
-        let error = (clock::now() - sent).max(self.round_trip) / 2;
+        // The message arrived within this round trip, instead of after half of the shortest one.
+        let latest = (clock::now() - sent).saturating_sub(self.within);
+        self.within = self.within.max(latest);
         if !plan.options.measuring.quiet {
-            let (agent, cpus) = (self.agent, self.ready.conditions.cpus);
-            eprintln!("agent {agent}: ready, {cpus} CPUs, starts within {error:.1?}");
+            eprintln!("agent {}: starts within {:.1?}", self.agent, self.within);
         }
-        let outcome = self.result(plan, begin, stop, abort)?;
-        outcome.check(plan.steps().len().max(1))?;
-        let record = AgentRecord {
-            agent: self.agent.clone(),
-            conditions: self.ready.conditions.clone(),
-            threads: self.ready.threads,
-            start_within_us: error.as_secs_f64() * 1e6,
-            steps: Vec::new(),
-        };
-        Ok(Ended { record, outcome })
+        Ok(())
     }
 
-    fn result(
-        &mut self,
-        plan: &Plan,
-        begin: Instant,
-        stop: &AtomicBool,
-        abort: &AtomicBool,
-    ) -> Result<Outcome, String> {
-        let longest = Duration::try_from_secs_f64(self.ready.longest_s).unwrap_or_default();
-        let length = plan.length().unwrap_or(longest.min(LONGEST));
-        let until = begin + length + plan.options.load.time_out + TRANSFER;
-        let mut stopped = false;
-        loop {
-            if abort.load(Ordering::Relaxed) {
-                return Err("stopped, because another agent failed".to_owned());
-            }
-            if !stopped && stop.load(Ordering::Relaxed) {
-                stopped = true;
-                send(&mut self.channel, &Order::Stop, clock::now() + TURN * 10)?;
-            }
-            match self.channel.poll(until).map_err(|e| e.to_string())? {
-                None => {}
-                Some(Answer::Done(outcome)) => return Ok(*outcome),
-                Some(Answer::Failed { why }) => return Err(why),
-                Some(_) => return Err(UNEXPECTED.to_owned()),
-            }
+    /// Waits briefly for the outcome.
+    fn turn(&mut self, stops: bool, until: Instant) -> io::Result<()> {
+        if self.outcome.is_some() {
+            return Ok(());
         }
+        if stops {
+            self.channel.send(&Order::Stop, until)?;
+        }
+        match self.channel.poll(until)? {
+            None => {}
+            Some(Answer::Done(outcome)) => self.outcome = Some(*outcome),
+            Some(Answer::Failed { why }) => return Err(io::Error::other(why)),
+            Some(_) => return Err(unexpected()),
+        }
+        Ok(())
     }
 }
 
 /// Connects to an agent, given as `HOST` or `HOST:PORT`.
-fn connect(agent: &str, config: &Arc<ClientConfig>) -> Result<Channel, String> {
-    let with_port = if agent.starts_with('[') && agent.ends_with(']') || !agent.contains(':') {
-        format!("{agent}:{DEFAULT_PORT}")
-    } else {
-        agent.to_owned()
-    };
-    let host = with_port.rsplit_once(':').map_or("", |(host, _)| host);
+fn connect(agent: &str, config: &Arc<ClientConfig>) -> io::Result<Channel> {
+    let has_port = agent.contains(':') && !agent.ends_with(']');
+    let port = format!(":{DEFAULT_PORT}");
+    let address = format!("{agent}{}", if has_port { "" } else { &port });
+    let host = address.rsplit_once(':').map_or("", |(host, _)| host);
     let name = ServerName::try_from(host.trim_matches(['[', ']']).to_owned());
-    let name =
-        name.map_err(|_| "invalid name (accepted: HOST, HOST:PORT, [::1]:PORT)".to_owned())?;
-    let addresses = with_port.to_socket_addrs();
-    let mut why = "the name has no address".to_owned();
-    for address in addresses.map_err(|e| format!("does not resolve: {e}"))? {
-        let socket = match TcpStream::connect_timeout(&address, CONNECT) {
-            Ok(socket) => socket,
-            Err(error) => {
-                why = format!("cannot connect to {address}: {error}");
-                continue;
+    let name = name.map_err(io::Error::other)?;
+    let mut failure = io::Error::other("the name has no address");
+    for address in address.to_socket_addrs()? {
+        match TcpStream::connect_timeout(&address, CONNECT) {
+            Ok(socket) => {
+                let tls = ClientConnection::new(Arc::clone(config), name);
+                let tls = Connection::Client(tls.map_err(io::Error::other)?);
+                return Channel::establish(tls, socket, MOST_ANSWER);
             }
-        };
-        let tls = ClientConnection::new(Arc::clone(config), name).map_err(|e| e.to_string())?;
-        let until = clock::now() + CONNECT;
-        return Channel::establish(Connection::Client(tls), socket, MOST_ANSWER, until)
-            .map_err(|e| format!("handshake failed: {e}"));
+            Err(error) => failure = error,
+        }
     }
-    Err(why)
+    Err(failure)
 }
 
-fn send(channel: &mut Channel, order: &Order, until: Instant) -> Result<(), String> {
-    channel
-        .send(order, until)
-        .map_err(|e: io::Error| e.to_string())
-}
-
-fn receive(channel: &mut Channel, until: Instant) -> Result<Answer, String> {
-    channel.receive(until).map_err(|e| e.to_string())
-}
-
-/// Merges the outcomes. A step is bound by its clients if one agent is: then it did not send its share.
-fn merge(
-    plan: &Plan,
-    ended: Vec<Ended>,
-    conditions: crate::report::Conditions,
-    stop: &AtomicBool,
-) -> LoadReport {
+/// Merges the outcomes. A step is bound by its clients if one agent is: then it did not start its share.
+fn merge(plan: &Plan, members: Vec<Member<'_>>) -> LoadReport {
     let mut whole = Outcome::default();
     let mut agents = Vec::new();
-    for Ended {
-        mut record,
-        outcome,
-    } in ended
-    {
-        let steps = outcome.steps.iter().enumerate();
-        let steps = steps.map(|(at, step)| summary::step(plan, at, &step.samples, &step.around));
-        record.steps = steps.map(part).collect();
-        agents.push(record);
+    for member in members {
+        let outcome = member.outcome.unwrap_or_default();
+        let own = outcome.clone().report(plan);
+        agents.push(AgentRecord {
+            agent: member.agent.to_owned(),
+            start_within_us: member.within.as_secs_f64() * 1e6,
+            conditions: own.conditions,
+            steps: own.steps,
+        });
         whole.merge(outcome);
     }
-    let mut report = whole.report(plan, conditions);
+    let mut report = whole.report(plan);
     for (index, step) in report.steps.iter_mut().enumerate() {
-        let parts = agents.iter().filter_map(|agent| agent.steps.get(index));
-        step.generator.bound |= parts
-            .map(|part| part.generator.bound)
-            .fold(false, |a, b| a | b);
+        let mut parts = agents.iter().filter_map(|agent| agent.steps.get(index));
+        step.generator.bound |= parts.any(|part| part.generator.bound);
     }
     report.verdict = summary::verdict(&report.steps);
-    report.plan.threads = agents.iter().map(|agent| agent.threads).sum();
-    report.interrupted = stop.load(Ordering::Relaxed);
     report.agents = agents;
     report
 }
 
-fn part(step: LoadStep) -> AgentStep {
-    AgentStep {
-        attempted: step.attempted,
-        succeeded: step.succeeded,
-        failed: step.failed,
-        generator: step.generator,
-    }
-}
-
-const UNEXPECTED: &str = "unexpected message";
 /// Time from the last preparation to the start: threads and slots of all agents must be ready.
 const LEAD: Duration = Duration::from_millis(500);
 const PINGS: usize = 5;
 const CONNECT: Duration = Duration::from_secs(10);
 /// Maximum time for an agent to accept the run. It connects to the target first.
-const PREPARATION: Duration = Duration::from_secs(60);
+const PREPARATION: Duration = Duration::from_secs(30);
 /// Maximum time after a run for the last responses and the transfer of the outcome.
 const TRANSFER: Duration = Duration::from_secs(60);
 /// Limit for a run of a number of transactions.

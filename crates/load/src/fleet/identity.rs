@@ -5,11 +5,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use rustls::client::Resumption;
-use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::server::WebPkiClientVerifier;
 use rustls::version::TLS13;
-use rustls::{ClientConfig, Error as TlsError, RootCertStore, ServerConfig};
+use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use rustls_pki_types::pem::{self, PemObject};
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 
@@ -20,24 +19,22 @@ struct Identity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     roots: RootCertStore,
-    provider: Arc<CryptoProvider>,
 }
 
 impl Identity {
     fn load(files: &IdentityFiles) -> Result<Self, Error> {
+        let [Some(certificate), Some(key), Some(ca)] = [&files.certificate, &files.key, &files.ca]
+        else {
+            let why = "agents and --agents require --certificate, --key and --ca (PEM files)";
+            return Err(Error::Plan(why.to_owned()));
+        };
         let mut roots = RootCertStore::empty();
-        for root in certificates("--ca", files.ca.as_deref())? {
-            let added = roots.add(root);
-            added.map_err(|e| fault("--ca", &e))?;
+        for root in certificates(ca)? {
+            roots.add(root).map_err(|e| fault(ca, &e))?;
         }
-        let path = given("--key", files.key.as_deref())?;
-        let key = PrivateKeyDer::from_pem_file(path);
-        Ok(Self {
-            chain: certificates(CERTIFICATE, files.certificate.as_deref())?,
-            key: key.map_err(|e| fault("--key", &e))?,
-            roots,
-            provider: Arc::new(default_provider()),
-        })
+        let chain = certificates(certificate)?;
+        let key = PrivateKeyDer::from_pem_file(key).map_err(|e| fault(key, &e))?;
+        Ok(Self { chain, key, roots })
     }
 }
 
@@ -47,13 +44,11 @@ impl Identity {
 /// [`Error::Plan`] with the invalid file.
 pub fn of_coordinator(files: &IdentityFiles) -> Result<Arc<ClientConfig>, Error> {
     let own = Identity::load(files)?;
-    let wrong = |e: TlsError| fault(CERTIFICATE, &e);
-    let mut config = ClientConfig::builder_with_provider(own.provider)
+    let config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
         .with_protocol_versions(&[&TLS13])
-        .map_err(wrong)?
-        .with_root_certificates(own.roots)
-        .with_client_auth_cert(own.chain, own.key)
-        .map_err(wrong)?;
+        .map(|builder| builder.with_root_certificates(own.roots))
+        .and_then(|builder| builder.with_client_auth_cert(own.chain, own.key));
+    let mut config = config.map_err(|e| unusable(&e))?;
     config.resumption = Resumption::disabled();
     Ok(Arc::new(config))
 }
@@ -64,36 +59,28 @@ pub fn of_coordinator(files: &IdentityFiles) -> Result<Arc<ClientConfig>, Error>
 /// [`Error::Plan`] with the invalid file.
 pub fn of_agent(files: &IdentityFiles) -> Result<Arc<ServerConfig>, Error> {
     let own = Identity::load(files)?;
-    let wrong = |e: TlsError| fault(CERTIFICATE, &e);
-    let provider = Arc::clone(&own.provider);
-    let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(own.roots), provider);
-    let verifier = verifier.build().map_err(|e| fault("--ca", &e))?;
-    let mut config = ServerConfig::builder_with_provider(own.provider)
+    let provider = Arc::new(default_provider());
+    let roots = Arc::new(own.roots);
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(&provider));
+    let verifier = verifier.build().map_err(|e| unusable(&e))?;
+    let config = ServerConfig::builder_with_provider(provider)
         .with_protocol_versions(&[&TLS13])
-        .map_err(wrong)?
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(own.chain, own.key)
-        .map_err(wrong)?;
+        .map(|builder| builder.with_client_cert_verifier(verifier))
+        .and_then(|builder| builder.with_single_cert(own.chain, own.key));
+    let mut config = config.map_err(|e| unusable(&e))?;
     config.send_tls13_tickets = 0;
     Ok(Arc::new(config))
 }
 
-fn certificates(option: &str, path: Option<&Path>) -> Result<Vec<CertificateDer<'static>>, Error> {
-    let found = CertificateDer::pem_file_iter(given(option, path)?).and_then(Iterator::collect);
-    let found: Vec<_> = found.map_err(|e: pem::Error| fault(option, &e))?;
-    if found.is_empty() {
-        return Err(fault(option, &"no certificate in this file"));
-    }
-    Ok(found)
+fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Error> {
+    let found = CertificateDer::pem_file_iter(path).and_then(Iterator::collect);
+    found.map_err(|e: pem::Error| fault(path, &e))
 }
 
-fn given<'a>(option: &str, path: Option<&'a Path>) -> Result<&'a Path, Error> {
-    let why = "missing; agents and --agents require --certificate, --key and --ca";
-    path.ok_or_else(|| fault(option, &why))
+fn fault(path: &Path, why: &dyn Display) -> Error {
+    Error::Plan(format!("{}: {why}", path.display()))
 }
 
-fn fault(option: &str, why: &dyn Display) -> Error {
-    Error::Plan(format!("{option}: {why} (accepted: a PEM file)"))
+fn unusable(why: &dyn Display) -> Error {
+    Error::Plan(format!("--certificate, --key or --ca: {why}"))
 }
-
-const CERTIFICATE: &str = "--certificate";

@@ -5,7 +5,7 @@
 //! targets that its operator allows, one run at a time, as long as the coordinator stays connected.
 //!
 //! No clocks are compared. The coordinator measures round trips and sends each agent the time until the start. The
-//! round trip of this message bounds the error: the agent began at most half of it too early or too late.
+//! round trip of this message bounds the error, which is about half of it.
 //!
 //! The connection is TLS 1.3 with certificates on both sides ([`identity`]) and carries JSON in frames of bounded length
 //! ([`channel`], [`protocol`]). Both sides use blocking sockets with short time-outs and a deadline for each wait.

@@ -9,7 +9,6 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::outcome::Outcome;
-use crate::report::Conditions;
 use crate::schedule::Portion;
 
 /// A message of the coordinator.
@@ -42,7 +41,7 @@ pub enum Answer {
     Welcome {
         version: String,
     },
-    Ready(Ready),
+    Ready,
     /// The run was not started.
     Refused {
         why: String,
@@ -55,15 +54,6 @@ pub enum Answer {
     Failed {
         why: String,
     },
-}
-
-#[derive(Debug, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Ready {
-    pub threads: usize,
-    /// Maximum duration of a run.
-    pub longest_s: f64,
-    pub conditions: Conditions,
 }
 
 /// Appends a message to `frames`.
@@ -135,7 +125,7 @@ mod tests {
     fn changed_messages_cause_no_panic() {
         let outcome = Outcome {
             steps: vec![Default::default()],
-            negotiated: None,
+            ..Outcome::default()
         };
         let mut frame = Vec::new();
         encode(&Answer::Done(outcome.into()), &mut frame).unwrap();
@@ -146,11 +136,8 @@ mod tests {
                 let at = random.usize(4..changed.len());
                 changed[at] = random.choice(*b"0123456789-.e[]{}\",\\\xff").unwrap();
             }
-            if let Ok(Some(Answer::Done(outcome))) = decode(&mut changed, MOST_ANSWER)
-                && outcome.check(1).is_ok()
-            {
-                let mut merged = outcome.clone();
-                merged.merge(*outcome);
+            if let Ok(Some(answer)) = decode::<Answer>(&mut changed, MOST_ANSWER) {
+                assert!(matches!(answer, Answer::Done(_)));
             }
         }
     }

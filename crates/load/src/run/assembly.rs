@@ -14,7 +14,12 @@ use crate::summary::Around;
 use crate::worker::Harvest;
 
 /// Combines the samples of the threads with the readings at the step boundaries.
-pub(super) fn assemble(plan: &Plan, marks: &[Mark], harvests: Vec<Harvest>) -> Outcome {
+pub(super) fn assemble(
+    plan: &Plan,
+    marks: &[Mark],
+    harvests: Vec<Harvest>,
+    conditions: Conditions,
+) -> Outcome {
     let mut negotiated: Option<Negotiated> = None;
     let mut merged: Vec<Samples> = Vec::new();
     let mut spent = Vec::new();
@@ -38,6 +43,8 @@ pub(super) fn assemble(plan: &Plan, marks: &[Mark], harvests: Vec<Harvest>) -> O
     Outcome {
         steps: steps.collect(),
         negotiated,
+        threads: plan.threads,
+        conditions,
     }
 }
 
@@ -76,8 +83,7 @@ fn around<'a>(
     }
 }
 
-/// Describes this machine.
-pub fn conditions(plan: &Plan) -> Conditions {
+pub(super) fn conditions(plan: &Plan) -> Conditions {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let model = read("/proc/cpuinfo");
     let model = model

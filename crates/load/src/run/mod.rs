@@ -15,8 +15,7 @@ use signal_hook::flag;
 
 use crate::report::LoadReport;
 
-use self::assembly::assemble;
-pub use self::assembly::conditions;
+use self::assembly::{assemble, conditions};
 use self::workers::{SETTLE, Workers};
 use crate::Error;
 use crate::outcome::Outcome;
@@ -29,9 +28,8 @@ use crate::{clock, cpu};
 /// [`Error`] if nothing could be measured.
 pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
     let plan = Arc::new(prepare(plan)?);
-    let conditions = conditions(&plan);
     let outcome = measure(&plan, clock::now() + SETTLE, stop)?;
-    let mut report = outcome.report(&plan, conditions);
+    let mut report = outcome.report(&plan);
     report.interrupted = stop.load(Ordering::Relaxed);
     Ok(report)
 }
@@ -41,9 +39,10 @@ pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
 /// # Errors
 /// [`Error`] if nothing could be measured.
 pub fn measure(plan: &Arc<Plan>, begin: Instant, stop: &Arc<AtomicBool>) -> Result<Outcome, Error> {
+    let conditions = conditions(plan);
     let workers = Workers::start(plan, begin, stop)?;
     let (marks, harvests) = workers.watch(plan, stop)?;
-    Ok(assemble(plan, &marks, harvests))
+    Ok(assemble(plan, &marks, harvests, conditions))
 }
 
 /// Installs signal handlers, and returns the flag that the first signal sets. The second signal exits at once.

@@ -205,7 +205,7 @@ fn an_agent_refuses_what_it_does_not_allow() {
 #[test]
 fn certificates_are_required_and_verified_on_both_sides() {
     let (files, responder) = (Files::new(), Responder::start(&[]));
-    let mut agent = Agent::start(&files, "127.0.0.2", &responder, "");
+    let agent = Agent::start(&files, "127.0.0.2", &responder, "");
     let url = responder.url();
     let mut command = program();
     command.args(["--agents", &agent.address, &url]);
@@ -219,11 +219,10 @@ fn certificates_are_required_and_verified_on_both_sides() {
     command.args(["--agents", &agent.address, &url]);
     let output = command.args(files.options("foreign")).output().unwrap();
     assert_fails(&output, 5, &[&agent.address, "alert"]);
-    agent.wait_for("ended: ");
     // An agent with another name than the one in --agents.
     let elsewhere = Agent::start(&files, "127.0.0.4", &responder, "");
     let output = files.coordinator(&[&elsewhere], &url).output().unwrap();
-    assert_fails(&output, 5, &[&elsewhere.address, "handshake failed"]);
+    assert_fails(&output, 5, &[&elsewhere.address, "certificate"]);
     let output = files.coordinator(&[&agent], &format!("{url} -n 3 -c 1"));
     assert_eq!(report(&{ output }.output().unwrap()).steps[0].succeeded, 3);
 }
@@ -246,7 +245,7 @@ fn a_run_ends_with_its_coordinator_and_another_one_waits_for_that() {
     agent.wait_for("aborted: lost the coordinator");
     let mut third = files.coordinator(&[&agent], &short);
     assert_eq!(assert_sums(&report(&third.output().unwrap()), 0).failed, 0);
-    agent.wait_for("succeeded");
+    agent.wait_for("complete");
 
     let interrupted = files
         .coordinator(&[&agent], &format!("{url} -R 50 -d 5m"))
@@ -257,7 +256,7 @@ fn a_run_ends_with_its_coordinator_and_another_one_waits_for_that() {
     let output = interrupted.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(130), "{}", shown(&output));
     assert!(report(&output).interrupted);
-    agent.wait_for("succeeded");
+    agent.wait_for("complete");
 }
 
 #[test]
@@ -284,5 +283,5 @@ fn a_killed_agent_is_named_and_the_others_stop() {
     signal("-TERM", stopped.child.id());
     let output = run.wait_with_output().unwrap();
     assert_fails(&output, 5, &[&stopped.address, "the agent was stopped"]);
-    assert_eq!(stopped.child.wait().unwrap().code(), Some(5));
+    assert!(stopped.child.wait().unwrap().success());
 }
