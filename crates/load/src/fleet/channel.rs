@@ -36,7 +36,10 @@ impl Channel {
         socket.set_read_timeout(Some(TURN))?;
         socket.set_write_timeout(Some(TURN))?;
         let keepalive = TcpKeepalive::new().with_time(PROBE).with_interval(PROBE);
-        SockRef::from(&socket).set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
+        let options = SockRef::from(&socket);
+        options.set_tcp_keepalive(&keepalive.with_retries(PROBES))?;
+        // Keepalive does not apply while sent data is not acknowledged.
+        options.set_tcp_user_timeout(Some(PROBE * (PROBES + 1)))?;
         // Messages are bounded, and each is sent before the next one.
         tls.set_buffer_limit(None);
         let mut channel = Self {
