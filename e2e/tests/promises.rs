@@ -46,6 +46,7 @@ mod idle_clients_make_way;
 mod kernel_tls_keeps_its_promises;
 mod keys_live_on_tokens;
 mod limits_hold;
+mod load_comes_from_many_machines;
 mod logs_are_as_they_are_asked_for;
 mod logs_reopen;
 mod logs_reopen_under_another_user;

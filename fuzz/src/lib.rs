@@ -16,6 +16,7 @@ pub mod handover;
 pub mod http_request;
 pub mod ja4;
 pub mod key_uri;
+pub mod load_agent;
 pub mod mutations;
 pub mod ocsp;
 pub mod pem;

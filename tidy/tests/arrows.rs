@@ -108,6 +108,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "gateway",
             "http",
             "keys",
+            "load",
             "log",
             "multibuffer",
             "prepare",

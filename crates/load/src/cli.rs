@@ -7,6 +7,7 @@ use becket_stats::units::{parse_duration, parse_rate, parse_size};
 use clap::{Args, Parser, Subcommand};
 use http::{HeaderName, HeaderValue};
 
+use crate::fleet_options::{AgentOptions, FleetOptions};
 use crate::probe::ProbeOptions;
 use crate::schedule::Ramp;
 use crate::source::Sources;
@@ -34,15 +35,20 @@ pub struct Cli {
     #[command(flatten)]
     pub measuring: MeasuringOptions,
     #[command(flatten)]
+    pub fleet: FleetOptions,
+    #[command(flatten)]
     pub responder: ResponderOptions,
 }
 
-/// Subcommands that generate no load.
+/// Subcommands that generate no load of their own.
 #[derive(Clone, Debug, Subcommand)]
 pub enum Instead {
     /// Show what servers offer: versions, suites, resumption, early data, certificate
     #[command(after_long_help = PROBING)]
     Probe(ProbeOptions),
+    /// Generate load for coordinators (becket-load --agents) on other machines
+    #[command(after_long_help = ABOUT_AGENTS)]
+    Agent(AgentOptions),
 }
 
 #[derive(Clone, Debug, Args)]
@@ -170,10 +176,31 @@ Examples:
   becket-load https://localhost:8443/ --pid $(pgrep -o hitch)  with the server's CPU per transaction
   becket-load --serve 127.0.0.1:8080 --body 16k              a backend for the TLS terminator
   becket-load probe www.example.org localhost:8443           what these servers offer
+  becket-load https://10.1.0.7/ --agents load1,load2 ...     from two machines, see `agent --help`
 
 Exit codes:
   0 report printed; 1 report printed, but no transaction succeeded; 2 invalid command line;
-  3 target unreachable; 4 operating system error (limits, disk); 130 interrupted, report printed.";
+  3 target unreachable; 4 operating system error (limits, disk); 5 an agent failed; 130 interrupted,
+  report printed.";
+
+const ABOUT_AGENTS: &str = "\
+How agents work:
+  Start an agent on each machine, then `becket-load URL --agents HOST,HOST` with the usual options.
+  Rate, connections and transactions are divided. The report has all counts and latencies together,
+  and for each agent its CPU use and late starts. Both sides require a certificate of the other's CA;
+  the agent's must contain its name in --agents. Use a CA for this purpose alone.
+  An agent takes one run at a time, and ends it when the coordinator's connection ends. If an agent
+  fails, the others stop, and the coordinator exits with 5.
+
+Example:
+  becket-load agent --listen 0.0.0.0:7440 --allow 10.1.0.0/16:443 --longest 5m \\
+    --certificate load.pem --key load.key --ca ca.pem
+  becket-load https://10.1.0.7/ -R 50k --i-own-this-target --agents load1,load2,load3 \\
+    --certificate load.pem --key load.key --ca ca.pem
+
+Exit codes:
+  0 stopped by a signal, or with --once after a complete run; 2 invalid command line or certificate;
+  4 operating system error.";
 
 const PROBING: &str = "\
 How to read the table:

@@ -4,12 +4,16 @@
 //! failures by kind. If the client lacks ports or descriptors, the kind starts with `client:`, so that it is not mistaken for a failure of
 //! the server.
 
+use std::borrow::Cow;
 use std::io;
 
 use rustix::io::Errno;
 use rustls::Error as TlsError;
+use serde::{Deserialize, Serialize};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error)]
+#[derive(
+    Clone, Debug, PartialEq, Eq, PartialOrd, Ord, thiserror::Error, Serialize, Deserialize,
+)]
 #[non_exhaustive]
 pub enum Failure {
     #[error("refused")]
@@ -23,10 +27,10 @@ pub enum Failure {
     Alert(u8),
     /// TLS failed in the client for this reason, without an alert from the server.
     #[error("tls: {0}")]
-    Tls(&'static str),
+    Tls(Cow<'static, str>),
     /// The transaction timed out during this phase.
     #[error("time-out: {0}")]
-    TimeOut(&'static str),
+    TimeOut(Cow<'static, str>),
     /// The server closed the connection before a response began.
     #[error("closed early")]
     ClosedEarly,
@@ -67,7 +71,7 @@ impl From<io::Error> for Failure {
             | io::ErrorKind::ConnectionAborted => Self::Reset,
             io::ErrorKind::HostUnreachable | io::ErrorKind::NetworkUnreachable => Self::Unreachable,
             io::ErrorKind::AddrNotAvailable | io::ErrorKind::AddrInUse => Self::NoPort,
-            io::ErrorKind::TimedOut => Self::TimeOut("connect"),
+            io::ErrorKind::TimedOut => Self::TimeOut("connect".into()),
             _ => match Errno::from_io_error(&error) {
                 Some(Errno::MFILE | Errno::NFILE) => Self::NoDescriptor,
                 other => Self::Os(other.map_or(0, Errno::raw_os_error)),
@@ -80,21 +84,23 @@ impl From<TlsError> for Failure {
     fn from(error: TlsError) -> Self {
         match error {
             TlsError::AlertReceived(alert) => Self::Alert(u8::from(alert)),
-            TlsError::PeerIncompatible(_) => Self::Tls("nothing in common"),
-            TlsError::PeerMisbehaved(_) => Self::Tls("peer misbehaved"),
-            TlsError::DecryptError => Self::Tls("record does not decrypt"),
-            TlsError::InvalidMessage(_) => Self::Tls("not TLS"),
+            TlsError::PeerIncompatible(_) => Self::Tls("nothing in common".into()),
+            TlsError::PeerMisbehaved(_) => Self::Tls("peer misbehaved".into()),
+            TlsError::DecryptError => Self::Tls("record does not decrypt".into()),
+            TlsError::InvalidMessage(_) => Self::Tls("not TLS".into()),
             TlsError::NoApplicationProtocol => Self::Alpn,
             TlsError::InappropriateMessage { .. }
-            | TlsError::InappropriateHandshakeMessage { .. } => Self::Tls("unexpected message"),
-            _ => Self::Tls("other error"),
+            | TlsError::InappropriateHandshakeMessage { .. } => {
+                Self::Tls("unexpected message".into())
+            }
+            _ => Self::Tls("other error".into()),
         }
     }
 }
 
 impl Failure {
     /// Returns advice on how to remove the cause, if it is known.
-    pub fn hint(self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&'static str> {
         match self {
             Self::NoPort => Some(
                 "the client ran out of local ports: add addresses with --source 127.0.0.2-127.0.0.50, or configure the server to close first",

@@ -10,9 +10,12 @@
 use std::ops::AddAssign;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::report::{HistogramBucket, Summary};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(into = "Vec<(u64, u64)>", from = "Vec<(u64, u64)>")]
 pub struct Histogram {
     inner: hdrhistogram::Histogram<u64>,
 }
@@ -75,6 +78,29 @@ impl Histogram {
                 count: step.count_since_last_iteration(),
             })
             .collect()
+    }
+}
+
+impl From<Histogram> for Vec<(u64, u64)> {
+    /// Returns each recorded value in nanoseconds, as precise as the histogram, with its count.
+    fn from(histogram: Histogram) -> Self {
+        let recorded = histogram.inner.iter_recorded();
+        recorded
+            .map(|step| (step.value_iterated_to(), step.count_at_value()))
+            .collect()
+    }
+}
+
+impl From<Vec<(u64, u64)>> for Histogram {
+    fn from(values: Vec<(u64, u64)>) -> Self {
+        let mut histogram = Self::default();
+        for (value, count) in values.into_iter().filter(|(_, count)| *count > 0) {
+            let recorded = histogram
+                .inner
+                .record_n(value.clamp(1, LARGEST_NANOS), count);
+            debug_assert!(recorded.is_ok(), "clamped values fit");
+        }
+        histogram
     }
 }
 

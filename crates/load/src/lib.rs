@@ -3,7 +3,7 @@
 //! [`cli::Cli`] converts the command line to a [`plan::Plan`], and [`run`] starts one [`worker`] per thread. Each worker has its own
 //! poll and [`slot`]s, and each slot makes one connection after another. A connection is a [`link`]: a state machine over
 //! [`wire`], TLS and [`response`]. The workers record results in [`sample`]s, and [`summary`] converts these to a [`report`], which
-//! [`text`] formats. [`serve`] is a minimal HTTP server to use as a backend.
+//! [`text`] formats. Several machines take a run together by [`fleet`], and merge their [`outcome`]s. [`serve`] is a minimal HTTP server to use as a backend.
 //!
 //! Do not use this client for real traffic: it verifies no certificates and reuses key shares.
 //!
@@ -17,17 +17,21 @@
 //! ```
 #![forbid(unsafe_code)]
 
+pub mod allow;
 pub mod cli;
 pub mod clock;
 pub mod cpu;
 pub mod env;
 pub mod failure;
 pub mod findings;
+pub mod fleet;
+pub mod fleet_options;
 pub mod hello;
 pub mod histogram;
 pub mod key_share;
 pub mod link;
 pub mod negotiated;
+pub mod outcome;
 pub mod plan;
 pub mod preface;
 pub mod probe;
@@ -62,6 +66,9 @@ pub enum Error {
         what: String,
         source: std::io::Error,
     },
+    /// An agent refused the run or failed, so that there is no whole result.
+    #[error("agent {agent}: {why}")]
+    Agent { agent: String, why: String },
 }
 
 impl Error {
@@ -73,12 +80,13 @@ impl Error {
     }
 
     /// Returns the exit code of the program: 2 for an invalid command line, 3 for an unreachable target,
-    /// 4 for an operating system error.
+    /// 4 for an operating system error, 5 for an agent.
     pub fn exit_code(&self) -> u8 {
         match self {
             Self::Plan(_) => 2,
             Self::Unreachable(_) => 3,
             Self::Os { .. } => 4,
+            Self::Agent { .. } => 5,
         }
     }
 }

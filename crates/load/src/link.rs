@@ -206,10 +206,12 @@ impl LoadConnection {
     /// [`Failure::TimeOut`], unless the transaction had already ended.
     pub fn expire(&self, env: &mut Env) -> Result<(), Failure> {
         match self.phase {
-            Phase::Connecting => Err(Failure::TimeOut("connect")),
-            Phase::Handshaking => Err(Failure::TimeOut("handshake")),
-            Phase::Exchanging if self.answered.is_none() => Err(Failure::TimeOut("first byte")),
-            Phase::Exchanging => Err(Failure::TimeOut("body")),
+            Phase::Connecting => Err(Failure::TimeOut("connect".into())),
+            Phase::Handshaking => Err(Failure::TimeOut("handshake".into())),
+            Phase::Exchanging if self.answered.is_none() => {
+                Err(Failure::TimeOut("first byte".into()))
+            }
+            Phase::Exchanging => Err(Failure::TimeOut("body".into())),
             Phase::Parked => Ok(()),
             Phase::Closing => {
                 env.samples(self.times.step).lingered += 1;
@@ -426,7 +428,7 @@ impl LoadConnection {
         };
         let (over, own) = preface.advance(received, &mut self.wire.outbox);
         if own < received {
-            return Err(Failure::Tls("preface"));
+            return Err(Failure::Tls("preface".into()));
         }
         if over {
             self.preface = None;

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use std::sync::atomic::Ordering;
 
 use becket_load::cli::{Cli, Instead};
+use becket_load::fleet::{agent, coordinator};
 use becket_load::{Error, probe, run, serve, text};
 use clap::Parser;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -35,12 +36,20 @@ fn program() -> Result<u8, Error> {
             NOTHING_SUCCEEDED
         });
     }
+    if let Some(Instead::Agent(options)) = &cli.instead {
+        agent::serve(options, &stop)?;
+        return Ok(0);
+    }
     if cli.responder.serve.is_some() {
         serve::run(&cli, &stop)?;
         return Ok(0);
     }
     let plan = cli.plan(std::env::args().collect())?;
-    let report = run::run(plan, &stop)?;
+    let report = if cli.fleet.agents.is_empty() {
+        run::run(plan, &stop)?
+    } else {
+        coordinator::run(&plan, &cli.fleet, &stop)?
+    };
     let page = text::page(&report);
     if cli.measuring.json {
         eprint!("{page}");

@@ -11,7 +11,7 @@ use crate::Error;
 use crate::cli::Cli;
 use crate::preface::Preface;
 use crate::resume::Resume;
-use crate::schedule::Stretch;
+use crate::schedule::{Portion, Stretch};
 use crate::target::Target;
 
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub struct Plan {
     /// Bytes exchanged before a plaintext request to simulate a handshake. The target must be a relay that answers
     /// them.
     pub preface: Option<Preface>,
+    /// Part of the schedule, if this machine is one of several.
+    pub share: Portion,
     pub command: Vec<String>,
 }
 
@@ -130,6 +132,7 @@ impl Cli {
             load,
             warm_up: self.load.warm_up.unwrap_or(warm_up),
             preface: None,
+            share: Portion::WHOLE,
             command,
         })
     }
@@ -149,6 +152,34 @@ fn most_connections() -> usize {
 }
 
 impl Plan {
+    /// Reduces the plan to the share of one of several machines. The rates stay those of all machines together, because
+    /// the schedule of each takes every `of`-th start.
+    ///
+    /// # Errors
+    /// [`Error::Plan`] if the share has no connection or no transaction.
+    pub fn divided(mut self, share: Portion) -> Result<Self, Error> {
+        let few = |what: &str| Error::Plan(format!("fewer {what} than agents ({})", share.of));
+        self.connections = share.part(self.connections as u64) as usize;
+        if self.connections == 0 {
+            return Err(few("connections (-c)"));
+        }
+        if let Load::ClosedCount(count) = &mut self.load {
+            *count = share.part(*count);
+            if *count == 0 {
+                return Err(few("transactions (-n)"));
+            }
+        }
+        self.threads = self.threads.min(self.connections);
+        self.share = share;
+        Ok(self)
+    }
+
+    /// Returns the time of warm-up and all steps; `None` if the run ends after a number of transactions instead.
+    pub fn length(&self) -> Option<Duration> {
+        let steps = self.steps();
+        (!steps.is_empty()).then(|| self.warm_up + steps.iter().sum::<Duration>())
+    }
+
     /// Returns the length of each measured step. Empty if the run ends after a number of
     /// transactions instead.
     pub fn steps(&self) -> Vec<Duration> {

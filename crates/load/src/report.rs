@@ -40,6 +40,24 @@ pub struct LoadReport {
     pub verdict: String,
     /// `true` if a signal ended the run early.
     pub interrupted: bool,
+    /// Machines that generated the load, if agents did.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub agents: Vec<AgentRecord>,
+}
+
+/// A machine of a run with agents: its part of the load, and whether it was a bottleneck.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+#[schemars(rename = "Agent")]
+pub struct AgentRecord {
+    /// The agent as given.
+    pub agent: String,
+    /// The agent began at most this much before or after the agreed time.
+    pub start_within_us: f64,
+    /// The agent's machine, and its own clock at the start.
+    pub conditions: Conditions,
+    /// Its part of each step.
+    pub steps: Vec<LoadStep>,
 }
 
 /// Plan of the run.
@@ -278,7 +296,7 @@ pub struct Generator {
     pub cpu_s: f64,
     /// CPU microseconds per completed transaction.
     pub cpu_us_per_transaction: Option<f64>,
-    /// Share of the wall time in which the busiest thread ran or waited for a CPU, 0 to 1.
+    /// Portion of the wall time in which the busiest thread ran or waited for a CPU, 0 to 1.
     pub busiest_thread: f64,
     /// 99 in 100 transactions began at most this late, because the client was busy; open loop only.
     pub late_start_p99_us: Option<f64>,

@@ -3,16 +3,19 @@
 use std::collections::BTreeMap;
 
 use derive_more::AddAssign;
+use serde::{Deserialize, Serialize};
 
 use crate::failure::Failure;
 use crate::histogram::Histogram;
 use crate::report::{Handshakes, Traffic};
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Samples {
     /// Transactions with an intended start within the step.
     pub attempted: u64,
     pub succeeded: u64,
+    #[serde(with = "pairs")]
     pub failures: BTreeMap<Failure, u64>,
     /// Transactions that succeeded within the step, including transactions that started before it.
     pub completed: u64,
@@ -28,7 +31,8 @@ pub struct Samples {
     pub latency: Histograms,
 }
 
-#[derive(Clone, Debug, Default, AddAssign)]
+#[derive(Clone, Debug, Default, PartialEq, AddAssign, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Histograms {
     pub connect: Histogram,
     pub handshake_full: Histogram,
@@ -54,7 +58,9 @@ impl Samples {
     }
 
     pub fn failed(&self) -> u64 {
-        self.failures.values().sum()
+        self.failures
+            .values()
+            .fold(0, |sum, n| sum.saturating_add(*n))
     }
 
     /// Adds the results of another thread.
@@ -71,5 +77,28 @@ impl Samples {
         self.tickets_full += other.tickets_full;
         self.tickets_resumed += other.tickets_resumed;
         self.latency += other.latency;
+    }
+}
+
+/// Failures as a list of pairs, because the keys of a JSON object are strings.
+mod pairs {
+    use std::collections::BTreeMap;
+
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    use crate::failure::Failure;
+
+    pub(super) fn serialize<S: Serializer>(
+        failures: &BTreeMap<Failure, u64>,
+        to: S,
+    ) -> Result<S::Ok, S::Error> {
+        to.collect_seq(failures)
+    }
+
+    pub(super) fn deserialize<'de, D: Deserializer<'de>>(
+        from: D,
+    ) -> Result<BTreeMap<Failure, u64>, D::Error> {
+        let pairs = Vec::<(Failure, u64)>::deserialize(from)?;
+        Ok(pairs.into_iter().collect())
     }
 }

@@ -9,6 +9,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use becket_stats::units::{UnitError, parse_duration, parse_rate};
+use serde::{Deserialize, Serialize};
 
 /// Request rates that rise in equal steps.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,6 +64,26 @@ pub struct Stretch {
     /// Transactions per second, of all threads together.
     pub rate: f64,
     pub length: Duration,
+}
+
+/// One of `of` equal parts of a whole.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Portion {
+    /// From 0 to `of` - 1.
+    pub index: usize,
+    /// At least 1.
+    pub of: usize,
+}
+
+impl Portion {
+    pub const WHOLE: Self = Self { index: 0, of: 1 };
+
+    /// Returns this part of a number. All parts together are the number.
+    pub fn part(self, total: u64) -> u64 {
+        let (index, of) = (self.index as u64, self.of as u64);
+        total / of + u64::from(index < total % of)
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -139,6 +160,36 @@ mod tests {
         for two in all.windows(2) {
             let gap = (two[1] - two[0]).as_secs_f64();
             assert!(gap > 0.0033 && gap < 0.0034);
+        }
+    }
+
+    #[test]
+    fn shares_are_a_whole() {
+        for (total, of) in [(0, 1), (1, 3), (100, 7), (u64::MAX, 64)] {
+            let parts = (0..of).map(|index| Portion { index, of }.part(total));
+            let parts: Vec<u64> = parts.collect();
+            assert_eq!(parts.iter().sum::<u64>(), total);
+            let (most, least) = (parts.iter().max(), parts.iter().min());
+            assert!(most.unwrap() - least.unwrap() <= 1);
+        }
+    }
+
+    #[test]
+    fn agents_with_different_numbers_of_threads_start_the_whole_rate() {
+        for threads in [[1, 1, 1], [1, 2, 4]] {
+            let of = threads.len();
+            let all = threads.iter().enumerate().flat_map(|(index, threads)| {
+                (0..*threads).flat_map(move |t| starts(&[300.0], t * of + index, threads * of))
+            });
+            let mut all: Vec<Duration> = all.collect();
+            all.sort();
+            assert_eq!(all.len(), 600, "{threads:?}");
+            let one = starts(&[300.0], 0, 1);
+            let same = all
+                .iter()
+                .zip(&one)
+                .all(|(a, b)| a.abs_diff(*b) < Duration::from_nanos(9));
+            assert!(same || threads == [1, 2, 4], "the same schedule");
         }
     }
 

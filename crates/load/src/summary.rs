@@ -1,6 +1,6 @@
 //! Converts samples to the report.
 
-use std::time::Duration;
+use serde::{Deserialize, Serialize};
 
 use crate::report::{
     Conditions, Generator, Latencies, LoadReport, LoadStep, Negotiated, SCHEMA_VERSION, ServerCpu,
@@ -12,15 +12,17 @@ use crate::findings;
 use crate::plan::{Load, Plan};
 use crate::sample::Samples;
 
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Around {
     /// Wall-clock duration of the step in seconds.
     pub seconds: f64,
-    /// CPU time of all client threads.
-    pub client: Duration,
-    /// Share of wall time in which the busiest thread ran or waited for a CPU.
+    /// CPU time of all client threads in seconds.
+    pub client_s: f64,
+    /// Portion of wall time in which the busiest thread ran or waited for a CPU.
     pub busiest: f64,
     /// CPU time of the server, if its process ID is known.
+    #[serde(skip)]
     pub server: Option<Spent>,
 }
 
@@ -30,13 +32,11 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> Lo
         Load::Open(stretches) => stretches.get(index).map(|stretch| stretch.rate),
         _ => None,
     };
-    let each = |time: Duration| {
-        (samples.completed > 0).then(|| time.as_secs_f64() * 1e6 / samples.completed as f64)
-    };
+    let each = |cpu_s: f64| (samples.completed > 0).then(|| cpu_s * 1e6 / samples.completed as f64);
     let failed = samples.failed();
     let mut generator = Generator {
-        cpu_s: around.client.as_secs_f64(),
-        cpu_us_per_transaction: each(around.client),
+        cpu_s: around.client_s,
+        cpu_us_per_transaction: each(around.client_s),
         busiest_thread: around.busiest,
         late_start_p99_us: asked.map(|_| samples.latency.late.summary().p99_us),
         bound: false,
@@ -47,7 +47,7 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> Lo
         cpu_s: spent.total().as_secs_f64(),
         user_s: spent.user.as_secs_f64(),
         cpus_used: spent.total().as_secs_f64() / seconds,
-        cpu_us_per_transaction: each(spent.total()),
+        cpu_us_per_transaction: each(spent.total().as_secs_f64()),
     });
     let server_is_busy = server
         .as_ref()
@@ -59,7 +59,9 @@ pub fn step(plan: &Plan, index: usize, samples: &Samples, around: &Around) -> Lo
         attempted: samples.attempted,
         succeeded: samples.succeeded,
         failed,
-        unfinished: samples.attempted.saturating_sub(samples.succeeded + failed),
+        unfinished: (samples.attempted)
+            .saturating_sub(samples.succeeded)
+            .saturating_sub(failed),
         rate_succeeded_per_s: samples.completed as f64 / seconds,
         completed: samples.completed,
         traffic: samples.traffic.clone(),
@@ -92,6 +94,7 @@ pub fn report(
         verdict: verdict(&steps),
         steps,
         interrupted: false,
+        agents: Vec::new(),
     }
 }
 
@@ -185,9 +188,9 @@ fn ramp_verdict(steps: &[LoadStep]) -> String {
 
 /// Returns the reason why a step did not sustain its requested rate; `None` if it did.
 pub fn shortfall(step: &LoadStep) -> Option<String> {
-    let lost = step.failed + step.unfinished;
+    let lost = step.failed.saturating_add(step.unfinished);
     let whole = step.latency.from_intended();
-    if lost * 1000 > step.attempted {
+    if lost.saturating_mul(1000) > step.attempted {
         return Some(format!(
             "{} of {} failed",
             show_count(lost),

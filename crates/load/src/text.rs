@@ -4,7 +4,7 @@
 
 use std::fmt::Write;
 
-use crate::report::{Handshakes, LoadReport, LoadStep, Summary};
+use crate::report::{AgentRecord, Handshakes, LoadReport, LoadStep, Summary};
 use becket_stats::units::{show_bytes, show_count, show_rate, show_us};
 
 pub fn page(report: &LoadReport) -> String {
@@ -14,8 +14,41 @@ pub fn page(report: &LoadReport) -> String {
         [step] => step_page(&mut out, step),
         steps => ramp_table(&mut out, steps),
     }
+    if !report.agents.is_empty() {
+        line(&mut out, "");
+        agents(&mut out, &report.agents);
+    }
     line(&mut out, &format!("\n{}", report.verdict));
     out
+}
+
+/// Writes one line per agent: its part of all steps, and the worst of its own figures.
+fn agents(out: &mut String, agents: &[AgentRecord]) {
+    for AgentRecord {
+        agent,
+        start_within_us,
+        steps,
+        ..
+    } in agents
+    {
+        let succeeded = show_count(steps.iter().map(|step| step.succeeded).sum());
+        let within = show_us(*start_within_us);
+        let clients = || steps.iter().map(|step| &step.generator);
+        let late = clients().filter_map(|it| it.late_start_p99_us);
+        let late = show_us(late.fold(0.0, f64::max));
+        let busiest = clients().map(|it| it.busiest_thread).fold(0.0, f64::max) * 100.0;
+        let bound = if clients().any(|it| it.bound) {
+            ", bound"
+        } else {
+            ""
+        };
+        line(
+            out,
+            &format!(
+                "agent {agent}: {succeeded} succeeded, start within {within}, late starts p99 {late}, busiest thread {busiest:.0} %{bound}"
+            ),
+        );
+    }
 }
 
 fn heading(out: &mut String, report: &LoadReport) {

@@ -19,7 +19,7 @@ use crate::env::{Env, Live, Timeline};
 use crate::failure::Failure;
 use crate::plan::{Load, Plan};
 use crate::sample::Samples;
-use crate::schedule::{Schedule, Stretch};
+use crate::schedule::{Portion, Schedule, Stretch};
 use crate::slot::{ClientSlot, SlotState};
 use crate::tls::Tls;
 use crate::wait;
@@ -95,7 +95,11 @@ impl Worker {
             negotiated: None,
             plan,
         };
-        let slots = share(env.plan.connections, task.thread, env.plan.threads);
+        let own = Portion {
+            index: task.thread,
+            of: env.plan.threads,
+        };
+        let slots = own.part(env.plan.connections as u64) as usize;
         let slots: Vec<ClientSlot> = (0..slots)
             .map(|index| ClientSlot::new(index, index * env.plan.threads + task.thread))
             .collect();
@@ -315,13 +319,13 @@ impl Worker {
 
     fn drain(&mut self) -> Result<(), Error> {
         let end = clock::now();
+        let stopped = self.task.stop.load(Ordering::Relaxed);
         let limit = match self.env.plan.load {
             // A run with `-n` ends only after all requested transactions.
-            Load::ClosedCount(_) => Duration::MAX,
+            Load::ClosedCount(_) if !stopped => Duration::MAX,
             _ => DRAIN_LIMIT,
         };
         let give_up = end + self.env.plan.options.load.time_out.min(limit) + SWEEP * 2;
-        let stopped = self.task.stop.load(Ordering::Relaxed);
         if !stopped {
             // Fail all starts that are overdue by more than MISSED, because a backlog must not start as one burst.
             self.refuse_until(end.checked_sub(MISSED));
@@ -368,10 +372,6 @@ impl Worker {
     }
 }
 
-fn share(total: usize, thread: usize, threads: usize) -> usize {
-    total / threads + usize::from(thread < total % threads)
-}
-
 /// Returns the thread's schedule in an open loop. The warm-up has the rate of the first step.
 fn schedule(task: &ThreadTask) -> Option<Schedule> {
     let Load::Open(stretches) = &task.plan.load else {
@@ -382,7 +382,10 @@ fn schedule(task: &ThreadTask) -> Option<Schedule> {
         length: task.plan.warm_up,
     };
     let all = [&[warm_up], &stretches[..]].concat();
-    Some(Schedule::new(all, task.thread, task.plan.threads))
+    // The threads of all agents take turns: the first thread of each agent, then the second one of each.
+    let Portion { index, of } = task.plan.share;
+    let (thread, threads) = (task.thread * of + index, task.plan.threads * of);
+    Some(Schedule::new(all, thread, threads))
 }
 
 /// Size of the input buffer in bytes: more than a socket's receive buffer usually holds.

@@ -29,9 +29,9 @@ pub(super) fn is_offered(
         match peek(&answer) {
             ServerHelloPeek::Hello(_) => return Ok(()),
             ServerHelloPeek::Other if *answer.first().unwrap_or(&0) != ALERT => {
-                return Err(Failure::Tls("not TLS"));
+                return Err(Failure::Tls("not TLS".into()));
             }
-            _ if answer.len() > MOST_BYTES => return Err(Failure::Tls("not TLS")),
+            _ if answer.len() > MOST_BYTES => return Err(Failure::Tls("not TLS".into())),
             _ => {}
         }
         match peer.read(&mut buffer).map_err(failure)? {

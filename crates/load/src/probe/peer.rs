@@ -111,10 +111,10 @@ pub(super) fn failure(error: io::Error) -> Failure {
     match (of_tls, error.kind()) {
         (Some(error), _) => error.clone().into(),
         (None, io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-            Failure::TimeOut("handshake")
+            Failure::TimeOut("handshake".into())
         }
         (None, io::ErrorKind::UnexpectedEof) => Failure::ClosedEarly,
-        (None, io::ErrorKind::FileTooLarge) => Failure::Tls("handshake too long"),
+        (None, io::ErrorKind::FileTooLarge) => Failure::Tls("handshake too long".into()),
         _ => error.into(),
     }
 }

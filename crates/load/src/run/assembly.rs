@@ -1,24 +1,25 @@
-//! Builds the report from the samples of the threads and the readings at step boundaries.
+//! Builds the outcome from the samples of the threads and the readings at step boundaries.
 
 use std::time::Duration;
 
-use crate::report::{Conditions, LoadReport, LoadStep, Negotiated};
+use crate::report::{Conditions, Negotiated};
 
 use super::workers::Mark;
 use crate::clock;
 use crate::cpu::Spent;
-use crate::negotiated;
+use crate::outcome::{Outcome, StepOutcome};
 use crate::plan::Plan;
 use crate::sample::Samples;
-use crate::summary::{self, Around};
+use crate::summary::Around;
 use crate::worker::Harvest;
 
+/// Combines the samples of the threads with the readings at the step boundaries.
 pub(super) fn assemble(
     plan: &Plan,
     marks: &[Mark],
     harvests: Vec<Harvest>,
     conditions: Conditions,
-) -> LoadReport {
+) -> Outcome {
     let mut negotiated: Option<Negotiated> = None;
     let mut merged: Vec<Samples> = Vec::new();
     let mut spent = Vec::new();
@@ -31,31 +32,20 @@ pub(super) fn assemble(
             .zip(harvest.samples)
             .for_each(|(into, from)| into.merge(from));
     }
-    if let Some(negotiated) = negotiated
-        .as_mut()
-        .filter(|n| n.version == negotiated::TLS13)
-    {
-        let each = |tickets: u64, handshakes: u64| {
-            (handshakes > 0).then(|| tickets as f64 / handshakes as f64)
-        };
-        let sum = |of: fn(&Samples) -> u64| merged.iter().map(of).sum::<u64>();
-        negotiated.tickets_per_full = each(sum(|s| s.tickets_full), sum(|s| s.handshakes.full));
-        negotiated.tickets_per_resumed =
-            each(sum(|s| s.tickets_resumed), sum(|s| s.handshakes.resumed()));
+    let steps = marks.windows(2).zip(merged).enumerate();
+    let steps = steps.map(|(index, (pair, samples))| {
+        let spent = spent
+            .iter()
+            .filter_map(|thread| thread.get(index..index + 2));
+        let around = around(plan, pair, spent);
+        StepOutcome { samples, around }
+    });
+    Outcome {
+        steps: steps.collect(),
+        negotiated,
+        threads: plan.threads,
+        conditions,
     }
-    let steps: Vec<LoadStep> = marks
-        .windows(2)
-        .zip(&merged)
-        .enumerate()
-        .map(|(index, (pair, samples))| {
-            let spent = spent
-                .iter()
-                .filter_map(|thread| thread.get(index..index + 2));
-            let around = around(plan, pair, spent);
-            summary::step(plan, index, samples, &around)
-        })
-        .collect();
-    summary::report(plan, steps, negotiated, conditions)
 }
 
 /// Summarizes the period between two step boundaries. Rates use the exact time between the boundaries. The server's CPU
@@ -84,7 +74,7 @@ fn around<'a>(
     let server = to.server.since(from.server);
     Around {
         seconds,
-        client,
+        client_s: client.as_secs_f64(),
         busiest: busiest.min(1.0),
         server: (!plan.options.measuring.pid.is_empty()).then(|| Spent {
             user: scale(server.user),

@@ -9,31 +9,40 @@ mod workers;
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use signal_hook::flag;
 
 use crate::report::LoadReport;
 
 use self::assembly::{assemble, conditions};
-use self::workers::Workers;
+use self::workers::{SETTLE, Workers};
 use crate::Error;
-use crate::cpu;
+use crate::outcome::Outcome;
 use crate::plan::Plan;
+use crate::{clock, cpu};
 
 /// Runs the plan and returns the report. `stop` ends the run early; the report then covers the time until the stop.
 ///
 /// # Errors
 /// [`Error`] if nothing could be measured.
 pub fn run(plan: Plan, stop: &Arc<AtomicBool>) -> Result<LoadReport, Error> {
-    let plan = prepare(plan)?;
-    let conditions = conditions(&plan);
-    let plan = Arc::new(plan);
-    let workers = Workers::start(&plan, stop)?;
-    let (marks, harvests) = workers.watch(&plan, stop)?;
-    let mut report = assemble(&plan, &marks, harvests, conditions);
+    let plan = Arc::new(prepare(plan)?);
+    let outcome = measure(&plan, clock::now() + SETTLE, stop)?;
+    let mut report = outcome.report(&plan);
     report.interrupted = stop.load(Ordering::Relaxed);
     Ok(report)
+}
+
+/// Runs a prepared plan from `begin` on. `stop` ends the run early.
+///
+/// # Errors
+/// [`Error`] if nothing could be measured.
+pub fn measure(plan: &Arc<Plan>, begin: Instant, stop: &Arc<AtomicBool>) -> Result<Outcome, Error> {
+    let conditions = conditions(plan);
+    let workers = Workers::start(plan, begin, stop)?;
+    let (marks, harvests) = workers.watch(plan, stop)?;
+    Ok(assemble(plan, &marks, harvests, conditions))
 }
 
 /// Installs signal handlers, and returns the flag that the first signal sets. The second signal exits at once.
@@ -51,7 +60,10 @@ pub fn stop_on(signals: &[i32]) -> Result<Arc<AtomicBool>, Error> {
 }
 
 /// Raises the limit on open files and selects the first address that accepts a connection.
-fn prepare(mut plan: Plan) -> Result<Plan, Error> {
+///
+/// # Errors
+/// [`Error`] if the limit cannot be raised, or no address accepts a connection.
+pub fn prepare(mut plan: Plan) -> Result<Plan, Error> {
     cpu::of_processes(&plan.options.measuring.pid)?;
     let wanted = plan.connections as u64 + DESCRIPTORS_BESIDE;
     becket_sys::rlimit::raise_open_files(wanted).map_err(|e| {

@@ -32,8 +32,11 @@ pub(super) struct Mark {
 }
 
 impl Workers {
-    pub(super) fn start(plan: &Arc<Plan>, stop: &Arc<AtomicBool>) -> Result<Self, Error> {
-        let begin = clock::now() + SETTLE;
+    pub(super) fn start(
+        plan: &Arc<Plan>,
+        begin: Instant,
+        stop: &Arc<AtomicBool>,
+    ) -> Result<Self, Error> {
         let timeline = Timeline::new(begin + plan.warm_up, &plan.steps());
         let budget = match plan.load {
             Load::ClosedCount(count) => count,
@@ -175,5 +178,5 @@ fn pin(cpu: Option<usize>) -> Result<(), Error> {
 }
 
 /// Time for the threads to create their configurations and slots before the run begins.
-const SETTLE: Duration = Duration::from_millis(50);
+pub(super) const SETTLE: Duration = Duration::from_millis(50);
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
 //! Runs the program: what it sends, what it counts, and how it reports failures.
 
+mod agents;
 mod failures;
 mod honesty;
 mod offers;
