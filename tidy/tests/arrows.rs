@@ -9,6 +9,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-dialects", &["config"]),
     ("becket-multibuffer", &["proto", "sys"]),
     ("becket-cluster", &["proto", "sys"]),
+    ("becket-store", &["cluster", "config", "proto", "sys"]),
     ("becket-http", &["config", "proto", "sys"]),
     ("becket-keys", &["config", "multibuffer", "proto", "sys"]),
     (
@@ -65,7 +66,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "becket-control",
         &[
             "cluster", "config", "http", "keys", "log", "prepare", "process", "proto", "proxy",
-            "sys", "tls",
+            "store", "sys", "tls",
         ],
     ),
     (
@@ -113,6 +114,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "proto",
             "proxy",
             "stats",
+            "store",
             "sys",
             "tls",
         ],

@@ -44,5 +44,6 @@ pub mod policy;
 pub mod process;
 pub mod read;
 mod section;
+pub mod store_address;
 pub mod suites;
 mod units;
