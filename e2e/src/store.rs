@@ -33,7 +33,7 @@ impl RedisServer {
     #[track_caller]
     pub fn start_with_tls(place: &Place, tls: SocketAddr, more: &[&str]) -> Option<Self> {
         let local = tls.ip().to_string();
-        let both = [&["--bind", &format!("{local} 127.0.0.1")], more].concat();
+        let both = [&["--bind", &local, "127.0.0.1"], more].concat();
         Self::start_at(place, SocketAddr::new(tls.ip(), fresh_address().port()), &both)
     }
 
