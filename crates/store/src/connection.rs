@@ -52,7 +52,7 @@ impl StoreServer {
             StoreTopology::Sentinel(name) => StoreConnection::Single(self.primary(name).await?),
             StoreTopology::Cluster => StoreConnection::Cluster(self.cluster().await?),
         };
-        connection.query::<()>(&redis::cmd("PING")).await?;
+        connection.ping().await?;
         Ok(connection)
     }
 
@@ -137,6 +137,10 @@ impl StoreServer {
 }
 
 impl StoreConnection {
+    pub(crate) async fn ping(&mut self) -> RedisResult<()> {
+        self.query(&redis::cmd("PING")).await
+    }
+
     /// Returns the value of a key; `None` if it has none. A value that is longer than any genuine one is truncated.
     pub(crate) async fn get(&mut self, key: &str) -> RedisResult<Option<Vec<u8>>> {
         let mut range = redis::cmd("GETRANGE");

@@ -24,6 +24,7 @@ use tokio::runtime::Builder;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, oneshot};
 use tokio::task::{LocalSet, spawn_local};
+use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 
 use crate::breaker::Breaker;
@@ -190,7 +191,10 @@ impl Service {
         loop {
             let attempt = self.breaker.borrow().next_attempt();
             let Some(at) = attempt else {
-                self.opened.notified().await;
+                // A connection that is not used does not notice that it has ended.
+                if timeout(IDLE, self.opened.notified()).await.is_err() {
+                    self.ping().await;
+                }
                 continue;
             };
             sleep(at.saturating_sub(self.host.clock.mono())).await;
@@ -206,6 +210,26 @@ impl Service {
             self.breaker.borrow_mut().open(self.host.clock.mono());
             self.note_unavailable(failure);
         }
+    }
+
+    async fn ping(&self) {
+        let connection = self.connection.borrow().clone();
+        if let Some(mut connection) = connection {
+            self.settle(timeout(WRITE, connection.ping()).await, WRITE);
+        }
+    }
+
+    /// Counts a use of the store. Returns its result if it succeeded within the limit.
+    fn settle<T>(&self, used: Result<RedisResult<T>, Elapsed>, limit: Duration) -> Option<T> {
+        match used {
+            Ok(Ok(result)) => {
+                self.breaker.borrow_mut().handle_success();
+                return Some(result);
+            }
+            Ok(Err(error)) => self.handle_failure(explained(&error), is_lost(&error)),
+            Err(_) => self.handle_failure(late(limit), false),
+        }
+        None
     }
 
     fn handle_connected(&self, connection: StoreConnection) {
@@ -257,19 +281,9 @@ impl Service {
         };
         let most = self.settings.timeout;
         let fetched = timeout(most, self.fetch(connection, &request.name)).await;
-        match fetched {
-            Ok(Ok(fetched)) => {
-                self.breaker.borrow_mut().handle_success();
-                self.keep(&request.name, fetched);
-            }
-            Ok(Err(error)) => {
-                self.status().counts.failed += 1;
-                self.handle_failure(explained(&error), is_lost(&error));
-            }
-            Err(_) => {
-                self.status().counts.failed += 1;
-                self.handle_failure(late(most), false);
-            }
+        match self.settle(fetched, most) {
+            Some(fetched) => self.keep(&request.name, fetched),
+            None => self.status().counts.failed += 1,
         }
     }
 
@@ -341,23 +355,15 @@ impl Service {
             return;
         }
         let written = timeout(WRITE, connection.write(writes)).await;
-        match written {
-            Ok(Ok(())) => {
-                self.breaker.borrow_mut().handle_success();
-                self.status().counts.written += count;
-            }
-            Ok(Err(error)) if is_refusal(&error) => {
-                self.status().counts.refused += count;
-                self.note_refused(&error);
-            }
-            Ok(Err(error)) => {
-                self.status().counts.dropped += count;
-                self.handle_failure(explained(&error), is_lost(&error));
-            }
-            Err(_) => {
-                self.status().counts.dropped += count;
-                self.handle_failure(late(WRITE), false);
-            }
+        if let Ok(Err(error)) = &written
+            && is_refusal(error)
+        {
+            self.status().counts.refused += count;
+            return self.note_refused(error);
+        }
+        match self.settle(written, WRITE) {
+            Some(()) => self.status().counts.written += count,
+            None => self.status().counts.dropped += count,
         }
     }
 
@@ -427,6 +433,8 @@ const MOST_WRITES: usize = 256;
 const CONNECT: Duration = Duration::from_secs(2);
 /// Time for a batch. No client waits for it.
 const WRITE: Duration = Duration::from_secs(1);
+/// Time after which the connection is checked.
+const IDLE: Duration = Duration::from_secs(5);
 /// Time between two log lines about refused writes.
 const BETWEEN_LINES: Duration = Duration::from_secs(60);
 /// Maximum length of an error in characters.
