@@ -93,7 +93,7 @@ impl Store {
             address: settings.server.address.text.clone(),
             ..StoreStatus::default()
         }));
-        let (_stop, stopped) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel();
         let view = StoreView {
             status: Arc::clone(&status),
             lookups: lookups.clone(),
@@ -120,7 +120,7 @@ impl Store {
             settings,
             outboxes,
             view,
-            _stop,
+            _stop: stop,
         })
     }
 
@@ -349,7 +349,17 @@ impl Service {
             self.status().counts.dropped += events.len() as u64;
             return;
         };
-        let writes: Vec<_> = events.iter().filter_map(|event| self.command(event)).collect();
+        let mut writes = Vec::with_capacity(events.len());
+        for event in events {
+            match event {
+                SessionEvent::Made(name) => writes.extend(self.set(name)),
+                SessionEvent::Ended(name) => {
+                    let keys = (0..self.vault.secrets()).filter_map(|it| self.vault.key(it, name));
+                    writes.extend(keys.map(Write::Delete));
+                }
+                SessionEvent::Stuck(_) => {}
+            }
+        }
         let count = writes.len() as u64;
         if count == 0 {
             return;
@@ -367,22 +377,16 @@ impl Service {
         }
     }
 
-    /// Returns the command for an event; `None` for a session that the table no longer has.
-    fn command(&self, event: &SessionEvent) -> Option<Write> {
+    /// Returns the command that stores a session; `None` if the table no longer has it.
+    fn set(&self, name: &SessionName) -> Option<Write> {
         let now = self.host.clock.now();
-        match event {
-            SessionEvent::Made(name) => {
-                let (session, ttl) = self.host.table.copy(name, now.mono)?;
-                let live = Live { session, ttl };
-                Some(Write::Set {
-                    key: self.vault.key(0, name)?,
-                    value: self.vault.seal(name, &live, now.unix.into())?,
-                    millis: u64::try_from(ttl.as_millis()).ok()?,
-                })
-            }
-            SessionEvent::Ended(name) => self.vault.key(0, name).map(Write::Delete),
-            SessionEvent::Stuck(_) => None,
-        }
+        let (session, ttl) = self.host.table.copy(name, now.mono)?;
+        let live = Live { session, ttl };
+        Some(Write::Set {
+            key: self.vault.key(0, name)?,
+            value: self.vault.seal(name, &live, now.unix.into())?,
+            millis: u64::try_from(ttl.as_millis()).ok()?,
+        })
     }
 
     fn note_refused(&self, error: &RedisError) {
