@@ -34,7 +34,11 @@ impl RedisServer {
     pub fn start_with_tls(place: &Place, tls: SocketAddr, more: &[&str]) -> Option<Self> {
         let local = tls.ip().to_string();
         let both = [&["--bind", &local, "127.0.0.1"], more].concat();
-        Self::start_at(place, SocketAddr::new(tls.ip(), fresh_address().port()), &both)
+        Self::start_at(
+            place,
+            SocketAddr::new(tls.ip(), fresh_address().port()),
+            &both,
+        )
     }
 
     /// Starts a sentinel with this configuration file, which it rewrites.
@@ -57,7 +61,14 @@ impl RedisServer {
 
     fn place_of(place: &Place, address: SocketAddr) -> [String; 6] {
         let (bind, port) = (address.ip().to_string(), address.port().to_string());
-        ["--bind".to_owned(), bind, "--port".to_owned(), port, "--dir".to_owned(), place.text("")]
+        [
+            "--bind".to_owned(),
+            bind,
+            "--port".to_owned(),
+            port,
+            "--dir".to_owned(),
+            place.text(""),
+        ]
     }
 
     #[track_caller]
@@ -87,7 +98,10 @@ impl RedisServer {
     /// Sends a command with redis-cli and returns its output.
     #[track_caller]
     pub fn ask(&self, command: &[&str]) -> String {
-        let (host, port) = (self.address.ip().to_string(), self.address.port().to_string());
+        let (host, port) = (
+            self.address.ip().to_string(),
+            self.address.port().to_string(),
+        );
         let to = ["-h", &host, "-p", &port];
         self.cli.run([&to[..], command].concat(), "").all()
     }
@@ -142,7 +156,10 @@ impl CuttingRelay {
                 let Ok(server) = TcpStream::connect(server) else {
                     continue;
                 };
-                let (cuts, clones) = (Arc::clone(&of_thread), (client.try_clone(), server.try_clone()));
+                let (cuts, clones) = (
+                    Arc::clone(&of_thread),
+                    (client.try_clone(), server.try_clone()),
+                );
                 if let (Ok(from), Ok(to)) = clones {
                     thread::spawn(move || relay(from, to, &AtomicBool::new(false)));
                     thread::spawn(move || relay(server, client, &cuts));

@@ -84,18 +84,24 @@ impl Fleet {
 
     #[track_caller]
     fn is_available(&self, host: usize) {
-        eventually("the store is used", || self.store(host)["available"] == true);
+        eventually("the store is used", || {
+            self.store(host)["available"] == true
+        });
     }
 
     #[track_caller]
     fn is_unavailable(&self, host: usize) {
-        eventually("the store is not used", || self.store(host)["available"] == false);
+        eventually("the store is not used", || {
+            self.store(host)["available"] == false
+        });
     }
 
     /// Sends a request with these flags and returns the kind of handshake.
     #[track_caller]
     fn visit(&self, host: usize, flags: &[&str]) -> String {
-        let run = self.openssl.ask(&self.places[0], self.shapes[host].web, flags);
+        let run = self
+            .openssl
+            .ask(&self.places[0], self.shapes[host].web, flags);
         assert!(run.stdout.contains("well met"), "{}", run.all());
         let line = self.hosts[host].next_access();
         line["handshake"].as_str().expect("a kind").to_owned()
@@ -115,7 +121,9 @@ impl Fleet {
     fn make_session(&self, file: &str) -> String {
         let before = self.count(0, "written");
         let file = self.create(file, &[]);
-        eventually("the session is stored", || self.count(0, "written") > before);
+        eventually("the session is stored", || {
+            self.count(0, "written") > before
+        });
         file
     }
 
@@ -150,16 +158,25 @@ fn a_session_resumes_on_a_host_that_knows_no_peers() {
         assert_eq!(fleet.visit(1, flags), "full");
     }
     let store = fleet.store(1);
-    assert_eq!((&store["missing"], &store["skipped"]), (&0.into(), &0.into()));
+    assert_eq!(
+        (&store["missing"], &store["skipped"]),
+        (&0.into(), &0.into())
+    );
     let metrics = fleet.hosts[1].metrics();
     let found = metrics.sum("becket_store_lookups_total", &["outcome=\"found\""]);
-    assert_eq!((found, metrics.sum("becket_store_available", &[])), (1.0, 1.0));
+    assert_eq!(
+        (found, metrics.sum("becket_store_available", &[])),
+        (1.0, 1.0)
+    );
     // The session lives in the store no longer than in a table.
     let keys = server.keys();
     let [first, ..] = &keys[..] else {
         panic!("no key");
     };
-    assert!(keys.iter().all(|key| key.starts_with("becket:")), "{keys:?}");
+    assert!(
+        keys.iter().all(|key| key.starts_with("becket:")),
+        "{keys:?}"
+    );
     let left: i64 = server.ask(&["--raw", "TTL", first]).trim().parse().unwrap();
     assert!((1..=300).contains(&left), "{left}");
 }
@@ -177,11 +194,16 @@ fn nothing_in_the_store_is_readable_or_made_by_others() {
     let log = fleet.places[0].text("keys.log");
     let session = fleet.create("session.pem", &["-keylogfile", &log]);
     eventually("the session is stored", || fleet.count(0, "written") == 1);
-    let text = fleet.openssl.0.run(["sess_id", "-noout", "-text", "-in", &session], "");
+    let text = fleet
+        .openssl
+        .0
+        .run(["sess_id", "-noout", "-text", "-in", &session], "");
     let id = hex(text.stdout.split("Session-ID: ").nth(1).expect("an ID"));
     let log = fleet.places[0].read("keys.log");
     let master = log.lines().find(|line| line.starts_with("CLIENT_RANDOM "));
-    let master = hex(master.and_then(|line| line.split(' ').nth(2)).expect("a secret"));
+    let master = hex(master
+        .and_then(|line| line.split(' ').nth(2))
+        .expect("a secret"));
     assert_eq!((id.len(), master.len()), (32, 48));
     // The search finds what is stored in clear.
     server.ask(&["SET", "clear", "www.example.org"]);
@@ -216,7 +238,10 @@ fn nothing_in_the_store_is_readable_or_made_by_others() {
     server.ask(&["LPUSH", first, "forged"]);
     assert_eq!(fleet.offer(1, &session), "full");
     let store = fleet.store(1);
-    assert_eq!((&store["rejected"], &store["available"]), (&5.into(), &true.into()));
+    assert_eq!(
+        (&store["rejected"], &store["available"]),
+        (&5.into(), &true.into())
+    );
 }
 
 fn hex(text: &str) -> Vec<u8> {
@@ -366,8 +391,19 @@ fn a_store_with_tls_must_have_a_certificate_of_the_ca() {
     let (chain, ca) = (place.text("site.pem"), place.text("ca.pem"));
     let address = becket_e2e::fresh_address();
     let port = address.port().to_string();
-    let tls = ["--tls-port", &port, "--tls-cert-file", &chain, "--tls-key-file", &chain];
-    let tls = [&tls[..], &["--tls-ca-cert-file", &ca, "--tls-auth-clients", "no"]].concat();
+    let tls = [
+        "--tls-port",
+        &port,
+        "--tls-cert-file",
+        &chain,
+        "--tls-key-file",
+        &chain,
+    ];
+    let tls = [
+        &tls[..],
+        &["--tls-ca-cert-file", &ca, "--tls-auth-clients", "no"],
+    ]
+    .concat();
     let Some(_server) = RedisServer::start_with_tls(&place, address, &tls) else {
         return;
     };
@@ -397,8 +433,16 @@ fn sentinels_name_the_new_primary_after_a_failover() {
     let Some(mut primary) = RedisServer::start(&place, &[]) else {
         return;
     };
-    let (host, port) = (primary.address.ip().to_string(), primary.address.port().to_string());
-    let follows = ["--replicaof", &format!("{host} {port}"), "--repl-diskless-sync-delay", "0"];
+    let (host, port) = (
+        primary.address.ip().to_string(),
+        primary.address.port().to_string(),
+    );
+    let follows = [
+        "--replicaof",
+        &format!("{host} {port}"),
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
     let Some(replica) = RedisServer::start(&second, &follows) else {
         return;
     };
@@ -427,7 +471,8 @@ fn sentinels_name_the_new_primary_after_a_failover() {
         replica.ask(&["ROLE"]).contains("master")
     });
     eventually("both hosts use it", || {
-        (0..2).all(|host| fleet.store(host)["available"] == true && fleet.count(host, "outages") > 0)
+        (0..2)
+            .all(|host| fleet.store(host)["available"] == true && fleet.count(host, "outages") > 0)
     });
     let session = fleet.make_session("later.pem");
     assert_eq!(fleet.offer(1, &session), "id");
@@ -437,14 +482,25 @@ fn sentinels_name_the_new_primary_after_a_failover() {
 #[ignore = "slow: .ci/run test"]
 fn a_redis_cluster_stores_sessions_on_all_its_nodes() {
     let place = Place::new();
-    let cluster = ["--cluster-enabled", "yes", "--cluster-require-full-coverage", "yes"];
+    let cluster = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-require-full-coverage",
+        "yes",
+    ];
     let Some(server) = RedisServer::start(&place, &cluster) else {
         return;
     };
     // One node with all slots is a whole cluster.
-    assert!(server.ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).contains("OK"));
+    assert!(
+        server
+            .ask(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"])
+            .contains("OK")
+    );
     eventually("the cluster is whole", || {
-        server.ask(&["CLUSTER", "INFO"]).contains("cluster_state:ok")
+        server
+            .ask(&["CLUSTER", "INFO"])
+            .contains("cluster_state:ok")
     });
     let keys = format!("store = \"redis+cluster://{}\"", server.address);
     let Some(fleet) = Fleet::start_with(&keys) else {

@@ -101,10 +101,19 @@ mod tests {
         let single = StoreAddress::parse("rediss://store.example.org:6380").unwrap();
         assert!(single.has_tls);
         assert_eq!(single.topology, StoreTopology::Single);
-        assert_eq!(nodes("valkey://[2001:db8::1]:6379"), [("2001:db8::1".to_owned(), 6379)]);
+        assert_eq!(
+            nodes("valkey://[2001:db8::1]:6379"),
+            [("2001:db8::1".to_owned(), 6379)]
+        );
         let sentinel = StoreAddress::parse("redis+sentinel://a:26379,b:26380/main").unwrap();
-        assert_eq!(sentinel.topology, StoreTopology::Sentinel("main".to_owned()));
-        assert_eq!(sentinel.nodes, [("a".to_owned(), 26379), ("b".to_owned(), 26380)]);
+        assert_eq!(
+            sentinel.topology,
+            StoreTopology::Sentinel("main".to_owned())
+        );
+        assert_eq!(
+            sentinel.nodes,
+            [("a".to_owned(), 26379), ("b".to_owned(), 26380)]
+        );
         let cluster = StoreAddress::parse("valkeys+cluster://a:1,b:2/").unwrap();
         assert!(cluster.has_tls);
         assert_eq!(cluster.topology, StoreTopology::Cluster);

@@ -24,8 +24,8 @@ use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
 use becket_proxy::metrics::Counter;
 use becket_proxy::shared::SharedState;
-use becket_sys::clock::Now;
 use becket_store::StoreView;
+use becket_sys::clock::Now;
 use becket_sys::process;
 use becket_tls::config::Config;
 

@@ -61,7 +61,9 @@ impl ConfigBuilder<'_> {
                 self.report.error(problem.accepted(accepted));
             };
             let text = read.map_err(refuse).ok()?;
-            Some(Zeroizing::new(text.trim_end_matches(['\r', '\n']).to_owned()))
+            Some(Zeroizing::new(
+                text.trim_end_matches(['\r', '\n']).to_owned(),
+            ))
         });
         let authorities = cluster.store_ca.as_ref().and_then(|text| {
             let path = key!("cluster", cluster.store_ca);

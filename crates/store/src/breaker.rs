@@ -85,10 +85,10 @@ impl Breaker {
 /// Number of failures in succession after which the store is not used.
 pub const MOST_FAILURES: u32 = 5;
 /// Wait before the first attempt to connect again; a restarted server needs about this time.
-pub const FIRST_WAIT: Duration = Duration::from_millis(100);
-pub const LONGEST_WAIT: Duration = Duration::from_secs(10);
+const FIRST_WAIT: Duration = Duration::from_millis(100);
+const LONGEST_WAIT: Duration = Duration::from_secs(10);
 /// Time without an opening after which the wait is short again.
-pub const CALM: Duration = Duration::from_secs(60);
+const CALM: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

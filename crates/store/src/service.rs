@@ -13,9 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use becket_cluster::{
-    BATCH, LookupRequest, Lookups, Outbox, OutboxReader, Secret, SessionEvent,
-};
+use becket_cluster::{BATCH, LookupRequest, Lookups, Outbox, OutboxReader, Secret, SessionEvent};
 use becket_proto::session::SessionName;
 use becket_proto::session_table::{Lives, SessionTable};
 use becket_sys::clock::Clock;
@@ -29,7 +27,7 @@ use tokio::time::{sleep, timeout};
 
 use crate::breaker::Breaker;
 use crate::connection::{StoreConnection, StoreServer, Write};
-use crate::status::{StoreCounts, StoreStatus};
+use crate::status::StoreStatus;
 use crate::vault::{Lifetimes, Live, StoreVault};
 
 /// All settings. A change starts another [`Store`].
@@ -304,7 +302,9 @@ impl Service {
                 Err(error) => return Err(error),
             };
             let now = self.host.clock.now().unix.into();
-            let opened = self.vault.open(secret, name, value, (now, self.settings.lifetimes));
+            let opened = self
+                .vault
+                .open(secret, name, value, (now, self.settings.lifetimes));
             return Ok(opened.map_or(Fetched::Rejected, Fetched::Found));
         }
         Ok(Fetched::Missing)

@@ -107,7 +107,11 @@ impl StoreVault {
         let (nonce, sealed) = rest.split_first_chunk_mut::<NONCE_LEN>()?;
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let aad = Aad::from(associated(name));
-        let opened = self.0.get(secret)?.sealing.open_in_place(nonce, aad, sealed);
+        let opened = self
+            .0
+            .get(secret)?
+            .sealing
+            .open_in_place(nonce, aad, sealed);
         decode(opened.ok()?, now, most)
     }
 }
@@ -223,8 +227,14 @@ mod tests {
         let at = |seconds| vault.open(0, &name, value.clone(), (UnixSeconds(seconds), MOST));
         assert_eq!(at(NOW.0 + 50).unwrap().ttl, Duration::from_secs(150));
         assert!(at(NOW.0 + 199).is_some() && at(NOW.0 + 200).is_none());
-        let short = Lifetimes { max_age: Duration::from_secs(60), ..MOST };
-        assert!(vault.open(0, &name, value, (NOW, short)).is_none(), "too old");
+        let short = Lifetimes {
+            max_age: Duration::from_secs(60),
+            ..MOST
+        };
+        assert!(
+            vault.open(0, &name, value, (NOW, short)).is_none(),
+            "too old"
+        );
     }
 
     #[test]
@@ -233,8 +243,14 @@ mod tests {
         let name_1 = name(1, b"id");
         let value = ours.seal(&name_1, &live(b"state"), NOW).unwrap();
         assert!(open(&theirs, &name_1, &value).is_none(), "foreign");
-        assert!(open(&ours, &name(1, b"ie"), &value).is_none(), "replayed under another key");
-        assert!(open(&ours, &name(2, b"id"), &value).is_none(), "another policy");
+        assert!(
+            open(&ours, &name(1, b"ie"), &value).is_none(),
+            "replayed under another key"
+        );
+        assert!(
+            open(&ours, &name(2, b"id"), &value).is_none(),
+            "another policy"
+        );
         let both = vault(&[2, 1]);
         assert!(both.open(1, &name_1, value.clone(), (NOW, MOST)).is_some());
         assert!(both.open(2, &name_1, value, (NOW, MOST)).is_none());
@@ -247,7 +263,12 @@ mod tests {
         let (one, two) = (name(1, b"id"), name(2, b"id"));
         assert_eq!(key(0, &one), key(0, &one));
         assert_eq!(key(0, &one).len(), PREFIX.len() + 2 * NAME_LEN);
-        let keys = [key(0, &one), key(1, &one), key(0, &two), key(0, &name(1, b"ie"))];
+        let keys = [
+            key(0, &one),
+            key(1, &one),
+            key(0, &two),
+            key(0, &name(1, b"ie")),
+        ];
         let distinct: std::collections::BTreeSet<_> = keys.iter().collect();
         assert_eq!(distinct.len(), keys.len());
         assert_eq!(ours.key(2, &one), None);

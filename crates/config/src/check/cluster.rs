@@ -66,7 +66,11 @@ impl Cluster {
         };
         if self.store_user.is_some() && self.store_password_file.is_none() {
             let accepted = "cluster.store-password-file with it";
-            report.refuse(key!(at, self.store_user), "a user without a password", accepted);
+            report.refuse(
+                key!(at, self.store_user),
+                "a user without a password",
+                accepted,
+            );
         }
         if self.store_ca.is_some() && !store.has_tls {
             let fault = "cluster.store has no TLS";

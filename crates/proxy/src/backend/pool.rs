@@ -206,7 +206,12 @@ impl Pool {
 
     /// Requests a session from the store for the connection at index `place`, which is advanced when the request is
     /// answered. Returns `None` if no request was made.
-    pub fn look_up(&self, place: usize, name: SessionName, lookups: &Lookups) -> Option<Awaited<()>> {
+    pub fn look_up(
+        &self,
+        place: usize,
+        name: SessionName,
+        lookups: &Lookups,
+    ) -> Option<Awaited<()>> {
         let mut awaited = None;
         lookups.ask(name, || {
             let inbox = Arc::clone(&self.inbox);
