@@ -266,7 +266,7 @@ fn a_record_that_forbids_an_order_is_reported_and_costs_no_order() {
     let policies = json!([{"tag": "issue", "value": "other.test"}]);
     pebble.change_record("add-caa", &json!({"host": host, "policies": policies}));
     let certificate = format!("[[acme.certificate]]\nnames = [\"{NAME}\"]");
-    let becket = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
+    let server = Becket::start(&place, &shape.section(&pebble.section(&certificate)));
     let forbidden = format!("{NAME} is forbidden by {host} CAA 0 issue \"other.test\"; expected");
     eventually("the record is reported", || {
         // Fails until the companion listens.
@@ -278,5 +278,5 @@ fn a_record_that_forbids_an_order_is_reported_and_costs_no_order() {
     pebble.change_record("clear-caa", &json!({"host": host}));
     assert_eq!(becket_done(&place, &["acme", "renew", NAME]), "renewed\n");
     assert!(orders() > 0);
-    is_served(&place, becket.web, &trust(&pebble), NAME);
+    is_served(&place, server.web, &trust(&pebble), NAME);
 }
