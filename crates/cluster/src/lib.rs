@@ -36,7 +36,7 @@ mod sync;
 mod vault;
 
 pub use self::addresses::{ConfiguredPeer, NameLookup, Resolve};
-pub use self::lookups::{LookupRequest, Lookups};
+pub use self::lookups::{LookupRequest, StoreLookups};
 pub use self::membership::Membership;
 pub use self::node::{Host, NoBoot, Node};
 pub use self::outbox::{BATCH, Outbox, OutboxReader, SessionEvent};

@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// A worker's end of the requests. Clones share the bound.
 #[derive(Clone, Debug)]
-pub struct Lookups {
+pub struct StoreLookups {
     /// Never holds more requests than the semaphore permits.
     requests: UnboundedSender<LookupRequest>,
     free: Arc<Semaphore>,
@@ -35,7 +35,7 @@ pub struct LookupRequest {
     _permit: OwnedSemaphorePermit,
 }
 
-impl Lookups {
+impl StoreLookups {
     /// Creates requests of which at most `most` are unanswered. They are skipped until the store is available.
     pub fn new(most: usize) -> (Self, UnboundedReceiver<LookupRequest>) {
         let (requests, receiver) = unbounded_channel();
@@ -90,7 +90,7 @@ mod tests {
 
     #[test]
     fn requests_are_bounded_and_need_an_available_store() {
-        let (lookups, mut requests) = Lookups::new(2);
+        let (lookups, mut requests) = StoreLookups::new(2);
         let name = SessionName::new(PolicyTag(1), b"id").unwrap();
         let answered = Arc::new(());
         let ask = || lookups.ask(name, || Arc::clone(&answered));

@@ -17,7 +17,7 @@ use std::time::Duration;
 use becket_proto::session::SessionName;
 use tokio::sync::Notify;
 
-use crate::lookups::Lookups;
+use crate::lookups::StoreLookups;
 use crate::replica::PeerStick;
 use crate::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed, Ordering::SeqCst, fence};
 
@@ -35,7 +35,7 @@ pub enum SessionEvent {
 pub struct Outbox {
     queues: Vec<EventQueue>,
     /// Requests to the store; `None` without a store.
-    lookups: Option<Lookups>,
+    lookups: Option<StoreLookups>,
 }
 
 #[derive(Clone, Debug)]
@@ -71,13 +71,13 @@ impl Outbox {
     }
 
     #[must_use]
-    pub fn with_lookups(self, lookups: Lookups) -> Self {
+    pub fn with_lookups(self, lookups: StoreLookups) -> Self {
         let lookups = Some(lookups);
         Self { lookups, ..self }
     }
 
     /// Returns the requests to the store; `None` without a store.
-    pub fn lookups(&self) -> Option<&Lookups> {
+    pub fn lookups(&self) -> Option<&StoreLookups> {
         self.lookups.as_ref()
     }
 

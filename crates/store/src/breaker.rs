@@ -159,9 +159,10 @@ mod tests {
     fn waits_double_and_are_short_again_after_a_calm_time() {
         let mut breaker = Breaker::new(Duration::ZERO);
         let mut now = Duration::ZERO;
-        let mut fail = |breaker: &mut Breaker, now: Duration| {
+        let fail = |breaker: &mut Breaker, now: Duration| {
             breaker.handle_connected(now);
-            (0..MOST_FAILURES).for_each(|_| drop(breaker.handle_failure(now)));
+            let opened = (0..MOST_FAILURES).filter(|_| breaker.handle_failure(now));
+            assert_eq!(opened.count(), 1);
             breaker.next_attempt().unwrap() - now
         };
         assert_eq!(fail(&mut breaker, now), FIRST_WAIT);

@@ -2,7 +2,7 @@
 //!
 //! [`Store`] runs one thread. It writes each new session of the workers to the server, and looks up the sessions that
 //! clients offer and the session table lacks. A worker never waits for the server: new sessions pass through the bounded
-//! queues of [`Outbox`](becket_cluster::Outbox), and requests through [`Lookups`](becket_cluster::Lookups). Without the
+//! queues of [`Outbox`](becket_cluster::Outbox), and requests through [`StoreLookups`](becket_cluster::StoreLookups). Without the
 //! server, clients make full handshakes. Sessions that allow early data are never stored.
 //!
 //! * [`vault`] seals the sessions, so that the server knows nothing about them and cannot make any;

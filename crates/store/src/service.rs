@@ -13,7 +13,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-use becket_cluster::{BATCH, LookupRequest, Lookups, Outbox, OutboxReader, Secret, SessionEvent};
+use becket_cluster::{
+    BATCH, LookupRequest, Outbox, OutboxReader, Secret, SessionEvent, StoreLookups,
+};
 use becket_proto::session::SessionName;
 use becket_proto::session_table::{Lives, SessionTable};
 use becket_sys::clock::Clock;
@@ -63,7 +65,7 @@ pub struct Store {
 #[derive(Clone, Debug)]
 pub struct StoreView {
     status: Arc<Mutex<StoreStatus>>,
-    lookups: Lookups,
+    lookups: StoreLookups,
 }
 
 impl StoreView {
@@ -84,7 +86,7 @@ impl Store {
         let vault = vault.ok_or_else(|| io::Error::other("cannot derive the keys of the store"))?;
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (events, outboxes) = OutboxReader::of_workers(host.workers, QUEUED_EVENTS);
-        let (lookups, requests) = Lookups::new(MOST_LOOKUPS);
+        let (lookups, requests) = StoreLookups::new(MOST_LOOKUPS);
         let with_lookups = |outbox: Outbox| outbox.with_lookups(lookups.clone());
         let outboxes = outboxes.into_iter().map(with_lookups).collect();
         let status = Arc::new(Mutex::new(StoreStatus {
@@ -147,7 +149,7 @@ struct Service {
     vault: StoreVault,
     host: StoreHost,
     events: OutboxReader,
-    lookups: Lookups,
+    lookups: StoreLookups,
     breaker: RefCell<Breaker>,
     /// `None` while the breaker is open.
     connection: RefCell<Option<StoreConnection>>,

@@ -10,7 +10,7 @@
 //! sealed     expires u64 | origin 16 | state
 //! ```
 //!
-//! Who can write to the store can put back an older value of the same session until it expires, and can remove values.
+//! A writer to the store can put back an older value of the same session until it expires, and can remove values.
 
 use std::fmt;
 use std::time::Duration;

@@ -16,7 +16,7 @@ use super::route_configs::{RouteConfigs, RouteParts};
 use crate::config::{Listener, Route};
 use crate::resumption::Offer;
 use crate::trial::Evaluated;
-use becket_cluster::{Lookups, Outbox};
+use becket_cluster::{Outbox, StoreLookups};
 use becket_proto::close_reason::CloseReason;
 use becket_proto::session::SessionName;
 
@@ -24,7 +24,7 @@ use becket_proto::session::SessionName;
 pub struct HelloRouter {
     listener: Arc<Listener>,
     /// Requests to the store; `None` without a store.
-    lookups: Option<Lookups>,
+    lookups: Option<StoreLookups>,
     /// Configurations by index of the route; `None` if the route passes TLS through.
     configs: Vec<Option<RouteConfigs>>,
 }
@@ -106,7 +106,7 @@ impl HelloRouter {
     }
 
     /// Returns the requests to the store; `None` without a store.
-    pub fn lookups(&self) -> Option<&Lookups> {
+    pub fn lookups(&self) -> Option<&StoreLookups> {
         self.lookups.as_ref()
     }
 

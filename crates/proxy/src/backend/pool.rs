@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_cluster::{Lookups, Outbox, PeerStick, SessionEvent};
+use becket_cluster::{Outbox, PeerStick, SessionEvent, StoreLookups};
 use becket_config::choices::{Balance, StickBy};
 use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::close_reason::CloseReason;
@@ -210,7 +210,7 @@ impl Pool {
         &self,
         place: usize,
         name: SessionName,
-        lookups: &Lookups,
+        lookups: &StoreLookups,
     ) -> Option<Awaited<()>> {
         let mut awaited = None;
         lookups.ask(name, || {
