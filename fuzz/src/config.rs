@@ -7,7 +7,7 @@ use std::time::Duration;
 use becket_config::file::File;
 use becket_config::read::read;
 use becket_prepare::resolver::HostResolver;
-use becket_prepare::{Environment, LoadPurpose, prepare};
+use becket_prepare::{Environment, ServerNames, prepare};
 use rustls::pki_types::UnixTime;
 
 /// Checks one input. Returns 1 if it is a usable configuration.
@@ -38,9 +38,9 @@ pub fn run(data: &[u8]) -> usize {
             0 => Err(std::io::Error::other("not known")),
             n => Ok(vec![IpAddr::V4(Ipv4Addr::LOCALHOST); n - 1]),
         }),
-        purpose: match text.len() % 2 {
-            0 => LoadPurpose::Check,
-            _ => LoadPurpose::Serve,
+        server_names: match text.len() % 2 {
+            0 => ServerNames::Now,
+            _ => ServerNames::Later,
         },
         files: becket_keys::files::Files::default(),
         multibuffer: None,

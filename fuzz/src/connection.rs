@@ -18,7 +18,7 @@ use becket_config::read::read;
 use becket_control::rotation::Rotation;
 use becket_keys::signing::queue::SigningQueue;
 use becket_multibuffer::Multibuffer;
-use becket_prepare::{Environment, LoadPurpose, prepare};
+use becket_prepare::{Environment, ServerNames, prepare};
 use becket_proto::session_table::SessionTable;
 use becket_proxy::backend::inbox::TestInbox;
 use becket_proxy::backend::pool::Pool;
@@ -407,7 +407,7 @@ impl Place {
             ..Environment::system(
                 folder.path(),
                 UnixTime::now(),
-                LoadPurpose::Serve,
+                ServerNames::Later,
                 becket_keys::files::Files::default(),
             )
         };
