@@ -4,8 +4,10 @@
 use std::fs;
 
 use becket_e2e::{
-    Backend, Becket, CuttingRelay, OpenSsl, Place, RedisServer, Shape, eventually, finish,
+    Backend, Becket, Client, CuttingRelay, OpenSsl, Place, RedisServer, Shape, Trust, eventually,
+    finish,
 };
+use rustls::version::TLS12;
 use serde_json::Value;
 
 /// Two hosts that share a secret, certificates and a store.
@@ -277,8 +279,20 @@ fn a_killed_or_stopped_store_costs_full_handshakes_until_it_is_back() {
     assert_eq!(fleet.offer(1, &session), "id");
     // A stopped server accepts connections, but does not answer.
     let late = fleet.make_session("late.pem");
+    let trust = Trust::only(&fleet.places[0], &TLS12).without_tickets();
+    trust.visit(fleet.shapes[0].web).unwrap();
+    assert_eq!(fleet.hosts[0].next_reason(), "finished");
     let signal = |name| finish(kill(name, server.pid()), "");
     assert_eq!(signal("-STOP").code, 0);
+    // A client that leaves while the store is asked is closed at once.
+    let mut client = Client::begin(fleet.shapes[1].web, &trust, "www.example.org").unwrap();
+    client.tls.write_tls(&mut client.socket).unwrap();
+    eventually("the client is asked for", || {
+        let open = fleet.hosts[1].metrics().sum("becket_connections", &[]);
+        open == 1.0
+    });
+    drop(client);
+    assert_eq!(fleet.hosts[1].next_reason(), "handshake-aborted");
     while fleet.store(1)["available"] == true {
         assert_eq!(fleet.offer(1, &late), "full");
     }
@@ -368,6 +382,20 @@ fn a_password_is_read_from_a_file_and_never_shown() {
     assert!(!fleet.reload(0, &in_url));
     for host in 0..2 {
         assert!(fleet.reload(host, &keys("right")));
+        fleet.is_available(host);
+    }
+    // A user with the rights that the guide names.
+    let rights = ["~becket:*", "+getrange", "+set", "+del", "+ping"];
+    let user = [
+        &["ACL", "SETUSER", "becket", "on", ">correct-horse"],
+        &rights[..],
+    ]
+    .concat();
+    let login = ["-a", "correct-horse", "--no-auth-warning"];
+    assert!(server.ask(&[&login[..], &user].concat()).contains("OK"));
+    for host in 0..2 {
+        let keys = format!("{}\nstore-user = \"becket\"", keys("right"));
+        assert!(fleet.reload(host, &keys));
         fleet.is_available(host);
     }
     let session = fleet.make_session("session.pem");
