@@ -72,6 +72,7 @@ mod root_gives_no_file_away;
 mod servers_are_found_by_name;
 mod servers_are_unplugged_killed_and_stopped;
 mod servers_that_fail_are_left;
+mod sessions_are_stored;
 mod sessions_never_cross_policies;
 mod sessions_resume_by_id_ticket_and_psk;
 mod signatures_are_made_off_the_loop;

@@ -30,5 +30,6 @@ mod script;
 pub mod server_hello;
 pub mod session_state;
 pub mod starttls;
+pub mod stored_value;
 pub mod ticket;
 pub mod token;

@@ -10,6 +10,7 @@ const CRATES: &[(&str, &[&str])] = &[
     ("becket-gateway", &["config"]),
     ("becket-multibuffer", &["proto", "sys"]),
     ("becket-cluster", &["proto", "sys"]),
+    ("becket-store", &["cluster", "config", "proto", "sys"]),
     ("becket-http", &["config", "proto", "sys"]),
     ("becket-keys", &["config", "multibuffer", "proto", "sys"]),
     (
@@ -66,7 +67,7 @@ const CRATES: &[(&str, &[&str])] = &[
         "becket-control",
         &[
             "cluster", "config", "http", "keys", "log", "prepare", "process", "proto", "proxy",
-            "sys", "tls",
+            "store", "sys", "tls",
         ],
     ),
     (
@@ -116,6 +117,7 @@ const CRATES: &[(&str, &[&str])] = &[
             "proto",
             "proxy",
             "stats",
+            "store",
             "sys",
             "tls",
         ],

@@ -10,7 +10,7 @@ use std::time::Duration;
 use becket_config::choices::ServerMode;
 use becket_control::certificates::CertificateStatus;
 use becket_control::status::{
-    ClusterReport, ListenerStatus, PeerReport, ServerStatus, ServingState, Status,
+    ClusterReport, ListenerStatus, PeerReport, ServerStatus, ServingState, Status, StoreStatus,
 };
 use becket_control::totals::Totals;
 use becket_control::web::span;
@@ -64,6 +64,9 @@ pub fn page(status: &Status, before: Option<&Status>) -> String {
         // misleading.
         None if process.state == ServingState::Draining => {}
         None => page.line("cluster", "off"),
+    }
+    if let Some(store) = &status.sessions.store {
+        page.line("store", store_line(store));
     }
     page.0
 }
@@ -254,6 +257,24 @@ fn cluster(page: &mut Page, cluster: &ClusterReport) {
     }
 }
 
+fn store_line(store: &StoreStatus) -> String {
+    let (address, counts) = (escaped(&store.address), &store.counts);
+    let state = match &store.error {
+        _ if store.available => "available".to_owned(),
+        Some(error) => format!("not available: {}", escaped(error)),
+        None => "not connected yet".to_owned(),
+    };
+    format!(
+        "{address} {state}, {} written, {} not written, {} found, {} not found, {} rejected, {} failed",
+        counts.written,
+        counts.dropped + counts.overflowed + counts.refused,
+        counts.found,
+        counts.missing + counts.skipped,
+        counts.rejected,
+        counts.failed
+    )
+}
+
 fn peer_line(peer: &PeerReport) -> String {
     let (address, state) = (escaped(&peer.address), escaped(&peer.state));
     format!(
@@ -348,7 +369,8 @@ mod tests {
             "cluster": {"node": 7, "listen": "10.0.0.1:1", "peers": [
                 {"address": "10.0.0.2:1", "state": "live", "node": 8, "heard_seconds_ago": 0.25,
                     "lost": 2}
-            ], "names": [{"name": "b:1", "problem": "no such host"}]}
+            ], "names": [{"name": "b:1", "problem": "no such host"}]},
+            "store": {"address": "redis://a:1", "error": "refused", "written": 3, "dropped": 1, "missing": 2}
         }));
         let page = page(&status, None);
         for line in [
@@ -373,6 +395,7 @@ mod tests {
             "cluster      node 7 on 10.0.0.1:1",
             "  peer       10.0.0.2:1 live, node 8, heard 0.2 s ago, 0 sent, 0 received, 2 lost, 0 replayed, 0 dropped",
             "  name       b:1: no such host",
+            "store        redis://a:1 not available: refused, 3 written, 1 not written, 0 found, 2 not found, 0 rejected, 0 failed",
         ] {
             assert!(page.lines().any(|l| l == line), "{line} is not in\n{page}");
         }

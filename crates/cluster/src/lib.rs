@@ -15,11 +15,12 @@
 //! * [`sink`] connects it to the session table, and [`addresses`] looks up the addresses of peers;
 //! * [`node`] owns these parts, [`status`] describes them for the admin pages, and [`peer_log`] logs changes;
 //! * [`sharing`] exchanges pending ACME challenges and ordered certificates;
-//! * [`outbox`] transports events from the workers to the task.
+//! * [`outbox`] transports events from the workers to the task, and [`lookups`] requests to a store.
 #![forbid(unsafe_code)]
 
 mod addresses;
 mod exchange;
+mod lookups;
 mod membership;
 mod node;
 mod outbox;
@@ -35,9 +36,10 @@ mod sync;
 mod vault;
 
 pub use self::addresses::{ConfiguredPeer, NameLookup, Resolve};
+pub use self::lookups::{LookupRequest, StoreLookups};
 pub use self::membership::Membership;
 pub use self::node::{Host, NoBoot, Node};
-pub use self::outbox::{Outbox, SessionEvent};
+pub use self::outbox::{BATCH, Outbox, OutboxReader, SessionEvent};
 pub use self::replica::PeerStick;
 pub use self::settings::{Peer, Secret, Settings};
 pub use self::sink::SinkCounts;

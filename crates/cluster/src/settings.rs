@@ -41,7 +41,7 @@ pub struct Settings {
 }
 
 /// A secret of the cluster. The ID is identical on all nodes and changes with the key.
-#[derive(Clone)]
+#[derive(Clone, PartialEq)]
 pub struct Secret {
     pub id: SecretId,
     /// Key from which the join keys and pair keys are derived.

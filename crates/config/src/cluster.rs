@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use crate::address::{ListenAddress, PeerAddress};
-use crate::notation::{DAY, HOUR, Off, OwnAddress, SECOND, Time, TimeOr, WholeOr};
+use crate::notation::{DAY, HOUR, MILLISECOND, Off, OwnAddress, SECOND, Time, TimeOr, Whole, WholeOr};
 use crate::section::section;
+use crate::store_address::StoreAddress;
 
 section! {
 pub struct Cluster {
@@ -32,5 +33,15 @@ pub struct Cluster {
     pub session_max_age: Option<Duration>,
     /// Issue tickets to TLS 1.2 clients.
     pub tls12_tickets: bool,
+    /// Redis or Valkey server for TLS 1.2 sessions by ID, if nodes do not know each other.
+    pub store: Option<StoreAddress>,
+    pub store_user: Option<String>,
+    /// File with the password of the store.
+    pub store_password_file: Option<String>,
+    /// CA certificates of the store; absent means the system's.
+    pub store_ca: Option<String>,
+    /// Maximum time that a handshake waits for the store.
+    #[serde(with = "Time::<MILLISECOND, SECOND>")]
+    pub store_timeout: Duration = Duration::from_millis(10),
 }
 }

@@ -207,8 +207,14 @@ impl fmt::Display for Rejected {
 
 impl std::error::Error for Rejected {}
 
-/// Returns the value truncated for display. Removes the PIN from a token's URI.
+/// Returns the value truncated for display. Removes the PIN from a token's URI, and user and password
+/// from a URL.
 pub fn shortened(value: &str) -> String {
+    if let Some((scheme, rest)) = value.split_once("://")
+        && let Some((_, host)) = rest.rsplit_once('@')
+    {
+        return format!("{scheme}://…@{}", shortened(host));
+    }
     // A token URI may contain the PIN, which must not be logged.
     if let Some((before, _)) = value.split_once("pin-value=") {
         return format!("{before}pin-value=…");

@@ -44,6 +44,7 @@ pub mod policy;
 pub mod process;
 pub mod read;
 mod section;
+pub mod store_address;
 pub mod suites;
 mod units;
 pub mod write;

@@ -1,4 +1,4 @@
-//! Connects the terminator to replication: settings, sticks, and names of peers.
+//! Connects the terminator to replication and to the store: settings, sticks, and names of peers.
 
 use std::io;
 use std::net::UdpSocket;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use becket_cluster::replica::CertificateTag;
 use becket_cluster::sharing::{SharedCertificate, SharingOutput};
-use becket_cluster::{Host, Membership, NameLookup, NoBoot, Resolve, Secret, Settings};
+use becket_cluster::{Host, Membership, NameLookup, NoBoot, Outbox, Resolve, Secret, Settings};
 use becket_config::error::Problem;
 use becket_keys::digest::digest;
 use becket_proto::session::PolicyTag;
@@ -20,7 +20,74 @@ use crate::sockets::bindable;
 use becket_prepare::resolver::HostResolver;
 use becket_proxy::backend::registry::Backends;
 use becket_proxy::shared::SharedState;
-use becket_tls::config::Config;
+use becket_store::{Lifetimes, Store, StoreHost, StoreServer, StoreSettings};
+use becket_tls::config::{Cluster, Config};
+
+/// The ways in which this host shares sessions with others.
+#[derive(Debug, Default)]
+pub struct SessionSharing {
+    pub peers: Option<Membership>,
+    pub store: Option<Store>,
+}
+
+impl SessionSharing {
+    /// Returns the outboxes of the workers; an empty list if sessions stay on this host.
+    pub fn outboxes(&self) -> Vec<Outbox> {
+        let peers = self.peers.as_ref().map(Membership::outboxes);
+        let store = self.store.as_ref().map(Store::outboxes);
+        Outbox::joined(peers.unwrap_or_default(), store.unwrap_or_default())
+    }
+
+    /// Returns the store for `config`: this one if its settings are the same, or a new one.
+    ///
+    /// # Errors
+    /// Fails if the thread of the store cannot be started.
+    pub fn store_for(
+        &mut self,
+        config: &Config,
+        shared: &SharedState,
+    ) -> io::Result<Option<Store>> {
+        let settings = store_settings(config);
+        let same = |store: &mut Store| settings.as_ref() == Some(store.settings());
+        if let Some(store) = self.store.take_if(same) {
+            return Ok(Some(store));
+        }
+        let host = || StoreHost {
+            table: Arc::clone(&shared.table),
+            clock: shared.clock,
+            workers: shared.workers,
+        };
+        settings.map(|it| Store::start(it, host())).transpose()
+    }
+}
+
+fn store_settings(config: &Config) -> Option<StoreSettings> {
+    let cluster = config.cluster.as_ref()?;
+    Some(StoreSettings {
+        server: StoreServer {
+            address: cluster.keys.store.clone()?,
+            user: cluster.keys.store_user.clone(),
+            password: cluster.store.password.clone(),
+            authorities: cluster.store.authorities.clone(),
+        },
+        timeout: cluster.keys.store_timeout,
+        secrets: secrets(cluster),
+        lifetimes: Lifetimes {
+            id_lifetime: config.file.sessions.id_lifetime,
+            max_age: config.file.session_max_age(),
+        },
+    })
+}
+
+fn secrets(cluster: &Cluster) -> Vec<Secret> {
+    let secrets = cluster.secrets.iter();
+    secrets
+        .map(|secret| Secret {
+            id: secret.id,
+            key: Zeroizing::new(*secret.replication.expose()),
+        })
+        .collect()
+}
 
 /// Returns the settings of replication, or `None` if replication is not configured.
 pub fn settings(config: &Config) -> Option<Settings> {
@@ -36,14 +103,7 @@ pub fn settings(config: &Config) -> Option<Settings> {
     Some(Settings {
         node: cluster.node,
         listen: cluster.listen?,
-        secrets: cluster
-            .secrets
-            .iter()
-            .map(|secret| Secret {
-                id: secret.id,
-                key: Zeroizing::new(*secret.replication.expose()),
-            })
-            .collect(),
+        secrets: secrets(cluster),
         peers: cluster.peers.clone(),
         resolve_interval: cluster.keys.resolve_interval,
         policies: routes

@@ -20,6 +20,7 @@ use std::fmt;
 use becket_cluster::ClusterStatus;
 use becket_cluster::replica::{DropCause, PeerState, PeerStatus, WarmUp};
 use becket_http::status::StatusCode;
+use becket_store::StoreStatus;
 use becket_sys::kernel_tls::{Cipher, TlsVersion};
 use becket_sys::memory::{ResidentMemory, open_descriptors};
 use becket_sys::{clock, rlimit};
@@ -83,6 +84,9 @@ impl Collector for Snapshot {
         self.tokens(&mut page)?;
         if let Some(of) = &self.cluster {
             self.cluster(of, &mut page)?;
+        }
+        if let Some(of) = &self.status.sessions.store {
+            Self::store(of, &mut page)?;
         }
         Ok(())
     }
@@ -354,6 +358,19 @@ impl Snapshot {
         Ok(())
     }
 
+    fn store(store: &StoreStatus, page: &mut MetricsPage<'_>) -> fmt::Result {
+        let counts = &store.counts;
+        families! { page:
+            Gauge becket_store_available "1 while the store is used" = u32::from(store.available);
+            Counter becket_store_outages "Times that the store became unavailable" = counts.outages;
+            Counter becket_store_writes "New sessions for the store, by outcome" [outcome]
+                = [(["written"], counts.written), (["dropped"], counts.dropped), (["overflowed"], counts.overflowed), (["refused"], counts.refused)];
+            Counter becket_store_lookups "Sessions that a client offered and this host lacked, by outcome" [outcome]
+                = [(["found"], counts.found), (["missing"], counts.missing), (["rejected"], counts.rejected), (["failed"], counts.failed), (["skipped"], counts.skipped)];
+        }
+        Ok(())
+    }
+
     fn histogram(&self, histogram: impl Fn(&Counters) -> &AtomicHistogram) -> Times {
         AtomicHistogram::gather(self.counters.iter().map(|worker| histogram(worker)))
     }
@@ -487,6 +504,7 @@ mod tests {
         let mut snapshot = sample::state().snapshot();
         snapshot.counters = counters;
         snapshot.cluster = Some(sample::cluster());
+        snapshot.status.sessions.store = Some(Default::default());
         let status = &mut snapshot.status;
         status.traffic.totals = Totals::of(&snapshot.counters);
         status.process.workers = snapshot.counters.len();

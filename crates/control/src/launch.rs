@@ -25,7 +25,7 @@ use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 
 use crate::admin::AdminSockets;
-use crate::cluster;
+use crate::cluster::{self, SessionSharing};
 use crate::handover::receiver;
 use crate::health::prober::Prober;
 use crate::memory::MemoryWatch;
@@ -64,6 +64,7 @@ use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::start::Common;
 use becket_proxy::worker::workers::WorkerEnded;
 use becket_proxy::worker::workers::Workers;
+use becket_store::Store;
 use becket_tls::config::{Config, crypto_thread_count, worker_count};
 
 /// Reason why the process did not start.
@@ -143,20 +144,26 @@ fn launch_parts(
     let shared = shared(&config, clock, count, (&logging, access.as_ref()));
     let rotation = Rotation::of(&config, now)?;
     let companion = CompanionState::default();
-    let cluster = cluster::membership(sockets.peers, &config, &shared, companion.sharing())?;
+    let mut cluster = SessionSharing::default();
+    cluster.store = cluster
+        .store_for(&config, &shared)
+        .map_err(system("cannot start the thread of the store"))?;
+    cluster.peers = cluster::membership(sockets.peers, &config, &shared, companion.sharing())?;
     let (sender, ended) = unbounded_channel();
     let common = Common {
         adopted: shared.backends.adopt(&config),
         shared: Arc::clone(&shared),
         secrets: Arc::clone(rotation.secrets()),
-        outboxes: cluster.as_ref().map_or_else(Vec::new, Membership::outboxes),
+        outboxes: cluster.outboxes(),
         is_parked: link.is_some(),
     };
     let handover = handover(link.as_mut(), &common)?;
     let (workers, access) = start_workers(&common, sockets.listeners, access, sender)?;
-    let node = cluster.as_ref().map(Membership::node);
+    let node = cluster.peers.as_ref().map(Membership::node);
+    let store = cluster.store.as_ref().map(Store::view);
     let main = main_process(&link);
     let state = AdminState::new(main, shared, Arc::clone(&config), &rotation, node);
+    state.change(|it| it.store = store);
     let control = Control {
         state: Arc::new(state.sandboxed(&sandbox)),
         workers,

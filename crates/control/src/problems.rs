@@ -78,6 +78,11 @@ pub fn problems(status: &Status) -> Vec<(Severity, String)> {
     let cluster = status.sessions.cluster.iter();
     let faults = cluster.flat_map(|it| &it.faults);
     problems.extend(faults.map(|fault| (Warning, format!("cluster: {fault}"))));
+    let store = status.sessions.store.iter().filter(|it| !it.available);
+    problems.extend(store.map(|it| {
+        let error = it.error.as_deref().unwrap_or("not connected yet");
+        (Warning, format!("store {}: {error}", it.address))
+    }));
     problems
 }
 

@@ -233,6 +233,7 @@ mod tests {
             rotation: EpochLength::of(Duration::from_secs(60)).unwrap(),
             listen: Some(([127, 0, 0, 1], 1).into()),
             peers: Vec::new(),
+            store: Default::default(),
             keys: Default::default(),
         };
         change(&mut cluster);

@@ -46,7 +46,7 @@ use self::watching::Watching;
 use crate::admin::{self, AdminSockets, Pages};
 use crate::answers::Responder;
 use crate::api::ChangeRequest;
-use crate::cluster;
+use crate::cluster::{self, SessionSharing};
 use crate::health::{cancel, prober::Prober};
 use crate::memory::MemoryWatch;
 use crate::reload::{self, ReloadRequest, Reloaded, Reloading};
@@ -71,6 +71,7 @@ use becket_proxy::backend::registry::{Adopted, Backends};
 use becket_proxy::metrics::Counters;
 use becket_proxy::worker::bound::BoundListener;
 use becket_proxy::worker::workers::{WorkerEnded, Workers};
+use becket_store::Store;
 use becket_tls::config::Config;
 
 /// Reason why the process stopped serving. The discriminant is its exit code.
@@ -114,7 +115,7 @@ pub struct Control {
     pub prober: Prober,
     pub rotation: Rotation,
     pub config: ConfigTasks,
-    pub cluster: Option<Membership>,
+    pub cluster: SessionSharing,
     pub companion: CompanionState,
     pub logs: LogThreads,
     pub admin: AdminThreads,
@@ -214,8 +215,8 @@ impl Control {
     async fn end(mut self, outcome: Outcome) -> Outcome {
         // Dropping these channels returns an error to each client that waits for a result.
         drop((self.admin.changes, self.config.waiting));
-        if let Some(cluster) = self.cluster {
-            cluster.leave().await;
+        if let Some(peers) = self.cluster.peers {
+            peers.leave().await;
         }
         if let Some(pages) = self.admin.pages {
             pages.finish(admin::LAST_MOMENT).await;
@@ -368,11 +369,15 @@ impl Control {
         let membership = membership.transpose()?;
         let served = config.tokens.serve();
         served.map_err(|error| vec![format!("cannot start the threads of tokens: {error}")])?;
+        // Nothing after this step fails, because it takes the running store.
+        let store = self.cluster.store_for(&config, self.state.shared());
+        let store = store.map_err(|error| vec![format!("cluster.store: {error}")])?;
         log_warnings(&prepared.warnings);
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(name: "restart-required", key, "setting changed; the change takes effect at the next start");
         }
-        match (membership, &self.cluster, cluster::settings(&config)) {
+        self.show_store(store);
+        match (membership, &self.cluster.peers, cluster::settings(&config)) {
             (Some(membership), ..) => self.join(membership),
             (None, Some(same), Some(settings)) => same.reload(settings),
             (None, ..) => {}
@@ -416,7 +421,14 @@ impl Control {
         self.share_again(membership.as_ref());
         let node = membership.as_ref().map(Membership::node);
         self.state.change(|it| it.node = node);
-        self.cluster = membership;
+        self.cluster.peers = membership;
+    }
+
+    /// Replaces the store. The thread of another one ends when it is dropped.
+    fn show_store(&mut self, store: Option<Store>) {
+        let view = store.as_ref().map(Store::view);
+        self.state.change(|it| it.store = view);
+        self.cluster.store = store;
     }
 
     /// Makes a prepared configuration the current one, and applies its table sizes and its log
@@ -442,9 +454,8 @@ impl Control {
         self.state.set_config(config);
         // Set the limits of new servers before a worker connects to them.
         self.settle_limits();
-        let cluster = self.cluster.as_ref();
-        let outboxes = cluster.map_or_else(Vec::new, Membership::outboxes);
-        self.workers.reload(adopted, added, &outboxes);
+        self.workers
+            .reload(adopted, added, &self.cluster.outboxes());
     }
 
     /// Commits a configuration that an operator's change or a certificate renewal derived from the
@@ -486,8 +497,8 @@ impl Control {
         // binds their addresses. A draining process creates few new sessions, so these need not be
         // shared.
         self.state.change(|it| it.node = None);
-        if let Some(cluster) = self.cluster.take() {
-            cluster.leave().await;
+        if let Some(peers) = self.cluster.peers.take() {
+            peers.leave().await;
         }
         // Permits a new becket process to take over the admin address. Until it does, this process
         // serves the pages, which show the progress of the drain.

@@ -24,6 +24,7 @@ use becket_log::Timestamp;
 use becket_process::protocol::Restarts;
 use becket_proxy::metrics::Counter;
 use becket_proxy::shared::SharedState;
+use becket_store::StoreView;
 use becket_sys::clock::Now;
 use becket_sys::process;
 use becket_tls::config::Config;
@@ -56,6 +57,7 @@ pub(crate) struct Current {
     config: Arc<Config>,
     certificates: LazyList,
     pub(crate) node: Option<Arc<Node>>,
+    pub(crate) store: Option<StoreView>,
     /// Status of reloads, upgrades and temporary changes. `since_reload` contains the handshake
     /// counts at the last successful reload; `/status` shows the handshakes since then.
     pub(crate) changes: ChangeStatus,
@@ -127,6 +129,7 @@ impl AdminState {
                 log_level: None,
                 config,
                 node,
+                store: None,
                 changes,
                 rotation: rotation.standing(),
             }),
@@ -327,6 +330,7 @@ impl AdminState {
                 ..tickets.clone()
             },
             cluster: cluster.and_then(snapshot::cluster),
+            store: current.store.as_ref().map(StoreView::status),
         }
     }
 

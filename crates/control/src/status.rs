@@ -17,6 +17,7 @@ use becket_keys::signing::token::TokenStatus;
 use becket_log::Timestamp;
 use becket_proto::labelled;
 use becket_proxy::memory::MemoryStatus;
+pub use becket_store::StoreStatus;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -202,6 +203,8 @@ pub struct SessionStatus {
     pub tickets: TicketKeys,
     /// `None` if sessions are not replicated.
     pub cluster: Option<ClusterReport>,
+    /// `None` if sessions are not in a store.
+    pub store: Option<StoreStatus>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]

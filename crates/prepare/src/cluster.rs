@@ -13,17 +13,19 @@ use becket_config::error::Problem;
 use becket_config::key;
 use becket_config::key_source::KeySource;
 use becket_config::notation::Text;
+use becket_keys::authorities::authorities;
 use becket_keys::files::shown;
 use becket_keys::texts::{needs_password, read, warn_if_readable};
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::NodeId;
 use becket_sys::identity::UnixIdentity;
+use zeroize::Zeroizing;
 
 use super::ConfigBuilder;
 use super::resolver::own_address;
-use becket_tls::config::Cluster;
+use becket_tls::config::{Cluster, StoreFiles};
 use becket_tls::secret;
-use becket_tls::secret::file::RunUser;
+use becket_tls::secret::file::{FileFault, ROOT_FILE, RunUser};
 use becket_tls::secret::shared::SharedSecret;
 
 /// Returns the last 16 bits of this host's address.
@@ -56,8 +58,40 @@ impl ConfigBuilder<'_> {
             rotation: EpochLength::of(cluster.rotation)?,
             listen,
             peers,
+            store: self.store_files(cluster),
             keys: cluster.clone(),
         })
+    }
+
+    fn store_files(&mut self, cluster: &file::Cluster) -> StoreFiles {
+        let files = &self.environment.files;
+        let password = cluster.store_password_file.as_ref().and_then(|text| {
+            let at = self.environment.base.join(text);
+            let read = secret::file::read(files, &at, &self.run_user());
+            let refuse = |wrong: FileFault| {
+                let path = key!("cluster", cluster.store_password_file);
+                let accepted = match &*wrong.accepted {
+                    ROOT_FILE => "a file of one line, the password".to_owned(),
+                    advice => advice.to_owned(),
+                };
+                let problem = Problem::new(path, wrong.fault).text(&at.to_string_lossy());
+                self.report.error(problem.accepted(accepted));
+            };
+            let text = read.map_err(refuse).ok()?;
+            Some(Zeroizing::new(
+                text.trim_end_matches(['\r', '\n']).to_owned(),
+            ))
+        });
+        let authorities = cluster.store_ca.as_ref().and_then(|text| {
+            let path = key!("cluster", cluster.store_ca);
+            let at = self.environment.base.join(text);
+            authorities(files, &path, &at, &mut self.report)?;
+            files.bytes(&at).ok()
+        });
+        StoreFiles {
+            password,
+            authorities,
+        }
     }
 
     fn secrets(&mut self, cluster: &file::Cluster) -> Vec<SharedSecret> {

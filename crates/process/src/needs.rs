@@ -86,6 +86,10 @@ impl Needs {
 fn files(file: &File) -> Vec<Cow<'_, str>> {
     let mut files = file.files_of_certificates().concat();
     files.extend(secrets(file).map(Cow::Borrowed));
+    let cluster = file.cluster.as_ref();
+    let store = cluster.map(|it| [&it.store_password_file, &it.store_ca]);
+    let store = store.into_iter().flatten().flatten();
+    files.extend(store.map(|path| Cow::Borrowed(path.as_str())));
     files
 }
 
@@ -106,11 +110,12 @@ mod tests {
             { chain = '2', key = 'pkcs11:id=a?module-path=/x&pin-source=/etc/becket/pin' }]\n\
             [[backend]]\nname = 'app'\ntls = { client-certificate = '4', ca = '5', crl = ['6'] }\n\
             [[policy]]\nname = 'own'\nclient-ca = '7'\ncrl = ['8', '9']\n\
-            [cluster]\nsecret = '10'\naccept-secrets = ['11', '12']\nsecret-from-key = '13'";
+            [cluster]\nsecret = '10'\naccept-secrets = ['11', '12']\nsecret-from-key = '13'\n\
+            store-password-file = '15'\nstore-ca = '16'";
         let needs = Needs::by(&File::parse(text).unwrap(), Path::new("/etc/becket"));
         assert_eq!(needs.tokens.len(), 1);
         let files: BTreeSet<PathBuf> = needs.files.into_iter().collect();
-        let all = (1..=14).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
+        let all = (1..=16).map(|file: u32| PathBuf::from(format!("/etc/becket/{file}")));
         assert_eq!(files, all.collect());
     }
 }

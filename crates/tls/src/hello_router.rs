@@ -16,11 +16,15 @@ use super::route_configs::{RouteConfigs, RouteParts};
 use crate::config::{Listener, Route};
 use crate::resumption::Offer;
 use crate::trial::Evaluated;
+use becket_cluster::{Outbox, StoreLookups};
 use becket_proto::close_reason::CloseReason;
+use becket_proto::session::SessionName;
 
 #[derive(Debug)]
 pub struct HelloRouter {
     listener: Arc<Listener>,
+    /// Requests to the store; `None` without a store.
+    lookups: Option<StoreLookups>,
     /// Configurations by index of the route; `None` if the route passes TLS through.
     configs: Vec<Option<RouteConfigs>>,
 }
@@ -47,6 +51,8 @@ pub struct Served {
     pub may_resume: bool,
     /// Kind of resumption that the client may use.
     pub offer: Offer,
+    /// Session that the client offers by ID, if only a store may have it.
+    pub missing: Option<SessionName>,
     /// Maximum early data that the policy accepts, in bytes.
     pub early_data: u32,
     pub asks: bool,
@@ -63,6 +69,7 @@ impl Served {
             config,
             may_resume: false,
             offer: Offer::Id,
+            missing: None,
             early_data: 0,
             asks: false,
             is_challenge: true,
@@ -86,11 +93,21 @@ impl HelloRouter {
             configs.transpose()
         });
         let configs = configs.collect::<Result<_, _>>()?;
-        Ok(Self { listener, configs })
+        let lookups = parts.outbox.as_ref().and_then(Outbox::lookups).cloned();
+        Ok(Self {
+            listener,
+            lookups,
+            configs,
+        })
     }
 
     pub fn listener(&self) -> &Arc<Listener> {
         &self.listener
+    }
+
+    /// Returns the requests to the store; `None` without a store.
+    pub fn lookups(&self) -> Option<&StoreLookups> {
+        self.lookups.as_ref()
     }
 
     /// Chooses the route by server name and ALPN protocols. For a route that terminates TLS, also
@@ -141,6 +158,7 @@ impl HelloRouter {
             config: Arc::clone(configs.pick(hello, alpn)),
             may_resume: configs.may_resume(hello),
             offer: configs.offer(hello),
+            missing: configs.missing(hello),
             early_data: policy.and_then(|it| it.keys.early_data).unwrap_or(0),
             asks: policy.is_some_and(|it| it.verifier.is_some()),
             is_challenge: false,

@@ -10,12 +10,13 @@
 //! [`Store`] can then be resumed.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use becket_config::file::File;
 use becket_config::suites::ServedVersion;
 use becket_proto::client_hello::ClientHello;
-use becket_proto::session::PolicyTag;
-use becket_proto::session_table::SessionTable;
+use becket_proto::session::{PolicyTag, SessionName};
+use becket_proto::session_table::{Lookup, SessionTable};
 use rustls::ServerConfig;
 use rustls::compress::CompressionCache;
 use rustls::crypto::{CryptoProvider, aws_lc_rs};
@@ -81,6 +82,8 @@ pub struct RouteConfigs {
     ticketer: Arc<Ticketer>,
     /// Sessions that allow early data; `None` unless the policy accepts early data.
     early: Option<Store>,
+    /// Sessions by ID that a store may have if they are not in this table; `None` without a store.
+    stored: Option<(Arc<SessionTable>, PolicyTag)>,
     tls13: bool,
     tls12_tickets: bool,
 }
@@ -146,6 +149,15 @@ impl RouteConfigs {
             with_alpn: resuming(with_alpn),
             without_alpn: resuming(plain),
             ticketer,
+            stored: {
+                let outbox = parts.outbox.as_ref();
+                let lookups = outbox.and_then(Outbox::lookups);
+                let keeps = early.is_none() && parts.file.sessions.table_entries > 0;
+                let tag = PolicyTag::from_digest(&policy.digest);
+                lookups
+                    .filter(|_| keeps)
+                    .map(|_| (Arc::clone(&parts.table), tag))
+            },
             early,
             tls13: policy.keys.versions.contains(&ServedVersion::Tls13),
             tls12_tickets: parts.file.tls12_tickets(&policy.keys),
@@ -178,6 +190,21 @@ impl RouteConfigs {
             Some([_, ..]) if self.tls12_tickets => Offer::Ticket,
             _ => Offer::Id,
         }
+    }
+
+    /// Returns the name of the session that the client offers by ID, if only a store may have it.
+    /// A client that offers TLS 1.3 or a ticket may send a random ID, which no host knows (RFC 8446,
+    /// appendix D.4, and RFC 5077, section 3.4).
+    pub fn missing(&self, hello: &ClientHello<'_>) -> Option<SessionName> {
+        let (table, policy) = self.stored.as_ref()?;
+        let has_ticket = hello.session_ticket().is_some_and(|it| !it.is_empty());
+        if hello.offers_tls13() || has_ticket {
+            return None;
+        }
+        let name = SessionName::new(*policy, hello.session_id())?;
+        // The time is zero, because the store has no other state of an expired session.
+        let found = table.get(*policy, name.id(), Duration::ZERO);
+        (found == Lookup::Miss).then_some(name)
     }
 
     /// Returns `true` if the ClientHello offers a session that may be valid: a well-formed ticket

@@ -211,3 +211,62 @@ fn cluster_flags_configure_a_cluster_and_its_errors_name_the_flags() {
         assert!(error.starts_with(start), "{error}");
     }
 }
+
+#[test]
+fn a_store_has_its_password_and_ca_in_files() {
+    let folder = folder();
+    folder.write("password", "correct horse\n");
+    let keys = "secret = 'one'\nnode = 1\nstore = 'rediss://a.test:6379'\n\
+        store-user = 'becket'\nstore-password-file = 'password'\nstore-ca = 'a.pem'\n";
+    let cluster = good(&folder, keys).config.cluster.unwrap();
+    let password = cluster.store.password.as_ref().unwrap();
+    assert_eq!(password.as_str(), "correct horse");
+    assert!(cluster.store.authorities.is_some());
+    assert!(!format!("{cluster:?}").contains("horse"));
+}
+
+#[test]
+fn errors_of_a_store_name_the_key_and_the_fix() {
+    let folder = folder();
+    folder.write("empty.pem", "");
+    let password = folder.write("shared", "correct horse\n");
+    std::fs::set_permissions(password, std::fs::Permissions::from_mode(0o644)).unwrap();
+    for (keys, expected) in [
+        (
+            "store = 'redis://:horse@a:1'",
+            "a URL with a user or a password, which belong to cluster.store-user and cluster.store-password-file",
+        ),
+        ("store-user = 'becket'", "cluster.store-user"),
+        (
+            "store = 'redis://a:1'\nstore-user = 'becket'",
+            "a user without a password; accepted: cluster.store-password-file",
+        ),
+        (
+            "store = 'redis://a:1'\nstore-ca = 'a.pem'",
+            "cluster.store has no TLS; accepted: rediss://",
+        ),
+        (
+            "store = 'redis://a:1'\nstore-password-file = 'shared'",
+            "users other than its owner have access (mode 0644); accepted: chmod 600",
+        ),
+        (
+            "store = 'redis://a:1'\nstore-password-file = 'none'",
+            "no such file or directory; accepted: a file of one line, the password",
+        ),
+        (
+            "store = 'rediss://a:1'\nstore-ca = 'empty.pem'",
+            "cluster.store-ca",
+        ),
+        (
+            "store = 'redis://a:1'\nstore-timeout = '2s'",
+            "cluster.store-timeout",
+        ),
+    ] {
+        let found = errors(&folder, &format!("secret = 'one'\nnode = 1\n{keys}\n"));
+        let [error] = &found[..] else {
+            panic!("{keys}: {found:#?}");
+        };
+        assert!(error.contains(expected), "{expected} is not in {error}");
+        assert!(!error.contains("horse"), "{error}");
+    }
+}

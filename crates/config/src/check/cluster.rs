@@ -37,5 +37,37 @@ impl Cluster {
             let fault = "no address to receive their datagrams";
             report.refuse(key!(at, self.peers), fault, "cluster.listen with it");
         }
+        self.check_store(report);
+    }
+
+    fn check_store(&self, report: &mut Report) {
+        let at = "cluster";
+        let Some(store) = &self.store else {
+            for (path, is_set) in [
+                (key!(at, self.store_user), self.store_user.is_some()),
+                (
+                    key!(at, self.store_password_file),
+                    self.store_password_file.is_some(),
+                ),
+                (key!(at, self.store_ca), self.store_ca.is_some()),
+            ] {
+                if is_set {
+                    report.refuse(path, "no store that it belongs to", "cluster.store with it");
+                }
+            }
+            return;
+        };
+        if self.store_user.is_some() && self.store_password_file.is_none() {
+            let accepted = "cluster.store-password-file with it";
+            report.refuse(
+                key!(at, self.store_user),
+                "a user without a password",
+                accepted,
+            );
+        }
+        if self.store_ca.is_some() && !store.has_tls {
+            let fault = "cluster.store has no TLS";
+            report.refuse(key!(at, self.store_ca), fault, "rediss:// in cluster.store");
+        }
     }
 }

@@ -39,6 +39,7 @@ fn config(node: u16, secrets: Vec<SharedSecret>) -> Config {
             rotation: hour(),
             listen: None,
             peers: Vec::new(),
+            store: Default::default(),
             keys: Default::default(),
         }),
         ..sample::config()

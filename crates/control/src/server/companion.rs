@@ -111,7 +111,7 @@ impl Control {
     fn share(&self, input: SharingInput) -> bool {
         let config = self.state.config();
         let shares = config.file.acme.as_ref().is_some_and(|acme| acme.share);
-        let cluster = self.cluster.as_ref().filter(|_| shares);
+        let cluster = self.cluster.peers.as_ref().filter(|_| shares);
         cluster.map(|cluster| cluster.share(input)).is_some()
     }
 

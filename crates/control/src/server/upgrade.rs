@@ -143,7 +143,7 @@ impl Control {
 
     /// Joins the cluster. Called once, after the old process has released the cluster's addresses.
     fn join_cluster(&mut self) {
-        if let Some(cluster) = &mut self.cluster {
+        if let Some(cluster) = &mut self.cluster.peers {
             cluster.start();
         }
     }

@@ -15,11 +15,12 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use becket_cluster::{Outbox, PeerStick, SessionEvent};
+use becket_cluster::{Outbox, PeerStick, SessionEvent, StoreLookups};
 use becket_config::choices::{Balance, StickBy};
 use becket_proto::balance::{self, Candidate, Wheel};
 use becket_proto::close_reason::CloseReason;
 use becket_proto::queue::Arrival;
+use becket_proto::session::SessionName;
 use becket_proto::ticket::{NodeId, OriginId};
 
 use super::awaited::{Answering, Awaited};
@@ -201,6 +202,24 @@ impl Pool {
             completion,
         };
         (cancel, outcome)
+    }
+
+    /// Requests a session from the store for the connection at index `place`, which is advanced when the request is
+    /// answered. Returns `None` if no request was made.
+    pub fn look_up(
+        &self,
+        place: usize,
+        name: SessionName,
+        lookups: &StoreLookups,
+    ) -> Option<Awaited<()>> {
+        let mut awaited = None;
+        lookups.ask(name, || {
+            let inbox = Arc::clone(&self.inbox);
+            let (answering, answer) = Answering::new(Waiter { inbox, place });
+            awaited = Some(answer);
+            answering
+        });
+        awaited
     }
 
     /// Queues the connection at index `place` of this worker: see [`BackendState::wait`].

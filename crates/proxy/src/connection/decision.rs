@@ -7,6 +7,7 @@ use super::connected::Connected;
 use super::context::{Net, Turn};
 use super::handshake_refusal::HandshakeRefusal;
 use super::listener::ListenerState;
+use crate::backend::awaited::Awaited;
 use crate::backend::pool::Pool;
 use crate::socket::Ready;
 use becket_config::choices::KernelTls;
@@ -60,6 +61,14 @@ impl<N: Net> HelloDecision<N> {
         let is_cheap = self.offload == Some(Offload::Pointless);
         let is_next = is_cheap && turn.is_alone && !ready.ended;
         !(self.served.may_resume || is_next) || turn.signing.zip(self.offload).is_some_and(crowded)
+    }
+
+    /// Requests the session that the client offers from the store, unless this was done before.
+    /// Returns `None` if there is nothing to wait for.
+    pub(super) fn look_up(&mut self, place: usize) -> Option<Awaited<()>> {
+        let missing = self.served.missing.take()?;
+        let lookups = self.listener.router.lookups()?;
+        self.pool.look_up(place, missing, lookups)
     }
 
     /// Copies the ClientHello from the worker's buffers into `held`.

@@ -1,9 +1,12 @@
 //! Performs the TLS handshake with a client, from its whole ClientHello to traffic keys.
 //!
-//! 1. If the answer needs a signature, the client waits in a queue: the worker makes a few
+//! 1. If only a store may have the TLS 1.2 session that the client offers, the client waits until
+//!    the store has answered or the request has expired. The handshake then finds the session in the
+//!    table, or it is a full one.
+//! 2. If the answer needs a signature, the client waits in a queue: the worker makes a few
 //!    signatures at a time and checks its sockets in between. No signature is made for a client
 //!    that has closed its connection.
-//! 2. The ClientHello and all following data are passed to the [`Engine`], and each flight is sent
+//! 3. The ClientHello and all following data are passed to the [`Engine`], and each flight is sent
 //!    immediately. For an expensive key, a crypto thread makes the signature, and the step of
 //!    rustls is
 //!    suspended meanwhile (`signing.rs`). Nothing is received during this wait, because a client
@@ -11,7 +14,7 @@
 //!    nothing before it gets the signature. A client that must send a second ClientHello waits in
 //!    the
 //!    queue again.
-//! 3. When traffic keys are ready (or earlier, with early data), a server is chosen for the client.
+//! 4. When traffic keys are ready (or earlier, with early data), a server is chosen for the client.
 //!    The client's plaintext so far is the first data for that server.
 //!
 //! While the client waits, its [`HelloDecision`] is stored, so the ClientHello is not parsed again.
@@ -45,6 +48,7 @@ use super::handshake_refusal::HandshakeRefusal;
 use super::pending::{Pending, Purpose};
 use super::reached::{Advance, Joined, Reached};
 use super::signing::{self, Signature, Signing};
+use crate::backend::awaited::{Awaited, AwaitedAnswer};
 use crate::leg::Got;
 use crate::pipes::Lent;
 use crate::socket::Ready;
@@ -75,6 +79,8 @@ pub(super) struct Negotiating<N: Net> {
 enum HandshakeStage {
     /// The ClientHello is in the worker's buffers.
     Hello,
+    /// A store may have the offered session.
+    LookingUp(Awaited<()>),
     /// The answer needs a signature, and the client waits in a queue for it.
     AwaitsTurn,
     /// rustls has answered the ClientHello and exchanges further flights.
@@ -98,7 +104,9 @@ impl<N: Net> Negotiating<N> {
     pub(super) fn cares_for(&self, ready: Ready) -> bool {
         match self.stage {
             HandshakeStage::AwaitsTurn => ready.ended,
-            HandshakeStage::Signing(_) => ready.ended || ready.failed,
+            HandshakeStage::Signing(_) | HandshakeStage::LookingUp(_) => {
+                ready.ended || ready.failed
+            }
             HandshakeStage::Hello | HandshakeStage::Flights(_) => {
                 let waits = !self.flight.waiting().is_empty();
                 ready.readable || ready.ended || (ready.writable && waits)
@@ -113,16 +121,14 @@ impl<N: Net> Negotiating<N> {
     ) -> Advance<Self, N> {
         let ready = cx.core.client.ready;
         match mem::replace(&mut self.stage, HandshakeStage::Hello) {
-            HandshakeStage::Hello if self.client.waits_for_turn(ready, cx.turn) => {
-                self.client.hold(scratch);
-                self.wait_as(HandshakeStage::AwaitsTurn)
-            }
-            HandshakeStage::Hello => self.answer(cx, scratch),
+            HandshakeStage::Hello => self.begin(cx, scratch),
             HandshakeStage::AwaitsTurn if ready.ended => Self::spare(cx),
             HandshakeStage::Flights(engine) if self.client.wants_signature(ready).is_none() => {
                 self.exchange(engine, cx, scratch)
             }
-            HandshakeStage::Signing(_) if ready.ended || ready.failed => {
+            HandshakeStage::Signing(_) | HandshakeStage::LookingUp(_)
+                if ready.ended || ready.failed =>
+            {
                 Advance::Reached(Reached::abandoned(cx))
             }
             HandshakeStage::Signing(signing) if signing.has_answer() => {
@@ -132,8 +138,28 @@ impl<N: Net> Negotiating<N> {
                     ControlFlow::Break(advance) => advance,
                 }
             }
+            HandshakeStage::LookingUp(awaited) => match awaited.take() {
+                AwaitedAnswer::Waiting => self.wait_as(HandshakeStage::LookingUp(awaited)),
+                AwaitedAnswer::Done(()) | AwaitedAnswer::Lost => {
+                    self.client.restore(scratch);
+                    self.begin(cx, scratch)
+                }
+            },
             stage => self.wait_as(stage),
         }
+    }
+
+    /// Answers the whole ClientHello in the worker's buffers, or stores it while the client waits.
+    fn begin(mut self, cx: &mut Context<'_, '_, N>, scratch: &mut Scratch) -> Advance<Self, N> {
+        let stage = if let Some(awaited) = self.client.look_up(cx.turn.place) {
+            HandshakeStage::LookingUp(awaited)
+        } else if self.client.waits_for_turn(cx.core.client.ready, cx.turn) {
+            HandshakeStage::AwaitsTurn
+        } else {
+            return self.answer(cx, scratch);
+        };
+        self.client.hold(scratch);
+        self.wait_as(stage)
     }
 
     fn wait_as(mut self, stage: HandshakeStage) -> Advance<Self, N> {
@@ -144,7 +170,9 @@ impl<N: Net> Negotiating<N> {
     /// Returns how the next signature is made, or `None` if the next step needs no signature.
     pub(super) fn wants_signature(&self, ready: Ready) -> Option<Offload> {
         match self.stage {
-            HandshakeStage::Hello | HandshakeStage::Signing(_) => None,
+            HandshakeStage::Hello | HandshakeStage::LookingUp(_) | HandshakeStage::Signing(_) => {
+                None
+            }
             HandshakeStage::AwaitsTurn => self.client.offload,
             HandshakeStage::Flights(_) => self.client.wants_signature(ready),
         }

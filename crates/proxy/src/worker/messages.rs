@@ -63,7 +63,12 @@ impl Worker {
                     self.sweep(SweepCause::ServerFailed(server));
                 }
                 WorkerMessage::Event(BackendEvent::Look(index)) => {
-                    self.advance(index, Connection::advance)
+                    let entry = self.connections.get(index);
+                    if entry.is_some_and(|entry| entry.handshaking) {
+                        self.enqueue(index);
+                    } else {
+                        self.advance(index, Connection::advance);
+                    }
                 }
                 // This message only wakes the worker: `reclaim` runs later in this turn.
                 WorkerMessage::Event(BackendEvent::Awaited) => {}

@@ -1,11 +1,13 @@
 //! The `[cluster]` section, prepared for use.
 
+use std::fmt;
 use std::net::SocketAddr;
 
 use becket_cluster::Peer;
 use becket_config::cluster;
 use becket_proto::epoch::EpochLength;
 use becket_proto::ticket::NodeId;
+use zeroize::Zeroizing;
 
 use crate::secret::shared::SharedSecret;
 
@@ -24,4 +26,20 @@ pub struct Cluster {
     pub listen: Option<SocketAddr>,
     /// Peers to which sessions are sent. Their names are unique.
     pub peers: Vec<Peer>,
+    /// Files of `cluster.store`.
+    pub store: StoreFiles,
+}
+
+/// Contents of the files that a connection to the store needs.
+#[derive(Clone, Default, PartialEq)]
+pub struct StoreFiles {
+    pub password: Option<Zeroizing<String>>,
+    /// CA certificates as PEM; `None` for the system's.
+    pub authorities: Option<Vec<u8>>,
+}
+
+impl fmt::Debug for StoreFiles {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        out.debug_struct("StoreFiles").finish_non_exhaustive()
+    }
 }

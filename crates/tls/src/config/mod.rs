@@ -29,7 +29,7 @@ use rustls::server::danger::ClientCertVerifier;
 
 pub use self::admin::{Admin, AdminSocket};
 pub use self::backend::{Backend, Server};
-pub use self::cluster::Cluster;
+pub use self::cluster::{Cluster, StoreFiles};
 pub use self::onward::Onward;
 pub use self::server_address::{MOST_ADDRESSES, ServerAddress};
 use crate::trial::TrialPolicy;
