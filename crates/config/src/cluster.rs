@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::address::{ListenAddress, PeerAddress};
-use crate::notation::{DAY, HOUR, MILLISECOND, Off, OwnAddress, SECOND, Time, TimeOr, Whole, WholeOr};
+use crate::notation::{DAY, HOUR, MILLISECOND, Off, OwnAddress, SECOND, Time, TimeOr, WholeOr};
 use crate::section::section;
 use crate::store_address::StoreAddress;
 
