@@ -69,8 +69,9 @@ impl RedisServer {
         Self::run(address, &arguments)
     }
 
+    /// Starts a server at an address of the caller's network.
     #[track_caller]
-    fn start_at(place: &Place, address: SocketAddr, more: &[&str]) -> Option<Self> {
+    pub fn start_at(place: &Place, address: SocketAddr, more: &[&str]) -> Option<Self> {
         let quiet = ["--save", "", "--rdbcompression", "no"];
         let own = Self::place_of(place, address);
         let own: Vec<&str> = own.iter().map(String::as_str).collect();

@@ -23,7 +23,11 @@ fn served(node: &Node<'_>, trust: &Trust, name: &str) -> Option<Vec<u8>> {
 
 /// Waits until the nodes serve one certificate other than `before`, and returns it.
 #[track_caller]
-fn share_one<'n>(nodes: &[&Node<'n>], trust: &Trust, before: Option<&Vec<u8>>) -> Vec<u8> {
+pub(crate) fn share_one<'n>(
+    nodes: &[&Node<'n>],
+    trust: &Trust,
+    before: Option<&Vec<u8>>,
+) -> Vec<u8> {
     let mut found = None;
     eventually("the nodes serve one new certificate", || {
         let mut all = nodes.iter().map(|node| served(node, trust, NAME));
@@ -65,7 +69,7 @@ fn logged(node: &Node<'_>, event: &str) -> usize {
 }
 
 /// Returns how often the companions of all nodes logged that a certificate was issued.
-fn issued(nodes: &[&Node<'_>]) -> usize {
+pub(crate) fn issued(nodes: &[&Node<'_>]) -> usize {
     let issued = nodes
         .iter()
         .map(|node| logged(node, "acme-certificate-issued"));

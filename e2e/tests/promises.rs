@@ -17,6 +17,7 @@ mod answers_arrive_whole;
 mod bulk_is_spliced;
 mod certificates_are_ordered;
 mod certificates_are_shared;
+mod certificates_are_stored;
 mod changed_files_are_taken;
 mod check_connects;
 mod check_reports;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use becket_cluster::replica::CertificateTag;
-use becket_cluster::sharing::{SharedCertificate, SharingOutput};
+use becket_cluster::sharing::{SharedCertificate, SharingInput, SharingOutput};
 use becket_cluster::{Host, Membership, NameLookup, NoBoot, Outbox, Resolve, Secret, Settings};
 use becket_config::error::Problem;
 use becket_keys::digest::digest;
@@ -38,6 +38,17 @@ impl SessionSharing {
         Outbox::joined(peers.unwrap_or_default(), store.unwrap_or_default())
     }
 
+    /// Passes an event of the ACME companion to the other hosts, through the store if there is one. Returns `false`
+    /// without other hosts.
+    pub fn share(&self, input: SharingInput) -> bool {
+        match (&self.store, &self.peers) {
+            (Some(store), _) => store.share(input),
+            (None, Some(peers)) => peers.share(input),
+            (None, None) => return false,
+        }
+        true
+    }
+
     /// Returns the store for `config`: this one if its settings are the same, or a new one.
     ///
     /// # Errors
@@ -46,6 +57,7 @@ impl SessionSharing {
         &mut self,
         config: &Config,
         shared: &SharedState,
+        sharing: &UnboundedSender<SharingOutput>,
     ) -> io::Result<Option<Store>> {
         let settings = store_settings(config);
         let same = |store: &mut Store| settings.as_ref() == Some(store.settings());
@@ -56,6 +68,7 @@ impl SessionSharing {
             table: Arc::clone(&shared.table),
             clock: shared.clock,
             workers: shared.workers,
+            sharing: sharing.clone(),
         };
         settings.map(|it| Store::start(it, host())).transpose()
     }
@@ -76,7 +89,14 @@ fn store_settings(config: &Config) -> Option<StoreSettings> {
             id_lifetime: config.file.sessions.id_lifetime,
             max_age: config.file.session_max_age(),
         },
+        certificates: shared_certificates(config),
+        has_on_demand: shares_on_demand(config),
     })
+}
+
+fn shares_on_demand(config: &Config) -> bool {
+    let acme = config.file.acme.as_ref();
+    acme.is_some_and(|acme| acme.share && acme.on_demand.is_some())
 }
 
 fn secrets(cluster: &Cluster) -> Vec<Secret> {
@@ -114,10 +134,7 @@ pub fn settings(config: &Config) -> Option<Settings> {
         max_age: config.file.session_max_age(),
         stick_lifetime: sticks.max().unwrap_or_default(),
         certificates: shared_certificates(config),
-        has_on_demand: {
-            let acme = config.file.acme.as_ref();
-            acme.is_some_and(|acme| acme.share && acme.on_demand.is_some())
-        },
+        has_on_demand: shares_on_demand(config),
     })
 }
 

@@ -146,7 +146,7 @@ fn launch_parts(
     let companion = CompanionState::default();
     let mut cluster = SessionSharing::default();
     cluster.store = cluster
-        .store_for(&config, &shared)
+        .store_for(&config, &shared, &companion.sharing())
         .map_err(system("cannot start the thread of the store"))?;
     cluster.peers = cluster::membership(sockets.peers, &config, &shared, companion.sharing())?;
     let (sender, ended) = unbounded_channel();

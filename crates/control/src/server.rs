@@ -370,13 +370,23 @@ impl Control {
         let served = config.tokens.serve();
         served.map_err(|error| vec![format!("cannot start the threads of tokens: {error}")])?;
         // Nothing after this step fails, because it takes the running store.
-        let store = self.cluster.store_for(&config, self.state.shared());
+        let had_store = self.cluster.store.is_some();
+        let sharing = self.companion.sharing();
+        let store = self
+            .cluster
+            .store_for(&config, self.state.shared(), &sharing);
         let store = store.map_err(|error| vec![format!("cluster.store: {error}")])?;
         log_warnings(&prepared.warnings);
         for key in reload::waiting_for_restart(&old, &config) {
             tracing::warn!(name: "restart-required", key, "setting changed; the change takes effect at the next start");
         }
+        // A store with the same settings was taken out.
+        let is_same = had_store && self.cluster.store.is_none();
+        let is_other = !is_same && (had_store || store.is_some());
         self.show_store(store);
+        if is_other {
+            self.share_again();
+        }
         match (membership, &self.cluster.peers, cluster::settings(&config)) {
             (Some(membership), ..) => self.join(membership),
             (None, Some(same), Some(settings)) => same.reload(settings),
@@ -418,10 +428,10 @@ impl Control {
         } else {
             tracing::info!(name: "replication-ended", "replication of TLS sessions stopped");
         }
-        self.share_again(membership.as_ref());
         let node = membership.as_ref().map(Membership::node);
         self.state.change(|it| it.node = node);
         self.cluster.peers = membership;
+        self.share_again();
     }
 
     /// Replaces the store. The thread of another one ends when it is dropped.

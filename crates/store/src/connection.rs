@@ -40,6 +40,8 @@ pub(crate) enum Write {
         key: String,
         value: Vec<u8>,
         millis: u64,
+        /// `true` if an existing value stays.
+        is_new: bool,
     },
     Delete(String),
 }
@@ -190,9 +192,17 @@ async fn query<T: redis::FromRedisValue>(
 impl Write {
     fn into_command(self) -> Cmd {
         match self {
-            Self::Set { key, value, millis } => {
+            Self::Set {
+                key,
+                value,
+                millis,
+                is_new,
+            } => {
                 let mut set = redis::cmd("SET");
                 set.arg(key).arg(value).arg("PX").arg(millis);
+                if is_new {
+                    set.arg("NX");
+                }
                 set
             }
             Self::Delete(key) => {

@@ -1,4 +1,4 @@
-//! TLS 1.2 sessions by ID in a Redis or Valkey server that all hosts of a fleet share.
+//! TLS 1.2 sessions by ID, and what ACME companions share, in a Redis or Valkey server of a fleet.
 //!
 //! [`Store`] runs one thread. It writes each new session of the workers to the server, and looks up the sessions that
 //! clients offer and the session table lacks. A worker never waits for the server: new sessions pass through the bounded
@@ -8,6 +8,7 @@
 //! * [`vault`] seals the sessions, so that the server knows nothing about them and cannot make any;
 //! * [`breaker`] decides when the server is used; it has no clock;
 //! * [`connection`] connects to one server, by sentinels, or to a Redis Cluster;
+//! * [`exchange`] shares claims, challenges and bundles of the ACME companions;
 //! * [`service`] is the thread; [`status`] describes it for the admin pages.
 //!
 //! ```
@@ -22,6 +23,7 @@
 
 mod breaker;
 mod connection;
+mod exchange;
 mod service;
 mod status;
 mod vault;

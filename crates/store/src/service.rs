@@ -1,9 +1,9 @@
 //! The thread of the store: connects, writes new sessions, and answers lookups.
 //!
-//! Three tasks run on the thread. The first connects whenever the breaker is open and an attempt is due. The second
+//! Four tasks run on the thread. The first connects whenever the breaker is open and an attempt is due. The second
 //! writes what the workers left in their outboxes, one batch at a time; meanwhile the bounded queues fill. The third
 //! starts a short task for each lookup. A session that is found enters the session table before the request is
-//! answered, so the handshake of the worker finds it there.
+//! answered, so the handshake of the worker finds it there. The fourth shares what the ACME companions need.
 
 use std::cell::{Cell, RefCell};
 use std::fmt;
@@ -13,6 +13,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
+use becket_cluster::sharing::{SharedCertificate, SharingInput, SharingOutput};
 use becket_cluster::{
     BATCH, LookupRequest, Outbox, OutboxReader, Secret, SessionEvent, StoreLookups,
 };
@@ -21,14 +22,17 @@ use becket_proto::session_table::{Lives, SessionTable};
 use becket_sys::clock::Clock;
 use redis::{RedisError, RedisResult};
 use tokio::runtime::Builder;
-use tokio::sync::mpsc::UnboundedReceiver;
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::{Notify, oneshot};
-use tokio::task::{LocalSet, spawn_local};
+use tokio::task::{JoinSet, LocalSet, spawn_local};
 use tokio::time::error::Elapsed;
 use tokio::time::{sleep, timeout};
 
 use crate::breaker::Breaker;
 use crate::connection::{StoreConnection, StoreServer, Write};
+use crate::exchange::{
+    CertificateExchange, Change, Opened, OpenedValues, SharedValue, TOKEN, TURN,
+};
 use crate::status::StoreStatus;
 use crate::vault::{Lifetimes, Live, StoreVault};
 
@@ -41,6 +45,10 @@ pub struct StoreSettings {
     /// Secrets of the cluster. The first one seals.
     pub secrets: Vec<Secret>,
     pub lifetimes: Lifetimes,
+    /// Certificates that the ACME companion orders, if they are shared.
+    pub certificates: Vec<SharedCertificate>,
+    /// `true` if the companion orders others on demand and shares them.
+    pub has_on_demand: bool,
 }
 
 /// Resources of this host that the store uses.
@@ -51,12 +59,15 @@ pub struct StoreHost {
     pub clock: Clock,
     /// Number of workers that send events.
     pub workers: usize,
+    /// Receives requests to the companion and the workers.
+    pub sharing: UnboundedSender<SharingOutput>,
 }
 
 /// The running thread, which ends when this is dropped.
 pub struct Store {
     settings: StoreSettings,
     outboxes: Vec<Outbox>,
+    sharing: UnboundedSender<SharingInput>,
     view: StoreView,
     _stop: oneshot::Sender<()>,
 }
@@ -94,6 +105,7 @@ impl Store {
             ..StoreStatus::default()
         }));
         let (stop, stopped) = oneshot::channel();
+        let (sharing, inputs) = unbounded_channel();
         let view = StoreView {
             status: Arc::clone(&status),
             lookups: lookups.clone(),
@@ -114,11 +126,12 @@ impl Store {
                 status,
             };
             let tasks = LocalSet::new();
-            runtime.block_on(tasks.run_until(Rc::new(service).run(requests, stopped)));
+            runtime.block_on(tasks.run_until(Rc::new(service).run(requests, inputs, stopped)));
         })?;
         Ok(Self {
             settings,
             outboxes,
+            sharing,
             view,
             _stop: stop,
         })
@@ -131,6 +144,12 @@ impl Store {
     /// Returns the outboxes of the workers.
     pub fn outboxes(&self) -> Vec<Outbox> {
         self.outboxes.clone()
+    }
+
+    /// Passes on an event of this host's companion or workers.
+    pub fn share(&self, input: SharingInput) {
+        // Fails only if the thread has panicked.
+        self.sharing.send(input).ok();
     }
 
     pub fn view(&self) -> StoreView {
@@ -171,6 +190,7 @@ impl Service {
     async fn run(
         self: Rc<Self>,
         mut requests: UnboundedReceiver<LookupRequest>,
+        inputs: UnboundedReceiver<SharingInput>,
         stopped: oneshot::Receiver<()>,
     ) {
         let looks_up = async {
@@ -183,6 +203,7 @@ impl Service {
             () = self.keep_connected() => {}
             () = self.write_behind() => {}
             () = looks_up => {}
+            () = self.share_certificates(inputs) => {}
             _ = stopped => {}
         }
     }
@@ -284,6 +305,131 @@ impl Service {
         match self.settle(fetched, most) {
             Some(fetched) => self.keep(&request.name, fetched),
             None => self.status().counts.failed += 1,
+        }
+    }
+
+    async fn share_certificates(&self, mut inputs: UnboundedReceiver<SharingInput>) {
+        let mut token = [0; TOKEN];
+        aws_lc_rs::rand::fill(&mut token).unwrap_or_default();
+        let settings = &self.settings;
+        let certificates = (settings.certificates.clone(), settings.has_on_demand);
+        let mut exchange = CertificateExchange::new(token, certificates, self.host.sharing.clone());
+        let mut next = self.host.clock.mono();
+        loop {
+            let wait = next.saturating_sub(self.host.clock.mono());
+            match timeout(wait, inputs.recv()).await {
+                Ok(Some(input)) => {
+                    exchange.input(input, self.host.clock.mono());
+                    continue;
+                }
+                Ok(None) => return,
+                Err(_) => {}
+            }
+            let connection = self.connection.borrow().clone();
+            if let Some(connection) = connection {
+                let turn = self.exchange(&mut exchange, connection);
+                self.settle(timeout(WRITE, turn).await, WRITE);
+            }
+            let now = self.host.clock.mono();
+            exchange.report_served(now);
+            next = now + TURN;
+        }
+    }
+
+    /// Reads from the store what the companions of other hosts have put there, and puts what this one has.
+    async fn exchange(
+        &self,
+        exchange: &mut CertificateExchange,
+        mut connection: StoreConnection,
+    ) -> RedisResult<()> {
+        let (values, indices) = exchange.wants();
+        if values.is_empty() {
+            return Ok(());
+        }
+        let read = self.read(&connection, values).await?;
+        let now = self.host.clock.now();
+        let changes = exchange.take(&read, &indices, now.mono);
+        let writes: Vec<Write> = changes
+            .into_iter()
+            .flat_map(|change| self.write_of(change, now.unix.as_secs()))
+            .collect();
+        if !writes.is_empty() {
+            for answer in connection.write(writes).await? {
+                match answer {
+                    Err(error) if is_refusal(&error) => self.note_refused(&error),
+                    answer => answer?,
+                }
+            }
+        }
+        let bundles = exchange.wanted_bundles(now.mono);
+        if !bundles.is_empty() {
+            exchange.take_bundles(self.read(&connection, bundles).await?, now.mono);
+        }
+        Ok(())
+    }
+
+    /// Reads values under all secrets of the cluster.
+    async fn read(
+        &self,
+        connection: &StoreConnection,
+        values: Vec<SharedValue>,
+    ) -> RedisResult<OpenedValues> {
+        let mut answers = JoinSet::new();
+        for value in values {
+            for secret in 0..self.vault.secrets() {
+                let Some(key) = self.vault.key_of(secret, &value.context()) else {
+                    continue;
+                };
+                let mut connection = connection.clone();
+                answers.spawn_local(async move { (value, secret, connection.get(&key).await) });
+            }
+        }
+        let mut opened = OpenedValues::new();
+        while let Some(answer) = answers.join_next().await {
+            let Ok((value, secret, answer)) = answer else {
+                continue;
+            };
+            let found = match answer {
+                Err(error) if error.code() == Some("WRONGTYPE") => None,
+                answer => answer?,
+            };
+            let now = self.host.clock.now().unix.into();
+            let text =
+                found.and_then(|it| self.vault.open_value(secret, &value.context(), it, now));
+            if let Some((text, left)) = text
+                && (secret == 0 || !opened.contains_key(&value))
+            {
+                opened.insert(value, Opened { text, left });
+            }
+        }
+        Ok(opened)
+    }
+
+    fn write_of(&self, change: Change, now: u64) -> Vec<Write> {
+        match change {
+            Change::Put {
+                value,
+                text,
+                life,
+                is_new,
+            } => {
+                let context = value.context();
+                let expires = now.saturating_add(life.as_secs());
+                let sealed = self.vault.seal_value(&context, &[&text], expires);
+                let put = self.vault.key_of(0, &context).zip(sealed);
+                let put = put.map(|(key, value)| Write::Set {
+                    key,
+                    value,
+                    millis: life.as_millis() as u64,
+                    is_new,
+                });
+                put.into_iter().collect()
+            }
+            Change::Remove(value) => {
+                let keys = (0..self.vault.secrets())
+                    .filter_map(|secret| self.vault.key_of(secret, &value.context()));
+                keys.map(Write::Delete).collect()
+            }
         }
     }
 
@@ -395,6 +541,7 @@ impl Service {
             key: self.vault.key(0, name)?,
             value: self.vault.seal(name, &live, now.unix.into())?,
             millis: u64::try_from(ttl.as_millis()).ok()?,
+            is_new: false,
         })
     }
 

@@ -1,13 +1,14 @@
 //! Cryptography of the store: what it contains is sealed, and its keys reveal nothing.
 //!
 //! Two keys are derived from each cluster secret by HKDF-SHA256 (RFC 5869). The *name key* makes the store's key of a
-//! session by HMAC-SHA256 of its policy and ID. The *seal key* seals the value with AES-256-GCM-SIV (RFC 8452) under a
-//! random nonce; the kind of the value, the policy and the ID are associated data. So a value that is copied to
-//! another key, or that was sealed by another secret, does not open.
+//! value by HMAC-SHA256 of its *context*: its kind, and what it belongs to, such as policy and ID of a session. The *seal
+//! key* seals the value with AES-256-GCM-SIV (RFC 8452) under a random nonce; the context is associated data. So a value
+//! that is copied to another key, or that was sealed by another secret, does not open.
 //!
 //! ```text
 //! value      version u8 | nonce 12 | sealed | tag 16
-//! sealed     expires u64 | origin 16 | state
+//! sealed     expires u64 | text
+//! session    origin 16 | state
 //! ```
 //!
 //! A writer to the store can put back an older value of the same session until it expires, and can remove values.
@@ -19,6 +20,7 @@ use aws_lc_rs::aead::{AES_256_GCM_SIV, Aad, LessSafeKey, NONCE_LEN, Nonce, Unbou
 use aws_lc_rs::hkdf::{HKDF_SHA256, Prk, Salt};
 use aws_lc_rs::hmac;
 use becket_cluster::Secret;
+use becket_proto::acme::LONGEST_BUNDLE;
 use becket_proto::session::{Session, SessionName};
 use becket_proto::ticket::{Origin, UnixSeconds};
 use zeroize::Zeroizing;
@@ -62,9 +64,12 @@ impl StoreVault {
 
     /// Returns the key of a session in the store under the secret with this index.
     pub fn key(&self, secret: usize, name: &SessionName) -> Option<String> {
-        let mut context = hmac::Context::with_key(&self.0.get(secret)?.naming);
-        context.update(&associated(name));
-        let tag = context.sign();
+        self.key_of(secret, &associated(name))
+    }
+
+    /// Returns the key of a value in the store under the secret with this index.
+    pub(crate) fn key_of(&self, secret: usize, context: &[u8]) -> Option<String> {
+        let tag = hmac::sign(&self.0.get(secret)?.naming, context);
         let hex = tag.as_ref().iter().take(NAME_LEN);
         let hex = hex.map(|byte| format!("{byte:02x}"));
         Some(PREFIX.to_owned() + &hex.collect::<String>())
@@ -72,21 +77,38 @@ impl StoreVault {
 
     /// Seals a session for the store. Returns `None` if it is too large or if there are no random bytes.
     pub fn seal(&self, name: &SessionName, live: &Live, now: UnixSeconds) -> Option<Vec<u8>> {
+        let origin = live.session.origin.encode();
+        let text = [&origin[..], &live.session.state];
+        self.seal_value(
+            &associated(name),
+            &text,
+            now.0.saturating_add(live.ttl.as_secs()),
+        )
+    }
+
+    /// Seals a value that ends at a time, in seconds since 1970.
+    pub(crate) fn seal_value(
+        &self,
+        context: &[u8],
+        text: &[&[u8]],
+        expires: u64,
+    ) -> Option<Vec<u8>> {
         let secret = self.0.first()?;
-        let state = &live.session.state;
         let mut nonce = [0; NONCE_LEN];
         aws_lc_rs::rand::fill(&mut nonce).ok()?;
-        let expires = now.0.saturating_add(live.ttl.as_secs());
-        let mut value = Vec::with_capacity(OVERHEAD + state.len());
+        let length = text.iter().map(|part| part.len()).sum::<usize>();
+        // This buffer is never reallocated, because a freed buffer would contain a key.
+        let mut value = Vec::with_capacity(1 + NONCE_LEN + 8 + length + 16);
         value.push(VERSION);
         value.extend(nonce);
         value.extend(expires.to_be_bytes());
-        value.extend(live.session.origin.encode());
-        value.extend_from_slice(state);
-        let (_, text) = value.split_at_mut(1 + NONCE_LEN);
+        text.iter().for_each(|part| value.extend_from_slice(part));
+        let (_, sealed) = value.split_at_mut(1 + NONCE_LEN);
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let aad = Aad::from(associated(name));
-        let sealed = secret.sealing.seal_in_place_separate_tag(nonce, aad, text);
+        let aad = Aad::from(context);
+        let sealed = secret
+            .sealing
+            .seal_in_place_separate_tag(nonce, aad, sealed);
         value.extend(sealed.ok()?.as_ref());
         (value.len() <= MOST_VALUE).then_some(value)
     }
@@ -100,19 +122,46 @@ impl StoreVault {
         value: Vec<u8>,
         (now, most): (UnixSeconds, Lifetimes),
     ) -> Option<Live> {
+        let text = self.open_sealed(secret, &associated(name), value)?;
+        decode(&text, now, most)
+    }
+
+    /// Opens a value, and returns its text and remaining lifetime. Returns `None` if another writer made it, or if it
+    /// has expired.
+    pub(crate) fn open_value(
+        &self,
+        secret: usize,
+        context: &[u8],
+        value: Vec<u8>,
+        now: UnixSeconds,
+    ) -> Option<(Zeroizing<Vec<u8>>, Duration)> {
+        let mut text = self.open_sealed(secret, context, value)?;
+        let expires = text.first_chunk().copied().map(u64::from_be_bytes)?;
+        let left = expires.checked_sub(now.0).filter(|left| *left > 0)?;
+        text.drain(..8);
+        Some((text, Duration::from_secs(left)))
+    }
+
+    fn open_sealed(
+        &self,
+        secret: usize,
+        context: &[u8],
+        value: Vec<u8>,
+    ) -> Option<Zeroizing<Vec<u8>>> {
         let mut value = Zeroizing::new(value);
         let ([VERSION], rest) = value.split_first_chunk_mut()? else {
             return None;
         };
         let (nonce, sealed) = rest.split_first_chunk_mut::<NONCE_LEN>()?;
         let nonce = Nonce::assume_unique_for_key(*nonce);
-        let aad = Aad::from(associated(name));
-        let opened = self
-            .0
-            .get(secret)?
-            .sealing
-            .open_in_place(nonce, aad, sealed);
-        decode(opened.ok()?, now, most)
+        let sealing = &self.0.get(secret)?.sealing;
+        let length = sealing
+            .open_in_place(nonce, Aad::from(context), sealed)
+            .ok()?
+            .len();
+        value.drain(..1 + NONCE_LEN);
+        value.truncate(length);
+        Some(value)
     }
 }
 
@@ -160,16 +209,14 @@ impl fmt::Debug for StoreVault {
     }
 }
 
-/// Maximum length of a value in bytes; sessions with client certificates have 1 to 4 KB.
-pub const MOST_VALUE: usize = 64 * 1024;
+/// Maximum length of a value in bytes: a certificate with chain and key, and what seals it. Sessions with client
+/// certificates have 1 to 4 KB.
+pub const MOST_VALUE: usize = LONGEST_BUNDLE + 64;
 /// Start of all keys in the store, for its access rules.
 pub const PREFIX: &str = "becket:";
 /// Bytes of the HMAC in a key. With 16 bytes, two sessions never have one key by chance.
 const NAME_LEN: usize = 16;
 const VERSION: u8 = 1;
-/// Length of everything except the state.
-const OVERHEAD: usize = 1 + NONCE_LEN + 8 + Origin::LEN + 16;
-
 // Labels for key derivation and associated data. No label is a prefix of another one.
 const STORE: &[u8] = b"becket store 1";
 const NAME: &[u8] = b"becket store name 1";
@@ -184,6 +231,8 @@ mod tests {
 
     use super::*;
 
+    /// Length of everything except the state.
+    const OVERHEAD: usize = 1 + NONCE_LEN + 8 + Origin::LEN + 16;
     const NOW: UnixSeconds = UnixSeconds(1_000_000);
     const MOST: Lifetimes = Lifetimes {
         id_lifetime: Duration::from_secs(300),

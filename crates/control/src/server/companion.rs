@@ -7,7 +7,6 @@
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-use becket_cluster::Membership;
 use becket_cluster::sharing::{SharingInput, SharingOutput};
 use becket_config::acme::Acme;
 use becket_process::companion_link::{
@@ -111,21 +110,20 @@ impl Control {
     fn share(&self, input: SharingInput) -> bool {
         let config = self.state.config();
         let shares = config.file.acme.as_ref().is_some_and(|acme| acme.share);
-        let cluster = self.cluster.peers.as_ref().filter(|_| shares);
-        cluster.map(|cluster| cluster.share(input)).is_some()
+        shares && self.cluster.share(input)
     }
 
-    /// Passes the state of the companion to a new membership.
-    pub(super) fn share_again(&mut self, membership: Option<&Membership>) {
+    /// Passes the state of the companion to another membership or store.
+    pub(super) fn share_again(&mut self) {
         self.companion.challenges[OTHERS].clear();
         self.answer_challenges();
-        match membership {
-            Some(membership) if self.companion.link.is_some() => {
-                membership.share(self.held());
-                membership.share(self.companion.pending());
-            }
-            Some(_) => {}
-            None => self.companion.order_alone(),
+        if self.companion.link.is_none() {
+            return;
+        }
+        if self.share(self.held()) {
+            self.share(self.companion.pending());
+        } else {
+            self.companion.order_alone();
         }
     }
 
