@@ -171,11 +171,13 @@ impl CertificateExchange {
         self.reported = None;
     }
 
-    /// Returns the values to read now.
+    /// Returns whether certificates are shared at all.
+    pub(crate) fn is_needed(&self) -> bool {
+        self.has_on_demand || !self.certificates.is_empty()
+    }
+
+    /// Returns the values to read now, and the certificates that they are about.
     pub(crate) fn wants(&mut self) -> (Vec<SharedValue>, Vec<usize>) {
-        if self.certificates.is_empty() && !self.has_on_demand {
-            return Default::default();
-        }
         let mut indices = Vec::new();
         while indices.len() < VISITED_AT_ONCE
             && let Some(index) = self.due.pop_first()

@@ -326,7 +326,9 @@ impl Service {
                 Err(_) => {}
             }
             let connection = self.connection.borrow().clone();
-            if let Some(connection) = connection {
+            if let Some(connection) = connection
+                && exchange.is_needed()
+            {
                 let turn = self.exchange(&mut exchange, connection);
                 self.settle(timeout(WRITE, turn).await, WRITE);
             }
@@ -343,9 +345,6 @@ impl Service {
         mut connection: StoreConnection,
     ) -> RedisResult<()> {
         let (values, indices) = exchange.wants();
-        if values.is_empty() {
-            return Ok(());
-        }
         let read = self.read(&connection, values).await?;
         let now = self.host.clock.now();
         let changes = exchange.take(&read, &indices, now.mono);
