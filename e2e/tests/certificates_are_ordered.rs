@@ -138,7 +138,16 @@ fn one_command_is_a_whole_site() {
 
 #[test]
 #[ignore = "slow: .ci/run test"]
-fn a_certificate_is_ordered_over_http_beside_a_redirect() {
+fn a_certificate_is_ordered_over_http_beside_a_redirect_or_a_relay() {
+    for (keys, status_of_others) in [
+        ("redirect = \"https\"", 301),
+        ("backend = \"app\"\nacme-http = true", 200),
+    ] {
+        is_ordered_over_http(keys, status_of_others);
+    }
+}
+
+fn is_ordered_over_http(listener: &str, status_of_others: u16) {
     let place = Place::new();
     let backend = Backend::http("well met");
     let shape = shape(&backend);
@@ -150,7 +159,7 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     let keys = format!(
         "challenge = \"http-01\"\nkey = \"rsa-2048\"\nprofile = \"shortlived\"\n\
          [[acme.certificate]]\nnames = [\"{NAME}\", \"{address}\"]\n\
-         [[listener]]\nname = \"plain\"\nbind = [\"{http}\"]\ntls = false\nredirect = \"https\""
+         [[listener]]\nname = \"plain\"\nbind = [\"{http}\"]\ntls = false\n{listener}"
     );
     let shape = shape.section(&pebble.section(&keys));
     let becket = Becket::start(&place, &shape);
@@ -158,7 +167,7 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     is_served(&place, becket.web, &trust, NAME);
     is_served(&place, becket.web, &trust, &address.to_string());
     let (status, _) = http_get(http, "/.well-known/acme-challenge/other").unwrap();
-    assert_eq!(status, 301);
+    assert_eq!(status, status_of_others);
 }
 
 #[test]

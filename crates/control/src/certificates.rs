@@ -45,12 +45,15 @@ pub struct CertificateStatus {
 impl CertificateStatus {
     /// Returns the time until or since the expiry as text.
     pub fn expiry(&self, now: Timestamp) -> String {
+        if self.temporary {
+            return "temporary".to_owned();
+        }
         let seconds = |at: Timestamp| at.unix_seconds().cast_signed();
         facts::expiry(seconds(self.not_after) - seconds(now))
     }
 }
 
-/// Certificates in use: at most [`MOST_LISTED`], which expire first.
+/// Certificates in use: at most [`MOST_LISTED`], which are temporary or expire first.
 #[derive(Clone, Debug, Default)]
 pub struct CertificateList {
     /// Certificates sorted by listener and name.
@@ -83,7 +86,7 @@ pub fn certificates(config: &Config) -> CertificateList {
     let mut served: Vec<_> = config.listeners.iter().flat_map(|it| of(it)).collect();
     let omitted = served.len().saturating_sub(MOST_LISTED);
     if omitted > 0 {
-        served.select_nth_unstable_by_key(MOST_LISTED, |it| it.loaded.not_after().0);
+        served.select_nth_unstable_by_key(MOST_LISTED, |it| urgency(it.loaded));
         served.truncate(MOST_LISTED);
     }
     let mut list: Vec<_> = served.into_iter().filter_map(entry).collect();
@@ -151,6 +154,14 @@ fn entry(served: ServedName<'_>) -> Option<CertificateStatus> {
         temporary: is_temporary(&parsed),
         ocsp_until: loaded.staple().and_then(|it| it.until).map(at),
     })
+}
+
+/// Returns the rank of a certificate: 0 if it may be temporary, otherwise its expiry. Temporary
+/// certificates do not expire.
+fn urgency(loaded: &Loaded) -> u64 {
+    let expiry = loaded.not_after().0;
+    let may_be_temporary = loaded.managed().is_some() && expiry == u64::from(u32::MAX);
+    if may_be_temporary { 0 } else { expiry }
 }
 
 fn kind(algorithm: SignatureAlgorithm) -> &'static str {
