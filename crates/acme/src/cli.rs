@@ -45,9 +45,15 @@ pub enum Subcommand {
     /// Show names, authority, expiry, next renewal and last error of each certificate
     List,
     /// Renew the certificate with this name now, and wait for the outcome
-    Renew { name: String },
+    Renew {
+        /// One of its names, or the name of its file in `list` without .pem
+        name: String,
+    },
     /// Revoke the certificate with this name, and order another one
-    Revoke { name: String },
+    Revoke {
+        /// One of its names, or the name of its file in `list` without .pem
+        name: String,
+    },
     /// Check a certificate's names, order it from the test environment, and discard it
     Try {
         /// Name of the certificate (default: the first certificate)
@@ -135,6 +141,7 @@ fn check(section: &Acme, name: Option<&str>) -> Result<(), Error> {
 fn show(row: &Row) {
     println!("{}", row.names.join(", "));
     let line = |title, value: &dyn Display| println!("  {title:9} {value}");
+    line("file", &row.file);
     line("challenge", &row.challenge);
     if let Some(authority) = &row.authority {
         line("authority", &printable(authority));

@@ -342,7 +342,7 @@ fn certificates_are_ordered_renewed_and_revoked() {
     let (code, text) = pebble.command(&["list"]);
     assert_eq!(code, Some(0), "{text}");
     assert!(
-        text.starts_with("a.test, b.test\n  challenge tls-alpn-01\n"),
+        text.starts_with("a.test, b.test\n  file      a.test.pem\n  challenge tls-alpn-01\n"),
         "{text}"
     );
     assert_eq!(text.matches("\n  expires   20").count(), 3, "{text}");
@@ -443,13 +443,14 @@ fn an_account_is_bound_to_an_account_of_the_authority() {
     let running = pebble.start(&section);
     until("a failure", || pebble.rows()[0].error.is_some());
     let error = pebble.rows()[0].error.clone().unwrap();
-    assert!(error.contains("acme.external-account: missing"), "{error}");
+    assert!(error.contains("acme.external-account: none for"), "{error}");
     drop(running);
     fs::write(pebble.folder.path().join("mac.key"), format!("{key}\n")).unwrap();
-    section.external_account = Some(ExternalAccount {
+    section.external_account = vec![ExternalAccount {
+        authority: None,
         id: "id-1".to_owned(),
         key_file: "mac.key".to_owned(),
-    });
+    }];
     let running = pebble.start(&section);
     pebble.wait_for_all();
     drop(running);
@@ -465,6 +466,43 @@ fn an_account_is_bound_to_an_account_of_the_authority() {
         records.iter().any(|it| it.starts_with(failure)),
         "{records:?}"
     );
+}
+
+#[test]
+fn a_second_authority_with_an_external_account_of_its_own_takes_over() {
+    let key = "A".repeat(43);
+    let Some(pebble) = pebble_with(|config| {
+        config["externalAccountBindingRequired"] = true.into();
+        config["externalAccountMACKeys"] = serde_json::json!({"id-2": key});
+    }) else {
+        return;
+    };
+    fs::write(pebble.folder.path().join("mac.key"), &key).unwrap();
+    let mut section = pebble.section(vec![certificate(&["h.test"])]);
+    // Nothing listens at this port.
+    let dead = format!("https://localhost:{}/dir", port(&free()));
+    section.authority.insert(0, Authority::Directory(dead));
+    let numbered = section.authority.iter().zip(1..);
+    let accounts = numbered.map(|(authority, number)| ExternalAccount {
+        authority: Some(authority.clone()),
+        id: format!("id-{number}"),
+        key_file: ["none.key", "mac.key"][number - 1].to_owned(),
+    });
+    section.external_account = accounts.collect();
+    let _running = pebble.start(&section);
+    until("a failure", || pebble.rows()[0].error.is_some());
+    let mut errors = Vec::new();
+    until("the second authority issues", || {
+        let name = "h.test".to_owned();
+        let Answer::Ended { error, .. } = pebble.ask(&Request::Renew { name }) else {
+            panic!("not renewed");
+        };
+        errors.extend(error.clone());
+        error.is_none()
+    });
+    assert!(errors.len() <= 2, "{errors:?}");
+    let issuer = pebble.rows()[0].authority.clone().unwrap();
+    assert!(issuer.contains(&pebble.acme.to_string()), "{issuer}");
 }
 
 #[test]

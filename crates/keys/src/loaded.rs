@@ -106,6 +106,8 @@ pub struct Extras {
     pub batch_key: Option<Arc<PrivateKey>>,
     /// Names for which the ACME companion maintains the file; `None` for a file of the operator.
     pub managed: Option<Arc<[Box<str>]>>,
+    /// `true` until the ACME companion has obtained the certificate.
+    pub is_temporary: bool,
 }
 
 /// A stapled OCSP response.
@@ -310,6 +312,11 @@ impl Loaded {
     /// operator, which takes precedence.
     pub fn managed(&self) -> Option<&Arc<[Box<str>]>> {
         self.extras.as_ref()?.managed.as_ref()
+    }
+
+    /// Returns `true` for a certificate of [`Loader::temporary`](crate::keys::Loader::temporary).
+    pub fn is_temporary(&self) -> bool {
+        self.extras.as_ref().is_some_and(|it| it.is_temporary)
     }
 
     /// Returns the OCSP response, unless it has expired.
