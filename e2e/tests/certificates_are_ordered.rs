@@ -1,13 +1,13 @@
 //! Certificates are ordered from an ACME authority, used and renewed without an operator.
 
 use std::fs;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::sync::Arc;
 
 use becket_e2e::{
     AS_NOBODY, Backend, Becket, Client, Pebble, Place, REQUEST, Shape, Trust, becket, becket_done,
-    eventually, fresh_address, http_get, open_to_all, user_id,
+    eventually, fresh_address, http_get, open_to_all, skip, user_id,
 };
 use rustls::client::Resumption;
 use rustls::crypto::CryptoProvider;
@@ -163,6 +163,47 @@ fn a_certificate_is_ordered_over_http_beside_a_redirect() {
     is_served(&place, becket.web, &trust, &address.to_string());
     let (status, _) = http_get(http, "/.well-known/acme-challenge/other").unwrap();
     assert_eq!(status, 301);
+}
+
+#[test]
+#[ignore = "slow: .ci/run test"]
+fn a_trial_asks_becket_for_challenges_as_an_authority_does() {
+    let place = Place::new();
+    let backend = Backend::http("well met");
+    let mut shape = shape(&backend);
+    shape.web.set_port(443);
+    let http = SocketAddr::new(shape.web.ip(), 80);
+    if [shape.web, http]
+        .map(TcpListener::bind)
+        .iter()
+        .any(Result::is_err)
+    {
+        return skip("needs the right to listen at ports 80 and 443");
+    }
+    let Some(pebble) = Pebble::start(&place, shape.web, http.port()) else {
+        return;
+    };
+    let plain = "plain.example.org";
+    let keys = format!(
+        "[[acme.certificate]]\nnames = [\"{NAME}\", \"{}\"]\n\
+         [[acme.certificate]]\nnames = [\"{plain}\"]\nchallenge = \"http-01\"\n\
+         [[listener]]\nname = \"plain\"\nbind = [\"{http}\"]\ntls = false\nredirect = \"https\"",
+        http.ip()
+    );
+    let becket = Becket::start(&place, &shape.section(&pebble.section(&keys)));
+    is_served(&place, becket.web, &trust(&pebble), NAME);
+    let address = http.ip().to_string();
+    for (name, names, port) in [(NAME, &[NAME, &address][..], 443), (plain, &[plain], 80)] {
+        let tried = becket_done(&place, &["acme", "try", name]);
+        for name in names {
+            let finding = format!("\n{name}: {address}:{port} answers the challenge\n");
+            assert!(tried.contains(&finding), "{tried}");
+        }
+        assert!(
+            tried.ends_with("\nordered; the certificate is discarded\n"),
+            "{tried}"
+        );
+    }
 }
 
 #[test]

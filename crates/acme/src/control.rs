@@ -45,7 +45,7 @@ pub enum Answer {
     Certificates(Vec<Row>),
     Ended {
         error: Option<String>,
-        /// DNS records for the tried certificate.
+        /// Findings and DNS records for the tried certificate.
         records: Vec<String>,
     },
 }

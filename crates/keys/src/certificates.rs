@@ -25,7 +25,7 @@ use becket_proto::sorted_chunks::SortedChunks;
 use rustls::{DistinguishedName, SignatureAlgorithm, SignatureScheme};
 
 use super::issuers::{FileParts, file_parts};
-use super::loaded::{Loaded, Names};
+use super::loaded::{Loaded, Names, Precedence};
 use crate::signing::Offload;
 
 #[derive(Clone, Debug)]
@@ -448,7 +448,7 @@ impl KeySet {
             let best = best_precedence(&listed);
             let candidates = listed
                 .iter()
-                .filter(|it| Some(Precedence::of(&it.loaded)) == best);
+                .filter(|it| Some(it.loaded.precedence()) == best);
             for it in candidates.rev() {
                 let kind = it.loaded.algorithm();
                 if !used.iter().any(|other| other.algorithm() == kind) {
@@ -489,7 +489,7 @@ impl KeySet {
         let mut last: Vec<&Arc<Loaded>> = Vec::new();
         let best = best_precedence(self.listed());
         for it in self.listed() {
-            let own = Precedence::of(&it.loaded);
+            let own = it.loaded.precedence();
             if own != Precedence::Operator && best == Some(Precedence::Operator) {
                 let yielding = (self.name.to_string(), Arc::clone(&it.loaded));
                 faults.yielding.push(yielding);
@@ -566,26 +566,8 @@ impl KeySet {
     }
 }
 
-/// Precedence among certificates of one name, the highest first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Precedence {
-    Operator,
-    Issued,
-    Temporary,
-}
-
-impl Precedence {
-    fn of(loaded: &Loaded) -> Self {
-        match loaded.managed() {
-            None => Self::Operator,
-            Some(_) if loaded.is_temporary() => Self::Temporary,
-            Some(_) => Self::Issued,
-        }
-    }
-}
-
 fn best_precedence(listed: &[Listed]) -> Option<Precedence> {
-    listed.iter().map(|it| Precedence::of(&it.loaded)).min()
+    listed.iter().map(|it| it.loaded.precedence()).min()
 }
 
 /// Returns the rank of an algorithm; 0 is the most preferred. ECDSA and Ed25519 signatures need

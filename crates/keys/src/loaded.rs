@@ -110,6 +110,14 @@ pub struct Extras {
     pub is_temporary: bool,
 }
 
+/// Precedence among the certificates of one name, the highest first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Precedence {
+    Operator,
+    Issued,
+    Temporary,
+}
+
 /// A stapled OCSP response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Staple {
@@ -317,6 +325,14 @@ impl Loaded {
     /// Returns `true` for a certificate of [`Loader::temporary`](crate::keys::Loader::temporary).
     pub fn is_temporary(&self) -> bool {
         self.extras.as_ref().is_some_and(|it| it.is_temporary)
+    }
+
+    pub fn precedence(&self) -> Precedence {
+        match self.managed() {
+            None => Precedence::Operator,
+            Some(_) if self.is_temporary() => Precedence::Temporary,
+            Some(_) => Precedence::Issued,
+        }
     }
 
     /// Returns the OCSP response, unless it has expired.
